@@ -1,0 +1,167 @@
+"""What a device answers: the whole contract of a backend.
+
+A device allocates, builds kernels and opens streams. A stream is in order: a command starts when the one before it is
+done. Nothing here blocks except where it says so; whatever blocks is called off the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
+
+import attrs
+from asyncrt.layout import Array
+
+Allocation: TypeAlias = Any
+"""Device memory; opaque to everything above the device."""
+
+Kernel: TypeAlias = Any
+"""A built kernel; opaque to everything above the device."""
+
+Record: TypeAlias = Any
+"""A launch's packed arguments; opaque to everything above the device."""
+
+Reached: TypeAlias = Callable[[BaseException | None], None]
+"""Called once when a mark was reached, with the error of a failed command. May be called on any thread."""
+
+
+@attrs.frozen(kw_only=True)
+class DeviceInfo:
+    """What is known of a device.
+
+    Attributes:
+        spec: How to name it to `Runtime(device=...)`.
+        name: As the driver says.
+        kind: "gpu", "cpu", "accelerator", "host" or "simulated".
+        platform: The driver's name.
+        driver: The driver's version.
+        compute_units: Cores, or multiprocessors.
+        memory: Bytes of device memory.
+        max_allocation: Largest single allocation, in bytes.
+        max_group: Largest work-group.
+        features: Any of "fp64", "fp16", "command_buffer".
+        identity: Everything a compiled kernel depends on.
+        takes_source: Whether it builds OpenCL C; otherwise it runs operators' references.
+    """
+
+    spec: str
+    name: str
+    kind: str
+    platform: str = ""
+    driver: str = ""
+    compute_units: int = 1
+    memory: int = 1 << 30
+    max_allocation: int = 1 << 30
+    max_group: int = 1
+    features: frozenset[str] = frozenset()
+    identity: str = ""
+    takes_source: bool = True
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.kind in ("cpu", "host", "simulated")
+
+
+class Mark(Protocol):
+    """A place on a stream that can be waited for."""
+
+
+class Stream(Protocol):
+    """An in-order queue of commands."""
+
+    index: int
+
+    def launch(
+        self,
+        kernel: Kernel,
+        buffers: Sequence[Allocation],
+        record: Record,
+        grid: tuple[int, ...],
+        group: tuple[int, ...] | None,
+        local: tuple[int, ...],
+    ) -> None:
+        """Enqueue a kernel."""
+        ...
+
+    def write(self, target: Allocation, offset: int, source: Array) -> None:
+        """Enqueue a copy of *source*, contiguous, to *offset* bytes into *target*; *source* must not change before."""
+        ...
+
+    def read(self, source: Allocation, offset: int, target: Array) -> None:
+        """Enqueue a copy from *offset* bytes into *source* to *target*, contiguous and writable."""
+        ...
+
+    def fill(self, target: Allocation, offset: int, nbytes: int, byte: int) -> None:
+        """Enqueue setting *nbytes* bytes to *byte*."""
+        ...
+
+    def wait_for(self, marks: Sequence[Mark]) -> None:
+        """Let everything enqueued after this start only when *marks*, of other streams, are reached."""
+        ...
+
+    def mark(self) -> Mark:
+        """Return the place behind everything enqueued so far, and see to it that the device starts on it."""
+        ...
+
+    def when_reached(self, mark: Mark, callback: Reached) -> None:
+        """Call *callback* once *mark* of this stream is reached. Marks are watched in the order they were made."""
+        ...
+
+    def close(self) -> None:
+        """Wait until all commands are done. Blocks."""
+        ...
+
+
+class Device(Protocol):
+    """One device and its memory."""
+
+    info: DeviceInfo
+
+    def open_stream(self) -> Stream:
+        """Return a new stream."""
+        ...
+
+    def allocate(self, nbytes: int) -> Allocation:
+        """Return *nbytes* bytes of device memory; raises `OutOfDeviceMemory`."""
+        ...
+
+    def release(self, allocation: Allocation) -> None:
+        """Give an allocation back, once no command uses it."""
+        ...
+
+    def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
+        """Build *sources* as one program. Blocks.
+
+        Args:
+            sources: `KernelSource`s, or `ReferenceKernel`s for a device that takes no source.
+            binary: What an earlier build of the same sources returned, or None. A binary that the driver refuses is
+                ignored.
+
+        Returns:
+            The kernel of each source, and a binary to keep (None if there is nothing to keep).
+
+        Raises:
+            KernelBuildError: With the driver's log.
+        """
+        ...
+
+    def pack(self, offsets: Sequence[int], ints: Sequence[int]) -> Record:
+        """Return a launch's arguments: each buffer's offset in bytes, and the sizes."""
+        ...
+
+    def close(self) -> None:
+        """Close all streams. Blocks until their commands are done."""
+        ...
+
+
+@attrs.frozen
+class DeviceReport:
+    """One line of `asyncrt devices`: a device or driver, whether it can be used, and why not."""
+
+    spec: str
+    name: str
+    kind: str
+    platform: str
+    usable: bool
+    note: str = ""
+    hint: str = ""

@@ -1,0 +1,70 @@
+"""From the word a user wrote to a device.
+
+``None`` is the best device found, ``"cpu"``, ``"gpu"`` or ``"gpu:1"`` the best (or that) one of a kind,
+``"opencl:0:1"`` a platform's device as `asyncrt devices` lists it, ``"host"`` NumPy, ``"simulated"`` a virtual clock.
+"""
+
+from __future__ import annotations
+
+import re
+
+from asyncrt.errors import NoDeviceError
+
+from .base import Device, DeviceReport
+from .host import HostDevice
+from .simulated import SimulatedDevice
+
+_SPECS = "None, 'cpu', 'gpu', 'gpu:N', 'accelerator', 'opencl:P:D', 'host', 'simulated' or 'simulated:SEED'"
+
+
+def open_device(spec: str | None) -> Device:
+    """Open the device that *spec* names. Blocks while a kernel is built to try it.
+
+    Raises:
+        NoDeviceError: There is none, or none that works, with the reasons.
+    """
+    if spec == "host":
+        return HostDevice()
+    if spec is not None and (match := re.fullmatch(r"simulated(?::(\d+))?", spec)):
+        return SimulatedDevice(int(match[1] or 0))
+    kind, index, exact = None, None, None
+    if spec is not None:
+        match = re.fullmatch(r"(cpu|gpu|accelerator)(?::(\d+))?", spec)
+        if match:
+            kind, index = match[1], None if match[2] is None else int(match[2])
+        elif re.fullmatch(r"opencl:\d+:\d+", spec):
+            exact = spec
+        else:
+            raise NoDeviceError(f"device {spec!r} is not a device's name", hint=f"use {_SPECS}")
+    return _opencl().open_opencl(kind, index, exact=exact)  # type: ignore[no-any-return]
+
+
+def list_devices() -> list[DeviceReport]:
+    """Return every device found, usable or not, with the reason. Blocks while each is tried."""
+    reports: list[DeviceReport] = []
+    try:
+        reports += _opencl().report_devices()
+    except NoDeviceError as error:
+        reports.append(DeviceReport("opencl", "OpenCL", "-", "-", False, error.message, error.hint))
+    host = HostDevice().info
+    reports.append(DeviceReport("host", host.name, "host", "-", True, "operators' references; slow, for comparison"))
+    reports.append(DeviceReport("simulated", "virtual clock", "simulated", "-", True, "for tests"))
+    return reports
+
+
+def driver_problems() -> tuple[str, ...]:
+    """Return what is in the way of a driver that is installed, as sentences."""
+    from . import drivers
+
+    return drivers.prepare().problems
+
+
+def _opencl():  # type: ignore[no-untyped-def]
+    """Import pyopencl's door, which loads the OpenCL loader, only when OpenCL is wanted."""
+    try:
+        from . import opencl
+    except ImportError as error:
+        raise NoDeviceError(
+            "pyopencl does not import, so there is no OpenCL", detail=str(error), hint="reinstall pyopencl"
+        ) from error
+    return opencl

@@ -1,0 +1,182 @@
+"""The reference device: operators' NumPy references on worker threads, in order like any stream.
+
+It takes no OpenCL C and needs no driver. It is slow and right: what other devices are compared with.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
+from asyncrt.layout import Array, Layout
+
+from .base import Allocation, DeviceInfo, Kernel, Mark, Reached, Record
+
+
+def tensor(memory: Array, offset: int, layout: Layout) -> Array:
+    """Return the tensor of *layout* that lies *offset* bytes into *memory*; a view, not a copy."""
+    return memory[offset : offset + layout.nbytes].view(layout.dtype.numpy).reshape(layout.shape)
+
+
+def run_reference(kernel: Kernel, buffers: Sequence[Array], offsets: Sequence[int]) -> Callable[[], None]:
+    """Run a `ReferenceKernel`. Reads its inputs now; the returned function writes its outputs."""
+    places = list(zip(buffers, offsets, strict=True))
+    read = iter(places)
+    inputs = [None if i is None else tensor(*next(read), i).copy() for i in kernel.inputs]
+    results = kernel.run(inputs)
+
+    def write() -> None:
+        for (memory, offset), layout, result in zip(read, kernel.outputs, results, strict=True):
+            tensor(memory, offset, layout)[...] = result.reshape(layout.shape)
+
+    return write
+
+
+class HostMark:
+    """A place on a host stream."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+
+
+class HostStream:
+    """A thread that runs commands in the order they came. After a failed command it fails all up to the next mark."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"asyncrt-host-{index}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while (command := self._commands.get()) is not None:
+            command()
+            del command
+
+    def _enqueue(self, action: Callable[[], None]) -> None:
+        def command() -> None:
+            if self._error is None:
+                try:
+                    action()
+                except Exception as error:
+                    self._error = error
+
+        self._commands.put(command)
+
+    def launch(
+        self,
+        kernel: Kernel,
+        buffers: Sequence[Allocation],
+        record: Record,
+        grid: tuple[int, ...],
+        group: tuple[int, ...] | None,
+        local: tuple[int, ...],
+    ) -> None:
+        self._enqueue(lambda: run_reference(kernel, buffers, record)())
+
+    def write(self, target: Allocation, offset: int, source: Array) -> None:
+        def action() -> None:
+            target[offset : offset + source.nbytes] = source.reshape(-1).view(np.uint8)
+
+        self._enqueue(action)
+
+    def read(self, source: Allocation, offset: int, target: Array) -> None:
+        def action() -> None:
+            target.reshape(-1).view(np.uint8)[...] = source[offset : offset + target.nbytes]
+
+        self._enqueue(action)
+
+    def fill(self, target: Allocation, offset: int, nbytes: int, byte: int) -> None:
+        def action() -> None:
+            target[offset : offset + nbytes] = byte
+
+        self._enqueue(action)
+
+    def wait_for(self, marks: Sequence[Mark]) -> None:
+        for mark in marks:
+            assert isinstance(mark, HostMark)
+            self._enqueue(lambda mark=mark: None if mark.done.wait() else None)  # type: ignore[misc]
+
+    def mark(self) -> HostMark:
+        mark = HostMark()
+
+        def command() -> None:
+            mark.error, self._error = self._error, None
+            mark.done.set()
+
+        self._commands.put(command)
+        return mark
+
+    def when_reached(self, mark: Mark, callback: Reached) -> None:
+        assert isinstance(mark, HostMark)
+
+        def command() -> None:
+            error = mark.error
+            if error is not None:
+                failure = DeviceCommandError("a command failed on the host device", detail=repr(error))
+                failure.__cause__ = error
+                error = failure
+            callback(error)
+
+        self._commands.put(command)
+
+    def close(self) -> None:
+        self._commands.put(None)
+        self._thread.join()
+
+
+class HostDevice:
+    """NumPy as a device."""
+
+    def __init__(self, spec: str = "host") -> None:
+        self.info = DeviceInfo(
+            spec=spec,
+            name="NumPy",
+            kind="host",
+            compute_units=os.cpu_count() or 1,
+            memory=_physical_memory(),
+            max_allocation=_physical_memory(),
+            features=frozenset({"fp64", "fp16"}),
+            identity="numpy",
+            takes_source=False,
+        )
+        self._streams: list[HostStream] = []
+
+    def open_stream(self) -> HostStream:
+        stream = HostStream(len(self._streams))
+        self._streams.append(stream)
+        return stream
+
+    def allocate(self, nbytes: int) -> Allocation:
+        try:
+            return np.empty(nbytes, np.uint8)
+        except MemoryError as error:
+            raise OutOfDeviceMemory(f"host: NumPy did not allocate {nbytes} bytes") from error
+
+    def release(self, allocation: Allocation) -> None:
+        pass
+
+    def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
+        return {s: s for s in sources}, None
+
+    def pack(self, offsets: Sequence[int], ints: Sequence[int]) -> Record:
+        return tuple(offsets)
+
+    def close(self) -> None:
+        streams, self._streams = self._streams, []
+        for stream in streams:
+            stream.close()
+
+
+def _physical_memory() -> int:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return 4 << 30

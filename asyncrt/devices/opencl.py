@@ -1,0 +1,340 @@
+"""OpenCL through pyopencl: contexts, in-order queues, programs and the driver's errors. Its only importer.
+
+`drivers.prepare()` must run before pyopencl is first imported, which is why nothing else imports it.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from asyncrt.errors import DeviceCommandError, DeviceError, KernelBuildError, NoDeviceError, OutOfDeviceMemory
+from asyncrt.layout import Array
+
+from . import drivers
+from .base import Allocation, DeviceInfo, DeviceReport, Kernel, Mark, Reached, Record
+from .record import pack_record
+from .waiter import Waiter
+
+drivers.prepare()
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import pyopencl as cl
+
+_KINDS = ((cl.device_type.GPU, "gpu"), (cl.device_type.CPU, "cpu"), (cl.device_type.ACCELERATOR, "accelerator"))
+_MEMORY_ERRORS = {
+    cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
+    cl.status_code.OUT_OF_RESOURCES,
+    cl.status_code.OUT_OF_HOST_MEMORY,
+    cl.status_code.INVALID_BUFFER_SIZE,
+}
+# Nothing that changes results: no fast-math. Warnings are of no use to users of the runtime.
+_OPTIONS = ["-cl-std=CL1.2", "-w"]
+_PROBE = "__kernel void asyncrt_probe(__global float* x) {\n  x[get_global_id(0)] = 1.0f; }"
+
+
+def _raise(error: Exception, doing: str) -> None:
+    code = getattr(error, "code", None)
+    if isinstance(error, MemoryError) or code in _MEMORY_ERRORS:
+        raise OutOfDeviceMemory(f"the device has no memory left while {doing}", detail=str(error)) from error
+    raise DeviceCommandError(f"the driver refused {doing}", detail=str(error)) from error
+
+
+class OpenCLMark:
+    """The driver's event of the last command before this place, and what must live until it is reached."""
+
+    __slots__ = ("event", "keep")
+
+    def __init__(self, event: cl.Event, keep: list[Any]) -> None:
+        self.event, self.keep = event, keep
+
+    def wait(self) -> None:
+        """Block until the mark is reached; raises `DeviceCommandError` if a command before it failed."""
+        try:
+            self.event.wait()
+        except cl.Error as error:
+            _raise(error, "running commands")
+        finally:
+            # Transfer events wait in their destructor with the GIL held: they may die only after they are reached.
+            self.keep = []
+
+
+class OpenCLStream:
+    """An in-order command queue."""
+
+    def __init__(self, device: OpenCLDevice, index: int) -> None:
+        self.index = index
+        self._queue = cl.CommandQueue(device.context, device.cl_device)
+        self._waiter = Waiter(f"asyncrt-{device.info.spec}-{index}")
+        self._last: cl.Event | None = None
+        self._transfers: list[Any] = []
+
+    def launch(
+        self,
+        kernel: Kernel,
+        buffers: Sequence[Allocation],
+        record: Record,
+        grid: tuple[int, ...],
+        group: tuple[int, ...] | None,
+        local: tuple[int, ...],
+    ) -> None:
+        try:
+            if local:
+                kernel.set_args(*buffers, record, *(cl.LocalMemory(n) for n in local))
+            else:
+                kernel.set_args(*buffers, record)
+            self._last = cl.enqueue_nd_range_kernel(self._queue, kernel, grid, group)
+        except (cl.Error, MemoryError) as error:
+            _raise(error, f"kernel {kernel.function_name} over {grid}")
+
+    def write(self, target: Allocation, offset: int, source: Array) -> None:
+        try:
+            # As bytes, because pyopencl knows no bool and no bfloat16 buffers.
+            data = source.reshape(-1).view(np.uint8)
+            self._last = cl.enqueue_copy(self._queue, target, data, dst_offset=offset, is_blocking=False)
+        except (cl.Error, MemoryError) as error:
+            _raise(error, f"a write of {source.nbytes} bytes")
+        self._transfers.append(self._last)
+
+    def read(self, source: Allocation, offset: int, target: Array) -> None:
+        try:
+            data = target.reshape(-1).view(np.uint8)
+            self._last = cl.enqueue_copy(self._queue, data, source, src_offset=offset, is_blocking=False)
+        except (cl.Error, MemoryError) as error:
+            _raise(error, f"a read of {target.nbytes} bytes")
+        self._transfers.append(self._last)
+
+    def fill(self, target: Allocation, offset: int, nbytes: int, byte: int) -> None:
+        try:
+            self._last = cl.enqueue_fill_buffer(self._queue, target, np.uint8(byte), offset, nbytes)
+        except (cl.Error, MemoryError) as error:
+            _raise(error, f"a fill of {nbytes} bytes")
+
+    def wait_for(self, marks: Sequence[Mark]) -> None:
+        try:
+            self._last = cl.enqueue_barrier_with_wait_list(self._queue, [m.event for m in marks])  # type: ignore[attr-defined]
+        except (cl.Error, MemoryError) as error:
+            _raise(error, "a wait for another stream")
+
+    def mark(self) -> OpenCLMark:
+        try:
+            if self._last is None:
+                self._last = cl.enqueue_marker(self._queue)
+            # Another queue, or a host thread, may wait for it: the command must have been submitted by then
+            # (OpenCL API specification, appendix A).
+            self._queue.flush()
+        except (cl.Error, MemoryError) as error:
+            _raise(error, "a flush")
+        keep, self._transfers = self._transfers, []
+        return OpenCLMark(self._last, keep)
+
+    def when_reached(self, mark: Mark, callback: Reached) -> None:
+        assert isinstance(mark, OpenCLMark)
+        self._waiter.watch(mark.wait, callback)
+
+    def close(self) -> None:
+        self._waiter.close()
+        try:
+            self._queue.finish()
+        except cl.Error as error:
+            _raise(error, "finishing")
+        finally:
+            self._transfers, self._last = [], None
+
+
+class OpenCLDevice:
+    """One OpenCL device with a context of its own."""
+
+    def __init__(self, device: cl.Device, spec: str) -> None:
+        self.cl_device = device
+        self.info = _info(device, spec)
+        try:
+            self.context = cl.Context([device])
+        except cl.Error as error:
+            raise DeviceError(f"{spec} ({self.info.name}): its driver gives no context", detail=str(error)) from error
+        self._streams: list[OpenCLStream] = []
+
+    def __repr__(self) -> str:
+        return f"<OpenCLDevice {self.info.spec} {self.info.name!r} {len(self._streams)} streams>"
+
+    def open_stream(self) -> OpenCLStream:
+        stream = OpenCLStream(self, len(self._streams))
+        self._streams.append(stream)
+        return stream
+
+    def allocate(self, nbytes: int) -> Allocation:
+        if nbytes > self.info.max_allocation:
+            raise OutOfDeviceMemory(
+                f"{self.info.spec}: {nbytes} bytes in one allocation; its driver allows {self.info.max_allocation}"
+            )
+        try:
+            return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, max(nbytes, 1))
+        except (cl.Error, MemoryError) as error:
+            raise OutOfDeviceMemory(
+                f"{self.info.spec}: the driver did not allocate {nbytes} bytes", detail=str(error)
+            ) from error
+
+    def release(self, allocation: Allocation) -> None:
+        allocation.release()
+
+    def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
+        program = None if binary is None else self._load(binary)
+        kept = None
+        if program is None:
+            # The prelude is guarded, so texts of several kernels make one program.
+            program = self._compile("\n".join(s.text for s in sources))
+            kept = program.get_info(cl.program_info.BINARIES)[0]
+        try:
+            return {s: cl.Kernel(program, s.name) for s in sources}, kept
+        except cl.Error as error:
+            if binary is not None:
+                return self.build(sources, None)  # the binary held other kernels than it should
+            raise KernelBuildError(f"{self.info.spec}: a kernel is missing in its program", detail=str(error)) from error
+
+    def _load(self, binary: bytes) -> Any:
+        try:
+            program = cl.Program(self.context, [self.cl_device], [binary])
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return program.build(_OPTIONS, cache_dir=False)
+        except Exception:
+            return None  # damaged, or of another driver: build from source
+
+    def _compile(self, text: str) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return cl.Program(self.context, text).build(_OPTIONS, cache_dir=False)
+        except cl.Error as error:
+            log = str(error)
+            hint = ""
+            if "unknown target CPU" in log:
+                hint = "this driver's compiler is older than the processor; install asyncrt[cpu] or a newer PoCL"
+            raise KernelBuildError(
+                f"{self.info.spec} ({self.info.name}): its driver does not build a kernel", detail=log[:4000], hint=hint
+            ) from error
+
+    def probe(self) -> None:
+        """Build and run a two-line kernel. Blocks; raises `KernelBuildError` or `DeviceCommandError`."""
+        program = self._compile(_PROBE)
+        try:
+            queue = cl.CommandQueue(self.context, self.cl_device)
+            buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, 64)
+            kernel = cl.Kernel(program, "asyncrt_probe")
+            kernel.set_args(buffer)
+            cl.enqueue_nd_range_kernel(queue, kernel, (16,), None)
+            result = np.zeros(16, np.float32)
+            cl.enqueue_copy(queue, result, buffer)
+        except cl.Error as error:
+            raise DeviceCommandError(f"{self.info.spec}: a two-line kernel does not run", detail=str(error)) from error
+        if not (result == 1).all():
+            raise DeviceCommandError(f"{self.info.spec}: a two-line kernel gives wrong results")
+
+    def pack(self, offsets: Sequence[int], ints: Sequence[int]) -> Record:
+        return pack_record(offsets, ints)
+
+    def close(self) -> None:
+        streams, self._streams = self._streams, []
+        for stream in streams:
+            stream.close()
+
+
+def _info(device: cl.Device, spec: str) -> DeviceInfo:
+    kind = next((name for flag, name in _KINDS if device.type & flag), "accelerator")
+    extensions = device.extensions.split()
+    features = {
+        name
+        for name, extension in (
+            ("fp64", "cl_khr_fp64"), ("fp16", "cl_khr_fp16"), ("command_buffer", "cl_khr_command_buffer"),
+        )
+        if extension in extensions
+    }  # fmt: skip
+    platform = device.platform
+    return DeviceInfo(
+        spec=spec,
+        name=device.name.strip(),
+        kind=kind,
+        platform=platform.name.strip(),
+        driver=device.driver_version.strip(),
+        compute_units=device.max_compute_units,
+        memory=device.global_mem_size,
+        max_allocation=device.max_mem_alloc_size,
+        max_group=device.max_work_group_size,
+        features=frozenset(features),
+        identity="|".join((device.name, device.driver_version, device.version, platform.name, platform.version)),
+    )
+
+
+@functools.cache
+def find_devices() -> tuple[tuple[str, cl.Device], ...]:
+    """Return ``(spec, device)`` of every OpenCL device, best first: GPUs, then CPUs, PoCL last of its kind."""
+    found: list[tuple[tuple[int, int], str, cl.Device]] = []
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error:
+        platforms = []  # the loader found no driver
+    for p, platform in enumerate(platforms):
+        try:
+            devices = platform.get_devices()
+        except cl.Error:
+            continue
+        for d, device in enumerate(devices):
+            kind = next((i for i, (flag, _) in enumerate(_KINDS) if device.type & flag), 2)
+            portable = "portable computing language" in platform.name.lower()
+            found.append(((kind, int(portable)), f"opencl:{p}:{d}", device))
+    return tuple((spec, device) for _, spec, device in sorted(found, key=lambda f: f[0]))
+
+
+def open_opencl(kind: str | None, index: int | None, *, exact: str | None = None) -> OpenCLDevice:
+    """Open the best usable device.
+
+    Args:
+        kind: "gpu", "cpu" or "accelerator"; None is any.
+        index: Which of that kind; None is the first that is usable.
+        exact: An ``opencl:P:D`` spec instead.
+
+    Raises:
+        NoDeviceError: With what was found, what is wrong with each, and what to do.
+    """
+    every = find_devices()
+    candidates = [(s, d) for s, d in every if exact in (None, s) and kind in (None, _info(d, s).kind)]
+    if index is not None:
+        candidates = candidates[index : index + 1]
+    refused: list[str] = []
+    for spec, cl_device in candidates:
+        try:
+            device = OpenCLDevice(cl_device, spec)
+            device.probe()
+            return device
+        except DeviceError as error:
+            refused.append(f"{spec} {cl_device.name.strip()}: {error}")
+    wanted = exact or (kind or "any device") + ("" if index is None else f":{index}")
+    if refused:
+        raise NoDeviceError(
+            f"no usable OpenCL device for {wanted!r}", detail="\n".join(refused), hint="`asyncrt devices` shows them all"
+        )
+    detail = "found: " + (", ".join(f"{s} {d.name.strip()}" for s, d in every) or "no OpenCL device at all")
+    problems = drivers.prepare().problems
+    raise NoDeviceError(
+        f"no OpenCL device for {wanted!r}",
+        detail="\n".join((detail, *problems)),
+        hint=drivers.INSTALL_HINT if not every else "`asyncrt devices` shows them all",
+    )
+
+
+def report_devices() -> list[DeviceReport]:
+    """Return a line for every device, after trying each. Blocks."""
+    lines: list[DeviceReport] = []
+    for spec, cl_device in find_devices():
+        info = _info(cl_device, spec)
+        note, hint = f"{info.compute_units} compute units, {info.memory / 2**30:.1f} GiB, driver {info.driver}", ""
+        usable = True
+        try:
+            OpenCLDevice(cl_device, spec).probe()
+        except DeviceError as error:
+            usable, note, hint = False, error.message + (f": {error.detail.splitlines()[-1]}" if error.detail else ""), error.hint
+        lines.append(DeviceReport(spec, info.name, info.kind, info.platform, usable, note, hint))
+    return lines

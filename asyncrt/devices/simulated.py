@@ -1,0 +1,235 @@
+"""A device on a virtual clock, for tests: seeded durations and completion order, poisoned memory.
+
+Commands run the operators' references. A command reads its inputs when it starts and writes its outputs when it ends,
+so that a missing wait between streams shows as a wrong result; fresh memory holds a pattern, so that a read of what
+nobody wrote shows too. The clock moves only when the event loop has nothing else to do, and only through what the
+seed decided: a run repeats exactly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
+from asyncrt.layout import Array
+
+from .base import Allocation, DeviceInfo, Kernel, Mark, Reached, Record
+from .host import run_reference
+
+POISON = 0xA5
+
+
+@attrs.define(eq=False)
+class _Command:
+    """What starts when its stream reaches it; `start` returns what happens at its end."""
+
+    start: Callable[[], Callable[[], None]]
+    duration: float
+    waits: tuple[SimulatedMark, ...] = ()
+
+
+@attrs.define(eq=False)
+class SimulatedMark:
+    """A place on a simulated stream."""
+
+    reached: bool = False
+    error: BaseException | None = None
+    callbacks: list[Reached] = attrs.Factory(list)
+
+
+class SimulatedStream:
+    """An in-order queue on the virtual clock."""
+
+    def __init__(self, device: SimulatedDevice, index: int) -> None:
+        self.index = index
+        self.commands: deque[_Command | SimulatedMark] = deque()
+        self.busy = False
+        self.error: BaseException | None = None
+        self._device = device
+
+    def _enqueue(self, start: Callable[[], Callable[[], None]], *, waits: tuple[SimulatedMark, ...] = ()) -> None:
+        self.commands.append(_Command(start, self._device.duration(), waits))
+
+    def launch(
+        self,
+        kernel: Kernel,
+        buffers: Sequence[Allocation],
+        record: Record,
+        grid: tuple[int, ...],
+        group: tuple[int, ...] | None,
+        local: tuple[int, ...],
+    ) -> None:
+        self._device.launches += 1
+        self._enqueue(lambda: run_reference(kernel, buffers, record))
+
+    def write(self, target: Allocation, offset: int, source: Array) -> None:
+        def start() -> Callable[[], None]:
+            data = source.reshape(-1).view(np.uint8).copy()
+            return lambda: target.__setitem__(slice(offset, offset + data.size), data)
+
+        self._enqueue(start)
+
+    def read(self, source: Allocation, offset: int, target: Array) -> None:
+        def start() -> Callable[[], None]:
+            data = source[offset : offset + target.nbytes].copy()
+            return lambda: target.reshape(-1).view(np.uint8).__setitem__(slice(None), data)
+
+        self._enqueue(start)
+
+    def fill(self, target: Allocation, offset: int, nbytes: int, byte: int) -> None:
+        self._enqueue(lambda: lambda: target.__setitem__(slice(offset, offset + nbytes), byte))
+
+    def wait_for(self, marks: Sequence[Mark]) -> None:
+        self._enqueue(lambda: lambda: None, waits=tuple(marks))  # type: ignore[arg-type]
+
+    def mark(self) -> SimulatedMark:
+        mark = SimulatedMark()
+        self.commands.append(mark)
+        return mark
+
+    def when_reached(self, mark: Mark, callback: Reached) -> None:
+        assert isinstance(mark, SimulatedMark)
+        if mark.reached:
+            callback(mark.error)
+        else:
+            mark.callbacks.append(callback)
+            self._device.pump()
+
+    def close(self) -> None:
+        while self.commands or self.busy:
+            if not self._device.step():
+                raise RuntimeError("simulated stream waits for a mark that will never be reached")
+
+
+class SimulatedDevice:
+    """A device that exists on a virtual clock.
+
+    Args:
+        seed: Decides durations, and with them the order of completions across streams.
+        memory: Bytes of device memory.
+    """
+
+    def __init__(self, seed: int = 0, *, memory: int = 1 << 30) -> None:
+        self.info = DeviceInfo(
+            spec="simulated",
+            name=f"simulated (seed {seed})",
+            kind="simulated",
+            compute_units=4,
+            memory=memory,
+            max_allocation=memory,
+            features=frozenset({"fp64", "fp16"}),
+            identity="simulated",
+            takes_source=False,
+        )
+        self.now = 0.0
+        self.launches = 0
+        self.allocated = 0
+        self._random = random.Random(seed)
+        self._streams: list[SimulatedStream] = []
+        self._running: list[tuple[float, int, SimulatedStream, Callable[[], None]]] = []
+        self._sequence = 0
+        self._pumping = False
+
+    def __repr__(self) -> str:
+        return f"<SimulatedDevice now={self.now:.6f} launches={self.launches} allocated={self.allocated}>"
+
+    def duration(self) -> float:
+        """Seconds that the next command takes, between 1 µs and 1 ms."""
+        return float(10 ** self._random.uniform(-6, -3))
+
+    def open_stream(self) -> SimulatedStream:
+        stream = SimulatedStream(self, len(self._streams))
+        self._streams.append(stream)
+        return stream
+
+    def allocate(self, nbytes: int) -> Allocation:
+        if self.allocated + nbytes > self.info.memory:
+            raise OutOfDeviceMemory(
+                f"simulated: {nbytes} bytes asked, {self.allocated} of {self.info.memory} in use"
+            )
+        self.allocated += nbytes
+        return np.full(nbytes, POISON, np.uint8)
+
+    def release(self, allocation: Allocation) -> None:
+        self.allocated -= allocation.size
+        allocation[:] = POISON ^ 0xFF  # whoever still reads it reads something else
+
+    def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
+        return {s: s for s in sources}, None
+
+    def pack(self, offsets: Sequence[int], ints: Sequence[int]) -> Record:
+        return tuple(offsets)
+
+    def close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+        self._streams = []
+
+    # The clock.
+
+    def step(self) -> bool:
+        """Start what can start, then let the next command end. False if nothing is running."""
+        self._start_ready()
+        if not self._running:
+            return False
+        self.now, _, stream, finish = heapq.heappop(self._running)
+        try:
+            finish()
+        except Exception as error:
+            stream.error = stream.error or error
+        stream.busy = False
+        self._start_ready()
+        return True
+
+    def _start_ready(self) -> None:
+        progress = True
+        while progress:
+            progress = False
+            for stream in self._streams:
+                while stream.commands and not stream.busy and self._start(stream):
+                    progress = True
+
+    def _start(self, stream: SimulatedStream) -> bool:
+        head = stream.commands[0]
+        if isinstance(head, SimulatedMark):
+            stream.commands.popleft()
+            head.reached = True
+            if stream.error is not None:
+                head.error = DeviceCommandError("a command failed on the simulated device", detail=repr(stream.error))
+                head.error.__cause__ = stream.error
+                stream.error = None
+            for callback in head.callbacks:
+                callback(head.error)
+            head.callbacks = []
+            return True
+        if not all(m.reached for m in head.waits):
+            return False
+        stream.commands.popleft()
+        finish: Callable[[], None] = lambda: None  # noqa: E731
+        if stream.error is None:
+            try:
+                finish = head.start()
+            except Exception as error:
+                stream.error = error
+        stream.busy = True
+        self._sequence += 1
+        heapq.heappush(self._running, (self.now + head.duration, self._sequence, stream, finish))
+        return True
+
+    def pump(self) -> None:
+        """Let the clock run, one completion per turn of the event loop, while somebody waits for a mark."""
+        if not self._pumping:
+            self._pumping = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._pumping = False
+        if self.step() and any(isinstance(c, SimulatedMark) and c.callbacks for s in self._streams for c in s.commands):
+            self.pump()

@@ -1,0 +1,92 @@
+"""Every error asyncrt raises: one class for each situation a caller may want to treat differently.
+
+    AsyncrtError
+    ├── ModelError (ValueError)               the model cannot be loaded
+    │   ├── ModelFormatError                  not an ONNX file, truncated, or inconsistent
+    │   ├── UnsupportedOperatorError          an operator, version or attribute we do not have
+    │   ├── ModelTypeError                    a dtype that the operator does not take
+    │   └── ModelLimitError                   larger or of higher rank than the options allow
+    ├── InputError (ValueError)               the caller's inputs do not fit the model
+    ├── ShapeError (ValueError)               shapes or values of this inference do not fit a node
+    ├── DeviceError (RuntimeError)            something about a device
+    │   ├── NoDeviceError                     none found, or none that is usable
+    │   ├── KernelBuildError                  the driver refused a kernel
+    │   ├── OutOfDeviceMemory (MemoryError)   the limit or the device is full
+    │   └── DeviceCommandError                a command failed while it ran
+    └── RuntimeClosedError (RuntimeError)     used after `close()`
+
+A message says what was expected, what came and where. `detail` and `hint` are attributes as well as lines of the
+message, so that programs need not parse prose.
+"""
+
+from __future__ import annotations
+
+
+class AsyncrtError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        detail: Facts beyond the first line, or an empty string.
+        hint: What to do about it, or an empty string.
+    """
+
+    def __init__(self, message: str, *, detail: str = "", hint: str = "") -> None:
+        self.message, self.detail, self.hint = message, detail, hint
+        lines = [message]
+        if detail:
+            lines += ["  " + line for line in detail.splitlines()]
+        if hint:
+            lines.append("  hint  " + hint)
+        super().__init__("\n".join(lines))
+
+
+class ModelError(AsyncrtError, ValueError):
+    """The model cannot be loaded."""
+
+
+class ModelFormatError(ModelError):
+    """The model is not an ONNX file, is truncated, or contradicts itself."""
+
+
+class UnsupportedOperatorError(ModelError):
+    """The model uses an operator, an operator version or an attribute that asyncrt does not have."""
+
+
+class ModelTypeError(ModelError):
+    """A node gets a dtype that its operator does not take."""
+
+
+class ModelLimitError(ModelError):
+    """The model is larger, or has tensors of higher rank, than `RuntimeOptions` allows."""
+
+
+class InputError(AsyncrtError, ValueError):
+    """The inputs of a request do not fit the model's inputs."""
+
+
+class ShapeError(AsyncrtError, ValueError):
+    """The shapes or values of this inference do not fit a node."""
+
+
+class DeviceError(AsyncrtError, RuntimeError):
+    """Something about a device."""
+
+
+class NoDeviceError(DeviceError):
+    """No device was found, or none that can be used."""
+
+
+class KernelBuildError(DeviceError):
+    """The driver refused to build a kernel."""
+
+
+class OutOfDeviceMemory(DeviceError, MemoryError):
+    """The memory limit, or the device itself, is full."""
+
+
+class DeviceCommandError(DeviceError):
+    """A command failed while it ran on the device."""
+
+
+class RuntimeClosedError(AsyncrtError, RuntimeError):
+    """The runtime, or the model's runtime, was closed."""

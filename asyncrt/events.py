@@ -1,0 +1,52 @@
+"""Places on streams, and how far each stream has come.
+
+A stream is in order, so one number per stream says all that is done. The driver's own event objects stay in
+`devices/`; everything above speaks of `Event(stream, stamp)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Event(NamedTuple):
+    """A place on a stream: everything enqueued there up to and including `stamp`."""
+
+    stream: int
+    stamp: int
+
+
+def latest(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Return at most one event per stream, the newest: waiting for it waits for all of them."""
+    newest: dict[int, int] = {}
+    for stream, stamp in events:
+        if stamp > newest.get(stream, 0):
+            newest[stream] = stamp
+    return tuple(Event(stream, stamp) for stream, stamp in newest.items())
+
+
+class Timeline:
+    """The newest stamp that each stream is known to have passed."""
+
+    def __init__(self, streams: int) -> None:
+        self._reached = [0] * streams
+
+    def __repr__(self) -> str:
+        return f"<Timeline reached={self._reached}>"
+
+    @property
+    def streams(self) -> int:
+        return len(self._reached)
+
+    def advance(self, event: Event) -> None:
+        """Note that *event* was reached, and with it all that is before it on its stream."""
+        self._reached[event.stream] = max(self._reached[event.stream], event.stamp)
+
+    def reached(self, event: Event) -> bool:
+        """Return whether *event* is known to have been reached."""
+        return event.stamp <= self._reached[event.stream]
+
+    def pending(self, events: Iterable[Event]) -> tuple[Event, ...]:
+        """Return those of *events* that are not known to have been reached."""
+        return tuple(event for event in events if not self.reached(event))

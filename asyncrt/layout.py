@@ -1,0 +1,140 @@
+"""What a tensor looks like: its dtype and its shape. No bytes, no device.
+
+The same `Layout` serves a request, where every dim is an int, and loading, where a dim may be a `Dim`
+(a *partial shape*). A shape of None is one of unknown rank; a request never sees it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import attrs
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from asyncrt.dims import Dim
+
+Array: TypeAlias = npt.NDArray[np.generic]
+Shape: TypeAlias = tuple[int, ...]
+PartialShape: TypeAlias = tuple[int | Dim, ...]
+
+
+@attrs.frozen(eq=False)
+class DataType:
+    """An element type; each exists once, so that identity is equality.
+
+    Attributes:
+        name: As in ONNX's documentation, in lower case: ``float32``.
+        numpy: The NumPy dtype.
+        c: The OpenCL C type it is stored as.
+        onnx: The number of the type in `onnx.TensorProto`.
+    """
+
+    name: str
+    numpy: np.dtype[np.generic]
+    c: str
+    onnx: int
+    itemsize: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "itemsize", self.numpy.itemsize)
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def is_float(self) -> bool:
+        return self in (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
+
+    @property
+    def is_integer(self) -> bool:
+        return self.numpy.kind in "iu"
+
+
+FLOAT32 = DataType("float32", np.dtype(np.float32), "float", 1)
+UINT8 = DataType("uint8", np.dtype(np.uint8), "uchar", 2)
+INT8 = DataType("int8", np.dtype(np.int8), "char", 3)
+UINT16 = DataType("uint16", np.dtype(np.uint16), "ushort", 4)
+INT16 = DataType("int16", np.dtype(np.int16), "short", 5)
+INT32 = DataType("int32", np.dtype(np.int32), "int", 6)
+INT64 = DataType("int64", np.dtype(np.int64), "long", 7)
+BOOL = DataType("bool", np.dtype(np.bool_), "uchar", 9)
+FLOAT16 = DataType("float16", np.dtype(np.float16), "half", 10)
+FLOAT64 = DataType("float64", np.dtype(np.float64), "double", 11)
+UINT32 = DataType("uint32", np.dtype(np.uint32), "uint", 12)
+UINT64 = DataType("uint64", np.dtype(np.uint64), "ulong", 13)
+BFLOAT16 = DataType("bfloat16", np.dtype(ml_dtypes.bfloat16), "ushort", 16)
+
+DATA_TYPES: tuple[DataType, ...] = (
+    FLOAT32, UINT8, INT8, UINT16, INT16, INT32, INT64, BOOL, FLOAT16, FLOAT64, UINT32, UINT64, BFLOAT16,
+)  # fmt: skip
+_BY_NUMPY = {t.numpy: t for t in DATA_TYPES}
+_BY_ONNX = {t.onnx: t for t in DATA_TYPES}
+
+
+def dtype_of(dtype: npt.DTypeLike) -> DataType | None:
+    """Return the `DataType` of a NumPy dtype, or None if asyncrt has none."""
+    return _BY_NUMPY.get(np.dtype(dtype))
+
+
+def dtype_from_onnx(number: int) -> DataType | None:
+    """Return the `DataType` of a number of `onnx.TensorProto.DataType`, or None if asyncrt has none."""
+    return _BY_ONNX.get(number)
+
+
+class Layout(NamedTuple):
+    """A dtype and a shape, row-major and dense."""
+
+    dtype: DataType
+    shape: Shape
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}{show_shape(self.shape)}"
+
+
+class PartialLayout(NamedTuple):
+    """A dtype and a partial shape: what is known of a tensor before a request. Both may be unknown."""
+
+    dtype: DataType | None
+    shape: PartialShape | None
+
+    def __str__(self) -> str:
+        return f"{self.dtype or '?'}{show_shape(self.shape)}"
+
+    @property
+    def is_static(self) -> bool:
+        return self.shape is not None and not any(isinstance(d, Dim) for d in self.shape)
+
+
+def layout_of(array: Array) -> Layout:
+    """Return the layout of a NumPy array whose dtype asyncrt has."""
+    return Layout(_BY_NUMPY[array.dtype], array.shape)
+
+
+def show_shape(shape: Iterable[object] | None) -> str:
+    """Return ``[2,seq,8]``, or ``[...]`` for an unknown rank."""
+    return "[...]" if shape is None else "[" + ",".join(str(d) for d in shape) + "]"
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides, in elements, of a dense tensor of *shape*."""
+    strides, step = [0] * len(shape), 1
+    for axis in range(len(shape) - 1, -1, -1):
+        strides[axis] = step
+        step = step * shape[axis]
+    return tuple(strides)

@@ -1,0 +1,52 @@
+"""Every knob of the runtime, in one frozen record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+from attrs import validators as v
+
+
+def _optional_positive(instance: object, attribute: attrs.Attribute[int | None], value: int | None) -> None:
+    if value is not None and value < 1:
+        raise ValueError(f"RuntimeOptions.{attribute.name} must be at least 1 or None, got {value}")
+
+
+@attrs.frozen(kw_only=True)
+class RuntimeOptions:
+    """How a `Runtime` behaves. Every optimisation can be switched off; results are the same either way.
+
+    Attributes:
+        skip: Skip nodes that turn out to be no-ops for the shapes at hand. False runs every one of them.
+        replay: Keep the plan of a shape signature and use it again. False plans every inference anew.
+        packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
+        pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
+        max_in_flight: Inferences that may hold device memory at once; more wait their turn.
+        memory_limit: Bytes of device memory for intermediates; None is nine tenths of the device's memory.
+        plan_entries: Plans kept per model, the least recently used leave first.
+        policy: Name of a file in `scheduler/policies`: which stream an inference goes to.
+        cache_dir: Where compiled kernels are kept; None is a folder of the user's cache directory.
+        disk_cache: False neither reads nor writes compiled kernels on disk.
+        warm: Build, while loading, the kernels that likely shapes will need.
+        build_threads: Kernels built at once.
+        max_model_bytes: Models (with their external data) larger than this are refused.
+        max_rank: Models with tensors of higher rank are refused.
+        max_folded_bytes: A constant sub-expression whose result is larger stays unfolded.
+    """
+
+    skip: bool = True
+    replay: bool = True
+    packed_weights: bool = True
+    pool: bool = True
+    max_in_flight: int = attrs.field(default=64, validator=v.ge(1))
+    memory_limit: int | None = attrs.field(default=None, validator=_optional_positive)
+    plan_entries: int = attrs.field(default=256, validator=v.ge(1))
+    policy: str = "fifo"
+    cache_dir: Path | None = None
+    disk_cache: bool = True
+    warm: bool = True
+    build_threads: int = attrs.field(default=2, validator=v.ge(1))
+    max_model_bytes: int = attrs.field(default=8 << 30, validator=v.ge(1))
+    max_rank: int = attrs.field(default=8, validator=v.ge(1))
+    max_folded_bytes: int = attrs.field(default=16 << 20, validator=v.ge(0))

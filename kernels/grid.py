@@ -1,0 +1,50 @@
+"""How work over rows of elements is cut into work-items.
+
+On CPU devices a work-item walks many elements in a loop that the compiler (or explicit vectors) can vectorise, and
+there are a few work-items per core. On GPUs there is one work-item per element.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .operator import DeviceTraits
+
+_MIN_ELEMENTS = 4096  # per work-item on a CPU: about a microsecond of work, several times what starting one costs
+GPU_GROUP = 256
+
+
+class Rows(NamedTuple):
+    """A cut of *rows* × *inner* elements.
+
+    Attributes:
+        chunk: Inner elements per work-item.
+        rows_per_item: Rows per work-item.
+        grid: ``(chunks, row blocks)``.
+    """
+
+    chunk: int
+    rows_per_item: int
+    grid: tuple[int, int]
+
+
+def cut_rows(rows: int, inner: int, traits: DeviceTraits, *, align: int = 16) -> Rows:
+    """Cut for a CPU device: whole rows where there are enough of them, else pieces of rows.
+
+    Args:
+        align: Pieces of rows are multiples of this many elements.
+    """
+    total = rows * inner
+    items = max(1, min(4 * traits.compute_units, total // _MIN_ELEMENTS))
+    if rows >= items:
+        rows_per_item = -(-rows // items)
+        return Rows(inner, rows_per_item, (1, -(-rows // rows_per_item)))
+    pieces = max(1, items // rows)
+    chunk = -(-inner // pieces)
+    chunk = -(-chunk // align) * align
+    return Rows(chunk, 1, (-(-inner // chunk), rows))
+
+
+def round_up(value: int, multiple: int) -> int:
+    """Return the least multiple of *multiple* that is not less than *value*."""
+    return -(-value // multiple) * multiple

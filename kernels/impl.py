@@ -1,0 +1,138 @@
+"""How a node is carried out: which kernels, over which memory, with which sizes. Pure data, bound to no device.
+
+Kernels take sizes as arguments, so that a new shape needs no build. A `KernelSource` is made by `source.kernel()`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import attrs
+from asyncrt.layout import Array, Layout
+
+
+class Access(enum.Enum):
+    """What a kernel does with a buffer."""
+
+    READ = "read"
+    WRITE = "write"
+    READ_WRITE = "read and write"
+
+
+@attrs.frozen(eq=False)
+class KernelSource:
+    """OpenCL C for one kernel; equal sources are the same object while they are in use.
+
+    Attributes:
+        name: The kernel's function name, unique to its text.
+        text: OpenCL C of this kernel alone; several can be built as one program.
+        accesses: What it does with each buffer, in argument order.
+        ints: How many 32-bit sizes follow the buffers' offsets in its argument record.
+        local: Number of ``__local`` arguments after the record.
+    """
+
+    name: str
+    text: str
+    accesses: tuple[Access, ...]
+    ints: int
+    local: int = 0
+
+    def __repr__(self) -> str:
+        return f"<KernelSource {self.name}>"
+
+
+@attrs.frozen(eq=False)
+class ReferenceKernel:
+    """A kernel for devices that take no OpenCL C: the operator's NumPy reference over the launch's buffers.
+
+    Attributes:
+        name: For traces.
+        run: Takes one array (or None) per input, returns one per output.
+        inputs: Layout of each input; None where absent.
+        outputs: Layout of each output.
+    """
+
+    name: str
+    run: Callable[[Sequence[Array | None]], Sequence[Array]]
+    inputs: tuple[Layout | None, ...]
+    outputs: tuple[Layout, ...]
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        present = sum(1 for i in self.inputs if i is not None)
+        return (Access.READ,) * present + (Access.WRITE,) * len(self.outputs)
+
+
+class Ref(NamedTuple):
+    """A buffer of a launch, by its part in the node: `kind` is "input", "output", "scratch" or "weights"."""
+
+    kind: str
+    index: int
+
+
+def inp(index: int) -> Ref:
+    return Ref("input", index)
+
+
+def out(index: int) -> Ref:
+    return Ref("output", index)
+
+
+def scratch(index: int) -> Ref:
+    return Ref("scratch", index)
+
+
+def weights(index: int) -> Ref:
+    return Ref("weights", index)
+
+
+class Launch(NamedTuple):
+    """One kernel launch of a node.
+
+    Attributes:
+        kernel: What to run.
+        buffers: Its buffers, in argument order.
+        ints: Its 32-bit sizes, in argument order.
+        grid: Global size.
+        group: Local size; None leaves it to the driver.
+        local: Bytes of each ``__local`` argument.
+    """
+
+    kernel: KernelSource | ReferenceKernel
+    buffers: tuple[Ref, ...]
+    ints: tuple[int, ...]
+    grid: tuple[int, ...]
+    group: tuple[int, ...] | None = None
+    local: tuple[int, ...] = ()
+
+
+class WeightsRequest(NamedTuple):
+    """A constant input wanted in another layout; packed once per program and layout (see `weights.py`).
+
+    Attributes:
+        source: Index of the input, whose value is a constant of the model.
+        layout: Names the wanted layout; part of the cache's key.
+        pack: Makes the wanted bytes from the constant.
+    """
+
+    source: int
+    layout: str
+    pack: Callable[[Array], Array]
+
+
+class Impl(NamedTuple):
+    """How a node runs at one set of shapes.
+
+    Attributes:
+        name: For `explain()`: which of the operator's implementations this is.
+        launches: In order.
+        scratch: Bytes of each scratch buffer.
+        weights: Constants wanted in another layout.
+    """
+
+    name: str
+    launches: tuple[Launch, ...]
+    scratch: tuple[int, ...] = ()
+    weights: tuple[WeightsRequest, ...] = ()

@@ -1,0 +1,249 @@
+"""What there is to know of an operator, and what it may answer.
+
+An operator is one record, defined in one file of `kernels/ops`. It sees its own node's attributes, layouts and known
+values (a `Call`) and nothing else: no neighbour, no request, no device memory. Everything here is pure.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import attrs
+from asyncrt.dims import Dim
+from asyncrt.errors import ShapeError
+from asyncrt.layout import Array, DataType, Layout, Shape
+from asyncrt.memory.view import View
+
+from .impl import Impl
+
+
+class Attributes(dict[str, Any]):
+    """A node's attributes as Python values, with the defaults of the ONNX schema filled in.
+
+    ints, floats and strings are themselves, tensors are NumPy arrays, lists are tuples, graphs are `onnx.GraphProto`.
+
+    Attributes:
+        opset: Version of the node's domain in its model.
+    """
+
+    def __init__(self, values: Mapping[str, Any] = {}, opset: int = 0) -> None:  # noqa: B006 - never written to
+        super().__init__(values)
+        self.opset = opset
+
+
+class Call(NamedTuple):
+    """One node at one set of shapes.
+
+    Attributes:
+        name: The node's name, for messages.
+        attributes: The node's attributes.
+        inputs: Layout of each input; None where an optional input is absent. While loading, dims may be symbolic.
+        values: The inputs' values where they are known on the host, else None. Always known for the operator's
+            `shape_infer_dependencies` in a request; while loading, arrays of dtype object hold symbolic dims.
+        outputs: Layout of each output. Empty while `infer` is asked.
+        output_types: dtype of each output.
+        constants: For each input whether it is a constant of the model, the same in every request.
+    """
+
+    name: str
+    attributes: Attributes
+    inputs: tuple[Layout | None, ...]
+    values: tuple[Array | None, ...]
+    outputs: tuple[Layout, ...] = ()
+    output_types: tuple[DataType, ...] = ()
+    constants: tuple[bool, ...] = ()
+
+    def shape(self, index: int) -> Shape:
+        """Return the shape of input *index*, which must be present."""
+        layout = self.inputs[index]
+        if layout is None:
+            raise ShapeError(f"'{self.name}': input {index} is required and absent")
+        return layout.shape
+
+    def dtype(self, index: int) -> DataType:
+        """Return the dtype of input *index*, which must be present."""
+        layout = self.inputs[index]
+        if layout is None:
+            raise ShapeError(f"'{self.name}': input {index} is required and absent")
+        return layout.dtype
+
+    def has(self, index: int) -> bool:
+        """Return whether optional input *index* is present."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def value(self, index: int) -> Array | None:
+        """Return the value of input *index* where it is known, else None; None also if the input is absent."""
+        return self.values[index] if index < len(self.values) else None
+
+    def ints(self, index: int) -> list[int]:
+        """Return the known value of input *index* as a flat list of ints (or symbolic dims while loading).
+
+        Raises:
+            ValueUnknown: If the value is not known, which happens only while loading.
+        """
+        value = self.value(index)
+        if value is None:
+            raise ValueUnknown(f"'{self.name}': the value of input {index} is not known while loading")
+        return [d if isinstance(d, Dim) else int(d) for d in value.reshape(-1).tolist()]
+
+
+class ValueUnknown(Exception):
+    """While loading: an output shape depends on a value that only a request has."""
+
+
+class SkipMode(enum.Enum):
+    """Whether a node is skipped, as far as loading can tell."""
+
+    NEVER = "never"
+    ALWAYS = "always"
+    AT_RUNTIME = "at runtime"
+
+
+class Run(NamedTuple):
+    """The node is executed."""
+
+    why: str = ""
+
+
+class Skip(NamedTuple):
+    """The node is not executed: each output is an input's bytes.
+
+    Attributes:
+        sources: For each output, the input that it is.
+        offsets: For each output, the bytes from the input's start.
+        why: The condition that held, for `explain()`.
+    """
+
+    sources: tuple[int, ...]
+    offsets: tuple[int, ...]
+    why: str
+
+
+class Empty(NamedTuple):
+    """The node is not executed: its outputs have no elements."""
+
+    why: str
+
+
+Decision: TypeAlias = Run | Skip | Empty
+
+
+class ViewOf(NamedTuple):
+    """An output is a view of input `source`."""
+
+    source: int
+    view: View
+
+
+Reference: TypeAlias = Callable[[Attributes, Sequence[Array | None]], Sequence[Array]]
+
+
+class Example(NamedTuple):
+    """A case on which an operator is tested against its reference, on every device.
+
+    Attributes:
+        inputs: Arrays, or strings such as ``"f32[2,3]"`` that are filled with reproducible random values;
+            None for an absent input.
+        attributes: ONNX attributes.
+        outputs: Number of outputs.
+        opset: Version of the node's domain.
+    """
+
+    inputs: tuple[Any, ...]
+    attributes: Mapping[str, Any] = {}
+    outputs: int = 1
+    opset: int = 0
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Operator:
+    """One ONNX operator.
+
+    Attributes:
+        name: ONNX `op_type`.
+        infer: Output shapes from a `Call`. Called while loading with symbolic dims (it may then let `Undetermined`
+            or `ValueUnknown` through) and in every request with ints. Raises `ShapeError` if shapes do not fit.
+        reference: The operator in NumPy; the meaning that kernels are tested against, and what runs on the host.
+        implement: The launches that carry it out on an OpenCL device. None: the operator runs on the host.
+        views: For an operator that only moves data: each output as a view of an input, or None if this call is not
+            one. Must be right for every value of what it cannot see.
+        why: What a skip of this operator means, for `explain()`.
+        shape_infer_dependencies: Inputs whose *values* the output shape needs.
+        value_hints: Inputs whose values `views` can use when they are known anyway; never waited for.
+        types: Output dtypes, for the operators whose ONNX schema does not say.
+        device_types: dtypes of data inputs that `implement` takes; None: all.
+        domain: ONNX domain, with "" for the standard one.
+        examples: Cases for the tests.
+    """
+
+    name: str
+    infer: Callable[[Call], Sequence[Shape]]
+    reference: Reference
+    implement: Callable[[Call, DeviceTraits], Impl] | None = None
+    views: Callable[[Call], Sequence[ViewOf] | None] | None = None
+    why: str = "its bytes are the input's"
+    shape_infer_dependencies: tuple[int, ...] = ()
+    value_hints: tuple[int, ...] = ()
+    types: Callable[[Attributes, Sequence[DataType | None], int], Sequence[DataType]] | None = None
+    device_types: frozenset[DataType] | None = None
+    domain: str = ""
+    examples: tuple[Example, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Operator {self.name}>"
+
+
+@attrs.frozen
+class DeviceTraits:
+    """What an implementation may ask of a device.
+
+    Attributes:
+        kind: "cpu" or "gpu": which class of kernels suits it.
+        compute_units: Cores, or multiprocessors.
+        max_group: Largest work-group.
+        features: Any of "fp64", "fp16".
+        packed_weights: Whether matrix products may ask for packed weights.
+    """
+
+    kind: str = "cpu"
+    compute_units: int = 1
+    max_group: int = 256
+    features: frozenset[str] = frozenset()
+    packed_weights: bool = True
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.kind == "cpu"
+
+
+def decide(operator: Operator, call: Call, *, skip: bool = True) -> Decision:
+    """Decide whether the node of *call* is run, skipped or empty.
+
+    With symbolic dims the question may raise `Undetermined` or `ValueUnknown`: it depends on the request.
+
+    Args:
+        skip: False runs what could be skipped.
+    """
+    outputs = call.outputs
+    if outputs and all(_no_elements(o.shape) for o in outputs):
+        return Empty("no elements")
+    if not skip or operator.views is None:
+        return Run("" if skip else "skip is off")
+    views = operator.views(call)
+    if views is None:
+        return Run("moves or changes data")
+    sources: list[int] = []
+    offsets: list[int] = []
+    for (source, view), output in zip(views, outputs, strict=True):
+        layout = call.inputs[source]
+        if layout is None or layout.dtype is not output.dtype or not view.is_dense:
+            return Run("moves data for these shapes")
+        sources.append(source)
+        offsets.append(view.offset * layout.dtype.itemsize)
+    return Skip(tuple(sources), tuple(offsets), operator.why)
+
+
+def _no_elements(shape: Shape) -> bool:
+    return any(isinstance(d, int) and d == 0 for d in shape)

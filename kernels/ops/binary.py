@@ -1,0 +1,182 @@
+"""Element-wise operators of two (or, for Max, Min, Sum and Mean, any number of) inputs, with broadcasting.
+
+Source: ONNX Add-14, Sub-14, Mul-14, Div-14, Pow-15, Mod-13, Max-13, Min-13, Sum-13, Mean-13, PRelu-16,
+Equal-19, Less-13, LessOrEqual-16, Greater-13, GreaterOrEqual-16, And-7, Or-7, Xor-7, BitwiseAnd/Or/Xor-18, BitShift-11.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from asyncrt.layout import Array, Shape
+
+from ..elementwise import elementwise
+from ..impl import Impl
+from ..operator import Attributes, Call, DeviceTraits, Example, Operator
+from ..shapes import broadcast_shapes
+from ..source import compute_type
+
+
+def infer(call: Call) -> tuple[Shape]:
+    return (broadcast_shapes(call, *(call.shape(i) for i in range(len(call.inputs)))),)
+
+
+def _divide(a: Array, b: Array) -> Array:
+    """Integers are divided towards zero, as in C and ONNX."""
+    if a.dtype == object or b.dtype == object:
+        return np.floor_divide(a, b)
+    if a.dtype.kind in "iu":
+        quotient = np.floor_divide(a, b)
+        return np.where((np.remainder(a, b) != 0) & ((a < 0) != (b < 0)), quotient + 1, quotient).astype(a.dtype)
+    return np.divide(a, b)
+
+
+def _modulo(attributes: Attributes, a: Array, b: Array) -> Array:
+    return np.fmod(a, b) if attributes.get("fmod", 0) else np.mod(a, b)
+
+
+def _power(a: Array, b: Array) -> Array:
+    if a.dtype == object or b.dtype == object:
+        return np.power(a, b)
+    with np.errstate(all="ignore"):
+        return np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
+
+
+def _shift(attributes: Attributes, a: Array, b: Array) -> Array:
+    left = attributes.get("direction") == "LEFT"
+    return np.left_shift(a, b) if left else np.right_shift(a, b)
+
+
+def _max(a: str, b: str) -> str:
+    """NaN wins, as in NumPy; ``x != x`` is false for integers."""
+    return f"(({a}) != ({a}) || ({a}) > ({b}) ? ({a}) : ({b}))"
+
+
+def _min(a: str, b: str) -> str:
+    return f"(({a}) != ({a}) || ({a}) < ({b}) ? ({a}) : ({b}))"
+
+
+def _fold(combine: Callable[[str, str], str], call: Call) -> str:
+    return functools.reduce(combine, (f"a{i}" for i in range(len(call.inputs))))
+
+
+def _mod_expression(call: Call) -> str:
+    if call.dtype(0).is_float:
+        return "fmod(a0, a1)"
+    if call.attributes.get("fmod", 0) or call.dtype(0).numpy.kind == "u":
+        return "a0 % a1"
+    return "(a0 % a1 != 0 && ((a0 < 0) != (a1 < 0)) ? a0 % a1 + a1 : a0 % a1)"  # the sign of the divisor
+
+
+def _pow_expression(call: Call) -> str:
+    base, exponent = call.dtype(0), call.dtype(1)
+    value = call.value(1)
+    if base.is_float and value is not None and value.size == 1 and value.dtype != object:
+        power = float(value.reshape(-1)[0])
+        simple = {2.0: "a0 * a0", 3.0: "a0 * a0 * a0", 0.5: "sqrt(a0)", 1.0: "a0"}.get(power)
+        if simple:
+            return simple
+    if not base.is_float and not exponent.is_float:
+        return "$_ipow(a0, a1)"
+    kind = compute_type(base) if base.is_float else "float"
+    return f"pow(({kind})a0, ({kind})a1)"
+
+
+_IPOW = """
+long $_ipow(long base, long e) {
+  if (e < 0) return base == 1 ? 1 : base == -1 ? (e & 1 ? -1 : 1) : 0;
+  long result = 1;
+  for (; e > 0; e >>= 1) { if (e & 1) result *= base; base *= base; }
+  return result;
+}"""
+
+_VECTOR = {"Add", "Sub", "Mul", "Div"}
+
+
+def _binary(
+    name: str,
+    expression: str | Callable[[Call], str],
+    reference: Callable[..., Any],
+    *examples: Example,
+    wants_attributes: bool = False,
+    helpers: str = "",
+) -> Operator:
+    def implement(call: Call, traits: DeviceTraits) -> Impl:
+        text = expression if isinstance(expression, str) else expression(call)
+        inputs = [i for i in call.inputs if i is not None]
+        used = helpers if "$" in text else ""
+        return elementwise(
+            name, text, inputs, call.outputs[0], traits, vector=name in _VECTOR or text.startswith("a0 * a0"),
+            helpers=used,
+        )  # fmt: skip
+
+    def run(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
+        arrays = [i for i in inputs if i is not None]
+        with np.errstate(all="ignore"):
+            result = reference(attributes, *arrays) if wants_attributes else functools.reduce(reference, arrays)
+        return (np.asarray(result),)
+
+    return Operator(
+        name=name,
+        infer=infer,
+        reference=run,
+        implement=implement,
+        value_hints=(1,) if name == "Pow" else (),
+        examples=examples or (Example(("f32[2,3,4]", "f32[3,1]")), Example(("i64[5]", "i64[]"))),
+    )
+
+
+def _mean(attributes: Attributes, *arrays: Array) -> Array:
+    return functools.reduce(np.add, arrays) / np.asarray(len(arrays), arrays[0].dtype)
+
+
+_LOGIC = (Example(("bool[2,3]", "bool[3]")),)
+_BITS = (Example(("i32[2,3]", "i32[3]")), Example(("u8[4]", "u8[4]")))
+_FLOATS = (Example(("f32[2,3,4]", "f32[3,1]")), Example(("f16[5]", "f16[]")))
+
+OPERATORS = (
+    _binary("Add", "a0 + a1", np.add),
+    _binary("Sub", "a0 - a1", np.subtract),
+    _binary("Mul", "a0 * a1", np.multiply),
+    _binary("Div", "a0 / a1", _divide, *_FLOATS, Example((np.array([7, -7, 9], np.int64), np.array([2, 2, -3], np.int64)))),
+    _binary(
+        "Pow", _pow_expression, _power,
+        Example((np.array([0.5, 1, 2, 3], np.float32), np.array([2, 3, -1, 0.5], np.float32))),
+        Example((np.array([0.5, 1, 2, 3], np.float32), np.array(2, np.int64))),
+        Example((np.array([2, 3, -2], np.int64), np.array([3, 2, 5], np.int64))),
+        helpers=_IPOW,
+    ),
+    _binary(
+        "Mod", _mod_expression, _modulo,
+        Example((np.array([7, -7, 9], np.int64), np.array([3, 3, -4], np.int64))),
+        Example((np.array([7.5, -7.5], np.float32), np.array([2, 2], np.float32)), {"fmod": 1}),
+        wants_attributes=True,
+    ),
+    _binary("Max", functools.partial(_fold, _max), np.maximum, *_FLOATS, Example(("f32[2,3]", "f32[3]", "f32[]"))),
+    _binary("Min", functools.partial(_fold, _min), np.minimum, *_FLOATS, Example(("i64[2,3]", "i64[3]"))),
+    _binary("Sum", functools.partial(_fold, lambda a, b: f"{a} + {b}"), np.add, Example(("f32[2,3]", "f32[3]", "f32[]"))),
+    _binary(
+        "Mean", lambda c: f"({_fold(lambda a, b: f'{a} + {b}', c)}) / {len(c.inputs)}", _mean,
+        Example(("f32[2,3]", "f32[3]", "f32[]")), wants_attributes=True,
+    ),
+    _binary("PRelu", "a0 < 0 ? a0 * a1 : a0", lambda a, b: np.where(a < 0, a * b, a), Example(("f32[2,3]", "f32[3]"))),
+    _binary("Equal", "a0 == a1", np.equal, Example(("i64[2,3]", "i64[3]")), *_LOGIC),
+    _binary("Less", "a0 < a1", np.less),
+    _binary("LessOrEqual", "a0 <= a1", np.less_equal),
+    _binary("Greater", "a0 > a1", np.greater),
+    _binary("GreaterOrEqual", "a0 >= a1", np.greater_equal),
+    _binary("And", "a0 && a1", np.logical_and, *_LOGIC),
+    _binary("Or", "a0 || a1", np.logical_or, *_LOGIC),
+    _binary("Xor", "(a0 != 0) != (a1 != 0)", np.logical_xor, *_LOGIC),
+    _binary("BitwiseAnd", "a0 & a1", np.bitwise_and, *_BITS),
+    _binary("BitwiseOr", "a0 | a1", np.bitwise_or, *_BITS),
+    _binary("BitwiseXor", "a0 ^ a1", np.bitwise_xor, *_BITS),
+    _binary(
+        "BitShift", lambda c: f"a0 {'<<' if c.attributes.get('direction') == 'LEFT' else '>>'} a1", _shift,
+        Example((np.array([16, 4, 1], np.uint8), np.array([1, 2, 3], np.uint8)), {"direction": "RIGHT"}),
+        wants_attributes=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,73 @@
+"""Shape rules that many operators share. They work on symbolic dims too, and raise rather than guess."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from asyncrt.dims import Dim, Undetermined
+from asyncrt.errors import ShapeError
+from asyncrt.layout import Shape, show_shape
+
+from .operator import Call
+
+
+def normal_axis(call: Call, axis: int, rank: int) -> int:
+    """Return *axis* counted from the front; raises `ShapeError` if a tensor of *rank* has no such axis."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"'{call.name}': axis {axis} is outside a tensor of rank {rank}")
+    return axis % rank
+
+
+def normal_axes(call: Call, axes: Iterable[int], rank: int) -> tuple[int, ...]:
+    """Return *axes* counted from the front, in ascending order; raises `ShapeError` if one comes twice."""
+    normal = sorted(normal_axis(call, a, rank) for a in axes)
+    if len(set(normal)) != len(normal):
+        raise ShapeError(f"'{call.name}': an axis is named twice in {list(axes)}")
+    return tuple(normal)
+
+
+def same_shape(call: Call) -> tuple[Shape]:
+    """Return the first input's shape: the `infer` of operators that keep it."""
+    return (call.shape(0),)
+
+
+def broadcast_shapes(call: Call, *shapes: Sequence[int]) -> Shape:
+    """Return the shape that *shapes* broadcast to by NumPy's rules."""
+    result: list[int] = []
+    for axis in range(-max((len(s) for s in shapes), default=0), 0):
+        dim: int = 1
+        for shape in shapes:
+            if -axis <= len(shape):
+                dim = _broadcast_dim(call, dim, shape[axis], shapes)
+        result.append(dim)
+    return tuple(result)
+
+
+def _broadcast_dim(call: Call, a: int, b: int, shapes: Sequence[Sequence[int]]) -> int:
+    if a is b:
+        return a
+    if isinstance(a, Dim) or isinstance(b, Dim):
+        if not isinstance(b, Dim):
+            return a if b == 1 else b  # the other is 1 or b, or the request fails
+        if not isinstance(a, Dim):
+            return b if a == 1 else a
+        if a.same_as(b):
+            return a
+        raise Undetermined(f"do {a!r} and {b!r} broadcast?")
+    if a == b or b == 1:
+        return a
+    if a == 1:
+        return b
+    raise ShapeError(f"'{call.name}': shapes {' and '.join(show_shape(s) for s in shapes)} do not broadcast")
+
+
+def count(shape: Iterable[int]) -> int:
+    """Return the number of elements of *shape* (an expression while dims are symbolic)."""
+    return math.prod(shape)
+
+
+def check(call: Call, condition: bool, message: str) -> None:
+    """Raise `ShapeError` naming the node unless *condition* holds."""
+    if not condition:
+        raise ShapeError(f"'{call.name}': {message}")

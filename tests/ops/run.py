@@ -1,0 +1,126 @@
+"""Run one operator alone: on a device through its kernels, and through its reference."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from asyncrt.devices.base import Device
+from asyncrt.kernels.impl import Impl, Ref
+from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.layout import Array, Layout, layout_of
+
+_NAMES = {
+    "f32": np.float32, "f16": np.float16, "f64": np.float64, "bf16": ml_dtypes.bfloat16, "i8": np.int8, "u8": np.uint8,
+    "i16": np.int16, "u16": np.uint16, "i32": np.int32, "u32": np.uint32, "i64": np.int64, "u64": np.uint64,
+    "bool": np.bool_,
+}  # fmt: skip
+_TOLERANCES = {"float16": (2e-3, 2e-3), "bfloat16": (2e-2, 2e-2), "float32": (2e-5, 2e-5), "float64": (1e-6, 1e-6)}
+
+
+def arrays(example: Example) -> list[Array | None]:
+    """Return an example's inputs; strings become reproducible random arrays without zeros."""
+    made: list[Array | None] = []
+    for position, given in enumerate(example.inputs):
+        if not isinstance(given, str):
+            made.append(given)
+            continue
+        match = re.fullmatch(r"(\w+)\[([\d,]*)\]", given)
+        assert match, given
+        dtype = np.dtype(_NAMES[match[1]])
+        shape = tuple(int(d) for d in match[2].split(",") if d)
+        random = np.random.default_rng(zlib.crc32(f"{position} {given}".encode()))
+        if dtype == np.bool_:
+            made.append(random.random(shape) < 0.5)
+        elif dtype.kind in "iu":
+            made.append(random.integers(1, 7, shape).astype(dtype) * (1 if dtype.kind == "u" else 1))
+        else:
+            made.append(random.standard_normal(shape).astype(dtype))
+    return made
+
+
+def traits_of(device: Device, *, packed_weights: bool = True) -> DeviceTraits:
+    info = device.info
+    kind = "cpu" if info.is_cpu else "gpu"
+    return DeviceTraits(kind, info.compute_units, info.max_group, info.features, packed_weights)
+
+
+def make_call(
+    operator: Operator, example: Example, inputs: Sequence[Array | None], expected: Sequence[Array], *, constant: bool
+) -> Call:
+    """Return the call of an example; with *constant*, every input but the first is a constant of the model."""
+    layouts = tuple(None if a is None else layout_of(a) for a in inputs)
+    known = {i for i in range(1, len(inputs)) if constant} | set(operator.shape_infer_dependencies)
+    values = tuple(a if i in known else None for i, a in enumerate(inputs))
+    types = tuple(layout_of(e).dtype for e in expected)
+    constants = tuple(constant and i > 0 and a is not None for i, a in enumerate(inputs))
+    attributes = Attributes(example.attributes, example.opset or 21)
+    call = Call("example", attributes, layouts, values, (), types, constants)
+    shapes = operator.infer(call)
+    return call._replace(outputs=tuple(Layout(t, tuple(s)) for t, s in zip(types, shapes, strict=True)))
+
+
+def reference(operator: Operator, example: Example, inputs: Sequence[Array | None]) -> list[Array]:
+    results = operator.reference(Attributes(example.attributes, example.opset or 21), inputs)
+    return [np.asarray(r) for r in results][: example.outputs]
+
+
+def run_impl(impl: Impl, call: Call, inputs: Sequence[Array | None], device: Device) -> list[Array]:
+    """Carry *impl* out on *device*. Every output starts as a pattern, so that what is not written shows."""
+    stream = device.open_stream()
+    pad = 256  # every buffer begins at an offset, so that an ignored offset shows
+
+    def upload(data: Array) -> Any:
+        buffer = device.allocate(data.nbytes + pad)
+        if data.nbytes:
+            stream.write(buffer, pad, np.ascontiguousarray(data))
+        return buffer
+
+    buffers: dict[Ref, Any] = {}
+    for i, a in enumerate(inputs):
+        if a is not None:
+            buffers[Ref("input", i)] = upload(a)
+    for i, layout in enumerate(call.outputs):
+        buffers[Ref("output", i)] = upload(np.full(layout.nbytes, 0xA5, np.uint8))
+    for i, nbytes in enumerate(impl.scratch):
+        buffers[Ref("scratch", i)] = upload(np.full(nbytes, 0xA5, np.uint8))
+    for i, request in enumerate(impl.weights):
+        value = inputs[request.source]
+        assert value is not None
+        buffers[Ref("weights", i)] = upload(request.pack(value))
+    kernels, _ = device.build(list({launch.kernel: None for launch in impl.launches}), None)
+    for launch in impl.launches:
+        record = device.pack([pad] * len(launch.buffers), launch.ints)
+        stream.launch(
+            kernels[launch.kernel], [buffers[r] for r in launch.buffers], record, launch.grid, launch.group, launch.local
+        )
+    results = [np.empty(layout.shape, layout.dtype.numpy) for layout in call.outputs]
+    for i, result in enumerate(results):
+        if result.nbytes:
+            stream.read(buffers[Ref("output", i)], pad, result)
+    mark = stream.mark()
+    stream.when_reached(mark, lambda error: failures.append(error) if error else None)
+    failures: list[BaseException] = []
+    device.close()
+    if failures:
+        raise failures[0]
+    return results
+
+
+def assert_close(expected: Array, got: Array, what: str) -> None:
+    """Floats within the tolerance of their dtype, everything else exactly."""
+    assert expected.dtype == got.dtype, f"{what}: dtype {got.dtype}, expected {expected.dtype}"
+    assert expected.shape == got.shape, f"{what}: shape {got.shape}, expected {expected.shape}"
+    tolerance = _TOLERANCES.get(expected.dtype.name)
+    if tolerance is None:
+        np.testing.assert_array_equal(got, expected, err_msg=what)
+    else:
+        relative, absolute = tolerance
+        np.testing.assert_allclose(
+            got.astype(np.float64), expected.astype(np.float64), rtol=relative, atol=absolute, err_msg=what
+        )

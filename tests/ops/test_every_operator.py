@@ -1,0 +1,93 @@
+"""Each operator, on its own examples: kernels against reference, reference against onnx's own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from asyncrt.devices.base import Device
+from asyncrt.devices.find import open_device
+from asyncrt.kernels.operator import Example, Operator
+from asyncrt.kernels.registry import operators
+
+from .run import arrays, assert_close, make_call, reference, run_impl, traits_of
+
+CASES = [
+    pytest.param(operator, example, id=f"{operator.name}-{index}")
+    for operator in sorted(operators().values(), key=lambda o: o.name)
+    for index, example in enumerate(operator.examples)
+]
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    device = open_device(None)
+    yield device
+    device.close()
+
+
+@pytest.mark.parametrize(("operator", "example"), CASES)
+def test_kernels_agree_with_the_reference(operator: Operator, example: Example, device: Device) -> None:
+    """An operator's kernels give what its NumPy reference gives, whether its inputs are constants or not."""
+    inputs = arrays(example)
+    if operator.implement is None:
+        pytest.skip("runs on the host")
+    if any(a is not None and a.dtype == np.float64 for a in inputs) and "fp64" not in device.info.features:
+        pytest.skip("the device has no float64")
+    expected = reference(operator, example, inputs)
+    for constant, packed in ((False, True), (True, True), (True, False)):
+        call = make_call(operator, example, inputs, expected, constant=constant)
+        impl = operator.implement(call, traits_of(device, packed_weights=packed))
+        got = run_impl(impl, call, inputs, device)
+
+        for i, (e, g) in enumerate(zip(expected, got, strict=True)):
+            assert_close(e, g, f"{operator.name} output {i} constant={constant} packed={packed} by {impl.name}")
+
+
+@pytest.mark.parametrize(("operator", "example"), CASES)
+def test_references_agree_with_onnx(operator: Operator, example: Example) -> None:
+    """An operator's reference gives what onnx's reference evaluator gives."""
+    inputs = arrays(example)
+    if any(a is not None and a.dtype.name == "bfloat16" for a in inputs):
+        pytest.skip("onnx's evaluator does not take NumPy's bfloat16 as an input")
+    opset = example.opset or 21
+    names = ["" if a is None else f"x{i}" for i, a in enumerate(inputs)]
+    outputs = [f"y{i}" for i in range(example.outputs)]
+    attributes = {
+        k: onnx.numpy_helper.from_array(v) if isinstance(v, np.ndarray) else list(v) if isinstance(v, tuple) else v
+        for k, v in example.attributes.items()
+    }
+    node = helper.make_node(operator.name, names, outputs, domain=operator.domain, **attributes)
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in zip(names, inputs, strict=True)
+        if a is not None
+    ]
+    graph = helper.make_graph([node], "example", infos, [onnx.ValueInfoProto(name=o) for o in outputs])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid(operator.domain, opset)])
+    feeds = {n: a for n, a in zip(names, inputs, strict=True) if a is not None}
+    theirs = ReferenceEvaluator(model).run(None, feeds)
+
+    for i, (e, g) in enumerate(zip(theirs, reference(operator, example, inputs), strict=True)):
+        assert_close(np.asarray(e), g, f"{operator.name} output {i}")
+
+
+def test_every_operator_has_examples() -> None:
+    """No operator goes untested."""
+    missing = [o.name for o in operators().values() if not o.examples]
+
+    assert missing == []
+
+
+def test_every_operator_file_says_its_source() -> None:
+    """Each file of `kernels/ops` begins with what the operator means and where that is written."""
+    for operator in operators().values():
+        module = inspect.getmodule(operator.infer)
+        assert module is not None
+        assert module.__doc__, operator.name
