@@ -174,6 +174,8 @@ class Operator:
         value_hints: Inputs whose values `views` can use when they are known anyway; never waited for.
         types: Output dtypes, for the operators whose ONNX schema does not say.
         device_types: dtypes of data inputs that `implement` takes; None: all.
+        evaluate: For operators whose output needs only layouts (Shape, Size): the output's value. Dims may be
+            symbolic; then the array is of dtype object.
         domain: ONNX domain, with "" for the standard one.
         examples: Cases for the tests.
     """
@@ -188,6 +190,7 @@ class Operator:
     value_hints: tuple[int, ...] = ()
     types: Callable[[Attributes, Sequence[DataType | None], int], Sequence[DataType]] | None = None
     device_types: frozenset[DataType] | None = None
+    evaluate: Callable[[Call], Sequence[Array]] | None = None
     domain: str = ""
     examples: tuple[Example, ...] = ()
 

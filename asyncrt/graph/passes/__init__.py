@@ -1,0 +1,26 @@
+"""The passes, in their order, and why that order.
+
+Layouts come first, because folding needs them and they need folded values. What nobody needs is dropped before anything
+is decided about it. Places come before skips (a host node is never skipped) and before cuts (which depend on places).
+"""
+
+from __future__ import annotations
+
+from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.options import RuntimeOptions
+
+from ..onnx import Graph
+from .cut_chunks import cut_chunks
+from .infer_layouts import infer_layouts
+from .mark_runtime_skippable_nodes import mark_runtime_skippable_nodes
+from .place_nodes import place_nodes
+from .remove_dead_nodes import remove_dead_nodes
+
+
+def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> None:
+    """Turn what the file says into what is run. Changes *graph*."""
+    infer_layouts(graph, options)
+    remove_dead_nodes(graph, options)
+    place_nodes(graph, traits, options)
+    mark_runtime_skippable_nodes(graph, options)
+    cut_chunks(graph, options)

@@ -1,0 +1,55 @@
+"""Run ONNX models with dynamic shapes on any OpenCL device, from asyncio.
+
+    async with asyncrt.Runtime() as rt:
+        model = await rt.load("model.onnx")
+        outputs = await model.infer({"x": x})
+        print(model.explain())
+"""
+
+from __future__ import annotations
+
+from asyncrt.errors import (
+    AsyncrtError,
+    DeviceCommandError,
+    DeviceError,
+    InputError,
+    KernelBuildError,
+    ModelError,
+    ModelFormatError,
+    ModelLimitError,
+    ModelTypeError,
+    NoDeviceError,
+    OutOfDeviceMemory,
+    RuntimeClosedError,
+    ShapeError,
+    UnsupportedOperatorError,
+)
+from asyncrt.options import RuntimeOptions
+from asyncrt.runtime.explain import Explanation, NodeExplanation
+from asyncrt.runtime.model import Model
+from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
+from asyncrt.version import __version__
+
+__all__ = [
+    "AsyncrtError",
+    "DeviceCommandError",
+    "DeviceError",
+    "Explanation",
+    "InputError",
+    "KernelBuildError",
+    "Model",
+    "ModelError",
+    "ModelFormatError",
+    "ModelLimitError",
+    "ModelTypeError",
+    "NoDeviceError",
+    "NodeExplanation",
+    "OutOfDeviceMemory",
+    "Runtime",
+    "RuntimeClosedError",
+    "RuntimeOptions",
+    "RuntimeStatistics",
+    "ShapeError",
+    "UnsupportedOperatorError",
+    "__version__",
+]

@@ -1,0 +1,41 @@
+"""What loading can tell about skipping: always, never, or only a request can say.
+
+Asks the same question that a request asks, with symbolic dims. An answer that holds for every request is final; one
+that depends on a dim or a value makes the node runtime-skippable.
+"""
+
+from __future__ import annotations
+
+from asyncrt.dims import Undetermined
+from asyncrt.kernels.operator import Empty, Skip, SkipMode, ValueUnknown, decide
+from asyncrt.layout import Layout
+from asyncrt.options import RuntimeOptions
+
+from ..node import Place
+from ..onnx import Graph
+from .infer_layouts import partial_call
+
+
+def mark_runtime_skippable_nodes(graph: Graph, options: RuntimeOptions) -> None:
+    """Set each node's skip mode and the reason."""
+    for node in graph.nodes:
+        if node.place is Place.HOST or node.operator.views is None:
+            continue
+        node.skip_mode, node.skip_note = SkipMode.AT_RUNTIME, "depends on the request's shapes or values"
+        call = partial_call(node, graph)
+        shapes = [graph.values[o].layout.shape for o in node.outputs]
+        if call is None or any(s is None for s in shapes):
+            continue
+        outputs = tuple(Layout(t, s) for t, s in zip(node.output_types, shapes, strict=True))  # type: ignore[arg-type]
+        try:
+            decision = decide(node.operator, call._replace(outputs=outputs))
+        except (Undetermined, ValueUnknown):
+            continue
+        if isinstance(decision, Skip):
+            node.skip_mode, node.skip_note = SkipMode.ALWAYS, decision.why
+        elif not isinstance(decision, Empty) and all(_constant_or_none(graph, v) for v in node.get_value_hints()):
+            node.skip_mode, node.skip_note = SkipMode.NEVER, decision.why
+
+
+def _constant_or_none(graph: Graph, id: int) -> bool:
+    return graph.values[id].constant is not None

@@ -1,0 +1,125 @@
+"""A compiled model: nodes in processing order, cut into chunks, with what is known before any request. Immutable."""
+
+from __future__ import annotations
+
+import attrs
+from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.options import RuntimeOptions
+
+from .node import Place, ProgramNode, Value
+from .onnx import Graph, ModelSource, import_model
+from .passes import run_passes
+from .passes.memory_dependencies import memory_dependencies
+
+
+@attrs.frozen
+class Chunk:
+    """A part of the program whose shapes are all known before any of it runs.
+
+    Attributes:
+        index: Its place in the program.
+        nodes: In processing order.
+        reads: Values that the device makes here and the host needs in a later chunk.
+    """
+
+    index: int
+    nodes: tuple[ProgramNode, ...]
+    reads: tuple[int, ...]
+
+
+@attrs.frozen(eq=False)
+class Program:
+    """A model compiled for a class of devices.
+
+    Attributes:
+        name: The graph's name.
+        values: Every tensor, by id.
+        nodes: In processing order.
+        chunks: The same nodes, cut.
+        inputs: Value ids of what a request brings, in the model's order.
+        outputs: Value ids of what it gets.
+        value_inputs: The inputs whose contents, not only shapes, decide something: shapes or skips.
+        device_constants: The constants that kernels read.
+        last_use: For each value the id of its last reader, or `FOREVER`.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    nodes: tuple[ProgramNode, ...]
+    chunks: tuple[Chunk, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    value_inputs: tuple[int, ...]
+    device_constants: tuple[int, ...]
+    last_use: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        return f"<Program {self.name!r}: {len(self.nodes)} nodes, {len(self.chunks)} chunks>"
+
+
+def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOptions) -> Program:
+    """Import a model and run the passes. Takes as long as the model is large: call it off the event loop.
+
+    Raises:
+        ModelError: One of its children, naming the node.
+    """
+    graph = import_model(source, options)
+    run_passes(graph, traits, options)
+    return Program(
+        name=graph.name,
+        values=tuple(graph.values),
+        nodes=tuple(graph.nodes),
+        chunks=_chunks(graph),
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        value_inputs=_value_inputs(graph),
+        device_constants=_device_constants(graph),
+        last_use=memory_dependencies(graph),
+    )
+
+
+def host_reads(node: ProgramNode) -> tuple[int, ...]:
+    """Return the values that the host must know before it can go past *node*."""
+    if node.place is Place.DEVICE:
+        return node.get_shape_infer_dependencies()
+    if node.operator.evaluate is not None:
+        return ()
+    return tuple(v for v in node.inputs if v is not None)
+
+
+def _chunks(graph: Graph) -> tuple[Chunk, ...]:
+    count = max((n.chunk for n in graph.nodes), default=0) + 1
+    reads: list[list[int]] = [[] for _ in range(count)]
+    seen: set[int] = set()
+    for node in graph.nodes:
+        for v in host_reads(node):
+            producer = graph.values[v].producer
+            if v in seen or producer is None or graph.nodes[producer].place is Place.HOST:
+                continue
+            seen.add(v)
+            reads[graph.nodes[producer].chunk].append(v)
+    return tuple(
+        Chunk(i, tuple(n for n in graph.nodes if n.chunk == i), tuple(sorted(reads[i]))) for i in range(count)
+    )
+
+
+def _value_inputs(graph: Graph) -> tuple[int, ...]:
+    used = {v for node in graph.nodes for v in host_reads(node)}
+    for node in graph.nodes:
+        if node.place is Place.DEVICE:
+            used |= {v for v in node.get_value_hints() if _short(graph.values[v])}
+    return tuple(i for i in graph.inputs if i in used)
+
+
+def _short(value: Value) -> bool:
+    """Whether a value that only a skip could use is worth comparing in every request: at most one axis."""
+    return value.layout.shape is not None and len(value.layout.shape) <= 1
+
+
+def _device_constants(graph: Graph) -> tuple[int, ...]:
+    found: set[int] = set()
+    for node in graph.nodes:
+        if node.place is Place.DEVICE:
+            skip = node.get_shape_infer_dependencies()
+            found |= {v for v in node.inputs if v is not None and v not in skip and graph.values[v].constant is not None}
+    return tuple(sorted(found))

@@ -1,0 +1,93 @@
+"""Carry a plan out: bind its names to memory once, then enqueue it for each request. Never waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+from asyncrt.devices.base import Stream
+from asyncrt.kernels.weights import Stored
+from asyncrt.layout import Array
+
+from .plan import ChunkPlan, Fetch
+
+
+@attrs.frozen(eq=False)
+class BoundPlan:
+    """A plan with its kernels built and its constants on the device; only arenas are missing.
+
+    Attributes:
+        plan: What it carries out.
+        steps: ``(kernel, buffers, record, grid, group, local)``; a buffer is memory, or the number of an arena.
+    """
+
+    plan: ChunkPlan
+    steps: tuple[tuple[Any, tuple[Any, ...], Any, tuple[int, ...], tuple[int, ...] | None, tuple[int, ...]], ...]
+
+
+def bind(plan: ChunkPlan, kernel: Callable[[Any], Any], stored: Callable[[Stored], Any]) -> BoundPlan:
+    """Look up a plan's kernels and constants, which must be at hand."""
+    return BoundPlan(
+        plan,
+        tuple(
+            (
+                kernel(s.kernel),
+                tuple(b if isinstance(b, int) else stored(b) for b in s.buffers),
+                s.record,
+                s.grid,
+                s.group,
+                s.local,
+            )
+            for s in plan.steps
+        ),
+    )
+
+
+def enqueue(
+    bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array], constant: Callable[[Stored], Any]
+) -> dict[int, Array]:
+    """Enqueue a chunk: inputs up, kernels, results down.
+
+    Args:
+        arenas: The device memory of the arena of each chunk so far; None where a chunk has none.
+        arrays: The request's inputs, by value id.
+        constant: Gives the device memory of a constant.
+
+    Returns:
+        The arrays that hold what the chunk's fetches read, once the stream has passed it; by value id.
+    """
+    plan = bound.plan
+    arena = arenas[plan.chunk]
+    if plan.staging:
+        staging = np.frombuffer(plan.staging, np.uint8).copy()
+        for value, offset, nbytes, staged in plan.uploads:
+            if staged:
+                staging[offset : offset + nbytes] = arrays[value].reshape(-1).view(np.uint8)
+        stream.write(arena, plan.staging_offset, staging)
+    for value, offset, _, staged in plan.uploads:
+        if not staged:
+            stream.write(arena, offset, arrays[value])
+    launch = stream.launch
+    for kernel, buffers, record, grid, group, local in bound.steps:
+        launch(kernel, [arenas[b] if b.__class__ is int else b for b in buffers], record, grid, group, local)
+    results: dict[int, Array] = {}
+    for fetch in plan.fetches:
+        if fetch.home is not None:
+            target = np.empty(fetch.layout.shape, fetch.layout.dtype.numpy)
+            buffer = fetch.home.buffer
+            stream.read(arenas[buffer] if isinstance(buffer, int) else constant(buffer), fetch.home.offset, target)
+            results[fetch.value] = target
+        else:
+            results[fetch.value] = host_copy(fetch, arrays)
+    return results
+
+
+def host_copy(fetch: Fetch, arrays: Mapping[int, Array]) -> Array:
+    """Return a value that the host has, as an array of its own: nothing that a caller gets is shared."""
+    if fetch.array is not None:
+        return fetch.array.copy()
+    assert fetch.source is not None
+    data = arrays[fetch.source].reshape(-1).view(np.uint8)[fetch.offset : fetch.offset + fetch.layout.nbytes]
+    return data.copy().view(fetch.layout.dtype.numpy).reshape(fetch.layout.shape)

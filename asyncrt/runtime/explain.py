@@ -1,0 +1,112 @@
+"""What became of every node of a finished inference, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import attrs
+from asyncrt.graph.node import Place
+from asyncrt.graph.program import Program
+from asyncrt.kernels.operator import Empty, Run, Skip
+from rich.console import Console
+from rich.table import Table
+
+from .plan import NodeRecord
+
+
+@attrs.frozen
+class NodeExplanation:
+    """One node of one inference.
+
+    Attributes:
+        node: Its name.
+        operator: ONNX operator.
+        decision: "ran", "skipped", "empty" or "host".
+        outputs: Layout of each output, e.g. ``float32[2,8]``.
+        implementation: Which kernel it ran with, for those that ran.
+        alias_of: The value that a skipped node's first output is.
+        offset: Bytes into that value.
+        why: The reason for the decision.
+        skip_mode: "never", "always" or "at runtime": what loading could tell.
+    """
+
+    node: str
+    operator: str
+    decision: str
+    outputs: tuple[str, ...]
+    implementation: str = ""
+    alias_of: str = ""
+    offset: int = 0
+    why: str = ""
+    skip_mode: str = "never"
+
+
+@attrs.frozen
+class Explanation:
+    """The nodes of one inference, in processing order. `str()` is a table for the terminal."""
+
+    model: str
+    nodes: tuple[NodeExplanation, ...]
+
+    def __iter__(self) -> Iterator[NodeExplanation]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many nodes ran, were skipped, were empty, and ran on the host."""
+        counted = Counter(n.decision for n in self.nodes)
+        return {word: counted[word] for word in ("ran", "skipped", "empty", "host")}
+
+    def summary(self) -> str:
+        """Return one line: how many nodes, and what became of them."""
+        return f"{self.model or 'model'}: {len(self)} nodes, " + ", ".join(f"{n} {w}" for w, n in self.counts.items())
+
+    def table(self) -> Table:
+        """Return a rich table."""
+        table = Table(title=self.summary(), title_justify="left", box=None, header_style="bold")
+        for heading in ("node", "operator", "decision", "outputs", "how and why"):
+            table.add_column(heading, overflow="fold")
+        colours = {"ran": "green", "skipped": "cyan", "empty": "yellow", "host": "magenta"}
+        for n in self.nodes:
+            alias = f"is {n.alias_of}" + (f" + {n.offset} bytes" if n.offset else "") if n.alias_of else ""
+            how = "; ".join(filter(None, (n.implementation, alias, n.why)))
+            table.add_row(n.node, n.operator, f"[{colours[n.decision]}]{n.decision}", "\n".join(n.outputs), how)
+        return table
+
+    def __str__(self) -> str:
+        console = Console(width=160, no_color=True, highlight=False)
+        with console.capture() as capture:
+            console.print(self.table())
+        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def explain(program: Program, records: Sequence[NodeRecord]) -> Explanation:
+    """Return the explanation of an inference from what its plans recorded."""
+    return Explanation(program.name, tuple(_explain(program, r) for r in records))
+
+
+def _explain(program: Program, record: NodeRecord) -> NodeExplanation:
+    node, decision = record.node, record.decision
+    shown = tuple(str(layout) for layout in record.outputs)
+    base = NodeExplanation(node.name, node.operator.name, "host", shown, skip_mode=node.skip_mode.value)
+    if node.place is Place.HOST:
+        small = node.operator.evaluate is not None or node.operator.implement is not None
+        return attrs.evolve(base, why="shape arithmetic" if small else "has no kernel for its dtypes; NumPy")
+    match decision:
+        case Skip():
+            source = node.inputs[decision.sources[0]]
+            assert source is not None
+            return attrs.evolve(
+                base, decision="skipped", alias_of=program.values[source].name, offset=decision.offsets[0], why=decision.why
+            )
+        case Empty():
+            return attrs.evolve(base, decision="empty", why=decision.why)
+        case Run(why):
+            reason = why if node.operator.views is not None else ""
+            return attrs.evolve(base, decision="ran", implementation=record.how, why=reason)
+        case None:
+            return base

@@ -1,0 +1,93 @@
+"""What a user holds of a loaded model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from asyncrt.errors import AsyncrtError, RuntimeClosedError
+from asyncrt.layout import Array, PartialLayout
+
+from .explain import Explanation, explain
+from .inputs import check_inputs
+from .network import Network
+from .plan import NodeRecord
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+
+class Model:
+    """A model loaded into a `Runtime`. Made by `Runtime.load()`; any number of inferences may run at once."""
+
+    def __init__(self, runtime: Runtime, network: Network) -> None:
+        self._runtime = runtime
+        self._network = network
+        self._last: list[NodeRecord] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Model {self._network!r}>"
+
+    @property
+    def inputs(self) -> dict[str, PartialLayout]:
+        """What it takes: dtype and shape by name; dynamic dims by their names."""
+        return self._layouts(self._network.program.inputs)
+
+    @property
+    def outputs(self) -> dict[str, PartialLayout]:
+        """What it gives: dtype and shape by name, as far as loading can tell."""
+        return self._layouts(self._network.program.outputs)
+
+    def _layouts(self, ids: tuple[int, ...]) -> dict[str, PartialLayout]:
+        values = self._network.program.values
+        return {values[i].name: values[i].layout for i in ids}
+
+    async def infer(self, inputs: Mapping[str, Any], *, priority: int = 0) -> dict[str, Array]:
+        """Run the model once.
+
+        Args:
+            inputs: An array for each input. They must not be changed before this returns.
+            priority: Lower goes first among requests that wait.
+
+        Returns:
+            An array for each output, of its own memory.
+
+        Raises:
+            InputError: The inputs do not fit the model; nothing was enqueued.
+            ShapeError: Shapes or values do not fit a node.
+            OutOfDeviceMemory: The memory limit, or the device, is full.
+            DeviceCommandError: A command of this inference failed on the device.
+            RuntimeClosedError: The runtime was closed.
+        """
+        self._runtime.check_open()
+        program = self._network.program
+        arrays = check_inputs(program, inputs)
+        results, records = await self._network.infer(arrays, priority)
+        self._last = records
+        return {program.values[id].name: array for id, array in results.items()}
+
+    def infer_sync(self, inputs: Mapping[str, Any], *, priority: int = 0) -> dict[str, Array]:
+        """Run the model once from another thread than the runtime's loop; see `infer()`."""
+        loop = self._runtime.loop
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is loop:
+            raise AsyncrtError(
+                "infer_sync() would block the event loop that runs the inference", hint="use `await model.infer(...)`"
+            )
+        if loop.is_closed():
+            raise RuntimeClosedError("the runtime's event loop is closed")
+        return asyncio.run_coroutine_threadsafe(self.infer(inputs, priority=priority), loop).result()
+
+    def explain(self) -> Explanation:
+        """Return what became of every node of the inference that finished last, and why.
+
+        Raises:
+            AsyncrtError: None has finished yet.
+        """
+        if self._last is None:
+            raise AsyncrtError("there is nothing to explain: no inference of this model has finished yet")
+        return explain(self._network.program, self._last)

@@ -1,0 +1,294 @@
+"""A program on a device: its constants there, its plans, and one inference after the other or many at once.
+
+Concurrent inferences of one network share its program, kernels, constants and plans, all of which never change once
+made, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+from asyncrt.devices.base import Device, Stream
+from asyncrt.dims import Dim
+from asyncrt.errors import AsyncrtError
+from asyncrt.events import Event
+from asyncrt.graph.program import Chunk, Program
+from asyncrt.kernels.cache import ImplCache
+from asyncrt.kernels.operator import Skip
+from asyncrt.kernels.weights import Packing, Stored, WeightsCache
+from asyncrt.layout import Array, Layout
+from asyncrt.memory.buffer import Lease
+from asyncrt.memory.pool import MemoryPool
+from asyncrt.options import RuntimeOptions
+
+from .dispatcher import Dispatcher
+from .executor import BoundPlan, bind, enqueue, host_copy
+from .inputs import layouts_of
+from .plan import ChunkPlan, NodeRecord, State
+from .prepare import Tools, prepare_chunk, start_state
+
+_KEYED_BYTES = 1 << 16  # values that a plan depends on are compared as bytes; above this, planning anew is cheaper
+_REQUESTS = itertools.count(1)
+
+
+@attrs.define
+class Counters:
+    """What a runtime has done so far."""
+
+    requests: int = 0
+    plans: int = 0
+    replays: int = 0
+    launches: int = 0
+    skipped: int = 0
+    cancelled: int = 0
+    failed: int = 0
+
+
+@attrs.define(eq=False)
+class _Planned:
+    """A plan, and what it is bound to once its kernels and constants are at hand; neither changes after that."""
+
+    plan: ChunkPlan
+    skipped: int
+    bound: BoundPlan | None = None
+
+
+class Network:
+    """A program on a device.
+
+    Args:
+        program: What to run.
+        device: Where.
+        dispatcher, pool, impls: The runtime's, shared by its networks.
+        uploads: A stream for constants.
+        tools: What planning needs to know.
+        counters: The runtime's.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        device: Device,
+        dispatcher: Dispatcher,
+        pool: MemoryPool,
+        impls: ImplCache,
+        uploads: Stream,
+        tools: Tools,
+        options: RuntimeOptions,
+        counters: Counters,
+    ) -> None:
+        self.program = program
+        self._dispatcher = dispatcher
+        self._pool = pool
+        self._impls = impls
+        self._tools = tools
+        self._options = options
+        self._counters = counters
+        self.weights = WeightsCache(device, uploads, self._constant)
+        #: Plans by chunk and signature, least recently used first.
+        self._plans: OrderedDict[tuple[int, Any], _Planned] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Network {self.program!r}, {len(self._plans)} plans, {self.weights!r}>"
+
+    def _constant(self, id: int) -> Array:
+        constant = self.program.values[id].constant
+        assert constant is not None
+        return constant
+
+    # Loading.
+
+    async def warm(self) -> None:
+        """Bring the constants to the device, and build the kernels that likely shapes need."""
+        kernels: dict[Any, None] = {}
+        packings: dict[Stored, Packing] = {}
+        for layouts in sample_layouts(self.program):
+            values = {
+                id: np.ones(layout.shape, layout.dtype.numpy)
+                for id, layout in zip(self.program.inputs, layouts, strict=True)
+                if id in self.program.value_inputs
+            }
+            try:
+                state = start_state(self.program, layouts, values)
+                plan = prepare_chunk(self.program, self.program.chunks[0], state, self._tools)
+            except AsyncrtError:
+                continue  # these sizes do not fit this model; others may
+            kernels.update(dict.fromkeys(plan.kernels))
+            packings.update((p.key, p) for p in plan.packings)
+        await self.weights.ensure(packings.values())
+        await self._impls.ensure(kernels)
+
+    # Inference.
+
+    async def infer(self, arrays: Mapping[int, Array], priority: int = 0) -> tuple[dict[int, Array], list[NodeRecord]]:
+        """Run once. May be cancelled at every await: memory comes back when the device has passed its work.
+
+        Args:
+            arrays: Checked inputs, by value id.
+            priority: Lower goes first.
+
+        Returns:
+            The outputs by value id, and what became of each node.
+        """
+        request = next(_REQUESTS)
+        leases: list[Lease] = []
+        events: list[Event] = []
+        self._counters.requests += 1
+        try:
+            await self._dispatcher.admit(request, priority)
+            return await self._run(request, arrays, leases, events)
+        except asyncio.CancelledError:
+            self._counters.cancelled += 1
+            raise
+        except Exception:
+            self._counters.failed += 1
+            raise
+        finally:
+            self._dispatcher.end(request)
+            # Memory belongs to the events, not to this task: whatever ended it, the blocks are free again when the
+            # streams have passed what was enqueued.
+            for lease in leases:
+                lease.drop(after=events)
+
+    async def _run(
+        self, request: int, arrays: Mapping[int, Array], leases: list[Lease], events: list[Event]
+    ) -> tuple[dict[int, Array], list[NodeRecord]]:
+        dispatcher, program = self._dispatcher, self.program
+        layouts = layouts_of(program, arrays)
+        values = {id: arrays[id] for id in program.value_inputs}
+        signature: Any = (tuple([x.shape for x in layouts]), _contents(values.values()))
+        state: State | None = None
+        fetched: dict[int, Array] = {}
+        arenas: list[Any] = []
+        records: list[NodeRecord] = []
+        for chunk in program.chunks:
+            planned = self._find(chunk, signature)
+            if planned is None:
+                before = start_state(program, layouts, values) if state is None else _with_values(state, fetched)
+                planned = self._plan(chunk, signature, before)
+            else:
+                self._counters.replays += 1
+            if planned.bound is None:
+                await self.weights.ensure(planned.plan.packings)
+                await self._impls.ensure(planned.plan.kernels)
+                planned.bound = bind(planned.plan, self._impls.get, self.weights.get)
+            plan, bound = planned.plan, planned.bound
+            if plan.needs_device:
+                stream = await dispatcher.place(request)
+                fetched = self._enqueue(bound, stream, arrays, arenas, leases, events)
+                events.append(dispatcher.launched(request, stream))
+                await dispatcher.passed(request)
+            else:
+                arenas.append(None)
+                fetched = {f.value: host_copy(f, arrays) for f in plan.fetches}
+            self._counters.launches += len(plan.steps)
+            self._counters.skipped += planned.skipped
+            records += plan.records
+            state = plan.after
+            if chunk.reads and signature is not None:
+                contents = _contents(fetched[v] for v in chunk.reads)
+                signature = None if contents is None else (signature, contents)
+        return {v: fetched[v] for v in program.outputs}, records
+
+    def _enqueue(
+        self,
+        bound: BoundPlan,
+        stream: int,
+        arrays: Mapping[int, Array],
+        arenas: list[Any],
+        leases: list[Lease],
+        events: list[Event],
+    ) -> dict[int, Array]:
+        """Lease the chunk's arena and enqueue the chunk; if that fails half-way, note where the stream must come."""
+        dispatcher = self._dispatcher
+        if bound.plan.arena_nbytes:
+            lease, waits = self._pool.acquire(bound.plan.arena_nbytes, stream)
+            leases.append(lease)
+            arenas.append(lease.allocation)
+        else:
+            waits = ()
+            arenas.append(None)
+        try:
+            dispatcher.wait_for(stream, waits)
+            return enqueue(bound, dispatcher.streams[stream], arenas, arrays, self.weights.get)
+        except BaseException:
+            events.append(dispatcher.abandon(stream))
+            raise
+
+    # Plans.
+
+    def _plan(self, chunk: Chunk, signature: Any, state: State) -> _Planned:
+        plan = prepare_chunk(self.program, chunk, state, self._tools)
+        self._counters.plans += 1
+        planned = _Planned(plan, sum(isinstance(r.decision, Skip) for r in plan.records))
+        if self._options.replay and signature is not None:
+            self._plans[chunk.index, signature] = planned
+            while len(self._plans) > self._options.plan_entries:
+                self._plans.popitem(last=False)
+        return planned
+
+    def _find(self, chunk: Chunk, signature: Any) -> _Planned | None:
+        if not self._options.replay or signature is None:
+            return None
+        planned = self._plans.get((chunk.index, signature))
+        if planned is not None:
+            self._plans.move_to_end((chunk.index, signature))
+        return planned
+
+    def close(self) -> None:
+        """Give the constants back; the device must have passed all work."""
+        self._plans.clear()
+        self.weights.close()
+
+
+def _contents(arrays: Iterable[Array]) -> tuple[Any, ...] | None:
+    """Return what to compare values by; None if they are too large to be worth it."""
+    arrays = list(arrays)
+    if sum(a.nbytes for a in arrays) > _KEYED_BYTES:
+        return None
+    return tuple([(a.shape, a.tobytes()) for a in arrays])
+
+
+def _with_values(state: State, fetched: Mapping[int, Array]) -> State:
+    """Return *state* with what the host has read from the device."""
+    values = list(state.values)
+    for id, array in fetched.items():
+        values[id] = array
+    return attrs.evolve(state, values=tuple(values))
+
+
+def sample_layouts(program: Program) -> list[list[Layout]]:
+    """Return input layouts of a few likely sizes, to find out which kernels a program needs.
+
+    Dims of the same name are equal, as in a request. Sizes are ones, small odd numbers, and a batch of one with long
+    other axes, because kernels differ by which axes are units and by how many rows there are.
+    """
+    names = list(
+        dict.fromkeys(
+            name
+            for id in program.inputs
+            for dim in program.values[id].layout.shape or ()
+            if isinstance(dim, Dim) and (name := dim.name) is not None
+        )
+    )
+    first = names[:1]
+    samples: list[dict[str, int]] = [{n: 1 for n in names}, {n: 2 * i + 3 for i, n in enumerate(names)}]
+    samples += [{n: 1 if n in first else size for n in names} for size in (2, 7, 32, 64, 224)]
+    samples += [{n: 2 if n in first else size for n in names} for size in (16, 64)]
+    result: list[list[Layout]] = []
+    for sizes in samples if names else [{}]:
+        layouts: list[Layout] = []
+        for id in program.inputs:
+            dtype, shape = program.values[id].layout
+            if dtype is None or shape is None:
+                return []
+            dims = [sizes.get(d.name or "", 1) if isinstance(d, Dim) else d for d in shape]
+            layouts.append(Layout(dtype, tuple(dims)))
+        result.append(layouts)
+    return result

@@ -1,0 +1,205 @@
+"""A device, its streams, its memory and its kernels, for as many models and inferences as one likes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import TracebackType
+
+import attrs
+import platformdirs
+from asyncrt.devices.base import Device, DeviceInfo
+from asyncrt.devices.find import open_device
+from asyncrt.errors import RuntimeClosedError
+from asyncrt.events import Timeline
+from asyncrt.graph.onnx import ModelSource
+from asyncrt.graph.program import build_program
+from asyncrt.kernels.cache import ImplCache
+from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.store import BinaryStore
+from asyncrt.memory.pool import MemoryPool, PoolStatistics
+from asyncrt.options import RuntimeOptions
+from asyncrt.scheduler.policies import make_policy
+from asyncrt.scheduler.state import SchedulerState
+from asyncrt.version import __version__
+
+from .dispatcher import Dispatcher
+from .model import Model
+from .network import Counters, Network
+from .prepare import Tools
+
+
+@attrs.frozen
+class RuntimeStatistics:
+    """What a runtime has done, and what it holds.
+
+    Attributes:
+        requests: Inferences begun.
+        in_flight: Inferences not ended.
+        cancelled, failed: Inferences that ended so.
+        plans: Chunks planned: new shape signatures.
+        replays: Chunks run by a plan made before.
+        launches: Kernels enqueued.
+        skipped: Nodes skipped.
+        kernels_built: Kernels built by the driver.
+        kernels_from_disk: Kernels loaded from disk instead.
+        memory: Of intermediates.
+        weights_nbytes: Bytes of constants on the device.
+    """
+
+    requests: int
+    in_flight: int
+    cancelled: int
+    failed: int
+    plans: int
+    replays: int
+    launches: int
+    skipped: int
+    kernels_built: int
+    kernels_from_disk: int
+    memory: PoolStatistics
+    weights_nbytes: int
+
+
+class Runtime:
+    """Runs models on one device. Use it as ``async with asyncrt.Runtime() as rt``.
+
+    Args:
+        device: None for the best found, or "cpu", "gpu", "gpu:1", "opencl:0:1", "host", "simulated"; or a `Device`.
+        streams: In-order queues to spread inferences over; None suits the device.
+        options: Everything else.
+    """
+
+    def __init__(
+        self, device: str | Device | None = None, *, streams: int | None = None, options: RuntimeOptions | None = None
+    ) -> None:
+        if streams is not None and streams < 1:
+            raise ValueError(f"a runtime needs at least one stream, got {streams}")
+        self._wanted = device
+        self._streams = streams
+        self.options = options or RuntimeOptions()
+        self._policy = make_policy(self.options.policy)
+        self._state = "new"
+        self._networks: list[Network] = []
+        self._counters = Counters()
+
+    def __repr__(self) -> str:
+        if self._state != "open":
+            return f"<Runtime {self._state}>"
+        return f"<Runtime {self.device.info.spec} {len(self._networks)} models, {self._dispatcher!r}, {self._pool!r}>"
+
+    @property
+    def info(self) -> DeviceInfo:
+        """What is known of the device."""
+        return self.device.info
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop it was opened on."""
+        return self._loop
+
+    async def __aenter__(self) -> Runtime:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def open(self) -> None:
+        """Open the device; `async with` does it.
+
+        Raises:
+            NoDeviceError: There is none, or none that works, with the reasons.
+        """
+        if self._state != "new":
+            raise RuntimeClosedError(f"the runtime is {self._state}; make a new one")
+        self._loop = asyncio.get_running_loop()
+        wanted = self._wanted
+        self.device: Device = await asyncio.to_thread(open_device, wanted) if not hasattr(wanted, "info") else wanted  # type: ignore[assignment, arg-type]
+        info, options = self.device.info, self.options
+        count = self._streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
+        streams = [self.device.open_stream() for _ in range(count)]
+        self._uploads = self.device.open_stream()
+        timeline = Timeline(count)
+        state = SchedulerState(count, self._policy, max_in_flight=options.max_in_flight)
+        self._dispatcher = Dispatcher(streams, state, timeline)
+        limit = options.memory_limit or info.memory * 9 // 10
+        self._pool = MemoryPool(self.device, timeline, limit, reuse=options.pool)
+        store = None
+        if options.disk_cache and info.takes_source:
+            folder = options.cache_dir or Path(platformdirs.user_cache_dir("asyncrt")) / "kernels"
+            store = BinaryStore(folder)
+        self._impls = ImplCache(self.device, store, version=__version__, threads=options.build_threads)
+        traits = DeviceTraits(
+            kind="cpu" if info.is_cpu else "gpu",
+            compute_units=info.compute_units,
+            max_group=info.max_group,
+            features=info.features,
+            packed_weights=options.packed_weights,
+        )
+        self._tools = Tools(traits, info.takes_source, self.device.pack, options.skip)
+        self._state = "open"
+
+    async def load(self, source: ModelSource) -> Model:
+        """Load an ONNX model: check it, compile it for the device, bring its weights there.
+
+        Args:
+            source: A path, the bytes of a file, or an `onnx.ModelProto`.
+
+        Raises:
+            ModelError: One of its children, naming the node.
+            KernelBuildError: The driver refused a kernel.
+            OutOfDeviceMemory: The weights do not fit.
+        """
+        self.check_open()
+        program = await asyncio.to_thread(build_program, source, self._tools.traits, self.options)
+        network = Network(
+            program, self.device, self._dispatcher, self._pool, self._impls, self._uploads, self._tools, self.options,
+            self._counters,
+        )  # fmt: skip
+        if self.options.warm:
+            try:
+                await network.warm()
+            except BaseException:
+                network.close()
+                raise
+        self._networks.append(network)
+        return Model(self, network)
+
+    def statistics(self) -> RuntimeStatistics:
+        """Return counts of what was done and what is held."""
+        c, impls = self._counters, self._impls.statistics()
+        return RuntimeStatistics(
+            requests=c.requests,
+            in_flight=self._dispatcher.in_flight,
+            cancelled=c.cancelled,
+            failed=c.failed,
+            plans=c.plans,
+            replays=c.replays,
+            launches=c.launches,
+            skipped=c.skipped,
+            kernels_built=impls.built,
+            kernels_from_disk=impls.from_disk,
+            memory=self._pool.statistics(),
+            weights_nbytes=sum(n.weights.statistics().nbytes for n in self._networks),
+        )
+
+    def check_open(self) -> None:
+        """Raise `RuntimeClosedError` unless the runtime is open."""
+        if self._state != "open":
+            hint = "use it inside `async with asyncrt.Runtime() as rt`" if self._state == "new" else ""
+            raise RuntimeClosedError(f"the runtime is {'not open yet' if self._state == 'new' else 'closed'}", hint=hint)
+
+    async def close(self) -> None:
+        """Let what is enqueued run out and give everything back. Inferences begun after this are refused."""
+        if self._state != "open":
+            return
+        self._state = "closed"
+        await self._dispatcher.drained()
+        await asyncio.to_thread(self.device.close)
+        self._impls.close()
+        for network in self._networks:
+            network.close()
+        self._pool.close()

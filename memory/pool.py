@@ -1,0 +1,184 @@
+"""Memory whose order is the streams'.
+
+A block comes back with the events of its last users. It is given out again at once on the stream of those events
+(which is in order), and on another stream with those events to wait for. OpenCL itself keeps a released buffer alive
+until queued commands are done with it, but knows nothing of a pool that hands it to another queue: this file is what
+makes that safe.
+
+Source of the ordering rules: RMM's stream-ordered memory resources.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import attrs
+from asyncrt.devices.base import Device
+from asyncrt.errors import OutOfDeviceMemory
+from asyncrt.events import Event, Timeline
+
+from .buffer import Buffer, Lease
+
+
+class Acquired(NamedTuple):
+    """A lease, and the events of other streams that its first user must wait for."""
+
+    lease: Lease
+    waits: tuple[Event, ...]
+
+
+@attrs.frozen
+class PoolStatistics:
+    """Bytes and counts of a pool.
+
+    Attributes:
+        active: Bytes under a lease.
+        held: Bytes free for the next lease.
+        limit: Most bytes that active and held may be together.
+        leases: Leases that have not ended.
+        reused: Requests met from held memory, all time.
+        reused_with_wait: Those among them that had to wait for another stream.
+        allocated: Requests that needed a new block, all time.
+    """
+
+    active: int
+    held: int
+    limit: int
+    leases: int
+    reused: int
+    reused_with_wait: int
+    allocated: int
+
+
+def block_size(nbytes: int) -> int:
+    """Round up so that nearby sizes share blocks: to an eighth of the power of two below, at least 4 KiB."""
+    if nbytes <= 4096:
+        return 4096
+    step = 1 << max((nbytes - 1).bit_length() - 4, 0)
+    return -(-nbytes // step) * step
+
+
+class MemoryPool:
+    """Leases of device memory, ordered by events.
+
+    Args:
+        device: Where the memory is.
+        timeline: What each stream has passed.
+        limit: Most bytes to take from the device.
+        reuse: False gives every block back to the device as soon as its events are reached.
+    """
+
+    def __init__(self, device: Device, timeline: Timeline, limit: int, *, reuse: bool = True) -> None:
+        self._device = device
+        self._timeline = timeline
+        self.limit = limit
+        self._reuse = reuse
+        #: Free blocks, by size; each with the events it is busy until.
+        self._free: list[Buffer] = []
+        self._active = 0
+        self._held = 0
+        self._leases = 0
+        self._reused = self._waited = self._allocated = 0
+
+    def __repr__(self) -> str:
+        s = self.statistics()
+        return f"<MemoryPool active={s.active} held={s.held} limit={s.limit} leases={s.leases}>"
+
+    def statistics(self) -> PoolStatistics:
+        """Return the pool's numbers."""
+        return PoolStatistics(
+            self._active, self._held, self.limit, self._leases, self._reused, self._waited, self._allocated
+        )
+
+    def acquire(self, nbytes: int, stream: int) -> Acquired:
+        """Return at least *nbytes* bytes for commands on *stream*.
+
+        In order of cost: a block that is free now or was last used on this stream; a new block; a block that another
+        stream is not done with, with its events to wait for.
+
+        Raises:
+            OutOfDeviceMemory: With what was asked, what is in use and the limit.
+        """
+        size = block_size(nbytes)
+        buffer = None
+        if self._reuse:
+            buffer = self._take(size, lambda b: all(e.stream == stream for e in self._pending(b)))
+        else:
+            self.trim()
+        if buffer is None and self._active + self._held + size > self.limit:
+            self.trim()
+        if buffer is None and self._active + self._held + size <= self.limit:
+            buffer = self._allocate(size)
+        if buffer is None:
+            buffer = self._take(size, lambda b: True, slack=1 << 62)
+        if buffer is None:
+            raise OutOfDeviceMemory(
+                f"{nbytes} bytes asked; {max(self.limit - self._active - self._held, 0)} free "
+                f"within the limit of {self.limit}",
+                detail=f"pool  {self!r}",
+                hint="raise RuntimeOptions.memory_limit, or lower RuntimeOptions.max_in_flight",
+            )
+        waits = tuple(e for e in self._pending(buffer) if e.stream != stream)
+        self._waited += bool(waits)
+        buffer.busy_until = ()
+        self._active += buffer.nbytes
+        self._leases += 1
+        return Acquired(Lease(buffer, self._give_back), waits)
+
+    def trim(self) -> int:
+        """Give back to the device the free blocks that nothing uses any more; returns how many bytes."""
+        idle = [b for b in self._free if not self._pending(b)]
+        for buffer in idle:
+            self._free.remove(buffer)
+            self._release(buffer)
+        return sum(b.nbytes for b in idle)
+
+    def close(self) -> None:
+        """Give all free blocks back; the device must have passed all commands."""
+        for buffer in self._free:
+            self._release(buffer)
+        self._free = []
+
+    def _pending(self, buffer: Buffer) -> tuple[Event, ...]:
+        buffer.busy_until = self._timeline.pending(buffer.busy_until)
+        return buffer.busy_until
+
+    def _take(self, size: int, accept: Callable[[Buffer], bool], slack: int = 2) -> Buffer | None:
+        """The smallest free block that fits and is not wastefully large."""
+        start = bisect.bisect_left(self._free, size, key=lambda b: b.nbytes)
+        for position in range(start, len(self._free)):
+            buffer = self._free[position]
+            if buffer.nbytes > size * slack and buffer.nbytes > 1 << 20:
+                break
+            if accept(buffer):
+                del self._free[position]
+                self._held -= buffer.nbytes
+                self._reused += 1
+                return buffer
+        return None
+
+    def _allocate(self, size: int) -> Buffer | None:
+        try:
+            allocation: Any = self._device.allocate(size)
+        except OutOfDeviceMemory:
+            if not self.trim():
+                if not self._free:
+                    raise
+                return None  # a block that another stream still uses will do
+            allocation = self._device.allocate(size)
+        self._allocated += 1
+        return Buffer(allocation, size)
+
+    def _give_back(self, buffer: Buffer) -> None:
+        self._active -= buffer.nbytes
+        self._leases -= 1
+        self._held += buffer.nbytes
+        bisect.insort(self._free, buffer, key=lambda b: b.nbytes)
+        if not self._reuse:
+            self.trim()
+
+    def _release(self, buffer: Buffer) -> None:
+        self._held -= buffer.nbytes
+        self._device.release(buffer.allocation)

@@ -1,0 +1,187 @@
+"""Which request may begin, and which chunk goes to which stream when.
+
+Everything that decides this is in this file or in the policy it was given. It does no I/O, does not wait, knows neither
+devices nor bytes, and never looks at the clock: the same happenings give the same instructions.
+
+A request is *waiting* until it is admitted (at most `max_in_flight` are), then *preparing* its next chunk, *ready* when
+the chunk is planned, *launching* from the `Launch` instruction until `Launched`, and *running* until the chunk's event
+is reached; then it prepares the next. `Ended` may come in any state. A stream's depth counts what was launched there
+and has not been reached, of ended requests too: the device still has to pass it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import assert_never
+
+import attrs
+from asyncrt.events import Event
+
+from .happenings import Ended, Happening, Launched, Reached, Ready, Submitted
+from .instructions import Admit, Instruction, Launch, Resume
+from .policies import Policy, StreamView
+
+
+class InvalidHappening(Exception):
+    """The scheduler was told something that cannot be; the message has the request's story."""
+
+
+@attrs.define(eq=False)
+class _Request:
+    number: int
+    priority: int
+    #: One of waiting, preparing, ready, launching, running.
+    state: str = "waiting"
+    stream: int | None = None
+    event: Event | None = None
+
+
+class SchedulerState:
+    """All requests in flight.
+
+    Args:
+        streams: How many streams there are.
+        policy: Chooses among the ready.
+        max_in_flight: Requests admitted at once.
+        story_length: Happenings remembered for `story()`.
+    """
+
+    def __init__(self, streams: int, policy: Policy, *, max_in_flight: int = 64, story_length: int = 4096) -> None:
+        self.max_in_flight = max_in_flight
+        self._policy = policy
+        self._requests: dict[int, _Request] = {}
+        #: (priority, order, request) of the waiting; may hold requests that have ended since.
+        self._waiting: list[tuple[int, int, int]] = []
+        self._order = 0
+        self._admitted = 0
+        #: Per stream the events launched there and not reached, oldest first.
+        self._in_flight: list[deque[Event]] = [deque() for _ in range(streams)]
+        #: Launch instructions given and not yet answered by Launched or Ended.
+        self._launching = [0] * streams
+        self._by_event: dict[Event, int] = {}
+        self._log: deque[Happening | Instruction] = deque(maxlen=story_length)
+
+    def __repr__(self) -> str:
+        states = [r.state for r in self._requests.values()]
+        depths = [self._depth(s) for s in range(len(self._in_flight))]
+        return (
+            f"<SchedulerState {self._admitted} admitted, {states.count('waiting')} waiting, "
+            f"{states.count('ready')} ready, {states.count('running')} running; stream depths {depths}>"
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is known and no stream has anything in flight."""
+        return not self._requests and not any(self._in_flight)
+
+    def handle(self, happening: Happening) -> list[Instruction]:
+        """Take note of *happening* and return what is to be done now, in order."""
+        self._log.append(happening)
+        given: list[Instruction] = []
+        match happening:
+            case Submitted(number, priority):
+                if number in self._requests:
+                    raise InvalidHappening(f"request {number} was submitted twice")
+                self._requests[number] = _Request(number, priority)
+                self._order += 1
+                heapq.heappush(self._waiting, (priority, self._order, number))
+            case Ready(number):
+                request = self._expect(happening, number, "preparing")
+                request.state = "ready"
+                self._policy.push(number, request.priority, request.stream)
+            case Launched(number, event):
+                request = self._expect(happening, number, "launching")
+                self._launching[event.stream] -= 1
+                self._in_flight[event.stream].append(event)
+                request.state, request.event = "running", event
+                self._by_event[event] = number
+            case Reached(event):
+                self._reach(event, given)
+            case Ended(number):
+                self._end(number)
+            case _:
+                assert_never(happening)
+        self._admit(given)
+        self._launch(given)
+        self._log.extend(given)
+        return given
+
+    def abandoned(self, event: Event) -> None:
+        """A request ended while its chunk was being enqueued: the device still has to pass *event*."""
+        self._in_flight[event.stream].append(event)
+
+    def story(self, request: int) -> list[str]:
+        """Return what is remembered of a request: its happenings and instructions, in order."""
+        return [repr(e) for e in self._log if getattr(e, "request", None) == request]
+
+    def check(self) -> None:
+        """Raise AssertionError unless the state is consistent. For tests: after every happening it must hold."""
+        admitted = [r for r in self._requests.values() if r.state != "waiting"]
+        assert self._admitted == len(admitted) <= self.max_in_flight, self
+        for stream, launching in enumerate(self._launching):
+            mine = [r for r in admitted if r.state == "launching" and r.stream == stream]
+            assert launching == len(mine), (self, stream)
+            events = list(self._in_flight[stream])
+            assert events == sorted(events), (self, stream)
+        for event, number in self._by_event.items():
+            assert self._requests[number].event == event, (self, event)
+            assert event in self._in_flight[event.stream], (self, event)
+        waiting = sum(r.state == "waiting" for r in self._requests.values())
+        assert not waiting or self._admitted == self.max_in_flight, self
+
+    def _expect(self, happening: Happening, number: int, state: str) -> _Request:
+        request = self._requests.get(number)
+        if request is None or request.state != state:
+            found = "unknown" if request is None else request.state
+            raise InvalidHappening(
+                f"{happening!r}: request {number} is {found}, not {state}; its story: {self.story(number)}"
+            )
+        return request
+
+    def _reach(self, event: Event, given: list[Instruction]) -> None:
+        in_flight = self._in_flight[event.stream]
+        while in_flight and in_flight[0].stamp <= event.stamp:
+            passed = in_flight.popleft()
+            number = self._by_event.pop(passed, None)
+            if number is not None:
+                request = self._requests[number]
+                request.state, request.event = "preparing", None
+                given.append(Resume(number, passed))
+
+    def _end(self, number: int) -> None:
+        request = self._requests.pop(number, None)
+        if request is None:
+            return
+        if request.state != "waiting":
+            self._admitted -= 1
+        if request.state == "ready":
+            self._policy.discard(number)
+        if request.state == "launching" and request.stream is not None:
+            self._launching[request.stream] -= 1
+        if request.event is not None:
+            self._by_event.pop(request.event, None)
+
+    def _admit(self, given: list[Instruction]) -> None:
+        while self._admitted < self.max_in_flight and self._waiting:
+            _, _, number = heapq.heappop(self._waiting)
+            request = self._requests.get(number)
+            if request is not None and request.state == "waiting":
+                request.state = "preparing"
+                self._admitted += 1
+                given.append(Admit(number))
+
+    def _launch(self, given: list[Instruction]) -> None:
+        while True:
+            views = [StreamView(s, self._depth(s)) for s in range(len(self._in_flight))]
+            choice = self._policy.pop(views)
+            if choice is None:
+                return
+            number, stream = choice
+            request = self._requests[number]
+            request.state, request.stream = "launching", stream
+            self._launching[stream] += 1
+            given.append(Launch(number, stream))
+
+    def _depth(self, stream: int) -> int:
+        return len(self._in_flight[stream]) + self._launching[stream]
