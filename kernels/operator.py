@@ -172,6 +172,8 @@ class Operator:
         why: What a skip of this operator means, for `explain()`.
         shape_infer_dependencies: Inputs whose *values* the output shape needs.
         value_hints: Inputs whose values `views` can use when they are known anyway; never waited for.
+        evaluate: For operators whose output needs only layouts (Shape, Size): the output's value; dims may be symbolic,
+            then the array is of dtype object.
         types: Output dtypes, for the operators whose ONNX schema does not say.
         device_types: dtypes of data inputs that `implement` takes; None: all.
         evaluate: For operators whose output needs only layouts (Shape, Size): the output's value. Dims may be
@@ -188,6 +190,7 @@ class Operator:
     why: str = "its bytes are the input's"
     shape_infer_dependencies: tuple[int, ...] = ()
     value_hints: tuple[int, ...] = ()
+    evaluate: Callable[[Call], Sequence[Array]] | None = None
     types: Callable[[Attributes, Sequence[DataType | None], int], Sequence[DataType]] | None = None
     device_types: frozenset[DataType] | None = None
     evaluate: Callable[[Call], Sequence[Array]] | None = None
