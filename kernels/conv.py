@@ -1,0 +1,453 @@
+"""Convolutions: what Conv and ConvTranspose share.
+
+A transposed convolution is the convolution of its input with zeros inserted (`steps`) by the flipped filter, so one
+set of kernels serves both:
+
+- packed: float32 on a CPU with constant weights. A work-item computes tiles of 16 output channels (one ``float16``)
+  × up to 8 neighbouring positions over weights packed ``[group][channel block][ic][kd][kh][kw][16]``.
+- planes: float32 on a CPU otherwise, and few channels per group. A vector holds neighbouring positions of one channel.
+- matrix product: windows of one cell (in `ops.conv`).
+- shared: on GPUs, 64 × 64 tiles of the product of filter and patches, in local memory.
+- generic: any dtype, one result at a time, with checked borders.
+
+The vector kernels read no borders: padding (and zeros between elements) are written into a scratch copy of the input
+first. Their last tile of a row is moved back to end with the row, so that nothing beyond it is read.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from asyncrt.layout import FLOAT32, Array, DataType
+
+from .grid import GPU_GROUP, cut_rows, round_up
+from .impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
+from .operator import DeviceTraits
+from .source import accumulator_type, compute_type, kernel
+from .window import Window
+
+_BLOCK = 16  # output channels of a packed block: one float16
+_TILE = 8  # positions of a packed tile
+_WORK = 1 << 16  # multiply-adds (of vectors) that a work-item should have
+_GPU_TILE, _GPU_DEPTH = 64, 16
+
+
+class Convolution(NamedTuple):
+    """One convolution at one set of shapes: input 0 is the data, 1 the filter, 2 the bias.
+
+    Attributes:
+        dtype: Of every tensor.
+        batch, group: Sizes.
+        inputs, outputs: Channels per group.
+        window: Over three spatial axes; the equivalent stride-1 window if transposed.
+        steps: Distance of the input's elements after zeros are inserted, per spatial axis.
+        transposed: The filter is ``[C, M / group, ...]`` and flipped, not ``[M, C / group, ...]``.
+        bias: Whether there is one.
+    """
+
+    dtype: DataType
+    batch: int
+    group: int
+    inputs: int
+    outputs: int
+    window: Window
+    steps: tuple[int, int, int] = (1, 1, 1)
+    transposed: bool = False
+    bias: bool = False
+
+
+def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool) -> Impl:
+    """Return the implementation of *conv*.
+
+    Args:
+        constant: The filter is a constant of the model.
+    """
+    if not traits.is_cpu:
+        wide = conv.outputs >= 16 and conv.dtype.is_float and traits.max_group >= 256
+        return _shared(conv) if wide else _generic(conv, traits)
+    if conv.dtype is not FLOAT32:
+        return _generic(conv, traits)
+    if constant and traits.packed_weights and conv.outputs >= _BLOCK // 2:
+        return _packed(conv, traits)
+    return _generic(conv, traits) if conv.transposed else _planes(conv, traits)
+
+
+def _refs(conv: Convolution, source: Ref, filter_: Ref) -> tuple[Ref, ...]:
+    return (source, filter_, out(0)) + ((inp(2),) if conv.bias else ())
+
+
+def _buffers(conv: Convolution) -> tuple[tuple[str, DataType, str], ...]:
+    t = conv.dtype
+    return (("x", t, "r"), ("f", t, "r"), ("y", t, "w")) + ((("bias", t, "r"),) if conv.bias else ())
+
+
+class _Padded(NamedTuple):
+    """The input as the vector kernels read it: with borders and inserted zeros written out."""
+
+    ref: Ref
+    spatial: tuple[int, ...]
+    launches: tuple[Launch, ...]
+    scratch: tuple[int, ...]
+
+
+def _padded(conv: Convolution, traits: DeviceTraits) -> _Padded:
+    w = conv.window
+    reach = tuple((o - 1) * s + e for o, s, e in zip(w.outs, w.strides, w.extents, strict=True))
+    if conv.steps == (1, 1, 1) and not any(w.before) and all(r <= d for r, d in zip(reach, w.spatial, strict=True)):
+        return _Padded(inp(0), w.spatial, (), ())
+    planes = conv.batch * conv.group * conv.inputs
+    rows = planes * reach[0] * reach[1]
+    cut = cut_rows(rows, reach[2], traits)
+    ints = (*w.spatial, *reach, *w.before, *conv.steps, rows, cut.rows_per_item)
+    items = -(-rows // cut.rows_per_item)
+    launch = Launch(_pad_kernel(conv.dtype), (inp(0), scratch(0)), ints, (items,), (1,))
+    return _Padded(scratch(0), reach, (launch,), (rows * reach[2] * conv.dtype.itemsize,))
+
+
+@functools.cache
+def _pad_kernel(dtype: DataType) -> KernelSource:
+    """Element i of an axis goes to ``before + i * step``; what falls outside is dropped, the rest is zero."""
+    body = """
+  const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
+  const int first = pw < 0 ? (-pw + tw - 1) / tw : 0;
+  const int last = pw >= PW ? 0 : min(W, (PW - pw - 1) / tw + 1);
+  for (int r = r0; r < r1; r++) {
+    const int h = r % PH - ph, d = r / PH % PD - pd, plane = r / PH / PD;
+    const int inside = h >= 0 && d >= 0 && h % th == 0 && d % td == 0 && h / th < H && d / td < D;
+    __global T* to = y + r * PW;
+    if (!inside || last <= first) { for (int c = 0; c < PW; c++) to[c] = 0; continue; }
+    __global const T* from = x + ((plane * D + d / td) * H + h / th) * W;
+    if (tw == 1) {
+      for (int c = 0; c < pw; c++) to[c] = 0;
+      for (int c = first; c < last; c++) to[pw + c] = from[c];
+      for (int c = pw + last; c < PW; c++) to[c] = 0;
+    } else {
+      for (int c = 0; c < PW; c++) to[c] = 0;
+      for (int c = first; c < last; c++) to[pw + c * tw] = from[c];
+    }
+  }"""
+    ints = ("D", "H", "W", "PD", "PH", "PW", "pd", "ph", "pw", "td", "th", "tw", "rows", "per_item")
+    return kernel("conv_pad", (("x", dtype, "r"), ("y", dtype, "w")), ints, body.replace("T*", f"{dtype.c}*"))
+
+
+def _canonical(weight: Array, group: int, transposed: bool) -> Array:
+    """Return the filter as ``[group, M / group, C / group, cells...]`` of the equivalent plain convolution."""
+    if not transposed:
+        return weight.reshape(group, weight.shape[0] // group, *weight.shape[1:])
+    cells = weight.ndim - 2
+    grouped = weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]).swapaxes(1, 2)
+    return grouped[(slice(None),) * 3 + (slice(None, None, -1),) * cells]
+
+
+def _pack(weight: Array, group: int, transposed: bool) -> Array:
+    filters = _canonical(weight, group, transposed)
+    flat = filters.reshape(*filters.shape[:3], -1)
+    g, m, c, cells = flat.shape
+    blocks = -(-m // _BLOCK)
+    padded = np.zeros((g, blocks * _BLOCK, c, cells), weight.dtype)
+    padded[:, :m] = flat
+    return np.ascontiguousarray(padded.reshape(g, blocks, _BLOCK, c, cells).transpose(0, 1, 3, 4, 2))
+
+
+@functools.cache
+def _packer(group: int, transposed: bool) -> Callable[[Array], Array]:
+    return functools.partial(_pack, group=group, transposed=transposed)
+
+
+def _tile_width(positions: int) -> int:
+    """Return how many positions of a row a tile has: few are calculated twice, and tiles are not too narrow."""
+    return min(range(1, min(_TILE, positions) + 1), key=lambda p: (-(-positions // p) * (p + 2), -p))
+
+
+def _packed(conv: Convolution, traits: DeviceTraits) -> Impl:
+    padded = _padded(conv, traits)
+    w = conv.window
+    (kd, kh, kw), (sd, sh, sw), (dd, dh, dw), (od, oh, ow) = w.size, w.strides, w.dilations, w.outs
+    spatial = padded.spatial
+    if w.size == (1, 1, 1) and w.strides == (1, 1, 1):  # rows follow each other: one long row
+        od, oh, ow = 1, 1, od * oh * ow
+        spatial = (1, 1, ow)
+    tile = _tile_width(ow)
+    cells = conv.inputs * kd * kh * kw
+    chunk = tile * max(1, -(-_WORK // (cells * tile)))
+    blocks = -(-conv.outputs // _BLOCK)
+    ints = (
+        conv.inputs, conv.outputs, conv.group, blocks, *spatial, od, oh, ow, kd, kh, kw, sd, sh, dd, dh, dw, chunk,
+        cells * _BLOCK, sw,
+    )  # fmt: skip
+    grid = (conv.group * blocks, -(-ow // chunk), conv.batch * od * oh)
+    launch = Launch(
+        _packed_kernel(_buffers(conv), tile, sw if sw <= 2 else 0), _refs(conv, padded.ref, weights(0)), ints, grid, (1, 1, 1)
+    )  # fmt: skip
+    request = WeightsRequest(
+        1, f"conv16 group {conv.group}{' transposed' if conv.transposed else ''}", _packer(conv.group, conv.transposed)
+    )
+    return Impl(f"packed 16x{tile}", (*padded.launches, launch), padded.scratch, (request,))
+
+
+@functools.cache
+def _packed_kernel(buffers: tuple[tuple[str, DataType, str], ...], tile: int, stride: int) -> KernelSource:
+    bias = len(buffers) > 3
+    step = str(stride) if stride else "sw"
+    positions = range(tile)
+    start = "b" if bias else "(float16)(0.0f)"
+    zero = " ".join(f"float16 a{p} = {start};" for p in positions)
+    multiply = " ".join(f"a{p} = fma(v, (float16)(xr[{p} * {step}]), a{p});" for p in positions)
+    spill = " ".join(f"vstore16(a{p}, {p}, t);" for p in positions)
+    load_bias = (
+        "float bs[16]; for (int j = 0; j < 16; j++) bs[j] = j < left ? bias[oc0 + j] : 0.0f; "
+        "const float16 b = vload16(0, bs);"
+        if bias
+        else ""
+    )
+    body = f"""
+  const int block = (int)get_global_id(0) % blocks, g = (int)get_global_id(0) / blocks;
+  int r = (int)get_global_id(2);
+  const int oh = r % OH; r /= OH;
+  const int od = r % OD, n = r / OD;
+  const int c0 = (int)get_global_id(1) * chunk, c1 = min(c0 + chunk, OW);
+  const int oc0 = g * M + block * 16, left = min(16, M - block * 16);
+  const int plane = OD * OH * OW;
+  {load_bias}
+  __global const float* xn = x + (((n * G + g) * C * D + od * sd) * H + oh * sh) * W;
+  __global float* yn = y + ((n * G * M + oc0) * OD + od) * OH * OW + oh * OW;
+  for (int tile0 = c0; tile0 < c1; tile0 += {tile}) {{
+    const int ow0 = min(tile0, OW - {tile});
+    __global const float* wp = f + (g * blocks + block) * panel;
+    {zero}
+    for (int c = 0; c < C; c++)
+      for (int kd = 0; kd < KD; kd++)
+        for (int kh = 0; kh < KH; kh++) {{
+          __global const float* xr = xn + ((c * D + kd * dd) * H + kh * dh) * W + ow0 * {step};
+          for (int kw = 0; kw < KW; kw++, wp += 16, xr += dw) {{
+            const float16 v = vload16(0, wp);
+            {multiply}
+          }}
+        }}
+    float t[{16 * tile}];
+    {spill}
+    for (int j = 0; j < left; j++)
+      for (int p = tile0 - ow0; p < {tile}; p++) yn[j * plane + ow0 + p] = t[p * 16 + j];
+  }}"""
+    ints = (
+        "C", "M", "G", "blocks", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "dd", "dh", "dw",
+        "chunk", "panel", "sw",
+    )  # fmt: skip
+    one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
+    return kernel(f"conv_packed{tile}", buffers, ints, body, attributes=one)
+
+
+def _planes(conv: Convolution, traits: DeviceTraits) -> Impl:
+    padded = _padded(conv, traits)
+    w = conv.window
+    (sd, sh, sw), (dd, dh, dw), (od, oh, ow) = w.strides, w.dilations, w.outs
+    width = next(v for v in (16, 8, 4, 2, 1) if v <= ow)
+    rows = conv.batch * conv.group * conv.outputs * od * oh
+    cells = conv.inputs * w.size[0] * w.size[1] * w.size[2]
+    per_item = max(1, min(-(-rows // (4 * traits.compute_units)), _WORK // max(1, cells * -(-ow // width))))
+    ints = (
+        conv.inputs, conv.outputs, conv.group, *padded.spatial, od, oh, ow, *w.size, sd, sh, dd, dh, dw, rows, per_item, sw,
+    )  # fmt: skip
+    launch = Launch(
+        _planes_kernel(_buffers(conv), width, sw if sw <= 2 else 0), _refs(conv, padded.ref, inp(1)), ints,
+        (-(-rows // per_item),), (1,),
+    )  # fmt: skip
+    return Impl(f"planes x{width}", (*padded.launches, launch), padded.scratch)
+
+
+@functools.cache
+def _planes_kernel(buffers: tuple[tuple[str, DataType, str], ...], width: int, stride: int) -> KernelSource:
+    vector = "float" if width == 1 else f"float{width}"
+    step = str(stride) if stride else "sw"
+    if width == 1:
+        load, store = "xr[0]", "y[at] = a;"
+    else:
+        lanes = ", ".join(f"xr[{i} * {step}]" for i in range(width))
+        load = f"vload{width}(0, xr)" if stride == 1 else f"({vector})({lanes})"
+        store = f"vstore{width}(a, 0, y + at);"
+    body = f"""
+  const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
+  for (int r = r0; r < r1; r++) {{
+    const int oh = r % OH, od = r / OH % OD, q = r / OH / OD;
+    const int oc = q % (G * M), n = q / (G * M), g = oc / M;
+    __global const float* xn = x + (((n * G + g) * C * D + od * sd) * H + oh * sh) * W;
+    for (int tile0 = 0; tile0 < OW; tile0 += {width}) {{
+      const int ow0 = min(tile0, OW - {width}), at = r * OW + ow0;
+      __global const float* wp = f + oc * C * KD * KH * KW;
+      {vector} a = ({vector})({"bias[oc]" if len(buffers) > 3 else "0.0f"});
+      for (int c = 0; c < C; c++)
+        for (int kd = 0; kd < KD; kd++)
+          for (int kh = 0; kh < KH; kh++) {{
+            __global const float* xr = xn + ((c * D + kd * dd) * H + kh * dh) * W + ow0 * {step};
+            for (int kw = 0; kw < KW; kw++, xr += dw) a = fma(({vector})(*wp++), {load}, a);
+          }}
+      {store}
+    }}
+  }}"""
+    ints = (
+        "C", "M", "G", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "dd", "dh", "dw", "rows",
+        "per_item", "sw",
+    )  # fmt: skip
+    return kernel(f"conv_planes{width}", buffers, ints, body)
+
+
+def _filter_strides(conv: Convolution) -> tuple[int, ...]:
+    """Return offset, and strides of group, output channel, input channel and the window's axes, in the filter."""
+    kd, kh, kw = conv.window.size
+    cells = kd * kh * kw
+    group = conv.inputs * conv.outputs * cells
+    if conv.transposed:
+        return (cells - 1, group, cells, conv.outputs * cells, -kh * kw, -kw, -1)
+    return (0, group, conv.inputs * cells, cells, kh * kw, kw, 1)
+
+
+def _generic_ints(conv: Convolution) -> tuple[int, ...]:
+    w = conv.window
+    return (
+        conv.inputs, conv.outputs, conv.group, *w.spatial, *w.outs, *w.size, *w.strides, *w.dilations, *w.before,
+        *conv.steps, *_filter_strides(conv),
+    )  # fmt: skip
+
+
+_GENERIC_INTS = (
+    "C", "M", "G", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "sw", "dd", "dh", "dw", "pd", "ph",
+    "pw", "td", "th", "tw", "fo", "fg", "fm", "fc", "fd", "fh", "fw",
+)  # fmt: skip
+
+
+def _inside(axis: str, stepped: bool) -> str:
+    """Whether coordinate ``i<axis>`` (in the input with zeros inserted) is an element of the input."""
+    size = axis.upper()
+    if stepped:
+        return f"i{axis} >= 0 && i{axis} % t{axis} == 0 && i{axis} / t{axis} < {size}"
+    return f"i{axis} >= 0 && i{axis} < {size}"
+
+
+def _generic(conv: Convolution, traits: DeviceTraits) -> Impl:
+    stepped = conv.steps != (1, 1, 1)
+    od, oh, ow = conv.window.outs
+    rows = conv.batch * conv.group * conv.outputs * od * oh
+    ints = _generic_ints(conv)
+    refs = _refs(conv, inp(0), inp(1))
+    k = _generic_kernel(_buffers(conv), stepped, traits.is_cpu)
+    if traits.is_cpu:
+        cells = conv.inputs * conv.window.size[0] * conv.window.size[1] * conv.window.size[2]
+        cut = cut_rows(rows, ow * max(1, cells), traits)
+        per_item = cut.rows_per_item
+        return Impl("generic", (Launch(k, refs, (*ints, rows, per_item), (-(-rows // per_item),), (1,)),))
+    grid = (round_up(rows * ow, GPU_GROUP),)
+    return Impl("generic", (Launch(k, refs, (*ints, rows * ow, 1), grid, (GPU_GROUP,)),))
+
+
+@functools.cache
+def _generic_kernel(buffers: tuple[tuple[str, DataType, str], ...], stepped: bool, cpu: bool) -> KernelSource:
+    t = buffers[0][1]
+    acc, result = accumulator_type(t), compute_type(t)
+    at = {a: f"i{a} / t{a}" if stepped else f"i{a}" for a in "dhw"}
+    one = f"""
+    int q = r;
+    const int oh = q % OH; q /= OH;
+    const int od = q % OD; q /= OD;
+    const int oc = q % (G * M), n = q / (G * M), g = oc / M;
+    {acc} a = {f"({acc})LOAD({t.name}, bias, oc)" if len(buffers) > 3 else "0"};
+    for (int c = 0; c < C; c++) {{
+      const int plane = (n * G + g) * C + c, fa = fo + g * fg + (oc - g * M) * fm + c * fc;
+      for (int kd = 0; kd < KD; kd++) {{
+        const int id = od * sd + kd * dd - pd;
+        if (!({_inside("d", stepped)})) continue;
+        for (int kh = 0; kh < KH; kh++) {{
+          const int ih = oh * sh + kh * dh - ph;
+          if (!({_inside("h", stepped)})) continue;
+          const int row = ((plane * D + {at["d"]}) * H + {at["h"]}) * W, fr = fa + kd * fd + kh * fh;
+          for (int kw = 0; kw < KW; kw++) {{
+            const int iw = ow * sw + kw * dw - pw;
+            if ({_inside("w", stepped)})
+              a += ({acc})LOAD({t.name}, x, row + {at["w"]}) * ({acc})LOAD({t.name}, f, fr + kw * fw);
+          }}
+        }}
+      }}
+    }}
+    const {result} v = ({result})a;
+    STORE({t.name}, y, r * OW + ow, v);"""
+    if cpu:
+        body = f"""
+  const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, items);
+  for (int r = r0; r < r1; r++) for (int ow = 0; ow < OW; ow++) {{ {one} }}"""
+    else:
+        body = f"""
+  const int item = (int)get_global_id(0);
+  if (item >= items) return;
+  const int r = item / OW, ow = item % OW;
+  {one}"""
+    return kernel("conv_generic", buffers, (*_GENERIC_INTS, "items", "per_item"), body)
+
+
+def _shared(conv: Convolution) -> Impl:
+    positions = conv.window.outs[0] * conv.window.outs[1] * conv.window.outs[2]
+    blocks = -(-conv.outputs // _GPU_TILE)
+    grid = (16 * -(-positions // _GPU_TILE), 16 * conv.group * blocks, conv.batch)
+    k = _shared_kernel(_buffers(conv), conv.steps != (1, 1, 1))
+    launch = Launch(k, _refs(conv, inp(0), inp(1)), (*_generic_ints(conv), blocks), grid, (16, 16, 1))
+    return Impl(f"shared {_GPU_TILE}x{_GPU_TILE}", (launch,))
+
+
+@functools.cache
+def _shared_kernel(buffers: tuple[tuple[str, DataType, str], ...], stepped: bool) -> KernelSource:
+    """The product of the filter ``[M, C * cells]`` and the patches ``[C * cells, positions]``, in tiles."""
+    t = buffers[0][1]
+    acc, result = accumulator_type(t), compute_type(t)
+    tile, depth = _GPU_TILE, _GPU_DEPTH
+    at = {a: f"i{a} / t{a}" if stepped else f"i{a}" for a in "dhw"}
+    bias = f"({acc})LOAD({t.name}, bias, g * M + m)" if len(buffers) > 3 else "0"
+    body = f"""
+  __local {acc} ft[{depth}][{tile} + 1]; __local {acc} xt[{depth}][{tile} + 1];
+  const int lx = (int)get_local_id(0), ly = (int)get_local_id(1), id0 = ly * 16 + lx;
+  const int n = (int)get_group_id(2), g = (int)get_group_id(1) / blocks;
+  const int m0 = ((int)get_group_id(1) % blocks) * {tile}, p0 = (int)get_group_id(0) * {tile};
+  const int cells = KD * KH * KW, K = C * cells, P = OD * OH * OW;
+  const int pp = p0 + id0 % {tile};  /* each work-item fills one column of the patches */
+  const int ow = pp % OW, oh = pp / OW % OH, od = pp / OW / OH;
+  const int bw = ow * sw - pw, bh = oh * sh - ph, bd = od * sd - pd;
+  {acc} c[4][4];
+  for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) c[i][j] = 0;
+  for (int k0 = 0; k0 < K; k0 += {depth}) {{
+    for (int e = id0; e < {tile * depth}; e += 256) {{
+      const int m = m0 + e / {depth}, kk = e % {depth}, k = k0 + kk;
+      {acc} v = 0;
+      if (m < M && k < K) {{
+        const int ci = k / cells, cell = k - ci * cells, kw = cell % KW, kh = cell / KW % KH, kd = cell / KW / KH;
+        v = ({acc})LOAD({t.name}, f, fo + g * fg + m * fm + ci * fc + kd * fd + kh * fh + kw * fw);
+      }}
+      ft[kk][e / {depth}] = v;
+    }}
+    for (int kk = id0 / {tile}; kk < {depth}; kk += {256 // tile}) {{
+      const int k = k0 + kk;
+      {acc} v = 0;
+      if (k < K && pp < P) {{
+        const int ci = k / cells, cell = k - ci * cells, kw = cell % KW, kh = cell / KW % KH, kd = cell / KW / KH;
+        const int id = bd + kd * dd, ih = bh + kh * dh, iw = bw + kw * dw;
+        if ({_inside("d", stepped)} && {_inside("h", stepped)} && {_inside("w", stepped)})
+          v = ({acc})LOAD({t.name}, x, ((((n * G + g) * C + ci) * D + {at["d"]}) * H + {at["h"]}) * W + {at["w"]});
+      }}
+      xt[kk][id0 % {tile}] = v;
+    }}
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int k = 0; k < {depth}; k++) {{
+      {acc} rf[4], rx[4];
+      for (int i = 0; i < 4; i++) {{ rf[i] = ft[k][ly + 16 * i]; rx[i] = xt[k][lx + 16 * i]; }}
+      for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) c[i][j] += rf[i] * rx[j];
+    }}
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }}
+  for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) {{
+    const int m = m0 + ly + 16 * i, p = p0 + lx + 16 * j;
+    if (m < M && p < P) {{
+      const {result} v = ({result})(c[i][j] + {bias});
+      STORE({t.name}, y, ((n * G + g) * M + m) * P + p, v);
+    }}
+  }}"""
+    group = "__attribute__((reqd_work_group_size(16, 16, 1)))"
+    return kernel("conv_shared", buffers, (*_GENERIC_INTS, "blocks"), body, attributes=group)
