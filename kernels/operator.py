@@ -26,11 +26,18 @@ class Attributes(dict[str, Any]):
 
     Attributes:
         opset: Version of the node's domain in its model.
+        outputs: Number of the node's outputs, which is all that tells a Split how many pieces to make.
     """
 
-    def __init__(self, values: Mapping[str, Any] = {}, opset: int = 0) -> None:  # noqa: B006 - never written to
+    def __init__(
+        self,
+        values: Mapping[str, Any] = {},  # noqa: B006 - never written to
+        opset: int = 0,
+        outputs: int = 1,
+    ) -> None:
         super().__init__(values)
         self.opset = opset
+        self.outputs = outputs
 
 
 class Call(NamedTuple):

@@ -59,14 +59,14 @@ def make_call(
     values = tuple(a if i in known else None for i, a in enumerate(inputs))
     types = tuple(layout_of(e).dtype for e in expected)
     constants = tuple(constant and i > 0 and a is not None for i, a in enumerate(inputs))
-    attributes = Attributes(example.attributes, example.opset or 21)
+    attributes = Attributes(example.attributes, example.opset or 21, example.outputs)
     call = Call("example", attributes, layouts, values, (), types, constants)
     shapes = operator.infer(call)
     return call._replace(outputs=tuple(Layout(t, tuple(s)) for t, s in zip(types, shapes, strict=True)))
 
 
 def reference(operator: Operator, example: Example, inputs: Sequence[Array | None]) -> list[Array]:
-    results = operator.reference(Attributes(example.attributes, example.opset or 21), inputs)
+    results = operator.reference(Attributes(example.attributes, example.opset or 21, example.outputs), inputs)
     return [np.asarray(r) for r in results][: example.outputs]
 
 

@@ -1,0 +1,72 @@
+"""GatherElements: each element by its own index along one axis.  Source: ONNX GatherElements-13."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from asyncrt.layout import Array, Shape, row_major
+
+from ..copy import BITS
+from ..impl import Impl, inp, out
+from ..operator import Attributes, Call, DeviceTraits, Example, Operator
+from ..rows import check_not_empty, normal_indices
+from ..shapes import check, normal_axis
+from ..walk import Buffer, walk
+
+
+def _axis(call: Call) -> int:
+    return normal_axis(call, call.attributes.get("axis", 0), len(call.shape(0)))
+
+
+def infer(call: Call) -> tuple[Shape]:
+    shape, indices, axis = call.shape(0), call.shape(1), _axis(call)
+    check(call, len(shape) == len(indices), f"data has {len(shape)} axes and indices have {len(indices)}")
+    for a, (have, want) in enumerate(zip(shape, indices, strict=True)):
+        if a != axis and isinstance(have, int) and isinstance(want, int):
+            check(call, want <= have, f"indices are longer than the data on axis {a}: {want} and {have}")
+    check_not_empty(call, (shape[axis],), indices)
+    return (indices,)
+
+
+def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
+    x, indices = inputs[0], inputs[1]
+    assert x is not None
+    assert indices is not None
+    axis = attributes.get("axis", 0) % x.ndim
+    at = normal_indices(indices, x.shape[axis])
+    part = x[tuple(slice(None) if a == axis else slice(n) for a, n in enumerate(indices.shape))]
+    return (np.take_along_axis(part, at, axis),)
+
+
+def implement(call: Call, traits: DeviceTraits) -> Impl:
+    shape, axis = call.shape(0), _axis(call)
+    strides = row_major(shape)
+    bits = BITS[call.dtype(0).itemsize]
+    launch = walk(
+        "gather_elements",
+        "const long v = index[i]; y[i] = x[p + (int)clamp(v < 0 ? v + extent : v, 0L, (long)extent - 1) * step];",
+        call.shape(1),
+        (Buffer("x", inp(0), bits, "r"), Buffer("index", inp(1), call.dtype(1), "r"), Buffer("y", out(0), bits, "w")),
+        traits,
+        offsets=(("p", tuple(0 if a == axis else s for a, s in enumerate(strides))),),
+        ints=(("extent", shape[axis]), ("step", strides[axis])),
+    )
+    return Impl("gather", () if launch is None else (launch,))
+
+
+_I64 = np.int64
+OPERATOR = Operator(
+    name="GatherElements",
+    infer=infer,
+    reference=reference,
+    implement=implement,
+    examples=(
+        Example(("f32[3,3]", np.array([[1, 2, 0], [2, 0, 0]], _I64))),
+        Example(("f32[2,3,4]", np.array([[[-1], [0], [2]], [[1], [1], [-4]]], _I64)), {"axis": 2}),
+        Example(("f32[2,5]", np.array([[4, 0, -1, 2, 2, 1, 3]] * 2, np.int32)), {"axis": -1}),
+        Example(("i64[5]", np.array([4, 0, -1], _I64))),
+        Example(("f16[3,2]", np.array([[1, 1], [-3, 2]], _I64)), {"axis": 0}),
+        Example(("bool[4,2]", np.array([[3, 1]], _I64))),
+    ),
+)

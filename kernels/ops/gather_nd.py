@@ -1,0 +1,83 @@
+"""GatherND: slices of the data by index tuples, after `batch_dims` shared axes.  Source: ONNX GatherND-13."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from asyncrt.layout import Array, Shape, row_major
+
+from ..impl import Impl, inp
+from ..operator import Attributes, Call, DeviceTraits, Example, Operator
+from ..rows import check_not_empty, gather_rows, normal_indices
+from ..shapes import check, count
+
+
+def _batch(call: Call) -> int:
+    batch = int(call.attributes.get("batch_dims", 0))
+    rank = min(len(call.shape(0)), len(call.shape(1)))
+    check(call, 0 <= batch < rank, f"batch_dims {batch} does not fit {rank} axes")
+    return batch
+
+
+def infer(call: Call) -> tuple[Shape]:
+    shape, indices, batch = call.shape(0), call.shape(1), _batch(call)
+    depth = int(indices[-1])
+    check(call, 1 <= depth <= len(shape) - batch, f"index tuples of {depth} do not fit {len(shape) - batch} axes")
+    for a, b in zip(shape[:batch], indices[:batch], strict=True):
+        if isinstance(a, int) and isinstance(b, int):
+            check(call, a == b, f"the batch axes differ: {a} and {b}")
+    result = (*indices[:-1], *shape[batch + depth :])
+    check_not_empty(call, shape[batch : batch + depth], result)
+    return (result,)
+
+
+def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
+    x, indices = inputs[0], inputs[1]
+    assert x is not None
+    assert indices is not None
+    batch = int(attributes.get("batch_dims", 0))
+    lead = indices.shape[:-1]
+    places = [
+        np.arange(lead[a]).reshape((1,) * a + (-1,) + (1,) * (len(lead) - a - 1)) for a in range(batch)
+    ]  # fmt: skip
+    places += [normal_indices(indices[..., k], x.shape[batch + k]) for k in range(indices.shape[-1])]
+    return (np.asarray(x[tuple(np.broadcast_to(p, lead) for p in places)], x.dtype),)
+
+
+def implement(call: Call, traits: DeviceTraits) -> Impl:
+    shape, indices, batch = call.shape(0), call.shape(1), _batch(call)
+    depth = indices[-1]
+    rows = count(indices[batch:-1])
+    launch = gather_rows(
+        call.dtype(0).itemsize,
+        inp(1),
+        call.dtype(1),
+        traits,
+        batches=count(indices[:batch]),
+        count=rows,
+        batch_step=count(shape[batch:]),
+        index_step=rows,
+        dims=shape[batch : batch + depth],
+        steps=row_major(shape)[batch : batch + depth],
+        inner=count(shape[batch + depth :]),
+    )
+    return Impl("gather", (launch,))
+
+
+_I64 = np.int64
+OPERATOR = Operator(
+    name="GatherND",
+    infer=infer,
+    reference=reference,
+    implement=implement,
+    examples=(
+        Example(("f32[2,3,19]", np.array([[0, 1], [-1, 2], [1, -3]], _I64))),
+        Example(("f32[2,3]", np.array([[0, 1], [-1, 2]], _I64))),
+        Example(("f32[4,3]", np.array([[[3], [0]]], _I64))),
+        Example(("f16[2,3,4]", np.array([[1], [2]], _I64)), {"batch_dims": 1}),
+        Example(("i64[2,3,4]", np.array([[[1], [2]], [[0], [-1]]], _I64)), {"batch_dims": 1}),
+        Example(("f32[2,2,3,5]", np.array([[[[1, 2]], [[0, 0]]], [[[2, 1]], [[-1, -1]]]], _I64)), {"batch_dims": 2}),
+        Example(("bool[5]", np.array([4], _I64))),
+    ),
+)
