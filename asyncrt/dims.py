@@ -148,7 +148,7 @@ class Dim:
         return not self > other
 
     def __bool__(self) -> bool:
-        return not self == 0
+        return self != 0
 
     def __index__(self) -> int:
         raise Undetermined(f"how large is {self!r}?")

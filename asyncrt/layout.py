@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+
 from asyncrt.dims import Dim
 
-Array: TypeAlias = npt.NDArray[np.generic]
+Array: TypeAlias = npt.NDArray[Any]
 Shape: TypeAlias = tuple[int, ...]
 PartialShape: TypeAlias = tuple[int | Dim, ...]
 
@@ -95,7 +96,7 @@ class Layout(NamedTuple):
         return len(self.shape)
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]  # tuple.count, which nobody asks of a layout
         """Number of elements."""
         return math.prod(self.shape)
 

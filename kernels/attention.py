@@ -12,6 +12,7 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
+
 from asyncrt.layout import BOOL, FLOAT16, FLOAT32, FLOAT64, INT64, DataType
 
 from .grid import round_up

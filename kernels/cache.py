@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import attrs
+
 from asyncrt.devices.base import Device, Kernel
 
 from .store import BinaryStore

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+
 from asyncrt.layout import FLOAT32, Array, DataType
 
 from .grid import GPU_GROUP, cut_rows, round_up

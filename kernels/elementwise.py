@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from asyncrt.layout import FLOAT32, DataType, Layout
-from asyncrt.memory.view import broadcast_strides, collapse, row_major
+from asyncrt.layout import FLOAT32, DataType, Layout, row_major
+from asyncrt.memory.view import broadcast_strides, collapse
 
 from .grid import GPU_GROUP, cut_rows, round_up
 from .impl import Impl, KernelSource, Launch, inp, out
@@ -93,7 +93,7 @@ def _kernel(
             f"{{ const int q_ = rest / d{a}; const int i_ = rest - q_ * d{a}; {moves} oy += i_ * t{a}; rest = q_; }}"
         )
     if cpu:
-        head = ("n", "rows", "chunk", "per_item")
+        head: tuple[str, ...] = ("n", "rows", "chunk", "per_item")
         fast = ""
         if vectors:
             loads = " ".join(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 
 import numpy as np
+
 from asyncrt.layout import Array, DataType
 
 from .copy import BITS

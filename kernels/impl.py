@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import attrs
+
 from asyncrt.layout import Array, Layout
 
 
@@ -69,7 +70,7 @@ class Ref(NamedTuple):
     """A buffer of a launch, by its part in the node: `kind` is "input", "output", "scratch" or "weights"."""
 
     kind: str
-    index: int
+    index: int  # type: ignore[assignment]  # tuple.index, which nobody asks of a reference
 
 
 def inp(index: int) -> Ref:

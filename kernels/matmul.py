@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from asyncrt.layout import FLOAT32, Array, DataType
-from asyncrt.memory.view import View, collapse, row_major
+
+from asyncrt.layout import FLOAT32, Array, DataType, row_major
+from asyncrt.memory.view import View, collapse
 
 from .grid import round_up
 from .impl import Impl, KernelSource, Launch, Ref, WeightsRequest, weights

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
+
 from asyncrt.dims import Dim
 from asyncrt.errors import ShapeError
 from asyncrt.layout import Array, DataType, Layout, Shape
@@ -31,7 +32,7 @@ class Attributes(dict[str, Any]):
 
     def __init__(
         self,
-        values: Mapping[str, Any] = {},  # noqa: B006 - never written to
+        values: Mapping[str, Any] = {},
         opset: int = 0,
         outputs: int = 1,
     ) -> None:
@@ -93,7 +94,8 @@ class Call(NamedTuple):
         value = self.value(index)
         if value is None:
             raise ValueUnknown(f"'{self.name}': the value of input {index} is not known while loading")
-        return [d if isinstance(d, Dim) else int(d) for d in value.reshape(-1).tolist()]
+        elements: list[Any] = value.reshape(-1).tolist()
+        return [d if isinstance(d, Dim) else int(d) for d in elements]  # type: ignore[misc]  # Dims only while loading
 
 
 class ValueUnknown(Exception):
@@ -200,7 +202,6 @@ class Operator:
     evaluate: Callable[[Call], Sequence[Array]] | None = None
     types: Callable[[Attributes, Sequence[DataType | None], int], Sequence[DataType]] | None = None
     device_types: frozenset[DataType] | None = None
-    evaluate: Callable[[Call], Sequence[Array]] | None = None
     domain: str = ""
     examples: tuple[Example, ...] = ()
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
+
 from asyncrt.devices.base import Device, Stream
 from asyncrt.layout import Array
 

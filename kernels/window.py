@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
 from asyncrt.dims import Dim
 from asyncrt.errors import ShapeError
 from asyncrt.layout import Array

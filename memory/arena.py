@@ -57,7 +57,7 @@ def plan_arena(tensors: Sequence[Interval]) -> ArenaPlan:
 
 def live_bytes(tensors: Sequence[Interval]) -> int:
     """Return the most bytes needed at any one step: no plan can be smaller."""
-    steps = {t.first for t in tensors}
-    return max(
-        (sum(-(-t.nbytes // ALIGNMENT) * ALIGNMENT for t in tensors if t.first <= s <= t.last) for s in steps), default=0
-    )
+    def live(step: int) -> int:
+        return sum(-(-t.nbytes // ALIGNMENT) * ALIGNMENT for t in tensors if t.first <= step <= t.last)
+
+    return max((live(s) for s in {t.first for t in tensors}), default=0)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
+
 from asyncrt.events import Event, latest
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import attrs
+
 from asyncrt.devices.base import Device
 from asyncrt.errors import OutOfDeviceMemory
 from asyncrt.events import Event, Timeline

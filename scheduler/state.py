@@ -16,6 +16,7 @@ from collections import deque
 from typing import assert_never
 
 import attrs
+
 from asyncrt.events import Event
 
 from .happenings import Ended, Happening, Launched, Reached, Ready, Submitted

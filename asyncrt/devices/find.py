@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from types import ModuleType
 
 from asyncrt.errors import NoDeviceError
 
@@ -59,7 +60,7 @@ def driver_problems() -> tuple[str, ...]:
     return drivers.prepare().problems
 
 
-def _opencl():  # type: ignore[no-untyped-def]
+def _opencl() -> ModuleType:
     """Import pyopencl's door, which loads the OpenCL loader, only when OpenCL is wanted."""
     try:
         from . import opencl

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.errors import DeviceCommandError, DeviceError, KernelBuildError, NoDeviceError, OutOfDeviceMemory
 from asyncrt.layout import Array
 
@@ -32,7 +33,10 @@ _MEMORY_ERRORS = {
     cl.status_code.INVALID_BUFFER_SIZE,
 }
 # Nothing that changes results: no fast-math. Warnings are of no use to users of the runtime.
-_OPTIONS = ["-cl-std=CL1.2", "-w"]
+_OPTIONS = b"-cl-std=CL1.2 -w"
+# pyopencl's own `Program.build` keeps a cache beside ours, and warns about logs through a filter that no two threads
+# can set safely; the class below it does neither.
+_Program = cl._cl._Program
 _PROBE = "__kernel void asyncrt_probe(__global float* x) {\n  x[get_global_id(0)] = 1.0f; }"
 
 
@@ -192,24 +196,25 @@ class OpenCLDevice:
         except cl.Error as error:
             if binary is not None:
                 return self.build(sources, None)  # the binary held other kernels than it should
-            raise KernelBuildError(f"{self.info.spec}: a kernel is missing in its program", detail=str(error)) from error
+            raise KernelBuildError(
+                f"{self.info.spec}: a kernel is missing in its program", detail=str(error)
+            ) from error
 
     def _load(self, binary: bytes) -> Any:
         try:
-            program = cl.Program(self.context, [self.cl_device], [binary])
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return program.build(_OPTIONS, cache_dir=False)
+            program = _Program(self.context, [self.cl_device], [binary])
+            program._build(_OPTIONS, [self.cl_device])
+            return program
         except Exception:
             return None  # damaged, or of another driver: build from source
 
     def _compile(self, text: str) -> Any:
+        program = _Program(self.context, text)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                return cl.Program(self.context, text).build(_OPTIONS, cache_dir=False)
+            program._build(_OPTIONS, [self.cl_device])
+            return program
         except cl.Error as error:
-            log = str(error)
+            log = f"{error}\n{program.get_build_info(self.cl_device, cl.program_build_info.LOG)}"
             hint = ""
             if "unknown target CPU" in log:
                 hint = "this driver's compiler is older than the processor; install asyncrt[cpu] or a newer PoCL"
@@ -314,7 +319,9 @@ def open_opencl(kind: str | None, index: int | None, *, exact: str | None = None
     wanted = exact or (kind or "any device") + ("" if index is None else f":{index}")
     if refused:
         raise NoDeviceError(
-            f"no usable OpenCL device for {wanted!r}", detail="\n".join(refused), hint="`asyncrt devices` shows them all"
+            f"no usable OpenCL device for {wanted!r}",
+            detail="\n".join(refused),
+            hint="`asyncrt devices` shows them all",
         )
     detail = "found: " + (", ".join(f"{s} {d.name.strip()}" for s, d in every) or "no OpenCL device at all")
     problems = drivers.prepare().problems
@@ -335,6 +342,7 @@ def report_devices() -> list[DeviceReport]:
         try:
             OpenCLDevice(cl_device, spec).probe()
         except DeviceError as error:
-            usable, note, hint = False, error.message + (f": {error.detail.splitlines()[-1]}" if error.detail else ""), error.hint
+            usable, hint = False, error.hint
+            note = error.message + (f": {error.detail.splitlines()[-1]}" if error.detail else "")
         lines.append(DeviceReport(spec, info.name, info.kind, info.platform, usable, note, hint))
     return lines

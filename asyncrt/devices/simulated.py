@@ -17,6 +17,7 @@ from typing import Any
 
 import attrs
 import numpy as np
+
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.layout import Array
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 import attrs
+
 from asyncrt.kernels.operator import Attributes, Operator, SkipMode
 from asyncrt.layout import Array, DataType, PartialLayout
 

@@ -14,13 +14,14 @@ from typing import Any, TypeAlias
 import attrs
 import numpy as np
 import onnx
+from onnx import defs, inliner, numpy_helper
+
 from asyncrt.dims import Dim
 from asyncrt.errors import ModelError, ModelFormatError, ModelLimitError, ModelTypeError, UnsupportedOperatorError
 from asyncrt.kernels.operator import Attributes, Operator
 from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import DATA_TYPES, Array, DataType, PartialLayout, dtype_from_onnx, dtype_of
 from asyncrt.options import RuntimeOptions
-from onnx import defs, inliner, numpy_helper
 
 from .node import ProgramNode, Value
 

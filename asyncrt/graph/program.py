@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+
 from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.options import RuntimeOptions
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Iterable
 
 import attrs
+
 from asyncrt.devices.base import Mark, Stream
 from asyncrt.events import Event, Timeline
 from asyncrt.scheduler.happenings import Ended, Happening, Launched, Reached, Ready, Submitted

@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 import numpy as np
+
 from asyncrt.devices.base import Stream
 from asyncrt.kernels.weights import Stored
 from asyncrt.layout import Array
@@ -46,7 +47,11 @@ def bind(plan: ChunkPlan, kernel: Callable[[Any], Any], stored: Callable[[Stored
 
 
 def enqueue(
-    bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array], constant: Callable[[Stored], Any]
+    bound: BoundPlan,
+    stream: Stream,
+    arenas: Sequence[Any],
+    arrays: Mapping[int, Array],
+    constant: Callable[[Stored], Any],
 ) -> dict[int, Array]:
     """Enqueue a chunk: inputs up, kernels, results down.
 

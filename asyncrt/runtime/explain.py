@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import attrs
+from rich.console import Console
+from rich.table import Table
+
 from asyncrt.graph.node import Place
 from asyncrt.graph.program import Program
 from asyncrt.kernels.operator import Empty, Run, Skip
-from rich.console import Console
-from rich.table import Table
 
 from .plan import NodeRecord
 
@@ -100,9 +101,8 @@ def _explain(program: Program, record: NodeRecord) -> NodeExplanation:
         case Skip():
             source = node.inputs[decision.sources[0]]
             assert source is not None
-            return attrs.evolve(
-                base, decision="skipped", alias_of=program.values[source].name, offset=decision.offsets[0], why=decision.why
-            )
+            name, offset = program.values[source].name, decision.offsets[0]
+            return attrs.evolve(base, decision="skipped", alias_of=name, offset=offset, why=decision.why)
         case Empty():
             return attrs.evolve(base, decision="empty", why=decision.why)
         case Run(why):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+
 from asyncrt.dims import Dim
 from asyncrt.errors import InputError
 from asyncrt.graph.node import Value

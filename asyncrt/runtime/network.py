@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 import numpy as np
+
 from asyncrt.devices.base import Device, Stream
 from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError
@@ -278,7 +279,7 @@ def sample_layouts(program: Program) -> list[list[Layout]]:
         )
     )
     first = names[:1]
-    samples: list[dict[str, int]] = [{n: 1 for n in names}, {n: 2 * i + 3 for i, n in enumerate(names)}]
+    samples: list[dict[str, int]] = [dict.fromkeys(names, 1), {n: 2 * i + 3 for i, n in enumerate(names)}]
     samples += [{n: 1 if n in first else size for n in names} for size in (2, 7, 32, 64, 224)]
     samples += [{n: 2 if n in first else size for n in names} for size in (16, 64)]
     result: list[list[Layout]] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
+
 from asyncrt.graph.node import ProgramNode
 from asyncrt.kernels.operator import Decision
 from asyncrt.kernels.weights import Packing, Stored

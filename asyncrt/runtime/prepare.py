@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 import numpy as np
+
 from asyncrt.errors import AsyncrtError, ShapeError
 from asyncrt.graph.node import Place, ProgramNode
 from asyncrt.graph.passes.fold_constants import evaluate
@@ -342,12 +343,12 @@ class _Planner:
         """A later chunk can upload a host value itself, but not the part of one that an alias stands for."""
         for v, place in enumerate(self.places):
             if place is not None and isinstance(place.base, Tensor) and self.program.last_use[v] == FOREVER:
-                if v not in self.inputs and self.values[v] is None:
-                    place.base.used = True
+                place.base.used |= v not in self.inputs and self.values[v] is None
 
     def stage(self) -> tuple[bytes, Tensor, set[Tensor]]:
         """Lay host values and small inputs side by side, so that they travel in one transfer."""
-        staged = [t for t in self.tensors if t.used and (t.array is not None or (t.source is not None and t.nbytes <= _STAGED))]
+        uploads = [t for t in self.tensors if t.used and (t.array is not None or t.source is not None)]
+        staged = [t for t in uploads if t.array is not None or t.nbytes <= _STAGED]
         whole = Tensor(0, -1, -1)
         parts: list[bytes] = []
         for tensor in staged:
@@ -367,21 +368,18 @@ class _Planner:
         assert layout is not None
         if layout.count == 0:
             return id, layout, None, np.empty(layout.shape, layout.dtype.numpy)
-        place = self.places[id]
-        if place is None or (isinstance(place.base, Home) and isinstance(place.base.buffer, Stored)):
-            root = id if place is None else place.base.buffer.value  # type: ignore[union-attr]
-            if self.values[root] is not None and root not in self.inputs:
-                array = np.ascontiguousarray(self.values[root]).reshape(-1).view(np.uint8)
-                start = 0 if place is None else place.offset + place.base.offset  # type: ignore[union-attr]
-                data = array[start : start + layout.nbytes].view(layout.dtype.numpy).reshape(layout.shape)
-                return id, layout, None, data
-            place = self.place_of(id)
-        if isinstance(place.base, Tensor):
-            place.base.last = FOREVER
-            if place.base.array is not None and not place.base.used:
-                flat = np.ascontiguousarray(place.base.array).reshape(-1).view(np.uint8)
-                data = flat[place.offset : place.offset + layout.nbytes].view(layout.dtype.numpy).reshape(layout.shape)
-                return id, layout, None, data
+        if self.places[id] is None and id not in self.inputs and self.values[id] is not None:
+            return id, layout, None, self.values[id]
+        place = self.place_of(id)
+        base = place.base
+        if isinstance(base, Tensor):
+            base.last = FOREVER
+            if base.array is not None and not base.used:
+                return id, layout, None, _part(base.array, place.offset, layout)
+        elif isinstance(base.buffer, Stored) and not base.buffer.layout:
+            constant = self.program.values[base.buffer.value].constant
+            assert constant is not None
+            return id, layout, None, _part(constant, base.offset + place.offset, layout)
         return id, layout, place, None
 
     def bind_fetch(self, fetch: tuple[int, Layout, _Place | None, Array | None]) -> Fetch:
@@ -433,6 +431,12 @@ def _reference_impl(node: ProgramNode, call: Call) -> Impl:
     )
     buffers: tuple[Ref, ...] = (*(inp(i) for i in read), *(out(i) for i in range(len(call.outputs))))
     return Impl("reference", (Launch(kernel, buffers, (), (1,)),))
+
+
+def _part(array: Array, offset: int, layout: Layout) -> Array:
+    """The tensor of *layout* that lies *offset* bytes into *array*."""
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return flat[offset : offset + layout.nbytes].view(layout.dtype.numpy).reshape(layout.shape)
 
 
 def _inputs(call: Call) -> str:

@@ -8,6 +8,7 @@ from types import TracebackType
 
 import attrs
 import platformdirs
+
 from asyncrt.devices.base import Device, DeviceInfo
 from asyncrt.devices.find import open_device
 from asyncrt.errors import RuntimeClosedError
@@ -117,7 +118,9 @@ class Runtime:
             raise RuntimeClosedError(f"the runtime is {self._state}; make a new one")
         self._loop = asyncio.get_running_loop()
         wanted = self._wanted
-        self.device: Device = await asyncio.to_thread(open_device, wanted) if not hasattr(wanted, "info") else wanted  # type: ignore[assignment, arg-type]
+        if wanted is None or isinstance(wanted, str):
+            wanted = await asyncio.to_thread(open_device, wanted)
+        self.device: Device = wanted
         info, options = self.device.info, self.options
         count = self._streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
         streams = [self.device.open_stream() for _ in range(count)]
@@ -189,8 +192,9 @@ class Runtime:
     def check_open(self) -> None:
         """Raise `RuntimeClosedError` unless the runtime is open."""
         if self._state != "open":
-            hint = "use it inside `async with asyncrt.Runtime() as rt`" if self._state == "new" else ""
-            raise RuntimeClosedError(f"the runtime is {'not open yet' if self._state == 'new' else 'closed'}", hint=hint)
+            new = self._state == "new"
+            hint = "use it inside `async with asyncrt.Runtime() as rt`" if new else ""
+            raise RuntimeClosedError(f"the runtime is {'not open yet' if new else 'closed'}", hint=hint)
 
     async def close(self) -> None:
         """Let what is enqueued run out and give everything back. Inferences begun after this are refused."""

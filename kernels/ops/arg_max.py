@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.layout import INT64, Array, DataType, Shape
 
 from ..grid import GPU_GROUP

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from asyncrt.dims import Undetermined
 from asyncrt.errors import ShapeError
 from asyncrt.layout import Array, Shape, row_major, show_shape

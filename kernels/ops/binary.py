@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.layout import Array, Shape
 
 from ..elementwise import elementwise
@@ -130,7 +131,7 @@ def _binary(
 
 
 def _mean(attributes: Attributes, *arrays: Array) -> Array:
-    return functools.reduce(np.add, arrays) / np.asarray(len(arrays), arrays[0].dtype)
+    return np.asarray(functools.reduce(np.add, arrays) / np.asarray(len(arrays), arrays[0].dtype))
 
 
 _LOGIC = (Example(("bool[2,3]", "bool[3]")),)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ModelTypeError
 from asyncrt.layout import (

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+
 from asyncrt.errors import UnsupportedOperatorError
 from asyncrt.layout import Array, DataType, Shape, dtype_of
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+
 from asyncrt.layout import Array, Shape, row_major
 
 from ..copy import BITS

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.layout import BFLOAT16, FLOAT32, Array, DataType, Shape, dtype_from_onnx
 from asyncrt.memory.view import View, broadcast_strides
 

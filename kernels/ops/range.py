@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.layout import Array, DataType, Shape
 

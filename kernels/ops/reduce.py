@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from asyncrt.dims import Undetermined
 from asyncrt.layout import (
     BFLOAT16,

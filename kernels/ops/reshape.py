@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ShapeError
 from asyncrt.layout import Array, Shape, show_shape

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.layout import Array, Shape
 from asyncrt.memory.view import View

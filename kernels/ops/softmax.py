@@ -11,6 +11,7 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+
 from asyncrt.errors import ShapeError
 from asyncrt.layout import FLOAT32, Array, DataType, Shape
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.layout import Array
 
 from ..elementwise import elementwise

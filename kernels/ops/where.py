@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+
 from asyncrt.layout import Array, Layout, Shape
 
 from ..copy import BITS

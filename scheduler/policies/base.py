@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 class StreamView(NamedTuple):
     """What a policy sees of a stream: `depth` chunks enqueued and not yet reached."""
 
-    index: int
+    index: int  # type: ignore[assignment]  # tuple.index, which nobody asks of a view
     depth: int
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+
 from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError, ModelFormatError
 from asyncrt.kernels.operator import Call, Operator
