@@ -31,7 +31,7 @@ class Attributes(dict[str, Any]):
 
     def __init__(
         self,
-        values: Mapping[str, Any] = {},  # noqa: B006 - never written to
+        values: Mapping[str, Any] = {},
         opset: int = 0,
         outputs: int = 1,
     ) -> None:
