@@ -15,7 +15,8 @@ from asyncrt.layout import Array, Shape, show_shape
 from asyncrt.memory.view import View
 
 from ..copy import materialise
-from ..impl import Impl
+from ..fill import fill_launch
+from ..impl import Impl, out
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import count, normal_axes, same_shape
 
@@ -138,6 +139,14 @@ def _dropout_views(call: Call) -> tuple[ViewOf] | None:
     return views(call) if len(call.outputs) == 1 else None
 
 
+def _dropout_implement(call: Call, traits: DeviceTraits) -> Impl:
+    copied = implement(call, traits)
+    if len(call.outputs) == 1:
+        return copied
+    mask = fill_launch(out(1), call.outputs[1].count, np.ones((), np.bool_), traits)
+    return Impl("copy and mask", copied.launches + (() if mask is None else (mask,)))
+
+
 def _operator(
     name: str,
     infer: Callable[[Call], Sequence[Shape]],
@@ -195,9 +204,13 @@ OPERATORS = (
         name="Dropout",
         infer=_same,
         reference=_dropout_reference,
-        implement=lambda call, traits: materialise(call, views(call), traits),
+        implement=_dropout_implement,
         views=_dropout_views,
         why="dropout does nothing in inference",
-        examples=(Example(("f32[3,4]",)),),
+        examples=(
+            Example(("f32[3,4]",)),
+            Example(("f32[3,37]",), outputs=2),
+            Example(("f16[5]", np.array(0.3, np.float16)), outputs=2, opset=13),
+        ),
     ),
 )
