@@ -65,7 +65,7 @@ OPERATOR = Operator(
     examples=(
         Example(("f32[3,3]", np.array([[1, 2, 0], [2, 0, 0]], _I64))),
         Example(("f32[2,3,4]", np.array([[[-1], [0], [2]], [[1], [1], [-4]]], _I64)), {"axis": 2}),
-        Example(("f32[2,5]", np.array([[4, 0, -1, 2, 2, 1, 3]] * 2, np.int32)), {"axis": -1}),
+        Example(("f32[2,5]", np.array([[4, 0, -1, 2, 2, 1, 3]] * 2, np.int32)), {"axis": 1}),
         Example(("i64[5]", np.array([4, 0, -1], _I64))),
         Example(("f16[3,2]", np.array([[1, 1], [-3, 2]], _I64)), {"axis": 0}),
         Example(("bool[4,2]", np.array([[3, 1]], _I64))),
