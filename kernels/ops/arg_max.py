@@ -16,7 +16,7 @@ from asyncrt.layout import INT64, Array, DataType, Shape
 from ..grid import GPU_GROUP
 from ..impl import Impl, KernelSource, Launch, inp, out
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
-from ..rows import check_not_empty
+from ..indexing import check_not_empty
 from ..shapes import normal_axis
 from ..source import compute_type, kernel
 from ..walk import Buffer, lines, walk

@@ -13,7 +13,7 @@ from asyncrt.layout import BOOL, INT32, Array, Shape
 from ..copy import materialise
 from ..impl import Impl, KernelSource, Launch, inp, scratch
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
-from ..rows import gather_rows, progression, progression_view
+from ..indexing import gather_rows, progression, progression_view
 from ..shapes import check, count, normal_axis
 from ..source import kernel
 from ..walk import lines

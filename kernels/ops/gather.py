@@ -11,7 +11,7 @@ from asyncrt.layout import Array, Shape
 from ..copy import materialise
 from ..impl import Impl, inp
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
-from ..rows import check_not_empty, gather_rows, normal_indices, progression, progression_view
+from ..indexing import check_not_empty, gather_rows, normal_indices, progression, progression_view
 from ..shapes import count, normal_axis
 from ..walk import lines
 

@@ -11,7 +11,7 @@ from asyncrt.layout import Array, Shape, row_major
 from ..copy import BITS
 from ..impl import Impl, inp, out
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
-from ..rows import check_not_empty, normal_indices
+from ..indexing import check_not_empty, normal_indices
 from ..shapes import check, normal_axis
 from ..walk import Buffer, walk
 

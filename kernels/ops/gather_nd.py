@@ -10,7 +10,7 @@ from asyncrt.layout import Array, Shape, row_major
 
 from ..impl import Impl, inp
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
-from ..rows import check_not_empty, gather_rows, normal_indices
+from ..indexing import check_not_empty, gather_rows, normal_indices
 from ..shapes import check, count
 
 

@@ -1,0 +1,124 @@
+"""Rows taken from a tensor by indices that are on the device: what Gather, GatherND and Compress share."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from asyncrt.errors import ShapeError
+from asyncrt.layout import Array, DataType, row_major
+from asyncrt.memory.view import View
+
+from .copy import BITS
+from .grid import GPU_GROUP, cut_rows, round_up
+from .impl import KernelSource, Launch, Ref, inp, out
+from .operator import Call, DeviceTraits
+from .shapes import check
+from .source import kernel
+
+
+def check_not_empty(call: Call, extents: Sequence[int], result: Sequence[int]) -> None:
+    """Raise `ShapeError` if elements of *result* are to come from axes of which one has no element."""
+    known = all(isinstance(d, int) for d in (*extents, *result))
+    check(call, not known or 0 not in extents or 0 in result, "it takes elements from an empty axis")
+
+
+def normal_indices(indices: Array, extent: int) -> npt.NDArray[np.int64]:
+    """Return *indices* counted from the front, for a reference; raises `ShapeError` if one is out of range."""
+    at = indices.astype(np.int64)
+    at = np.where(at < 0, at + extent, at)
+    if at.size and (at.min() < 0 or at.max() >= extent):
+        raise ShapeError(f"an index is outside an axis of {extent} elements")
+    return at
+
+
+def progression(indices: Sequence[int], extent: int) -> tuple[int, int] | None:
+    """Return first and step of *indices*, which may be negative, on an axis of *extent* elements.
+
+    None: they are no arithmetic progression, or out of range.
+    """
+    at = [i + extent if i < 0 else i for i in indices]
+    if not at or any(i < 0 or i >= extent for i in at):
+        return None
+    step = at[1] - at[0] if len(at) > 1 else 0
+    if any(b - a != step for a, b in itertools.pairwise(at)):
+        return None
+    return at[0], step
+
+
+def progression_view(shape: Sequence[int], axis: int, count: Sequence[int], first: int, step: int) -> View:
+    """Return the view of a dense tensor of *shape* whose *axis* is replaced by axes *count*, of a progression."""
+    strides = row_major(shape)
+    mine = tuple(s * step * strides[axis] for s in row_major(count))
+    return View(
+        (*shape[:axis], *count, *shape[axis + 1 :]),
+        (*strides[:axis], *mine, *strides[axis + 1 :]),
+        first * strides[axis],
+    )
+
+
+def gather_rows(
+    itemsize: int,
+    index: Ref,
+    index_type: DataType,
+    traits: DeviceTraits,
+    *,
+    batches: int,
+    count: int,
+    batch_step: int,
+    index_step: int,
+    dims: Sequence[int],
+    steps: Sequence[int],
+    inner: int,
+) -> Launch:
+    """Return the launch that makes output 0, ``[batches, count, inner]``, of rows of input 0.
+
+    Row ``(b, j)`` begins in the input at ``b * batch_step`` plus, for each ``l``, ``steps[l]`` times the index at
+    ``[b * index_step + j, l]``. Negative indices count from the end of ``dims[l]``; what is out of range is clamped.
+
+    Args:
+        itemsize: Bytes of the data's elements.
+        index: The buffer of indices, of *index_type*.
+    """
+    rows = batches * count
+    ints = (inner, rows, count, batch_step, index_step, *dims, *steps)
+    source = _kernel(BITS[itemsize], index_type, len(dims), traits.is_cpu)
+    refs = (inp(0), index, out(0))
+    if not traits.is_cpu:
+        return Launch(source, refs, ints, (round_up(rows * inner, GPU_GROUP),), (GPU_GROUP,))
+    cut = cut_rows(rows, inner, traits)
+    return Launch(source, refs, (*ints, cut.chunk, cut.rows_per_item), cut.grid, (1, 1))
+
+
+@functools.cache
+def _kernel(dtype: DataType, index_type: DataType, depth: int, cpu: bool) -> KernelSource:
+    find = "int at = b * batch_step; long v;\n" + "\n".join(
+        f"    v = index[(b * index_step + j) * {depth} + {level}]; "
+        f"at += (int)clamp(v < 0 ? v + d{level} : v, 0L, (long)d{level} - 1) * s{level};"
+        for level in range(depth)
+    )
+    ints = ["n", "rows", "count", "batch_step", "index_step", *(f"{k}{level}" for k in "ds" for level in range(depth))]
+    if cpu:
+        ints += ["chunk", "per_item"]
+        body = f"""
+  const int r0 = (int)get_global_id(1) * per_item, r1 = min(r0 + per_item, rows);
+  const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
+  int b = r0 / count, j = r0 - b * count;
+  for (int r = r0; r < r1; r++) {{
+    {find}
+    int c = c0;
+    for (; c + 16 <= c1; c += 16) vstore16(vload16(0, x + at + c), 0, y + r * n + c);
+    for (; c < c1; c++) y[r * n + c] = x[at + c];
+    if (++j == count) {{ j = 0; b++; }}
+  }}"""
+    else:
+        body = f"""
+  const int id = (int)get_global_id(0);
+  if (id >= rows * n) return;
+  const int r = id / n, c = id - r * n, b = r / count, j = r - b * count;
+    {find}
+  y[id] = x[at + c];"""
+    return kernel("gather", (("x", dtype, "r"), ("index", index_type, "r"), ("y", dtype, "w")), tuple(ints), body)
