@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from asyncrt.dims import identical
 from asyncrt.layout import Shape, row_major
 
 
@@ -42,11 +43,10 @@ class View(NamedTuple):
             return True
         step = 1
         for dim, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if dim == 1:
-                continue
-            if stride != step:
+            if identical((stride,), (step,)):  # whatever the dim
+                step = step * dim
+            elif dim != 1 and stride != step:
                 return False
-            step = step * dim
         return True
 
     def permute(self, order: Sequence[int]) -> View:
@@ -56,7 +56,8 @@ class View(NamedTuple):
     def slice(self, axis: int, start: int, count: int, step: int = 1) -> View:
         """Keep *count* indices of *axis*: *start*, *start* + *step*, and so on."""
         shape, strides = list(self.shape), list(self.strides)
-        offset = self.offset + start * strides[axis] if count else self.offset
+        none = isinstance(count, int) and count == 0
+        offset = self.offset if none else self.offset + start * strides[axis]
         shape[axis], strides[axis] = count, strides[axis] * step
         return View(tuple(shape), tuple(strides), offset)
 

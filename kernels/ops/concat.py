@@ -45,9 +45,9 @@ def views(call: Call) -> tuple[ViewOf] | None:
     """The one input that has elements, if the others have none."""
     axis = _axis(call)
     dims = [call.shape(i)[axis] for i in range(len(call.inputs))]
-    full = [i for i, dim in enumerate(dims) if not isinstance(dim, Dim) and dim != 0]
-    if len(full) < 2:
-        full = [i for i, dim in enumerate(dims) if dim != 0]
+    full = [i for i, dim in enumerate(dims) if isinstance(dim, Dim) or dim != 0]
+    if len(full) > 1 and sum(not isinstance(dims[i], Dim) for i in full) < 2:
+        full = [i for i in full if dims[i] != 0]
     if len(full) > 1:
         return None
     source = full[0] if full else 0

@@ -1,6 +1,7 @@
 """DepthToSpace, SpaceToDepth: blocks of channels become blocks of pixels, and back.
 
-Source: ONNX DepthToSpace-13, SpaceToDepth-13. In mode DCR the block is the outer part of the channels, in CRD the inner.
+Source: ONNX DepthToSpace-13, SpaceToDepth-13. In mode DCR the block is the outer part of the
+channels, in CRD the inner.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pad: elements added before and after each axis, or cut off where the number is negative.  Source: ONNX Pad-21.
 
-Mode constant adds one value; edge repeats the outermost element; reflect mirrors without repeating it; wrap begins again
-at the other end. In the last three modes what a negative number cuts off is gone before anything is added.
+Mode constant adds one value; edge repeats the outermost element; reflect mirrors without repeating it; wrap begins
+again at the other end. In the last three modes what a negative number cuts off is gone before anything is added.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from asyncrt.dims import Dim
-from asyncrt.layout import Array, DataType, Shape, show_shape
-from asyncrt.memory.view import View, row_major
+from asyncrt.layout import Array, DataType, Shape, row_major, show_shape
+from asyncrt.memory.view import View
 
 from ..copy import BITS, materialise
 from ..grid import GPU_GROUP, cut_rows, round_up
@@ -60,7 +60,8 @@ def infer(call: Call) -> tuple[Shape]:
         if not any(isinstance(v, Dim) for v in (dim, before, after)):
             check(call, padded >= 0, f"{before} and {after} cut more than there is off {show_shape(shape)}")
             left = dim + min(before, 0) + min(after, 0)
-            check(call, mode == "constant" or padded == 0 or left > 0, f"mode {mode} has nothing to add to no elements")
+            added = before > 0 or after > 0
+            check(call, mode == "constant" or left > 0 or not added, f"mode {mode} finds no elements to add")
         result.append(padded)
     return (tuple(result),)
 

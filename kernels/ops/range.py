@@ -25,7 +25,7 @@ def _count(start: Any, limit: Any, delta: Any) -> int:
     if isinstance(delta, Dim):
         raise Undetermined(f"is {delta!r} positive?")
     length, step = (limit - start, delta) if delta > 0 else (start - limit, -delta)
-    if not length > 0:
+    if length < 0:
         return 0
     return math.ceil(length / step) if isinstance(length, float) else ceil_div(length, step)
 
