@@ -140,7 +140,8 @@ def _sort(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) 
         launches.append(
             walk(
                 "top_k_merge",
-                f"""const int m0 = j - j % (2 * width), middle = min(m0 + width, extent), m1 = min(m0 + 2 * width, extent);
+                f"""const int m0 = j - j % (2 * width);
+      const int middle = min(m0 + width, extent), m1 = min(m0 + 2 * width, extent);
       const int mine = from[i], base = i - j, left = j < middle;
       const {kind} v = LOAD({name}, x, p + mine * inner);
       int low = left ? middle : m0, high = left ? m1 : middle;
@@ -150,7 +151,7 @@ def _sort(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) 
         if (left ? $_before(w, v) : !$_before(v, w)) low = m + 1;
         else high = m;
       }}
-      to[base + j + (left ? low - middle : low - middle)] = mine;""",
+      to[base + j + low - middle] = mine;""",
                 shape,
                 (x, Buffer("from", scratch(source), INT32, "r"), Buffer("to", scratch(1 - source), INT32, "w")),
                 traits,
