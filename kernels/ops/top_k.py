@@ -22,7 +22,7 @@ from ..shapes import check, normal_axis
 from ..source import compute_type
 from ..walk import Buffer, lines, walk
 
-_SMALL = 64  # up to this k the best are kept in order, on CPU devices
+_SMALL = 512  # up to this k the best are kept in order, on CPU devices
 
 
 def _axis(call: Call) -> int:
@@ -192,6 +192,7 @@ def _k(k: int) -> Array:
 
 _TIES = np.array([[1, 3, 3, 1, 2, 3], [0, 0, 0, 0, 0, 0]], np.float32)
 _MANY = (np.arange(1500, dtype=np.int64) * 7919 % 101).reshape(3, 500)
+_LONG = np.tile(_MANY, 2)[:2, :901].astype(np.float32)
 OPERATOR = Operator(
     name="TopK",
     infer=infer,
@@ -207,6 +208,9 @@ OPERATOR = Operator(
         Example((_TIES, _k(4)), outputs=2),
         Example((_TIES, _k(4)), {"largest": 0}, outputs=2),
         Example((_MANY, _k(300)), outputs=2),
+        Example((_LONG, _k(700)), outputs=2),
+        Example((_LONG, _k(600)), {"largest": 0}, outputs=2),
+        Example((_LONG.T.copy(), _k(513)), {"axis": 0}, outputs=2),
         Example((_MANY, _k(70)), {"largest": 0}, outputs=2),
         Example((_MANY.T.copy(), _k(100)), {"axis": 0}, outputs=2),
         Example((_MANY.astype(np.float32), _k(65)), outputs=2),
