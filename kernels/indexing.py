@@ -85,7 +85,7 @@ def gather_rows(
     """
     rows = batches * count
     ints = (inner, rows, count, batch_step, index_step, *dims, *steps)
-    source = _kernel(BITS[itemsize], index_type, len(dims), traits.is_cpu)
+    source = _kernel(BITS[itemsize], index_type, len(dims), traits.is_cpu, inner == 1)
     refs = (inp(0), index, out(0))
     if not traits.is_cpu:
         return Launch(source, refs, ints, (round_up(rows * inner, GPU_GROUP),), (GPU_GROUP,))
@@ -94,7 +94,7 @@ def gather_rows(
 
 
 @functools.cache
-def _kernel(dtype: DataType, index_type: DataType, depth: int, cpu: bool) -> KernelSource:
+def _kernel(dtype: DataType, index_type: DataType, depth: int, cpu: bool, single: bool) -> KernelSource:
     find = "int at = b * batch_step; long v;\n" + "\n".join(
         f"    v = index[(b * index_step + j) * {depth} + {level}]; "
         f"at += (int)clamp(v < 0 ? v + d{level} : v, 0L, (long)d{level} - 1) * s{level};"
@@ -103,15 +103,16 @@ def _kernel(dtype: DataType, index_type: DataType, depth: int, cpu: bool) -> Ker
     ints = ["n", "rows", "count", "batch_step", "index_step", *(f"{k}{level}" for k in "ds" for level in range(depth))]
     if cpu:
         ints += ["chunk", "per_item"]
+        copy = """int c = c0;
+    for (; c + 16 <= c1; c += 16) vstore16(vload16(0, x + at + c), 0, y + r * n + c);
+    for (; c < c1; c++) y[r * n + c] = x[at + c];"""
         body = f"""
   const int r0 = (int)get_global_id(1) * per_item, r1 = min(r0 + per_item, rows);
   const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
   int b = r0 / count, j = r0 - b * count;
   for (int r = r0; r < r1; r++) {{
     {find}
-    int c = c0;
-    for (; c + 16 <= c1; c += 16) vstore16(vload16(0, x + at + c), 0, y + r * n + c);
-    for (; c < c1; c++) y[r * n + c] = x[at + c];
+    {"y[r] = x[at];" if single else copy}
     if (++j == count) {{ j = 0; b++; }}
   }}"""
     else:

@@ -18,7 +18,8 @@ from ..shapes import check
 def infer(call: Call) -> tuple[Shape]:
     boxes, scores = call.shape(0), call.shape(1)
     check(call, len(boxes) == 3 and len(scores) == 3, "boxes and scores must have three axes")
-    for have, want, what in ((boxes[2], 4, "coordinates"), (scores[0], boxes[0], "batches"), (scores[2], boxes[1], "boxes")):
+    pairs = ((boxes[2], 4, "coordinates"), (scores[0], boxes[0], "batches"), (scores[2], boxes[1], "boxes"))
+    for have, want, what in pairs:
         if isinstance(have, int) and isinstance(want, int):
             check(call, have == want, f"{have} {what}, expected {want}")
     values = [call.value(i) for i in range(len(call.inputs))]

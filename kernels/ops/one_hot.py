@@ -77,7 +77,7 @@ OPERATOR = Operator(
         Example((np.array([[1, 3], [2, 0]], np.int32), np.array(4, _I64), np.array([5, 2], _I64)), {"axis": 1}),
         Example((np.array([[1, 3], [2, 0]], _I64), np.array(4, _I64), np.array([-1, 2], np.int32)), {"axis": 0}),
         Example((np.array([1.0, 2.0], np.float32), np.array(3.0, np.float32), np.array([0, 1], np.float16))),
-        Example((np.array([2, 0], _I64), np.array(3, _I64), np.array([False, True]))),
+        Example((np.array([2, 0], _I64), np.array(3, _I64), np.array([1, 3], np.uint8))),
         Example((np.array([0, 0], _I64), np.array(1, _I64), _VALUES), {"axis": -2}),
     ),
 )

@@ -22,7 +22,7 @@ from ..shapes import check, normal_axis
 from ..source import compute_type
 from ..walk import Buffer, lines, walk
 
-_SMALL = 64  # up to this k the best are kept in order, on CPU devices
+_SMALL = 512  # up to this k the best are kept in order, on CPU devices
 
 
 def _axis(call: Call) -> int:
@@ -140,7 +140,8 @@ def _sort(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) 
         launches.append(
             walk(
                 "top_k_merge",
-                f"""const int m0 = j - j % (2 * width), middle = min(m0 + width, extent), m1 = min(m0 + 2 * width, extent);
+                f"""const int m0 = j - j % (2 * width);
+      const int middle = min(m0 + width, extent), m1 = min(m0 + 2 * width, extent);
       const int mine = from[i], base = i - j, left = j < middle;
       const {kind} v = LOAD({name}, x, p + mine * inner);
       int low = left ? middle : m0, high = left ? m1 : middle;
@@ -150,7 +151,7 @@ def _sort(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) 
         if (left ? $_before(w, v) : !$_before(v, w)) low = m + 1;
         else high = m;
       }}
-      to[base + j + (left ? low - middle : low - middle)] = mine;""",
+      to[base + j + low - middle] = mine;""",
                 shape,
                 (x, Buffer("from", scratch(source), INT32, "r"), Buffer("to", scratch(1 - source), INT32, "w")),
                 traits,
@@ -191,6 +192,7 @@ def _k(k: int) -> Array:
 
 _TIES = np.array([[1, 3, 3, 1, 2, 3], [0, 0, 0, 0, 0, 0]], np.float32)
 _MANY = (np.arange(1500, dtype=np.int64) * 7919 % 101).reshape(3, 500)
+_LONG = np.tile(_MANY, 2)[:2, :901].astype(np.float32)
 OPERATOR = Operator(
     name="TopK",
     infer=infer,
@@ -206,6 +208,9 @@ OPERATOR = Operator(
         Example((_TIES, _k(4)), outputs=2),
         Example((_TIES, _k(4)), {"largest": 0}, outputs=2),
         Example((_MANY, _k(300)), outputs=2),
+        Example((_LONG, _k(700)), outputs=2),
+        Example((_LONG, _k(600)), {"largest": 0}, outputs=2),
+        Example((_LONG.T.copy(), _k(513)), {"axis": 0}, outputs=2),
         Example((_MANY, _k(70)), {"largest": 0}, outputs=2),
         Example((_MANY.T.copy(), _k(100)), {"axis": 0}, outputs=2),
         Example((_MANY.astype(np.float32), _k(65)), outputs=2),
