@@ -8,6 +8,7 @@ Source: ONNX ConvInteger-10, QLinearConv-10.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,12 +24,10 @@ from ..shapes import check
 
 def _infer(call: Call, weights: int) -> tuple[Shape]:
     x, w = call.shape(0), call.shape(weights)
-    check(call, len(x) == len(w) and len(x) > 2, "data and weights need a batch, a channel and at least one spatial axis")
+    check(call, len(x) == len(w) and len(x) > 2, "data and weights need two axes and the spatial ones")
     groups = call.attributes.get("group", 1)
-    try:
+    with contextlib.suppress(Undetermined):  # only a request can tell
         check(call, groups > 0 and x[1] == w[1] * groups and w[0] % groups == 0, "channels and groups do not fit")
-    except Undetermined:
-        pass  # only a request can tell
     axes = len(x) - 2
     for name, length in (("kernel_shape", axes), ("strides", axes), ("dilations", axes), ("pads", 2 * axes)):
         given = call.attributes.get(name)
@@ -37,10 +36,8 @@ def _infer(call: Call, weights: int) -> tuple[Shape]:
     spatial: list[int] = []
     for axis in range(axes):
         room = x[axis + 2] + pads[axis] + pads[axis + axes] - windows[axis]
-        try:
+        with contextlib.suppress(Undetermined):
             check(call, room >= 0, f"the window is larger than the padded axis {axis + 2}")
-        except Undetermined:
-            pass
         spatial.append(room // strides[axis] + 1)
     return ((x[0], w[0], *spatial),)
 

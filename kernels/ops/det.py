@@ -15,7 +15,7 @@ from ..shapes import check
 def infer(call: Call) -> tuple[Shape]:
     shape = call.shape(0)
     check(call, len(shape) >= 2, "its input must have at least two axes")
-    check(call, shape[-1] is shape[-2] or shape[-1] == shape[-2], f"matrices of {shape[-2]} × {shape[-1]} are not square")
+    check(call, shape[-1] is shape[-2] or shape[-1] == shape[-2], f"{shape[-2]} × {shape[-1]} is not square")
     return (shape[:-2],)
 
 

@@ -24,7 +24,8 @@ def infer(call: Call) -> Sequence[Shape]:
     check(call, len(shape) >= 2, "its input must have a batch and a class axis")
     expected = (shape[0], *shape[2:])
     known = not any(isinstance(d, Dim) for d in (*expected, *target))
-    check(call, len(target) == len(expected) and (not known or target == expected), f"targets must have shape {expected}")
+    fits = len(target) == len(expected) and (not known or target == expected)
+    check(call, fits, f"targets must have shape {expected}")
     if call.has(2) and not isinstance(shape[1], Dim):
         check(call, call.shape(2) == (shape[1],), f"there must be {shape[1]} weights")
     reduction = call.attributes.get("reduction", "mean")

@@ -24,7 +24,7 @@ from ..grid import GPU_GROUP
 from ..impl import Impl, KernelSource, Launch, Ref, inp, out, scratch
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..quantize import HELPERS, divided, precision_of, quotient, rounded, saturate, saturated
-from ..shapes import check, count, normal_axis
+from ..shapes import check, count
 from ..source import kernel
 
 

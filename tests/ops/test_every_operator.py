@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import RuntimeImplementationError
 
 from asyncrt.devices.base import Device
 from asyncrt.devices.find import open_device
@@ -72,7 +73,11 @@ def test_references_agree_with_onnx(operator: Operator, example: Example) -> Non
     graph = helper.make_graph([node], "example", infos, [onnx.ValueInfoProto(name=o) for o in outputs])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(operator.domain, opset)])
     feeds = {n: a for n, a in zip(names, inputs, strict=True) if a is not None}
-    theirs = ReferenceEvaluator(model).run(None, feeds)
+    try:
+        evaluator = ReferenceEvaluator(model)
+    except RuntimeImplementationError:
+        pytest.skip("onnx's evaluator has no such operator")
+    theirs = evaluator.run(None, feeds)
 
     for i, (e, g) in enumerate(zip(theirs, reference(operator, example, inputs), strict=True)):
         assert_close(np.asarray(e), g, f"{operator.name} output {i}")
