@@ -291,7 +291,11 @@ def _tile_kernel(form: _Form, height: int) -> KernelSource:
         bias = """{
           int16 seen;
           if (j + 16 <= mask_keys) seen = convert_int16(vload16(0, M + mo + j));
-          else { int t[16]; for (int x = 0; x < 16; x++) t[x] = M[mo + min(j + x, mask_keys - 1)]; seen = vload16(0, t); }
+          else {
+            int t[16];
+            for (int x = 0; x < 16; x++) t[x] = M[mo + min(j + x, mask_keys - 1)];
+            seen = vload16(0, t);
+          }
           e = select((float16)(-INFINITY), e, seen != 0);
         }"""
     elif form.mask is not None:
@@ -335,11 +339,11 @@ def _tile_kernel(form: _Form, height: int) -> KernelSource:
 
     def block(count: int) -> str:
         """`count` vectors of columns of each row."""
-        used = range(count)
-        start = " ".join(f"float16 a{r}_{w} = 0.0f;" for r in rows for w in used)
-        loads = " ".join(f"const float16 v{w} = {_load(v, f'vp + {16 * w}')};" for w in used)
-        adds = " ".join(f"a{r}_{w} = fma((float16)(s[{r} * padded_keys + j]), v{w}, a{r}_{w});" for r in rows for w in used)
-        stores = " ".join(_store(y, f"a{r}_{w} * inverse{r}", f"Y + y{r} + d + {16 * w}") + ";" for r in rows for w in used)
+        used = [(r, w) for r in rows for w in range(count)]
+        start = " ".join(f"float16 a{r}_{w} = 0.0f;" for r, w in used)
+        loads = " ".join(f"const float16 v{w} = {_load(v, f'vp + {16 * w}')};" for w in range(count))
+        adds = " ".join(f"a{r}_{w} = fma((float16)(s[{r} * padded_keys + j]), v{w}, a{r}_{w});" for r, w in used)
+        stores = " ".join(_store(y, f"a{r}_{w} * inverse{r}", f"Y + y{r} + d + {16 * w}") + ";" for r, w in used)
         return f"""for (; d + {16 * count} <= vsize; d += {16 * count}) {{
       {start}
       __global const {v.c}* vp = V + vo + lo * vs + d;
@@ -362,8 +366,9 @@ def _tile_kernel(form: _Form, height: int) -> KernelSource:
         return functools.reduce(lambda a, n: f"{function}({a}, {n})", (f"{name}{r}" for r in rows))
 
     last = " ".join(
-        f"{{ float a = 0.0f; for (int j = lo; j < hi; j++) a += s[{r} * padded_keys + j] * LOAD({v.name}, V, vo + j * vs + d);"
-        f" STORE({y.name}, Y, y{r} + d, a * inverse{r}); }}"
+        f"{{ float a = 0.0f; for (int j = lo; j < hi; j++) "
+        f"a += s[{r} * padded_keys + j] * LOAD({v.name}, V, vo + j * vs + d); "
+        f"STORE({y.name}, Y, y{r} + d, a * inverse{r}); }}"
         for r in rows
     )
     body = f"""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+
 from asyncrt.errors import ShapeError
 from asyncrt.layout import Array, DataType, row_major
 from asyncrt.memory.view import View

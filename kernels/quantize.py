@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, Array, DataType
 
 from .operator import DeviceTraits
@@ -16,7 +17,11 @@ inline float $_divide(float a, float b) {
   const float q = a / b, c = fma(-q, b, a) / b;
   return isfinite(c) ? q + c : q;
 }
-inline float $_half(float a) { ushort h; vstore_half_rte(a, 0, (__private half*)&h); return vload_half(0, (__private half*)&h); }
+inline float $_half(float a) {
+  ushort h;
+  vstore_half_rte(a, 0, (__private half*)&h);
+  return vload_half(0, (__private half*)&h);
+}
 inline float $_bfloat(float a) { return asyncrt_bf16_load(asyncrt_bf16_store(a)); }
 """
 _ROUND = {FLOAT16: "$_half({})", BFLOAT16: "$_bfloat({})"}

@@ -323,7 +323,7 @@ class _Importer:
         for name, known in schema.attributes.items():
             if known.required and name not in values:
                 raise ModelFormatError(f"{title}: {proto.op_type} needs the attribute '{name}'")
-        return Attributes(values, opset)
+        return Attributes(values, opset, len(proto.output))
 
     def _attribute(self, attribute: onnx.AttributeProto, title: str) -> Any:
         kind = onnx.AttributeProto

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.layout import FLOAT16, FLOAT32, INT64, Array, DataType, Shape
 
 from ..grid import GPU_GROUP
 from ..impl import Impl, KernelSource, Launch, inp, out
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..indexing import check_not_empty
+from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..shapes import normal_axis
 from ..source import compute_type, kernel
 from ..walk import Buffer, lines, walk

@@ -95,7 +95,7 @@ def _sizes(call: Call) -> _Sizes:
     if call.has(_VALID):
         _agree(call, "batches of nonpad_kv_seqlen", batch, count(call.shape(_VALID)))
         if call.has(_PAST_KEY):
-            raise ShapeError(f"'{call.name}': nonpad_kv_seqlen is for a cache outside the operator, past_key for one inside")
+            raise ShapeError(f"'{call.name}': nonpad_kv_seqlen and past_key name two caches")
     return _Sizes(batch, heads, kv_heads, queries, new, past, size, value_size)
 
 

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+
 from asyncrt.dims import Dim
 from asyncrt.layout import FLOAT64, Array, DataType, Shape
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.dims import Dim
 from asyncrt.layout import BOOL, INT32, Array, Shape
 
 from ..copy import materialise
 from ..impl import Impl, KernelSource, Launch, inp, scratch
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..indexing import gather_rows, progression, progression_view
+from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import check, count, normal_axis
 from ..source import kernel
 from ..walk import lines

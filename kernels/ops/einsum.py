@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from asyncrt.errors import ShapeError
 from asyncrt.layout import FLOAT32, Array, Shape, row_major
 from asyncrt.memory.view import View, collapse

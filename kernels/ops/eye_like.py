@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+
 from asyncrt.errors import ModelTypeError
 from asyncrt.layout import Array, DataType, Shape, dtype_from_onnx
 

@@ -10,8 +10,8 @@ from asyncrt.layout import Array, Shape
 
 from ..copy import materialise
 from ..impl import Impl, inp
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..indexing import check_not_empty, gather_rows, normal_indices, progression, progression_view
+from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import count, normal_axis
 from ..walk import lines
 

@@ -10,8 +10,8 @@ from asyncrt.layout import Array, Shape, row_major
 
 from ..copy import BITS
 from ..impl import Impl, inp, out
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..indexing import check_not_empty, normal_indices
+from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..shapes import check, normal_axis
 from ..walk import Buffer, walk
 

@@ -9,8 +9,8 @@ import numpy as np
 from asyncrt.layout import Array, Shape, row_major
 
 from ..impl import Impl, inp
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..indexing import check_not_empty, gather_rows, normal_indices
+from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..shapes import check, count
 
 

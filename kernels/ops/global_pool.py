@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+
 from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.view import View
 

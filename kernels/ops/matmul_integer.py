@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of, row_major
 from asyncrt.memory.view import broadcast_strides, collapse
 
@@ -137,7 +138,8 @@ def _implement(places: _Places, call: Call, traits: DeviceTraits) -> Impl:
         ("B", places.b, broadcast_strides(right, (*batch, k, n))),
     ]
     for name, index, rows in (
-        ("za", places.a_zero, True), ("zb", places.b_zero, False), ("sa", places.a_scale, True), ("sb", places.b_scale, False),
+        ("za", places.a_zero, True), ("zb", places.b_zero, False),
+        ("sa", places.a_scale, True), ("sb", places.b_scale, False),
     ):  # fmt: skip
         if index is not None and call.has(index):
             shape = _of_rows(call.shape(index)) if rows else _of_columns(call.shape(index))
@@ -200,7 +202,7 @@ def _kernel(form: _Form) -> KernelSource:
             f"LOAD({of['sa'].name}, sa, osa + m * sa_row) * LOAD({of['sb'].name}, sb, osb + (n0 + j) * sb_column)"
         )
         ratio = divided(scales, f"LOAD({of['sy'].name}, sy, 0)", gpu)
-        result = saturated(f"(float)sum[j] * {ratio}", "zy[0]", form.result)
+        result = saturated(f"(float)(int)sum[j] * {ratio}", "zy[0]", form.result)
     else:
         result = "(int)sum[j]"
     loop = "for (int k = 0; k < K; k++, b += N) {{ const uint l = (uint)((int)a[k] - low); {} }}"
@@ -218,7 +220,7 @@ def _kernel(form: _Form) -> KernelSource:
   __global const {of["B"].c}* b = B + oB + n0;
   if (left == {form.span}) {loop.format(add.format(form.span))}
   else {loop.format(add.format("left"))}
-  for (int j = 0; j < left; j++) Y[oY + m * N + n0 + j] = ({form.result.c})({result.replace("(float)sum", "(float)(int)sum")});"""
+  for (int j = 0; j < left; j++) Y[oY + m * N + n0 + j] = ({form.result.c})({result});"""
     walk = (x for i in range(form.axes) for x in (f"d{i}", *(f"t{name}{i}" for name in moved), f"tY{i}"))
     ints = ("M", "N", "K", "za_row", "zb_column", "sa_row", "sb_column", *walk)
     buffers = (*((n, t, "r") for n, t in zip(form.names, form.dtypes, strict=True)), ("Y", form.result, "w"))

@@ -1,4 +1,4 @@
-"""MeanVarianceNormalization and LpNormalization: elements along some axes made to have mean 0 and variance 1, or norm 1.
+"""MeanVarianceNormalization and LpNormalization: mean 0 and variance 1, or norm 1, along some axes.
 
 The axes that are normalised together are brought to the end first where they are not there already.
 

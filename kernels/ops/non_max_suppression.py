@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.layout import Array, Shape
 
 from ..operator import Attributes, Call, Example, Operator, ValueUnknown

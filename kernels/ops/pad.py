@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from asyncrt.dims import Dim
 from asyncrt.layout import Array, DataType, Shape, row_major, show_shape
 from asyncrt.memory.view import View

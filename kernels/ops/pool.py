@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, INT64, UINT8, Array, DataType, Shape, row_major
 from asyncrt.memory.view import View
 
@@ -189,7 +190,7 @@ def _one(mode: str, dtype: DataType, indices: bool, include: bool, p: int) -> st
     acc = result if mode == "max" else accumulator_type(dtype)
     start, finish = "0", ""
     if mode == "max":  # a NaN stays
-        fold = f"if (first || (a == a && !(v <= a))) {{ a = v; at = id * id_s + ih * ih_s + iw * iw_s; first = 0; }}"
+        fold = "if (first || (a == a && !(v <= a))) { a = v; at = id * id_s + ih * ih_s + iw * iw_s; first = 0; }"
         start = "-INFINITY" if dtype.is_float else str(_lowest(dtype.numpy))
     elif mode == "average":
         fold, finish = "a += v;", f"{_count('W', include)} a /= ({acc})(nD * nH * nW);"

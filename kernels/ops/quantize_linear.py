@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.dims import Dim
 from asyncrt.errors import ShapeError
 from asyncrt.layout import FLOAT32, UINT8, Array, DataType, Layout, Shape, dtype_from_onnx, dtype_of, show_shape
@@ -24,7 +25,7 @@ from ..grid import GPU_GROUP
 from ..impl import Impl, KernelSource, Launch, Ref, inp, out, scratch
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..quantize import HELPERS, divided, precision_of, quotient, rounded, saturate, saturated
-from ..shapes import check, count, normal_axis
+from ..shapes import check, count
 from ..source import kernel
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ShapeError
 from asyncrt.layout import FLOAT32, FLOAT64, INT32, Array, DataType, Shape

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.dims import Dim
 from asyncrt.layout import INT64, Array, DataType, Shape
 
@@ -84,7 +85,8 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     shape = call.shape(0)
     batch, heads, length, size = _extents(call.attributes, shape)
     half = (call.attributes.get("rotary_embedding_dim", 0) or size) // 2
-    steps = (heads * length * size, length * size, size) if len(shape) == 4 else (length * heads * size, size, heads * size)
+    whole = heads * length * size
+    steps = (whole, length * size, size) if len(shape) == 4 else (whole, size, heads * size)
     near, positions = bool(call.attributes.get("interleaved", 0)), call.has(3)
     rows, refs = batch * heads * length, (inp(0), inp(1), inp(2), out(0))
     buffers = (*refs, inp(3)) if positions else refs

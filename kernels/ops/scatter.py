@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from asyncrt.layout import INT32, Array, DataType, Shape, row_major
 from asyncrt.memory.view import View, collapse
 

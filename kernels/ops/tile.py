@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+
 from asyncrt.dims import Dim
 from asyncrt.layout import Array, Shape
 from asyncrt.memory.view import View

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.dims import Dim
 from asyncrt.layout import INT32, INT64, Array, Shape
 

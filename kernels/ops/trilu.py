@@ -9,6 +9,7 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+
 from asyncrt.layout import INT64, Array, DataType, Shape
 from asyncrt.memory.view import View
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.dims import Undetermined
 from asyncrt.layout import Array, Shape
 

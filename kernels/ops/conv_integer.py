@@ -1,0 +1,169 @@
+"""ConvInteger and QLinearConv: convolutions of 8-bit integers less their zero points, in 32 bits. They run on the host.
+
+ConvInteger gives the 32-bit sums. QLinearConv adds its bias, scales, rounds half to even, adds a zero point and
+saturates.
+
+Source: ONNX ConvInteger-10, QLinearConv-10.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from asyncrt.dims import Undetermined
+from asyncrt.errors import ShapeError
+from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of
+
+from ..operator import Attributes, Call, Example, Operator
+from ..quantize import saturate
+from ..shapes import check
+
+
+def _infer(call: Call, weights: int) -> tuple[Shape]:
+    x, w = call.shape(0), call.shape(weights)
+    check(call, len(x) == len(w) and len(x) > 2, "data and weights need two axes and the spatial ones")
+    groups = call.attributes.get("group", 1)
+    with contextlib.suppress(Undetermined):  # only a request can tell
+        check(call, groups > 0 and x[1] == w[1] * groups and w[0] % groups == 0, "channels and groups do not fit")
+    axes = len(x) - 2
+    for name, length in (("kernel_shape", axes), ("strides", axes), ("dilations", axes), ("pads", 2 * axes)):
+        given = call.attributes.get(name)
+        check(call, given is None or len(given) == length, f"{name} must have {length} elements")
+    pads, strides, windows = _windows(call.attributes, x, w)
+    spatial: list[int] = []
+    for axis in range(axes):
+        room = x[axis + 2] + pads[axis] + pads[axis + axes] - windows[axis]
+        with contextlib.suppress(Undetermined):
+            check(call, room >= 0, f"the window is larger than the padded axis {axis + 2}")
+        spatial.append(room // strides[axis] + 1)
+    return ((x[0], w[0], *spatial),)
+
+
+def _windows(attributes: Attributes, x: Shape, w: Shape) -> tuple[list[int], tuple[int, ...], list[int]]:
+    """Return pads (all begins, then all ends), strides and the windows' lengths."""
+    axes = len(x) - 2
+    strides = tuple(attributes.get("strides") or (1,) * axes)
+    dilations = attributes.get("dilations") or (1,) * axes
+    windows = [(k - 1) * d + 1 for k, d in zip(w[2:], dilations, strict=True)]
+    mode = attributes.get("auto_pad", "NOTSET")
+    if mode == "NOTSET":
+        return list(attributes.get("pads") or (0,) * (2 * axes)), strides, windows
+    if mode == "VALID":
+        return [0] * (2 * axes), strides, windows
+    if mode not in ("SAME_UPPER", "SAME_LOWER"):
+        raise ShapeError(f"auto_pad is {mode!r}")
+    begins, ends = [], []
+    for dim, stride, window in zip(x[2:], strides, windows, strict=True):
+        needed = (-(-dim // stride) - 1) * stride + window - dim
+        total = needed if needed > 0 else 0
+        small = total // 2
+        begins.append(small if mode == "SAME_UPPER" else total - small)
+        ends.append(total - small if mode == "SAME_UPPER" else small)
+    return begins + ends, strides, windows
+
+
+def _convolve(attributes: Attributes, x: Any, w: Any, x_zero: Array | None, w_zero: Array | None) -> Any:
+    """Return the sums in int64."""
+    x, w = x.astype(np.int64), w.astype(np.int64)
+    if x_zero is not None:
+        x = x - x_zero.astype(np.int64).reshape(())
+    if w_zero is not None:
+        w = w - w_zero.astype(np.int64).reshape(-1, *(1,) * (w.ndim - 1))
+    axes = x.ndim - 2
+    pads, strides, windows = _windows(attributes, x.shape, w.shape)
+    padded = np.pad(x, [(0, 0), (0, 0), *((pads[a], pads[a + axes]) for a in range(axes))])
+    dilations = attributes.get("dilations") or (1,) * axes
+    views = np.lib.stride_tricks.sliding_window_view(padded, windows, axis=tuple(range(2, axes + 2)))
+    steps = tuple(slice(None, None, s) for s in strides)
+    taps = tuple(slice(None, None, d) for d in dilations)
+    views = views[(slice(None), slice(None), *steps, *taps)]
+    groups = attributes.get("group", 1)
+    parts = zip(np.split(views, groups, axis=1), np.split(w, groups, axis=0), strict=True)
+    summed = [1, *range(2 + axes, 2 + 2 * axes)], list(range(1, 2 + axes))
+    return np.concatenate([np.moveaxis(np.tensordot(p, q, axes=summed), -1, 1) for p, q in parts], axis=1)
+
+
+def _integer_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
+    x_zero = inputs[2] if len(inputs) > 2 else None
+    w_zero = inputs[3] if len(inputs) > 3 else None
+    return (_convolve(attributes, inputs[0], inputs[1], x_zero, w_zero).astype(np.int32),)
+
+
+def _linear_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = inputs[:8]
+    assert x_scale is not None
+    assert w_scale is not None
+    assert y_scale is not None
+    assert y_zero is not None
+    sums = _convolve(attributes, x, w, x_zero, w_zero)
+    channels = (-1, *(1,) * (sums.ndim - 2))
+    if len(inputs) > 8 and inputs[8] is not None:
+        sums = sums + inputs[8].astype(np.int64).reshape(channels)
+    factor: Any = x_scale.astype(np.float32).reshape(()) * w_scale.astype(np.float32).reshape(channels)
+    kind = dtype_of(y_zero.dtype)
+    assert kind is not None
+    scaled = sums.astype(np.float32) * (factor / y_scale.astype(np.float32).reshape(()))
+    return (saturate(scaled, y_zero.reshape(()), kind),)
+
+
+def _integer_types(attributes: Attributes, inputs: Sequence[DataType | None], outputs: int) -> Sequence[DataType]:
+    return (INT32,)
+
+
+def _linear_types(attributes: Attributes, inputs: Sequence[DataType | None], outputs: int) -> Sequence[DataType]:
+    assert inputs[7] is not None
+    return (inputs[7],)
+
+
+def integer_infer(call: Call) -> tuple[Shape]:
+    return _infer(call, 1)
+
+
+def linear_infer(call: Call) -> tuple[Shape]:
+    for index in (1, 2, 6, 7):
+        check(call, len(call.shape(index)) == 0 or call.shape(index) == (1,), f"input {index} must be a scalar")
+    return _infer(call, 3)
+
+
+def _scale(value: float) -> Array:
+    return np.array(value, np.float32)
+
+
+def _u8(value: int) -> Array:
+    return np.array(value, np.uint8)
+
+
+_FACTORS = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
+OPERATORS = (
+    Operator(
+        name="ConvInteger",
+        infer=integer_infer,
+        reference=_integer_reference,
+        types=_integer_types,
+        examples=(
+            Example(("u8[1,2,5,6]", "u8[3,2,3,3]", _u8(2)), {"pads": (1, 1, 1, 1)}),
+            Example(("u8[2,4,7]", "u8[4,2,3]", _u8(2), _u8(3)), {"group": 2, "strides": (2,), "dilations": (2,)}),
+            Example(("u8[1,1,5,5]", "u8[1,1,2,2]"), {"auto_pad": "SAME_UPPER", "strides": (2, 2)}),
+        ),
+    ),
+    Operator(
+        name="QLinearConv",
+        infer=linear_infer,
+        reference=_linear_reference,
+        types=_linear_types,
+        examples=(
+            Example(
+                ("u8[1,2,5,6]", _scale(0.02), _u8(3), "u8[4,2,3,3]", _FACTORS, _u8(1), _scale(0.05), _u8(7)),
+                {"pads": (1, 0, 1, 2)},
+            ),
+            Example(
+                ("u8[2,2,6]", _scale(0.02), _u8(3), "u8[4,1,3]", _scale(0.3), _u8(1), _scale(0.05), _u8(7), "i32[4]"),
+                {"group": 2},
+            ),
+        ),
+    ),
+)
