@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplementedByRuntime
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import RuntimeImplementationError
 
@@ -78,9 +79,11 @@ def test_references_agree_with_onnx(operator: Operator, example: Example) -> Non
         theirs = ReferenceEvaluator(model).run(None, feeds)
     except RuntimeImplementationError:  # onnx has no reference of this operator
         model.ir_version = 10
-        theirs = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(
-            None, feeds
-        )
+        try:
+            session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        except NotImplementedByRuntime:
+            pytest.skip("neither onnx nor ONNX Runtime has it")
+        theirs = session.run(None, feeds)
 
     for i, (e, g) in enumerate(zip(theirs, reference(operator, example, inputs), strict=True)):
         assert_close(np.asarray(e), g, f"{operator.name} output {i}")
