@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-
-from asyncrt.dims import Dim
 from asyncrt.layout import Array, Shape, row_major
 from asyncrt.memory.view import View
 
@@ -48,9 +46,8 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
 
 def views(call: Call) -> tuple[ViewOf] | None:
     shape, (time, _) = call.shape(0), _axes(call)
-    same = not isinstance(shape[time], Dim) and shape[time] == 1
-    if not same and call.value(1) is not None:
-        same = all(n <= 1 for n in call.ints(1))
+    same = call.value(1) is not None and all(n <= 1 for n in call.ints(1))
+    same = same or shape[time] == 1
     return (ViewOf(0, View.dense(shape)),) if same else None
 
 

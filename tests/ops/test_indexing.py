@@ -49,7 +49,9 @@ def outputs_on(device: Device, kind: str, name: str, example: Example, expected:
 
 
 GPU_CASES = [
-    pytest.param(name, example, id=f"{name}-{index}") for name in MINE for index, example in enumerate(named(name).examples)
+    pytest.param(name, example, id=f"{name}-{index}")
+    for name in MINE
+    for index, example in enumerate(named(name).examples)
 ]
 
 
@@ -134,7 +136,8 @@ def test_log_sum_exp_of_infinities(device: Device) -> None:
 
 def test_large_reductions(device: Device) -> None:
     """Every kernel of the Reduce family at sizes that fill its blocks, and not."""
-    for shape, axes in (((3, 1025), [1]), ((1025, 3), [0]), ((5, 70, 33), [0, 2]), ((70, 5, 64), [0]), ((2, 300, 17), [1])):
+    cases = (((3, 1025), [1]), ((1025, 3), [0]), ((5, 70, 33), [0, 2]), ((70, 5, 64), [0]), ((2, 300, 17), [1]))
+    for shape, axes in cases:
         example = Example((f"f32[{','.join(map(str, shape))}]", np.array(axes, np.int64)))
         for name in ("ReduceSum", "ReduceMax", "ReduceL2", "ReduceLogSumExp"):
             expected = reference(named(name), example, arrays(example))
@@ -222,7 +225,8 @@ def call_of(
     name: str, layouts: Sequence[Layout | None], values: Sequence[Array | None] = (), attributes: dict[str, Any] = {}  # noqa: B006
 ) -> Call:
     values = tuple(values) or (None,) * len(layouts)
-    call = Call("node", Attributes(attributes, 21), tuple(layouts), tuple(values), (), (FLOAT32,), (False,) * len(layouts))
+    constants = (False,) * len(layouts)
+    call = Call("node", Attributes(attributes, 21), tuple(layouts), tuple(values), (), (FLOAT32,), constants)
     layout = layouts[0]
     assert layout is not None
     shapes = named(name).infer(call)
@@ -278,7 +282,8 @@ def test_gather_of_symbolic_dims() -> None:
     (two,) = named("Gather").reference(Attributes(), [shape, np.array([-1, 1])])
     (product,) = named("ReduceProd").reference(Attributes({"keepdims": 0}), [shape])
 
-    assert one.shape == () and one.item() is SEQ
+    assert one.shape == ()
+    assert one.item() is SEQ
     assert two.tolist() == [8, SEQ]
     assert product.item() == 16 * SEQ
 
