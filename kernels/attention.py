@@ -145,7 +145,7 @@ def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tupl
     launch = Launch(
         _row_kernel(form), (*refs, scratch(scratches)), (*ints, total), (round_up(total, group),), (group,)
     )
-    return launch, "rows", total * a.keys * (8 if real == "double" else 4)
+    return launch, "rows", max(1, total * a.keys) * (8 if real == "double" else 4)
 
 
 def _bits(value: float) -> int:

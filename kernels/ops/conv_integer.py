@@ -33,6 +33,9 @@ def _infer(call: Call, weights: int) -> tuple[Shape]:
     for name, length in (("kernel_shape", axes), ("strides", axes), ("dilations", axes), ("pads", 2 * axes)):
         given = call.attributes.get(name)
         check(call, given is None or len(given) == length, f"{name} must have {length} elements")
+    if call.attributes.get("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER"):
+        steps = call.attributes.get("strides") or (1,) * axes
+        return ((x[0], w[0], *((d + s - 1) // s for d, s in zip(x[2:], steps, strict=True))),)
     pads, strides, windows = _windows(call.attributes, x, w)
     spatial: list[int] = []
     for axis in range(axes):

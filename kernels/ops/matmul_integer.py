@@ -9,12 +9,13 @@ Source: ONNX MatMulInteger-10, QLinearMatMul-21.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-
+from asyncrt.dims import Undetermined
 from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of, row_major
 from asyncrt.memory.view import broadcast_strides, collapse
 
@@ -68,10 +69,11 @@ def _infer(places: _Places, call: Call) -> tuple[Shape]:
 
 
 def _fits(call: Call, index: int, shape: Shape, target: Shape) -> None:
-    fits = len(shape) <= len(target) and all(
-        d == 1 or d == t for d, t in zip(reversed(shape), reversed(target), strict=False)
-    )
-    check(call, fits, f"input {index} of shape {shape} does not broadcast to {target}")
+    with contextlib.suppress(Undetermined):  # only a request can tell
+        fits = len(shape) <= len(target) and all(
+            d == 1 or d == t for d, t in zip(reversed(shape), reversed(target), strict=False)
+        )
+        check(call, fits, f"input {index} of shape {shape} does not broadcast to {target}")
 
 
 def _of_rows(shape: Shape) -> Shape:
