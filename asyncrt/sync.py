@@ -66,7 +66,7 @@ class SyncModel:
         self._forgotten.atexit = False
 
     def __repr__(self) -> str:
-        return f"<SyncModel {'closed' if self._background.closed else self._background.model!r}>"
+        return "<SyncModel closed>" if self._background.closed else f"<SyncModel {self._background.model!r}>"
 
     def __enter__(self) -> SyncModel:
         return self

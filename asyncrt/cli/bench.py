@@ -36,7 +36,7 @@ from .terminal import note, reporting, stderr, stdout, wrong
 
 BLOCKS = 5  # turns that each runtime takes for one row
 _ENOUGH_FOR_P99 = 100
-_DEFAULT_REQUESTS = 200
+_DEFAULT_SECONDS = 3.0
 # ONNX Runtime's threads spin for a while after their last work; asyncrt's turn starts when they have stopped.
 _SETTLE_S = 0.05
 
@@ -129,10 +129,11 @@ def bench(
     streams: o.Streams = None,
     seed: o.Seed = 0,
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Requests in flight at once.")] = 1,
-    requests: Annotated[
-        int | None, typer.Option("--requests", "-n", min=1, help=f"Requests per row; {_DEFAULT_REQUESTS} by default.")
+    requests: Annotated[int | None, typer.Option("--requests", "-n", min=1, help="Requests for each row.")] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0.001, help=f"Time of each runtime for each row; {_DEFAULT_SECONDS:g} by default."),
     ] = None,
-    seconds: Annotated[float | None, typer.Option(min=0.001, help="Time for each row, instead of --requests.")] = None,
     no_compare: Annotated[bool, typer.Option("--no-compare", help="Leave ONNX Runtime out, though installed.")] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", dir_okay=False, help="Write the figures there, too.")
@@ -152,7 +153,7 @@ def bench(
     if requests is not None and seconds is not None:
         raise wrong("--seconds", "expected either --requests or --seconds, got both")
     if requests is None and seconds is None:
-        requests = _DEFAULT_REQUESTS
+        seconds = _DEFAULT_SECONDS
     wanted = InputOptions.parse(inputs, shape, ranges, seed, several=True)
     theirs = None if no_compare else _onnx_runtime(model)
     load = Load(concurrency, requests, seconds)
@@ -207,7 +208,7 @@ async def _bench(
                 progress.update(task, description=escape(_show(sizes)))
                 ours = _asyncrt_client(loaded.infer, inputs.arrays)
                 other = None if theirs is None else _thread_client(threads, theirs.run, inputs.arrays)
-                rows.append(await _row(sizes, ours, other, load, lambda: progress.advance(task)))
+                rows.append(await measure(sizes, ours, other, load, lambda: progress.advance(task)))
     document = {
         "model": str(model),
         "asyncrt": __version__,
@@ -257,7 +258,13 @@ def _thread_client(
     return client
 
 
-async def _row(sizes: Sizes, ours: Client, theirs: Client | None, load: Load, advance: Callable[[], None]) -> Row:
+async def measure(sizes: Sizes, ours: Client, theirs: Client | None, load: Load, advance: Callable[[], None]) -> Row:
+    """Let one runtime, or two in turns, answer a row's requests.
+
+    Args:
+        theirs: ONNX Runtime; None leaves it out.
+        advance: Called after every block of both.
+    """
     clients = [ours] if theirs is None else [ours, theirs]
     blocks: list[list[Block]] = [[] for _ in clients]
     for client in clients:  # plans, kernels and thread pools are made here, first for one request and then for many
