@@ -88,7 +88,9 @@ def test_closing_waits_for_inferences_in_flight() -> None:
 @pytest.mark.parametrize(
     ("source", "device", "error"), [(b"no model", "host", asyncrt.ModelFormatError), (double(), "warp", NoDeviceError)]
 )
-def test_what_does_not_load_leaves_no_thread_behind(source: bytes | onnx.ModelProto, device: str, error: type[AsyncrtError]) -> None:
+def test_what_does_not_load_leaves_no_thread_behind(
+    source: bytes | onnx.ModelProto, device: str, error: type[AsyncrtError]
+) -> None:
     """The error is that of `Runtime`, and the background thread ends."""
     with pytest.raises(error):
         asyncrt.load_sync(source, device)

@@ -301,11 +301,13 @@ def _show(sizes: Sizes) -> str:
 
 def _table(rows: list[Row], concurrency: int) -> Table:
     title = f"{concurrency} in flight; latencies in ms"
+    if any(row.ratio for row in rows):
+        title += "; ratio: ONNX Runtime's p50 over asyncrt's, with its spread"
     table = Table(title=title, title_justify="left", box=None, header_style="bold")
     for heading in ("sizes", "runtime"):
         table.add_column(heading)
-    for heading in ("requests", "p50", "p90", "p99", "requests/s", "ONNX Runtime / asyncrt"):
-        table.add_column(heading, justify="right")
+    for heading in ("requests", "p50", "p90", "p99", "requests/s", "ratio"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         r = row.ratio
         ratio = "" if r is None else f"{r.medians:.2f} ({r.least:.2f} to {r.greatest:.2f})"
