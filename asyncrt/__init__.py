@@ -28,6 +28,7 @@ from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.explain import Explanation, NodeExplanation
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
+from asyncrt.sync import SyncModel, load_sync
 from asyncrt.version import __version__
 
 __all__ = [
@@ -50,6 +51,8 @@ __all__ = [
     "RuntimeOptions",
     "RuntimeStatistics",
     "ShapeError",
+    "SyncModel",
     "UnsupportedOperatorError",
     "__version__",
+    "load_sync",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from asyncrt.graph.node import Place
@@ -68,14 +69,15 @@ class Explanation:
 
     def table(self) -> Table:
         """Return a rich table."""
-        table = Table(title=self.summary(), title_justify="left", box=None, header_style="bold")
+        table = Table(title=escape(self.summary()), title_justify="left", box=None, header_style="bold")
         for heading in ("node", "operator", "decision", "outputs", "how and why"):
             table.add_column(heading, overflow="fold")
         colours = {"ran": "green", "skipped": "cyan", "empty": "yellow", "host": "magenta"}
         for n in self.nodes:
             alias = f"is {n.alias_of}" + (f" + {n.offset} bytes" if n.offset else "") if n.alias_of else ""
             how = "; ".join(filter(None, (n.implementation, alias, n.why)))
-            table.add_row(n.node, n.operator, f"[{colours[n.decision]}]{n.decision}", "\n".join(n.outputs), how)
+            decision = f"[{colours[n.decision]}]{n.decision}"
+            table.add_row(escape(n.node), n.operator, decision, escape("\n".join(n.outputs)), escape(how))
         return table
 
     def __str__(self) -> str:

@@ -1,0 +1,322 @@
+"""`asyncrt bench`: how fast is a model here under load, and how fast is ONNX Runtime beside it?
+
+Load is closed-loop: as many clients as `--concurrency`, each sending its next request when the last one is answered.
+The two runtimes take turns in blocks, so that what else the machine does meets both alike.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import attrs
+import numpy as np
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from asyncrt.errors import AsyncrtError
+from asyncrt.layout import Array
+from asyncrt.options import RuntimeOptions
+from asyncrt.runtime.runtime import Runtime
+from asyncrt.version import __version__
+
+from . import options as o
+from .compare import OnnxRuntime, cores
+from .inputs import InputOptions, Sizes
+from .terminal import note, reporting, stderr, stdout, wrong
+
+BLOCKS = 5  # turns that each runtime takes for one row
+_ENOUGH_FOR_P99 = 100
+_DEFAULT_SECONDS = 3.0
+# ONNX Runtime's threads spin for a while after their last work; asyncrt's turn starts when they have stopped.
+_SETTLE_S = 0.05
+
+
+class Budget:
+    """How much a block may do: a number of requests, or a time that begins now. Clients on any thread ask it."""
+
+    def __init__(self, requests: int | None, seconds: float | None) -> None:
+        self._numbers = itertools.count()
+        self._requests = math.inf if requests is None else requests
+        self._deadline = math.inf if seconds is None else time.perf_counter() + seconds
+
+    def take(self) -> bool:
+        """Return whether one more request may begin."""
+        return next(self._numbers) < self._requests and time.perf_counter() < self._deadline
+
+    def stop(self) -> None:
+        """Let no more requests begin."""
+        self._requests = 0
+
+
+@attrs.frozen
+class Block:
+    """One turn of one runtime: the latency of each request, and how long the turn took; in seconds."""
+
+    latencies: list[float]
+    wall: float
+
+
+@attrs.frozen
+class Measured:
+    """What one runtime did for one row, in milliseconds; p99 only of at least 100 requests."""
+
+    requests: int
+    p50_ms: float
+    p90_ms: float
+    p99_ms: float | None
+    requests_per_s: float
+
+    @classmethod
+    def of(cls, blocks: list[Block]) -> Measured:
+        """Summarise a runtime's blocks."""
+        latencies = np.concatenate([b.latencies for b in blocks]) * 1e3
+        p50, p90, p99 = np.percentile(latencies, [50, 90, 99]).tolist()
+        rate = latencies.size / sum(b.wall for b in blocks)
+        return cls(latencies.size, p50, p90, p99 if latencies.size >= _ENOUGH_FOR_P99 else None, rate)
+
+
+@attrs.frozen
+class Ratio:
+    """ONNX Runtime's median latency over asyncrt's: above 1, asyncrt is faster. The spread is over pairs of blocks."""
+
+    medians: float
+    least: float
+    greatest: float
+
+    @classmethod
+    def of(cls, ours: list[Block], theirs: list[Block]) -> Ratio:
+        """Compare blocks that alternated."""
+        pairs = [_median([t]) / _median([a]) for a, t in zip(ours, theirs, strict=True)]
+        return cls(_median(theirs) / _median(ours), min(pairs), max(pairs))
+
+
+@attrs.frozen
+class Row:
+    """One combination of sizes."""
+
+    sizes: dict[str, int]
+    asyncrt: Measured
+    onnxruntime: Measured | None
+    ratio: Ratio | None
+
+
+Client: TypeAlias = Callable[[Budget], Awaitable[list[float]]]
+"""Sends requests one after the other as long as the budget lasts; returns the latency of each."""
+
+
+@reporting
+def bench(
+    model: o.Model,
+    inputs: o.Inputs = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape", "-s", metavar="DIM=SIZE,...", help="Sizes of a dynamic dim. Repeatable: all combinations run."
+        ),
+    ] = None,
+    ranges: o.Ranges = None,
+    device: o.Device = None,
+    streams: o.Streams = None,
+    seed: o.Seed = 0,
+    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Requests in flight at once.")] = 1,
+    requests: Annotated[int | None, typer.Option("--requests", "-n", min=1, help="Requests for each row.")] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0.001, help=f"Time of each runtime for each row; {_DEFAULT_SECONDS:g} by default."),
+    ] = None,
+    no_compare: Annotated[bool, typer.Option("--no-compare", help="Leave ONNX Runtime out, though installed.")] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", dir_okay=False, help="Write the figures there, too.")
+    ] = None,
+    no_skip: o.NoSkip = False,
+    no_replay: o.NoReplay = False,
+) -> None:
+    """Measure latency and throughput, beside ONNX Runtime where it is installed.
+
+    For every combination of sizes, after a warm-up, the two take turns with the same inputs, as many requests in flight
+    and threads for all cores. The ratio is ONNX Runtime's median over asyncrt's, with its spread over the turns.
+
+    \b
+    Example:
+      asyncrt bench bert.onnx -s seq=8,16,128 -s batch=1 --concurrency 8 --seconds 5
+    """
+    if requests is not None and seconds is not None:
+        raise wrong("--seconds", "expected either --requests or --seconds, got both")
+    if requests is None and seconds is None:
+        seconds = _DEFAULT_SECONDS
+    wanted = InputOptions.parse(inputs, shape, ranges, seed, several=True)
+    theirs = None if no_compare else _onnx_runtime(model)
+    load = Load(concurrency, requests, seconds)
+    options = RuntimeOptions(skip=not no_skip, replay=not no_replay)
+    document, rows = asyncio.run(_bench(model, wanted, Runtime(device, streams=streams, options=options), theirs, load))
+    if json_file is not None:
+        json_file.write_text(json.dumps({**document, "rows": [attrs.asdict(row) for row in rows]}, indent=2) + "\n")
+    stdout().print(_table(rows, concurrency))
+
+
+def _onnx_runtime(model: Path) -> OnnxRuntime | None:
+    try:
+        return OnnxRuntime(model)
+    except AsyncrtError as error:
+        note(f"not compared: {error.message}")
+        return None
+
+
+@attrs.frozen
+class Load:
+    """How many clients, and how much they do for a row: requests or seconds."""
+
+    concurrency: int
+    requests: int | None
+    seconds: float | None
+
+    def blocks(self) -> list[tuple[int | None, float | None]]:
+        """Return the budget of each block: equal parts, in each of which every client has something to do."""
+        if self.requests is None:
+            assert self.seconds is not None
+            return [(None, self.seconds / BLOCKS)] * BLOCKS
+        count = max(1, min(BLOCKS, self.requests // self.concurrency))
+        each, rest = divmod(self.requests, count)
+        return [(each + (i < rest), None) for i in range(count)]
+
+
+async def _bench(
+    model: Path, wanted: InputOptions, runtime: Runtime, theirs: OnnxRuntime | None, load: Load
+) -> tuple[dict[str, Any], list[Row]]:
+    rows: list[Row] = []
+    async with runtime:
+        loaded = await runtime.load(model)
+        # All inputs first: a wrong option shows before anything is measured.
+        filled = [(sizes, wanted.fill(loaded.inputs, sizes)) for sizes in wanted.combinations()]
+        info = runtime.info
+        note(f"on {info.spec}, {info.name}; {cores()} cores, {load.concurrency} requests in flight")
+        for name, source in filled[0][1].sources.items():
+            note(f"{name}: {source}")
+        with ThreadPoolExecutor(load.concurrency, "onnxruntime") as threads, _progress() as progress:
+            task = progress.add_task("", total=len(filled) * len(load.blocks()))
+            for sizes, inputs in filled:
+                progress.update(task, description=escape(_show(sizes)))
+                ours = _asyncrt_client(loaded.infer, inputs.arrays)
+                other = None if theirs is None else _thread_client(threads, theirs.run, inputs.arrays)
+                rows.append(await measure(sizes, ours, other, load, lambda: progress.advance(task)))
+    document = {
+        "model": str(model),
+        "asyncrt": __version__,
+        "onnxruntime": theirs and theirs.version,
+        "device": {"spec": info.spec, "name": info.name, "platform": info.platform, "driver": info.driver},
+        "cores": cores(),
+        "concurrency": load.concurrency,
+        "seed": wanted.seed,
+        "inputs": filled[0][1].sources,
+    }
+    return document, rows
+
+
+def _progress() -> Progress:
+    console = stderr()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # Drawing takes the interpreter from the requests that are measured: seldom is often enough.
+    return Progress(*columns, console=console, transient=True, refresh_per_second=2, disable=not console.is_terminal)
+
+
+def _asyncrt_client(infer: Callable[[Mapping[str, Array]], Awaitable[Any]], inputs: Mapping[str, Array]) -> Client:
+    async def client(budget: Budget) -> list[float]:
+        latencies: list[float] = []
+        while budget.take():
+            start = time.perf_counter()
+            await infer(inputs)
+            latencies.append(time.perf_counter() - start)
+        return latencies
+
+    return client
+
+
+def _thread_client(
+    threads: ThreadPoolExecutor, run: Callable[[Mapping[str, Array]], Any], inputs: Mapping[str, Array]
+) -> Client:
+    def on_thread(budget: Budget) -> list[float]:
+        latencies: list[float] = []
+        while budget.take():
+            start = time.perf_counter()
+            run(inputs)
+            latencies.append(time.perf_counter() - start)
+        return latencies
+
+    async def client(budget: Budget) -> list[float]:
+        return await asyncio.get_running_loop().run_in_executor(threads, on_thread, budget)
+
+    return client
+
+
+async def measure(sizes: Sizes, ours: Client, theirs: Client | None, load: Load, advance: Callable[[], None]) -> Row:
+    """Let one runtime, or two in turns, answer a row's requests.
+
+    Args:
+        theirs: ONNX Runtime; None leaves it out.
+        advance: Called after every block of both.
+    """
+    clients = [ours] if theirs is None else [ours, theirs]
+    blocks: list[list[Block]] = [[] for _ in clients]
+    for client in clients:  # plans, kernels and thread pools are made here, first for one request and then for many
+        await client(Budget(1, None))
+        await _block(client, Budget(2 * load.concurrency, None), load.concurrency)
+    for requests, seconds in load.blocks():
+        for client, done in zip(clients, blocks, strict=True):
+            if theirs is not None:
+                await asyncio.sleep(_SETTLE_S)
+            done.append(await _block(client, Budget(requests, seconds), load.concurrency))
+        advance()
+    measured = [Measured.of(done) for done in blocks]
+    if theirs is None:
+        return Row(dict(sizes), measured[0], None, None)
+    return Row(dict(sizes), measured[0], measured[1], Ratio.of(*blocks))
+
+
+async def _block(client: Client, budget: Budget, concurrency: int) -> Block:
+    start = time.perf_counter()
+    try:
+        latencies = await asyncio.gather(*(client(budget) for _ in range(concurrency)))
+    finally:
+        budget.stop()  # one client failed, or Ctrl-C: threads are not cancelled, they end here
+    return Block(list(itertools.chain(*latencies)), time.perf_counter() - start)
+
+
+def _median(blocks: list[Block]) -> float:
+    return float(np.median(np.concatenate([b.latencies for b in blocks])))
+
+
+def _show(sizes: Sizes) -> str:
+    return " ".join(f"{dim}={size}" for dim, size in sizes.items()) or "-"
+
+
+def _table(rows: list[Row], concurrency: int) -> Table:
+    title = f"{concurrency} in flight; latencies in ms"
+    if any(row.ratio for row in rows):
+        title += "; ratio: ONNX Runtime's p50 over asyncrt's, with its spread"
+    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    for heading in ("sizes", "runtime"):
+        table.add_column(heading)
+    for heading in ("requests", "p50", "p90", "p99", "requests/s", "ratio"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        r = row.ratio
+        ratio = "" if r is None else f"{r.medians:.2f} ({r.least:.2f} to {r.greatest:.2f})"
+        table.add_row(escape(_show(row.sizes)), "asyncrt", *_cells(row.asyncrt), ratio)
+        if row.onnxruntime is not None:
+            table.add_row("", "ONNX Runtime", *_cells(row.onnxruntime), "")
+    return table
+
+
+def _cells(m: Measured) -> tuple[str, ...]:
+    p99 = "-" if m.p99_ms is None else f"{m.p99_ms:.3f}"
+    return str(m.requests), f"{m.p50_ms:.3f}", f"{m.p90_ms:.3f}", p99, f"{m.requests_per_s:.1f}"

@@ -1,0 +1,43 @@
+"""`asyncrt devices`: what can a model run on here, and what is in the way of the rest?"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import attrs
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from asyncrt.devices.drivers import INSTALL_HINT
+from asyncrt.devices.find import driver_problems, list_devices
+from asyncrt.errors import NoDeviceError
+
+from .terminal import reporting, stderr, stdout
+
+
+@reporting
+def devices(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """List the devices found, whether each works, and if not, why.
+
+    Exits with 0 if an OpenCL device works, otherwise with 1.
+
+    \b
+    Example:
+      asyncrt devices
+    """
+    reports, problems = list_devices(), driver_problems()
+    if as_json:
+        typer.echo(json.dumps({"devices": [attrs.asdict(r) for r in reports], "problems": problems}, indent=2))
+    else:
+        table = Table("device", "name", "kind", "driver", "usable", "note", box=None, header_style="bold")
+        for r in reports:
+            usable = "[green]yes" if r.usable else "[red]no"
+            lines = [r.note] + ([f"hint: {r.hint}"] if r.hint else [])
+            table.add_row(*map(escape, (r.spec, r.name, r.kind, r.platform)), usable, escape("\n".join(lines)))
+        stdout().print(table)
+        for problem in problems:
+            stderr().print(f"[yellow]problem:[/] {escape(problem)}", soft_wrap=True)
+    if not any(r.usable and r.kind not in ("host", "simulated") for r in reports):
+        raise NoDeviceError("no OpenCL device works here", hint=INSTALL_HINT)

@@ -1,0 +1,81 @@
+"""`asyncrt explain`: which nodes ran for these inputs, which were skipped, and why?"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import json
+from pathlib import Path
+from typing import Annotated
+
+import attrs
+import typer
+from rich.markup import escape
+
+from asyncrt.options import RuntimeOptions
+from asyncrt.runtime.explain import Explanation
+from asyncrt.runtime.runtime import Runtime
+
+from . import options as o
+from .inputs import InputOptions
+from .terminal import note, reporting, stdout
+
+
+class Decision(enum.StrEnum):
+    """What may become of a node."""
+
+    SKIPPED = "skipped"
+    RAN = "ran"
+    HOST = "host"
+    EMPTY = "empty"
+
+
+@reporting
+def explain(
+    model: o.Model,
+    inputs: o.Inputs = None,
+    shape: o.Shapes = None,
+    ranges: o.Ranges = None,
+    device: o.Device = None,
+    streams: o.Streams = None,
+    seed: o.Seed = 0,
+    only: Annotated[Decision | None, typer.Option(help="Show only nodes that were treated so.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    no_skip: o.NoSkip = False,
+) -> None:
+    """Run a model once and say of every node what became of it, and why.
+
+    "ran" is a kernel on the device, "skipped" a no-op for these shapes, "host" shape arithmetic in Python, "empty" a
+    node without elements.
+
+    \b
+    Example:
+      asyncrt explain bert.onnx --shape batch=1 --shape seq=16 --only skipped
+    """
+    wanted = InputOptions.parse(inputs, shape, ranges, seed)
+    everything = asyncio.run(_explain(model, wanted, device, streams, RuntimeOptions(skip=not no_skip)))
+    nodes = tuple(n for n in everything.nodes if only is None or n.decision == only.value)
+    if as_json:
+        document = {
+            "model": everything.model,
+            "counts": everything.counts,
+            "nodes": [attrs.asdict(n) for n in nodes],
+        }
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        table = attrs.evolve(everything, nodes=nodes).table()
+        table.title = escape(everything.summary())
+        stdout().print(table)
+
+
+async def _explain(
+    model: Path, wanted: InputOptions, device: str | None, streams: int | None, options: RuntimeOptions
+) -> Explanation:
+    async with Runtime(device, streams=streams, options=options) as runtime:
+        loaded = await runtime.load(model)
+        (sizes,) = wanted.combinations()
+        filled = wanted.fill(loaded.inputs, sizes)
+        for name, array in filled.arrays.items():
+            note(f"{name} {array.dtype}{list(array.shape)}: {filled.sources[name]}")
+        await loaded.infer(filled.arrays)
+        return loaded.explain()

@@ -1,0 +1,38 @@
+"""The options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+Model: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="MODEL", exists=True, dir_okay=False, readable=True, help="An ONNX file.")
+]
+Inputs: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input", "-i", metavar="NAME=SHAPE|FILE", help="An input's shape, as 2x16 or 2,16, or .npy file. Repeatable."
+    ),
+]
+Shapes: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--shape", "-s", metavar="DIM=SIZE", help="The size of a dynamic dim, by its name. Repeatable."),
+]
+Ranges: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--range",
+        metavar="NAME=LOW:HIGH",
+        help="Draw an input's values from LOW up to, not including, HIGH. Repeatable. Without it floats are normal, "
+        "integers are 0 or 1, and integer masks are ones.",
+    ),
+]
+Seed: TypeAlias = Annotated[int, typer.Option(min=0, help="Of the random inputs.")]
+Device: TypeAlias = Annotated[
+    str | None, typer.Option("--device", "-d", help="A device as `asyncrt devices` names it; the best by default.")
+]
+Streams: TypeAlias = Annotated[int | None, typer.Option(min=1, help="Command queues; as many as suit the device.")]
+NoSkip: TypeAlias = Annotated[bool, typer.Option("--no-skip", help="Run nodes that could be skipped.")]
+NoReplay: TypeAlias = Annotated[bool, typer.Option("--no-replay", help="Plan every inference anew.")]

@@ -1,0 +1,63 @@
+"""How commands speak: results to stdout, notes and errors to stderr, and an exit status for each way to end."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import ParamSpec
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from asyncrt.errors import AsyncrtError
+
+P = ParamSpec("P")
+
+_PIPED_WIDTH = 160  # tables in a pipe or a file are not folded to the 80 columns that no terminal asked for
+
+
+def stdout() -> Console:
+    """Return the console that results go to."""
+    return _console(stderr=False)
+
+
+def stderr() -> Console:
+    """Return the console that notes, progress and errors go to."""
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PIPED_WIDTH
+    return console
+
+
+def note(text: str) -> None:
+    """Tell the user something that is neither a result nor an error."""
+    stderr().print(f"[dim]{escape(text)}", soft_wrap=True)
+
+
+def wrong(option: str, message: str) -> typer.BadParameter:
+    """Return the error of a wrong option, which exits with 2; *message* says what was expected."""
+    return typer.BadParameter(message, param_hint=f"'{option}'")
+
+
+def reporting(command: Callable[P, None]) -> Callable[P, None]:
+    """Let a command end as a command does: an expected error is its message and 1, Ctrl-C is silence and 130."""
+
+    @functools.wraps(command)
+    def reported(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except BrokenPipeError:
+            raise  # the reader of our output has gone: typer ends quietly
+        except (AsyncrtError, OSError) as error:
+            stderr().print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt as interrupt:
+            raise typer.Exit(130) from interrupt
+
+    return reported

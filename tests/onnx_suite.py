@@ -1,0 +1,120 @@
+"""How much of ONNX's own backend test suite does asyncrt pass?
+
+    python -m tests.onnx_suite [--only SUBSTRING] [--device CPU] [--failures]
+
+Runs every node test of the installed onnx package through `asyncrt.onnx_backend`, prints how many passed, failed and
+are not supported, and the reasons. Exits 1 if one failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import warnings
+from collections import Counter
+from typing import Any
+
+import attrs
+import numpy as np
+import onnx
+from onnx.backend.test.case.test_case import TestCase
+from onnx.backend.test.loader import load_model_tests
+from onnx.backend.test.runner import Runner
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+import asyncrt.onnx_backend
+from asyncrt import AsyncrtError, ModelLimitError, ModelTypeError, RuntimeOptions, UnsupportedOperatorError
+
+_UNSUPPORTED = (UnsupportedOperatorError, ModelTypeError, ModelLimitError)
+# Each model runs once: kernels for sizes it will not see would only be built in vain.
+_OPTIONS = RuntimeOptions(warm=False)
+
+
+@attrs.frozen
+class Outcome:
+    """What became of one test: "passed", "failed" or "unsupported", and why."""
+
+    name: str
+    result: str
+    why: str = ""
+
+
+def node_cases() -> list[TestCase]:
+    """Return the node tests of the installed onnx package. Takes seconds: onnx computes their data."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the cases' own infinities and overflows
+        return list(load_model_tests(kind="node"))
+
+
+def run_case(case: TestCase, device: str = "CPU") -> Outcome:
+    """Run one test as onnx's runner does, with its tolerances."""
+    assert case.model is not None
+    assert case.data_sets is not None
+    try:
+        prepared = asyncrt.onnx_backend.prepare(case.model, device, options=_OPTIONS)
+    except _UNSUPPORTED as error:
+        return Outcome(case.name, "unsupported", error.message)
+    except Exception as error:
+        return Outcome(case.name, "failed", f"{type(error).__name__} while loading: {_first_line(error)}")
+    try:
+        for given, wanted in case.data_sets:
+            outputs = prepared.run([_array(a) for a in given])
+            Runner.assert_similar_outputs([_array(a) for a in wanted], outputs, case.rtol, case.atol)
+    except AssertionError as error:
+        operators = "+".join(dict.fromkeys(node.op_type for node in case.model.graph.node))
+        return Outcome(case.name, "failed", f"{operators} gives other results: {_first_line(error)}")
+    except Exception as error:
+        return Outcome(case.name, "failed", f"{type(error).__name__}: {_first_line(error)}")
+    finally:
+        prepared.close()
+    return Outcome(case.name, "passed")
+
+
+def _array(value: Any) -> Any:
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+
+
+def _first_line(error: BaseException) -> str:
+    text = error.message if isinstance(error, AsyncrtError) else str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(lines[:3])
+
+
+def _kind(why: str) -> str:
+    """Return a reason without what differs from test to test, so that equal reasons are counted together."""
+    why = re.sub(r"(gives other results): .*", r"\1", why)
+    why = re.sub(r"^\w+_\d+: ", "", why)
+    why = re.sub(r"(input|output|initializer) '[^']*'", r"\1", why)
+    return why[:110]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.onnx_suite", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", metavar="SUBSTRING", help="run only tests with this in their name")
+    parser.add_argument("--device", default="CPU", help="CPU, CUDA, or a name of asyncrt's (default: CPU)")
+    parser.add_argument("--failures", action="store_true", help="list every failed test")
+    wanted = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    cases = [case for case in node_cases() if wanted.only in case.name]
+    shown = track(cases, "running", console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True)
+    outcomes = [run_case(case, wanted.device) for case in shown]
+    counts = Counter(outcome.result for outcome in outcomes)
+    table = Table("result", "tests", "why", box=None)
+    reasons = Counter((o.result, _kind(o.why)) for o in outcomes if o.result != "passed")
+    for (result, why), count in sorted(reasons.items(), key=lambda item: (item[0][0], -item[1])):
+        table.add_row(result, str(count), escape(why))
+    console.print(table)
+    if wanted.failures:
+        for outcome in outcomes:
+            if outcome.result == "failed":
+                console.print(f"{outcome.name}: {outcome.why}", markup=False, soft_wrap=True)
+    console.print(", ".join(f"{counts[r]} {r}" for r in ("passed", "failed", "unsupported")) + f" of {len(outcomes)}")
+    return 1 if counts["failed"] or not outcomes else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
