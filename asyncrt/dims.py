@@ -2,18 +2,52 @@
 
 `Dim` supports the arithmetic of shape inference, so that one `infer` function serves both a request (all ints) and
 loading (some dims symbolic). It never guesses: a question whose answer depends on the actual size raises
-`Undetermined`, and the caller treats the answer as unknown.
+`Undetermined`, and the caller treats the answer as unknown. What it does answer holds for every request, given that
+a named dim is at least 0.
 """
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
-_Term = tuple[str, ...]
+# More than shapes need. Without limits, what a few nodes make of a dim could take for ever to write down.
+_MAX_TERMS = 64
+_MAX_DEGREE = 32
+_MAX_TEXT = 512
 
 
 class Undetermined(Exception):
     """A question about a dynamic dim that only a request can answer."""
+
+
+class _Quotient:
+    """A quotient that is not exact, rounded down. It stands in a polynomial like a name."""
+
+    __slots__ = ("dividend", "divisor", "may_be_negative", "text")
+
+    def __init__(self, dividend: int | Dim, divisor: int | Dim) -> None:
+        self.dividend, self.divisor = dividend, divisor
+        self.may_be_negative = not (_at_least(dividend, 0) and _at_least(divisor, 0))
+        self.text = f"{_in_brackets(dividend)}//{_in_brackets(divisor)}"
+        if len(self.text) > _MAX_TEXT:
+            raise Undetermined(f"a quotient of {len(self.text)} characters is too long")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Quotient) and identical(
+            (self.dividend, self.divisor), (other.dividend, other.divisor)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __str__(self) -> str:
+        return f"({self.text})"
+
+
+_Atom: TypeAlias = "str | _Quotient"
+_Term: TypeAlias = "tuple[_Atom, ...]"
 
 
 class Dim:
@@ -33,50 +67,52 @@ class Dim:
     def name(self) -> str | None:
         """The dim's name if it is a plain name, else None."""
         if len(self.terms) == 1:
-            (term, factor), = self.terms.items()
-            if factor == 1 and len(term) == 1:
+            ((term, factor),) = self.terms.items()
+            if factor == 1 and len(term) == 1 and isinstance(term[0], str):
                 return term[0]
         return None
-
-    def _key(self) -> frozenset[tuple[_Term, int]]:
-        return frozenset(self.terms.items())
 
     def same_as(self, other: object) -> bool:
         """Return whether *other* is the same expression. Never raises."""
         return isinstance(other, Dim) and self.terms == other.terms
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return hash(frozenset(self.terms.items()))
 
     def __repr__(self) -> str:
         def show(term: _Term, factor: int) -> str:
-            names = "*".join(term)
-            return str(factor) if not term else names if factor == 1 else f"{factor}*{names}"
+            names = "*".join(map(str, term))
+            return str(factor) if not term else {1: "", -1: "-"}.get(factor, f"{factor}*") + names
 
-        return " + ".join(show(t, f) for t, f in sorted(self.terms.items(), reverse=True)).replace("+ -", "- ")
+        ordered = sorted(self.terms.items(), key=lambda item: [str(atom) for atom in item[0]], reverse=True)
+        return " + ".join(show(t, f) for t, f in ordered).replace("+ -", "- ")
 
     # Arithmetic. A result without names becomes an int again.
 
     def __add__(self, other: int | Dim) -> int | Dim:
-        return _normal(_merge(self.terms, _terms(other), 1))
+        return _merge(self, other, 1) if _is_integer(other) else NotImplemented
 
     def __radd__(self, other: int) -> int | Dim:
         return self + other
 
     def __sub__(self, other: int | Dim) -> int | Dim:
-        return _normal(_merge(self.terms, _terms(other), -1))
+        return _merge(self, other, -1) if _is_integer(other) else NotImplemented
 
     def __rsub__(self, other: int) -> int | Dim:
-        return _normal(_merge(_terms(other), self.terms, -1))
+        return _merge(other, self, -1) if _is_integer(other) else NotImplemented
 
     def __neg__(self) -> int | Dim:
         return 0 - self
 
     def __mul__(self, other: int | Dim) -> int | Dim:
+        if not _is_integer(other):
+            return NotImplemented
         product: dict[_Term, int] = {}
         for a, fa in self.terms.items():
             for b, fb in _terms(other).items():
-                term = tuple(sorted(a + b))
+                term = tuple(sorted(a + b, key=str))
+                if len(term) > _MAX_DEGREE or len(product) > _MAX_TERMS:
+                    raise Undetermined(f"the product of {len(self.terms)} and {len(_terms(other))} terms is too long")
                 product[term] = product.get(term, 0) + fa * fb
         return _normal(product)
 
@@ -84,71 +120,66 @@ class Dim:
         return self * other
 
     def __floordiv__(self, other: int | Dim) -> int | Dim:
-        """Divide exactly where that is possible; otherwise the quotient is a new name."""
-        if isinstance(other, int) and other == 1:
-            return self
+        """Divide exactly where that is possible; otherwise the quotient, rounded down, is like a new name."""
+        if not _is_integer(other):
+            return NotImplemented
         divisor = _terms(other)
+        if not any(divisor.values()):
+            raise ZeroDivisionError(f"{self!r} divided by 0")
         if len(divisor) == 1:
-            (names, factor), = divisor.items()
+            ((names, factor),) = divisor.items()
             quotient: dict[_Term, int] = {}
             for term, f in self.terms.items():
                 rest = _without(term, names)
-                if rest is None or factor == 0 or f % factor:
+                if rest is None or f % factor:
                     break
                 quotient[rest] = f // factor
             else:
                 return _normal(quotient)
-        return Dim.named(f"({self!r})//({other!r})")
+        return Dim({(_Quotient(self, _plain(other)),): 1})
 
     def __rfloordiv__(self, other: int) -> int | Dim:
-        return Dim.named(f"({other})//({self!r})")
+        if not _is_integer(other):
+            return NotImplemented
+        return Dim({(_Quotient(int(other), self),): 1}) if other else 0
 
     def __mod__(self, other: int | Dim) -> int | Dim:
-        quotient = self // other
-        return self - quotient * other  # exact division leaves 0; otherwise an expression of the quotient's name
+        """Return what is left of `//`: 0 where that is exact, else an expression that holds the quotient."""
+        return self - self // other * other if _is_integer(other) else NotImplemented
+
+    def __rmod__(self, other: int) -> int | Dim:
+        return other - other // self * self if _is_integer(other) else NotImplemented
 
     # Questions.
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, int | Dim):
+        if not isinstance(other, int | Dim | numbers.Integral):
             return NotImplemented
-        difference = self - other
+        difference = _merge(self, other, -1)  # type: ignore[arg-type]  # NumPy's integers are numbers.Integral
         if isinstance(difference, int):
             return difference == 0
-        if difference._one_sign():
+        if _at_least(difference, 1) or _at_least(-difference, 1):
             return False
         raise Undetermined(f"is {self!r} equal to {other!r}?")
 
     def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def _one_sign(self) -> bool:
-        """A dim is at least 0, so a polynomial of one sign with a constant of that sign is never 0."""
-        constant = self.terms.get((), 0)
-        signs = {f > 0 for f in self.terms.values()}
-        return constant != 0 and len(signs) == 1
+        equal = self.__eq__(other)
+        return equal if equal is NotImplemented else not equal
 
     def __lt__(self, other: int | Dim) -> bool:
-        difference = self - other
-        if isinstance(difference, int):
-            return difference < 0
-        if all(f > 0 for f in difference.terms.values()):
-            return False
-        if difference._one_sign():
-            return True
-        raise Undetermined(f"is {self!r} less than {other!r}?")
-
-    def __ge__(self, other: int | Dim) -> bool:
-        return not self < other
+        return _negative(self - other, f"is {self!r} less than {other!r}?")
 
     def __gt__(self, other: int | Dim) -> bool:
-        return self != other and not self < other
+        return _negative(other - self, f"is {self!r} greater than {other!r}?")
 
     def __le__(self, other: int | Dim) -> bool:
         return not self > other
 
+    def __ge__(self, other: int | Dim) -> bool:
+        return not self < other
+
     def __bool__(self) -> bool:
-        return self != 0
+        return not self == 0  # noqa: SIM201 - `!=` reads the same but asks twice
 
     def __index__(self) -> int:
         raise Undetermined(f"how large is {self!r}?")
@@ -157,15 +188,24 @@ class Dim:
         raise Undetermined(f"how large is {self!r}?")
 
 
+def _is_integer(value: object) -> bool:
+    """Floats and arrays are refused: a dim times 0.5 would be a guess, and an array does its own arithmetic."""
+    return isinstance(value, int | Dim | numbers.Integral)
+
+
+def _plain(value: int | Dim) -> int | Dim:
+    return value if isinstance(value, Dim) else int(value)
+
+
 def _terms(value: int | Dim) -> Mapping[_Term, int]:
     return value.terms if isinstance(value, Dim) else {(): int(value)}
 
 
-def _merge(a: Mapping[_Term, int], b: Mapping[_Term, int], sign: int) -> dict[_Term, int]:
-    result = dict(a)
-    for term, factor in b.items():
+def _merge(a: int | Dim, b: int | Dim, sign: int) -> int | Dim:
+    result = dict(_terms(a))
+    for term, factor in _terms(b).items():
         result[term] = result.get(term, 0) + sign * factor
-    return result
+    return _normal(result)
 
 
 def _normal(terms: dict[_Term, int]) -> int | Dim:
@@ -184,6 +224,28 @@ def _without(term: _Term, names: _Term) -> _Term | None:
             return None
         rest.remove(name)
     return tuple(rest)
+
+
+def _at_least(value: int | Dim, least: int) -> bool:
+    """Whether *value* is known to be at least *least* in every request, because no name is less than 0."""
+    if isinstance(value, int):
+        return value >= least
+    for term, factor in value.terms.items():
+        if term and (factor < 0 or any(isinstance(a, _Quotient) and a.may_be_negative for a in term)):
+            return False
+    return value.terms.get((), 0) >= least
+
+
+def _negative(value: int | Dim, question: str) -> bool:
+    if _at_least(value, 0):
+        return False
+    if _at_least(-value, 1):
+        return True
+    raise Undetermined(question)
+
+
+def _in_brackets(value: int | Dim) -> str:
+    return f"({value!r})" if isinstance(value, Dim) and len(value.terms) > 1 else f"{value!r}"
 
 
 def identical(a: Iterable[int | Dim], b: Iterable[int | Dim]) -> bool:

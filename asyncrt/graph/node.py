@@ -57,6 +57,7 @@ class ProgramNode:
         skip_mode: What loading can tell about skipping it.
         skip_note: Why, for `explain()`.
         chunk: Which chunk it belongs to.
+        captures: Ids of the values that its subgraphs take from outside. There a value goes by its name.
     """
 
     id: int
@@ -70,6 +71,19 @@ class ProgramNode:
     skip_mode: SkipMode = SkipMode.NEVER
     skip_note: str = ""
     chunk: int = 0
+    captures: tuple[int, ...] = ()
+
+    @property
+    def uses(self) -> tuple[int, ...]:
+        """The ids of all values that the node takes, each once."""
+        return tuple(dict.fromkeys([v for v in self.inputs if v is not None] + list(self.captures)))
+
+    @property
+    def host_reads(self) -> tuple[int, ...]:
+        """The ids of the values that the host must know before it can go past the node."""
+        if self.place is Place.DEVICE:
+            return self.get_shape_infer_dependencies()
+        return () if self.operator.evaluate is not None else self.uses
 
     @property
     def optimized(self) -> bool:

@@ -6,31 +6,44 @@ the onnx package say how many inputs an operator takes, which dtypes, which attr
 
 from __future__ import annotations
 
+import heapq
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import attrs
-import numpy as np
 import onnx
-from onnx import defs, inliner, numpy_helper
+from onnx import defs
 
 from asyncrt.dims import Dim
-from asyncrt.errors import ModelError, ModelFormatError, ModelLimitError, ModelTypeError, UnsupportedOperatorError
+from asyncrt.errors import ModelError, ModelFormatError, ModelTypeError, UnsupportedOperatorError
 from asyncrt.kernels.operator import Attributes, Operator
 from asyncrt.kernels.registry import find_operator
-from asyncrt.layout import DATA_TYPES, Array, DataType, PartialLayout, dtype_from_onnx, dtype_of
+from asyncrt.layout import DATA_TYPES, Array, DataType, PartialLayout, dtype_from_onnx, dtype_of, show_shape
 from asyncrt.options import RuntimeOptions
 
+from .functions import (
+    Body,
+    LocalFunctions,
+    Opsets,
+    captured_names,
+    instantiate,
+    opsets_of,
+    schema_body,
+    title_of,
+    used_names,
+    walk,
+)
 from .node import ProgramNode, Value
+from .tensors import TensorReader, check_rank, check_size, dtype_name
 
 ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 
-MIN_OPSET = 11
 _TYPE_STRINGS = {
     "tensor(" + {"float32": "float", "float64": "double"}.get(t.name, t.name) + ")": t for t in DATA_TYPES
 }
+_UNKNOWN = PartialLayout(None, None)
 
 
 @attrs.define(eq=False)
@@ -43,35 +56,47 @@ class Graph:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
-    def value(self, id: int | None) -> Value:
-        assert id is not None
-        return self.values[id]
+    def keep(self, nodes: Iterable[ProgramNode]) -> None:
+        """Make *nodes*, in that order, all there are: number them, and note who makes and who reads each value."""
+        self.nodes = list(nodes)
+        readers: list[list[int]] = [[] for _ in self.values]
+        for value in self.values:
+            value.producer = None
+        for number, node in enumerate(self.nodes):
+            node.id = number
+            for output in node.outputs:
+                self.values[output].producer = number
+            for v in node.uses:
+                readers[v].append(number)
+        for value in self.values:
+            value.readers = tuple(readers[value.id])
 
 
 def read_model(source: ModelSource, options: RuntimeOptions) -> tuple[onnx.ModelProto, Path | None]:
     """Return the model and the folder that its external data may lie in.
 
     Args:
-        source: A path, the bytes of a file, or a model.
+        source: A path, the bytes of a file, or a model, which is only read.
 
     Raises:
         ModelFormatError: Not an ONNX model, or truncated.
         ModelLimitError: Larger than the options allow.
-        FileNotFoundError: No such file.
+        OSError: The file cannot be read: `FileNotFoundError`, `IsADirectoryError`, `PermissionError`.
     """
     folder: Path | None = None
     if isinstance(source, onnx.ModelProto):
-        model = onnx.ModelProto()
-        model.CopyFrom(source)
+        model, where = source, "the given model"
     else:
         if isinstance(source, bytes | bytearray | memoryview):
             data, where = bytes(source), "the given bytes"
         else:
             path = Path(source)
-            folder, where = path.resolve().parent, str(path)
-            _check_size(path.stat().st_size, options, where)
+            folder, where = path.absolute().parent.resolve(), f"'{path}'"
+            check_size(path.stat().st_size, options, where)
+            if path.exists() and not path.is_file() and not path.is_dir():
+                raise ModelFormatError(f"{where} is not a regular file")
             data = path.read_bytes()
-        _check_size(len(data), options, where)
+        check_size(len(data), options, where)
         model = onnx.ModelProto()
         try:
             model.ParseFromString(data)
@@ -79,13 +104,11 @@ def read_model(source: ModelSource, options: RuntimeOptions) -> tuple[onnx.Model
             raise ModelFormatError(
                 f"{where} is not an ONNX model, or is cut short ({len(data)} bytes)", detail=str(error)
             ) from error
-        if not model.graph.node and not model.graph.output:
-            raise ModelFormatError(f"{where} holds no ONNX graph ({len(data)} bytes)")
-    if model.functions:
-        try:
-            model = inliner.inline_local_functions(model)
-        except Exception as error:
-            raise ModelFormatError("the model's local functions cannot be inlined", detail=str(error)) from error
+    if not model.graph.output:
+        raise ModelFormatError(f"{where} holds no ONNX graph with an output")
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        for _ in walk(nodes):
+            pass  # nothing below walks into graphs that are nested too deeply
     return model, folder
 
 
@@ -94,287 +117,276 @@ def import_model(source: ModelSource, options: RuntimeOptions) -> Graph:
 
     Raises:
         ModelError: One of its children, naming the node.
+        OSError: The file cannot be read.
     """
-    model, folder = read_model(source, options)
-    return _Importer(model, folder, options).run()
-
-
-def _check_size(nbytes: int, options: RuntimeOptions, where: str) -> None:
-    if nbytes > options.max_model_bytes:
-        raise ModelLimitError(
-            f"{where} has {nbytes} bytes; RuntimeOptions.max_model_bytes is {options.max_model_bytes}"
-        )
+    try:
+        model, folder = read_model(source, options)
+        return _Importer(model, folder, options).run()
+    except UnicodeDecodeError as error:
+        raise ModelFormatError("a name in the model is not UTF-8 text", detail=str(error)) from error
+    except RecursionError as error:
+        raise ModelFormatError("the model's functions use each other too deeply") from error
 
 
 class _Importer:
     def __init__(self, model: onnx.ModelProto, folder: Path | None, options: RuntimeOptions) -> None:
         self.proto = model.graph
-        self.folder = folder
         self.options = options
-        self.opsets = _opsets(model)
+        self.opsets = opsets_of(model.opset_import)
+        self.functions = LocalFunctions(model, self.opsets)
+        self.tensors = TensorReader(folder, options)
         self.values: list[Value] = []
         self.by_name: dict[str, int] = {}
         self.nodes: list[ProgramNode] = []
-        self.loaded_bytes = 0
+        #: Every name of the model's graph, whether its value is there yet or not, and those of dims.
+        self.names = {i.name for i in self.proto.input} | {t.name for t in self.proto.initializer}
+        self.names |= {d.dim_param for i in self.proto.input for d in i.type.tensor_type.shape.dim}
+        self.names |= {output for node in self.proto.node for output in node.output}
 
     def run(self) -> Graph:
+        for sparse in self.proto.sparse_initializer:
+            raise UnsupportedOperatorError(f"initializer '{sparse.values.name}' is sparse, which asyncrt does not read")
         for tensor in self.proto.initializer:
-            self._add(tensor.name, "initializer", constant=self._tensor(tensor))
-        if self.proto.sparse_initializer:
-            raise UnsupportedOperatorError("the model has sparse initializers, which asyncrt does not read")
+            self.add(tensor.name, "initializer", constant=self.tensors.read(tensor, f"initializer '{tensor.name}'"))
+        given = {t.name for t in self.proto.initializer}
         inputs: list[int] = []
         for info in self.proto.input:
-            if info.name in self.by_name:
-                continue  # an initializer that IR version 3 also lists as an input
-            inputs.append(self._add(info.name, "input", layout=self._declared(info)))
-        for node in self._in_order():
-            self._node(node)
+            layout = self.declared(info)
+            if info.name in given:
+                given.remove(info.name)
+                self.check_default(info.name, layout)
+                continue  # IR version 3 lists initializers as inputs; later ones allow it for inputs with a default
+            inputs.append(self.add(info.name, "input", layout=layout))
+        self.add_nodes([(node, title_of(node, i)) for i, node in enumerate(self.proto.node)], self.opsets)
+        graph = Graph(self.proto.name, self.values, self.nodes, tuple(inputs), self.outputs())
+        graph.keep(self.nodes)
+        return graph
+
+    def outputs(self) -> tuple[int, ...]:
         outputs: list[int] = []
         for info in self.proto.output:
             if info.name not in self.by_name:
                 raise ModelFormatError(f"output '{info.name}' of the graph is made by no node")
-            outputs.append(self.by_name[info.name])
-        for node in self.nodes:
-            for v in {i for i in node.inputs if i is not None}:
-                self.values[v].readers += (node.id,)
-        return Graph(self.proto.name, self.values, self.nodes, tuple(inputs), tuple(outputs))
+            kind = info.type.WhichOneof("value")
+            if kind not in (None, "tensor_type"):
+                raise UnsupportedOperatorError(f"output '{info.name}' is a {kind}, not a tensor")
+            value = self.values[self.by_name[info.name]]
+            number = info.type.tensor_type.elem_type
+            if number and dtype_from_onnx(number) is not value.layout.dtype:
+                raise ModelTypeError(f"output '{info.name}' is {value.layout.dtype}, declared as {dtype_name(number)}")
+            outputs.append(value.id)
+        return tuple(outputs)
 
     # Values.
 
-    def _add(
-        self, name: str, what: str, *, constant: Array | None = None, layout: PartialLayout = PartialLayout(None, None)
-    ) -> int:
+    def add(self, name: str, what: str, *, constant: Array | None = None, layout: PartialLayout = _UNKNOWN) -> int:
         if not name:
             raise ModelFormatError(f"an {what} of the graph has no name")
         if name in self.by_name:
             raise ModelFormatError(f"'{name}' is defined twice, the second time as {what}")
         if constant is not None:
-            dtype = dtype_of(constant.dtype)
-            assert dtype is not None
-            layout = PartialLayout(dtype, constant.shape)
-        if layout.shape is not None and len(layout.shape) > self.options.max_rank:
-            raise ModelLimitError(
-                f"'{name}' has rank {len(layout.shape)}; RuntimeOptions.max_rank is {self.options.max_rank}"
-            )
+            layout = PartialLayout(dtype_of(constant.dtype), constant.shape)
         value = Value(len(self.values), name, layout, constant=constant)
         self.values.append(value)
         self.by_name[name] = value.id
         return value.id
 
-    def _declared(self, info: onnx.ValueInfoProto) -> PartialLayout:
+    def fresh(self, name: str) -> str:
+        """Return *name*, or if something has that name already, one like it."""
+        while name in self.names:
+            name += "'"
+        self.names.add(name)
+        return name
+
+    def declared(self, info: onnx.ValueInfoProto) -> PartialLayout:
+        """What the file says of an input. Dims without a name get one that no other dim has."""
         kind = info.type.WhichOneof("value")
         if kind != "tensor_type":
             raise UnsupportedOperatorError(f"input '{info.name}' is a {kind or 'value without a type'}, not a tensor")
         tensor = info.type.tensor_type
         dtype = dtype_from_onnx(tensor.elem_type)
         if dtype is None:
-            raise ModelTypeError(f"input '{info.name}' has dtype {_dtype_name(tensor.elem_type)}, which asyncrt lacks")
+            raise ModelTypeError(f"input '{info.name}' has dtype {dtype_name(tensor.elem_type)}, which asyncrt lacks")
         if not tensor.HasField("shape"):
             return PartialLayout(dtype, None)
+        check_rank(len(tensor.shape.dim), f"input '{info.name}'", self.options)
         dims: list[int | Dim] = []
         for axis, dim in enumerate(tensor.shape.dim):
             if dim.HasField("dim_value") and dim.dim_value >= 0:
                 dims.append(dim.dim_value)
-            else:
-                dims.append(Dim.named(dim.dim_param or f"{info.name}.{axis}"))
+            else:  # some exporters write -1
+                dims.append(Dim.named(dim.dim_param or self.fresh(f"{info.name}.{axis}")))
         return PartialLayout(dtype, tuple(dims))
 
-    def _tensor(self, tensor: onnx.TensorProto, where: str = "") -> Array:
-        name = where or f"initializer '{tensor.name}'"
-        if dtype_from_onnx(tensor.data_type) is None:
-            raise ModelTypeError(f"{name} has dtype {_dtype_name(tensor.data_type)}, which asyncrt lacks")
-        if any(d < 0 for d in tensor.dims):
-            raise ModelFormatError(f"{name} has a negative dim: {list(tensor.dims)}")
-        if len(tensor.dims) > self.options.max_rank:
-            raise ModelLimitError(
-                f"{name} has rank {len(tensor.dims)}; RuntimeOptions.max_rank is {self.options.max_rank}"
-            )
-        external = tensor.data_location == onnx.TensorProto.EXTERNAL
-        try:
-            array = self._external(tensor, name) if external else numpy_helper.to_array(tensor)
-        except ModelError:
-            raise
-        except Exception as error:
-            raise ModelFormatError(f"{name} does not hold the data of its shape", detail=str(error)) from error
-        return np.ascontiguousarray(array).reshape(tuple(tensor.dims))
-
-    def _external(self, tensor: onnx.TensorProto, name: str) -> Array:
-        fields = {entry.key: entry.value for entry in tensor.external_data}
-        location = fields.get("location", "")
-        if self.folder is None:
+    def check_default(self, name: str, declared: PartialLayout) -> None:
+        """An input with an initializer is a constant here: callers cannot give another value."""
+        actual = self.values[self.by_name[name]].layout
+        if actual.dtype is not declared.dtype:
+            raise ModelTypeError(f"input '{name}' is {declared.dtype}, its initializer {actual.dtype}")
+        shape = actual.shape or ()
+        if declared.shape is not None and (
+            len(declared.shape) != len(shape)
+            or any(isinstance(d, int) and d != s for d, s in zip(declared.shape, shape, strict=True))
+        ):
             raise ModelFormatError(
-                f"{name} lies in the external file '{location}', and the model was not given as a path",
-                hint="load the model by its path, or put its tensors inside it",
+                f"input '{name}' is {show_shape(declared.shape)}, its initializer {show_shape(shape)}"
             )
-        path = (self.folder / location).resolve()
-        if not location or Path(location).is_absolute() or not path.is_relative_to(self.folder):
-            raise ModelFormatError(f"{name} names the external file '{location}', outside the model's folder")
-        if not path.is_file():
-            raise ModelFormatError(f"{name} lies in '{location}', which is not beside the model")
-        dtype = dtype_from_onnx(tensor.data_type)
-        assert dtype is not None
-        shape = tuple(tensor.dims)
-        nbytes = int(np.prod(shape, dtype=object)) * dtype.itemsize if shape else dtype.itemsize
-        offset, length = int(fields.get("offset", "0")), int(fields.get("length", str(nbytes)))
-        size = path.stat().st_size
-        if length != nbytes or offset < 0 or offset + length > size:
-            raise ModelFormatError(
-                f"{name} needs {nbytes} bytes of '{location}'; it names bytes {offset} to {offset + length} of {size}"
-            )
-        self.loaded_bytes += nbytes
-        _check_size(self.loaded_bytes, self.options, "the model's external data")
-        with path.open("rb") as f:
-            f.seek(offset)
-            return np.frombuffer(f.read(length), dtype.numpy).reshape(shape)
 
     # Nodes.
 
-    def _in_order(self) -> Iterable[onnx.NodeProto]:
-        """The nodes, each after those whose outputs it takes; files in another order exist."""
-        nodes = list(self.proto.node)
-        made: dict[str, int] = {}
-        for i, node in enumerate(nodes):
-            for name in filter(None, node.output):
-                if name in made or name in self.by_name:
-                    raise ModelFormatError(f"'{name}' is defined twice, the second time by {_title(node, i)}")
-                made[name] = i
-        wants: list[set[int]] = []
-        for i, node in enumerate(nodes):
-            needed: set[int] = set()
-            for name in _names_used(node):
-                if name in made:
-                    needed.add(made[name])
-                elif name not in self.by_name:
-                    raise ModelFormatError(f"{_title(node, i)} takes '{name}', which nothing in the graph makes")
-            wants.append(needed)
-        users: list[list[int]] = [[] for _ in nodes]
-        missing = [len(w) for w in wants]
-        for i, needed in enumerate(wants):
-            for j in needed:
-                users[j].append(i)
-        ready = [i for i, n in enumerate(missing) if n == 0]
-        order: list[int] = []
-        import heapq
+    def add_nodes(self, nodes: Sequence[tuple[onnx.NodeProto, str]], opsets: Opsets) -> None:
+        for i in _in_order(nodes, self.by_name):
+            self.add_node(*nodes[i], opsets)
 
-        heapq.heapify(ready)
-        while ready:
-            i = heapq.heappop(ready)
-            order.append(i)
-            for j in users[i]:
-                missing[j] -= 1
-                if missing[j] == 0:
-                    heapq.heappush(ready, j)
-        if len(order) != len(nodes):
-            stuck = next(i for i, n in enumerate(missing) if n)
-            raise ModelFormatError(f"the graph has a cycle through {_title(nodes[stuck], stuck)}")
-        return [nodes[i] for i in order]
-
-    def _node(self, proto: onnx.NodeProto) -> None:
-        id = len(self.nodes)
-        title = _title(proto, id)
+    def add_node(self, proto: onnx.NodeProto, title: str, opsets: Opsets) -> None:
+        body = self.functions.find(proto)
+        if body is not None:
+            self.add_body(body, proto, title)
+            return
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         operator = find_operator(domain, proto.op_type)
-        if operator is None:
+        opset = opsets.get(domain)
+        schema = None if opset is None else _schema(proto.op_type, opset, domain)
+        if schema is None or opset is None:
             where = f" of domain '{domain}'" if domain else ""
-            raise UnsupportedOperatorError(
-                f"{title}: asyncrt has no operator {proto.op_type}{where}",
-                hint="docs/operators.md lists those it has",
-            )
-        opset = self.opsets.get(domain)
-        if opset is None:
-            raise ModelFormatError(f"{title}: the model imports no opset of domain '{domain}'")
-        try:
-            schema = defs.get_schema(proto.op_type, opset, domain)
-        except defs.SchemaError as error:
-            raise UnsupportedOperatorError(
-                f"{title}: ONNX knows no operator {proto.op_type} in opset {opset} of domain '{domain}'"
-            ) from error
+            if operator is None:
+                raise _missing(title, proto.op_type, where)
+            if opset is None:
+                raise ModelFormatError(f"{title}: the model does not say which opset it uses{where}")
+            raise UnsupportedOperatorError(f"{title}: ONNX knows no operator {proto.op_type} in opset {opset}{where}")
         if schema.deprecated:
             raise UnsupportedOperatorError(f"{title}: {proto.op_type} is deprecated in opset {opset}")
-        attributes = self._attributes(proto, schema, opset, title)
-        inputs = tuple(self.by_name[name] if name else None for name in proto.input)
-        while inputs and inputs[-1] is None:
-            inputs = inputs[:-1]
-        _check_counts(schema, inputs, proto.output, title)
-        types = self._output_types(operator, schema, attributes, inputs, len(proto.output), title)
-        outputs: list[int] = []
-        for i, (name, dtype) in enumerate(zip(proto.output, types, strict=True)):
-            output = self._add(name or f"{title}#{i}", f"output of {title}", layout=PartialLayout(dtype, None))
-            self.values[output].producer = id
-            outputs.append(output)
-        self.nodes.append(ProgramNode(id, title, operator, attributes, inputs, tuple(outputs), types))
+        attributes = self.attributes(proto, schema, opsets, opset, title)
+        inputs = _trimmed([self.by_name[name] if name else None for name in proto.input])
+        names = _trimmed([name or None for name in proto.output])
+        _check_counts(schema, inputs, names, title)
+        bound = self.check_types(schema, inputs, title)
+        if operator is None:
+            body = schema_body(schema, proto, opset, [None if v is None else self.values[v].layout for v in inputs])
+            if body is None:
+                raise _missing(title, proto.op_type, f" of domain '{domain}'" if domain else "")
+            self.add_body(body, proto, title)
+            return
+        types = self.output_types(operator, schema, attributes, inputs, len(names), bound, title)
+        outputs = tuple(
+            self.add(name or self.fresh(f"{title}#{i}"), f"output of {title}", layout=PartialLayout(dtype, None))
+            for i, (name, dtype) in enumerate(zip(names, types, strict=True))
+        )
+        captures = tuple(sorted({self.by_name[name] for name in captured_names(proto)}))
+        self.nodes.append(
+            ProgramNode(len(self.nodes), title, operator, attributes, inputs, outputs, types, captures=captures)
+        )
 
-    def _attributes(self, proto: onnx.NodeProto, schema: defs.OpSchema, opset: int, title: str) -> Attributes:
+    def add_body(self, body: Body, proto: onnx.NodeProto, title: str) -> None:
+        """Put the nodes of a function in the place of a node of it."""
+        nodes = [(node, node.name) for node in instantiate(body, proto, title, self.fresh)]
+        self.add_nodes(nodes, body.opsets)
+
+    def attributes(
+        self, proto: onnx.NodeProto, schema: defs.OpSchema, opsets: Opsets, opset: int, title: str
+    ) -> Attributes:
         values: dict[str, Any] = {}
-        for name, known in schema.attributes.items():
-            if known.default_value is not None and known.default_value.type != onnx.AttributeProto.UNDEFINED:
-                values[name] = self._attribute(known.default_value, title)
+        known = schema.attributes
+        for name, formal in known.items():
+            if formal.default_value is not None and formal.default_value.type != onnx.AttributeProto.UNDEFINED:
+                values[name] = self.attribute(formal.default_value, opsets, title)
+        given: set[str] = set()
         for attribute in proto.attribute:
-            if attribute.name not in schema.attributes:
+            name = attribute.name
+            if name not in known:
                 raise UnsupportedOperatorError(
-                    f"{title}: {proto.op_type} of opset {opset} has no attribute '{attribute.name}'",
-                    detail=f"it has {', '.join(sorted(schema.attributes)) or 'none'}",
+                    f"{title}: {proto.op_type} of opset {opset} has no attribute '{name}'",
+                    detail=f"it has {', '.join(sorted(known)) or 'none'}",
                 )
-            if attribute.type != schema.attributes[attribute.name].type.value:
-                raise ModelFormatError(
-                    f"{title}: attribute '{attribute.name}' should be {schema.attributes[attribute.name].type.name}"
-                )
-            values[attribute.name] = self._attribute(attribute, title)
-        for name, known in schema.attributes.items():
-            if known.required and name not in values:
+            if attribute.type != known[name].type.value:
+                raise ModelFormatError(f"{title}: attribute '{name}' should be {known[name].type.name}")
+            if name in given:
+                raise ModelFormatError(f"{title}: attribute '{name}' is given twice")
+            given.add(name)
+            values[name] = self.attribute(attribute, opsets, title)
+        for name, formal in known.items():
+            if formal.required and name not in values:
                 raise ModelFormatError(f"{title}: {proto.op_type} needs the attribute '{name}'")
-        return Attributes(values, opset, len(proto.output))
+        return Attributes(values, opset, len(_trimmed([name or None for name in proto.output])))
 
-    def _attribute(self, attribute: onnx.AttributeProto, title: str) -> Any:
+    def attribute(self, attribute: onnx.AttributeProto, opsets: Opsets, title: str) -> Any:
         kind = onnx.AttributeProto
-        if attribute.type == kind.TENSOR:
-            return self._tensor(attribute.t, f"attribute '{attribute.name}' of {title}")
-        if attribute.type in (kind.GRAPH, kind.GRAPHS, kind.FLOAT, kind.INT):
-            return onnx.helper.get_attribute_value(attribute)
-        if attribute.type == kind.STRING:
-            return attribute.s.decode("utf-8", "replace")
-        if attribute.type in (kind.FLOATS, kind.INTS):
-            return tuple(onnx.helper.get_attribute_value(attribute))
-        if attribute.type == kind.STRINGS:
-            return tuple(s.decode("utf-8", "replace") for s in attribute.strings)
+        if attribute.ref_attr_name:
+            raise ModelFormatError(
+                f"{title}: attribute '{attribute.name}' is that of a function, '{attribute.ref_attr_name}', "
+                "and the node is in none"
+            )
+        match attribute.type:
+            case kind.FLOAT:
+                return attribute.f
+            case kind.INT:
+                return attribute.i
+            case kind.STRING:
+                return attribute.s.decode("utf-8", "replace")
+            case kind.TENSOR:
+                return self.tensors.read(attribute.t, f"attribute '{attribute.name}' of {title}")
+            case kind.FLOATS:
+                return tuple(attribute.floats)
+            case kind.INTS:
+                return tuple(attribute.ints)
+            case kind.STRINGS:
+                return tuple(s.decode("utf-8", "replace") for s in attribute.strings)
+            case kind.GRAPH:
+                return self.functions.write_out(attribute.g, opsets, title, self.fresh)
+            case kind.GRAPHS:
+                return tuple(self.functions.write_out(g, opsets, title, self.fresh) for g in attribute.graphs)
         raise UnsupportedOperatorError(
             f"{title}: attribute '{attribute.name}' is a {kind.AttributeType.Name(attribute.type)}"
         )
 
-    def _output_types(
+    # Types.
+
+    def check_types(
+        self, schema: defs.OpSchema, inputs: tuple[int | None, ...], title: str
+    ) -> Mapping[str, DataType]:
+        """Check the inputs' dtypes; return the dtype of each of the schema's type variables."""
+        allowed = _allowed(schema)
+        bound: dict[str, DataType] = {}
+        for i, v in enumerate(inputs):
+            dtype = None if v is None else self.values[v].layout.dtype
+            if dtype is None:
+                continue
+            formal = _formal(schema.inputs, i)
+            choices = [_TYPE_STRINGS.get(s) for s in allowed.get(formal.type_str, (formal.type_str,))]
+            if dtype not in choices:
+                raise ModelTypeError(
+                    f"{title}: input {i} ('{formal.name}') of {schema.name} is {dtype}; it takes "
+                    + (", ".join(t.name for t in choices if t is not None) or "no tensors")
+                )
+            one_type = formal.option != defs.OpSchema.FormalParameterOption.Variadic or formal.is_homogeneous
+            if formal.type_str in allowed and one_type and bound.setdefault(formal.type_str, dtype) is not dtype:
+                raise ModelTypeError(
+                    f"{title}: input {i} ('{formal.name}') of {schema.name} is {dtype}, "
+                    f"another of the same type is {bound[formal.type_str]}"
+                )
+        return bound
+
+    def output_types(
         self,
         operator: Operator,
         schema: defs.OpSchema,
         attributes: Attributes,
         inputs: tuple[int | None, ...],
         outputs: int,
+        bound: Mapping[str, DataType],
         title: str,
     ) -> tuple[DataType, ...]:
-        given = [None if v is None else self.values[v].layout.dtype for v in inputs]
-        allowed: Mapping[str, list[str]] = {c.type_param_str: list(c.allowed_type_strs) for c in schema.type_constraints}
-        bound: dict[str, DataType] = {}
-        for i, dtype in enumerate(given):
-            formal = schema.inputs[min(i, len(schema.inputs) - 1)]
-            if dtype is None:
-                continue
-            choices = [_TYPE_STRINGS.get(s) for s in allowed.get(formal.type_str, [formal.type_str])]
-            if dtype not in choices:
-                raise ModelTypeError(
-                    f"{title}: input {i} ('{formal.name}') of {operator.name} is {dtype}; it takes "
-                    + ", ".join(t.name for t in choices if t is not None)
-                )
-            homogeneous = formal.option != defs.OpSchema.FormalParameterOption.Variadic or formal.is_homogeneous
-            if formal.type_str in allowed and homogeneous and bound.setdefault(formal.type_str, dtype) is not dtype:
-                raise ModelTypeError(
-                    f"{title}: input {i} ('{formal.name}') of {operator.name} is {dtype}, "
-                    f"another of the same type is {bound[formal.type_str]}"
-                )
         if operator.types is not None:
-            return tuple(operator.types(attributes, given, outputs))
+            given = [None if v is None else self.values[v].layout.dtype for v in inputs]
+            try:
+                return tuple(operator.types(attributes, given, outputs))[:outputs]
+            except ModelError as error:
+                raise type(error)(f"{title}: {error.message}", detail=error.detail, hint=error.hint) from error
+        allowed = _allowed(schema)
         result: list[DataType] = []
         for i in range(outputs):
-            formal = schema.outputs[min(i, len(schema.outputs) - 1)]
-            choices = [_TYPE_STRINGS.get(s) for s in allowed.get(formal.type_str, [formal.type_str])]
+            formal = _formal(schema.outputs, i)
+            choices = [_TYPE_STRINGS.get(s) for s in allowed.get(formal.type_str, (formal.type_str,))]
             dtype = bound.get(formal.type_str) or (choices[0] if len(choices) == 1 else None)
             if dtype is None:
                 raise UnsupportedOperatorError(f"{title}: the dtype of output {i} of {operator.name} is not known")
@@ -382,53 +394,87 @@ class _Importer:
         return tuple(result)
 
 
-def _opsets(model: onnx.ModelProto) -> dict[str, int]:
-    opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in model.opset_import}
-    if "" not in opsets and any(n.domain in ("", "ai.onnx") for n in model.graph.node):
-        raise ModelFormatError("the model does not say which ONNX opset it uses")
-    newest, version = defs.onnx_opset_version(), opsets.get("", MIN_OPSET)
-    if not MIN_OPSET <= version <= newest:
-        raise UnsupportedOperatorError(
-            f"the model uses opset {version}; asyncrt reads {MIN_OPSET} to {newest}",
-            hint="onnx.version_converter can lift older models" if version < MIN_OPSET else "a newer onnx package may know it",
-        )
-    return opsets
+def _missing(title: str, operator: str, where: str) -> UnsupportedOperatorError:
+    return UnsupportedOperatorError(
+        f"{title}: asyncrt has no operator {operator}{where}", hint="docs/operators.md lists those it has"
+    )
 
 
-def _check_counts(schema: defs.OpSchema, inputs: tuple[int | None, ...], outputs: Iterable[str], title: str) -> None:
-    for what, count, least, most in (
-        ("inputs", len(inputs), schema.min_input, schema.max_input),
-        ("outputs", len(list(outputs)), schema.min_output, schema.max_output),
+def _schema(name: str, opset: int, domain: str) -> defs.OpSchema | None:
+    try:
+        return defs.get_schema(name, opset, domain)
+    except defs.SchemaError:
+        return None
+
+
+def _allowed(schema: defs.OpSchema) -> dict[str, Sequence[str]]:
+    return {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
+
+
+def _formal(formals: Sequence[defs.OpSchema.FormalParameter], index: int) -> defs.OpSchema.FormalParameter:
+    """The last parameter of a schema may stand for any number of them."""
+    return formals[min(index, len(formals) - 1)]
+
+
+def _trimmed(given: Sequence[Any]) -> tuple[Any, ...]:
+    """Inputs or outputs without the absent ones at the end, which might as well not be written."""
+    count = len(given)
+    while count and given[count - 1] is None:
+        count -= 1
+    return tuple(given[:count])
+
+
+def _check_counts(
+    schema: defs.OpSchema, inputs: Sequence[int | None], outputs: Sequence[str | None], title: str
+) -> None:
+    option = defs.OpSchema.FormalParameterOption
+    for what, given, formals, least, most in (
+        ("inputs", inputs, schema.inputs, schema.min_input, schema.max_input),
+        ("outputs", outputs, schema.outputs, schema.min_output, schema.max_output),
     ):
-        if not least <= count <= most:
-            wanted = str(least) if least == most else f"{least} to {most}"
-            raise ModelFormatError(f"{title}: {schema.name} takes {wanted} {what}, it has {count}")
+        if not least <= len(given) <= most:
+            variadic = bool(formals) and formals[-1].option == option.Variadic
+            wanted = f"at least {least}" if variadic else str(least) if least == most else f"{least} to {most}"
+            raise ModelFormatError(f"{title}: {schema.name} takes {wanted} {what}, it has {len(given)}")
     for i, value in enumerate(inputs):
-        formal = schema.inputs[min(i, len(schema.inputs) - 1)]
-        if value is None and formal.option == defs.OpSchema.FormalParameterOption.Single:
+        formal = _formal(schema.inputs, i)
+        if value is None and formal.option != option.Optional:
             raise ModelFormatError(f"{title}: input {i} ('{formal.name}') of {schema.name} is missing")
 
 
-def _names_used(node: onnx.NodeProto) -> set[str]:
-    """The values that a node takes, those that its subgraphs take from outside included."""
-    names = set(filter(None, node.input))
-    for attribute in node.attribute:
-        for graph in ([attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs):
-            inside = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-            for inner in graph.node:
-                names |= _names_used(inner) - inside
-                inside |= set(inner.output)
-    return names
-
-
-def _title(node: onnx.NodeProto, index: int) -> str:
-    return node.name or f"{node.op_type}_{index}"
-
-
-def _dtype_name(number: int) -> str:
-    try:
-        return str(onnx.TensorProto.DataType.Name(number)).lower()
-    except ValueError:
-        return str(number)
-
-
+def _in_order(nodes: Sequence[tuple[onnx.NodeProto, str]], known: Collection[str]) -> list[int]:
+    """Return the nodes' indices, each after those whose outputs it takes; files in another order exist."""
+    made: dict[str, int] = {}
+    for i, (node, title) in enumerate(nodes):
+        for name in filter(None, node.output):
+            if name in made or (name in known):
+                raise ModelFormatError(f"'{name}' is defined twice, the second time by {title}")
+            made[name] = i
+    wants: list[set[int]] = []
+    users: list[list[int]] = [[] for _ in nodes]
+    for i, (node, title) in enumerate(nodes):
+        needed: set[int] = set()
+        for name in used_names(node):
+            if name in made:
+                needed.add(made[name])
+            elif name not in known:
+                raise ModelFormatError(f"{title} takes '{name}', which nothing in the graph makes")
+        wants.append(needed)
+        for j in needed:
+            users[j].append(i)
+    missing = [len(w) for w in wants]
+    ready = [i for i, n in enumerate(missing) if n == 0]  # in ascending order, so already a heap
+    order: list[int] = []
+    while ready:
+        i = heapq.heappop(ready)
+        order.append(i)
+        for j in users[i]:
+            missing[j] -= 1
+            if missing[j] == 0:
+                heapq.heappush(ready, j)
+    if len(order) != len(nodes):
+        done, path = set(order), [next(i for i, n in enumerate(missing) if n)]
+        while path[-1] not in path[:-1]:  # from any node that cannot run, back to one that waits for itself
+            path.append(next(j for j in sorted(wants[path[-1]]) if j not in done))
+        raise ModelFormatError(f"the graph has a cycle through {nodes[path[-1]][1]}")
+    return order

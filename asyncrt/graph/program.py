@@ -79,23 +79,15 @@ def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOpt
     )
 
 
-def host_reads(node: ProgramNode) -> tuple[int, ...]:
-    """Return the values that the host must know before it can go past *node*."""
-    if node.place is Place.DEVICE:
-        return node.get_shape_infer_dependencies()
-    if node.operator.evaluate is not None:
-        return ()
-    return tuple(v for v in node.inputs if v is not None)
-
-
 def _chunks(graph: Graph) -> tuple[Chunk, ...]:
     count = max((n.chunk for n in graph.nodes), default=0) + 1
     reads: list[list[int]] = [[] for _ in range(count)]
     seen: set[int] = set()
     for node in graph.nodes:
-        for v in host_reads(node):
-            producer = graph.values[v].producer
-            if v in seen or producer is None or graph.nodes[producer].place is Place.HOST:
+        for v in node.host_reads:
+            value = graph.values[v]
+            producer = value.producer
+            if v in seen or producer is None or value.constant is not None or graph.nodes[producer].place is Place.HOST:
                 continue
             seen.add(v)
             reads[graph.nodes[producer].chunk].append(v)
@@ -105,7 +97,7 @@ def _chunks(graph: Graph) -> tuple[Chunk, ...]:
 
 
 def _value_inputs(graph: Graph) -> tuple[int, ...]:
-    used = {v for node in graph.nodes for v in host_reads(node)}
+    used = {v for node in graph.nodes for v in node.host_reads}
     for node in graph.nodes:
         if node.place is Place.DEVICE:
             used |= {v for v in node.get_value_hints() if _short(graph.values[v])}
@@ -122,5 +114,5 @@ def _device_constants(graph: Graph) -> tuple[int, ...]:
     for node in graph.nodes:
         if node.place is Place.DEVICE:
             skip = node.get_shape_infer_dependencies()
-            found |= {v for v in node.inputs if v is not None and v not in skip and graph.values[v].constant is not None}
+            found |= {v for v in node.uses if v not in skip and graph.values[v].constant is not None}
     return tuple(sorted(found))

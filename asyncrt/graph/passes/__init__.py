@@ -6,10 +6,10 @@ is decided about it. Places come before skips (a host node is never skipped) and
 
 from __future__ import annotations
 
+from asyncrt.graph.onnx import Graph
 from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.options import RuntimeOptions
 
-from ..onnx import Graph
 from .cut_chunks import cut_chunks
 from .infer_layouts import infer_layouts
 from .mark_runtime_skippable_nodes import mark_runtime_skippable_nodes

@@ -12,79 +12,102 @@ import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError, ModelFormatError
+from asyncrt.graph.node import ProgramNode
+from asyncrt.graph.onnx import Graph
 from asyncrt.kernels.operator import Call, Operator
-from asyncrt.layout import Array, Layout, PartialLayout
+from asyncrt.layout import Array, DataType, PartialLayout
 from asyncrt.options import RuntimeOptions
 
-from ..node import ProgramNode
-from ..onnx import Graph
-
-_PARTIAL_ELEMENTS = 1024
+_ELEMENTS = 1024  # more than any shape
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
 
 
 def evaluate(operator: Operator, call: Call, inputs: Sequence[Array | None]) -> Sequence[Array]:
-    """Return a node's outputs, computed on the host."""
-    if operator.evaluate is not None:
-        return operator.evaluate(call)
-    return operator.reference(call.attributes, inputs)
+    """Return a node's outputs, computed on the host. Overflows and the like give what they give, without warnings."""
+    with np.errstate(all="ignore"):
+        if operator.evaluate is not None:
+            return operator.evaluate(call)
+        return operator.reference(call.attributes, inputs)
+
+
+def is_shape_like(array: Array) -> bool:
+    """Whether *array* could take part in shape arithmetic: few integers."""
+    return array.size <= _ELEMENTS and array.dtype.kind in "iub"
 
 
 def fold(node: ProgramNode, graph: Graph, call: Call | None, options: RuntimeOptions) -> None:
-    """Give the node's outputs their constant or partial values, where they have any."""
+    """Give the node's outputs their constant or partial values, where they have any.
+
+    Args:
+        call: What is known of the node; None if the rank of an input is unknown.
+    """
+    if call is None or node.captures or node.operator.name in _RANDOM:
+        return
     inputs = [None if v is None else graph.values[v] for v in node.inputs]
-    if any(a for a in node.attributes.values() if hasattr(a, "node") and not isinstance(a, np.ndarray)):
-        return  # its subgraphs may take values from outside
     if all(v is None or v.constant is not None for v in inputs):
-        _fold_constant(node, graph, [None if v is None else v.constant for v in inputs], call, options)
-        return
-    by_layout = node.operator.evaluate is not None
-    if call is None or not (by_layout or all(v is None or v.partial is not None for v in inputs)):
-        return
-    if any(t.numpy.kind not in "iub" for t in node.output_types):
-        return
-    try:
-        results = evaluate(node.operator, call, [None if v is None else v.partial for v in inputs])
-    except Exception:
-        return  # it needs the actual sizes; NumPy's refusals of symbolic elements are of every class
-    for output, result, dtype in zip(node.outputs, results, node.output_types, strict=False):
-        _note(graph, output, np.asarray(result), dtype.numpy)
-
-
-def _note(graph: Graph, id: int, result: Array, dtype: np.dtype[np.generic]) -> None:
-    value = graph.values[id]
-    if result.size > _PARTIAL_ELEMENTS:
-        return
-    elements = result.reshape(-1).tolist()
-    if any(isinstance(e, Dim) for e in elements):
-        value.partial = result
-    elif all(isinstance(e, int | bool | np.integer) for e in elements):
-        value.constant = value.partial = np.array(elements, dtype).reshape(result.shape)
-        value.layout = PartialLayout(value.layout.dtype, result.shape)
+        _fold_constant(node, graph, call, [None if v is None else v.constant for v in inputs], options)
+    elif node.operator.evaluate is not None or all(v is None or v.partial is not None for v in inputs):
+        _fold_partial(node, graph, call, [None if v is None else v.partial for v in inputs])
 
 
 def _fold_constant(
-    node: ProgramNode, graph: Graph, inputs: list[Array | None], call: Call | None, options: RuntimeOptions
+    node: ProgramNode, graph: Graph, call: Call, inputs: list[Array | None], options: RuntimeOptions
 ) -> None:
-    if call is not None and call.outputs:
-        nbytes = sum(o.nbytes for o in call.outputs if _static(o))
-        if nbytes > max(options.max_folded_bytes, 2 * sum(a.nbytes for a in inputs if a is not None)):
-            return  # a small expression for a large tensor is better made anew than kept
-    if call is None:
-        call = Call(node.name, node.attributes, (), ())
+    nbytes = sum(o.nbytes for o in call.outputs if isinstance(o.count, int))
+    if nbytes > max(options.max_folded_bytes, 2 * sum(a.nbytes for a in inputs if a is not None)):
+        return  # a small expression for a large tensor is better made anew than kept
     try:
-        results = evaluate(node.operator, call, inputs)
+        results = [np.asarray(r, t.numpy) for r, t in _results(node, call, inputs)]
     except AsyncrtError:
         raise
     except Exception as error:
-        raise ModelFormatError(f"'{node.name}': {node.operator.name} of constants cannot be evaluated: {error}") from error
-    for output, result, dtype in zip(node.outputs, results, node.output_types, strict=False):
-        array = np.ascontiguousarray(np.asarray(result, dtype.numpy)).reshape(np.shape(result))
-        value = graph.values[output]
-        value.constant = array
-        value.layout = PartialLayout(dtype, array.shape)
-        if array.size <= _PARTIAL_ELEMENTS and dtype.numpy.kind in "iub":
-            value.partial = array
+        raise ModelFormatError(
+            f"'{node.name}': {node.operator.name} of constants cannot be evaluated: {error!r}"
+        ) from error
+    for output, result in zip(node.outputs, results, strict=True):
+        _set_constant(graph, output, result)
 
 
-def _static(layout: Layout) -> bool:
-    return not any(isinstance(d, Dim) for d in layout.shape)
+def _fold_partial(node: ProgramNode, graph: Graph, call: Call, inputs: list[Array | None]) -> None:
+    if any(t.numpy.kind not in "iub" for t in node.output_types):
+        return
+    try:
+        results = [np.asarray(r) for r, _ in _results(node, call, inputs)]
+    except Exception:
+        return  # it needs the actual sizes; NumPy's refusals of symbolic elements are of every class
+    for output, result, dtype in zip(node.outputs, results, node.output_types, strict=True):
+        elements = result.reshape(-1).tolist()
+        if len(elements) > _ELEMENTS or not all(_fits(e, dtype) for e in elements):
+            continue
+        if any(isinstance(e, Dim) for e in elements):
+            graph.values[output].partial = result
+            graph.values[output].layout = PartialLayout(dtype, result.shape)
+        else:
+            _set_constant(graph, output, np.array(elements, dtype.numpy).reshape(result.shape))
+
+
+def _results(node: ProgramNode, call: Call, inputs: list[Array | None]) -> list[tuple[Array, DataType]]:
+    """What the operator gives, which may be more outputs than the node has, with the outputs' dtypes."""
+    results = evaluate(node.operator, call, inputs)[: len(node.outputs)]
+    return list(zip(results, node.output_types, strict=True))
+
+
+def _fits(element: object, dtype: DataType) -> bool:
+    """Symbolic dims do not wrap around as a kernel's integers do, so a value that would is not known."""
+    if isinstance(element, Dim) or dtype.numpy.kind == "b":
+        return isinstance(element, Dim | bool)
+    if not isinstance(element, int):
+        return False
+    limits = np.iinfo(dtype.numpy)
+    return limits.min <= element <= limits.max
+
+
+def _set_constant(graph: Graph, id: int, result: Array) -> None:
+    value = graph.values[id]
+    array = np.ascontiguousarray(result).reshape(result.shape)
+    value.constant = array
+    value.layout = PartialLayout(value.layout.dtype, array.shape)
+    if is_shape_like(array):
+        value.partial = array

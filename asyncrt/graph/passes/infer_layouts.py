@@ -6,23 +6,22 @@ reported now, naming the node.
 
 from __future__ import annotations
 
-import numpy as np
-
 from asyncrt.dims import Undetermined
-from asyncrt.errors import AsyncrtError, ModelError, ModelFormatError, ModelLimitError, ShapeError
+from asyncrt.errors import AsyncrtError, ModelFormatError, ShapeError
+from asyncrt.graph.node import ProgramNode
+from asyncrt.graph.onnx import Graph
+from asyncrt.graph.tensors import check_rank
 from asyncrt.kernels.operator import Call, ValueUnknown
-from asyncrt.layout import Layout, PartialLayout
+from asyncrt.layout import Array, Layout, PartialLayout, show_shape
 from asyncrt.options import RuntimeOptions
 
-from ..node import ProgramNode
-from ..onnx import Graph
-from .fold_constants import fold
+from .fold_constants import fold, is_shape_like
 
 
 def infer_layouts(graph: Graph, options: RuntimeOptions) -> None:
     """Give every value what can be known of its layout, and its value where that is constant."""
     for value in graph.values:
-        if value.constant is not None and value.constant.size <= 1024 and value.constant.dtype.kind in "iub":
+        if value.constant is not None and is_shape_like(value.constant):
             value.partial = value.constant
     for node in graph.nodes:
         call = partial_call(node, graph)
@@ -38,20 +37,21 @@ def partial_call(node: ProgramNode, graph: Graph) -> Call | None:
         layout = None if id is None else graph.values[id].layout
         if layout is not None and (layout.shape is None or layout.dtype is None):
             return None
-        layouts.append(None if layout is None else Layout(layout.dtype, layout.shape))  # type: ignore[arg-type]  # may hold Dims
+        layouts.append(None if layout is None else Layout(layout.dtype, layout.shape))
     values = tuple(None if id is None else _known(graph, id) for id in node.inputs)
     constants = tuple(id is not None and graph.values[id].constant is not None for id in node.inputs)
     return Call(node.name, node.attributes, tuple(layouts), values, (), node.output_types, constants)
 
 
-def _known(graph: Graph, id: int) -> np.ndarray | None:
+def _known(graph: Graph, id: int) -> Array | None:
     value = graph.values[id]
     return value.partial if value.partial is not None else value.constant
 
 
 def _infer(node: ProgramNode, call: Call, graph: Graph, options: RuntimeOptions) -> Call | None:
     try:
-        shapes = node.operator.infer(call)
+        shapes = [tuple(s) for s in node.operator.infer(call)]
+        pairs = list(zip(node.outputs, shapes, node.output_types, strict=True))
     except (Undetermined, ValueUnknown):
         return call  # a request will tell
     except ShapeError as error:
@@ -59,13 +59,20 @@ def _infer(node: ProgramNode, call: Call, graph: Graph, options: RuntimeOptions)
     except AsyncrtError:
         raise
     except Exception as error:
-        raise ModelError(f"'{node.name}': the shapes of {node.operator.name} cannot be inferred: {error!r}") from error
+        raise ModelFormatError(
+            f"'{node.name}': the shapes of {node.operator.name} cannot be inferred from {_inputs(call)}: {error!r}"
+        ) from error
     outputs: list[Layout] = []
-    for id, shape, dtype in zip(node.outputs, shapes, node.output_types, strict=True):
-        if len(shape) > options.max_rank:
-            raise ModelLimitError(
-                f"'{node.name}': its output has rank {len(shape)}; RuntimeOptions.max_rank is {options.max_rank}"
+    for id, shape, dtype in pairs:
+        check_rank(len(shape), f"'{node.name}': its output", options)
+        if any(isinstance(d, int) and d < 0 for d in shape):
+            raise ModelFormatError(
+                f"'{node.name}': {node.operator.name} of {_inputs(call)} would have the shape {show_shape(shape)}"
             )
-        graph.values[id].layout = PartialLayout(dtype, tuple(shape))
-        outputs.append(Layout(dtype, tuple(shape)))
+        graph.values[id].layout = PartialLayout(dtype, shape)
+        outputs.append(Layout(dtype, shape))
     return call._replace(outputs=tuple(outputs))
+
+
+def _inputs(call: Call) -> str:
+    return ", ".join("nothing" if layout is None else str(layout) for layout in call.inputs) or "nothing"

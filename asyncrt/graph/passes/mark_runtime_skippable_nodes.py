@@ -7,12 +7,12 @@ that depends on a dim or a value makes the node runtime-skippable.
 from __future__ import annotations
 
 from asyncrt.dims import Undetermined
+from asyncrt.graph.node import Place
+from asyncrt.graph.onnx import Graph
 from asyncrt.kernels.operator import Empty, Skip, SkipMode, ValueUnknown, decide
 from asyncrt.layout import Layout
 from asyncrt.options import RuntimeOptions
 
-from ..node import Place
-from ..onnx import Graph
 from .infer_layouts import partial_call
 
 

@@ -6,7 +6,7 @@ the life of the tensor it stands for.
 
 from __future__ import annotations
 
-from ..onnx import Graph
+from asyncrt.graph.onnx import Graph
 
 FOREVER = 1 << 30
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 
 from asyncrt.dims import Dim
+from asyncrt.graph.node import Place, ProgramNode, Value
+from asyncrt.graph.onnx import Graph
 from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.layout import FLOAT64
 from asyncrt.options import RuntimeOptions
-
-from ..node import Place, ProgramNode, Value
-from ..onnx import Graph
 
 _SMALL = 1024  # elements: more than any shape, less than what is worth a kernel
 _SCALARS = 16
@@ -29,7 +28,7 @@ def place_nodes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> 
     free = {v.id for v in graph.values if v.constant is not None}  # known from shapes alone, without reading inputs
     for node in graph.nodes:
         by_layout = node.operator.evaluate is not None
-        inputs = [v for v in node.inputs if v is not None]
+        inputs = node.uses
         small = all(_small_or_vector(graph.values[o]) for o in node.outputs)
         if by_layout or (small and all(v in possible for v in inputs)):
             possible.update(node.outputs)
@@ -41,10 +40,7 @@ def place_nodes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> 
         wanted = any(o in needed for o in node.outputs) and all(o in possible for o in node.outputs)
         on_host = host_only or wanted or all(o in free for o in node.outputs)
         node.place = Place.HOST if on_host else Place.DEVICE
-        if not on_host:
-            needed.update(node.get_shape_infer_dependencies())
-        elif node.operator.evaluate is None:
-            needed.update(v for v in node.inputs if v is not None)
+        needed.update(node.host_reads)
 
 
 def _has_kernel(node: ProgramNode, graph: Graph, traits: DeviceTraits) -> bool:

@@ -1,0 +1,340 @@
+"""Operators made of other operators: a model's own functions, and those whose ONNX schema has a body.
+
+A node of such an operator is replaced by the nodes of its body, under names that nothing else has. Nothing is
+converted: a body's nodes keep the opsets that the body was written for.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import attrs
+import onnx
+from onnx import defs
+
+from asyncrt.dims import Dim
+from asyncrt.errors import ModelFormatError, ModelLimitError, UnsupportedOperatorError
+from asyncrt.layout import PartialLayout
+
+MIN_OPSET = 11
+MAX_NODES = 1 << 18  # of a model with its functions written out; ten lines can ask for more than any memory holds
+MAX_NESTING = 32  # graphs in graphs
+
+Opsets: TypeAlias = Mapping[str, int]
+#: Makes a name that nothing else has from one that something may have.
+Fresh: TypeAlias = Callable[[str], str]
+
+
+@attrs.frozen(eq=False)
+class Body:
+    """What a node of a function stands for.
+
+    Attributes:
+        function: Its nodes, under the function's own names.
+        opsets: The versions that they are written for, by domain.
+        defaults: Attributes of the function where the node gives none.
+    """
+
+    function: onnx.FunctionProto
+    opsets: Opsets
+    defaults: Mapping[str, onnx.AttributeProto]
+
+
+class LocalFunctions:
+    """The functions that come with a model.
+
+    Args:
+        opsets: The model's, for domains that a function does not name.
+
+    Raises:
+        ModelFormatError: One is defined twice, or uses itself.
+        ModelLimitError: Written out, the model would be too long.
+    """
+
+    def __init__(self, model: onnx.ModelProto, opsets: Opsets) -> None:
+        self._bodies: dict[tuple[str, str, str], Body] = {}
+        for function in model.functions:
+            key = (_domain(function.domain), function.name, function.overload)
+            if key in self._bodies:
+                raise ModelFormatError(f"the model defines the function {_show(key)} twice")
+            defaults = {a.name: a for a in function.attribute_proto}
+            self._bodies[key] = Body(function, {**opsets, **opsets_of(function.opset_import)}, defaults)
+        if self._bodies and self._count(model.graph.node, {}) > MAX_NODES:
+            raise ModelLimitError(f"with its functions written out the model has more than {MAX_NODES} nodes")
+
+    def find(self, node: onnx.NodeProto) -> Body | None:
+        """Return what *node* stands for, or None if it is of no function of the model."""
+        return self._bodies.get((_domain(node.domain), node.op_type, node.overload)) if self._bodies else None
+
+    def write_out(self, graph: onnx.GraphProto, opsets: Opsets, title: str, fresh: Fresh) -> onnx.GraphProto:
+        """Return a subgraph without nodes of the model's functions.
+
+        A graph has one opset for each domain, so that here, unlike in the model itself, bodies must agree with it.
+        """
+        if not any(self.find(node) for node in walk(graph.node)):
+            return graph
+        result = onnx.GraphProto()
+        result.CopyFrom(graph)
+        del result.node[:]
+        result.node.extend(self._written_out(graph.node, opsets, title, fresh))
+        return result
+
+    def _written_out(
+        self, nodes: Iterable[onnx.NodeProto], opsets: Opsets, title: str, fresh: Fresh
+    ) -> Iterator[onnx.NodeProto]:
+        for node in nodes:
+            body = self.find(node)
+            if body is None:
+                copy = onnx.NodeProto()
+                copy.CopyFrom(node)
+                for graph in subgraphs(copy):
+                    graph.CopyFrom(self.write_out(graph, opsets, title, fresh))
+                yield copy
+                continue
+            for domain in {_domain(n.domain) for n in walk(body.function.node)}:
+                if body.opsets.get(domain) != opsets.get(domain):
+                    raise UnsupportedOperatorError(
+                        f"{title}: the function {node.op_type} in its subgraph is of opset {body.opsets.get(domain)} "
+                        f"of domain '{domain}', the model is of {opsets.get(domain)}"
+                    )
+            inside = f"{title}/{node.name or node.op_type}"
+            yield from self._written_out(instantiate(body, node, inside, fresh), opsets, inside, fresh)
+
+    def _count(self, nodes: Iterable[onnx.NodeProto], known: dict[int, int | None]) -> int:
+        """How many nodes *nodes* are with all functions written out; *known* is None for one that is being counted."""
+        total = 0
+        for node in walk(nodes):
+            total += 1
+            body = self.find(node)
+            if body is None:
+                continue
+            if id(body) not in known:
+                known[id(body)] = None
+                known[id(body)] = self._count(body.function.node, known)
+            inside = known[id(body)]
+            if inside is None:
+                raise ModelFormatError(f"the function {node.op_type} of the model uses itself")
+            total += inside
+        return total
+
+
+def schema_body(
+    schema: defs.OpSchema, node: onnx.NodeProto, opset: int, inputs: Sequence[PartialLayout | None]
+) -> Body | None:
+    """Return the body that ONNX gives an operator, or None if it gives none for these inputs.
+
+    Args:
+        node: Checked against *schema*.
+        opset: Of the node's domain; a body may have several versions.
+        inputs: What is known of the inputs; some bodies depend on their dtypes.
+    """
+    defaults = {
+        name: known.default_value
+        for name, known in schema.attributes.items()
+        if known.default_value is not None and known.default_value.type != onnx.AttributeProto.UNDEFINED
+    }
+    try:
+        if schema.has_function:
+            data = schema.get_function_with_opset_version(opset)
+        elif schema.has_context_dependent_function:
+            given = onnx.NodeProto()
+            given.CopyFrom(node)
+            named = {a.name for a in node.attribute}
+            given.attribute.extend(d for name, d in defaults.items() if name not in named)
+            types = [_type(layout).SerializeToString() for layout in inputs]
+            data = schema.get_context_dependent_function_with_opset_version(opset, given.SerializeToString(), types)
+        else:
+            return None
+    except Exception:  # onnx has no body for this version, or refuses these inputs
+        return None
+    function = onnx.FunctionProto.FromString(data)
+    if not function.node:
+        return None
+    return Body(function, {"": opset, **opsets_of(function.opset_import)}, defaults)
+
+
+def _type(layout: PartialLayout | None) -> onnx.TypeProto:
+    result = onnx.TypeProto()
+    if layout is not None and layout.dtype is not None:
+        result.tensor_type.elem_type = layout.dtype.onnx
+        if layout.shape is not None:
+            result.tensor_type.shape.SetInParent()
+            for dim in layout.shape:
+                known = result.tensor_type.shape.dim.add()
+                if not isinstance(dim, Dim):
+                    known.dim_value = dim
+    return result
+
+
+def instantiate(body: Body, node: onnx.NodeProto, title: str, fresh: Fresh) -> list[onnx.NodeProto]:
+    """Return the body's nodes for *node*: formal names replaced by the node's, all others by fresh ones.
+
+    Raises:
+        ModelFormatError: The node does not fit the function, or the body contradicts itself.
+    """
+    function = body.function
+    for what, given, formal in (("inputs", node.input, function.input), ("outputs", node.output, function.output)):
+        if len(given) > len(formal):
+            raise ModelFormatError(f"{title}: the function {node.op_type} has {len(formal)} {what}, got {len(given)}")
+    names = dict(itertools.zip_longest(function.input, node.input, fillvalue=""))
+    made = [output for inner in function.node for output in inner.output if output]
+    for output in made:
+        if output in names:
+            raise ModelFormatError(f"{title}: the body of {node.op_type} defines '{output}' twice")
+    for formal, actual in zip(function.output, node.output, strict=False):
+        if formal not in made:
+            raise ModelFormatError(f"{title}: the body of {node.op_type} does not make its output '{formal}'")
+        if actual:
+            names[formal] = actual
+    for output in made:
+        if output not in names:
+            names[output] = fresh(f"{title}/{output}")
+    attributes = dict(body.defaults)
+    known = {*function.attribute, *attributes}
+    for attribute in node.attribute:
+        if attribute.name not in known:
+            raise UnsupportedOperatorError(f"{title}: the function {node.op_type} has no attribute '{attribute.name}'")
+        attributes[attribute.name] = attribute
+    writer = _Writer(attributes, lambda name: fresh(f"{title}/{name}"))
+    copies: list[onnx.NodeProto] = []
+    for index, inner in enumerate(function.node):
+        for name in filter(None, used_names(inner)):
+            if name not in names:
+                raise ModelFormatError(
+                    f"{title}: {title_of(inner, index)} in the body of {node.op_type} takes '{name}', "
+                    "which nothing there makes"
+                )
+        copy = writer.node(inner, names)
+        copy.name = f"{title}/{title_of(inner, index)}"
+        copies.append(copy)
+    return copies
+
+
+@attrs.frozen(eq=False)
+class _Writer:
+    """Copies nodes under other names, with the function's attributes put in where a body refers to them."""
+
+    attributes: Mapping[str, onnx.AttributeProto]
+    fresh: Fresh
+
+    def node(self, node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        for field in (copy.input, copy.output):
+            field[:] = [name and names.get(name, name) for name in field]
+        del copy.attribute[:]
+        for attribute in node.attribute:
+            given: onnx.AttributeProto | None = attribute
+            if attribute.ref_attr_name:
+                given = self.attributes.get(attribute.ref_attr_name)
+            if given is None:
+                continue  # the caller leaves it out, and so does the body
+            target = copy.attribute.add()
+            target.CopyFrom(given)
+            target.name = attribute.name
+        if any(True for _ in subgraphs(node)):
+            for graph in subgraphs(copy):
+                self._graph(graph, names)
+        return copy
+
+    def _graph(self, graph: onnx.GraphProto, outside: Mapping[str, str]) -> None:
+        names = dict(outside) | {name: self.fresh(name) for name in defined_names(graph)}
+        del graph.value_info[:], graph.quantization_annotation[:]
+        for named in (*graph.input, *graph.initializer, *(s.values for s in graph.sparse_initializer), *graph.output):
+            named.name = names.get(named.name, named.name)
+        nodes = [self.node(node, names) for node in graph.node]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+
+# Names.
+
+
+def used_names(node: onnx.NodeProto) -> set[str]:
+    """Return the values that a node takes, with those that its subgraphs take from outside."""
+    return set(filter(None, node.input)) | captured_names(node)
+
+
+def captured_names(node: onnx.NodeProto) -> set[str]:
+    """Return the values that a node's subgraphs take from outside."""
+    names: set[str] = set()
+    for graph in subgraphs(node):
+        taken = {name for info in graph.output if (name := info.name)}
+        for inner in graph.node:
+            taken |= used_names(inner)
+        names |= taken - defined_names(graph)
+    return names
+
+
+def defined_names(graph: onnx.GraphProto) -> set[str]:
+    """Return the values that a graph itself defines."""
+    names = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    names |= {s.values.name for s in graph.sparse_initializer}
+    names |= {output for node in graph.node for output in node.output}
+    return names - {""}
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs among a node's attributes."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def walk(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield *nodes* and all nodes inside them.
+
+    Raises:
+        ModelFormatError: Graphs are nested more than `MAX_NESTING` deep.
+    """
+    waiting = [(nodes, 0)]
+    while waiting:
+        level, depth = waiting.pop()
+        if depth > MAX_NESTING:
+            raise ModelFormatError(f"the model has graphs in graphs, more than {MAX_NESTING} deep")
+        for node in level:
+            yield node
+            if node.attribute:
+                waiting += [(graph.node, depth + 1) for graph in subgraphs(node)]
+
+
+def title_of(node: onnx.NodeProto, index: int) -> str:
+    """Return a node's name, or one made of its operator and place."""
+    return node.name or f"{node.op_type}_{index}"
+
+
+def opsets_of(entries: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    """Return the opset of each domain.
+
+    Raises:
+        ModelFormatError: A domain has two.
+        UnsupportedOperatorError: asyncrt does not read that version of ONNX's own operators.
+    """
+    opsets: dict[str, int] = {}
+    for entry in entries:
+        domain, version = _domain(entry.domain), entry.version
+        if opsets.setdefault(domain, version) != version:
+            raise ModelFormatError(f"opsets {opsets[domain]} and {version} of domain '{domain}' at once")
+        if not 0 <= version < 1 << 31:
+            raise ModelFormatError(f"{version} is no opset of domain '{domain}'")
+        newest = defs.onnx_opset_version()
+        if domain == "" and not MIN_OPSET <= version <= newest:
+            old = version < MIN_OPSET
+            raise UnsupportedOperatorError(
+                f"the model uses opset {version}; asyncrt reads {MIN_OPSET} to {newest}",
+                hint="onnx.version_converter can lift older models" if old else "a newer onnx package may know it",
+            )
+    return opsets
+
+
+def _domain(domain: str) -> str:
+    """ONNX's own operators have two names for their domain."""
+    return "" if domain == "ai.onnx" else domain
+
+
+def _show(key: tuple[str, str, str]) -> str:
+    return ":".join(filter(None, key))

@@ -1,0 +1,113 @@
+"""The arrays of a model's tensors, in the file itself or beside it; nothing outside the model's folder is read."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from asyncrt.errors import ModelError, ModelFormatError, ModelLimitError, ModelTypeError
+from asyncrt.layout import BOOL, Array, DataType, dtype_from_onnx
+from asyncrt.options import RuntimeOptions
+
+
+class TensorReader:
+    """Reads tensors and keeps count of their bytes.
+
+    Args:
+        folder: Where external data may lie; None if the model did not come from a file.
+    """
+
+    def __init__(self, folder: Path | None, options: RuntimeOptions) -> None:
+        self._folder = folder
+        self._options = options
+        self._nbytes = 0
+
+    def read(self, tensor: onnx.TensorProto, what: str) -> Array:
+        """Return the array of *tensor*.
+
+        Args:
+            what: What it is, for messages: "initializer 'w'".
+        """
+        dtype = dtype_from_onnx(tensor.data_type)
+        if dtype is None:
+            raise ModelTypeError(f"{what} has dtype {dtype_name(tensor.data_type)}, which asyncrt lacks")
+        shape = tuple(tensor.dims)
+        if any(d < 0 for d in shape):
+            raise ModelFormatError(f"{what} has a negative dim: {list(shape)}")
+        check_rank(len(shape), what, self._options)
+        nbytes = math.prod(shape) * dtype.itemsize
+        self._nbytes += nbytes
+        check_size(self._nbytes, self._options, f"the model's data up to {what}")
+        try:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                array = self._external(tensor, what, nbytes, dtype)
+            elif tensor.HasField("raw_data") and len(tensor.raw_data) != nbytes:
+                raise ModelFormatError(
+                    f"{what} of shape {list(shape)} needs {nbytes} bytes, it has {len(tensor.raw_data)}"
+                )
+            else:
+                array = numpy_helper.to_array(tensor)
+            array = np.ascontiguousarray(array).astype(dtype.numpy, copy=False).reshape(shape)
+        except ModelError:
+            raise
+        except Exception as error:  # NumPy and onnx refuse with many classes
+            raise ModelFormatError(f"{what} does not hold the data of its shape", detail=str(error)) from error
+        if dtype is BOOL:
+            array = array.view(np.uint8) != 0  # a byte may be anything in a file; to kernels true is 1
+        return array
+
+    def _external(self, tensor: onnx.TensorProto, what: str, nbytes: int, dtype: DataType) -> Array:
+        fields = {entry.key: entry.value for entry in tensor.external_data}
+        location = fields.get("location", "")
+        if self._folder is None:
+            raise ModelFormatError(
+                f"{what} lies in the external file '{location}', and the model was not given as a path",
+                hint="load the model by its path, or put its tensors inside it",
+            )
+        try:
+            path = (self._folder / location).resolve()
+            offset, length = int(fields.get("offset", "0")), int(fields.get("length", str(nbytes)))
+            if not location or Path(location).is_absolute() or not path.is_relative_to(self._folder):
+                raise ModelFormatError(
+                    f"{what} names the external file '{location}', outside the model's folder",
+                    hint="put the file itself, not a link to it, beside the model",
+                )
+            if not path.is_file():
+                raise ModelFormatError(f"{what} lies in '{location}', which is not beside the model")
+            size = path.stat().st_size
+            if length != nbytes or offset < 0 or offset + length > size:
+                raise ModelFormatError(
+                    f"{what} needs {nbytes} bytes of '{location}'; "
+                    f"it names bytes {offset} to {offset + length} of {size}"
+                )
+            with path.open("rb") as f:
+                f.seek(offset)
+                return np.frombuffer(f.read(length), dtype.numpy)
+        except (OSError, ValueError) as error:
+            if isinstance(error, ModelError):
+                raise
+            raise ModelFormatError(f"{what} cannot be read from '{location}'", detail=str(error)) from error
+
+
+def check_size(nbytes: int, options: RuntimeOptions, what: str) -> None:
+    """Raise `ModelLimitError` if *nbytes* are more than the options allow."""
+    if nbytes > options.max_model_bytes:
+        raise ModelLimitError(f"{what} has {nbytes} bytes; RuntimeOptions.max_model_bytes is {options.max_model_bytes}")
+
+
+def check_rank(rank: int, what: str, options: RuntimeOptions) -> None:
+    """Raise `ModelLimitError` if *rank* is higher than the options allow."""
+    if rank > options.max_rank:
+        raise ModelLimitError(f"{what} has rank {rank}; RuntimeOptions.max_rank is {options.max_rank}")
+
+
+def dtype_name(number: int) -> str:
+    """Return the name of a number of `onnx.TensorProto.DataType`, also of those that asyncrt lacks."""
+    try:
+        return str(onnx.TensorProto.DataType.Name(number)).lower()
+    except ValueError:
+        return str(number)
