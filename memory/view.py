@@ -62,9 +62,9 @@ class View(NamedTuple):
 
     def drop(self, axis: int) -> View:
         """Remove *axis*, whose dim is 1."""
-        return View(
-            self.shape[:axis] + self.shape[axis + 1 :], self.strides[:axis] + self.strides[axis + 1 :], self.offset
-        )
+        shape, strides = list(self.shape), list(self.strides)
+        del shape[axis], strides[axis]
+        return View(tuple(shape), tuple(strides), self.offset)
 
     def expand(self, shape: Sequence[int]) -> View:
         """Broadcast to *shape*, which this view's shape must broadcast to (NumPy's rules)."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import attrs
+
 from asyncrt.layout import Array
 
 Allocation: TypeAlias = Any

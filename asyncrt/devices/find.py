@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import re
+from types import ModuleType
 
 from asyncrt.errors import NoDeviceError
 
@@ -36,7 +37,8 @@ def open_device(spec: str | None) -> Device:
             exact = spec
         else:
             raise NoDeviceError(f"device {spec!r} is not a device's name", hint=f"use {_SPECS}")
-    return _opencl().open_opencl(kind, index, exact=exact)  # type: ignore[no-any-return]
+    device: Device = _opencl().open_opencl(kind, index, exact=exact)
+    return device
 
 
 def list_devices() -> list[DeviceReport]:
@@ -59,7 +61,7 @@ def driver_problems() -> tuple[str, ...]:
     return drivers.prepare().problems
 
 
-def _opencl():  # type: ignore[no-untyped-def]
+def _opencl() -> ModuleType:
     """Import pyopencl's door, which loads the OpenCL loader, only when OpenCL is wanted."""
     try:
         from . import opencl

@@ -5,6 +5,7 @@ It takes no OpenCL C and needs no driver. It is slow and right: what other devic
 
 from __future__ import annotations
 
+import functools
 import os
 import queue
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.layout import Array, Layout
 
@@ -102,7 +104,7 @@ class HostStream:
     def wait_for(self, marks: Sequence[Mark]) -> None:
         for mark in marks:
             assert isinstance(mark, HostMark)
-            self._enqueue(lambda mark=mark: None if mark.done.wait() else None)  # type: ignore[misc]
+            self._commands.put(functools.partial(_wait, mark))
 
     def mark(self) -> HostMark:
         mark = HostMark()
@@ -173,6 +175,10 @@ class HostDevice:
         streams, self._streams = self._streams, []
         for stream in streams:
             stream.close()
+
+
+def _wait(mark: HostMark) -> None:
+    mark.done.wait()
 
 
 def _physical_memory() -> int:

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+
 from asyncrt.errors import DeviceCommandError, DeviceError, KernelBuildError, NoDeviceError, OutOfDeviceMemory
 from asyncrt.layout import Array
 
@@ -36,7 +38,7 @@ _OPTIONS = ["-cl-std=CL1.2", "-w"]
 _PROBE = "__kernel void asyncrt_probe(__global float* x) {\n  x[get_global_id(0)] = 1.0f; }"
 
 
-def _raise(error: Exception, doing: str) -> None:
+def _raise(error: Exception, doing: str) -> NoReturn:
     code = getattr(error, "code", None)
     if isinstance(error, MemoryError) or code in _MEMORY_ERRORS:
         raise OutOfDeviceMemory(f"the device has no memory left while {doing}", detail=str(error)) from error
@@ -91,6 +93,8 @@ class OpenCLStream:
             _raise(error, f"kernel {kernel.function_name} over {grid}")
 
     def write(self, target: Allocation, offset: int, source: Array) -> None:
+        if not source.nbytes:
+            return  # OpenCL refuses copies of no bytes
         try:
             # As bytes, because pyopencl knows no bool and no bfloat16 buffers.
             data = source.reshape(-1).view(np.uint8)
@@ -100,6 +104,8 @@ class OpenCLStream:
         self._transfers.append(self._last)
 
     def read(self, source: Allocation, offset: int, target: Array) -> None:
+        if not target.nbytes:
+            return
         try:
             data = target.reshape(-1).view(np.uint8)
             self._last = cl.enqueue_copy(self._queue, data, source, src_offset=offset, is_blocking=False)
@@ -108,12 +114,16 @@ class OpenCLStream:
         self._transfers.append(self._last)
 
     def fill(self, target: Allocation, offset: int, nbytes: int, byte: int) -> None:
+        if not nbytes:
+            return
         try:
             self._last = cl.enqueue_fill_buffer(self._queue, target, np.uint8(byte), offset, nbytes)
         except (cl.Error, MemoryError) as error:
             _raise(error, f"a fill of {nbytes} bytes")
 
     def wait_for(self, marks: Sequence[Mark]) -> None:
+        if not marks:
+            return
         try:
             self._last = cl.enqueue_barrier_with_wait_list(self._queue, [m.event for m in marks])  # type: ignore[attr-defined]
         except (cl.Error, MemoryError) as error:
@@ -192,7 +202,9 @@ class OpenCLDevice:
         except cl.Error as error:
             if binary is not None:
                 return self.build(sources, None)  # the binary held other kernels than it should
-            raise KernelBuildError(f"{self.info.spec}: a kernel is missing in its program", detail=str(error)) from error
+            raise KernelBuildError(
+                f"{self.info.spec}: a kernel is missing in its program", detail=str(error)
+            ) from error
 
     def _load(self, binary: bytes) -> Any:
         try:
@@ -238,8 +250,9 @@ class OpenCLDevice:
 
     def close(self) -> None:
         streams, self._streams = self._streams, []
-        for stream in streams:
-            stream.close()
+        with contextlib.ExitStack() as closing:  # a stream that fails must not leave the others open
+            for stream in reversed(streams):
+                closing.callback(stream.close)
 
 
 def _info(device: cl.Device, spec: str) -> DeviceInfo:
@@ -314,7 +327,9 @@ def open_opencl(kind: str | None, index: int | None, *, exact: str | None = None
     wanted = exact or (kind or "any device") + ("" if index is None else f":{index}")
     if refused:
         raise NoDeviceError(
-            f"no usable OpenCL device for {wanted!r}", detail="\n".join(refused), hint="`asyncrt devices` shows them all"
+            f"no usable OpenCL device for {wanted!r}",
+            detail="\n".join(refused),
+            hint="`asyncrt devices` shows them all",
         )
     detail = "found: " + (", ".join(f"{s} {d.name.strip()}" for s, d in every) or "no OpenCL device at all")
     problems = drivers.prepare().problems
@@ -335,6 +350,7 @@ def report_devices() -> list[DeviceReport]:
         try:
             OpenCLDevice(cl_device, spec).probe()
         except DeviceError as error:
-            usable, note, hint = False, error.message + (f": {error.detail.splitlines()[-1]}" if error.detail else ""), error.hint
+            usable, hint = False, error.hint
+            note = error.message + (f": {error.detail.splitlines()[-1]}" if error.detail else "")
         lines.append(DeviceReport(spec, info.name, info.kind, info.platform, usable, note, hint))
     return lines
