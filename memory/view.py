@@ -42,9 +42,10 @@ class View(NamedTuple):
             return True
         step = 1
         for dim, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if dim == 1:
+            if isinstance(dim, int) and dim == 1:
                 continue
-            if stride != step:
+            # In this order, so that a symbolic dim whose stride fits is not asked whether it is 1.
+            if stride != step and dim != 1:
                 return False
             step = step * dim
         return True

@@ -183,7 +183,7 @@ class SchedulerState:
             return
         was, request.state = request.state, "ended"
         if was == "waiting":
-            self._forget_waiting()
+            self._stale += 1
             return
         self._admitted -= 1
         if was == "ready":
@@ -192,14 +192,6 @@ class SchedulerState:
             self._launching[request.stream] -= 1
         if request.event is not None:
             del self._by_event[request.event]
-
-    def _forget_waiting(self) -> None:
-        """One of the waiting has ended. Taking it out costs as much as there are, so it is done for many at once."""
-        self._stale += 1
-        if 2 * self._stale > len(self._waiting):
-            self._waiting = [w for w in self._waiting if w[2].state == "waiting"]
-            heapq.heapify(self._waiting)
-            self._stale = 0
 
     def _admit(self, given: list[Instruction]) -> None:
         while self._admitted < self.max_in_flight and self._waiting:
@@ -210,6 +202,11 @@ class SchedulerState:
             request.state = "preparing"
             self._admitted += 1
             given.append(Admit(request.number))
+        # Taking one out of the middle costs as much as there are, so it is done for many at once.
+        if 2 * self._stale > len(self._waiting):
+            self._waiting = [w for w in self._waiting if w[2].state == "waiting"]
+            heapq.heapify(self._waiting)
+            self._stale = 0
 
     def _launch(self, given: list[Instruction]) -> None:
         while True:
