@@ -28,7 +28,13 @@ _I64 = np.int64
 _MUTATIONS = 120  # per example
 
 #: Operators whose bytes may stay in place where the rule does not say so, with the reason.
-NOT_SHARP: dict[str, str] = {}
+NOT_SHARP: dict[str, str] = {
+    "AveragePool": "a window of which padding leaves one element is its mean",
+    "MaxPool": "a window of which padding leaves one element is its maximum",
+    "Resize": "a unit axis under a scale below 2 keeps its size",
+    "ScatterElements": "updates that replace every element are the output",
+    "ScatterND": "updates that replace every element are the output",
+}
 
 
 # Calls.
@@ -146,8 +152,8 @@ def _examples(operator: Operator) -> Iterator[Example]:
 
 
 def _order(count: int, order: int) -> Array:
-    """Numbers 1 to *count*, in one of several orders, so that no minimum, maximum or sum is always in one place."""
-    numbers = np.arange(1, count + 1)
+    """Different numbers, in one of several orders, so that no minimum, maximum or sum is always in one place."""
+    numbers = np.arange(2, count + 2) + 2 * order
     if order < 2:
         return numbers[:: -1 if order else 1]
     return np.random.default_rng(order).permutation(numbers)
@@ -156,7 +162,7 @@ def _order(count: int, order: int) -> Array:
 def _filled(example: Example, order: int) -> list[Array | None]:
     """The example's inputs, random ones replaced by values that all differ, also between inputs."""
     made = arrays(example)
-    start = 0
+    start = 0  # no number is used twice
     for position, given in enumerate(example.inputs):
         array = made[position]
         if not isinstance(given, str) or array is None or array.dtype == np.bool_:
@@ -164,7 +170,7 @@ def _filled(example: Example, order: int) -> list[Array | None]:
         values = _order(array.size, order) + start
         start += array.size
         if array.dtype.kind not in "iu":
-            values = values * (1 - 2 * (values % 2)) + 0.25  # of both signs, and no integers
+            values = values * (1 - 2 * ((values + order) % 2)) + 0.25  # of both signs, and no integers
         made[position] = values.reshape(array.shape).astype(array.dtype)
     return made
 
