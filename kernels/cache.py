@@ -15,9 +15,11 @@ from typing import Any
 import attrs
 
 from asyncrt.devices.base import Device, Kernel
+from asyncrt.errors import RuntimeClosedError
 
 from .store import BinaryStore
 
+_CLOSED = "the runtime was closed while kernels were built"
 _BATCH = 24  # kernels per program: building one costs about 30 ms, each further about 8
 
 
@@ -54,6 +56,7 @@ class ImplCache:
         self._kernels: dict[Any, Kernel] = {}
         self._pending: dict[Any, asyncio.Future[None]] = {}
         self._built = self._from_disk = 0
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<ImplCache {len(self._kernels)} kernels, {self._built} built, {self._from_disk} from disk>"
@@ -70,6 +73,7 @@ class ImplCache:
 
         Raises:
             KernelBuildError: The driver refused one. Those that were asked for with it may be built on the next try.
+            RuntimeClosedError: The cache was closed before they were built.
         """
         wanted = list(dict.fromkeys(s for s in sources if s not in self._kernels))
         if not wanted:
@@ -91,10 +95,18 @@ class ImplCache:
     async def _build(self, batch: Sequence[Any]) -> None:
         loop = asyncio.get_running_loop()
         try:
+            if self._closed:
+                raise RuntimeClosedError(_CLOSED)
             kernels, built = await loop.run_in_executor(self._executor, self._build_blocking, batch)
+        except asyncio.CancelledError:
+            if not self._closed:
+                raise
+            raise RuntimeClosedError(_CLOSED) from None  # close() cancels builds that have not begun
         finally:
             for source in batch:
                 self._pending.pop(source, None)
+        if self._closed:
+            raise RuntimeClosedError(_CLOSED)
         self._kernels.update(kernels)
         if built:
             self._built += len(batch)
@@ -102,10 +114,9 @@ class ImplCache:
             self._from_disk += len(batch)
 
     def _build_blocking(self, batch: Sequence[Any]) -> tuple[Any, bool]:
-        names = ",".join(sorted(s.name for s in batch))  # a kernel's name holds a digest of its text
-        digest = hashlib.sha256(names.encode()).hexdigest()
-        key = f"{self._version}|{self._device.info.identity}|{digest}"
         ordered = sorted(batch, key=lambda s: s.name)
+        digest = hashlib.sha256(chr(0).join(s.text for s in ordered).encode()).hexdigest()
+        key = f"{self._version}|{self._device.info.identity}|{digest}"
         kept = self._store.get(key) if self._store is not None else None
         kernels, binary = self._device.build(ordered, kept)
         if binary is not None and self._store is not None:
@@ -113,7 +124,8 @@ class ImplCache:
         return kernels, binary is not None or kept is None
 
     def close(self) -> None:
-        """Let builds end and forget the kernels. Blocks while a build runs."""
+        """Let builds end and forget the kernels; who still waits for one gets an error. Blocks while a build runs."""
+        self._closed = True
         self._executor.shutdown(wait=True, cancel_futures=True)
         self._kernels.clear()
 

@@ -1,7 +1,8 @@
 """Compiled kernels on disk, in a folder private to the user.
 
-An entry is code that the driver loads into the process, so the folder must belong to the user and be closed to others,
-and an entry must say what it is and match its own digest. Whatever does not is ignored, and built again.
+An entry is code that the driver loads into the process, so the folder and the entry must belong to the user, others
+must not be able to write to them, and an entry must say what it is and match its own digest. Whatever does not is
+ignored, and built again.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import stat
 import tempfile
 from pathlib import Path
 
@@ -20,7 +20,7 @@ class BinaryStore:
     """Bytes by key, in files. Every failure of the file system counts as a miss.
 
     Args:
-        folder: Made if it is missing, for the user alone.
+        folder: Made if it is missing, for the user alone. One that others may write to is not used.
         max_bytes: When more lies there, the entries longest unused are deleted.
     """
 
@@ -38,12 +38,14 @@ class BinaryStore:
             return None
         path = self._path(key)
         try:
-            if path.is_symlink() or path.stat().st_uid != os.getuid():
-                return None
-            data = path.read_bytes()
-            os.utime(path)
+            with open(path, "rb", opener=_open_itself) as f:
+                if not _private(os.fstat(f.fileno())):
+                    return None
+                data = f.read()
         except OSError:
             return None
+        with contextlib.suppress(OSError):  # one that may only be read is as good
+            os.utime(path)
         head = _MAGIC + key.encode() + b"\n"
         body = data[len(head) + 32 :]
         if not data.startswith(head) or hashlib.sha256(head + body).digest() != data[len(head) : len(head) + 32]:
@@ -72,20 +74,27 @@ class BinaryStore:
     def _make_folder(self) -> bool:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            status = self.folder.stat()
-            if status.st_uid != os.getuid():
-                return False
-            if stat.S_IMODE(status.st_mode) & 0o077:
-                self.folder.chmod(0o700)
+            return _private(self.folder.stat())
         except OSError:
             return False
-        return True
 
     def _shrink(self) -> None:
-        entries = [(p.stat().st_mtime, p.stat().st_size, p) for p in self.folder.glob("*.bin")]
+        # What a process that was killed left half written counts as well.
+        paths = [*self.folder.glob("*.bin"), *self.folder.glob(".new-*")]
+        entries = [(status.st_mtime, status.st_size, path) for path in paths for status in [path.lstat()]]
         total = sum(size for _, size, _ in entries)
         for _, size, path in sorted(entries):
             if total <= self.max_bytes:
                 return
             path.unlink(missing_ok=True)
             total -= size
+
+
+def _open_itself(path: str, flags: int) -> int:
+    """Open a file, but not what a symbolic link points to."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
+
+
+def _private(status: os.stat_result) -> bool:
+    """Return whether a file or folder is the user's and only the user can write to it; Windows keeps that elsewhere."""
+    return not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o022)

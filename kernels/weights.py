@@ -7,6 +7,7 @@ has arrived, so that no kernel needs an event for a weight.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import attrs
 import numpy as np
 
 from asyncrt.devices.base import Device, Stream
+from asyncrt.errors import RuntimeClosedError
 from asyncrt.layout import Array
 
 
@@ -82,41 +84,56 @@ class WeightsCache:
         return [p for p in packings if p.key not in self._entries]
 
     async def ensure(self, packings: Iterable[Packing]) -> None:
-        """Return when all are on the device; raises `OutOfDeviceMemory`."""
+        """Return when all are on the device.
+
+        Raises:
+            OutOfDeviceMemory: They do not fit. Those that did stay; the others are tried again the next time.
+            RuntimeClosedError: The program was closed before they arrived.
+        """
         wanted = self.missing(packings)
         for packing in wanted:
             if packing.key not in self._pending:
                 task = asyncio.ensure_future(self._bring(packing))
-                task.add_done_callback(lambda t: None if t.cancelled() else t.exception() and None)
+                task.add_done_callback(_seen)
                 self._pending[packing.key] = task
         tasks = {self._pending[p.key] for p in wanted if p.key in self._pending}
         await asyncio.gather(*(asyncio.shield(t) for t in tasks))
 
     async def _bring(self, packing: Packing) -> None:
-        loop = asyncio.get_running_loop()
-        arrived: asyncio.Future[None] = loop.create_future()
         try:
-            constant = self._constant(packing.key.value)
+            data = self._constant(packing.key.value)
             if packing.pack is not None:
-                data = await loop.run_in_executor(None, packing.pack, constant)
-            else:
-                data = constant
+                data = await asyncio.to_thread(packing.pack, data)
             data = np.ascontiguousarray(data)
-            if self._closed:
-                raise RuntimeError("the program was closed while its weights were packed")
+            self._check_open()
             allocation = self._device.allocate(max(data.nbytes, 1))
-            if data.nbytes:
-                self._stream.write(allocation, 0, data)
-
-            def reached(error: BaseException | None) -> None:
-                loop.call_soon_threadsafe(_settle, arrived, error)
-
-            self._stream.when_reached(self._stream.mark(), reached)
-            await arrived
+            try:
+                await self._upload(allocation, data)
+                self._check_open()
+            except BaseException:
+                self._device.release(allocation)
+                raise
             self._entries[packing.key] = allocation
             self._nbytes[packing.key] = data.nbytes
         finally:
             self._pending.pop(packing.key, None)
+
+    async def _upload(self, allocation: Any, data: Array) -> None:
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Future[None] = loop.create_future()
+        if data.nbytes:
+            self._stream.write(allocation, 0, data)
+
+        def reached(error: BaseException | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_settle, arrived, error)
+
+        self._stream.when_reached(self._stream.mark(), reached)
+        await arrived
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeClosedError("the program was closed while its constants were brought to the device")
 
     def close(self) -> None:
         """Give the memory back; the device must have passed all commands that use it."""
@@ -133,3 +150,9 @@ def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
             future.set_result(None)
         else:
             future.set_exception(error)
+
+
+def _seen(task: asyncio.Future[None]) -> None:
+    """Fetch the outcome, so that a failure nobody waits for any more is not reported as lost."""
+    if not task.cancelled():
+        task.exception()

@@ -6,6 +6,8 @@ size: the largest first, each at the lowest offset where no tensor that lives at
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,33 +33,36 @@ def plan_arena(tensors: Sequence[Interval]) -> ArenaPlan:
     """Return offsets such that tensors needed at the same step do not overlap."""
     offsets = [0] * len(tensors)
     total = 0
-    placed: list[tuple[int, int, int, int]] = []  # (offset, end, first, last), by offset
+    starts = sorted({t.first for t in tensors})
+    # What was placed so far, as (begin, end): by the step at which it begins to live, and by each at which it lives.
+    born: list[list[tuple[int, int]]] = [[] for _ in starts]
+    alive: list[list[tuple[int, int]]] = [[] for _ in starts]
     for i in sorted(range(len(tensors)), key=lambda i: (-tensors[i].nbytes, tensors[i].first)):
         nbytes, first, last = tensors[i]
-        nbytes = -(-nbytes // ALIGNMENT) * ALIGNMENT
         if not nbytes:
             continue
-        offset, position = 0, 0
-        for position, (begin, end, f, l) in enumerate(placed):  # noqa: B007, E741
-            if f > last or l < first:
-                continue
-            if begin - offset >= nbytes:
+        nbytes = _aligned(nbytes)
+        step, end = bisect.bisect_left(starts, first), bisect.bisect_right(starts, last)
+        offset = 0
+        for lower, upper in sorted(itertools.chain(alive[step], *born[step + 1 : end])):
+            if lower - offset >= nbytes:
                 break
-            if end > offset:
-                offset = end
+            if upper > offset:
+                offset = upper
         offsets[i] = offset
         total = max(total, offset + nbytes)
-        entry = (offset, offset + nbytes, first, last)
-        position = len(placed)
-        while position and placed[position - 1][0] > offset:
-            position -= 1
-        placed.insert(position, entry)
+        place = (offset, offset + nbytes)
+        born[step].append(place)
+        for living in alive[step:end]:
+            living.append(place)
     return ArenaPlan(tuple(offsets), total)
 
 
 def live_bytes(tensors: Sequence[Interval]) -> int:
-    """Return the most bytes needed at any one step: no plan can be smaller."""
-    def live(step: int) -> int:
-        return sum(-(-t.nbytes // ALIGNMENT) * ALIGNMENT for t in tensors if t.first <= step <= t.last)
+    """Return the most bytes needed at any one step, which is when some tensor is made: no plan can be smaller."""
+    steps = {t.first for t in tensors}
+    return max((sum(_aligned(t.nbytes) for t in tensors if t.first <= s <= t.last) for s in steps), default=0)
 
-    return max((live(s) for s in {t.first for t in tensors}), default=0)
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

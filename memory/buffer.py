@@ -29,7 +29,7 @@ class Lease:
     """A counted claim on a buffer. It ends when all holders have dropped it, at the events that they gave.
 
     A buffer belongs to the events that use it, not to the task that asked for it: dropping a lease says *after which
-    events* the memory is free, and never waits.
+    events* the memory is free, and never waits. What the buffer was busy until when it was leased is kept as well.
     """
 
     __slots__ = ("_after", "_end", "_holders", "buffer")
@@ -38,7 +38,8 @@ class Lease:
         self.buffer = buffer
         self._end = end
         self._holders = 1
-        self._after: tuple[Event, ...] = ()
+        # Whoever leased it may give up before enqueueing the wait for the users before it; they still count then.
+        self._after = buffer.busy_until
 
     def __repr__(self) -> str:
         return f"<Lease {self.buffer.nbytes} bytes, {self._holders} holders>"

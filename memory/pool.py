@@ -78,6 +78,7 @@ class MemoryPool:
         self._reuse = reuse
         #: Free blocks, by size; each with the events it is busy until.
         self._free: list[Buffer] = []
+        self._closed = False
         self._active = 0
         self._held = 0
         self._leases = 0
@@ -102,42 +103,37 @@ class MemoryPool:
         Raises:
             OutOfDeviceMemory: With what was asked, what is in use and the limit.
         """
-        size = block_size(nbytes)
+        size = min(block_size(nbytes), max(nbytes, min(self.limit, self._device.info.max_allocation)))
         buffer = None
         if self._reuse:
             buffer = self._take(size, lambda b: all(e.stream == stream for e in self._pending(b)))
-        else:
-            self.trim()
-        if buffer is None and self._active + self._held + size > self.limit:
-            self.trim()
-        if buffer is None and self._active + self._held + size <= self.limit:
-            buffer = self._allocate(size)
         if buffer is None:
-            buffer = self._take(size, lambda b: True, slack=1 << 62)
-        if buffer is None:
-            raise OutOfDeviceMemory(
-                f"{nbytes} bytes asked; {max(self.limit - self._active - self._held, 0)} free "
-                f"within the limit of {self.limit}",
-                detail=f"pool  {self!r}",
-                hint="raise RuntimeOptions.memory_limit, or lower RuntimeOptions.max_in_flight",
-            )
+            try:
+                buffer = self._allocate(size)
+            except OutOfDeviceMemory:
+                buffer = self._take(size, lambda b: True, slack=1 << 62)
+                if buffer is None:
+                    raise
         waits = tuple(e for e in self._pending(buffer) if e.stream != stream)
         self._waited += bool(waits)
-        buffer.busy_until = ()
         self._active += buffer.nbytes
         self._leases += 1
         return Acquired(Lease(buffer, self._give_back), waits)
 
     def trim(self) -> int:
         """Give back to the device the free blocks that nothing uses any more; returns how many bytes."""
-        idle = [b for b in self._free if not self._pending(b)]
-        for buffer in idle:
-            self._free.remove(buffer)
-            self._release(buffer)
-        return sum(b.nbytes for b in idle)
+        free, self._free = self._free, []
+        before = self._held
+        for buffer in free:
+            if self._pending(buffer):
+                self._free.append(buffer)
+            else:
+                self._release(buffer)
+        return before - self._held
 
     def close(self) -> None:
-        """Give all free blocks back; the device must have passed all commands."""
+        """Give all blocks back, those under a lease when it ends; the device must have passed all commands."""
+        self._closed = True
         for buffer in self._free:
             self._release(buffer)
         self._free = []
@@ -160,14 +156,22 @@ class MemoryPool:
                 return buffer
         return None
 
-    def _allocate(self, size: int) -> Buffer | None:
+    def _allocate(self, size: int) -> Buffer:
+        """A new block; free ones that nothing uses make room for it where the limit or the device is full."""
+        if not self._reuse or self._active + self._held + size > self.limit:
+            self.trim()
+        if self._active + self._held + size > self.limit:
+            raise OutOfDeviceMemory(
+                f"{size} bytes wanted for intermediates; {max(self.limit - self._active - self._held, 0)} free "
+                f"within the limit of {self.limit}",
+                detail=f"pool  {self!r}",
+                hint="raise RuntimeOptions.memory_limit, or lower RuntimeOptions.max_in_flight",
+            )
         try:
             allocation: Any = self._device.allocate(size)
         except OutOfDeviceMemory:
             if not self.trim():
-                if not self._free:
-                    raise
-                return None  # a block that another stream still uses will do
+                raise
             allocation = self._device.allocate(size)
         self._allocated += 1
         return Buffer(allocation, size)
@@ -177,7 +181,9 @@ class MemoryPool:
         self._leases -= 1
         self._held += buffer.nbytes
         bisect.insort(self._free, buffer, key=lambda b: b.nbytes)
-        if not self._reuse:
+        if self._closed:
+            self.close()
+        elif not self._reuse:
             self.trim()
 
     def _release(self, buffer: Buffer) -> None:

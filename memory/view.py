@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from asyncrt.dims import identical
 from asyncrt.layout import Shape, row_major
 
 
@@ -43,10 +42,12 @@ class View(NamedTuple):
             return True
         step = 1
         for dim, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if identical((stride,), (step,)):  # whatever the dim
-                step = step * dim
-            elif dim != 1 and stride != step:
+            if isinstance(dim, int) and dim == 1:
+                continue
+            # In this order, so that a symbolic dim whose stride fits is not asked whether it is 1.
+            if stride != step and dim != 1:
                 return False
+            step = step * dim
         return True
 
     def permute(self, order: Sequence[int]) -> View:
@@ -56,16 +57,15 @@ class View(NamedTuple):
     def slice(self, axis: int, start: int, count: int, step: int = 1) -> View:
         """Keep *count* indices of *axis*: *start*, *start* + *step*, and so on."""
         shape, strides = list(self.shape), list(self.strides)
-        none = isinstance(count, int) and count == 0
-        offset = self.offset if none else self.offset + start * strides[axis]
+        offset = self.offset + start * strides[axis] if count else self.offset
         shape[axis], strides[axis] = count, strides[axis] * step
         return View(tuple(shape), tuple(strides), offset)
 
     def drop(self, axis: int) -> View:
         """Remove *axis*, whose dim is 1."""
-        return View(
-            self.shape[:axis] + self.shape[axis + 1 :], self.strides[:axis] + self.strides[axis + 1 :], self.offset
-        )
+        shape, strides = list(self.shape), list(self.strides)
+        del shape[axis], strides[axis]
+        return View(tuple(shape), tuple(strides), self.offset)
 
     def expand(self, shape: Sequence[int]) -> View:
         """Broadcast to *shape*, which this view's shape must broadcast to (NumPy's rules)."""

@@ -5,8 +5,9 @@ devices nor bytes, and never looks at the clock: the same happenings give the sa
 
 A request is *waiting* until it is admitted (at most `max_in_flight` are), then *preparing* its next chunk, *ready* when
 the chunk is planned, *launching* from the `Launch` instruction until `Launched`, and *running* until the chunk's event
-is reached; then it prepares the next. `Ended` may come in any state. A stream's depth counts what was launched there
-and has not been reached, of ended requests too: the device still has to pass it.
+is reached; then it prepares the next. `Ended` may come in any state, and of a request that is not known (any more) it
+says nothing new. A stream's depth counts what was launched there and has not been reached, of ended requests too: the
+device still has to pass it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class InvalidHappening(Exception):
 class _Request:
     number: int
     priority: int
-    #: One of waiting, preparing, ready, launching, running.
+    #: One of waiting, preparing, ready, launching, running, ended.
     state: str = "waiting"
     stream: int | None = None
     event: Event | None = None
@@ -52,14 +53,17 @@ class SchedulerState:
         self.max_in_flight = max_in_flight
         self._policy = policy
         self._requests: dict[int, _Request] = {}
-        #: (priority, order, request) of the waiting; may hold requests that have ended since.
-        self._waiting: list[tuple[int, int, int]] = []
+        #: A heap of (priority, order, request), with some that have ended since: at most as many as still wait.
+        self._waiting: list[tuple[int, int, _Request]] = []
+        self._stale = 0
         self._order = 0
         self._admitted = 0
         #: Per stream the events launched there and not reached, oldest first.
         self._in_flight: list[deque[Event]] = [deque() for _ in range(streams)]
         #: Launch instructions given and not yet answered by Launched or Ended.
         self._launching = [0] * streams
+        #: Per stream the newest stamp it was told of.
+        self._newest = [0] * streams
         self._by_event: dict[Event, int] = {}
         self._log: deque[Happening | Instruction] = deque(maxlen=story_length)
 
@@ -77,43 +81,51 @@ class SchedulerState:
         return not self._requests and not any(self._in_flight)
 
     def handle(self, happening: Happening) -> list[Instruction]:
-        """Take note of *happening* and return what is to be done now, in order."""
-        self._log.append(happening)
+        """Take note of *happening* and return what is to be done now, in order.
+
+        Raises:
+            InvalidHappening: It cannot be; nothing has changed.
+        """
         given: list[Instruction] = []
         match happening:
             case Submitted(number, priority):
                 if number in self._requests:
-                    raise InvalidHappening(f"request {number} was submitted twice")
-                self._requests[number] = _Request(number, priority)
+                    raise self._invalid(happening, number, "it was submitted before")
+                request = self._requests[number] = _Request(number, priority)
                 self._order += 1
-                heapq.heappush(self._waiting, (priority, self._order, number))
+                heapq.heappush(self._waiting, (priority, self._order, request))
             case Ready(number):
                 request = self._expect(happening, number, "preparing")
                 request.state = "ready"
                 self._policy.push(number, request.priority, request.stream)
             case Launched(number, event):
                 request = self._expect(happening, number, "launching")
+                if event.stream != request.stream:
+                    raise self._invalid(happening, number, f"it was to be launched on stream {request.stream}")
+                self._enqueued(happening, number, event)
                 self._launching[event.stream] -= 1
-                self._in_flight[event.stream].append(event)
                 request.state, request.event = "running", event
                 self._by_event[event] = number
             case Reached(event):
+                if not (0 <= event.stream < len(self._newest) and event.stamp <= self._newest[event.stream]):
+                    raise InvalidHappening(f"{happening!r}: nothing was launched there; {self!r}")
                 self._reach(event, given)
             case Ended(number):
                 self._end(number)
             case _:
                 assert_never(happening)
+        self._log.append(happening)
         self._admit(given)
         self._launch(given)
         self._log.extend(given)
         return given
 
     def abandoned(self, event: Event) -> None:
-        """A request ended while its chunk was being enqueued: the device still has to pass *event*."""
-        self._in_flight[event.stream].append(event)
+        """Part of a chunk was enqueued and no more will be: the device still has to pass *event*, for nobody."""
+        self._enqueued("abandoned", None, event)
 
     def story(self, request: int) -> list[str]:
-        """Return what is remembered of a request: its happenings and instructions, in order."""
+        """Return what is remembered of a request, ended or not: its happenings and instructions, in order."""
         return [repr(e) for e in self._log if getattr(e, "request", None) == request]
 
     def check(self) -> None:
@@ -127,18 +139,33 @@ class SchedulerState:
             assert events == sorted(events), (self, stream)
         for event, number in self._by_event.items():
             assert self._requests[number].event == event, (self, event)
+            assert self._requests[number].state == "running", (self, event)
             assert event in self._in_flight[event.stream], (self, event)
         waiting = sum(r.state == "waiting" for r in self._requests.values())
+        assert waiting == sum(r.state == "waiting" for _, _, r in self._waiting), self
+        assert len(self._waiting) - waiting == self._stale <= waiting, self
+        assert len(self._by_event) == sum(r.state == "running" for r in admitted), self
         assert not waiting or self._admitted == self.max_in_flight, self
 
     def _expect(self, happening: Happening, number: int, state: str) -> _Request:
         request = self._requests.get(number)
         if request is None or request.state != state:
             found = "unknown" if request is None else request.state
-            raise InvalidHappening(
-                f"{happening!r}: request {number} is {found}, not {state}; its story: {self.story(number)}"
-            )
+            raise self._invalid(happening, number, f"it is {found}, not {state}")
         return request
+
+    def _invalid(self, happening: object, number: int | None, why: str) -> InvalidHappening:
+        story = "" if number is None else f"; its story: {self.story(number)}"
+        return InvalidHappening(f"{happening!r}: {why}{story}")
+
+    def _enqueued(self, happening: object, number: int | None, event: Event) -> None:
+        if not 0 <= event.stream < len(self._newest):
+            raise self._invalid(happening, number, f"there is no stream {event.stream}")
+        newest = self._newest[event.stream]
+        if event.stamp <= newest:
+            raise self._invalid(happening, number, f"stream {event.stream} came to stamp {newest} before")
+        self._newest[event.stream] = event.stamp
+        self._in_flight[event.stream].append(event)
 
     def _reach(self, event: Event, given: list[Instruction]) -> None:
         in_flight = self._in_flight[event.stream]
@@ -154,23 +181,32 @@ class SchedulerState:
         request = self._requests.pop(number, None)
         if request is None:
             return
-        if request.state != "waiting":
-            self._admitted -= 1
-        if request.state == "ready":
+        was, request.state = request.state, "ended"
+        if was == "waiting":
+            self._stale += 1
+            return
+        self._admitted -= 1
+        if was == "ready":
             self._policy.discard(number)
-        if request.state == "launching" and request.stream is not None:
+        if was == "launching" and request.stream is not None:
             self._launching[request.stream] -= 1
         if request.event is not None:
-            self._by_event.pop(request.event, None)
+            del self._by_event[request.event]
 
     def _admit(self, given: list[Instruction]) -> None:
         while self._admitted < self.max_in_flight and self._waiting:
-            _, _, number = heapq.heappop(self._waiting)
-            request = self._requests.get(number)
-            if request is not None and request.state == "waiting":
-                request.state = "preparing"
-                self._admitted += 1
-                given.append(Admit(number))
+            _, _, request = heapq.heappop(self._waiting)
+            if request.state == "ended":
+                self._stale -= 1
+                continue
+            request.state = "preparing"
+            self._admitted += 1
+            given.append(Admit(request.number))
+        # Taking one out of the middle costs as much as there are, so it is done for many at once.
+        if 2 * self._stale > len(self._waiting):
+            self._waiting = [w for w in self._waiting if w[2].state == "waiting"]
+            heapq.heapify(self._waiting)
+            self._stale = 0
 
     def _launch(self, given: list[Instruction]) -> None:
         while True:

@@ -76,7 +76,10 @@ def prepare() -> Preparation:
     problem = _preload(library.parent)
     if problem:
         return Preparation(None, None, (problem,))
-    vendors = _write_vendors(library)
+    try:
+        vendors = _write_vendors(library)
+    except OSError as error:
+        return Preparation(None, None, (f"no folder can be written that names {library} to the loader: {error}",))
     os.environ["OCL_ICD_VENDORS"] = str(vendors)
     return Preparation(vendors, library)
 
@@ -93,26 +96,27 @@ def _preload(folder: Path) -> str:
 
 def _write_vendors(library: Path) -> Path:
     """Write the private folder of ``.icd`` files; its name depends on its content, so it is never changed."""
-    files = {"asyncrt-intel-cpu.icd": f"{library}\n"}
+    files = {"asyncrt-intel-cpu.icd": os.fsencode(library) + b"\n"}
     if SYSTEM_VENDORS.is_dir():
         for icd in sorted(SYSTEM_VENDORS.glob("*.icd")):
             try:
-                files[icd.name] = icd.read_text()
-            except (OSError, UnicodeDecodeError):
+                files[icd.name] = icd.read_bytes()
+            except OSError:
                 continue  # one unreadable file must not hide the other drivers
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:16]
     folder = Path(platformdirs.user_cache_dir("asyncrt")) / "vendors" / digest
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # The loader loads what these files name, so the folder must be the user's.
         if folder.stat().st_uid != os.getuid() or not os.access(folder, os.W_OK):
             raise PermissionError(folder)
     except OSError:
         folder = Path(tempfile.mkdtemp(prefix="asyncrt-vendors-"))
-    for name, text in files.items():
+    for name, content in files.items():
         target = folder / name
-        if not target.is_file() or target.read_text() != text:
+        if not target.is_file() or target.read_bytes() != content:
             handle, temporary = tempfile.mkstemp(dir=folder)
-            with os.fdopen(handle, "w") as f:
-                f.write(text)
+            with os.fdopen(handle, "wb") as f:
+                f.write(content)
             os.replace(temporary, target)
     return folder

@@ -37,7 +37,8 @@ def open_device(spec: str | None) -> Device:
             exact = spec
         else:
             raise NoDeviceError(f"device {spec!r} is not a device's name", hint=f"use {_SPECS}")
-    return _opencl().open_opencl(kind, index, exact=exact)  # type: ignore[no-any-return]
+    device: Device = _opencl().open_opencl(kind, index, exact=exact)
+    return device
 
 
 def list_devices() -> list[DeviceReport]:

@@ -39,10 +39,6 @@ def run_reference(kernel: Kernel, buffers: Sequence[Array], offsets: Sequence[in
     return write
 
 
-def _wait(mark: HostMark) -> None:
-    mark.done.wait()
-
-
 class HostMark:
     """A place on a host stream."""
 
@@ -108,7 +104,7 @@ class HostStream:
     def wait_for(self, marks: Sequence[Mark]) -> None:
         for mark in marks:
             assert isinstance(mark, HostMark)
-            self._enqueue(functools.partial(_wait, mark))
+            self._commands.put(functools.partial(_wait, mark))
 
     def mark(self) -> HostMark:
         mark = HostMark()
@@ -179,6 +175,10 @@ class HostDevice:
         streams, self._streams = self._streams, []
         for stream in streams:
             stream.close()
+
+
+def _wait(mark: HostMark) -> None:
+    mark.done.wait()
 
 
 def _physical_memory() -> int:

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -40,7 +41,7 @@ _Program = cl._cl._Program
 _PROBE = "__kernel void asyncrt_probe(__global float* x) {\n  x[get_global_id(0)] = 1.0f; }"
 
 
-def _raise(error: Exception, doing: str) -> None:
+def _raise(error: Exception, doing: str) -> NoReturn:
     code = getattr(error, "code", None)
     if isinstance(error, MemoryError) or code in _MEMORY_ERRORS:
         raise OutOfDeviceMemory(f"the device has no memory left while {doing}", detail=str(error)) from error
@@ -95,6 +96,8 @@ class OpenCLStream:
             _raise(error, f"kernel {kernel.function_name} over {grid}")
 
     def write(self, target: Allocation, offset: int, source: Array) -> None:
+        if not source.nbytes:
+            return  # OpenCL refuses copies of no bytes
         try:
             # As bytes, because pyopencl knows no bool and no bfloat16 buffers.
             data = source.reshape(-1).view(np.uint8)
@@ -104,6 +107,8 @@ class OpenCLStream:
         self._transfers.append(self._last)
 
     def read(self, source: Allocation, offset: int, target: Array) -> None:
+        if not target.nbytes:
+            return
         try:
             data = target.reshape(-1).view(np.uint8)
             self._last = cl.enqueue_copy(self._queue, data, source, src_offset=offset, is_blocking=False)
@@ -112,12 +117,16 @@ class OpenCLStream:
         self._transfers.append(self._last)
 
     def fill(self, target: Allocation, offset: int, nbytes: int, byte: int) -> None:
+        if not nbytes:
+            return
         try:
             self._last = cl.enqueue_fill_buffer(self._queue, target, np.uint8(byte), offset, nbytes)
         except (cl.Error, MemoryError) as error:
             _raise(error, f"a fill of {nbytes} bytes")
 
     def wait_for(self, marks: Sequence[Mark]) -> None:
+        if not marks:
+            return
         try:
             self._last = cl.enqueue_barrier_with_wait_list(self._queue, [m.event for m in marks])  # type: ignore[attr-defined]
         except (cl.Error, MemoryError) as error:
@@ -243,8 +252,9 @@ class OpenCLDevice:
 
     def close(self) -> None:
         streams, self._streams = self._streams, []
-        for stream in streams:
-            stream.close()
+        with contextlib.ExitStack() as closing:  # a stream that fails must not leave the others open
+            for stream in reversed(streams):
+                closing.callback(stream.close)
 
 
 def _info(device: cl.Device, spec: str) -> DeviceInfo:

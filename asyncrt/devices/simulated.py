@@ -2,8 +2,8 @@
 
 Commands run the operators' references. A command reads its inputs when it starts and writes its outputs when it ends,
 so that a missing wait between streams shows as a wrong result; fresh memory holds a pattern, so that a read of what
-nobody wrote shows too. The clock moves only when the event loop has nothing else to do, and only through what the
-seed decided: a run repeats exactly.
+nobody wrote shows too. The clock moves only while somebody waits for a mark, by one completion per turn of the event
+loop, and only through what the seed decided: a run repeats exactly.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class SimulatedStream:
             callback(mark.error)
         else:
             mark.callbacks.append(callback)
-            self._device.pump()
+            self._device.watch()
 
     def close(self) -> None:
         while self.commands or self.busy:
@@ -119,7 +119,7 @@ class SimulatedDevice:
 
     def __init__(self, seed: int = 0, *, memory: int = 1 << 30) -> None:
         self.info = DeviceInfo(
-            spec="simulated",
+            spec=f"simulated:{seed}" if seed else "simulated",
             name=f"simulated (seed {seed})",
             kind="simulated",
             compute_units=4,
@@ -136,6 +136,7 @@ class SimulatedDevice:
         self._streams: list[SimulatedStream] = []
         self._running: list[tuple[float, int, SimulatedStream, Callable[[], None]]] = []
         self._sequence = 0
+        self._watched = 0
         self._pumping = False
 
     def __repr__(self) -> str:
@@ -206,9 +207,10 @@ class SimulatedDevice:
                 head.error = DeviceCommandError("a command failed on the simulated device", detail=repr(stream.error))
                 head.error.__cause__ = stream.error
                 stream.error = None
-            for callback in head.callbacks:
+            callbacks, head.callbacks = head.callbacks, []
+            self._watched -= len(callbacks)
+            for callback in callbacks:
                 callback(head.error)
-            head.callbacks = []
             return True
         if not all(m.reached for m in head.waits):
             return False
@@ -224,13 +226,17 @@ class SimulatedDevice:
         heapq.heappush(self._running, (self.now + head.duration, self._sequence, stream, finish))
         return True
 
-    def pump(self) -> None:
-        """Let the clock run, one completion per turn of the event loop, while somebody waits for a mark."""
+    def watch(self) -> None:
+        """Somebody waits for one more mark: let the clock run, one completion per turn of the event loop."""
+        self._watched += 1
+        self._pump()
+
+    def _pump(self) -> None:
         if not self._pumping:
             self._pumping = True
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
         self._pumping = False
-        if self.step() and any(isinstance(c, SimulatedMark) and c.callbacks for s in self._streams for c in s.commands):
-            self.pump()
+        if self.step() and self._watched:
+            self._pump()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+
 from asyncrt.dims import Dim
 from asyncrt.errors import ShapeError
 from asyncrt.layout import FLOAT64, Array, DataType, Shape

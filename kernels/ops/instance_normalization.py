@@ -9,6 +9,7 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+
 from asyncrt.dims import Dim
 from asyncrt.layout import Array, DataType, Shape
 

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+
 from asyncrt.layout import Array, DataType, Shape
 
 from ..grid import GPU_GROUP, cut_rows, round_up

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from asyncrt.dims import Undetermined
 from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of, row_major
 from asyncrt.memory.view import broadcast_strides, collapse

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.layout import Array, Shape, row_major
 from asyncrt.memory.view import View
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
 from asyncrt.dims import Dim
 from asyncrt.layout import Array, Shape
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from asyncrt.dims import Undetermined
 from asyncrt.layout import INT64, Array, DataType, Shape
 from asyncrt.memory.view import View

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 class StreamView(NamedTuple):
     """What a policy sees of a stream: `depth` chunks enqueued and not yet reached."""
 
-    index: int  # type: ignore[assignment]  # tuple.index, which nobody asks of a view
+    number: int
     depth: int
 
 
@@ -17,7 +17,7 @@ class Policy(Protocol):
     """Owns the ready requests. Deterministic: the same calls give the same answers."""
 
     def push(self, request: int, priority: int, last_stream: int | None) -> None:
-        """A request is ready. *last_stream* is where its previous chunk ran."""
+        """A request is ready; lower *priority* goes first. *last_stream* is where its previous chunk ran."""
         ...
 
     def pop(self, streams: Sequence[StreamView]) -> tuple[int, int] | None:

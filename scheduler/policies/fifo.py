@@ -24,10 +24,10 @@ class Policy:
         heapq.heappush(self._ready, (priority, self._count, request))
 
     def pop(self, streams: Sequence[StreamView]) -> tuple[int, int] | None:
-        calmest = min(streams, key=lambda s: (s.depth, s.index))
+        calmest = min(streams, key=lambda s: (s.depth, s.number))
         if not self._ready or calmest.depth >= DEPTH:
             return None
-        return heapq.heappop(self._ready)[2], calmest.index
+        return heapq.heappop(self._ready)[2], calmest.number
 
     def discard(self, request: int) -> None:
         self._ready = [r for r in self._ready if r[2] != request]

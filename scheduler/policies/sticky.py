@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+import bisect
 from collections.abc import Sequence
 
 from .base import StreamView
@@ -10,22 +10,25 @@ from .fifo import DEPTH
 
 
 class Policy:
-    """Oldest first; a request whose stream is full lets others pass."""
+    """Lowest priority number first, then oldest first; a request whose stream is full lets others pass."""
 
     def __init__(self) -> None:
-        self._ready: deque[tuple[int, int | None]] = deque()
+        #: (priority, order, request, last stream), in the order in which they go.
+        self._ready: list[tuple[int, int, int, int | None]] = []
+        self._count = 0
 
     def push(self, request: int, priority: int, last_stream: int | None) -> None:
-        self._ready.append((request, last_stream))
+        self._count += 1
+        bisect.insort(self._ready, (priority, self._count, request, last_stream))
 
     def pop(self, streams: Sequence[StreamView]) -> tuple[int, int] | None:
-        for position, (request, last) in enumerate(self._ready):
-            choices = [s for s in streams if last in (None, s.index)]
-            calmest = min(choices, key=lambda s: (s.depth, s.index))
+        for position, (_, _, request, last) in enumerate(self._ready):
+            choices = [s for s in streams if last in (None, s.number)]
+            calmest = min(choices, key=lambda s: (s.depth, s.number))
             if calmest.depth < DEPTH:
                 del self._ready[position]
-                return request, calmest.index
+                return request, calmest.number
         return None
 
     def discard(self, request: int) -> None:
-        self._ready = deque(r for r in self._ready if r[0] != request)
+        self._ready = [r for r in self._ready if r[2] != request]

@@ -10,9 +10,9 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper
-from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplementedByRuntime
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import RuntimeImplementationError
+from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplementedByRuntime
 
 from asyncrt.devices.base import Device
 from asyncrt.devices.find import open_device
