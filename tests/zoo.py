@@ -51,7 +51,8 @@ class ZooModel:
             random = np.random.default_rng(zlib.crc32(f"{self.name}/{name}/{case}/{salt}".encode()))
             words = self.spec["input_ranges"][name].split()
             numbers = [sizes[w] if w in sizes else float(w) if "." in w or "e" in w else int(w) for w in words[1:]]
-            feeds[name] = np.ascontiguousarray(draw(words[0], numbers, shape, random)).astype(io["dtype"]).reshape(shape)
+            drawn = np.asarray(draw(words[0], numbers, shape, random)).astype(io["dtype"])
+            feeds[name] = np.ascontiguousarray(drawn).reshape(shape)
         return feeds
 
     def expected(self, inputs: dict[str, Array]) -> dict[str, Array]:

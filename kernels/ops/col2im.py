@@ -6,6 +6,7 @@ Source: ONNX Col2Im-18.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -38,13 +39,14 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     room = [d + b + a for d, b, a in zip(w.spatial, w.before, w.after, strict=True)]
     y = np.zeros((x.shape[0], channels, *room), wide.dtype)
     for cell in np.ndindex(*w.size):
-        at = tuple(
-            slice(c * d, c * d + (o - 1) * s + 1, s)
-            for c, d, o, s in zip(cell, w.dilations, w.outs, w.strides, strict=True)
+        at: Any = (
+            ...,
+            *(slice(c * d, c * d + (o - 1) * s + 1, s)
+            for c, d, o, s in zip(cell, w.dilations, w.outs, w.strides, strict=True)),
         )
-        y[(..., *at)] += blocks[(slice(None), slice(None), *cell)]
-    inside = tuple(slice(b, b + d) for b, d in zip(w.before, w.spatial, strict=True))
-    return (np.ascontiguousarray(y[(..., *inside)]).astype(x.dtype),)
+        y[at] += blocks[(slice(None), slice(None), *cell)]
+    inside: Any = (..., *(slice(b, b + d) for b, d in zip(w.before, w.spatial, strict=True)))
+    return (np.ascontiguousarray(y[inside]).astype(x.dtype),)
 
 
 def _i(*values: int) -> Array:

@@ -92,10 +92,10 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     group = call.attributes.get("group", 1)
     view = window(call.name, call.attributes, x[2:], w[2:])
     constant = call.constants[1]
-    if group == 1 and _is_product(view) and x[1] > 0 and not (constant and traits.is_cpu and traits.packed_weights):
-        if not traits.is_cpu or call.dtype(0) is FLOAT32:
-            positions = int(np.prod(view.outs))
-            return _product(call, positions, traits)
+    packed = constant and traits.is_cpu and traits.packed_weights
+    fast = not traits.is_cpu or call.dtype(0) is FLOAT32
+    if group == 1 and _is_product(view) and x[1] > 0 and fast and not packed:
+        return _product(call, int(np.prod(view.outs)), traits)
     conv = Convolution(
         call.dtype(0), x[0], group, w[1], w[0] // group, view.as_3d(), bias=call.has(2)
     )  # fmt: skip

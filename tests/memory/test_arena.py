@@ -12,7 +12,9 @@ from asyncrt.memory.arena import ALIGNMENT, ArenaPlan, Interval, live_bytes, pla
 
 SIZES = st.one_of(st.integers(0, 2000), st.sampled_from([4096, 4097, 100_000, 1 << 20]))
 TENSORS = st.lists(
-    st.builds(lambda n, first, length: Interval(n, first, first + length), SIZES, st.integers(-1, 30), st.integers(0, 40)),
+    st.builds(
+        lambda n, first, length: Interval(n, first, first + length), SIZES, st.integers(-1, 30), st.integers(0, 40)
+    ),
     max_size=40,
 )
 

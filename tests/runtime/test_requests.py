@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 
 import numpy as np
@@ -32,7 +33,8 @@ async def rt(request: pytest.FixtureRequest) -> AsyncIterator[Runtime]:
 def chain(length: int = 4) -> onnx.ModelProto:
     """x → Exp, Neg, Exp, Neg, ..."""
     names = ["x", *(f"v{i}" for i in range(length))]
-    nodes = [node(f"{b} = {'Neg' if i % 2 else 'Tanh'}({a})") for i, (a, b) in enumerate(zip(names, names[1:], strict=False))]
+    links = enumerate(itertools.pairwise(names))
+    nodes = [node(f"{b} = {'Neg' if i % 2 else 'Tanh'}({a})") for i, (a, b) in links]
     return model(nodes, ["x f32[n,m]"], [names[-1]])
 
 

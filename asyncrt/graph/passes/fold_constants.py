@@ -100,7 +100,7 @@ def _fits(element: object, dtype: DataType) -> bool:
         return isinstance(element, Dim | bool)
     if not isinstance(element, int):
         return False
-    limits = np.iinfo(dtype.numpy)
+    limits = np.iinfo(dtype.name)
     return limits.min <= element <= limits.max
 
 
