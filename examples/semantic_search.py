@@ -81,8 +81,6 @@ async def search(
         print_nearest(query, sentences, vectors @ answer["embedding"][0])
 
     figures = Table(show_header=False)
-    figures.add_row("requests/s, first pass", f"{len(requests) / first:.0f}")
-    figures.add_row("requests/s, second pass", f"{len(requests) / again:.0f}")
     figures.add_row("requests in flight", f"{concurrency}")
     figures.add_row("distinct lengths", f"{len(lengths)}, from {min(lengths)} to {max(lengths)} tokens")
     figures.add_row("shapes planned", f"{statistics.plans}, for {statistics.requests} requests")
@@ -91,9 +89,12 @@ async def search(
     console.print(figures)
     print_explanation(explanation)
 
+    speeds = Table("requests per second", "first pass", "second pass")
+    speeds.add_row(f"asyncrt on {info.name}", f"{len(requests) / first:.0f}", f"{len(requests) / again:.0f}")
     if compare:
         threads = info.compute_units if info.is_cpu else os.cpu_count() or 1
-        await compare_with_onnxruntime(requests, vectors, concurrency, threads)
+        await compare_with_onnxruntime(requests, vectors, concurrency, threads, speeds)
+    console.print(speeds)
 
 
 async def embed(what: str, infer: Infer, requests: Sequence[Inputs], concurrency: int) -> tuple[Array, float]:
@@ -156,14 +157,17 @@ def print_explanation(explanation: asyncrt.Explanation) -> None:
 # --- the same job with ONNX Runtime -----------------------------------------------------------------------------------
 
 
-async def compare_with_onnxruntime(requests: Sequence[Inputs], vectors: Array, concurrency: int, threads: int) -> None:
+async def compare_with_onnxruntime(
+    requests: Sequence[Inputs], vectors: Array, concurrency: int, threads: int, speeds: Table
+) -> None:
+    """Add a row to *speeds*, and print how far the embeddings are from ours."""
     try:
         import onnxruntime
     except ImportError:
         console.print("ONNX Runtime is not installed, so there is nothing to compare with.")
         return
 
-    # Small requests, many at once: as many workers as threads, one thread each, is ONNX Runtime's fastest setting.
+    # Small requests, many at once: as many workers as threads, one thread each, is ONNX Runtime's fastest way.
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(MODEL), options, providers=["CPUExecutionProvider"])
@@ -176,11 +180,10 @@ async def compare_with_onnxruntime(requests: Sequence[Inputs], vectors: Array, c
         expected, first = await embed("ONNX Runtime", infer, requests, concurrency)
         _, again = await embed("ONNX Runtime, again", infer, requests, concurrency)
 
-    console.print(
-        f"ONNX Runtime {onnxruntime.__version__} on the CPU with {threads} threads: "
-        f"{len(requests) / first:.0f} requests/s, second pass {len(requests) / again:.0f}.\n"
-        f"Largest difference between its embeddings and asyncrt's: {np.abs(vectors - expected).max():.1e}."
-    )
+    name = f"ONNX Runtime {onnxruntime.__version__} on the CPU, {threads} threads"
+    speeds.add_row(name, f"{len(requests) / first:.0f}", f"{len(requests) / again:.0f}")
+    difference = np.abs(vectors - expected).max()
+    console.print(f"\nLargest difference between these embeddings and ONNX Runtime's: {difference:.1e}")
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
@@ -205,7 +208,8 @@ def read_sentences(path: Path) -> list[str]:
 
 def main(
     device: Annotated[
-        str | None, typer.Option(help="Where to run: cpu, gpu, gpu:1, ... as `asyncrt devices` lists. [default: best]")
+        str | None,
+        typer.Option(help="Where to run: cpu, gpu, gpu:1, ... as `asyncrt devices` lists; by default the best."),
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests in flight at once.")] = 32,
     sentences: Annotated[
@@ -226,7 +230,7 @@ def main(
     except* ImportError as group:
         problem = DemoError(f'{first_of(group)}; run pip install "asyncrt[demo]"')
     if problem:
-        console.print(f"[red]error[/]  {escape(str(problem))}")
+        Console(stderr=True, highlight=False).print(f"[red]error[/]  {escape(str(problem))}", soft_wrap=True)
         sys.exit(1)
 
 
