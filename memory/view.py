@@ -57,7 +57,8 @@ class View(NamedTuple):
     def slice(self, axis: int, start: int, count: int, step: int = 1) -> View:
         """Keep *count* indices of *axis*: *start*, *start* + *step*, and so on."""
         shape, strides = list(self.shape), list(self.strides)
-        offset = self.offset + start * strides[axis] if count else self.offset
+        nothing = isinstance(count, int) and count == 0
+        offset = self.offset if nothing else self.offset + start * strides[axis]
         shape[axis], strides[axis] = count, strides[axis] * step
         return View(tuple(shape), tuple(strides), offset)
 

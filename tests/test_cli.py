@@ -427,5 +427,5 @@ def test_a_file_that_is_no_model_is_an_error(tmp_path: Path) -> None:
     _, said = call("explain", str(path), status=1)
     _, missing = call("explain", str(tmp_path / "nothing.onnx"), status=2)
 
-    assert said.startswith(f"error: {path}")
+    assert said.startswith(f"error: '{path}'")
     assert "does not exist" in missing
