@@ -48,7 +48,8 @@ async def test_bytes_come_back_from_where_they_went(nbytes: int, device: Device)
     memory = device.allocate(nbytes + 1000)
     before = random_bytes(nbytes + 1000, 1)
     for offset in (0, 1, 3, 256, 999):
-        data, found, around = random_bytes(nbytes, offset), np.zeros(nbytes, np.uint8), np.zeros(nbytes + 1000, np.uint8)
+        data = random_bytes(nbytes, offset)
+        found, around = np.zeros(nbytes, np.uint8), np.zeros(nbytes + 1000, np.uint8)
         stream.write(memory, 0, before)
         stream.write(memory, offset, data)
         stream.read(memory, offset, found)
@@ -143,7 +144,7 @@ async def test_a_stream_waits_for_another(device: Device) -> None:
     streams[0].read(memory, 0, found)
     await asyncio.gather(*map(passed, streams))
 
-    assert [60] == found.tolist()
+    assert found.tolist() == [60]
 
 
 @pytest.mark.asyncio
@@ -182,7 +183,7 @@ async def test_a_mark_that_was_reached_before_is_reported(device: Device) -> Non
     stream.when_reached(mark, reports.append)
     await passed(stream)
 
-    assert [None] == reports
+    assert reports == [None]
 
 
 @pytest.mark.asyncio
@@ -191,7 +192,7 @@ async def test_streams_are_numbered_in_the_order_they_were_opened(device: Device
     streams = [device.open_stream() for _ in range(3)]
     await asyncio.gather(*map(passed, streams))
 
-    assert [0, 1, 2] == [s.index for s in streams]
+    assert [s.index for s in streams] == [0, 1, 2]
 
 
 def test_more_memory_than_there_is_is_refused(device: Device) -> None:
@@ -231,7 +232,7 @@ async def test_closing_runs_out_what_is_enqueued(device: Device) -> None:
     device.close()
     device.close()
 
-    assert [None] == reports
+    assert reports == [None]
     assert (found == 7).all()
 
 
@@ -279,7 +280,7 @@ async def test_a_failed_command_is_reported_at_the_next_mark(spec: str) -> None:
     assert isinstance(failure.__cause__, ZeroDivisionError)
     assert "of no use" in failure.detail
     assert nothing is None
-    assert [0x01010101] == found.tolist()
+    assert found.tolist() == [0x01010101]
 
 
 def test_bfloat16_is_known_to_numpy() -> None:

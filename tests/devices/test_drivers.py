@@ -64,7 +64,7 @@ def test_the_loader_finds_the_environments_driver_beside_the_systems(machine: Ma
     preparation = machine.prepare()
 
     assert machine.library == preparation.bundled
-    assert () == preparation.problems
+    assert preparation.problems == ()
     assert str(preparation.vendors) == os.environ["OCL_ICD_VENDORS"]
     assert {
         "asyncrt-intel-cpu.icd": f"{machine.library}\n",
@@ -85,7 +85,7 @@ def test_the_next_process_uses_the_same_folder(machine: Machine, monkeypatch: py
     third = machine.prepare().vendors
 
     assert first == second
-    assert "libnvidia-opencl.so.1\n" == found["nvidia.icd"]
+    assert found["nvidia.icd"] == "libnvidia-opencl.so.1\n"
     assert first != third
     assert "amd.icd" in contents(third)
 
@@ -100,7 +100,7 @@ def test_an_unreadable_file_hides_no_other_driver(machine: Machine) -> None:
 
     assert vendors is not None
     assert {"asyncrt-intel-cpu.icd", "c.icd", "nvidia.icd"} == {path.name for path in vendors.iterdir()}
-    assert b"/opt/\xe9/lib.so\n" == (vendors / "c.icd").read_bytes()
+    assert (vendors / "c.icd").read_bytes() == b"/opt/\xe9/lib.so\n"
 
 
 def test_a_machine_without_any_driver_is_no_error(machine: Machine) -> None:
@@ -108,7 +108,7 @@ def test_a_machine_without_any_driver_is_no_error(machine: Machine) -> None:
     machine.library.unlink()
 
     assert Preparation(None, None) == machine.prepare()
-    assert "" == os.environ["OCL_ICD_VENDORS"]
+    assert os.environ["OCL_ICD_VENDORS"] == ""
 
 
 def test_without_a_system_folder_there_is_the_environments_driver(machine: Machine) -> None:
@@ -116,7 +116,7 @@ def test_without_a_system_folder_there_is_the_environments_driver(machine: Machi
     (machine.system / "nvidia.icd").unlink()
     machine.system.rmdir()
 
-    assert ["asyncrt-intel-cpu.icd"] == list(contents(machine.prepare().vendors))
+    assert list(contents(machine.prepare().vendors)) == ["asyncrt-intel-cpu.icd"]
 
 
 def test_a_library_that_is_missing_is_named(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,11 +125,11 @@ def test_a_library_that_is_missing_is_named(machine: Machine, monkeypatch: pytes
 
     preparation = machine.prepare()
 
-    assert (None, None) == (preparation.vendors, preparation.bundled)
+    assert (preparation.vendors, preparation.bundled) == (None, None)
     (problem,) = preparation.problems
     assert problem.startswith("Intel's CPU runtime is installed but libirng.so does not load:")
     assert problem.endswith("reinstall asyncrt[cpu]")
-    assert "" == os.environ["OCL_ICD_VENDORS"]
+    assert os.environ["OCL_ICD_VENDORS"] == ""
 
 
 def test_what_the_user_chose_is_left_alone(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

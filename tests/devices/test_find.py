@@ -17,7 +17,7 @@ def test_the_devices_that_are_always_there() -> None:
     """NumPy, and the virtual clock with a seed or without."""
     assert isinstance(open_device("host"), HostDevice)
     assert isinstance(open_device("simulated"), SimulatedDevice)
-    assert "simulated (seed 41)" == open_device("simulated:41").info.name
+    assert open_device("simulated:41").info.name == "simulated (seed 41)"
 
 
 def test_every_device_opens_by_its_own_spec() -> None:
@@ -50,7 +50,8 @@ def test_a_kind_is_the_best_of_its_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["nonsense", "", "CPU", "cpu:", "cpu:x", "gpu:-1", "opencl", "opencl:0", "opencl:0:0:0", "simulated:x", " cpu"]
+    "spec",
+    ["nonsense", "", "CPU", "cpu:", "cpu:x", "gpu:-1", "opencl", "opencl:0", "opencl:0:0:0", "simulated:x", " cpu"],
 )
 def test_a_word_that_names_no_device_is_refused(spec: str) -> None:
     """The error has the word, the hint all that can be said."""
@@ -84,7 +85,7 @@ def test_without_any_driver_the_hint_says_what_to_install(spec: str | None, monk
     assert "pip install asyncrt[cpu]" in caught.value.hint
     assert "no OpenCL device at all" in caught.value.detail
     assert "libirng.so does not load" in caught.value.detail
-    assert ("libirng.so does not load",) == find.driver_problems()
+    assert find.driver_problems() == ("libirng.so does not load",)
 
 
 def test_without_pyopencl_there_is_still_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,4 +95,4 @@ def test_without_pyopencl_there_is_still_numpy(monkeypatch: pytest.MonkeyPatch) 
 
     with pytest.raises(NoDeviceError, match="pyopencl does not import"):
         open_device(None)
-    assert [("opencl", False), ("host", True), ("simulated", True)] == [(r.spec, r.usable) for r in list_devices()]
+    assert [(r.spec, r.usable) for r in list_devices()] == [("opencl", False), ("host", True), ("simulated", True)]

@@ -124,7 +124,7 @@ def test_a_device_that_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPa
     reports = opencl.report_devices()
 
     assert spec == device.info.spec
-    assert [False, True] == [r.usable for r in reports]
+    assert [r.usable for r in reports] == [False, True]
     assert "older than the processor" in reports[0].note
 
 
@@ -143,4 +143,4 @@ def test_closing_one_stream_badly_closes_the_others(device: OpenCLDevice, monkey
 
     with pytest.raises(DeviceCommandError):
         device.close()
-    assert [0, 1, 2] == closed
+    assert closed == [0, 1, 2]

@@ -18,7 +18,7 @@ def test_offsets_are_long_and_sizes_int(buffers: int, ints: int) -> None:
     packed = pack_record(offsets, sizes)
 
     assert 8 * longs + 4 * fours == len(packed)
-    assert 0 == len(packed) % 8
+    assert len(packed) % 8 == 0
     assert min(longs, fours) >= 1
     assert tuple(offsets) == struct.unpack_from(f"={buffers}q", packed)
     assert tuple(sizes) == struct.unpack_from(f"={ints}i", packed, 8 * longs)

@@ -48,7 +48,7 @@ async def test_other_seeds_give_other_runs() -> None:
     """Many orders are met."""
     orders = {tuple((await completions(seed))[0]) for seed in range(10)}
 
-    assert 10 == len(orders)
+    assert len(orders) == 10
 
 
 def test_fresh_memory_holds_a_pattern() -> None:
@@ -58,9 +58,9 @@ def test_fresh_memory_holds_a_pattern() -> None:
     fresh = memory.tolist()
     device.release(memory)
 
-    assert [POISON] * 64 == fresh
+    assert fresh == [POISON] * 64
     assert not set(fresh) & set(memory.tolist())
-    assert 0 == device.allocated
+    assert device.allocated == 0
 
 
 def test_a_missing_wait_is_seen() -> None:
@@ -76,7 +76,7 @@ def test_a_missing_wait_is_seen() -> None:
         device.close()
         missed += found.tolist() != [1] * 16
 
-    assert 20 == missed
+    assert missed == 20
 
 
 def test_a_wait_for_what_never_comes_is_an_error() -> None:
@@ -103,7 +103,7 @@ def test_memory_is_counted() -> None:
     device.release(kept)
     device.allocate(100)
 
-    assert "<SimulatedDevice now=0.000000 launches=0 allocated=100>" == repr(device)
+    assert repr(device) == "<SimulatedDevice now=0.000000 launches=0 allocated=100>"
 
 
 def test_its_spec_opens_it_again() -> None:

@@ -26,6 +26,8 @@ class Builder(SimulatedDevice):
         self.info = attrs.evolve(self.info, takes_source=True, identity="builder")
         self.gate = threading.Event()
         self.gate.set()
+        self.begun = threading.Semaphore(0)  # released at the beginning of each build
+        self.seen = 0
         self.batches: list[list[str]] = []
         self.binaries: list[bytes | None] = []
         self.broken: set[str] = set()
@@ -34,6 +36,7 @@ class Builder(SimulatedDevice):
     def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
         self.batches.append([s.name for s in sources])
         self.binaries.append(binary)
+        self.begun.release()
         assert self.gate.wait(10), "nobody opened the gate"
         if self.broken & {s.name for s in sources}:
             raise KernelBuildError("the driver does not build it")

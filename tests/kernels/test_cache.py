@@ -33,10 +33,10 @@ def cache(device: Builder) -> Iterator[ImplCache]:
 
 
 async def until_building(device: Builder, builds: int) -> None:
-    """Let the loop turn until so many builds have begun."""
-    async with asyncio.timeout(10):
-        while len(device.batches) < builds:
-            await asyncio.sleep(0)
+    """Return when so many builds have begun."""
+    for _ in range(builds - device.seen):
+        assert await asyncio.to_thread(device.begun.acquire, timeout=10), "nobody builds"
+        device.seen += 1
 
 
 @pytest.mark.asyncio
@@ -51,10 +51,10 @@ async def test_a_kernel_is_built_once_however_many_ask(device: Builder, cache: I
     await asyncio.gather(*first, later)
     await cache.ensure([A, B, C])
 
-    assert [["a", "b"], ["c"]] == device.batches
-    assert ("kernel a", "kernel c") == (cache.get(A), cache.get(C))
+    assert device.batches == [["a", "b"], ["c"]]
+    assert (cache.get(A), cache.get(C)) == ("kernel a", "kernel c")
     assert CacheStatistics(kernels=3, built=3, from_disk=0) == cache.statistics()
-    assert "<ImplCache 3 kernels, 3 built, 0 from disk>" == repr(cache)
+    assert repr(cache) == "<ImplCache 3 kernels, 3 built, 0 from disk>"
 
 
 @pytest.mark.asyncio
@@ -62,7 +62,7 @@ async def test_many_kernels_are_built_in_batches(device: Builder, cache: ImplCac
     """Neither one program each nor one of all, so that threads can share the work."""
     await cache.ensure(source(f"k{i:02}") for i in range(50))
 
-    assert [24, 24, 2] == sorted((len(b) for b in device.batches), reverse=True)
+    assert sorted((len(b) for b in device.batches), reverse=True) == [24, 24, 2]
 
 
 @pytest.mark.asyncio
@@ -81,7 +81,7 @@ async def test_a_failing_build_fails_all_who_wait(device: Builder, cache: ImplCa
     device.broken = set()
     await cache.ensure([A, B])
 
-    assert "kernel b" == cache.get(B)
+    assert cache.get(B) == "kernel b"
 
 
 @pytest.mark.asyncio
@@ -100,7 +100,7 @@ async def test_a_caller_that_is_cancelled_leaves_the_others_waiting(device: Buil
 
     assert gone.cancelled()
     assert alone.cancelled()
-    assert [["a"], ["b"]] == device.batches
+    assert device.batches == [["a"], ["b"]]
 
 
 @pytest.mark.asyncio
@@ -120,7 +120,7 @@ async def test_a_failure_that_nobody_waits_for_is_not_reported_as_lost(device: B
     del waiting
     gc.collect()
 
-    assert [] == complaints
+    assert complaints == []
 
 
 @pytest.mark.asyncio
@@ -151,7 +151,7 @@ async def test_kernels_of_another_kind_are_not_found(change: str, tmp_path: Path
     await second.ensure([source("a", "other text") if change == "text" else A])
     second.close()
 
-    assert [None] == device.binaries
+    assert device.binaries == [None]
 
 
 @pytest.mark.asyncio
@@ -167,8 +167,8 @@ async def test_a_binary_that_the_driver_refuses_is_built_and_kept_anew(tmp_path:
     await second.ensure([A])
     second.close()
 
-    assert [b"a"] == device.binaries
-    assert (1, 0) == (second.statistics().built, second.statistics().from_disk)
+    assert device.binaries == [b"a"]
+    assert (second.statistics().built, second.statistics().from_disk) == (1, 0)
 
 
 @pytest.mark.asyncio

@@ -30,7 +30,7 @@ def test_what_was_put_is_found_again(store: BinaryStore) -> None:
     other = BinaryStore(store.folder)
 
     assert b"newer" == store.get("a") == other.get("a")
-    assert b"" == other.get("b")
+    assert other.get("b") == b""
     assert store.get("c") is None
 
 
@@ -38,8 +38,8 @@ def test_the_folder_is_made_for_the_user_alone(store: BinaryStore) -> None:
     """Nobody else may read or write what is loaded into the process."""
     store.put("a", b"code")
 
-    assert 0o700 == store.folder.stat().st_mode & 0o777
-    assert 0o600 == entry(store).stat().st_mode & 0o777
+    assert store.folder.stat().st_mode & 0o777 == 0o700
+    assert entry(store).stat().st_mode & 0o777 == 0o600
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
@@ -65,7 +65,7 @@ def test_a_damaged_entry_is_a_miss(damage: Callable[[bytes], bytes], store: Bina
 
     store.put("key", b"some code")
 
-    assert b"some code" == store.get("key")
+    assert store.get("key") == b"some code"
 
 
 def test_an_entry_of_another_key_is_a_miss(store: BinaryStore) -> None:
@@ -114,7 +114,7 @@ def test_a_folder_of_another_owner_is_not_used(tmp_path: Path, monkeypatch: pyte
     assert not store.usable
     assert "unusable" in repr(store)
     assert store.get("key") is None
-    assert [] == list((tmp_path / "kernels").iterdir())
+    assert list((tmp_path / "kernels").iterdir()) == []
 
 
 def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path) -> None:
     store = BinaryStore(tmp_path / "shared")
 
     assert not store.usable
-    assert 0o777 == (tmp_path / "shared").stat().st_mode & 0o777
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o777
 
 
 def test_a_folder_that_cannot_be_made_is_not_used(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_a_full_or_read_only_disk_is_a_miss(store: BinaryStore, monkeypatch: pyt
     monkeypatch.setattr(os, "replace", full)
     store.put("key", b"new")
 
-    assert b"old" == store.get("key")
-    assert 1 == len(list(store.folder.iterdir()))
+    assert store.get("key") == b"old"
+    assert len(list(store.folder.iterdir())) == 1
 
 
 def test_a_read_only_entry_is_found(store: BinaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_a_read_only_entry_is_found(store: BinaryStore, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(os, "utime", read_only)
 
-    assert b"code" == store.get("key")
+    assert store.get("key") == b"code"
 
 
 def test_what_was_unused_longest_leaves_first(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_what_was_unused_longest_leaves_first(tmp_path: Path) -> None:
 
     store.put("d", bytes(1000))
 
-    assert ["a", "c", "d"] == [key for key in "abcd" if store.get(key) is not None]
+    assert [key for key in "abcd" if store.get(key) is not None] == ["a", "c", "d"]
 
 
 def test_what_a_killed_process_left_leaves_too(tmp_path: Path) -> None:

@@ -26,12 +26,14 @@ class Packer:
 
     def __init__(self) -> None:
         self.count = 0
+        self.begun = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
         self.error: Exception | None = None
 
     def __call__(self, array: Array) -> Array:
         self.count += 1
+        self.begun.set()
         assert self.gate.wait(10), "nobody opened the gate"
         if self.error is not None:
             raise self.error
@@ -44,9 +46,7 @@ def make(memory: int = 1 << 20) -> tuple[WeightsCache, SimulatedDevice]:
 
 
 async def until_packing(packer: Packer) -> None:
-    async with asyncio.timeout(10):
-        while not packer.count:
-            await asyncio.sleep(0)
+    assert await asyncio.to_thread(packer.begun.wait, 10), "nobody packs"
 
 
 @pytest.mark.asyncio
@@ -58,9 +58,9 @@ async def test_constants_arrive_as_they_are() -> None:
 
     for i, value in VALUES.items():
         assert value.tobytes() == cache.get(Stored(i))[: value.nbytes].tobytes()
-    assert [] == cache.missing(packings)
+    assert cache.missing(packings) == []
     assert WeightsStatistics(entries=4, nbytes=24 + 3 + 12, packed=0) == cache.statistics()
-    assert "<WeightsCache 4 entries (0 packed), 39 bytes>" == repr(cache)
+    assert repr(cache) == "<WeightsCache 4 entries (0 packed), 39 bytes>"
 
 
 @pytest.mark.asyncio
@@ -86,8 +86,8 @@ async def test_a_constant_is_brought_once_however_many_ask() -> None:
     await asyncio.gather(*waiting)
     await cache.ensure([packing])
 
-    assert 1 == packer.count
-    assert 24 == device.allocated
+    assert packer.count == 1
+    assert device.allocated == 24
 
 
 @pytest.mark.asyncio
@@ -104,12 +104,12 @@ async def test_a_failure_fails_all_who_wait() -> None:
     results = await asyncio.gather(*waiting, return_exceptions=True)
 
     assert [ValueError] * 3 == [type(r) for r in results]
-    assert 0 == device.allocated
+    assert device.allocated == 0
 
     packer.error = None
     await cache.ensure([packing])
 
-    assert 24 == device.allocated
+    assert device.allocated == 24
 
 
 @pytest.mark.asyncio
@@ -127,7 +127,7 @@ async def test_a_caller_that_is_cancelled_leaves_the_others_waiting() -> None:
     await stays
 
     assert gone.cancelled()
-    assert 1 == packer.count
+    assert packer.count == 1
 
 
 @pytest.mark.asyncio
@@ -138,7 +138,7 @@ async def test_what_does_not_fit_is_refused() -> None:
         await cache.ensure([Packing(Stored(1)), Packing(Stored(4))])
 
     assert [Stored(4)] == [p.key for p in cache.missing([Packing(Stored(1)), Packing(Stored(4))])]
-    assert 24 == device.allocated
+    assert device.allocated == 24
 
 
 @pytest.mark.asyncio
@@ -156,7 +156,7 @@ async def test_what_fails_on_its_way_leaves_no_memory_behind(monkeypatch: pytest
 
     with pytest.raises(RuntimeError, match="a command failed"):
         await cache.ensure([Packing(Stored(1))])
-    assert 0 == device.allocated
+    assert device.allocated == 0
 
 
 @pytest.mark.asyncio
@@ -168,12 +168,12 @@ async def test_close_gives_everything_back() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
-    assert 36 == device.allocated
+    assert device.allocated == 36
 
     cache.close()
 
     with pytest.raises(RuntimeClosedError):
         await late
-    assert 0 == device.allocated
+    assert device.allocated == 0
     with pytest.raises(RuntimeClosedError):
         await cache.ensure([Packing(Stored(2))])
