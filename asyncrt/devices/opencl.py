@@ -128,7 +128,7 @@ class OpenCLStream:
         if not marks:
             return
         try:
-            self._last = cl.enqueue_barrier_with_wait_list(self._queue, [m.event for m in marks])  # type: ignore[attr-defined]
+            self._last = cl.enqueue_barrier(self._queue, [m.event for m in marks])  # type: ignore[attr-defined]
         except (cl.Error, MemoryError) as error:
             _raise(error, "a wait for another stream")
 

@@ -1,0 +1,146 @@
+"""What only OpenCL devices do: build, keep binaries, and say what the driver said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyopencl as cl
+import pytest
+
+from asyncrt.devices import opencl
+from asyncrt.devices.find import open_device
+from asyncrt.devices.opencl import OpenCLDevice
+from asyncrt.errors import DeviceCommandError, KernelBuildError, OutOfDeviceMemory
+from asyncrt.kernels.impl import KernelSource
+from asyncrt.kernels.source import kernel
+from asyncrt.layout import FLOAT32
+
+
+@pytest.fixture
+def device() -> Iterator[OpenCLDevice]:
+    device = open_device(None)
+    assert isinstance(device, OpenCLDevice)
+    yield device
+    device.close()
+
+
+def some(name: str, body: str = "x[get_global_id(0)] += n;") -> KernelSource:
+    return kernel(name, (("x", FLOAT32, "rw"),), ("n",), body)
+
+
+def test_a_broken_kernel_says_what_the_compiler_said(device: OpenCLDevice) -> None:
+    """The device is named, and the log is the detail."""
+    with pytest.raises(KernelBuildError) as caught:
+        device.build([some("fine"), some("broken", "no_such_thing(x);")], None)
+
+    assert device.info.spec in caught.value.message
+    assert "no_such_thing" in caught.value.detail
+
+
+def test_a_build_after_a_broken_one_is_fine(device: OpenCLDevice) -> None:
+    """Nothing is left behind."""
+    with pytest.raises(KernelBuildError):
+        device.build([some("broken", "no_such_thing(x);")], None)
+
+    kernels, binary = device.build([some("fine")], None)
+
+    assert [some("fine")] == list(kernels)
+    assert binary
+
+
+def test_a_binary_is_built_once(device: OpenCLDevice) -> None:
+    """From its binary a program has the same kernels, and there is nothing new to keep."""
+    sources = [some("one"), some("two")]
+    _, binary = device.build(sources, None)
+    kernels, again = device.build(sources, binary)
+
+    assert again is None
+    assert sources == list(kernels)
+    assert [s.name for s in sources] == [kernels[s].function_name for s in sources]
+
+
+@pytest.mark.parametrize("damage", ["nonsense", "empty", "cut", "another program"])
+def test_a_binary_that_is_of_no_use_is_ignored(damage: str, device: OpenCLDevice) -> None:
+    """The kernels are built from source, and there is a new binary to keep."""
+    sources = [some("one")]
+    _, binary = device.build(sources, None)
+    _, other = device.build([some("two")], None)
+    assert binary is not None
+    bad = {"nonsense": b"nonsense" * 100, "empty": b"", "cut": binary[:100], "another program": other}[damage]
+
+    kernels, again = device.build(sources, bad)
+
+    assert again
+    assert sources == list(kernels)
+
+
+def test_a_launch_that_the_driver_refuses_names_the_kernel(device: OpenCLDevice) -> None:
+    """Here a work-group is larger than the device allows."""
+    stream = device.open_stream()
+    source = some("large")
+    built = device.build([source], None)[0][source]
+    size = device.info.max_group * 2
+
+    with pytest.raises(DeviceCommandError, match=source.name):
+        stream.launch(built, [device.allocate(64)], device.pack((0,), (1,)), (size,), (size,), ())
+
+
+def test_a_copy_beyond_the_block_is_refused(device: OpenCLDevice) -> None:
+    """When it is enqueued, not when it runs."""
+    stream = device.open_stream()
+
+    with pytest.raises(DeviceCommandError, match="a fill of 128 bytes"):
+        stream.fill(device.allocate(64), 0, 128, 0)
+
+
+def test_errors_of_memory_are_errors_of_memory() -> None:
+    """Whatever the driver calls them, and whoever raises them."""
+
+    class Failure(Exception):
+        code = cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE
+
+    for error in (Failure("no more"), MemoryError("no more")):
+        with pytest.raises(OutOfDeviceMemory, match="while a test"):
+            opencl._raise(error, "a test")
+    with pytest.raises(DeviceCommandError, match="refused a test"):
+        opencl._raise(ValueError("something else"), "a test")
+
+
+def test_a_device_that_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one is taken; if none is left, the error has every reason."""
+    (spec, found), *_ = opencl.find_devices()
+    monkeypatch.setattr(opencl, "find_devices", lambda: ((f"{spec}:broken", found), (spec, found)))
+    probe = OpenCLDevice.probe
+
+    def fails(self: OpenCLDevice) -> None:
+        if self.info.spec.endswith("broken"):
+            raise KernelBuildError("its compiler is older than the processor")
+        probe(self)
+
+    monkeypatch.setattr(OpenCLDevice, "probe", fails)
+    device = opencl.open_opencl(None, None)
+    device.close()
+    reports = opencl.report_devices()
+
+    assert spec == device.info.spec
+    assert [r.usable for r in reports] == [False, True]
+    assert "older than the processor" in reports[0].note
+
+
+def test_closing_one_stream_badly_closes_the_others(device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error comes out after all are closed."""
+    closed: list[int] = []
+    for stream in [device.open_stream() for _ in range(3)]:
+
+        def close(index: int = stream.index, really: Any = stream.close) -> None:
+            really()
+            closed.append(index)
+            if index == 1:
+                raise DeviceCommandError("the driver refused finishing")
+
+        monkeypatch.setattr(stream, "close", close)
+
+    with pytest.raises(DeviceCommandError):
+        device.close()
+    assert closed == [0, 1, 2]

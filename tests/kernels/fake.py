@@ -1,0 +1,46 @@
+"""A device that builds what it is told, when it is told, and counts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from asyncrt.devices.base import Kernel
+from asyncrt.devices.simulated import SimulatedDevice
+from asyncrt.errors import KernelBuildError
+from asyncrt.kernels.impl import KernelSource
+
+
+def source(name: str, text: str = "") -> KernelSource:
+    return KernelSource(name, text or f"text of {name}", (), 0)
+
+
+class Builder(SimulatedDevice):
+    """Builds sources on a worker thread; a build waits while `gate` is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.info = attrs.evolve(self.info, takes_source=True, identity="builder")
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = threading.Semaphore(0)  # released at the beginning of each build
+        self.seen = 0
+        self.batches: list[list[str]] = []
+        self.binaries: list[bytes | None] = []
+        self.broken: set[str] = set()
+        self.refuses_binaries = False
+
+    def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
+        self.batches.append([s.name for s in sources])
+        self.binaries.append(binary)
+        self.begun.release()
+        assert self.gate.wait(10), "nobody opened the gate"
+        if self.broken & {s.name for s in sources}:
+            raise KernelBuildError("the driver does not build it")
+        kernels = {s: f"kernel {s.name}" for s in sources}
+        if binary is not None and not self.refuses_binaries:
+            return kernels, None
+        return kernels, "|".join(s.name for s in sources).encode()
