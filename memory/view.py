@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from asyncrt.dims import identical
 from asyncrt.layout import Shape, row_major
 
 
@@ -42,10 +43,11 @@ class View(NamedTuple):
             return True
         step = 1
         for dim, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if dim == 1:
-                continue
-            if stride != step:
-                return False
+            if not identical((stride,), (step,)):  # if they are, a symbolic dim need not be known
+                if dim == 1:
+                    continue
+                if stride != step:
+                    return False
             step = step * dim
         return True
 
