@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from asyncrt.dims import identical
 from asyncrt.layout import Shape, row_major
 
 
@@ -43,11 +42,11 @@ class View(NamedTuple):
             return True
         step = 1
         for dim, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
-            if not identical((stride,), (step,)):  # if they are, a symbolic dim need not be known
-                if dim == 1:
-                    continue
-                if stride != step:
-                    return False
+            if isinstance(dim, int) and dim == 1:
+                continue
+            # In this order, so that a symbolic dim whose stride fits is not asked whether it is 1.
+            if stride != step and dim != 1:
+                return False
             step = step * dim
         return True
 
@@ -64,9 +63,9 @@ class View(NamedTuple):
 
     def drop(self, axis: int) -> View:
         """Remove *axis*, whose dim is 1."""
-        return View(
-            self.shape[:axis] + self.shape[axis + 1 :], self.strides[:axis] + self.strides[axis + 1 :], self.offset
-        )
+        shape, strides = list(self.shape), list(self.strides)
+        del shape[axis], strides[axis]
+        return View(tuple(shape), tuple(strides), self.offset)
 
     def expand(self, shape: Sequence[int]) -> View:
         """Broadcast to *shape*, which this view's shape must broadcast to (NumPy's rules)."""

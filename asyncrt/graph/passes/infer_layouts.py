@@ -37,7 +37,7 @@ def partial_call(node: ProgramNode, graph: Graph) -> Call | None:
         layout = None if id is None else graph.values[id].layout
         if layout is not None and (layout.shape is None or layout.dtype is None):
             return None
-        layouts.append(None if layout is None else Layout(layout.dtype, layout.shape))  # type: ignore[arg-type]
+        layouts.append(None if layout is None else Layout(layout.dtype, layout.shape))  # type: ignore[arg-type]  # dims may be symbolic
     values = tuple(None if id is None else _known(graph, id) for id in node.inputs)
     constants = tuple(id is not None and graph.values[id].constant is not None for id in node.inputs)
     return Call(node.name, node.attributes, tuple(layouts), values, (), node.output_types, constants)
