@@ -410,6 +410,8 @@ class _Importer:
                 return tuple(operator.types(attributes, given, outputs))[:outputs]
             except ModelError as error:
                 raise type(error)(f"{title}: {error.message}", detail=error.detail, hint=error.hint) from error
+            except Exception as error:  # an attribute of the right type may still make no sense
+                raise ModelFormatError(f"{title}: {schema.name} does not tell its outputs' dtypes: {error}") from error
         allowed = _allowed(schema)
         result: list[DataType] = []
         for i in range(outputs):

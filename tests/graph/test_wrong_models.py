@@ -228,6 +228,15 @@ def test_a_cut_off_constant_names_its_node() -> None:
         program(source)
 
 
+def test_an_attribute_without_sense_names_its_node() -> None:
+    """The value of ConstantOfShape is one element; a tensor without any is of the right type and wrong."""
+    empty = onnx.numpy_helper.from_array(np.zeros(0, np.float32))
+    source = _simple(node("Shape", ["x"], ["s"]), node("ConstantOfShape", ["s"], ["y"], name="bad", value=empty))
+
+    with pytest.raises(ModelFormatError, match="bad: ConstantOfShape"):
+        program(source)
+
+
 @pytest.mark.parametrize("depth", [40, 3_000])
 def test_graphs_nested_deeply_are_an_error_not_a_crash(depth: int) -> None:
     """Neither protobuf's nor Python's stack is the limit."""
