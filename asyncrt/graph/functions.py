@@ -137,14 +137,16 @@ def schema_body(
     }
     try:
         if schema.has_function:
-            data = schema.get_function_with_opset_version(opset)
+            version = max(v for v in schema.function_opset_versions if v <= opset)
+            data = schema.get_function_with_opset_version(version)
         elif schema.has_context_dependent_function:
+            version = max(v for v in schema.context_dependent_function_opset_versions if v <= opset)
             given = onnx.NodeProto()
             given.CopyFrom(node)
             named = {a.name for a in node.attribute}
             given.attribute.extend(d for name, d in defaults.items() if name not in named)
             types = [_type(layout).SerializeToString() for layout in inputs]
-            data = schema.get_context_dependent_function_with_opset_version(opset, given.SerializeToString(), types)
+            data = schema.get_context_dependent_function_with_opset_version(version, given.SerializeToString(), types)
         else:
             return None
     except Exception:  # onnx has no body for this version, or refuses these inputs
@@ -152,7 +154,7 @@ def schema_body(
     function = onnx.FunctionProto.FromString(data)
     if not function.node:
         return None
-    return Body(function, {"": opset, **opsets_of(function.opset_import)}, defaults)
+    return Body(function, {"": version, **opsets_of(function.opset_import)}, defaults)
 
 
 def _type(layout: PartialLayout | None) -> onnx.TypeProto:

@@ -7,8 +7,9 @@ the onnx package say how many inputs an operator takes, which dtypes, which attr
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,6 +32,7 @@ from .functions import (
     instantiate,
     opsets_of,
     schema_body,
+    subgraphs,
     title_of,
     used_names,
     walk,
@@ -106,10 +108,38 @@ def read_model(source: ModelSource, options: RuntimeOptions) -> tuple[onnx.Model
             ) from error
     if not model.graph.output:
         raise ModelFormatError(f"{where} holds no ONNX graph with an output")
-    for nodes in (model.graph.node, *(f.node for f in model.functions)):
-        for _ in walk(nodes):
-            pass  # nothing below walks into graphs that are nested too deeply
+    for text in _texts(model):
+        if not isinstance(text, str):  # protobuf gives what is not UTF-8 as bytes
+            raise ModelFormatError(f"a name in {where} is no UTF-8 text: {text!r}")
     return model, folder
+
+
+def _texts(model: onnx.ModelProto) -> Iterator[str | bytes]:
+    """Every name that the importer may meet. Going there, `walk` also finds graphs that are nested too deeply."""
+    yield from (o.domain for o in model.opset_import)
+    yield from _graph_texts(model.graph)
+    for function in model.functions:
+        yield from (function.name, function.domain, function.overload)
+        yield from (o.domain for o in function.opset_import)
+        yield from itertools.chain(function.input, function.output, function.attribute)
+        yield from (a.name for a in function.attribute_proto)
+    for node in itertools.chain(walk(model.graph.node), *(walk(f.node) for f in model.functions)):
+        yield from (node.name, node.op_type, node.domain, node.overload)
+        yield from node.input
+        yield from node.output
+        for attribute in node.attribute:
+            yield from (attribute.name, attribute.ref_attr_name)
+        for graph in subgraphs(node):
+            yield from _graph_texts(graph)
+
+
+def _graph_texts(graph: onnx.GraphProto) -> Iterator[str | bytes]:
+    yield graph.name
+    for info in itertools.chain(graph.input, graph.output):
+        yield info.name
+        yield from (d.dim_param for d in info.type.tensor_type.shape.dim)
+    yield from (t.name for t in graph.initializer)
+    yield from (s.values.name for s in graph.sparse_initializer)
 
 
 def import_model(source: ModelSource, options: RuntimeOptions) -> Graph:
@@ -122,8 +152,6 @@ def import_model(source: ModelSource, options: RuntimeOptions) -> Graph:
     try:
         model, folder = read_model(source, options)
         return _Importer(model, folder, options).run()
-    except UnicodeDecodeError as error:
-        raise ModelFormatError("a name in the model is not UTF-8 text", detail=str(error)) from error
     except RecursionError as error:
         raise ModelFormatError("the model's functions use each other too deeply") from error
 
@@ -382,6 +410,8 @@ class _Importer:
                 return tuple(operator.types(attributes, given, outputs))[:outputs]
             except ModelError as error:
                 raise type(error)(f"{title}: {error.message}", detail=error.detail, hint=error.hint) from error
+            except Exception as error:  # an attribute of the right type may still make no sense
+                raise ModelFormatError(f"{title}: {schema.name} does not tell its outputs' dtypes: {error}") from error
         allowed = _allowed(schema)
         result: list[DataType] = []
         for i in range(outputs):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.errors import AsyncrtError, ModelFormatError
+from asyncrt.errors import AsyncrtError, ModelError, ModelFormatError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.onnx import Graph
 from asyncrt.kernels.operator import Call, Operator
@@ -30,6 +30,16 @@ def evaluate(operator: Operator, call: Call, inputs: Sequence[Array | None]) -> 
         if operator.evaluate is not None:
             return operator.evaluate(call)
         return operator.reference(call.attributes, inputs)
+
+
+def as_model_error(node: ProgramNode, failed: str, error: Exception) -> ModelError:
+    """Return *error*, met while loading a node, as a `ModelError` that names the node."""
+    detail, hint = (error.detail, error.hint) if isinstance(error, AsyncrtError) else ("", "")
+    message = error.message if isinstance(error, AsyncrtError) else f"{failed}: {error!r}"
+    if node.name not in message:
+        message = f"'{node.name}': {node.operator.name}: {message}"
+    kind = type(error) if isinstance(error, ModelError) else ModelFormatError
+    return kind(message, detail=detail, hint=hint)
 
 
 def is_shape_like(array: Array) -> bool:
@@ -60,12 +70,8 @@ def _fold_constant(
         return  # a small expression for a large tensor is better made anew than kept
     try:
         results = [np.asarray(r, t.numpy) for r, t in _results(node, call, inputs)]
-    except AsyncrtError:
-        raise
     except Exception as error:
-        raise ModelFormatError(
-            f"'{node.name}': {node.operator.name} of constants cannot be evaluated: {error!r}"
-        ) from error
+        raise as_model_error(node, "of constants cannot be evaluated", error) from error
     for output, result in zip(node.outputs, results, strict=True):
         _set_constant(graph, output, result)
 

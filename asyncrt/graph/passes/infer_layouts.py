@@ -7,7 +7,7 @@ reported now, naming the node.
 from __future__ import annotations
 
 from asyncrt.dims import Undetermined
-from asyncrt.errors import AsyncrtError, ModelFormatError, ShapeError
+from asyncrt.errors import ModelFormatError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.onnx import Graph
 from asyncrt.graph.tensors import check_rank
@@ -15,7 +15,7 @@ from asyncrt.kernels.operator import Call, ValueUnknown
 from asyncrt.layout import Array, Layout, PartialLayout, show_shape
 from asyncrt.options import RuntimeOptions
 
-from .fold_constants import fold, is_shape_like
+from .fold_constants import as_model_error, fold, is_shape_like
 
 
 def infer_layouts(graph: Graph, options: RuntimeOptions) -> None:
@@ -54,14 +54,8 @@ def _infer(node: ProgramNode, call: Call, graph: Graph, options: RuntimeOptions)
         pairs = list(zip(node.outputs, shapes, node.output_types, strict=True))
     except (Undetermined, ValueUnknown):
         return call  # a request will tell
-    except ShapeError as error:
-        raise ModelFormatError(f"{node.operator.name} {error.message}", detail=error.detail, hint=error.hint) from error
-    except AsyncrtError:
-        raise
     except Exception as error:
-        raise ModelFormatError(
-            f"'{node.name}': the shapes of {node.operator.name} cannot be inferred from {_inputs(call)}: {error!r}"
-        ) from error
+        raise as_model_error(node, f"cannot infer its shapes from {_inputs(call)}", error) from error
     outputs: list[Layout] = []
     for id, shape, dtype in pairs:
         check_rank(len(shape), f"'{node.name}': its output", options)
