@@ -69,7 +69,7 @@ def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool) -> I
     if not traits.is_cpu:
         wide = conv.outputs >= 16 and conv.dtype.is_float and traits.max_group >= 256
         return _shared(conv) if wide else _generic(conv, traits)
-    if conv.dtype is not FLOAT32:
+    if conv.dtype is not FLOAT32 or conv.inputs == 0:
         return _generic(conv, traits)
     if constant and traits.packed_weights and conv.outputs >= _BLOCK // 2:
         return _packed(conv, traits)
@@ -180,9 +180,8 @@ def _packed(conv: Convolution, traits: DeviceTraits) -> Impl:
         cells * _BLOCK, sw,
     )  # fmt: skip
     grid = (conv.group * blocks, -(-ow // chunk), conv.batch * od * oh)
-    launch = Launch(
-        _packed_kernel(_buffers(conv), tile, sw if sw <= 2 else 0), _refs(conv, padded.ref, weights(0)), ints, grid, (1, 1, 1)
-    )  # fmt: skip
+    k = _packed_kernel(_buffers(conv), tile, sw if sw <= 2 else 0)
+    launch = Launch(k, _refs(conv, padded.ref, weights(0)), ints, grid, (1, 1, 1))
     request = WeightsRequest(
         1, f"conv16 group {conv.group}{' transposed' if conv.transposed else ''}", _packer(conv.group, conv.transposed)
     )
@@ -250,12 +249,11 @@ def _planes(conv: Convolution, traits: DeviceTraits) -> Impl:
     cells = conv.inputs * w.size[0] * w.size[1] * w.size[2]
     per_item = max(1, min(-(-rows // (4 * traits.compute_units)), _WORK // max(1, cells * -(-ow // width))))
     ints = (
-        conv.inputs, conv.outputs, conv.group, *padded.spatial, od, oh, ow, *w.size, sd, sh, dd, dh, dw, rows, per_item, sw,
+        conv.inputs, conv.outputs, conv.group, *padded.spatial, od, oh, ow, *w.size, sd, sh, dd, dh, dw, rows,
+        per_item, sw,
     )  # fmt: skip
-    launch = Launch(
-        _planes_kernel(_buffers(conv), width, sw if sw <= 2 else 0), _refs(conv, padded.ref, inp(1)), ints,
-        (-(-rows // per_item),), (1,),
-    )  # fmt: skip
+    k = _planes_kernel(_buffers(conv), width, sw if sw <= 2 else 0)
+    launch = Launch(k, _refs(conv, padded.ref, inp(1)), ints, (-(-rows // per_item),), (1,))
     return Impl(f"planes x{width}", (*padded.launches, launch), padded.scratch)
 
 

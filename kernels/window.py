@@ -85,9 +85,8 @@ def _settings(name: str, attributes: Attributes, axes: int, size: Sequence[int])
     if auto_pad not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
         raise ShapeError(f"'{name}': auto_pad {auto_pad!r} is not known")
     pads = per_axis("pads", 0, 2 * axes, 0) if auto_pad == "NOTSET" else (0,) * (2 * axes)
-    return _Settings(
-        tuple(size), per_axis("strides", 1, axes, 1), per_axis("dilations", 1, axes, 1), pads, auto_pad
-    )  # fmt: skip
+    strides, dilations = per_axis("strides", 1, axes, 1), per_axis("dilations", 1, axes, 1)
+    return _Settings(tuple(size), strides, dilations, pads, auto_pad)
 
 
 def output_dims(
@@ -114,8 +113,10 @@ def output_dims(
         out = (room + (stride - 1 if ceil else 0)) // stride + 1
         if ceil and after + stride > extent and (out - 1) * stride >= dim + before:
             out = out - 1
-        if not isinstance(out, Dim) and out < 0:
-            raise ShapeError(f"'{name}': a window of {extent} does not fit axis {axis} of {dim} + {before} + {after}")
+        if not isinstance(room, Dim) and room < 0:
+            if dim > 0:
+                raise ShapeError(f"'{name}': a window of {extent} does not fit axis {axis} of {dim} + {before} + {after}")
+            out = 0
         result.append(out)
     return tuple(result)
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-
 from asyncrt.dims import Dim
 from asyncrt.layout import Array, Shape
 
@@ -23,8 +22,9 @@ def infer(call: Call) -> tuple[Shape]:
     check(call, len(x) == 3, f"the columns must have three axes, they have {len(x)}")
     check(call, len(image) == len(block), f"the image has {len(image)} axes, the block {len(block)}")
     cells = count(block)
+    check(call, isinstance(cells, Dim) or cells > 0, f"the block {block} has no cells")
     if not any(isinstance(d, Dim) for d in (*x[1:], *image, *block)):
-        check(call, cells > 0 and x[1] % cells == 0, f"{x[1]} rows are not whole blocks of {cells}")
+        check(call, x[1] % cells == 0, f"{x[1]} rows are not whole blocks of {cells}")
         positions = count(window(call.name, call.attributes, image, block).outs)
         check(call, positions == x[2], f"{x[2]} columns for {positions} positions of the block")
     return ((x[0], x[1] // cells, *image),)
@@ -39,14 +39,13 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     room = [d + b + a for d, b, a in zip(w.spatial, w.before, w.after, strict=True)]
     y = np.zeros((x.shape[0], channels, *room), wide.dtype)
     for cell in np.ndindex(*w.size):
-        at: Any = (
-            ...,
-            *(slice(c * d, c * d + (o - 1) * s + 1, s)
-            for c, d, o, s in zip(cell, w.dilations, w.outs, w.strides, strict=True)),
+        at: tuple[Any, ...] = tuple(
+            slice(c * d, c * d + (o - 1) * s + 1, s)
+            for c, d, o, s in zip(cell, w.dilations, w.outs, w.strides, strict=True)
         )
-        y[at] += blocks[(slice(None), slice(None), *cell)]
-    inside: Any = (..., *(slice(b, b + d) for b, d in zip(w.before, w.spatial, strict=True)))
-    return (np.ascontiguousarray(y[inside]).astype(x.dtype),)
+        y[(slice(None), slice(None), *at)] += blocks[(slice(None), slice(None), *cell)]
+    inside: tuple[Any, ...] = tuple(slice(b, b + d) for b, d in zip(w.before, w.spatial, strict=True))
+    return (np.ascontiguousarray(y[(slice(None), slice(None), *inside)]).astype(x.dtype),)
 
 
 def _i(*values: int) -> Array:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-
 from asyncrt.dims import Dim
 from asyncrt.layout import FLOAT32, Array, Shape
 from asyncrt.memory.view import View
@@ -17,7 +16,7 @@ from ..conv import Convolution, convolution
 from ..impl import Impl, inp, out
 from ..matmul import Bias, Operand, matmul
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
-from ..shapes import check
+from ..shapes import check, count
 from ..window import Window, output_dims, patches, window
 
 
@@ -92,13 +91,10 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     group = call.attributes.get("group", 1)
     view = window(call.name, call.attributes, x[2:], w[2:])
     constant = call.constants[1]
-    packed = constant and traits.is_cpu and traits.packed_weights
-    fast = not traits.is_cpu or call.dtype(0) is FLOAT32
-    if group == 1 and _is_product(view) and x[1] > 0 and fast and not packed:
-        return _product(call, int(np.prod(view.outs)), traits)
-    conv = Convolution(
-        call.dtype(0), x[0], group, w[1], w[0] // group, view.as_3d(), bias=call.has(2)
-    )  # fmt: skip
+    fast = not traits.is_cpu or (call.dtype(0) is FLOAT32 and not (constant and traits.packed_weights))
+    if group == 1 and _is_product(view) and x[1] > 0 and fast:
+        return _product(call, count(view.outs), traits)
+    conv = Convolution(call.dtype(0), x[0], group, w[1], w[0] // group, view.as_3d(), bias=call.has(2))
     return convolution(conv, traits, constant=constant)
 
 

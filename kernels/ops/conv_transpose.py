@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-
 from asyncrt.dims import Dim
 from asyncrt.layout import Array, Shape
 
@@ -102,18 +101,14 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     ]
     y = np.zeros((n, group, w.shape[1], *reach), np.float64)
     for cell in np.ndindex(*size):
-        part = np.stack(
-            [np.moveaxis(np.tensordot(grouped[:, i], weight[i][(..., *cell)], ([1], [0])), -1, 1) for i in range(group)],
-            axis=1,
+        part = np.einsum("ngc...,gcm->ngm...", grouped, weight[(slice(None),) * 3 + cell])
+        at: tuple[Any, ...] = tuple(
+            slice(c * e, c * e + (d - 1) * s + 1, s)
+            for c, e, d, s in zip(cell, g.dilations, spatial, g.strides, strict=True)
         )
-        at: Any = (
-            ...,
-            *(slice(c * e, c * e + (d - 1) * s + 1, s)
-            for c, e, d, s in zip(cell, g.dilations, spatial, g.strides, strict=True)),
-        )
-        y[at] += part
-    kept: Any = (..., *(slice(b, b + o) for b, o in zip(g.before, g.outs, strict=True)))
-    y = y[kept].reshape(n, filters, *g.outs)
+        y[(slice(None),) * 3 + at] += part
+    inside: tuple[Any, ...] = tuple(slice(b, b + o) for b, o in zip(g.before, g.outs, strict=True))
+    y = y[(slice(None),) * 3 + inside].reshape(n, filters, *g.outs)
     if len(inputs) > 2 and inputs[2] is not None:
         y = y + inputs[2].astype(np.float64).reshape(1, -1, *(1,) * axes)
     return (y.astype(x.dtype),)

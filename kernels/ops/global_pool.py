@@ -87,12 +87,21 @@ def _root(attributes: Attributes, x: _Wide, axes: tuple[int, ...]) -> _Wide:
     return result
 
 
+def _mean(attributes: Attributes, x: _Wide, axes: tuple[int, ...]) -> _Wide:
+    with np.errstate(invalid="ignore"):  # the mean of nothing is NaN
+        result: _Wide = np.sum(x, axis=axes, keepdims=True) / np.float64(count(x.shape[2:]))
+    return result
+
+
+def _greatest(attributes: Attributes, x: _Wide, axes: tuple[int, ...]) -> _Wide:
+    result: _Wide = np.max(x, axis=axes, keepdims=True, initial=-np.inf)
+    return result
+
+
 _SHAPES = (Example(("f32[2,3,7,9]",)), Example(("f16[1,4,3,11]",)), Example(("f32[3,2,1,1]",)))
 
 OPERATORS = (
-    _operator(
-        "GlobalAveragePool", _average, lambda a, x, axes: np.mean(x, axis=axes, keepdims=True), _SHAPES, moves=True
-    ),
-    _operator("GlobalMaxPool", _max, lambda a, x, axes: np.max(x, axis=axes, keepdims=True), _SHAPES, moves=True),
+    _operator("GlobalAveragePool", _average, _mean, _SHAPES, moves=True),
+    _operator("GlobalMaxPool", _max, _greatest, _SHAPES, moves=True),
     _operator("GlobalLpPool", _lp, _root, (*_SHAPES, Example(("f32[2,3,5,5]",), {"p": 3})), moves=False),
 )

@@ -40,6 +40,7 @@ def infer(call: Call) -> tuple[Shape]:
     x, grid = call.shape(0), call.shape(1)
     check(call, len(x) == 4 and len(grid) == 4, "only images [N, C, H, W] and grids [N, H, W, 2] are supported")
     check(call, isinstance(grid[3], Dim) or grid[3] == 2, f"the grid's last axis is {grid[3]}, it must be 2")
+    check(call, all(isinstance(d, Dim) or d > 0 for d in x[2:]), f"there is nothing to sample in {list(x)}")
     if not isinstance(x[0], Dim) and not isinstance(grid[0], Dim):
         check(call, x[0] == grid[0], f"{x[0]} images and {grid[0]} grids")
     return ((x[0], x[1], grid[1], grid[2]),)
@@ -136,6 +137,10 @@ def _kernel(dtype: DataType, grid: DataType, mode: str, padding: str, align: boo
         "reflection": f"clamp($_reflect(v, size), ({real})0, ({real})(size - 1))",
     }[padding]
     coordinate = "(v + 1) / 2 * (size - 1)" if align else "((v + 1) * size - 1) / 2"
+    weight = "return 1 - t;"
+    if mode == "cubic":
+        weight = f"""const {real} a = -0.75{f};
+  return t <= 1 ? ((a + 2) * t - (a + 3)) * t * t + 1 : ((a * t - 5 * a) * t + 8 * a) * t - 4 * a;"""
     helpers = f"""
 {real} $_reflect({real} v, int size) {{
   const {real} span = {span}, distance = fabs(v - ({low}));
@@ -147,7 +152,7 @@ def _kernel(dtype: DataType, grid: DataType, mode: str, padding: str, align: boo
 {real} $_at({real} v, int size) {{ return {coordinate}; }}
 {real} $_weight({real} d) {{
   const {real} t = fabs(d);
-  {"return 1 - t;" if mode == "linear" else f"const {real} a = -0.75{f}; return t <= 1 ? ((a + 2) * t - (a + 3)) * t * t + 1 : ((a * t - 5 * a) * t + 8 * a) * t - 4 * a;"}
+  {weight}
 }}
 /* The place of index v in an axis, or -1 for a zero. */
 int $_index({real} v, int size) {{
@@ -170,7 +175,8 @@ int $_index({real} v, int size) {{
     adjust = "" if mode == "cubic" else "ax = $_place(ax, W); ay = $_place(ay, H);"
     one = f"""
     const int n = q / P, p = q - n * P;
-    {real} ax = $_at(({real})LOAD({grid.name}, grid, 2 * q), W), ay = $_at(({real})LOAD({grid.name}, grid, 2 * q + 1), H);
+    {real} ax = $_at(({real})LOAD({grid.name}, grid, 2 * q), W);
+    {real} ay = $_at(({real})LOAD({grid.name}, grid, 2 * q + 1), H);
     {adjust}
     {setup}
     for (int c = 0; c < C; c++) {{

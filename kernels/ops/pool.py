@@ -95,7 +95,8 @@ def _average_reference(attributes: Attributes, inputs: Sequence[Array | None]) -
     assert x is not None
     w = _window("AveragePool", attributes, x.shape)
     axes = tuple(range(-len(w.size), 0))
-    y = np.sum(patches(x.astype(np.float64), w, 0.0), axis=axes) / _cell_counts(attributes, w)
+    with np.errstate(invalid="ignore"):  # a window may have no cells
+        y = np.sum(patches(x.astype(np.float64), w, 0.0), axis=axes) / _cell_counts(attributes, w)
     return (y.astype(x.dtype),)
 
 
@@ -109,16 +110,25 @@ def _lp_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tup
     return (y.astype(x.dtype),)
 
 
+def _sees_itself(w: Window, axis: int) -> bool:
+    """Whether, along *axis*, each position's window has one cell inside the input: the position's own."""
+    size, dim, step = w.size[axis], w.spatial[axis], w.dilations[axis]
+    if size == 1:
+        return w.before[axis] == 0 and bool(w.outs[axis] == dim) and (w.strides[axis] == 1 or bool(dim == 1))
+    own = w.before[axis] % step == 0 and w.before[axis] // step < size
+    return own and bool(dim <= step) and bool(w.outs[axis] == dim) and (w.strides[axis] == 1 or bool(dim == 1))
+
+
 def views(call: Call) -> tuple[ViewOf] | None:
     """The greatest, or the mean, of one cell is the cell; indices are not the input's."""
     if len(call.outputs) > 1:
         return None
     size = _size(call.attributes)
-    if any(k != 1 for k in size):
+    if call.attributes.get("count_include_pad", 0) and any(k != 1 for k in size):
         return None
     x = call.shape(0)
-    same = _window(call.name, call.attributes, x).is_identity
-    return (ViewOf(0, View.dense(x)),) if same else None
+    w = _window(call.name, call.attributes, x)
+    return (ViewOf(0, View.dense(x)),) if all(_sees_itself(w, axis) for axis in range(len(size))) else None
 
 
 def _implement(mode: str, call: Call, traits: DeviceTraits) -> Impl:
@@ -297,6 +307,8 @@ OPERATORS = (
             Example(("f32[1,2,5,6,7]",), {"kernel_shape": (2, 3, 2)}),
             Example(("f16[1,2,9,9]",), _K3),
             Example(("f32[1,2,3,4]",), _K1),
+            Example(("f32[2,3,1,1]",), {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+            Example(("f32[2,3,1,1]",), {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1), "count_include_pad": 1}),
         ),
     ),
     Operator(

@@ -28,7 +28,7 @@ from ..copy import copy_launch
 from ..impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
 from ..matmul import Operand, matmul
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
-from ..shapes import check
+from ..shapes import check, count
 from ..source import accumulator_type, compute_type, kernel
 
 _GROUP = 256
@@ -252,14 +252,14 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     wide = FLOAT64 if dtype is FLOAT64 else FLOAT32
     launches: list[Launch] = []
     requests: list[WeightsRequest] = []
-    sizes = [t * n * d * columns * dtype.itemsize, d * n * (kind.gates + 3) * hidden * wide.itemsize]
+    sizes = [max(1, t * n * d * columns) * dtype.itemsize, d * n * (kind.gates + 3) * hidden * wide.itemsize]
 
     def transposed(index: int, view: View, layout: str, pack: Callable[[Array], Array]) -> Ref:
         """Weights in another order: packed once if they are constant, else copied."""
         if call.constants[index] and traits.packed_weights:
             requests.append(WeightsRequest(index, layout, pack))
             return weights(len(requests) - 1)
-        sizes.append(view.shape[0] * view.shape[1] * view.shape[2] * dtype.itemsize)
+        sizes.append(max(1, count(view.shape)) * dtype.itemsize)
         target = scratch(len(sizes) - 1)
         copy = copy_launch(inp(index), view, target, View.dense(view.shape), dtype.itemsize, traits)
         launches.extend([copy] if copy else [])

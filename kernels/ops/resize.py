@@ -16,7 +16,7 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -174,14 +174,18 @@ def _plan(call: Call) -> list[_Axis]:
     """Return the axes that are interpolated."""
     shape, axes = call.shape(0), _axes(call)
     sizes, scales, common = _outputs(call)
-    crop = _settings(call.name, call.attributes).coordinates == "tf_crop_and_resize"
+    settings = _settings(call.name, call.attributes)
+    crop = settings.coordinates == "tf_crop_and_resize"
     plan: list[_Axis] = []
     for position, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
         dim, given = shape[axis], 0.0
         num, den = common or (size, dim)
         if scales is not None and not _is_quotient(scales[position], size, dim):
             given = scales[position]
-        if crop or (scales[position] != 1.0 if scales is not None else num != den):
+        if not crop and (scales[position] == 1.0 if scales is not None else num == den):
+            continue
+        alone = isinstance(dim, int) and isinstance(size, int) and dim == size == 1
+        if crop or settings.exclude or not alone:  # an only element is its own interpolation
             plan.append(_Axis(axis, dim, size, num, den, given))
     return plan
 
@@ -226,7 +230,7 @@ def _weights(settings: _Settings, distance: npt.NDArray[np.float64]) -> npt.NDAr
     return np.where(t <= 1, near, np.where(t < 2, far, 0.0))
 
 
-def _interpolate(x: Array, settings: _Settings, axis: _Axis, roi: tuple[float, float]) -> Array:
+def _interpolate(x: npt.NDArray[Any], settings: _Settings, axis: _Axis, roi: tuple[float, float]) -> Array:
     at = _coordinates(settings, axis, roi)
     last = axis.size - 1
     if settings.mode == "nearest":
@@ -272,7 +276,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     if not cast:
         return (y.copy(),)
     if x.dtype.kind in "iu":
-        limits = np.iinfo(x.dtype)
+        limits = np.iinfo(x.dtype.name)
         y = np.clip(np.round(y.astype(np.float64)), limits.min, limits.max)
     return (y.astype(x.dtype),)
 
@@ -326,9 +330,8 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         shape[axis.axis] = axis.out
         target_type = dtype if last else wide
         target = out(0) if last else allocate(wide.itemsize * count(shape))
-        launches.append(
-            _pass(settings, axis, taps, outer, inner, (source, index, weight, target), (source_type, target_type), wide, traits)
-        )  # fmt: skip
+        buffers, types = (source, index, weight, target), (source_type, target_type)
+        launches.append(_pass(settings, axis, outer, inner, buffers, types, wide, traits))
         source, source_type = target, target_type
     return Impl(settings.mode, tuple(launches), tuple(sizes))
 
@@ -336,7 +339,6 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
 def _pass(
     settings: _Settings,
     axis: _Axis,
-    taps: int,
     outer: int,
     inner: int,
     refs: tuple[Ref, Ref, Ref, Ref],
@@ -351,7 +353,7 @@ def _pass(
     k = _pass_kernel(settings.mode == "nearest", types, wide, extrapolation, traits.is_cpu, inner == 1)
     # a row is what is walked in the inner loop: the positions of the axis if nothing is behind it
     rows, n = (outer, axis.out) if inner == 1 else (outer * axis.out, inner)
-    ints = (rows, n, axis.size, axis.out, taps)
+    ints = (rows, n, axis.size, axis.out, axis.taps(settings))
     if not traits.is_cpu:
         return Launch(k, refs, (*ints, 1, 1), (round_up(rows * n, GPU_GROUP),), (GPU_GROUP,))
     cut = cut_rows(rows, n, traits)
@@ -391,15 +393,20 @@ def _table_kernel(settings: _Settings, double: bool, wide: DataType, roi: DataTy
         fill = f"index[id] = {outside} ? -1 : clamp((int)({rounded}), 0, N - 1);"
     else:
         a = settings.cubic
-        weight = "fmax(1 - t, 0)" if settings.mode == "linear" else (
-            f"t <= 1 ? ({number(a + 2)} * t - {number(a + 3)}) * t * t + 1 : "
-            f"t < 2 ? (({number(a)} * t - {number(5 * a)}) * t + {number(8 * a)}) * t - {number(4 * a)} : 0"
-        )  # fmt: skip
-        weight = weight.replace("fmax(1 - t, 0)", f"fmax(1 - t, ({real})0)")
+        if settings.mode == "linear":
+            weight = f"fmax(1 - t, ({real})0)"
+        else:
+            weight = (
+                f"t <= 1 ? ({number(a + 2)} * t - {number(a + 3)}) * t * t + 1 : "
+                f"t < 2 ? (({number(a)} * t - {number(5 * a)}) * t + {number(8 * a)}) * t - {number(4 * a)} : 0"
+            )
         shrink = f"fmin(scale, ({real})1)" if settings.antialias else "1"
         exclude = "if (i < 0 || i >= N) w = 0;" if settings.exclude else ""
         normal = "total == 0 ? 1 : total" if settings.exclude or settings.antialias else "1"
-        tap = f"const int i = (int)floor(at) + 1 - taps / 2 + k; const {real} t = fabs(i - at) * {shrink}; {real} w = {weight}; {exclude}"
+        tap = (
+            f"const int i = (int)floor(at) + 1 - taps / 2 + k; const {real} t = fabs(i - at) * {shrink}; "
+            f"{real} w = {weight}; {exclude}"
+        )
         fill = f"""
   {real} total = 0;
   for (int k = 0; k < taps; k++) {{ {tap} total += w; }}
@@ -444,11 +451,14 @@ def _pass_kernel(
     else:
         cast = f"({result})a" if target.is_float else f"convert_{target.c}_sat_rte(a)"
         outside = "" if extrapolation is None else f"if (index[at] < 0) a = ({acc}){extrapolation!r}; else"
-        value = (
-            f"const int at = ({position}) * taps; {acc} a = 0; {outside} for (int k = 0; k < taps; k++) "
-            f"{{ const int i = index[at + k]; a += LOAD({wide.name}, weight, at + k) * ({acc})LOAD({source.name}, x, {element}); }} "
-            f"const {result} v = {cast};"
-        )
+        value = f"""
+      const int at = ({position}) * taps;
+      {acc} a = 0;
+      {outside} for (int k = 0; k < taps; k++) {{
+        const int i = index[at + k];
+        a += LOAD({wide.name}, weight, at + k) * ({acc})LOAD({source.name}, x, {element});
+      }}
+      const {result} v = {cast};"""
     one = f"{value} STORE({target.name}, y, r * n + c, v);"
     if cpu:
         body = f"""
@@ -474,7 +484,9 @@ def _i(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
-def _example(x: str, scales: Array | None, sizes: Array | None = None, roi: Array | None = None, **attributes: object) -> Example:
+def _example(
+    x: str, scales: Array | None, sizes: Array | None = None, roi: Array | None = None, **attributes: object
+) -> Example:
     inputs = (x, roi, scales) if sizes is None else (x, roi, scales, sizes)
     return Example(inputs, attributes, opset=19)
 
@@ -521,6 +533,8 @@ OPERATOR = Operator(
         _example("i32[1,2,5,7]", None, _i(1, 2, 3, 7), mode="nearest"),
         _example("f32[1,1,4,5,6]", _f(1, 1, 2, 2, 2), mode="linear"),
         Example(("f32[1,2,4,4]", np.zeros(0, np.float32), _f(1, 1, 2, 2)), {"mode": "nearest"}, opset=11),
-        Example(("f32[1,2,4,4]", np.zeros(0, np.float32), np.zeros(0, np.float32), _i(1, 2, 3, 9)), {"mode": "linear"}, opset=13),
+        Example(
+            ("f32[1,2,4,4]", np.zeros(0, np.float32), np.zeros(0, np.float32), _i(1, 2, 3, 9)), {"mode": "linear"}, opset=13
+        ),
     ),
 )  # fmt: skip

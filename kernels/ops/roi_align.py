@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncrt.dims import Dim
+from asyncrt.errors import ShapeError
 from asyncrt.layout import Array, Shape
 
 from ..operator import Attributes, Call, Example, Operator
@@ -30,6 +31,7 @@ def infer(call: Call) -> tuple[Shape]:
     check(call, isinstance(rois[1], Dim) or rois[1] == 4, f"a region has {rois[1]} numbers, it must have 4")
     if not isinstance(rois[0], Dim) and not isinstance(batches[0], Dim):
         check(call, rois[0] == batches[0], f"{rois[0]} regions and {batches[0]} batch indices")
+    check(call, all(isinstance(d, Dim) or d > 0 for d in x[2:]), f"there is nothing to sample in {list(x)}")
     mode = call.attributes.get("mode", "avg")
     check(call, mode in ("avg", "max"), f"mode {mode!r} is not known")
     height, width = call.attributes.get("output_height", 1), call.attributes.get("output_width", 1)
@@ -64,6 +66,8 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     half = attributes.get("coordinate_transformation_mode", default) == "half_pixel"
     height, width = attributes.get("output_height", 1), attributes.get("output_width", 1)
     ratio, scale = attributes.get("sampling_ratio", 0), float(attributes.get("spatial_scale", 1.0))
+    if batches.size and not 0 <= int(batches.min()) <= int(batches.max()) < x.shape[0]:
+        raise ShapeError(f"RoiAlign: batch indices {batches.tolist()} are not all below {x.shape[0]}")
     greatest = attributes.get("mode", "avg") == "max"
     y = np.zeros((rois.shape[0], x.shape[1], height, width), np.float64)
     for index, (roi, batch) in enumerate(zip(rois.astype(np.float64), batches.tolist(), strict=True)):
@@ -91,8 +95,16 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     examples=(
-        Example(("f32[2,3,10,12]", _ROIS, _BATCHES), {"output_height": 3, "output_width": 2, "sampling_ratio": 2}, opset=16),
-        Example(("f32[2,3,10,12]", _ROIS, _BATCHES), {"output_height": 4, "output_width": 5, "spatial_scale": 0.7}, opset=16),
+        Example(
+            ("f32[2,3,10,12]", _ROIS, _BATCHES),
+            {"output_height": 3, "output_width": 2, "sampling_ratio": 2},
+            opset=16,
+        ),
+        Example(
+            ("f32[2,3,10,12]", _ROIS, _BATCHES),
+            {"output_height": 4, "output_width": 5, "spatial_scale": 0.7},
+            opset=16,
+        ),
         Example(
             ("f32[2,3,10,12]", _ROIS, _BATCHES),
             {"output_height": 2, "output_width": 2, "coordinate_transformation_mode": "output_half_pixel"},
@@ -100,4 +112,4 @@ OPERATOR = Operator(
         ),
         Example(("f32[2,3,10,12]", _ROIS, _BATCHES), {"output_height": 3, "output_width": 3, "mode": "max"}, opset=16),
     ),
-)  # fmt: skip
+)
