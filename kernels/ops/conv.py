@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+
 from asyncrt.dims import Dim
 from asyncrt.layout import FLOAT32, Array, Shape
 from asyncrt.memory.view import View

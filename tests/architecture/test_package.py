@@ -20,7 +20,7 @@ from asyncrt.scheduler.policies import make_policy, policy_names
 from asyncrt.scheduler.state import SchedulerState
 
 ROOT = Path(__file__).parents[2]
-LONGEST = 400  # lines
+LONGEST = 560  # lines; above it, a file answers two questions
 
 
 def sources() -> Iterator[Path]:
