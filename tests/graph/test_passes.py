@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 import numpy as np
 import onnx
 import pytest
@@ -269,6 +270,24 @@ def test_a_reshape_is_always_skipped(dims: tuple[int | str, ...]) -> None:
 
     assert only.skip_mode is SkipMode.ALWAYS
     assert only.skip_note == "same bytes, other shape"
+
+
+@pytest.mark.parametrize(("dims", "wrong"), [((2, 3), True), (("n", 3), False)])
+def test_a_skip_rule_that_fails_is_reported_where_nothing_is_open(
+    dims: tuple[int | str, ...], wrong: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With static shapes it would fail in every request; with dynamic ones a request may still be fine."""
+    relu = find_operator("", "Relu")
+    assert relu is not None
+    fails = attrs.evolve(relu, views=lambda call: [][0])
+    monkeypatch.setattr(importer, "find_operator", lambda d, n: fails)
+    source = model([node("Relu", ["x"], ["y"], name="bad")], [f32("x", *dims)], ["y"])
+
+    if wrong:
+        with pytest.raises(ModelFormatError, match="bad"):
+            program(source)
+    else:
+        assert [n.skip_mode for n in program(source).nodes] == [SkipMode.AT_RUNTIME]
 
 
 def test_a_node_on_the_host_is_not_skipped() -> None:

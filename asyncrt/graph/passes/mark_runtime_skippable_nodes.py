@@ -13,6 +13,7 @@ from asyncrt.kernels.operator import Empty, Skip, SkipMode, ValueUnknown, decide
 from asyncrt.layout import Layout
 from asyncrt.options import RuntimeOptions
 
+from .fold_constants import as_model_error
 from .infer_layouts import partial_call
 
 
@@ -31,6 +32,10 @@ def mark_runtime_skippable_nodes(graph: Graph, options: RuntimeOptions) -> None:
             decision = decide(node.operator, call._replace(outputs=outputs))
         except (Undetermined, ValueUnknown):
             continue
+        except Exception as error:
+            if all(graph.values[v].layout.is_static for v in node.uses):
+                raise as_model_error(node, "cannot tell whether it moves data", error) from error
+            continue  # it takes no symbolic dims; with sizes it may
         if isinstance(decision, Skip):
             node.skip_mode, node.skip_note = SkipMode.ALWAYS, decision.why
         elif not isinstance(decision, Empty) and all(_constant_or_none(graph, v) for v in node.get_value_hints()):
