@@ -115,7 +115,8 @@ def output_dims(
             out = out - 1
         if not isinstance(room, Dim) and room < 0:
             if dim > 0:
-                raise ShapeError(f"'{name}': a window of {extent} does not fit axis {axis} of {dim} + {before} + {after}")
+                padded = f"{dim} + {before} + {after}"
+                raise ShapeError(f"'{name}': a window of {extent} does not fit axis {axis} of {padded}")
             out = 0
         result.append(out)
     return tuple(result)

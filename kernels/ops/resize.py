@@ -534,7 +534,9 @@ OPERATOR = Operator(
         _example("f32[1,1,4,5,6]", _f(1, 1, 2, 2, 2), mode="linear"),
         Example(("f32[1,2,4,4]", np.zeros(0, np.float32), _f(1, 1, 2, 2)), {"mode": "nearest"}, opset=11),
         Example(
-            ("f32[1,2,4,4]", np.zeros(0, np.float32), np.zeros(0, np.float32), _i(1, 2, 3, 9)), {"mode": "linear"}, opset=13
+            ("f32[1,2,4,4]", np.zeros(0, np.float32), np.zeros(0, np.float32), _i(1, 2, 3, 9)),
+            {"mode": "linear"},
+            opset=13,
         ),
     ),
 )  # fmt: skip
