@@ -45,7 +45,7 @@ class Dispatcher:
         self._stamps = [0] * len(streams)
         self._marks: dict[Event, Mark] = {}
         self._waiting: dict[int, _Waiting] = {}
-        self._idle: list[asyncio.Future[None]] = []
+        self._changed: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
         return f"<Dispatcher {len(self._waiting)} requests, {len(self._marks)} marks, {self.state!r}>"
@@ -98,13 +98,23 @@ class Dispatcher:
             if waiting.future is not None and not waiting.future.done():
                 waiting.future.cancel()
             self._handle(Ended(request))
+            self._tell()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a stream has something to pass that was enqueued."""
+        return bool(self._marks)
+
+    async def progress(self) -> None:
+        """Return when a stream has come further, or a request has ended."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._changed.append(future)
+        await future
 
     async def drained(self) -> None:
-        """Return when every stream has passed all that was enqueued."""
-        while self._marks:
-            future = self._loop.create_future()
-            self._idle.append(future)
-            await future
+        """Return when all requests have ended and every stream has passed all that was enqueued."""
+        while self._marks or self._waiting:
+            await self.progress()
 
     async def _ask(self, request: int, happening: Happening) -> int:
         waiting = self._waiting[request]
@@ -126,11 +136,13 @@ class Dispatcher:
         self.timeline.advance(event)
         self._marks.pop(event, None)
         self._handle(Reached(event), error)
-        if not self._marks:
-            idle, self._idle = self._idle, []
-            for future in idle:
-                if not future.done():
-                    future.set_result(None)
+        self._tell()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, []
+        for future in changed:
+            if not future.done():
+                future.set_result(None)
 
     def _handle(self, happening: Happening, error: BaseException | None = None) -> None:
         for instruction in self.state.handle(happening):

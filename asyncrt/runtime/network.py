@@ -17,7 +17,7 @@ import numpy as np
 
 from asyncrt.devices.base import Device, Stream
 from asyncrt.dims import Dim
-from asyncrt.errors import AsyncrtError
+from asyncrt.errors import AsyncrtError, OutOfDeviceMemory
 from asyncrt.events import Event
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.cache import ImplCache
@@ -25,7 +25,7 @@ from asyncrt.kernels.operator import Skip
 from asyncrt.kernels.weights import Packing, Stored, WeightsCache
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
-from asyncrt.memory.pool import MemoryPool
+from asyncrt.memory.pool import Acquired, MemoryPool
 from asyncrt.options import RuntimeOptions
 
 from .dispatcher import Dispatcher
@@ -182,7 +182,10 @@ class Network:
             plan, bound = planned.plan, planned.bound
             if plan.needs_device:
                 stream = await dispatcher.place(request)
-                fetched = self._enqueue(bound, stream, arrays, arenas, leases, events)
+                lease = await self._lease(plan.arena_nbytes, stream, leases)
+                arenas.append(None if lease is None else lease.lease.allocation)
+                waits = () if lease is None else lease.waits
+                fetched = self._enqueue(bound, stream, waits, arrays, arenas, events)
                 events.append(dispatcher.launched(request, stream))
                 await dispatcher.passed(request)
             else:
@@ -197,24 +200,32 @@ class Network:
                 signature = None if contents is None else (signature, contents)
         return {v: fetched[v] for v in program.outputs}, records
 
+    async def _lease(self, nbytes: int, stream: int, leases: list[Lease]) -> Acquired | None:
+        """Lease a chunk's arena. If memory is short, wait for what others have in flight; raise if nothing is."""
+        if not nbytes:
+            return None
+        while True:
+            try:
+                acquired = self._pool.acquire(nbytes, stream)
+            except OutOfDeviceMemory:
+                if not self._dispatcher.busy:
+                    raise
+            else:
+                leases.append(acquired.lease)
+                return acquired
+            await self._dispatcher.progress()
+
     def _enqueue(
         self,
         bound: BoundPlan,
         stream: int,
+        waits: Iterable[Event],
         arrays: Mapping[int, Array],
         arenas: list[Any],
-        leases: list[Lease],
         events: list[Event],
     ) -> dict[int, Array]:
-        """Lease the chunk's arena and enqueue the chunk; if that fails half-way, note where the stream must come."""
+        """Enqueue a chunk; if that fails half-way, note where the stream must come before its memory is free."""
         dispatcher = self._dispatcher
-        if bound.plan.arena_nbytes:
-            lease, waits = self._pool.acquire(bound.plan.arena_nbytes, stream)
-            leases.append(lease)
-            arenas.append(lease.allocation)
-        else:
-            waits = ()
-            arenas.append(None)
         try:
             dispatcher.wait_for(stream, waits)
             return enqueue(bound, dispatcher.streams[stream], arenas, arrays, self.weights.get)

@@ -143,7 +143,7 @@ class _Planner:
         if node.place is Place.HOST:
             self.run_on_host(inst)
             return
-        inst.decision = decide(node.operator, inst.call, skip=self.tools.skip)
+        inst.decision = self.decide(inst)
         match inst.decision:
             case Empty():
                 self.bind_nothing(inst)
@@ -178,6 +178,17 @@ class _Planner:
         for v, layout in zip(node.outputs, outputs, strict=True):
             layouts[v] = layout
         return PrimitiveInst(node, call._replace(outputs=outputs))
+
+    def decide(self, inst: PrimitiveInst) -> Decision:
+        """Whether the node runs, is skipped, or has nothing to do. Final."""
+        try:
+            return decide(inst.node.operator, inst.call, skip=self.tools.skip)
+        except AsyncrtError:
+            raise
+        except Exception as error:
+            raise ShapeError(
+                f"'{inst.node.name}': {inst.node.operator.name} cannot be decided: {error!r}", detail=_inputs(inst.call)
+            ) from error
 
     def run_on_host(self, inst: PrimitiveInst) -> None:
         """Evaluate a node of shape arithmetic, or one without a kernel; its values need no device."""

@@ -25,10 +25,17 @@ def infer(call: Call) -> tuple[Shape]:
     return (broadcast_shapes(call, *(call.shape(i) for i in range(len(call.inputs)))),)
 
 
+def _divide_ints(a: int, b: int) -> int:
+    """Divide ints or symbolic dims; one that may be negative raises `Undetermined`."""
+    if b == 0:
+        raise ZeroDivisionError
+    return a // b if (a >= 0) == (b > 0) else -(-a // b)
+
+
 def _divide(a: Array, b: Array) -> Array:
     """Integers are divided towards zero, as in C and ONNX."""
     if a.dtype == object or b.dtype == object:
-        return np.floor_divide(a, b)
+        return np.asarray(np.frompyfunc(_divide_ints, 2, 1)(a, b), object)
     if a.dtype.kind in "iu":
         quotient = np.floor_divide(a, b)
         return np.where((np.remainder(a, b) != 0) & ((a < 0) != (b < 0)), quotient + 1, quotient).astype(a.dtype)
@@ -41,7 +48,7 @@ def _modulo(attributes: Attributes, a: Array, b: Array) -> Array:
 
 def _power(a: Array, b: Array) -> Array:
     if a.dtype == object or b.dtype == object:
-        return np.power(a, b)
+        raise TypeError("powers of symbolic dims are not known while loading")
     with np.errstate(all="ignore"):
         return np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
 

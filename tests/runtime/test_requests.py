@@ -294,3 +294,32 @@ async def test_explain_says_what_became_of_each_node() -> None:
     assert by_operator["Reshape"].skip_mode == "always"
     assert by_operator["Neg"].implementation == "Neg"
     assert "only unit axes move" in str(explanation)
+
+
+@pytest.mark.asyncio
+async def test_requests_wait_for_memory_that_others_have_in_flight() -> None:
+    """Where the limit holds one arena, twenty requests at once are served one after the other; none fails."""
+    device = SimulatedDevice(5)
+    async with Runtime(device, options=RuntimeOptions(memory_limit=20_000)) as rt:
+        loaded = await rt.load(chain())
+        given = [np.full((20, 100), i, np.float32) for i in range(20)]
+
+        results = await asyncio.gather(*(loaded.infer({"x": x}) for x in given))
+
+        for x, out in zip(given, results, strict=True):
+            np.testing.assert_allclose(out["v3"], -np.tanh(-np.tanh(x)), rtol=1e-6)
+        assert device.allocated <= 20_000
+
+
+@pytest.mark.asyncio
+async def test_closing_waits_for_requests_in_flight(rt: Runtime) -> None:
+    """What was begun before `close()` is finished; its result is right."""
+    loaded = await rt.load(chain(8))
+    x = np.ones((64, 64), np.float32)
+    expected = await loaded.infer({"x": x})
+
+    task = asyncio.ensure_future(loaded.infer({"x": x}))
+    await asyncio.sleep(0)
+    await rt.close()
+
+    np.testing.assert_array_equal(expected["v7"], (await task)["v7"])
