@@ -90,7 +90,7 @@ def _settings(name: str, attributes: Attributes, axes: int, size: Sequence[int])
 
 
 def output_dims(
-    name: str, attributes: Attributes, spatial: Sequence[int], size: Sequence[int], *, ceil: bool = False
+    name: str, attributes: Attributes, spatial: Sequence[int], size: Sequence[int], *, ceil: bool = False, short: bool = False
 ) -> tuple[int, ...]:
     """Return the number of positions per axis; dims may be symbolic.
 
@@ -99,6 +99,8 @@ def output_dims(
         spatial: Input sizes.
         size: Cells of the window.
         ceil: Round up (`ceil_mode`), except for a window that would begin in the padding behind the input.
+        short: A window that is too large by less than a stride still has one position, and sees what is there:
+            what ONNX Runtime does for pools.
     """
     s = _settings(name, attributes, len(spatial), size)
     result: list[int] = []
@@ -114,6 +116,9 @@ def output_dims(
         if ceil and after + stride > extent and (out - 1) * stride >= dim + before:
             out = out - 1
         if not isinstance(room, Dim) and room < 0:
+            if short and dim > 0 and room > -stride:
+                result.append(1)
+                continue
             if dim > 0:
                 padded = f"{dim} + {before} + {after}"
                 raise ShapeError(f"'{name}': a window of {extent} does not fit axis {axis} of {padded}")
@@ -123,12 +128,12 @@ def output_dims(
 
 
 def window(
-    name: str, attributes: Attributes, spatial: Sequence[int], size: Sequence[int], *, ceil: bool = False
+    name: str, attributes: Attributes, spatial: Sequence[int], size: Sequence[int], *, ceil: bool = False, short: bool = False
 ) -> Window:
     """Return the window at known shapes. Arguments as in `output_dims`."""
     axes = len(spatial)
     s = _settings(name, attributes, axes, size)
-    outs = output_dims(name, attributes, spatial, size, ceil=ceil)
+    outs = output_dims(name, attributes, spatial, size, ceil=ceil, short=short)
     before, after = list(s.pads[:axes]), list(s.pads[axes:])
     if s.auto_pad.startswith("SAME"):
         for axis in range(axes):

@@ -39,12 +39,12 @@ def _ceil(attributes: Attributes) -> bool:
 def infer(call: Call) -> tuple[Shape, ...]:
     x = call.shape(0)
     check(call, len(x) >= 3, f"the data must have at least three axes, it has {len(x)}")
-    dims = output_dims(call.name, call.attributes, x[2:], _size(call.attributes), ceil=_ceil(call.attributes))
+    dims = output_dims(call.name, call.attributes, x[2:], _size(call.attributes), ceil=_ceil(call.attributes), short=True)
     return ((*x[:2], *dims),) * max(1, len(call.output_types))
 
 
 def _window(name: str, attributes: Attributes, shape: Shape) -> Window:
-    return window(name, attributes, shape[2:], _size(attributes), ceil=_ceil(attributes))
+    return window(name, attributes, shape[2:], _size(attributes), ceil=_ceil(attributes), short=True)
 
 
 def _lowest(dtype: np.dtype[Any]) -> Any:
