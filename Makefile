@@ -35,7 +35,7 @@ test: check unit wheel
 check: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 unit: $(VENV)/installed
