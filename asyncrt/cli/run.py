@@ -75,6 +75,7 @@ async def _infer(
         (sizes,) = wanted.combinations()
         filled = wanted.fill(loaded.inputs, sizes)
         note(f"on {runtime.info.spec}, {runtime.info.name}")
+        outputs: dict[str, Array] = {}
         seconds: list[float] = []
         for _ in range(repeat):
             start = time.perf_counter()

@@ -37,7 +37,7 @@ _MEMORY_ERRORS = {
 _OPTIONS = b"-cl-std=CL1.2 -w"
 # pyopencl's own `Program.build` keeps a cache beside ours, and warns about logs through a filter that no two threads
 # can set safely; the class below it does neither.
-_Program = cl._cl._Program
+_Program = cl._cl._Program  # pyright: ignore[reportPrivateImportUsage]
 _PROBE = "__kernel void asyncrt_probe(__global float* x) {\n  x[get_global_id(0)] = 1.0f; }"
 
 
@@ -120,7 +120,7 @@ class OpenCLStream:
         if not nbytes:
             return
         try:
-            self._last = cl.enqueue_fill_buffer(self._queue, target, np.uint8(byte), offset, nbytes)
+            self._last = cl.enqueue_fill_buffer(self._queue, target, np.uint8(byte), offset, nbytes)  # pyright: ignore[reportArgumentType]
         except (cl.Error, MemoryError) as error:
             _raise(error, f"a fill of {nbytes} bytes")
 

@@ -4,6 +4,9 @@ A node of such an operator is replaced by the nodes of its body, under names tha
 converted: a body's nodes keep the opsets that the body was written for.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# Onnx's stubs lack some of its schemas' attributes.
+
 from __future__ import annotations
 
 import itertools

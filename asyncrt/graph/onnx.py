@@ -4,6 +4,9 @@ Whatever is wrong with a file ends in a `ModelError` that names the node; no inp
 the onnx package say how many inputs an operator takes, which dtypes, which attributes, and their defaults.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# Onnx's stubs lack some of its schemas' attributes.
+
 from __future__ import annotations
 
 import heapq

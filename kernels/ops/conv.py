@@ -3,6 +3,9 @@
 Source: ONNX Conv-22.
 """
 
+# pyright: reportGeneralTypeIssues=false
+# A dim may be symbolic while loading.
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -6,6 +6,9 @@ saturates.
 Source: ONNX ConvInteger-10, QLinearConv-10.
 """
 
+# pyright: reportGeneralTypeIssues=false
+# A dim may be symbolic while loading.
+
 from __future__ import annotations
 
 import contextlib

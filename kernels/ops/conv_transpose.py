@@ -6,6 +6,9 @@ filter.
 Source: ONNX ConvTranspose-22.
 """
 
+# pyright: reportGeneralTypeIssues=false
+# A dim may be symbolic while loading.
+
 from __future__ import annotations
 
 from collections.abc import Sequence

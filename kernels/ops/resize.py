@@ -148,8 +148,8 @@ def _outputs(call: Call) -> tuple[list[int], list[float] | None, tuple[int, int]
     check(call, len(dims) == len(axes), f"{len(dims)} sizes for {len(axes)} axes")
     check(call, all(isinstance(d, Dim) or d >= 0 for d in dims), f"sizes {dims} are not all at least 0")
     if call.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch":
-        return dims, None, None
-    num, den = _policy_axis(call, axes, dims)
+        return dims, None, None  # pyright: ignore[reportReturnType]
+    num, den = _policy_axis(call, axes, dims)  # pyright: ignore[reportArgumentType]
     return [(2 * num * shape[a] + den) // (2 * den) for a in axes], None, (num, den)
 
 

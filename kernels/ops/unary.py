@@ -33,7 +33,7 @@ def _wide(function: Callable[[Array], Any]) -> Callable[[Array], Array]:
 def _unary(
     name: str,
     expression: str | Callable[[Attributes], str],
-    reference: Callable[[Array], Any] | Callable[[Attributes, Array], Any],
+    reference: Callable[..., Any],
     *,
     vector: bool = True,
     wants_attributes: bool = False,
@@ -50,7 +50,7 @@ def _unary(
         assert x is not None
 
         def function(v: Array) -> Any:
-            return reference(attributes, v) if wants_attributes else reference(v)  # type: ignore[call-arg, arg-type]
+            return reference(attributes, v) if wants_attributes else reference(v)
 
         with np.errstate(all="ignore"):
             return (np.asarray(_wide(function)(x) if wide else function(x)),)
