@@ -42,6 +42,11 @@ class _Quotient:
     def __hash__(self) -> int:
         return hash(self.text)
 
+    def evaluate(self, sizes: Mapping[str, int]) -> int:
+        """Return the quotient where every name has the size given."""
+        dividend, divisor = (p.evaluate(sizes) if isinstance(p, Dim) else p for p in (self.dividend, self.divisor))
+        return dividend // divisor
+
     def __str__(self) -> str:
         return f"({self.text})"
 
@@ -71,6 +76,32 @@ class Dim:
             if factor == 1 and len(term) == 1 and isinstance(term[0], str):
                 return term[0]
         return None
+
+    def names(self) -> set[str]:
+        """Return the names in the expression."""
+        found: set[str] = set()
+        for term in self.terms:
+            for atom in term:
+                if isinstance(atom, str):
+                    found.add(atom)
+                else:
+                    for part in (atom.dividend, atom.divisor):
+                        if isinstance(part, Dim):
+                            found |= part.names()
+        return found
+
+    def evaluate(self, sizes: Mapping[str, int]) -> int:
+        """Return the expression's value where every name has the size given.
+
+        Raises:
+            ZeroDivisionError: A divisor in it is 0.
+        """
+        total = 0
+        for term, factor in self.terms.items():
+            for atom in term:
+                factor *= sizes[atom] if isinstance(atom, str) else atom.evaluate(sizes)
+            total += factor
+        return total
 
     def same_as(self, other: object) -> bool:
         """Return whether *other* is the same expression. Never raises."""

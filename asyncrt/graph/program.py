@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from asyncrt.kernels.operator import DeviceTraits
@@ -11,6 +13,7 @@ from .node import Place, ProgramNode, Value
 from .onnx import Graph, ModelSource, import_model
 from .passes import run_passes
 from .passes.memory_dependencies import memory_dependencies
+from .symbolic import SymbolicValues, symbolic_values
 
 
 @attrs.frozen
@@ -42,6 +45,8 @@ class Program:
         value_inputs: The inputs whose contents, not only shapes, decide something: shapes or skips.
         device_constants: The constants that kernels read.
         last_use: For each value the id of its last reader, or `FOREVER`.
+        symbolic: Shape arithmetic that a request evaluates as formulas.
+        kinds: A number for each node; nodes of one number differ only in which values they take and make.
     """
 
     name: str
@@ -53,6 +58,8 @@ class Program:
     value_inputs: tuple[int, ...]
     device_constants: tuple[int, ...]
     last_use: tuple[int, ...]
+    symbolic: SymbolicValues
+    kinds: tuple[int, ...]
 
     def __repr__(self) -> str:
         return f"<Program {self.name!r}: {len(self.nodes)} nodes, {len(self.chunks)} chunks>"
@@ -76,6 +83,8 @@ def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOpt
         value_inputs=_value_inputs(graph),
         device_constants=_device_constants(graph),
         last_use=memory_dependencies(graph),
+        symbolic=symbolic_values(graph),
+        kinds=_kinds(graph),
     )
 
 
@@ -107,6 +116,23 @@ def _value_inputs(graph: Graph) -> tuple[int, ...]:
 def _short(value: Value) -> bool:
     """Whether a value that only a skip could use is worth comparing in every request: at most one axis."""
     return value.layout.shape is not None and len(value.layout.shape) <= 1
+
+
+def _kinds(graph: Graph) -> tuple[int, ...]:
+    numbers: dict[Any, int] = {}
+    kinds: list[int] = []
+    for node in graph.nodes:
+        constants = tuple(v is not None and graph.values[v].constant is not None for v in node.inputs)
+        attributes = tuple((name, _comparable(value)) for name, value in sorted(node.attributes.items()))
+        operator = (node.operator.domain, node.operator.name, node.attributes.opset, node.attributes.outputs)
+        kind = (operator, attributes, constants, tuple(t.name for t in node.output_types))
+        kinds.append(numbers.setdefault(kind, len(numbers)))
+    return tuple(kinds)
+
+
+def _comparable(value: Any) -> Any:
+    """An attribute as something to compare by; one that is not plain equals only itself."""
+    return (type(value), value) if isinstance(value, int | float | str | tuple) else id(value)
 
 
 def _device_constants(graph: Graph) -> tuple[int, ...]:

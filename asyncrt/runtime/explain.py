@@ -94,7 +94,8 @@ def explain(program: Program, records: Sequence[NodeRecord]) -> Explanation:
 
 def _explain(program: Program, record: NodeRecord) -> NodeExplanation:
     node, decision = record.node, record.decision
-    shown = tuple(str(layout) for layout in record.outputs)
+    layouts = record.outputs or [program.values[v].layout for v in node.outputs]
+    shown = tuple(map(str, layouts))
     base = NodeExplanation(node.name, node.operator.name, "host", shown, skip_mode=node.skip_mode.value)
     if node.place is Place.HOST:
         small = node.operator.evaluate is not None or node.operator.implement is not None

@@ -88,7 +88,7 @@ class Network:
         self._dispatcher = dispatcher
         self._pool = pool
         self._impls = impls
-        self._tools = tools
+        self._tools = attrs.evolve(tools, memo={})  # answers are numbered by this program's kinds of node
         self._options = options
         self._counters = counters
         self.weights = WeightsCache(device, uploads, self._constant)

@@ -27,6 +27,8 @@ from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
 
 from .plan import ChunkPlan, Fetch, Home, NodeRecord, State, Step, Upload
 
+_REMEMBERED = 1 << 14  # answers
+_COMPARED = 1024  # bytes of a value
 _STAGED = 4096  # bytes: larger inputs are not worth a copy to travel with the others
 
 
@@ -39,12 +41,14 @@ class Tools:
         takes_source: Whether the device builds kernels; otherwise references are launched.
         pack: The device's packing of a launch's offsets and sizes.
         skip: Whether nodes may be skipped.
+        memo: Answers by question, of one program; see `_Planner.remember`.
     """
 
     traits: DeviceTraits
     takes_source: bool
     pack: Callable[[list[int], tuple[int, ...]], Any]
     skip: bool = True
+    memo: dict[Any, PrimitiveInst] = attrs.field(factory=dict, eq=False, repr=False)
 
 
 @attrs.define(eq=False)
@@ -108,6 +112,10 @@ def start_state(program: Program, layouts: list[Layout], value_inputs: dict[int,
     return State(tuple(known), tuple(values), (None,) * len(program.values))
 
 
+class _BrokenFormula(Exception):
+    """A shape is not what loading's formula says."""
+
+
 def prepare_chunk(program: Program, chunk: Chunk, state: State, tools: Tools) -> ChunkPlan:
     """Plan a chunk.
 
@@ -117,11 +125,14 @@ def prepare_chunk(program: Program, chunk: Chunk, state: State, tools: Tools) ->
     Raises:
         ShapeError: The shapes or values do not fit a node.
     """
-    return _Planner(program, chunk, state, tools).plan()
+    try:
+        return _Planner(program, chunk, state, tools, formulas=chunk.index == 0).plan()
+    except _BrokenFormula:
+        return _Planner(program, chunk, state, tools, formulas=False).plan()
 
 
 class _Planner:
-    def __init__(self, program: Program, chunk: Chunk, state: State, tools: Tools) -> None:
+    def __init__(self, program: Program, chunk: Chunk, state: State, tools: Tools, *, formulas: bool) -> None:
         self.program, self.chunk, self.tools = program, chunk, tools
         self.layouts = list(state.layouts)
         self.values = list(state.values)
@@ -131,40 +142,103 @@ class _Planner:
         self.packings: dict[Stored, Packing] = {}
         self.records: list[NodeRecord] = []
         self.inputs = frozenset(program.inputs)
+        self.formulas = formulas
+        self.expected: dict[int, tuple[int, ...]] = {}
 
     def plan(self) -> ChunkPlan:
+        symbolic = self.evaluate_formulas() if self.formulas else frozenset()
         for node in self.chunk.nodes:
-            self.prepare(node)
+            if node.id in symbolic:
+                self.take_formula(node)
+            else:
+                self.prepare(node)
         return self.finish()
+
+    def evaluate_formulas(self) -> frozenset[int]:
+        """Set the values of shape arithmetic that loading has as formulas; returns the nodes that need not run."""
+        layouts = [self.layouts[id] for id in self.program.inputs]
+        try:
+            found, self.expected = self.program.symbolic.evaluate(layouts)  # type: ignore[arg-type]  # inputs have layouts
+        except ZeroDivisionError:
+            return frozenset()
+        for id, layout, value in found:
+            self.layouts[id], self.values[id] = layout, value
+        return self.program.symbolic.nodes
+
+    def take_formula(self, node: ProgramNode) -> None:
+        """A host node whose value a formula gave. Where it reads a shape, the shape must be what the formula says."""
+        if node.operator.evaluate is not None:
+            layout = self.layouts[node.uses[0]]
+            if layout is None or layout.shape != self.expected[node.uses[0]]:
+                raise _BrokenFormula
+        self.records.append(NodeRecord(node, None, (), "host"))
 
     def prepare(self, node: ProgramNode) -> None:
         """One node: shapes, then whether it runs, then with what, then where its output goes."""
-        inst = self.update_shape(node)
         if node.place is Place.HOST:
-            self.run_on_host(inst)
+            self.run_on_host(self.update_shape(node))
             return
-        inst.decision = self.decide(inst)
+        inst = self.remember(node)
         match inst.decision:
             case Empty():
                 self.bind_nothing(inst)
             case Skip():
                 self.update_output_memory(inst, inst.decision)
             case Run():
-                impl = self.update_impl(inst)
-                weights = self.update_weights(inst, impl)
-                self.realloc_if_needed(inst, impl, weights)
-                self.records.append(NodeRecord(node, inst.decision, inst.call.outputs, impl.name))
+                assert inst.impl is not None
+                weights = self.update_weights(inst, inst.impl)
+                self.realloc_if_needed(inst, inst.impl, weights)
+                self.records.append(NodeRecord(node, inst.decision, inst.call.outputs, inst.impl.name))
+
+    def remember(self, node: ProgramNode) -> PrimitiveInst:
+        """Shapes, decision and implementation of the node: what was answered before for an equal node at equal
+        layouts and values, in this request or another, holds again."""
+        memo, key = self.tools.memo, self.question(node)
+        found = memo.get(key) if key is not None else None
+        if found is not None:
+            for v, layout in zip(node.outputs, found.call.outputs, strict=True):
+                self.layouts[v] = layout
+            return PrimitiveInst(node, found.call, found.decision, found.impl)
+        inst = self.update_shape(node)
+        inst.decision = self.decide(inst)
+        if isinstance(inst.decision, Run):
+            self.update_impl(inst)
+        if key is not None:
+            if len(memo) >= _REMEMBERED:
+                memo.clear()
+            memo[key] = inst
+        return inst
+
+    def question(self, node: ProgramNode) -> Any:
+        """Everything that shapes, decision and implementation depend on; None if it is too large to compare."""
+        parts: list[Any] = [self.program.kinds[node.id]]
+        for position, v in enumerate(node.inputs):
+            if v is None:
+                parts.append(None)
+                continue
+            parts.append(self.layouts[v])
+            if position in node.operator.declared:
+                value = self.values[v]
+                if value is not None:
+                    if value.nbytes > _COMPARED:
+                        return None
+                    parts.append(value.tobytes())
+        return tuple(parts)
 
     # Shapes.
 
     def update_shape(self, node: ProgramNode) -> PrimitiveInst:
         """Infer the node's output shapes from its inputs' layouts and the values it needs, all known by now."""
-        layouts, values = self.layouts, self.values
+        layouts, values, declared = self.layouts, self.values, node.operator.declared
+        on_host = node.place is Place.HOST
         inputs = tuple([None if v is None else layouts[v] for v in node.inputs])
-        known = tuple([None if v is None else values[v] for v in node.inputs])
+        # An operator sees the values that it declares, and no others: that is what `question` compares.
+        known = tuple(
+            [values[v] if v is not None and (on_host or i in declared) else None for i, v in enumerate(node.inputs)]
+        )
         constants = tuple([v is not None and self.program.values[v].constant is not None for v in node.inputs])
         call = Call(node.name, node.attributes, inputs, known, (), node.output_types, constants)
-        if node.place is Place.HOST and node.operator.evaluate is None:
+        if on_host and node.operator.evaluate is None:
             return PrimitiveInst(node, call)  # its value brings its shape
         try:
             shapes = node.operator.infer(call)

@@ -39,7 +39,6 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     left = a if len(a) > 1 else (1, *a)
     right = b if len(b) > 1 else (*b, 1)
     batch = broadcast_shapes(call, left[:-2], right[:-2])
-    value = call.value(1)
     return matmul(
         "matmul",
         Operand(inp(0), call.dtype(0), View.dense(left).expand((*batch, *left[-2:]))),
@@ -47,7 +46,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         out(0),
         batch,
         traits,
-        constant=1 if value is not None and value.ndim == 2 and call.constants[1] else None,
+        constant=1 if len(b) == 2 and call.constants[1] else None,
     )
 
 

@@ -1,0 +1,144 @@
+"""Shape arithmetic as formulas: values that loading knows as expressions of the inputs' dims.
+
+Most of a model's host nodes compute shapes from shapes. Loading has their values as polynomials over dim names, so a
+request need not run those nodes: it evaluates each distinct expression once. Where such a node reads a layout, the
+layout that its input really has is compared with what loading expected; if a request breaks an assumption of loading
+(a slice longer than its axis, say), it notices and runs every host node instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+
+from asyncrt.dims import Dim
+from asyncrt.layout import Array, Layout
+
+from .node import Place, ProgramNode
+from .onnx import Graph
+
+
+@attrs.frozen(eq=False)
+class _Formula:
+    """A value of the program: its elements are ints, or the numbers of expressions."""
+
+    value: int
+    layout: Layout
+    template: Array
+    places: tuple[tuple[int, int], ...]  # (element, number of its expression)
+
+
+@attrs.frozen(eq=False)
+class SymbolicValues:
+    """The values that need not be computed by their nodes.
+
+    Attributes:
+        nodes: Ids of the host nodes that need not run.
+    """
+
+    nodes: frozenset[int]
+    _shapes: tuple[tuple[int, tuple[int, ...], tuple[tuple[int, int], ...]], ...]
+    _names: tuple[tuple[str, int, int], ...]  # (dim name, position of the input, axis)
+    _expressions: tuple[Dim, ...]
+    _formulas: tuple[_Formula, ...]
+
+    def evaluate(
+        self, layouts: Sequence[Layout]
+    ) -> tuple[list[tuple[int, Layout, Array]], dict[int, tuple[int, ...]]]:
+        """Evaluate the formulas for the inputs' *layouts*.
+
+        Returns:
+            ``(value id, layout, value)`` of every such value; and the shapes that the replaced nodes rely on, by
+            value id.
+        """
+        sizes = {name: layouts[position].shape[axis] for name, position, axis in self._names}
+        numbers = [expression.evaluate(sizes) for expression in self._expressions]
+        found: list[tuple[int, Layout, Array]] = []
+        for value, layout, template, places in (
+            (f.value, f.layout, f.template, f.places) for f in self._formulas
+        ):
+            if places:
+                template = template.copy()
+                flat = template.reshape(-1)
+                for element, number in places:
+                    flat[element] = numbers[number]
+            found.append((value, layout, template))
+        shapes: dict[int, tuple[int, ...]] = {}
+        for id, dims, places in self._shapes:
+            shape = list(dims)
+            for axis, number in places:
+                shape[axis] = numbers[number]
+            shapes[id] = tuple(shape)
+        return found, shapes
+
+
+def symbolic_values(graph: Graph) -> SymbolicValues:
+    """Return the values of *graph* that are expressions of its inputs' dims, and the nodes that they replace."""
+    names: dict[str, tuple[int, int]] = {}
+    for position, id in enumerate(graph.inputs):
+        for axis, dim in enumerate(graph.values[id].layout.shape or ()):
+            if isinstance(dim, Dim) and dim.name is not None:
+                names.setdefault(dim.name, (position, axis))
+    nodes = {n.id for n in graph.nodes if _is_symbolic(n, graph, names)}
+    wanted = {v for n in graph.nodes if n.id not in nodes for v in n.uses} | set(graph.outputs)
+    expressions: dict[Dim, int] = {}
+    formulas: list[_Formula] = []
+    for node in graph.nodes:
+        for id in node.outputs if node.id in nodes else ():
+            if id in wanted:
+                formulas.append(_formula(graph, id, expressions))
+    shapes: list[tuple[int, tuple[int, ...], tuple[tuple[int, int], ...]]] = []
+    relied_on = {n.uses[0] for n in graph.nodes if n.id in nodes and n.operator.evaluate is not None}
+    for id in sorted(relied_on):
+        shape = graph.values[id].layout.shape or ()
+        plain, places = _number(list(shape), expressions)
+        shapes.append((id, tuple(plain), places))
+    used = {name for e in expressions for name in e.names()}
+    return SymbolicValues(
+        frozenset(nodes),
+        tuple(shapes),
+        tuple((name, *names[name]) for name in sorted(used)),
+        tuple(expressions),
+        tuple(formulas),
+    )
+
+
+def _is_symbolic(node: ProgramNode, graph: Graph, names: dict[str, tuple[int, int]]) -> bool:
+    if node.place is not Place.HOST or node.chunk != 0:
+        return False
+    for id in node.outputs:
+        partial = graph.values[id].partial
+        if partial is None:
+            return False
+        dims = [d for d in partial.reshape(-1).tolist() if isinstance(d, Dim)]
+        if any(name not in names for d in dims for name in d.names()):
+            return False
+    if node.operator.evaluate is not None:
+        shape = graph.values[node.uses[0]].layout.shape
+        if shape is None or any(name not in names for d in shape if isinstance(d, Dim) for name in d.names()):
+            return False
+    return True
+
+
+def _formula(graph: Graph, id: int, expressions: dict[Dim, int]) -> _Formula:
+    value = graph.values[id]
+    partial, dtype = value.partial, value.layout.dtype
+    assert partial is not None
+    assert dtype is not None
+    plain, places = _number(partial.reshape(-1).tolist(), expressions)
+    template = np.array(plain, dtype.numpy).reshape(partial.shape)
+    return _Formula(id, Layout(dtype, partial.shape), template, places)
+
+
+def _number(elements: list[int | Dim], expressions: dict[Dim, int]) -> tuple[list[int], tuple[tuple[int, int], ...]]:
+    """Return *elements* with zeros for the dims, and where which expression stands; new ones get a number."""
+    places: list[tuple[int, int]] = []
+    for position, element in enumerate(elements):
+        if isinstance(element, Dim):
+            number = next((n for e, n in expressions.items() if e.same_as(element)), len(expressions))
+            if number == len(expressions):
+                expressions[element] = number
+            places.append((position, number))
+    return [0 if isinstance(e, Dim) else e for e in elements], tuple(places)
