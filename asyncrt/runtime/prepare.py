@@ -153,7 +153,7 @@ class _Planner:
                 impl = self.update_impl(inst)
                 weights = self.update_weights(inst, impl)
                 self.realloc_if_needed(inst, impl, weights)
-                self.records.append(NodeRecord(node, inst.decision, inst.call.outputs, impl.name))
+                self.records.append(NodeRecord(node, inst.decision, inst.call.outputs, impl.name, inst.call))
 
     # Shapes.
 

@@ -426,6 +426,9 @@ def _reference(name: str, attributes: Attributes, inputs: Sequence[Array | None]
     axes = _axes(Call(name, attributes, layouts, tuple(inputs)))
     if x.dtype == object and name not in _EXACT_FOR_OBJECTS:
         raise Undetermined(f"{name} of symbolic dims")
+    if _TABLE[name].keeps_one and all(x.shape[a] == 1 for a in axes):
+        result = x.copy()  # NumPy's sum of -0.0 alone would be +0.0
+        return (result if attributes.get("keepdims", 1) else np.squeeze(result, axes),)
     exact = x.dtype.kind in "bO" or (x.dtype.kind in "iu" and _TABLE[name].ints)
     wide = x if exact else x.astype(np.float64)
     with np.errstate(all="ignore"):

@@ -27,16 +27,6 @@ from tests.ops.run import arrays, make_call, reference
 _I64 = np.int64
 _MUTATIONS = 120  # per example
 
-#: Operators whose bytes may stay in place where the rule does not say so, with the reason.
-NOT_SHARP: dict[str, str] = {
-    "AveragePool": "a window of which padding leaves one element is its mean",
-    "MaxPool": "a window of which padding leaves one element is its maximum",
-    "Resize": "a unit axis under a scale below 2 keeps its size",
-    "ScatterElements": "updates that replace every element are the output",
-    "ScatterND": "updates that replace every element are the output",
-}
-
-
 # Calls.
 
 
@@ -156,16 +146,20 @@ def _order(count: int, order: int) -> Array:
     numbers = np.arange(2, count + 2) + 2 * order
     if order < 2:
         return numbers[:: -1 if order else 1]
-    return np.random.default_rng(order).permutation(numbers)
+    random = np.random.default_rng([order, count])
+    return random.permutation(numbers) if order < 5 else random.permutation(count + 90)[:count] + 2
 
 
 def _filled(example: Example, order: int) -> list[Array | None]:
     """The example's inputs, random ones replaced by values that all differ, also between inputs."""
     made = arrays(example)
-    start = 0  # no number is used twice
-    for position, given in enumerate(example.inputs):
+    start = 0  # no number is used twice, and the larger ones are not always in the same inputs
+    for position, given in list(enumerate(example.inputs))[:: -1 if order % 2 else 1]:
         array = made[position]
-        if not isinstance(given, str) or array is None or array.dtype == np.bool_:
+        if not isinstance(given, str) or array is None:
+            continue
+        if array.dtype == np.bool_:
+            made[position] = np.random.default_rng([order, position]).random(array.shape) < 0.5
             continue
         values = _order(array.size, order) + start
         start += array.size
@@ -197,10 +191,13 @@ def _run(operator: Operator, example: Example) -> tuple[list[Array | None], list
 def _call(
     operator: Operator, example: Example, inputs: list[Array | None], outputs: list[Array], *, constant: bool
 ) -> Call | None:
+    """The call; with *constant*, all values but a random first input's are known."""
     try:
         call = make_call(operator, example, inputs, outputs, constant=constant)
     except AsyncrtError:
         return None
+    if constant and not isinstance(example.inputs[0], str):
+        call = call._replace(values=(inputs[0], *call.values[1:]), constants=(True, *call.constants[1:]))
     return call if [o.shape for o in outputs] == [o.shape for o in call.outputs] else None
 
 
@@ -219,7 +216,7 @@ def assert_sound(decision: Decision, call: Call, inputs: list[Array | None], out
     for source, offset, output in zip(decision.sources, decision.offsets, outputs, strict=True):
         data = inputs[source]
         assert data is not None, what
-        assert data.dtype == output.dtype, what
+        assert data.itemsize == output.itemsize, what
         assert output.nbytes == 0 or 0 <= offset <= data.nbytes - output.nbytes, what
         assert output.nbytes == 0 or _bytes(output) == _bytes(data)[offset : offset + output.nbytes], what
 
@@ -241,7 +238,7 @@ def windows(inputs: Sequence[Array | None], outputs: Sequence[Array]) -> list[se
 def moves_nothing(operator: Operator, example: Example) -> bool:
     """Whether the reference's outputs lie at one and the same place of an input for every order of its values."""
     common: list[set[tuple[int, int]]] | None = None
-    for order in range(5):
+    for order in range(8):
         inputs = _filled(example, order)
         outputs = _reference(operator, example, inputs)
         if outputs is None:
@@ -290,10 +287,7 @@ def test_what_is_skipped_is_the_same_bytes_and_the_other_way_round(operator: Ope
 
     print(f"{operator.name}: {skipped} skipped, {ran} run, {len(missed)} of them for nothing")
     assert skipped + ran > 0
-    if operator.name in NOT_SHARP:
-        assert missed, f"{operator.name} is sharp now: take it out of NOT_SHARP"
-    else:
-        assert missed == []
+    assert missed == []
 
 
 def test_the_oracle_sees_a_wrong_rule() -> None:
