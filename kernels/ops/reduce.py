@@ -95,6 +95,12 @@ def _views(call: Call) -> tuple[ViewOf] | None:
     return (ViewOf(0, View.dense(call.outputs[0].shape)),)
 
 
+def _why_not(call: Call) -> str:
+    shape = call.shape(0)
+    axis = next(axis for axis in _axes(call) if shape[axis] != 1)
+    return f"reduces axis {axis}, which has {shape[axis]} elements"
+
+
 # Kernels.
 
 
@@ -498,6 +504,7 @@ def _operator(name: str) -> Operator:
         implement=functools.partial(_implement, name),
         views=_views if reduction.keeps_one else None,
         why="only unit axes are reduced",
+        why_not=_why_not,
         shape_infer_dependencies=(1,),
         device_types=None if reduction.ints else frozenset((FLOAT16, BFLOAT16, FLOAT32, FLOAT64)),
         examples=examples,
