@@ -20,6 +20,8 @@ from .operator import Call, DeviceTraits
 from .shapes import check
 from .source import kernel
 
+_FEW = 16  # indices that are looked at first: most that are no progression show it early
+
 
 def check_not_empty(call: Call, extents: Sequence[int], result: Sequence[int]) -> None:
     """Raise `ShapeError` if elements of *result* are to come from axes of which one has no element."""
@@ -41,6 +43,16 @@ def progression(indices: Sequence[int], extent: int) -> tuple[int, int] | None:
 
     None: they are no arithmetic progression, or out of range.
     """
+    if len(indices) > _FEW:
+        found = progression(indices[:_FEW], extent)
+        if found is None:
+            return None
+        places = np.asarray(indices)
+        if (places < 0).any():
+            places = np.where(places < 0, places + int(extent), places)
+        first, step = found
+        same = np.array_equal(places, first + step * np.arange(len(places)))
+        return found if same and 0 <= int(places[-1]) < extent else None
     at = [i + extent if i < 0 else i for i in indices]
     if not at or any(i < 0 or i >= extent for i in at):
         return None
@@ -48,6 +60,24 @@ def progression(indices: Sequence[int], extent: int) -> tuple[int, int] | None:
     if any(b - a != step for a, b in itertools.pairwise(at)):
         return None
     return at[0], step
+
+
+def run_start(places: npt.NDArray[np.int64]) -> int | None:
+    """Return the first of *places* if they are one number after the other, else None."""
+    if not places.size or (places.size > 1 and places[1] != places[0] + 1):
+        return None
+    first = int(places[0])
+    return first if np.array_equal(places, np.arange(first, first + places.size)) else None
+
+
+def known_ints(call: Call, index: int) -> npt.NDArray[np.int64] | None:
+    """Return the value of input *index* as int64 if it is known; raises `Undetermined` if symbolic dims are in it."""
+    value = call.value(index)
+    if value is None:
+        return None
+    if value.dtype == object:
+        return np.array([int(v) for v in value.reshape(-1).tolist()], np.int64).reshape(value.shape)
+    return value.astype(np.int64)
 
 
 def progression_view(shape: Sequence[int], axis: int, count: Sequence[int], first: int, step: int) -> View:

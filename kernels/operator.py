@@ -138,6 +138,8 @@ class Empty(NamedTuple):
 
 Decision: TypeAlias = Run | Skip | Empty
 
+SKIP_OFF = Run("skip is off")
+
 
 class ViewOf(NamedTuple):
     """An output is a view of input `source`."""
@@ -180,9 +182,11 @@ class Operator:
             one. Must be right for every value of what it cannot see.
         why: What a skip of this operator means, for `explain()`.
         shape_infer_dependencies: Inputs whose *values* the output shape needs.
+        why_not: Why this call is not skipped, for `explain()`, where the view itself does not say it well. Asked only
+            of calls that were run; "" where nobody would expect a skip.
         value_hints: Inputs whose values `views` can use when they are known anyway; never waited for.
-        evaluate: For operators whose output needs only layouts (Shape, Size): the output's value; dims may be symbolic,
-            then the array is of dtype object.
+        compares_hints: Whether it is worth a plan for each of their values where they are a request's short inputs;
+            otherwise the hints are used only if they are constants or shape arithmetic.
         types: Output dtypes, for the operators whose ONNX schema does not say.
         device_types: dtypes of data inputs that `implement` takes; None: all.
         evaluate: For operators whose output needs only layouts (Shape, Size): the output's value. Dims may be
@@ -198,7 +202,9 @@ class Operator:
     views: Callable[[Call], Sequence[ViewOf] | None] | None = None
     why: str = "its bytes are the input's"
     shape_infer_dependencies: tuple[int, ...] = ()
+    why_not: Callable[[Call], str] | None = None
     value_hints: tuple[int, ...] = ()
+    compares_hints: bool = True
     evaluate: Callable[[Call], Sequence[Array]] | None = None
     types: Callable[[Attributes, Sequence[DataType | None], int], Sequence[DataType]] | None = None
     device_types: frozenset[DataType] | None = None
@@ -254,7 +260,7 @@ def decide(operator: Operator, call: Call, *, skip: bool = True) -> Decision:
     if outputs and all(_no_elements(o.shape) for o in outputs):
         return Empty("no elements")
     if not skip or operator.views is None:
-        return Run("" if skip else "skip is off")
+        return Run() if skip else SKIP_OFF
     views = operator.views(call)
     if views is None:
         return Run("moves or changes data")
@@ -262,11 +268,21 @@ def decide(operator: Operator, call: Call, *, skip: bool = True) -> Decision:
     offsets: list[int] = []
     for (source, view), output in zip(views, outputs, strict=True):
         layout = call.inputs[source]
-        if layout is None or layout.dtype is not output.dtype or not view.is_dense:
+        if layout is None or layout.dtype.itemsize != output.dtype.itemsize or not view.is_dense:
             return Run("moves data for these shapes")
         sources.append(source)
         offsets.append(view.offset * layout.dtype.itemsize)
     return Skip(tuple(sources), tuple(offsets), operator.why)
+
+
+def why_not_skipped(operator: Operator, call: Call) -> str:
+    """Return why a node that could be skipped was run in *call*; for `explain()`, never asked while planning."""
+    if operator.why_not is not None:
+        return operator.why_not(call)
+    views = None if operator.views is None else operator.views(call)
+    if views is None:
+        return "changes data for these values" if operator.value_hints else "changes data for these shapes"
+    return next((reason for _, view in views if (reason := view.why_not_dense())), "its dtype changes")
 
 
 def _no_elements(shape: Shape) -> bool:

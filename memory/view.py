@@ -10,6 +10,7 @@ is how loading tells apart nodes that are skipped always, never, or depending on
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -49,6 +50,23 @@ class View(NamedTuple):
                 return False
             step = step * dim
         return True
+
+    def why_not_dense(self) -> str:
+        """Return in words what keeps the elements from lying one after the other; "" if nothing does."""
+        if self.is_dense:
+            return ""
+        axes = [axis for axis, dim in enumerate(self.shape) if dim != 1]
+        for axis in axes:
+            if self.strides[axis] == 0:
+                return f"repeats axis {axis}"
+            if self.strides[axis] < 0:
+                return f"walks axis {axis} backwards"
+        for before, after in itertools.pairwise(axes):
+            if self.strides[before] < self.strides[after]:
+                return f"moves axis {after} of the result past axis {before}"
+        dense = row_major(self.shape)
+        inner = next(axis for axis in reversed(axes) if self.strides[axis] != dense[axis])
+        return f"leaves elements out between those of axis {inner}"
 
     def permute(self, order: Sequence[int]) -> View:
         """Reorder axes: axis k of the result is axis ``order[k]``."""

@@ -13,6 +13,7 @@ from .node import Place, ProgramNode, Value
 from .onnx import Graph, ModelSource, import_model
 from .passes import run_passes
 from .passes.memory_dependencies import memory_dependencies
+from .passes.value_inputs import value_inputs
 from .symbolic import SymbolicValues, symbolic_values
 
 
@@ -80,7 +81,7 @@ def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOpt
         chunks=_chunks(graph),
         inputs=graph.inputs,
         outputs=graph.outputs,
-        value_inputs=_value_inputs(graph),
+        value_inputs=value_inputs(graph),
         device_constants=_device_constants(graph),
         last_use=memory_dependencies(graph),
         symbolic=symbolic_values(graph),
@@ -103,19 +104,6 @@ def _chunks(graph: Graph) -> tuple[Chunk, ...]:
     return tuple(
         Chunk(i, tuple(n for n in graph.nodes if n.chunk == i), tuple(sorted(reads[i]))) for i in range(count)
     )
-
-
-def _value_inputs(graph: Graph) -> tuple[int, ...]:
-    used = {v for node in graph.nodes for v in node.host_reads}
-    for node in graph.nodes:
-        if node.place is Place.DEVICE:
-            used |= {v for v in node.get_value_hints() if _short(graph.values[v])}
-    return tuple(i for i in graph.inputs if i in used)
-
-
-def _short(value: Value) -> bool:
-    """Whether a value that only a skip could use is worth comparing in every request: at most one axis."""
-    return value.layout.shape is not None and len(value.layout.shape) <= 1
 
 
 def _kinds(graph: Graph) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from asyncrt.graph.node import Place
 from asyncrt.graph.program import Program
-from asyncrt.kernels.operator import Empty, Run, Skip
+from asyncrt.kernels.operator import SKIP_OFF, Empty, Run, Skip, why_not_skipped
 
 from .plan import NodeRecord
 
@@ -109,7 +109,12 @@ def _explain(program: Program, record: NodeRecord) -> NodeExplanation:
         case Empty():
             return attrs.evolve(base, decision="empty", why=decision.why)
         case Run(why):
-            reason = why if node.operator.views is not None else ""
+            if node.operator.views is None:
+                reason = ""
+            elif decision == SKIP_OFF or record.call is None:
+                reason = why
+            else:
+                reason = why_not_skipped(node.operator, record.call)
             return attrs.evolve(base, decision="ran", implementation=record.how, why=reason)
         case None:
             return base

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import attrs
 
 from asyncrt.graph.node import ProgramNode
-from asyncrt.kernels.operator import Decision
+from asyncrt.kernels.operator import Call, Decision
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout
 
@@ -68,12 +68,16 @@ class Fetch(NamedTuple):
 
 
 class NodeRecord(NamedTuple):
-    """What became of a node, for `explain()`: `how` names the implementation, or says how the host did it."""
+    """What became of a node, for `explain()`: `how` names the implementation, or says how the host did it.
+
+    `call` is there if the node was run, to find out why it was not skipped, if somebody asks.
+    """
 
     node: ProgramNode
     decision: Decision | None
     outputs: tuple[Layout, ...]
     how: str = ""
+    call: Call | None = None
 
 
 @attrs.frozen(eq=False)

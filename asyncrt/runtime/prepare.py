@@ -188,7 +188,7 @@ class _Planner:
                 assert inst.impl is not None
                 weights = self.update_weights(inst, inst.impl)
                 self.realloc_if_needed(inst, inst.impl, weights)
-                self.records.append(NodeRecord(node, inst.decision, inst.call.outputs, inst.impl.name))
+                self.records.append(NodeRecord(node, inst.decision, inst.call.outputs, inst.impl.name, inst.call))
 
     def remember(self, node: ProgramNode) -> PrimitiveInst:
         """Shapes, decision and implementation of the node: what was answered before for an equal node at equal

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.layout import Array, Shape
+from asyncrt.layout import BOOL, Array, Shape
 
+from ..copy import materialise
 from ..elementwise import elementwise
 from ..impl import Impl
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator
+from ..neutral import Neutral, every_bit, highest, lowest, neutral_view, never, nothing, one, why_not, zero
+from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import broadcast_shapes
 from ..source import compute_type
 
@@ -49,6 +51,8 @@ def _modulo(attributes: Attributes, a: Array, b: Array) -> Array:
 def _power(a: Array, b: Array) -> Array:
     if a.dtype == object or b.dtype == object:
         raise TypeError("powers of symbolic dims are not known while loading")
+    if a.dtype.kind in "iu" and b.dtype.kind in "iu" and not (b < 0).any():
+        return np.power(a, b, dtype=a.dtype, casting="unsafe")
     with np.errstate(all="ignore"):
         return np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
 
@@ -103,6 +107,29 @@ long $_ipow(long base, long e) {
 
 _VECTOR = {"Add", "Sub", "Mul", "Div"}
 
+#: What changes nothing, and whether it may be the first operand as well.
+_NEUTRAL: dict[str, tuple[Neutral, bool]] = {
+    "Add": (zero, True),
+    "Sub": (nothing, False),
+    "Mul": (one, True),
+    "Div": (one, False),
+    "Pow": (one, False),
+    "Max": (lowest, True),
+    "Min": (highest, True),
+    "Sum": (zero, True),
+    "Mean": (never, True),
+    "PRelu": (one, False),
+    "Equal": (lambda dtype: 1 if dtype is BOOL else None, True),
+    "And": (one, True),
+    "Or": (nothing, True),
+    "Xor": (nothing, True),
+    "BitwiseAnd": (every_bit, True),
+    "BitwiseOr": (nothing, True),
+    "BitwiseXor": (nothing, True),
+    "BitShift": (nothing, False),
+}
+_HINTS = tuple(range(16))  # any operand; Max, Min and Sum have any number of them
+
 
 def _binary(
     name: str,
@@ -112,7 +139,19 @@ def _binary(
     wants_attributes: bool = False,
     helpers: str = "",
 ) -> Operator:
+    neutral = _NEUTRAL.get(name)
+
+    def views(call: Call) -> tuple[ViewOf] | None:
+        return None if neutral is None else neutral_view(call, *neutral)
+
+    def reason(call: Call) -> str:
+        assert neutral is not None
+        return why_not(call, *neutral)
+
     def implement(call: Call, traits: DeviceTraits) -> Impl:
+        same = views(call)
+        if same is not None:
+            return materialise(call, same, traits)
         text = expression if isinstance(expression, str) else expression(call)
         inputs = [i for i in call.inputs if i is not None]
         used = helpers if "$" in text else ""
@@ -132,7 +171,11 @@ def _binary(
         infer=infer,
         reference=run,
         implement=implement,
-        value_hints=(1,) if name == "Pow" else (),
+        views=None if neutral is None else views,
+        why="the other operand changes nothing" if name != "Mean" else "it is the mean of one",
+        why_not=None if neutral is None else reason,
+        value_hints=_HINTS if neutral is not None and neutral[0] is not never else (),
+        compares_hints=False,
         examples=examples or (Example(("f32[2,3,4]", "f32[3,1]")), Example(("i64[5]", "i64[]"))),
     )
 

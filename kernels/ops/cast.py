@@ -67,10 +67,20 @@ def _expression(source: DataType, target: DataType) -> str:
     return "$_odd(a0)" if source is FLOAT64 and target is FLOAT16 else "a0"
 
 
+def _same_bytes(source: DataType, target: DataType) -> bool:
+    """Integers of one size keep their bytes, whatever their signs; true is 1."""
+    integers = (source.is_integer or source is BOOL) and target.is_integer and source.itemsize == target.itemsize
+    return source is target or integers
+
+
 def views(call: Call) -> tuple[ViewOf] | None:
-    if call.dtype(0) is not call.outputs[0].dtype:
+    if not _same_bytes(call.dtype(0), call.outputs[0].dtype):
         return None
     return (ViewOf(0, View.dense(call.shape(0))),)
+
+
+def why_not(call: Call) -> str:
+    return f"{call.dtype(0)} and {call.outputs[0].dtype} differ in their bytes"
 
 
 def implement(call: Call, traits: DeviceTraits) -> Impl:
@@ -129,7 +139,8 @@ OPERATORS = (
         reference=_reference,
         implement=implement,
         views=views,
-        why="it has that dtype already",
+        why="its bytes are those of that dtype already",
+        why_not=why_not,
         types=_types,
         examples=(
             *(Example((_MIXED,), _TO[t]) for t in ("i64", "i32", "i16", "i8", "bool", "f16", "bf16", "f64", "f32")),
@@ -142,6 +153,9 @@ OPERATORS = (
             Example((np.array([2**40 + 5, -(2**33) - 1, 7], np.int64),), _TO["i32"]),
             Example((np.array([3e4, np.nan, -np.inf], np.float32),), _TO["f16"]),
             Example((_TWICE_ROUNDED,), _TO["f16"]),
+            Example(("i32[5]",), _TO["u32"]),
+            Example((np.array([-1, 2**40], np.int64),), _TO["u64"]),
+            Example(("bool[7]",), _TO["i8"]),
             Example(("f64[5]",), _TO["f32"]),
             Example(("bf16[5]",), _TO["f32"]),
             Example(("bf16[5]",), _TO["i32"]),
@@ -154,7 +168,8 @@ OPERATORS = (
         reference=_reference_like,
         implement=implement,
         views=views,
-        why="it has that dtype already",
+        why="its bytes are those of that dtype already",
+        why_not=why_not,
         types=_types_like,
         examples=(
             Example((_MIXED, "i64[1]")),

@@ -58,6 +58,11 @@ def views(call: Call) -> tuple[ViewOf] | None:
     return None if _bounds(call) else (ViewOf(0, View.dense(call.shape(0))),)
 
 
+def why_not(call: Call) -> str:
+    unknown = any(call.value(bound) is None for bound in _bounds(call))
+    return "the bounds are not known on the host" if unknown else "it has bounds"
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     bounds = _bounds(call)
     if not bounds:
@@ -76,6 +81,7 @@ OPERATOR = Operator(
     implement=implement,
     views=views,
     why="there are no bounds",
+    why_not=why_not,
     value_hints=(1, 2),
     examples=(
         Example(("f32[3,37]", np.array(-0.5, np.float32), np.array(0.25, np.float32))),

@@ -51,6 +51,11 @@ def views(call: Call) -> tuple[ViewOf] | None:
     return None if found is None else (ViewOf(0, progression_view(shape, axis, (len(chosen),), *found)),)
 
 
+def why_not(call: Call) -> str:
+    moved = views(call)
+    return "what is chosen is no dense range" if moved is None else moved[0].view.why_not_dense()
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     moved = views(call)
     if moved is not None:
@@ -90,6 +95,7 @@ OPERATOR = Operator(
     implement=implement,
     views=views,
     why="a dense range is chosen",
+    why_not=why_not,
     shape_infer_dependencies=(1,),
     examples=(
         Example(("f32[5,20]", _SOME), {"axis": 0}),

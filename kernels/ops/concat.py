@@ -54,6 +54,11 @@ def views(call: Call) -> tuple[ViewOf] | None:
     return (ViewOf(source, View.dense(call.shape(source))),)
 
 
+def why_not(call: Call) -> str:
+    full = [i for i in range(len(call.inputs)) if call.shape(i)[_axis(call)] != 0]
+    return f"{len(full)} of its inputs have elements"
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     axis, output = _axis(call), call.outputs[0]
     whole = View.dense(output.shape)
@@ -74,6 +79,7 @@ OPERATOR = Operator(
     implement=implement,
     views=views,
     why="its other inputs are empty",
+    why_not=why_not,
     examples=(
         Example(("f32[2,3,4]", "f32[2,5,4]"), {"axis": 1}),
         Example(("f32[2,3,4]", "f32[2,3,1]", "f32[2,3,7]"), {"axis": -1}),

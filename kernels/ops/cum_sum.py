@@ -55,6 +55,11 @@ def views(call: Call) -> tuple[ViewOf] | None:
     return (ViewOf(0, View.dense(call.shape(0))),)
 
 
+def why_not(call: Call) -> str:
+    extent = call.shape(0)[_axis(call)]
+    return "it is exclusive" if extent == 1 else f"it sums {extent} elements"
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     moved = views(call)
     if moved is not None:
@@ -128,6 +133,7 @@ OPERATOR = Operator(
     implement=implement,
     views=views,
     why="it sums a unit axis",
+    why_not=why_not,
     shape_infer_dependencies=(1,),
     examples=(
         Example(("f32[3,5]", _at(1))),

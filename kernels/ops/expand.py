@@ -34,6 +34,13 @@ def views(call: Call) -> tuple[ViewOf]:
     return (ViewOf(0, View.dense(call.shape(0)).expand(infer(call)[0])),)
 
 
+def why_not(call: Call) -> str:
+    shape = call.outputs[0].shape
+    mine = (1,) * (len(shape) - len(call.shape(0))) + call.shape(0)
+    axis = next(axis for axis, (a, b) in enumerate(zip(mine, shape, strict=True)) if a != b)
+    return f"axis {axis} grows from {mine[axis]} to {shape[axis]}"
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     return materialise(call, views(call), traits)
 
@@ -49,6 +56,7 @@ OPERATOR = Operator(
     implement=implement,
     views=views,
     why="it has that shape already",
+    why_not=why_not,
     shape_infer_dependencies=(1,),
     examples=(
         Example(("f32[3,1]", _i64(2, 3, 37))),

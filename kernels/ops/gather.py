@@ -43,6 +43,13 @@ def views(call: Call) -> tuple[ViewOf] | None:
     return None if found is None else (ViewOf(0, progression_view(shape, axis, call.shape(1), *found)),)
 
 
+def why_not(call: Call) -> str:
+    moved = views(call)
+    if moved is not None:
+        return moved[0].view.why_not_dense()
+    return "the indices are not known on the host" if call.value(1) is None else "the indices are no dense range"
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     moved = views(call)
     if moved is not None:
@@ -72,6 +79,7 @@ OPERATOR = Operator(
     implement=implement,
     views=views,
     why="the indices are a dense range",
+    why_not=why_not,
     value_hints=(1,),
     examples=(
         Example(("f32[7,37]", np.array([[3, -1, 0], [6, 6, -7]], _I64))),

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.layout import Array, Shape, row_major
+from asyncrt.memory.view import View
 
-from ..copy import BITS
+from ..copy import BITS, materialise
 from ..impl import Impl, inp, out
-from ..indexing import check_not_empty, normal_indices
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator
+from ..indexing import check_not_empty, known_ints, normal_indices, run_start
+from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import check, normal_axis
 from ..walk import Buffer, walk
 
@@ -40,7 +41,39 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (np.take_along_axis(part, at, axis),)
 
 
+def views(call: Call) -> tuple[ViewOf] | None:
+    """One piece of the data, if the elements that are taken lie one after the other."""
+    axis, result = _axis(call), tuple(int(d) for d in call.shape(1))
+    shape = tuple(int(d) for d in call.shape(0))
+    strides = row_major(shape)
+    if shape[axis] == 1:  # every index is that of the only element
+        return (ViewOf(0, View(result, tuple(0 if a == axis else s for a, s in enumerate(strides)))),)
+    at = known_ints(call, 1)
+    if at is None:
+        return None
+    at = np.where(at < 0, at + shape[axis], at)
+    if ((at < 0) | (at >= shape[axis])).any():
+        return None
+    places = at * strides[axis]
+    for a, dim in enumerate(result):
+        if a != axis:
+            places = places + (np.arange(dim) * strides[a]).reshape((-1,) + (1,) * (len(result) - 1 - a))
+    start = run_start(places.reshape(-1))
+    return None if start is None else (ViewOf(0, View(result, row_major(result), start)),)
+
+
+def why_not(call: Call) -> str:
+    moved = views(call)
+    if moved is not None:
+        return moved[0].view.why_not_dense()
+    unknown = call.value(1) is None
+    return "the indices are not known on the host" if unknown else "the elements do not lie one after the other"
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
+    moved = views(call)
+    if moved is not None:
+        return materialise(call, moved, traits)
     shape, axis = call.shape(0), _axis(call)
     strides = row_major(shape)
     bits = BITS[call.dtype(0).itemsize]
@@ -62,7 +95,15 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     implement=implement,
+    views=views,
+    why="the elements lie one after the other",
+    why_not=why_not,
+    value_hints=(1,),
     examples=(
+        Example(("f32[3,2]", np.array([[0, 0], [1, 1], [2, 2]], _I64))),
+        Example(("f32[2,3]", np.array([[0, 1, -1], [0, 1, 2]], _I64)), {"axis": 1}),
+        Example(("f32[1,5]", np.array([[2, 3]], _I64)), {"axis": 1}),
+        Example(("f32[2,1]", np.array([[0, 0, -1], [0, 0, 0]], _I64)), {"axis": 1}),
         Example(("f32[3,3]", np.array([[1, 2, 0], [2, 0, 0]], _I64))),
         Example(("f32[2,3,4]", np.array([[[-1], [0], [2]], [[1], [1], [-4]]], _I64)), {"axis": 2}),
         Example(("f32[2,5]", np.array([[4, 0, -1, 2, 2, 1, 3]] * 2, np.int32)), {"axis": 1}),

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.layout import Array, Shape, row_major
+from asyncrt.memory.view import View
 
+from ..copy import materialise
 from ..impl import Impl, inp
-from ..indexing import check_not_empty, gather_rows, normal_indices
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator
+from ..indexing import check_not_empty, gather_rows, known_ints, normal_indices, run_start
+from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import check, count
 
 
@@ -46,8 +48,35 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (np.asarray(x[tuple(np.broadcast_to(p, lead) for p in places)], x.dtype),)
 
 
+def views(call: Call) -> tuple[ViewOf] | None:
+    """One piece of the data, if the rows that are taken lie one after the other."""
+    shape, indices, batch = [int(d) for d in call.shape(0)], [int(d) for d in call.shape(1)], _batch(call)
+    depth, inner = indices[-1], count(shape[batch + indices[-1] :])
+    dims, rows = shape[batch : batch + depth], count(indices[batch:-1])
+    at = known_ints(call, 1)
+    if at is None:
+        if any(d != 1 for d in dims):
+            return None
+        at = np.zeros(indices, np.int64)  # every index is that of the only element
+    at = np.where(at < 0, at + np.array(dims), at)
+    if not ((at >= 0) & (at < np.array(dims))).all():
+        return None
+    places = (at * np.array(row_major(dims))).sum(axis=-1).reshape(-1, rows) if rows else np.zeros((0, 0), np.int64)
+    start = run_start((places + count(dims) * np.arange(len(places))[:, None]).reshape(-1))
+    result = call.outputs[0].shape
+    return None if start is None else (ViewOf(0, View(result, row_major(result), start * inner)),)
+
+
+def why_not(call: Call) -> str:
+    unknown = call.value(1) is None
+    return "the indices are not known on the host" if unknown else "the rows do not lie one after the other"
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     shape, indices, batch = call.shape(0), call.shape(1), _batch(call)
+    moved = views(call)
+    if moved is not None:
+        return materialise(call, moved, traits)
     depth = indices[-1]
     rows = count(indices[batch:-1])
     launch = gather_rows(
@@ -72,7 +101,14 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     implement=implement,
+    views=views,
+    why="the rows lie one after the other",
+    why_not=why_not,
+    value_hints=(1,),
     examples=(
+        Example(("f32[2,3,4]", np.array([[0, 1], [0, 2], [1, 0]], _I64))),
+        Example(("f32[2,3]", np.array([[[0], [1], [2]], [[0], [1], [2]]], _I64)), {"batch_dims": 1}),
+        Example(("f32[2,1,3]", np.array([[[0]], [[-1]]], _I64)), {"batch_dims": 1}),
         Example(("f32[2,3,19]", np.array([[0, 1], [-1, 2], [1, -3]], _I64))),
         Example(("f32[2,3]", np.array([[0, 1], [-1, 2]], _I64))),
         Example(("f32[4,3]", np.array([[[3], [0]]], _I64))),

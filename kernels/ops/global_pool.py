@@ -13,6 +13,7 @@ import numpy.typing as npt
 from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.view import View
 
+from ..copy import materialise
 from ..impl import Impl
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..rows import Fold, reduce_rows
@@ -61,6 +62,9 @@ def _operator(
     moves: bool,
 ) -> Operator:
     def implement(call: Call, traits: DeviceTraits) -> Impl:
+        same = _views(call) if moves else None
+        if same is not None:
+            return materialise(call, same, traits)
         shape = call.shape(0)
         layout = Layout(call.dtype(0), shape)
         return reduce_rows(name, fold(call.attributes), layout, count(shape[:2]), count(shape[2:]), traits)
@@ -89,7 +93,8 @@ def _root(attributes: Attributes, x: _Wide, axes: tuple[int, ...]) -> _Wide:
 
 def _mean(attributes: Attributes, x: _Wide, axes: tuple[int, ...]) -> _Wide:
     with np.errstate(invalid="ignore"):  # the mean of nothing is NaN
-        result: _Wide = np.sum(x, axis=axes, keepdims=True) / np.float64(count(x.shape[2:]))
+        total: _Wide = np.sum(x, axis=axes, keepdims=True, initial=-0.0)  # the sum of -0.0 alone is -0.0
+        result: _Wide = total / np.float64(count(x.shape[2:]))
     return result
 
 

@@ -101,6 +101,14 @@ def views(call: Call) -> tuple[ViewOf] | None:
     return (ViewOf(0, view),)
 
 
+def why_not(call: Call) -> str:
+    moved = views(call)
+    if moved is not None:
+        return moved[0].view.why_not_dense()
+    axis, (before, after) = next((a, p) for a, p in enumerate(_pads(call)) if max(p) > 0)
+    return f"adds {max(before, 0) + max(after, 0)} elements to axis {axis}"
+
+
 class _Axis(NamedTuple):
     """An axis of the output, or several merged.
 
@@ -204,6 +212,7 @@ OPERATOR = Operator(
     implement=implement,
     views=views,
     why="nothing is added",
+    why_not=why_not,
     shape_infer_dependencies=(1, 3),
     examples=(
         Example(("f32[2,3,5,37]", _i64(0, 0, 1, 2, 0, 0, 3, 4))),

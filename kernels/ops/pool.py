@@ -18,8 +18,10 @@ import numpy as np
 from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, INT64, UINT8, Array, DataType, Shape, row_major
 from asyncrt.memory.view import View
 
+from ..copy import materialise
 from ..grid import GPU_GROUP, cut_rows, round_up
 from ..impl import Impl, KernelSource, Launch, inp, out
+from ..indexing import progression
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import check
 from ..source import accumulator_type, compute_type, kernel
@@ -96,7 +98,8 @@ def _average_reference(attributes: Attributes, inputs: Sequence[Array | None]) -
     w = _window("AveragePool", attributes, x.shape)
     axes = tuple(range(-len(w.size), 0))
     with np.errstate(invalid="ignore"):  # a window may have no cells
-        y = np.sum(patches(x.astype(np.float64), w, 0.0), axis=axes) / _cell_counts(attributes, w)
+        # The sum of -0.0 alone is -0.0, so that padding must not be +0.0.
+        y = np.sum(patches(x.astype(np.float64), w, -0.0), axis=axes, initial=-0.0) / _cell_counts(attributes, w)
     return (y.astype(x.dtype),)
 
 
@@ -110,13 +113,19 @@ def _lp_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tup
     return (y.astype(x.dtype),)
 
 
-def _sees_itself(w: Window, axis: int) -> bool:
-    """Whether, along *axis*, each position's window has one cell inside the input: the position's own."""
-    size, dim, step = w.size[axis], w.spatial[axis], w.dilations[axis]
-    if size == 1:
-        return w.before[axis] == 0 and bool(w.outs[axis] == dim) and (w.strides[axis] == 1 or bool(dim == 1))
-    own = w.before[axis] % step == 0 and w.before[axis] // step < size
-    return own and bool(dim <= step) and bool(w.outs[axis] == dim) and (w.strides[axis] == 1 or bool(dim == 1))
+def _cells(w: Window, axis: int) -> tuple[int, int] | None:
+    """Where along *axis* the one cell of the first window is and how far the next is, if all windows have one cell."""
+    dim, outs, stride = w.spatial[axis], w.outs[axis], w.strides[axis]
+    if w.size[axis] == 1 and w.before[axis] == 0:
+        return (0, stride) if (outs - 1) * stride < dim else None
+    found: list[int] = []
+    for position in range(outs):
+        start = position * stride - w.before[axis]
+        inside = [c for k in range(w.size[axis]) if 0 <= (c := start + k * w.dilations[axis]) < dim]
+        if len(inside) != 1:
+            return None
+        found += inside
+    return progression(found, dim)
 
 
 def views(call: Call) -> tuple[ViewOf] | None:
@@ -126,12 +135,27 @@ def views(call: Call) -> tuple[ViewOf] | None:
     size = _size(call.attributes)
     if call.attributes.get("count_include_pad", 0) and any(k != 1 for k in size):
         return None
-    x = call.shape(0)
-    w = _window(call.name, call.attributes, x)
-    return (ViewOf(0, View.dense(x)),) if all(_sees_itself(w, axis) for axis in range(len(size))) else None
+    w = _window(call.name, call.attributes, call.shape(0))
+    view = View.dense(call.shape(0))
+    for axis in range(len(size)):
+        cells = _cells(w, axis)
+        if cells is None:
+            return None
+        view = view.slice(2 + axis, cells[0], w.outs[axis], cells[1])
+    return (ViewOf(0, view),)
+
+
+def why_not(call: Call) -> str:
+    if len(call.outputs) > 1:
+        return "its indices are asked for"
+    moved = views(call)
+    return "its windows have several elements" if moved is None else moved[0].view.why_not_dense()
 
 
 def _implement(mode: str, call: Call, traits: DeviceTraits) -> Impl:
+    same = None if mode == "lp" else views(call)
+    if same is not None:
+        return materialise(call, same, traits)
     x = call.shape(0)
     plain = _window(call.name, call.attributes, x)
     w = plain.as_3d()
@@ -275,6 +299,7 @@ OPERATORS = (
         implement=functools.partial(_implement, "max"),
         views=views,
         why="each window is one element",
+        why_not=why_not,
         device_types=_FLOATS | {INT8, UINT8},
         examples=(
             Example(("f32[2,3,9,70]",), _K3),
@@ -296,6 +321,7 @@ OPERATORS = (
         implement=functools.partial(_implement, "average"),
         views=views,
         why="each window is one element",
+        why_not=why_not,
         device_types=_FLOATS,
         examples=(
             Example(("f32[2,3,9,70]",), _K3),

@@ -95,6 +95,12 @@ def _views(call: Call) -> tuple[ViewOf] | None:
     return (ViewOf(0, View.dense(call.outputs[0].shape)),)
 
 
+def _why_not(call: Call) -> str:
+    shape = call.shape(0)
+    axis = next(axis for axis in _axes(call) if shape[axis] != 1)
+    return f"reduces axis {axis}, which has {shape[axis]} elements"
+
+
 # Kernels.
 
 
@@ -426,6 +432,9 @@ def _reference(name: str, attributes: Attributes, inputs: Sequence[Array | None]
     axes = _axes(Call(name, attributes, layouts, tuple(inputs)))
     if x.dtype == object and name not in _EXACT_FOR_OBJECTS:
         raise Undetermined(f"{name} of symbolic dims")
+    if _TABLE[name].keeps_one and all(x.shape[a] == 1 for a in axes):
+        result = x.copy()  # NumPy's sum of -0.0 alone would be +0.0
+        return (result if attributes.get("keepdims", 1) else np.squeeze(result, axes),)
     exact = x.dtype.kind in "bO" or (x.dtype.kind in "iu" and _TABLE[name].ints)
     wide = x if exact else x.astype(np.float64)
     with np.errstate(all="ignore"):
@@ -495,6 +504,7 @@ def _operator(name: str) -> Operator:
         implement=functools.partial(_implement, name),
         views=_views if reduction.keeps_one else None,
         why="only unit axes are reduced",
+        why_not=_why_not,
         shape_infer_dependencies=(1,),
         device_types=None if reduction.ints else frozenset((FLOAT16, BFLOAT16, FLOAT32, FLOAT64)),
         examples=examples,

@@ -52,6 +52,10 @@ def views(call: Call) -> tuple[ViewOf] | None:
     return (ViewOf(0, View.dense(shape)),) if same else None
 
 
+def why_not(call: Call) -> str:
+    return "the lengths are not known on the host" if call.value(1) is None else "a sequence is longer than one step"
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     moved = views(call)
     if moved is not None:
@@ -83,6 +87,7 @@ OPERATOR = Operator(
     implement=implement,
     views=views,
     why="no sequence is longer than one step",
+    why_not=why_not,
     value_hints=(1,),
     examples=(
         Example(("f32[4,4]", np.array([4, 3, 2, 1], _I64)), {"time_axis": 0, "batch_axis": 1}),

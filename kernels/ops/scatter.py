@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from asyncrt.dims import Dim
 from asyncrt.layout import INT32, Array, DataType, Shape, row_major
 from asyncrt.memory.view import View, collapse
 
-from ..copy import BITS, copy_launch
+from ..copy import BITS, copy_launch, materialise
 from ..grid import cut_rows
 from ..impl import Impl, KernelSource, Launch, inp, out, scratch
+from ..indexing import known_ints, run_start
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import check, count, normal_axis
 from ..source import compute_type, kernel
@@ -82,8 +84,72 @@ def _infer_elements(call: Call) -> tuple[Shape]:
     return (shape,)
 
 
-def _views(call: Call) -> tuple[ViewOf] | None:
-    return (ViewOf(0, View.dense(call.shape(0))),) if count(call.shape(2)) == 0 else None
+def _written(call: Call, places: Any, valid: Any, count_of_places: int, inner: int) -> tuple[ViewOf] | None:
+    """The data if no update has a place; the updates if together they replace all of it, in order.
+
+    Args:
+        places: Of each update, flat; *valid* where it is in range. Each is of *inner* elements.
+    """
+    shape = call.shape(0)
+    if not valid.any():
+        return (ViewOf(0, View.dense(shape)),)
+    if _mode(call) != "none" or len(places) < count_of_places:
+        return None
+    last = np.full(count_of_places, -1, np.int64)
+    last[places[valid]] = np.flatnonzero(valid)
+    start = run_start(last)
+    return None if start is None or start < 0 else (ViewOf(2, View(shape, row_major(shape), start * inner)),)
+
+
+def _no_updates(call: Call) -> bool:
+    dims = call.shape(2)
+    return any(not isinstance(d, Dim) and d == 0 for d in dims) or count(dims) == 0
+
+
+def _views_nd(call: Call) -> tuple[ViewOf] | None:
+    if _no_updates(call):
+        return (ViewOf(0, View.dense(call.shape(0))),)
+    at = known_ints(call, 1)
+    if at is None:
+        return None
+    depth, shape = _depth(call), [int(d) for d in call.shape(0)]
+    places, valid = _rows(at.reshape(-1, depth), shape[:depth])
+    return _written(call, places, valid, count(shape[:depth]), count(shape[depth:]))
+
+
+def _views_elements(call: Call) -> tuple[ViewOf] | None:
+    if _no_updates(call):
+        return (ViewOf(0, View.dense(call.shape(0))),)
+    at = known_ints(call, 1)
+    if at is None:
+        return None
+    shape = [int(d) for d in call.shape(0)]
+    places, valid = _elements(at, shape, _axis(call))
+    return _written(call, places, valid, count(shape), 1)
+
+
+def _why_not(call: Call) -> str:
+    return "the indices are not known on the host" if call.value(1) is None else "some elements are replaced"
+
+
+def _rows(at: Any, dims: Sequence[int]) -> tuple[Any, Any]:
+    """Places of the index tuples *at* among rows of *dims*, and which are in range."""
+    extents = np.array(dims, np.int64)
+    at = np.where(at < 0, at + extents, at)
+    valid = ((at >= 0) & (at < extents)).all(axis=1)
+    return (at * np.array(row_major(dims), np.int64)).sum(axis=1), valid
+
+
+def _elements(at: Any, shape: Sequence[int], axis: int) -> tuple[Any, Any]:
+    """Flat places of the indices *at* along *axis*, and which are in range."""
+    at = np.where(at < 0, at + shape[axis], at)
+    valid = (at >= 0) & (at < shape[axis])
+    strides = row_major(shape)
+    places = at * strides[axis]
+    for a, dim in enumerate(at.shape):
+        if a != axis:
+            places = places + (np.arange(dim) * strides[a]).reshape((-1,) + (1,) * (at.ndim - 1 - a))
+    return places.reshape(-1), valid.reshape(-1)
 
 
 # References.
@@ -106,14 +172,10 @@ def _reference_nd(attributes: Attributes, inputs: Sequence[Array | None]) -> tup
     indices: Any = inputs[1]
     updates: Any = inputs[2]
     depth = indices.shape[-1]
-    dims = np.array(x.shape[:depth], np.int64)
-    at = indices.reshape(-1, depth).astype(np.int64)
-    at = np.where(at < 0, at + dims, at)
-    valid = ((at >= 0) & (at < dims)).all(axis=1)
-    rows = int(np.prod(dims))
-    places = (at * np.array(row_major(x.shape[:depth]), np.int64)).sum(axis=1)
+    places, valid = _rows(indices.reshape(-1, depth).astype(np.int64), x.shape[:depth])
+    rows = int(np.prod(x.shape[:depth]))
     data = x.copy().reshape(rows, -1) if x.size else x.copy().reshape(rows, 0)
-    updates = updates.reshape(len(at), data.shape[1])
+    updates = updates.reshape(len(places), data.shape[1])
     (result,) = _apply(attributes.get("reduction", "none"), data, places, updates, valid)
     return (result.reshape(x.shape),)
 
@@ -122,17 +184,10 @@ def _reference_elements(attributes: Attributes, inputs: Sequence[Array | None]) 
     x: Any = inputs[0]
     indices: Any = inputs[1]
     updates: Any = inputs[2]
-    axis = attributes.get("axis", 0) % x.ndim
-    at = indices.astype(np.int64)
-    at = np.where(at < 0, at + x.shape[axis], at)
-    valid = (at >= 0) & (at < x.shape[axis])
-    strides = row_major(x.shape)
-    places = at * strides[axis]
-    for a, coordinates in enumerate(np.indices(indices.shape)):
-        places = places + (coordinates * strides[a] if a != axis else 0)
+    places, valid = _elements(indices.astype(np.int64), x.shape, attributes.get("axis", 0) % x.ndim)
     data = x.copy().reshape(-1)
     mode = attributes.get("reduction", "none")
-    (result,) = _apply(mode, data, places.reshape(-1), updates.reshape(-1), valid.reshape(-1))
+    (result,) = _apply(mode, data, places, updates.reshape(-1), valid)
     return (result.reshape(x.shape),)
 
 
@@ -243,10 +298,11 @@ def _by_updates(
 
 
 def _implement_nd(call: Call, traits: DeviceTraits) -> Impl:
+    same = _views_nd(call)
+    if same is not None:
+        return materialise(call, same, traits)
     shape, depth, mode = call.shape(0), _depth(call), _mode(call)
     updates, places, inner = count(call.shape(1)[:-1]), count(shape[:depth]), count(shape[depth:])
-    if updates == 0:
-        return Impl("copy", _copy(call, traits))
     target = _rows_target(shape[:depth])
     if not traits.is_cpu:
         return _by_updates(call, traits, mode, target, updates, places, inner)
@@ -281,10 +337,11 @@ def _columns_kernel(mode: str, dtype: DataType, index_type: DataType, depth: int
 
 
 def _implement_elements(call: Call, traits: DeviceTraits) -> Impl:
+    same = _views_elements(call)
+    if same is not None:
+        return materialise(call, same, traits)
     shape, indices, axis, mode = call.shape(0), call.shape(1), _axis(call), _mode(call)
     updates, length = count(indices), indices[axis]
-    if updates == 0:
-        return Impl("copy", _copy(call, traits))
     if not traits.is_cpu and length >= 64 and updates // length < 4096:
         target = _elements_target(shape, indices, axis)
         return _by_updates(call, traits, mode, target, updates, count(shape), 1)
@@ -321,6 +378,7 @@ def _implement_elements(call: Call, traits: DeviceTraits) -> Impl:
 
 _I64 = np.int64
 _TWICE = np.array([[0], [2], [0], [-1], [2], [0]], _I64)
+_WHY = "there are no updates, or they replace everything"
 _MODES = ("none", "add", "mul", "max", "min")
 _LONG = np.tile(np.array([3, 70, 3, 0, -5], _I64), 20)
 
@@ -330,9 +388,14 @@ OPERATORS = (
         infer=_infer_nd,
         reference=_reference_nd,
         implement=_implement_nd,
-        views=_views,
-        why="there are no updates",
+        views=_views_nd,
+        why=_WHY,
+        why_not=_why_not,
+        value_hints=(1,),
         examples=(
+            Example(("f32[3,4]", np.array([[0], [1], [2]], _I64), "f32[3,4]")),
+            Example(("f32[2,4]", np.array([[1], [0], [-1], [5]], _I64), "f32[4,4]")),
+            Example(("f32[2,4]", np.array([[7], [-9]], _I64), "f32[2,4]"), {"reduction": "add"}),
             Example(("f32[8]", np.array([[4], [3], [1], [-1]], _I64), "f32[4]")),
             Example(("f32[3,4,37]", np.array([[0, 1], [2, -1]], _I64), "f32[2,37]")),
             Example(("i64[4,3]", np.array([[[1], [0]]], _I64), "i64[1,2,3]")),
@@ -349,9 +412,13 @@ OPERATORS = (
         infer=_infer_elements,
         reference=_reference_elements,
         implement=_implement_elements,
-        views=_views,
-        why="there are no updates",
+        views=_views_elements,
+        why=_WHY,
+        why_not=_why_not,
+        value_hints=(1,),
         examples=(
+            Example(("f32[2,3]", np.array([[0, 0, 0], [1, 1, 1]], _I64), "f32[2,3]")),
+            Example(("f32[1,3]", np.array([[0, 0, 0], [0, -1, 0]], _I64), "f32[2,3]")),
             Example(("f32[3,3]", np.array([[1, 0, 2], [0, 2, 1]], _I64), "f32[2,3]")),
             Example(("f32[2,5]", np.array([[1, -2]], _I64), "f32[1,2]"), {"axis": 1}),
             Example(("i64[2,3,4]", np.array([[[1], [0], [1]]], np.int32), "i64[1,3,1]"), {"axis": -2}),

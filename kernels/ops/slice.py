@@ -119,6 +119,18 @@ def views(call: Call) -> tuple[ViewOf]:
     return (ViewOf(0, view),)
 
 
+def why_not(call: Call) -> str:
+    """The first cut that keeps the slice from being one piece."""
+    shape = call.shape(0)
+    for cut in sorted(_cuts(call)):
+        if cut.length > 1 and cut.step != 1:
+            return f"step {cut.step} on axis {cut.axis}"
+        if cut.length < shape[cut.axis] and any(d != 1 for d in call.outputs[0].shape[: cut.axis]):
+            where = f"starts at {cut.start}" if cut.start else f"ends at {cut.length}"
+            return f"{where} on axis {cut.axis}, once for each index of the axes before it"
+    return ""
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     return materialise(call, views(call), traits)
 
@@ -136,6 +148,7 @@ OPERATOR = Operator(
     implement=implement,
     views=views,
     why="the slice is one piece of its input",
+    why_not=why_not,
     shape_infer_dependencies=(1, 2, 3, 4),
     examples=(
         Example(("f32[4,5,6]", _i64(1, 0, 2), _i64(3, 5, 4))),

@@ -74,6 +74,10 @@ def views(call: Call) -> tuple[ViewOf, ...]:
     return tuple(result)
 
 
+def why_not(call: Call) -> str:
+    return f"cuts axis {_axis(call)}, once for each index of the axes before it"
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     return materialise(call, views(call), traits)
 
@@ -89,6 +93,7 @@ OPERATOR = Operator(
     implement=implement,
     views=views,
     why="each piece is one piece of its input",
+    why_not=why_not,
     shape_infer_dependencies=(1,),
     examples=(
         Example(("f32[6,4]",), {"num_outputs": 3}, outputs=3, opset=18),

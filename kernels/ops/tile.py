@@ -39,6 +39,11 @@ def views(call: Call) -> tuple[ViewOf]:
     return (ViewOf(0, View.dense(call.shape(0)).repeat(_times(call))),)
 
 
+def why_not(call: Call) -> str:
+    axis = next(axis for axis, times in enumerate(_times(call)) if times != 1)
+    return f"the tile repeats axis {axis}"
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     return materialise(call, views(call), traits)
 
@@ -54,6 +59,7 @@ OPERATOR = Operator(
     implement=implement,
     views=views,
     why="nothing is repeated",
+    why_not=why_not,
     shape_infer_dependencies=(1,),
     examples=(
         Example(("f32[2,3]", _i64(2, 3))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -38,6 +39,14 @@ def views(call: Call) -> tuple[ViewOf]:
     return (ViewOf(0, View.dense(call.shape(0)).permute(_order(call))),)
 
 
+def why_not(call: Call) -> str:
+    """The first pair of axes larger than 1 that changes places."""
+    shape = call.shape(0)
+    kept = [axis for axis in _order(call) if shape[axis] != 1]
+    later, earlier = next((a, b) for a, b in itertools.pairwise(kept) if a > b)
+    return f"moves axis {earlier} past axis {later}"
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     return materialise(call, views(call), traits)
 
@@ -49,6 +58,7 @@ OPERATOR = Operator(
     implement=implement,
     views=views,
     why="only unit axes move",
+    why_not=why_not,
     examples=(
         Example(("f32[128,1,32,64]",), {"perm": (0, 2, 1, 3)}),
         Example(("f32[3,5]",)),

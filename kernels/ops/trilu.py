@@ -44,6 +44,11 @@ def views(call: Call) -> tuple[ViewOf] | None:
     return (ViewOf(0, View.dense(call.shape(0))),) if whole else None
 
 
+def why_not(call: Call) -> str:
+    unknown = call.has(1) and call.value(1) is None
+    return "k is not known on the host" if unknown else "the triangle is not all of it"
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     shape = call.shape(0)
     rows, columns = count(shape[:-1]), shape[-1]
@@ -96,6 +101,7 @@ OPERATOR = Operator(
     implement=implement,
     views=views,
     why="the triangle is all of it",
+    why_not=why_not,
     value_hints=(1,),
     examples=(
         Example(("f32[5,5]",)),

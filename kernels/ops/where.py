@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asyncrt.layout import Array, Layout, Shape
+from asyncrt.layout import BOOL, Array, Layout, Shape
+from asyncrt.memory.view import View
 
-from ..copy import BITS
+from ..copy import BITS, materialise
 from ..elementwise import elementwise
 from ..impl import Impl
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator
+from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import broadcast_shapes
 
 
@@ -30,8 +31,30 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (np.where(condition.astype(np.bool_), x, y),)
 
 
+def views(call: Call) -> tuple[ViewOf] | None:
+    """The input that a known condition chooses everywhere; or the condition, if it chooses between true and false."""
+    shape, condition = call.outputs[0].shape, call.value(0)
+    source = None
+    if condition is not None and condition.dtype != object and condition.size:
+        source = 1 if condition.all() else 2 if not condition.any() else None
+    elif call.dtype(1) is BOOL and condition is None:
+        x, y = call.value(1), call.value(2)
+        source = 0 if x is not None and y is not None and x.all() and not y.any() else None
+    return None if source is None else (ViewOf(source, View.dense(call.shape(source)).expand(shape)),)
+
+
+def why_not(call: Call) -> str:
+    condition, view = call.value(0), views(call)
+    if view is not None:
+        return f"input {view[0].source} is repeated to the result's shape"
+    return "the condition is not known on the host" if condition is None else "the condition is true and false"
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     """Elements are chosen, not calculated with: only their size counts."""
+    same = views(call)
+    if same is not None:
+        return materialise(call, same, traits)
     output = call.outputs[0]
     bits = BITS[output.dtype.itemsize]
     operands = (Layout(call.dtype(0), call.shape(0)), Layout(bits, call.shape(1)), Layout(bits, call.shape(2)))
@@ -43,7 +66,15 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     implement=implement,
+    views=views,
+    why="the condition is the same everywhere",
+    why_not=why_not,
+    value_hints=(0, 1, 2),
+    compares_hints=False,
     examples=(
+        Example((np.array([True, True]), "f32[3,2]", "f32[2]")),
+        Example((np.array([[False]]), "f32[]", "f32[2,3]")),
+        Example(("bool[2,3]", np.array(True), np.array([False]))),
         Example(("bool[2,3,37]", "f32[2,3,37]", "f32[2,3,37]")),
         Example(("bool[3,1]", "f32[2,3,5]", "f32[]")),
         Example(("bool[2,1,5]", "f32[]", "f32[3,1]")),

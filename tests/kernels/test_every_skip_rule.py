@@ -19,23 +19,14 @@ import numpy as np
 import pytest
 
 from asyncrt.errors import AsyncrtError
-from asyncrt.kernels.operator import Call, Decision, Empty, Example, Operator, Skip, decide
+from asyncrt.kernels.operator import Call, Decision, Empty, Example, Operator, Skip, decide, why_not_skipped
+from asyncrt.kernels.ops.binary import _NEUTRAL
 from asyncrt.kernels.registry import find_operator, operators
 from asyncrt.layout import Array, Shape, dtype_of
 from tests.ops.run import arrays, make_call, reference
 
 _I64 = np.int64
 _MUTATIONS = 120  # per example
-
-#: Operators whose bytes may stay in place where the rule does not say so, with the reason.
-NOT_SHARP: dict[str, str] = {
-    "AveragePool": "a window of which padding leaves one element is its mean",
-    "MaxPool": "a window of which padding leaves one element is its maximum",
-    "Resize": "a unit axis under a scale below 2 keeps its size",
-    "ScatterElements": "updates that replace every element are the output",
-    "ScatterND": "updates that replace every element are the output",
-}
-
 
 # Calls.
 
@@ -156,16 +147,20 @@ def _order(count: int, order: int) -> Array:
     numbers = np.arange(2, count + 2) + 2 * order
     if order < 2:
         return numbers[:: -1 if order else 1]
-    return np.random.default_rng(order).permutation(numbers)
+    random = np.random.default_rng([order, count])
+    return random.permutation(numbers) if order < 5 else random.permutation(count + 90)[:count] + 2
 
 
 def _filled(example: Example, order: int) -> list[Array | None]:
     """The example's inputs, random ones replaced by values that all differ, also between inputs."""
     made = arrays(example)
-    start = 0  # no number is used twice
-    for position, given in enumerate(example.inputs):
+    start = 0  # no number is used twice, and the larger ones are not always in the same inputs
+    for position, given in list(enumerate(example.inputs))[:: -1 if order % 2 else 1]:
         array = made[position]
-        if not isinstance(given, str) or array is None or array.dtype == np.bool_:
+        if not isinstance(given, str) or array is None:
+            continue
+        if array.dtype == np.bool_:
+            made[position] = np.random.default_rng([order, position]).random(array.shape) < 0.5
             continue
         values = _order(array.size, order) + start
         start += array.size
@@ -197,10 +192,13 @@ def _run(operator: Operator, example: Example) -> tuple[list[Array | None], list
 def _call(
     operator: Operator, example: Example, inputs: list[Array | None], outputs: list[Array], *, constant: bool
 ) -> Call | None:
+    """The call; with *constant*, all values but a random first input's are known."""
     try:
         call = make_call(operator, example, inputs, outputs, constant=constant)
     except AsyncrtError:
         return None
+    if constant and not isinstance(example.inputs[0], str):
+        call = call._replace(values=(inputs[0], *call.values[1:]), constants=(True, *call.constants[1:]))
     return call if [o.shape for o in outputs] == [o.shape for o in call.outputs] else None
 
 
@@ -219,7 +217,7 @@ def assert_sound(decision: Decision, call: Call, inputs: list[Array | None], out
     for source, offset, output in zip(decision.sources, decision.offsets, outputs, strict=True):
         data = inputs[source]
         assert data is not None, what
-        assert data.dtype == output.dtype, what
+        assert data.itemsize == output.itemsize, what
         assert output.nbytes == 0 or 0 <= offset <= data.nbytes - output.nbytes, what
         assert output.nbytes == 0 or _bytes(output) == _bytes(data)[offset : offset + output.nbytes], what
 
@@ -241,7 +239,7 @@ def windows(inputs: Sequence[Array | None], outputs: Sequence[Array]) -> list[se
 def moves_nothing(operator: Operator, example: Example) -> bool:
     """Whether the reference's outputs lie at one and the same place of an input for every order of its values."""
     common: list[set[tuple[int, int]]] | None = None
-    for order in range(5):
+    for order in range(8):
         inputs = _filled(example, order)
         outputs = _reference(operator, example, inputs)
         if outputs is None:
@@ -256,6 +254,9 @@ def moves_nothing(operator: Operator, example: Example) -> bool:
             return False
     return True
 
+
+#: Operators of which nobody expects a skip, so that they need not say why there is none.
+ELEMENTWISE = set(_NEUTRAL)
 
 VIEWED = sorted((o for o in operators().values() if o.views is not None), key=lambda o: (o.domain, o.name))
 
@@ -285,15 +286,15 @@ def test_what_is_skipped_is_the_same_bytes_and_the_other_way_round(operator: Ope
             skipped += 1
         else:
             ran += 1
+            assert call is not None
+            reason = why_not_skipped(operator, call)
+            assert reason or operator.name in ELEMENTWISE, f"{operator.name} {example.inputs}: {reason!r}"
             if moves_nothing(operator, example):
                 missed.append(f"{example.inputs} {dict(example.attributes)}")
 
     print(f"{operator.name}: {skipped} skipped, {ran} run, {len(missed)} of them for nothing")
     assert skipped + ran > 0
-    if operator.name in NOT_SHARP:
-        assert missed, f"{operator.name} is sharp now: take it out of NOT_SHARP"
-    else:
-        assert missed == []
+    assert missed == []
 
 
 def test_the_oracle_sees_a_wrong_rule() -> None:
@@ -322,14 +323,27 @@ def test_the_oracle_sees_a_rule_that_skips_too_little() -> None:
     ("shape", "order", "skipped"),
     [
         ((8, 8), (1, 0), False),
-        ((8, 1), (1, 0), True),
-        ((1, 12, 1), (2, 1, 0), True),
-        ((8, 2, 1), (2, 1, 0), False),
-        ((12, 3, 1, 14), (0, 2, 1, 3), True),
         ((12, 1, 1, 14), (0, 3, 1, 2), True),
-        ((1, 4, 4, 1), (2, 0, 1, 3), False),
-        ((1, 1, 4, 14), (2, 0, 1, 3), True),
+        ((8, 1), (1, 0), True),
+        ((1, 1, 1, 14), (0, 3, 1, 2), True),
         ((8, 2, 8), (2, 1, 0), False),
+        ((1, 3, 2, 14), (0, 3, 1, 2), False),
+        ((8, 2, 1), (2, 1, 0), False),
+        ((1, 1, 4, 14), (2, 0, 1, 3), True),
+        ((1, 12, 1), (2, 1, 0), True),
+        ((1, 4, 4, 1), (2, 0, 1, 3), False),
+        ((2, 3, 1, 14), (1, 0, 2, 3), False),
+        ((1, 10, 1, 1, 11), (3, 2, 1, 0, 4), True),
+        ((1, 3, 1, 14), (1, 0, 2, 3), True),
+        ((1, 10, 2, 1, 10), (3, 2, 1, 0, 4), False),
+        ((20, 1, 30, 1), (1, 0, 3, 2), True),
+        ((1, 4, 1, 3, 4, 1), (0, 2, 1, 3, 5, 4), True),
+        ((12, 3, 1, 14), (0, 2, 1, 3), True),
+        ((1, 4, 2, 3, 4, 1), (0, 2, 1, 3, 5, 4), False),
+        ((12, 3, 2, 14), (0, 2, 1, 3), False),
+        ((1, 1, 1, 1, 4, 1), (4, 5, 2, 3, 0, 1), True),
+        ((1, 1, 1, 1, 4, 2), (4, 5, 2, 3, 0, 1), True),
+        ((1, 1, 3, 1, 4, 2), (4, 5, 2, 3, 0, 1), False),
         ((128, 1, 32, 64), (0, 2, 1, 3), True),
     ],
 )

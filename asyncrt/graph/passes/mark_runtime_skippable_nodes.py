@@ -15,10 +15,12 @@ from asyncrt.options import RuntimeOptions
 
 from .fold_constants import as_model_error
 from .infer_layouts import partial_call
+from .value_inputs import host_values
 
 
 def mark_runtime_skippable_nodes(graph: Graph, options: RuntimeOptions) -> None:
     """Set each node's skip mode and the reason."""
+    known = host_values(graph)
     for node in graph.nodes:
         if node.place is Place.HOST or node.operator.views is None:
             continue
@@ -38,9 +40,7 @@ def mark_runtime_skippable_nodes(graph: Graph, options: RuntimeOptions) -> None:
             continue  # it takes no symbolic dims; with sizes it may
         if isinstance(decision, Skip):
             node.skip_mode, node.skip_note = SkipMode.ALWAYS, decision.why
-        elif not isinstance(decision, Empty) and all(_constant_or_none(graph, v) for v in node.get_value_hints()):
+        elif not isinstance(decision, Empty) and not any(
+            v in known and graph.values[v].constant is None for v in node.get_value_hints()
+        ):
             node.skip_mode, node.skip_note = SkipMode.NEVER, decision.why
-
-
-def _constant_or_none(graph: Graph, id: int) -> bool:
-    return graph.values[id].constant is not None
