@@ -21,11 +21,18 @@ class Chunk:
         index: Its place in the program.
         nodes: In processing order.
         reads: Values that the device makes here and the host needs in a later chunk.
+        decides: Values from here on whose contents, not only shapes, decide something later.
     """
 
     index: int
     nodes: tuple[ProgramNode, ...]
     reads: tuple[int, ...]
+    decides: tuple[int, ...]
+
+    @property
+    def control(self) -> ProgramNode | None:
+        """The node with subgraphs that is all of the chunk; None if the chunk is one to be planned."""
+        return self.nodes[0] if self.nodes and self.nodes[0].subgraphs else None
 
 
 @attrs.frozen(eq=False)
@@ -40,6 +47,7 @@ class Program:
         inputs: Value ids of what a request brings, in the model's order.
         outputs: Value ids of what it gets.
         value_inputs: The inputs whose contents, not only shapes, decide something: shapes or skips.
+        arriving: The inputs, and what nodes with subgraphs make: values whose bytes the host has, but not their plans.
         device_constants: The constants that kernels read.
         last_use: For each value the id of its last reader, or `FOREVER`.
     """
@@ -51,6 +59,7 @@ class Program:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     value_inputs: tuple[int, ...]
+    arriving: frozenset[int]
     device_constants: tuple[int, ...]
     last_use: tuple[int, ...]
 
@@ -66,24 +75,36 @@ def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOpt
     """
     graph = import_model(source, options)
     run_passes(graph, traits, options)
+    return _program(graph)
+
+
+def _program(graph: Graph) -> Program:
+    for node in graph.nodes:
+        for sub in node.subgraphs:
+            sub.program = _program(sub.graph)
+    made = [v for node in graph.nodes if node.subgraphs for v in node.outputs]
+    decisive = _decisive(graph, (*graph.inputs, *made))
     return Program(
         name=graph.name,
         values=tuple(graph.values),
         nodes=tuple(graph.nodes),
-        chunks=_chunks(graph),
+        chunks=_chunks(graph, decisive),
         inputs=graph.inputs,
         outputs=graph.outputs,
-        value_inputs=_value_inputs(graph),
+        value_inputs=tuple(i for i in graph.inputs if i in decisive),
+        arriving=frozenset((*graph.inputs, *made)),
         device_constants=_device_constants(graph),
         last_use=memory_dependencies(graph),
     )
 
 
-def _chunks(graph: Graph) -> tuple[Chunk, ...]:
+def _chunks(graph: Graph, decisive: set[int]) -> tuple[Chunk, ...]:
     count = max((n.chunk for n in graph.nodes), default=0) + 1
+    nodes: list[list[ProgramNode]] = [[] for _ in range(count)]
     reads: list[list[int]] = [[] for _ in range(count)]
     seen: set[int] = set()
     for node in graph.nodes:
+        nodes[node.chunk].append(node)
         for v in node.host_reads:
             value = graph.values[v]
             producer = value.producer
@@ -91,17 +112,22 @@ def _chunks(graph: Graph) -> tuple[Chunk, ...]:
                 continue
             seen.add(v)
             reads[graph.nodes[producer].chunk].append(v)
-    return tuple(
-        Chunk(i, tuple(n for n in graph.nodes if n.chunk == i), tuple(sorted(reads[i]))) for i in range(count)
-    )
+    if nodes[-1] and nodes[-1][0].subgraphs:  # the outputs are fetched by a chunk that is planned
+        nodes.append([])
+        reads.append([])
+    chunks: list[Chunk] = []
+    for index, (mine, read) in enumerate(zip(nodes, reads, strict=True)):
+        arrive = mine[0].outputs if mine and mine[0].subgraphs else sorted(read)
+        chunks.append(Chunk(index, tuple(mine), tuple(sorted(read)), tuple(v for v in arrive if v in decisive)))
+    return tuple(chunks)
 
 
-def _value_inputs(graph: Graph) -> tuple[int, ...]:
-    used = {v for node in graph.nodes for v in node.host_reads}
-    for node in graph.nodes:
-        if node.place is Place.DEVICE:
-            used |= {v for v in node.get_value_hints() if _short(graph.values[v])}
-    return tuple(i for i in graph.inputs if i in used)
+def _decisive(graph: Graph, arriving: tuple[int, ...]) -> set[int]:
+    """The values whose contents, not only shapes, decide something: shapes, or skips if the host has them anyway."""
+    planned = [node for node in graph.nodes if not node.subgraphs]
+    found = {v for node in planned for v in node.host_reads}
+    hints = {v for node in planned if node.place is Place.DEVICE for v in node.get_value_hints()}
+    return found | {v for v in arriving if v in hints and _short(graph.values[v])}
 
 
 def _short(value: Value) -> bool:

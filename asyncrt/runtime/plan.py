@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import attrs
 
 from asyncrt.graph.node import ProgramNode
+from asyncrt.graph.program import Program
 from asyncrt.kernels.operator import Decision
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout
@@ -68,12 +69,18 @@ class Fetch(NamedTuple):
 
 
 class NodeRecord(NamedTuple):
-    """What became of a node, for `explain()`: `how` names the implementation, or says how the host did it."""
+    """What became of a node, for `explain()`.
+
+    Attributes:
+        how: Names the implementation, or says how the host did it.
+        inner: The subgraph that ran last in the node, if one did, and what became of its nodes.
+    """
 
     node: ProgramNode
     decision: Decision | None
     outputs: tuple[Layout, ...]
     how: str = ""
+    inner: tuple[Program, list[NodeRecord]] | None = None
 
 
 @attrs.frozen(eq=False)

@@ -54,7 +54,7 @@ class Tensor:
     nbytes: int
     first: int
     last: int
-    #: The graph input it is a copy of, if it is one.
+    #: The graph input, or the output of a node with subgraphs, that it is a copy of, if it is one.
     source: int | None = None
     #: The host value it is a copy of, if it is one.
     array: Array | None = None
@@ -130,7 +130,7 @@ class _Planner:
         self.launches: list[tuple[int, Launch, tuple[_Place, ...]]] = []
         self.packings: dict[Stored, Packing] = {}
         self.records: list[NodeRecord] = []
-        self.inputs = frozenset(program.inputs)
+        self.inputs = program.arriving
 
     def plan(self) -> ChunkPlan:
         for node in self.chunk.nodes:
