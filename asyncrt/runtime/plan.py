@@ -122,8 +122,8 @@ class ChunkPlan:
 
     @property
     def needs_device(self) -> bool:
-        """Whether there is anything to enqueue."""
-        return bool(self.steps) or any(f.home is not None for f in self.fetches)
+        """Whether there is anything to enqueue; uploads alone are for a later chunk."""
+        return bool(self.steps or self.uploads or self.staging) or any(f.home is not None for f in self.fetches)
 
     @property
     def kernels(self) -> tuple[Any, ...]:
