@@ -173,17 +173,22 @@ class _Shared:
 
     Attributes:
         names: Every name of the graphs so far, whether its value is there yet or not, and those of dims.
+        copies: How many names were made from one that something had.
     """
 
     options: RuntimeOptions
     functions: LocalFunctions
     tensors: TensorReader
     names: set[str] = attrs.Factory(set)
+    copies: dict[str, int] = attrs.Factory(dict)
 
     def fresh(self, name: str) -> str:
         """Return *name*, or if something has that name already, one like it."""
+        first, copies = name, self.copies.get(name, 0)
         while name in self.names:
-            name += "'"
+            copies += 1
+            name = f"{first}'{copies}"
+        self.copies[first] = copies
         self.names.add(name)
         return name
 
