@@ -37,6 +37,7 @@ from .functions import (
     title_of,
     walk,
 )
+from .names import Names
 from .node import ProgramNode, Value
 from .order import in_order
 from .subgraphs import CONTROL_FLOW, LABELS, Subgraph, check_subgraphs, formal_types
@@ -161,36 +162,20 @@ def import_model(source: ModelSource, options: RuntimeOptions) -> Graph:
     try:
         model, folder = read_model(source, options)
         opsets = opsets_of(model.opset_import)
-        shared = _Shared(options, LocalFunctions(model, opsets), TensorReader(folder, options))
+        shared = _Shared(options, LocalFunctions(model, opsets), TensorReader(folder, options), Names())
         return _Importer(model.graph, shared).run(opsets)
     except RecursionError as error:
         raise ModelFormatError("the model's functions use each other too deeply") from error
 
 
-@attrs.define(eq=False)
+@attrs.frozen(eq=False)
 class _Shared:
-    """What the graphs of a model have in common.
-
-    Attributes:
-        names: Every name of the graphs so far, whether its value is there yet or not, and those of dims.
-        copies: How many names were made from one that something had.
-    """
+    """What the importers of a model's graphs have in common."""
 
     options: RuntimeOptions
     functions: LocalFunctions
     tensors: TensorReader
-    names: set[str] = attrs.Factory(set)
-    copies: dict[str, int] = attrs.Factory(dict)
-
-    def fresh(self, name: str) -> str:
-        """Return *name*, or if something has that name already, one like it."""
-        first, copies = name, self.copies.get(name, 0)
-        while name in self.names:
-            copies += 1
-            name = f"{first}'{copies}"
-        self.copies[first] = copies
-        self.names.add(name)
-        return name
+    names: Names
 
 
 class _Importer:
@@ -205,12 +190,12 @@ class _Importer:
     def __init__(self, proto: onnx.GraphProto, shared: _Shared, prefix: str = "", depth: int = 0) -> None:
         self.proto, self.shared, self.prefix, self.depth = proto, shared, prefix, depth
         self.options, self.functions, self.tensors = shared.options, shared.functions, shared.tensors
-        self.fresh = shared.fresh
+        self.fresh = shared.names.fresh
         self.values: list[Value] = []
         self.by_name: dict[str, int] = {}
         self.nodes: list[ProgramNode] = []
-        shared.names |= defined_names(proto)
-        shared.names |= {d.dim_param for i in proto.input for d in i.type.tensor_type.shape.dim}
+        shared.names.known |= defined_names(proto)
+        shared.names.known |= {d.dim_param for i in proto.input for d in i.type.tensor_type.shape.dim}
 
     def run(self, opsets: Opsets) -> Graph:
         self.add_initializers()

@@ -81,7 +81,7 @@ def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOpt
 def _program(graph: Graph) -> Program:
     for node in graph.nodes:
         for sub in node.subgraphs:
-            sub.program = _program(sub.graph)
+            sub.finish(_program(sub.graph))
     made = [v for node in graph.nodes if node.subgraphs for v in node.outputs]
     decisive = _decisive(graph, (*graph.inputs, *made))
     return Program(

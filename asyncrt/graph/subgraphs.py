@@ -110,6 +110,11 @@ class Subgraph:
         given = [id for id in inputs[self.formals :] if self.graph.values[id].readers or id in outputs]
         self.graph.inputs = (*inputs[: self.formals], *given)
 
+    def finish(self, program: Program) -> None:
+        """Set what is run. Nothing will be inferred any more, so what the file says is let go."""
+        self.program = program
+        self._nodes, self._values = [], []
+
     @property
     def taken(self) -> list[tuple[int, int]]:
         """What must be given beside the formal inputs: the input's id, and the value's outside."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import attrs
 import numpy as np
 
-from asyncrt.errors import ShapeError
+from asyncrt.errors import DeviceError, ShapeError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array, DataType, Layout, show_shape
@@ -78,15 +78,19 @@ async def carry_out(
 
     Raises:
         ShapeError: The values do not fit the node, or those inside do not fit a node there.
+        DeviceError: Something inside failed on the device, or found no memory.
     """
     inputs = [None if v is None else value(v) for v in node.inputs]
-    match node.operator.name:
-        case "If":
-            results, how, inner = await _if(node, bodies, inputs)
-        case "Loop":
-            results, how, inner = await _loop(node, bodies[0], inputs)
-        case _:
-            results, how, inner = await _scan(node, bodies[0], inputs)
+    try:
+        match node.operator.name:
+            case "If":
+                results, how, inner = await _if(node, bodies, inputs)
+            case "Loop":
+                results, how, inner = await _loop(node, bodies[0], inputs)
+            case _:
+                results, how, inner = await _scan(node, bodies[0], inputs)
+    except DeviceError as error:  # unlike a node's own errors, it does not say where
+        raise type(error)(f"in '{node.name}': {error.message}", detail=error.detail, hint=error.hint) from error
     outputs = dict(zip(node.outputs, results, strict=False))
     layouts = tuple([Layout(t, outputs[v].shape) for v, t in zip(node.outputs, node.output_types, strict=True)])
     return outputs, NodeRecord(node, None, layouts, how, inner)

@@ -13,7 +13,15 @@ import pytest
 import pytest_asyncio
 from onnx import helper, numpy_helper
 
-from asyncrt import ModelFormatError, ModelTypeError, Runtime, RuntimeOptions, ShapeError, UnsupportedOperatorError
+from asyncrt import (
+    ModelFormatError,
+    ModelTypeError,
+    OutOfDeviceMemory,
+    Runtime,
+    RuntimeOptions,
+    ShapeError,
+    UnsupportedOperatorError,
+)
 from asyncrt.layout import Array
 
 from ..builders import i64, model, node, value
@@ -496,6 +504,63 @@ async def test_an_error_inside_names_the_node_outside_and_the_one_inside(rt: Run
 
     with pytest.raises(ShapeError, match="'grow/body/Add_1'"):
         await loaded.infer({"x": f32(2), "w": f32(3), "n": ONE})
+
+
+@pytest.mark.asyncio
+async def test_an_error_of_the_device_inside_names_the_node_outside() -> None:
+    """Memory that an iteration does not find; the next request is served."""
+    async with Runtime("simulated", options=RuntimeOptions(memory_limit=200_000, warm=False)) as rt:
+        loaded = await rt.load(powers())
+
+        with pytest.raises(OutOfDeviceMemory, match=r"in 'power': .* within the limit"):
+            await loaded.infer({"x": f32(150, 150), "n": ONE})
+        out = await loaded.infer({"x": f32(5, 5), "n": ONE})
+
+    assert out["all"].shape == (1, 5, 5)
+
+
+@pytest.mark.asyncio
+async def test_shapes_computed_from_what_a_loop_counts_need_no_device() -> None:
+    """The result of a loop is on the host, so that a shape made of it launches nothing."""
+    loop = node("f = Loop(n,, one)", body=body(["p2 = Mul(p, two)"], ["p i64[]"], "c p2", {"two": np.array(2)}))
+    after = [node("m = Add(f, one)"), node("r = Reshape(m, flat)"), node("y = Expand(x, r)")]
+    source = model([loop, *after], ["x f32[1]", "n i64[]"], ["y"], {"one": ONE, "flat": i64(-1)})
+    async with Runtime("simulated", options=RuntimeOptions(warm=False)) as rt:
+        await agrees(rt, source, *({"x": f32(1), "n": np.array(n, np.int64)} for n in (3, 0, 5)))
+        loaded = await rt.load(source)
+        await loaded.infer({"x": f32(1), "n": np.array(3, np.int64)})
+
+        decisions = {n.operator: n.decision for n in loaded.explain() if "/" not in n.node}
+
+    assert decisions == {"Loop": "host", "Add": "host", "Reshape": "host", "Expand": "ran"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("opset", [11, 13, 16, 19, 21])
+async def test_every_opset_has_the_same_control_flow(opset: int) -> None:
+    """If, Loop and Scan of every version that is read."""
+    choose = node("a = If(c)", then_branch=branch("t = Neg(x)", outputs="t"), else_branch=branch(outputs="x"))
+    loop = node("b = Loop(n,, a)", body=body(["w = Add(v, x)"], ["v f32[k]"], "c w"))
+    scan = node("y = Scan(b)", body=graph([node("f = Exp(e)")], ["e f32[]"], ["f"]), num_scan_inputs=1)
+    source = model([choose, loop, scan], ["x f32[k]", "c bool[]", "n i64[]"], ["y"], opset=opset)
+
+    async with Runtime("simulated") as rt:
+        await agrees(rt, source, {"x": f32(3), "c": np.array(True), "n": np.array(2, np.int64)})
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("off", ["skip", "replay", "packed_weights", "pool", "warm"])
+async def test_each_mechanism_off_gives_the_same_bytes(off: str) -> None:
+    """Control flow relies on none of them."""
+    requests = [{"x": f32(4 + n % 3, 4 + n % 3, seed=n), "n": np.array(n, np.int64)} for n in range(5)]
+    results: list[list[dict[str, bytes]]] = []
+    for options in (RuntimeOptions(), RuntimeOptions(**{off: False})):
+        async with Runtime(options=options) as rt:
+            loaded = await rt.load(powers())
+            outputs = await asyncio.gather(*(loaded.infer(r) for r in requests))
+        results.append([{k: v.tobytes() for k, v in o.items()} for o in outputs])
+
+    assert results[0] == results[1]
 
 
 @pytest.mark.asyncio

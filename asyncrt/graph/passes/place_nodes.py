@@ -30,7 +30,7 @@ def place_nodes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> 
         by_layout = node.operator.evaluate is not None
         inputs = node.uses
         small = all(_small_or_vector(graph.values[o]) for o in node.outputs)
-        if by_layout or (small and all(v in possible for v in inputs)):
+        if by_layout or (small and (node.subgraphs or all(v in possible for v in inputs))):
             possible.update(node.outputs)
         if by_layout or (small and all(v in free for v in inputs) and _scalars(graph, node)):
             free.update(node.outputs)
