@@ -71,40 +71,6 @@ class LocalFunctions:
         """Return what *node* stands for, or None if it is of no function of the model."""
         return self._bodies.get((_domain(node.domain), node.op_type, node.overload)) if self._bodies else None
 
-    def write_out(self, graph: onnx.GraphProto, opsets: Opsets, title: str, fresh: Fresh) -> onnx.GraphProto:
-        """Return a subgraph without nodes of the model's functions.
-
-        A graph has one opset for each domain, so that here, unlike in the model itself, bodies must agree with it.
-        """
-        if not any(self.find(node) for node in walk(graph.node)):
-            return graph
-        result = onnx.GraphProto()
-        result.CopyFrom(graph)
-        del result.node[:]
-        result.node.extend(self._written_out(graph.node, opsets, title, fresh))
-        return result
-
-    def _written_out(
-        self, nodes: Iterable[onnx.NodeProto], opsets: Opsets, title: str, fresh: Fresh
-    ) -> Iterator[onnx.NodeProto]:
-        for node in nodes:
-            body = self.find(node)
-            if body is None:
-                copy = onnx.NodeProto()
-                copy.CopyFrom(node)
-                for graph in subgraphs(copy):
-                    graph.CopyFrom(self.write_out(graph, opsets, title, fresh))
-                yield copy
-                continue
-            for domain in {_domain(n.domain) for n in walk(body.function.node)}:
-                if body.opsets.get(domain) != opsets.get(domain):
-                    raise UnsupportedOperatorError(
-                        f"{title}: the function {node.op_type} in its subgraph is of opset {body.opsets.get(domain)} "
-                        f"of domain '{domain}', the model is of {opsets.get(domain)}"
-                    )
-            inside = f"{title}/{node.name or node.op_type}"
-            yield from self._written_out(instantiate(body, node, inside, fresh), opsets, inside, fresh)
-
     def _count(self, nodes: Iterable[onnx.NodeProto], known: dict[int, int | None]) -> int:
         """How many nodes *nodes* are with all functions written out; *known* is None for one that is being counted."""
         total = 0
@@ -264,13 +230,15 @@ def used_names(node: onnx.NodeProto) -> set[str]:
 
 def captured_names(node: onnx.NodeProto) -> set[str]:
     """Return the values that a node's subgraphs take from outside."""
-    names: set[str] = set()
-    for graph in subgraphs(node):
-        taken = {name for info in graph.output if (name := info.name)}
-        for inner in graph.node:
-            taken |= used_names(inner)
-        names |= taken - defined_names(graph)
-    return names
+    return set().union(*(names_from_outside(graph) for graph in subgraphs(node)))
+
+
+def names_from_outside(graph: onnx.GraphProto) -> set[str]:
+    """Return the values that a subgraph takes from outside: for its nodes, for graphs inside these, as its outputs."""
+    taken = {name for info in graph.output if (name := info.name)}
+    for inner in graph.node:
+        taken |= used_names(inner)
+    return taken - defined_names(graph)
 
 
 def defined_names(graph: onnx.GraphProto) -> set[str]:

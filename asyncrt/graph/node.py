@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 import attrs
 
 from asyncrt.kernels.operator import Attributes, Operator, SkipMode
 from asyncrt.layout import Array, DataType, PartialLayout
+
+if TYPE_CHECKING:
+    from .subgraphs import Subgraph
 
 
 class Place(enum.Enum):
@@ -57,7 +61,8 @@ class ProgramNode:
         skip_mode: What loading can tell about skipping it.
         skip_note: Why, for `explain()`.
         chunk: Which chunk it belongs to.
-        captures: Ids of the values that its subgraphs take from outside. There a value goes by its name.
+        captures: Ids of the values that its subgraphs take from outside.
+        subgraphs: What an If, a Loop or a Scan holds; such a node is carried out by the network.
     """
 
     id: int
@@ -72,6 +77,7 @@ class ProgramNode:
     skip_note: str = ""
     chunk: int = 0
     captures: tuple[int, ...] = ()
+    subgraphs: tuple[Subgraph, ...] = ()
 
     @property
     def uses(self) -> tuple[int, ...]:

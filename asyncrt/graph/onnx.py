@@ -9,10 +9,9 @@ the onnx package say how many inputs an operator takes, which dtypes, which attr
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,15 +31,19 @@ from .functions import (
     LocalFunctions,
     Opsets,
     captured_names,
+    defined_names,
     instantiate,
+    names_from_outside,
     opsets_of,
     schema_body,
     subgraphs,
     title_of,
-    used_names,
     walk,
 )
+from .names import Names
 from .node import ProgramNode, Value
+from .order import in_order
+from .subgraphs import CONTROL_FLOW, LABELS, Subgraph, check_subgraphs, formal_types
 from .tensors import TensorReader, check_rank, check_size, dtype_name
 
 ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
@@ -53,13 +56,20 @@ _UNKNOWN = PartialLayout(None, None)
 
 @attrs.define(eq=False)
 class Graph:
-    """What the passes work on, and what a program is made of."""
+    """What the passes work on, and what a program is made of.
+
+    Attributes:
+        fresh: Returns a name that nothing in the model has, neither a value nor a dim.
+        depth: How many nodes it is inside of; 0 is the model's own graph, the only one that surely runs.
+    """
 
     name: str
     values: list[Value]
     nodes: list[ProgramNode]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    fresh: Callable[[str], str]
+    depth: int = 0
 
     def keep(self, nodes: Iterable[ProgramNode]) -> None:
         """Make *nodes*, in that order, all there are: number them, and note who makes and who reads each value."""
@@ -154,31 +164,44 @@ def import_model(source: ModelSource, options: RuntimeOptions) -> Graph:
     """
     try:
         model, folder = read_model(source, options)
-        return _Importer(model, folder, options).run()
+        opsets = opsets_of(model.opset_import)
+        shared = _Shared(options, LocalFunctions(model, opsets), TensorReader(folder, options), Names())
+        return _Importer(model.graph, shared).run(opsets)
     except RecursionError as error:
         raise ModelFormatError("the model's functions use each other too deeply") from error
 
 
+@attrs.frozen(eq=False)
+class _Shared:
+    """What the importers of a model's graphs have in common."""
+
+    options: RuntimeOptions
+    functions: LocalFunctions
+    tensors: TensorReader
+    names: Names
+
+
 class _Importer:
-    def __init__(self, model: onnx.ModelProto, folder: Path | None, options: RuntimeOptions) -> None:
-        self.proto = model.graph
-        self.options = options
-        self.opsets = opsets_of(model.opset_import)
-        self.functions = LocalFunctions(model, self.opsets)
-        self.tensors = TensorReader(folder, options)
+    """Imports one graph.
+
+    Args:
+        proto: The model's graph, or one inside a node.
+        prefix: Of the names of its nodes.
+        depth: How many nodes it is inside of.
+    """
+
+    def __init__(self, proto: onnx.GraphProto, shared: _Shared, prefix: str = "", depth: int = 0) -> None:
+        self.proto, self.shared, self.prefix, self.depth = proto, shared, prefix, depth
+        self.options, self.functions, self.tensors = shared.options, shared.functions, shared.tensors
+        self.fresh = shared.names.fresh
         self.values: list[Value] = []
         self.by_name: dict[str, int] = {}
         self.nodes: list[ProgramNode] = []
-        #: Every name of the model's graph, whether its value is there yet or not, and those of dims.
-        self.names = {i.name for i in self.proto.input} | {t.name for t in self.proto.initializer}
-        self.names |= {d.dim_param for i in self.proto.input for d in i.type.tensor_type.shape.dim}
-        self.names |= {output for node in self.proto.node for output in node.output}
+        shared.names.known |= defined_names(proto)
+        shared.names.known |= {d.dim_param for i in proto.input for d in i.type.tensor_type.shape.dim}
 
-    def run(self) -> Graph:
-        for sparse in self.proto.sparse_initializer:
-            raise UnsupportedOperatorError(f"initializer '{sparse.values.name}' is sparse, which asyncrt does not read")
-        for tensor in self.proto.initializer:
-            self.add(tensor.name, "initializer", constant=self.tensors.read(tensor, f"initializer '{tensor.name}'"))
+    def run(self, opsets: Opsets) -> Graph:
+        self.add_initializers()
         given = {t.name for t in self.proto.initializer}
         inputs: list[int] = []
         for info in self.proto.input:
@@ -188,10 +211,44 @@ class _Importer:
                 self.check_default(info.name, layout)
                 continue  # IR version 3 lists initializers as inputs; later ones allow it for inputs with a default
             inputs.append(self.add(info.name, "input", layout=layout))
-        self.add_nodes([(node, title_of(node, i)) for i, node in enumerate(self.proto.node)], self.opsets)
-        graph = Graph(self.proto.name, self.values, self.nodes, tuple(inputs), self.outputs())
+        return self.graph(inputs, opsets)
+
+    def run_inside(self, label: str, types: Sequence[DataType | None], outside: _Importer, opsets: Opsets) -> Subgraph:
+        """Import a graph inside a node of *outside*, whose formal inputs are of these dtypes."""
+        captured: dict[int, int] = {}
+        for name in sorted(names_from_outside(self.proto)):
+            outer = outside.by_name[name]
+            layout = PartialLayout(outside.values[outer].layout.dtype, None)
+            captured[self.add(name, "captured value", layout=layout)] = outer
+        self.add_initializers()
+        where = self.prefix.rstrip("/")
+        if len(self.proto.input) != len(types):
+            raise ModelFormatError(f"{where} takes {len(self.proto.input)} inputs, its node gives it {len(types)}")
+        inputs: list[int] = []
+        for info, dtype in zip(self.proto.input, types, strict=True):
+            kind, number = info.type.WhichOneof("value"), info.type.tensor_type.elem_type
+            if kind not in (None, "tensor_type"):
+                raise UnsupportedOperatorError(f"input '{info.name}' of {where} is a {kind}, not a tensor")
+            if number and dtype_from_onnx(number) is not dtype:
+                raise ModelTypeError(f"input '{info.name}' of {where} is {dtype}, declared as {dtype_name(number)}")
+            # Shapes are inferred from what is given: files declare those of some iteration. What counts iterations, and
+            # the condition, are one element in the shape that the body wants.
+            shape = (1,) if len(info.type.tensor_type.shape.dim) == 1 else ()
+            inputs.append(self.add(info.name, "input", layout=PartialLayout(dtype, shape)))
+        return Subgraph(label, self.graph((*inputs, *captured), opsets), len(inputs), captured)
+
+    def graph(self, inputs: Sequence[int], opsets: Opsets) -> Graph:
+        self.add_nodes([(node, self.prefix + title_of(node, i)) for i, node in enumerate(self.proto.node)], opsets)
+        outputs = self.outputs()
+        graph = Graph(self.proto.name, self.values, self.nodes, tuple(inputs), outputs, self.fresh, self.depth)
         graph.keep(self.nodes)
         return graph
+
+    def add_initializers(self) -> None:
+        for sparse in self.proto.sparse_initializer:
+            raise UnsupportedOperatorError(f"initializer '{sparse.values.name}' is sparse, which asyncrt does not read")
+        for tensor in self.proto.initializer:
+            self.add(tensor.name, "initializer", constant=self.tensors.read(tensor, f"initializer '{tensor.name}'"))
 
     def outputs(self) -> tuple[int, ...]:
         outputs: list[int] = []
@@ -221,13 +278,6 @@ class _Importer:
         self.values.append(value)
         self.by_name[name] = value.id
         return value.id
-
-    def fresh(self, name: str) -> str:
-        """Return *name*, or if something has that name already, one like it."""
-        while name in self.names:
-            name += "'"
-        self.names.add(name)
-        return name
 
     def declared(self, info: onnx.ValueInfoProto) -> PartialLayout:
         """What the file says of an input. Dims without a name get one that no other dim has."""
@@ -266,7 +316,7 @@ class _Importer:
     # Nodes.
 
     def add_nodes(self, nodes: Sequence[tuple[onnx.NodeProto, str]], opsets: Opsets) -> None:
-        for i in _in_order(nodes, self.by_name):
+        for i in in_order(nodes, self.by_name):
             self.add_node(*nodes[i], opsets)
 
     def add_node(self, proto: onnx.NodeProto, title: str, opsets: Opsets) -> None:
@@ -275,7 +325,7 @@ class _Importer:
             self.add_body(body, proto, title)
             return
         domain = "" if proto.domain == "ai.onnx" else proto.domain
-        operator = find_operator(domain, proto.op_type)
+        operator = find_operator(domain, proto.op_type) or (None if domain else CONTROL_FLOW.get(proto.op_type))
         opset = opsets.get(domain)
         schema = None if opset is None else _schema(proto.op_type, opset, domain)
         if schema is None or opset is None:
@@ -287,8 +337,8 @@ class _Importer:
             raise UnsupportedOperatorError(f"{title}: ONNX knows no operator {proto.op_type} in opset {opset}{where}")
         if schema.deprecated:
             raise UnsupportedOperatorError(f"{title}: {proto.op_type} is deprecated in opset {opset}")
-        attributes = self.attributes(proto, schema, opsets, opset, title)
-        inputs = _trimmed([self.by_name[name] if name else None for name in proto.input])
+        attributes = self.attributes(proto, schema, opset, title)
+        inputs = _trimmed([self.by_name[name] if name else None for name in proto.input], schema.min_input)
         names = _trimmed([name or None for name in proto.output])
         _check_counts(schema, inputs, names, title)
         bound = self.check_types(schema, inputs, title)
@@ -298,15 +348,33 @@ class _Importer:
                 raise _missing(title, proto.op_type, f" of domain '{domain}'" if domain else "")
             self.add_body(body, proto, title)
             return
-        types = self.output_types(operator, schema, attributes, inputs, len(names), bound, title)
+        held: tuple[Subgraph, ...] = ()
+        if operator is CONTROL_FLOW.get(operator.name):
+            given = formal_types(operator.name, [None if v is None else self.values[v].layout.dtype for v in inputs])
+            held = tuple(
+                self.inside(attributes.pop(name), label, given, opsets, title)
+                for name, label in LABELS[operator.name].items()
+            )
+            types = check_subgraphs(operator.name, attributes, len(inputs), len(names), held, title)
+        else:
+            types = self.output_types(operator, schema, attributes, inputs, len(names), bound, title)
         outputs = tuple(
             self.add(name or self.fresh(f"{title}#{i}"), f"output of {title}", layout=PartialLayout(dtype, None))
             for i, (name, dtype) in enumerate(zip(names, types, strict=True))
         )
         captures = tuple(sorted({self.by_name[name] for name in captured_names(proto)}))
         self.nodes.append(
-            ProgramNode(len(self.nodes), title, operator, attributes, inputs, outputs, types, captures=captures)
+            ProgramNode(
+                len(self.nodes), title, operator, attributes, inputs, outputs, types, captures=captures, subgraphs=held
+            )
         )
+
+    def inside(
+        self, proto: onnx.GraphProto, label: str, types: Sequence[DataType | None], opsets: Opsets, title: str
+    ) -> Subgraph:
+        """Import a graph inside a node."""
+        inner = _Importer(proto, self.shared, f"{title}/{label}/", self.depth + 1)
+        return inner.run_inside(label, types, self, opsets)
 
     def add_body(self, body: Body, proto: onnx.NodeProto, title: str) -> None:
         """Put the nodes of a function in the place of a node of it."""
@@ -314,13 +382,13 @@ class _Importer:
         self.add_nodes(nodes, body.opsets)
 
     def attributes(
-        self, proto: onnx.NodeProto, schema: defs.OpSchema, opsets: Opsets, opset: int, title: str
+        self, proto: onnx.NodeProto, schema: defs.OpSchema, opset: int, title: str
     ) -> Attributes:
         values: dict[str, Any] = {}
         known = schema.attributes
         for name, formal in known.items():
             if formal.default_value is not None and formal.default_value.type != onnx.AttributeProto.UNDEFINED:
-                values[name] = self.attribute(formal.default_value, opsets, title)
+                values[name] = self.attribute(formal.default_value, title)
         given: set[str] = set()
         for attribute in proto.attribute:
             name = attribute.name
@@ -334,13 +402,13 @@ class _Importer:
             if name in given:
                 raise ModelFormatError(f"{title}: attribute '{name}' is given twice")
             given.add(name)
-            values[name] = self.attribute(attribute, opsets, title)
+            values[name] = self.attribute(attribute, title)
         for name, formal in known.items():
             if formal.required and name not in values:
                 raise ModelFormatError(f"{title}: {proto.op_type} needs the attribute '{name}'")
         return Attributes(values, opset, len(_trimmed([name or None for name in proto.output])))
 
-    def attribute(self, attribute: onnx.AttributeProto, opsets: Opsets, title: str) -> Any:
+    def attribute(self, attribute: onnx.AttributeProto, title: str) -> Any:
         kind = onnx.AttributeProto
         if attribute.ref_attr_name:
             raise ModelFormatError(
@@ -363,9 +431,7 @@ class _Importer:
             case kind.STRINGS:
                 return tuple(s.decode("utf-8", "replace") for s in attribute.strings)
             case kind.GRAPH:
-                return self.functions.write_out(attribute.g, opsets, title, self.fresh)
-            case kind.GRAPHS:
-                return tuple(self.functions.write_out(g, opsets, title, self.fresh) for g in attribute.graphs)
+                return attribute.g
         raise UnsupportedOperatorError(
             f"{title}: attribute '{attribute.name}' is a {kind.AttributeType.Name(attribute.type)}"
         )
@@ -449,10 +515,14 @@ def _formal(formals: Sequence[defs.OpSchema.FormalParameter], index: int) -> def
     return formals[min(index, len(formals) - 1)]
 
 
-def _trimmed(given: Sequence[Any]) -> tuple[Any, ...]:
-    """Inputs or outputs without the absent ones at the end, which might as well not be written."""
+def _trimmed(given: Sequence[Any], least: int = 0) -> tuple[Any, ...]:
+    """Inputs or outputs without the absent ones at the end, which might as well not be written.
+
+    Args:
+        least: How many must be written even so.
+    """
     count = len(given)
-    while count and given[count - 1] is None:
+    while count > least and given[count - 1] is None:
         count -= 1
     return tuple(given[:count])
 
@@ -473,41 +543,3 @@ def _check_counts(
         formal = _formal(schema.inputs, i)
         if value is None and formal.option != option.Optional:
             raise ModelFormatError(f"{title}: input {i} ('{formal.name}') of {schema.name} is missing")
-
-
-def _in_order(nodes: Sequence[tuple[onnx.NodeProto, str]], known: Collection[str]) -> list[int]:
-    """Return the nodes' indices, each after those whose outputs it takes; files in another order exist."""
-    made: dict[str, int] = {}
-    for i, (node, title) in enumerate(nodes):
-        for name in filter(None, node.output):
-            if name in made or (name in known):
-                raise ModelFormatError(f"'{name}' is defined twice, the second time by {title}")
-            made[name] = i
-    wants: list[set[int]] = []
-    users: list[list[int]] = [[] for _ in nodes]
-    for i, (node, title) in enumerate(nodes):
-        needed: set[int] = set()
-        for name in used_names(node):
-            if name in made:
-                needed.add(made[name])
-            elif name not in known:
-                raise ModelFormatError(f"{title} takes '{name}', which nothing in the graph makes")
-        wants.append(needed)
-        for j in needed:
-            users[j].append(i)
-    missing = [len(w) for w in wants]
-    ready = [i for i, n in enumerate(missing) if n == 0]  # in ascending order, so already a heap
-    order: list[int] = []
-    while ready:
-        i = heapq.heappop(ready)
-        order.append(i)
-        for j in users[i]:
-            missing[j] -= 1
-            if missing[j] == 0:
-                heapq.heappush(ready, j)
-    if len(order) != len(nodes):
-        done, path = set(order), [next(i for i, n in enumerate(missing) if n)]
-        while path[-1] not in path[:-1]:  # from any node that cannot run, back to one that waits for itself
-            path.append(next(j for j in sorted(wants[path[-1]]) if j not in done))
-        raise ModelFormatError(f"the graph has a cycle through {nodes[path[-1]][1]}")
-    return order

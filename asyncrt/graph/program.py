@@ -13,7 +13,7 @@ from .node import Place, ProgramNode, Value
 from .onnx import Graph, ModelSource, import_model
 from .passes import run_passes
 from .passes.memory_dependencies import memory_dependencies
-from .passes.value_inputs import value_inputs
+from .passes.value_inputs import decisive_values
 from .symbolic import SymbolicValues, symbolic_values
 
 
@@ -25,11 +25,18 @@ class Chunk:
         index: Its place in the program.
         nodes: In processing order.
         reads: Values that the device makes here and the host needs in a later chunk.
+        decides: Values from here on whose contents, not only shapes, decide something later.
     """
 
     index: int
     nodes: tuple[ProgramNode, ...]
     reads: tuple[int, ...]
+    decides: tuple[int, ...]
+
+    @property
+    def control(self) -> ProgramNode | None:
+        """The node with subgraphs that is all of the chunk; None if the chunk is one to be planned."""
+        return self.nodes[0] if self.nodes and self.nodes[0].subgraphs else None
 
 
 @attrs.frozen(eq=False)
@@ -44,6 +51,7 @@ class Program:
         inputs: Value ids of what a request brings, in the model's order.
         outputs: Value ids of what it gets.
         value_inputs: The inputs whose contents, not only shapes, decide something: shapes or skips.
+        arriving: The inputs, and what nodes with subgraphs make: values whose bytes the host has, but not their plans.
         device_constants: The constants that kernels read.
         last_use: For each value the id of its last reader, or `FOREVER`.
         symbolic: Shape arithmetic that a request evaluates as formulas.
@@ -57,6 +65,7 @@ class Program:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     value_inputs: tuple[int, ...]
+    arriving: frozenset[int]
     device_constants: tuple[int, ...]
     last_use: tuple[int, ...]
     symbolic: SymbolicValues
@@ -74,14 +83,24 @@ def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOpt
     """
     graph = import_model(source, options)
     run_passes(graph, traits, options)
+    return _program(graph)
+
+
+def _program(graph: Graph) -> Program:
+    for node in graph.nodes:
+        for sub in node.subgraphs:
+            sub.finish(_program(sub.graph))
+    made = [v for node in graph.nodes if node.subgraphs for v in node.outputs]
+    decisive = decisive_values(graph, (*graph.inputs, *made))
     return Program(
         name=graph.name,
         values=tuple(graph.values),
         nodes=tuple(graph.nodes),
-        chunks=_chunks(graph),
+        chunks=_chunks(graph, decisive),
         inputs=graph.inputs,
         outputs=graph.outputs,
-        value_inputs=value_inputs(graph),
+        value_inputs=tuple(i for i in graph.inputs if i in decisive),
+        arriving=frozenset((*graph.inputs, *made)),
         device_constants=_device_constants(graph),
         last_use=memory_dependencies(graph),
         symbolic=symbolic_values(graph),
@@ -89,11 +108,13 @@ def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOpt
     )
 
 
-def _chunks(graph: Graph) -> tuple[Chunk, ...]:
+def _chunks(graph: Graph, decisive: set[int]) -> tuple[Chunk, ...]:
     count = max((n.chunk for n in graph.nodes), default=0) + 1
+    nodes: list[list[ProgramNode]] = [[] for _ in range(count)]
     reads: list[list[int]] = [[] for _ in range(count)]
     seen: set[int] = set()
     for node in graph.nodes:
+        nodes[node.chunk].append(node)
         for v in node.host_reads:
             value = graph.values[v]
             producer = value.producer
@@ -101,9 +122,14 @@ def _chunks(graph: Graph) -> tuple[Chunk, ...]:
                 continue
             seen.add(v)
             reads[graph.nodes[producer].chunk].append(v)
-    return tuple(
-        Chunk(i, tuple(n for n in graph.nodes if n.chunk == i), tuple(sorted(reads[i]))) for i in range(count)
-    )
+    if nodes[-1] and nodes[-1][0].subgraphs:  # the outputs are fetched by a chunk that is planned
+        nodes.append([])
+        reads.append([])
+    chunks: list[Chunk] = []
+    for index, (mine, read) in enumerate(zip(nodes, reads, strict=True)):
+        arrive = mine[0].outputs if mine and mine[0].subgraphs else sorted(read)
+        chunks.append(Chunk(index, tuple(mine), tuple(sorted(read)), tuple(v for v in arrive if v in decisive)))
+    return tuple(chunks)
 
 
 def _kinds(graph: Graph) -> tuple[int, ...]:

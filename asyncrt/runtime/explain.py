@@ -89,7 +89,15 @@ class Explanation:
 
 def explain(program: Program, records: Sequence[NodeRecord]) -> Explanation:
     """Return the explanation of an inference from what its plans recorded."""
-    return Explanation(program.name, tuple(_explain(program, r) for r in records))
+    return Explanation(program.name, tuple(_all(program, records)))
+
+
+def _all(program: Program, records: Sequence[NodeRecord]) -> Iterator[NodeExplanation]:
+    """Explain nodes, each followed by those inside it."""
+    for record in records:
+        yield _explain(program, record)
+        if record.inner is not None:
+            yield from _all(*record.inner)
 
 
 def _explain(program: Program, record: NodeRecord) -> NodeExplanation:
@@ -97,6 +105,8 @@ def _explain(program: Program, record: NodeRecord) -> NodeExplanation:
     layouts = record.outputs or [program.values[v].layout for v in node.outputs]
     shown = tuple(map(str, layouts))
     base = NodeExplanation(node.name, node.operator.name, "host", shown, skip_mode=node.skip_mode.value)
+    if node.subgraphs:
+        return attrs.evolve(base, why=record.how) if record.inner is None else _passed(base, record.how, *record.inner)
     if node.place is Place.HOST:
         small = node.operator.evaluate is not None or node.operator.implement is not None
         return attrs.evolve(base, why="shape arithmetic" if small else "has no kernel for its dtypes; NumPy")
@@ -118,3 +128,15 @@ def _explain(program: Program, record: NodeRecord) -> NodeExplanation:
             return attrs.evolve(base, decision="ran", implementation=record.how, why=reason)
         case None:
             return base
+
+
+def _passed(base: NodeExplanation, how: str, program: Program, records: Sequence[NodeRecord]) -> NodeExplanation:
+    """A branch that makes nothing, but passes on a value from outside or a constant, is like a skip."""
+    if base.operator != "If" or not all(isinstance(r.decision, Skip) for r in records):
+        return attrs.evolve(base, why=how)
+    sources = {r.node.outputs[0]: r.node.inputs[r.decision.sources[0]] for r in records if isinstance(r.decision, Skip)}
+    source: int | None = program.outputs[0]
+    while source in sources:
+        source = sources[source]
+    assert source is not None
+    return attrs.evolve(base, decision="skipped", alias_of=program.values[source].name, why=f"{how} passes it on")

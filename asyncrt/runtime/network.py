@@ -7,6 +7,8 @@ made, and nothing else.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -19,6 +21,7 @@ from asyncrt.devices.base import Device, Stream
 from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError, OutOfDeviceMemory
 from asyncrt.events import Event
+from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.cache import ImplCache
 from asyncrt.kernels.operator import Skip
@@ -28,6 +31,7 @@ from asyncrt.memory.buffer import Lease
 from asyncrt.memory.pool import Acquired, MemoryPool
 from asyncrt.options import RuntimeOptions
 
+from .control_flow import Body, carry_out
 from .dispatcher import Dispatcher
 from .executor import BoundPlan, bind, enqueue, host_copy
 from .inputs import layouts_of
@@ -92,6 +96,14 @@ class Network:
         self._options = options
         self._counters = counters
         self.weights = WeightsCache(device, uploads, self._constant)
+        #: What nodes with subgraphs run, by node.
+        self._inner: dict[int, tuple[Network, ...]] = {}
+        for node in program.nodes:
+            programs = [sub.program for sub in node.subgraphs if sub.program is not None]
+            if programs:
+                self._inner[node.id] = tuple(
+                    Network(p, device, dispatcher, pool, impls, uploads, tools, options, counters) for p in programs
+                )
         #: Plans by chunk and signature, least recently used first.
         self._plans: OrderedDict[tuple[int, Any], _Planned] = OrderedDict()
 
@@ -107,6 +119,11 @@ class Network:
 
     async def warm(self) -> None:
         """Bring the constants to the device, and build the kernels that likely shapes need."""
+        for network in self._inside():
+            await network.warm()
+        first = self.program.chunks[0]
+        if first.control is not None:
+            return  # what comes after it depends on what it gives
         kernels: dict[Any, None] = {}
         packings: dict[Stored, Packing] = {}
         for layouts in sample_layouts(self.program):
@@ -117,7 +134,7 @@ class Network:
             }
             try:
                 state = start_state(self.program, layouts, values)
-                plan = prepare_chunk(self.program, self.program.chunks[0], state, self._tools)
+                plan = prepare_chunk(self.program, first, state, self._tools)
             except AsyncrtError:
                 continue  # these sizes do not fit this model; others may
             kernels.update(dict.fromkeys(plan.kernels))
@@ -138,12 +155,10 @@ class Network:
             The outputs by value id, and what became of each node.
         """
         request = next(_REQUESTS)
-        leases: list[Lease] = []
-        events: list[Event] = []
         self._counters.requests += 1
         try:
             await self._dispatcher.admit(request, priority)
-            return await self._run(request, arrays, leases, events)
+            return await self.run(request, arrays)
         except asyncio.CancelledError:
             self._counters.cancelled += 1
             raise
@@ -152,6 +167,14 @@ class Network:
             raise
         finally:
             self._dispatcher.end(request)
+
+    async def run(self, request: int, arrays: Mapping[int, Array]) -> tuple[dict[int, Array], list[NodeRecord]]:
+        """Run once as part of an admitted request, which for a subgraph is that of the node it is in."""
+        leases: list[Lease] = []
+        events: list[Event] = []
+        try:
+            return await self._run(request, arrays, leases, events)
+        finally:
             # Memory belongs to the events, not to this task: whatever ended it, the blocks are free again when the
             # streams have passed what was enqueued.
             for lease in leases:
@@ -165,39 +188,56 @@ class Network:
         values = {id: arrays[id] for id in program.value_inputs}
         signature: Any = (tuple([x.shape for x in layouts]), _contents(values.values()))
         state: State | None = None
-        fetched: dict[int, Array] = {}
+        #: What the host has so far: the inputs, what was read, and what nodes with subgraphs made.
+        present = dict(arrays)
+        #: What has come since `state` and later plans start from.
+        known: dict[int, Array] = {}
+        shapes: dict[int, Layout] = {}
         arenas: list[Any] = []
         records: list[NodeRecord] = []
+        fetched: dict[int, Array] = {}
         for chunk in program.chunks:
-            planned = self._find(chunk, signature)
-            if planned is None:
-                before = start_state(program, layouts, values) if state is None else _with_values(state, fetched)
-                planned = self._plan(chunk, signature, before)
-            else:
-                self._counters.replays += 1
-            if planned.bound is None:
-                await self.weights.ensure(planned.plan.packings)
-                await self._impls.ensure(planned.plan.kernels)
-                planned.bound = bind(planned.plan, self._impls.get, self.weights.get)
-            plan, bound = planned.plan, planned.bound
-            if plan.needs_device:
-                stream = await dispatcher.place(request)
-                lease = await self._lease(plan.arena_nbytes, stream, leases)
-                arenas.append(None if lease is None else lease.lease.allocation)
-                waits = () if lease is None else lease.waits
-                fetched = self._enqueue(bound, stream, waits, arrays, arenas, events)
-                events.append(dispatcher.launched(request, stream))
-                await dispatcher.passed(request)
-            else:
+            node = chunk.control
+            if node is not None:
+                fetched, record = await self._control(request, node, present, state)
+                records.append(record)
                 arenas.append(None)
-                fetched = {f.value: host_copy(f, arrays) for f in plan.fetches}
-            self._counters.launches += len(plan.steps)
-            self._counters.skipped += planned.skipped
-            records += plan.records
-            state = plan.after
-            if chunk.reads and signature is not None:
-                contents = _contents(fetched[v] for v in chunk.reads)
-                signature = None if contents is None else (signature, contents)
+                made = dict(zip(node.outputs, record.outputs, strict=True))
+                shapes.update(made)
+                signature = None if signature is None else (signature, tuple([x.shape for x in made.values()]))
+            else:
+                planned = self._find(chunk, signature)
+                if planned is None:
+                    before = start_state(program, layouts, values) if state is None else state
+                    planned = self._plan(chunk, signature, _advanced(before, shapes, known))
+                else:
+                    self._counters.replays += 1
+                if planned.bound is None:
+                    await self.weights.ensure(planned.plan.packings)
+                    await self._impls.ensure(planned.plan.kernels)
+                    planned.bound = bind(planned.plan, self._impls.get, self.weights.get)
+                plan, bound = planned.plan, planned.bound
+                if plan.needs_device:
+                    stream = await dispatcher.place(request)
+                    lease = await self._lease(plan.arena_nbytes, stream, leases)
+                    arenas.append(None if lease is None else lease.lease.allocation)
+                    waits = () if lease is None else lease.waits
+                    fetched = self._enqueue(bound, stream, waits, present, arenas, events)
+                    events.append(dispatcher.launched(request, stream))
+                    await dispatcher.passed(request)
+                else:
+                    arenas.append(None)
+                    fetched = {f.value: host_copy(f, present) for f in plan.fetches}
+                self._counters.launches += len(plan.steps)
+                self._counters.skipped += planned.skipped
+                records += plan.records
+                state, known, shapes = plan.after, {}, {}
+            present.update(fetched)
+            if chunk.decides:
+                known.update((v, fetched[v]) for v in chunk.decides)
+                if signature is not None:
+                    contents = _contents(fetched[v] for v in chunk.decides)
+                    signature = None if contents is None else (signature, contents)
         return {v: fetched[v] for v in program.outputs}, records
 
     async def _lease(self, nbytes: int, stream: int, leases: list[Lease]) -> Acquired | None:
@@ -214,6 +254,41 @@ class Network:
                 leases.append(acquired.lease)
                 return acquired
             await self._dispatcher.progress()
+
+    async def _control(
+        self, request: int, node: ProgramNode, present: Mapping[int, Array], state: State | None
+    ) -> tuple[dict[int, Array], NodeRecord]:
+        """Carry out a node with subgraphs; returns its outputs, and what became of it."""
+
+        def value(id: int) -> Array:
+            array = present.get(id)
+            if array is None:
+                array = self.program.values[id].constant
+            if array is None and state is not None:
+                array = state.values[id]
+            assert array is not None, self.program.values[id].name
+            return array
+
+        bodies = [
+            Body(
+                sub.label,
+                network.program,
+                {id: value(outer) for id, outer in sub.taken},
+                functools.partial(network.run, request),
+                network.output_layouts,
+            )
+            for sub, network in zip(node.subgraphs, self._inner[node.id], strict=True)
+        ]
+        return await carry_out(node, bodies, value)
+
+    def output_layouts(self, arrays: Mapping[int, Array]) -> list[Layout | None]:
+        """Return the outputs' layouts for these inputs as far as they are known without running anything."""
+        program = self.program
+        state = start_state(program, layouts_of(program, arrays), {id: arrays[id] for id in program.value_inputs})
+        if program.chunks[0].control is None:
+            with contextlib.suppress(AsyncrtError):  # what never runs need not fit
+                state = prepare_chunk(program, program.chunks[0], state, self._tools).after
+        return [state.layouts[id] for id in program.outputs]
 
     def _enqueue(
         self,
@@ -255,8 +330,17 @@ class Network:
 
     def close(self) -> None:
         """Give the constants back; the device must have passed all work."""
+        for network in self._inside():
+            network.close()
         self._plans.clear()
         self.weights.close()
+
+    def weights_nbytes(self) -> int:
+        """Return the bytes of constants on the device, those of subgraphs included."""
+        return self.weights.statistics().nbytes + sum(network.weights_nbytes() for network in self._inside())
+
+    def _inside(self) -> list[Network]:
+        return [network for networks in self._inner.values() for network in networks]
 
 
 def _contents(arrays: Iterable[Array]) -> tuple[Any, ...] | None:
@@ -267,12 +351,16 @@ def _contents(arrays: Iterable[Array]) -> tuple[Any, ...] | None:
     return tuple([(a.shape, a.tobytes()) for a in arrays])
 
 
-def _with_values(state: State, fetched: Mapping[int, Array]) -> State:
-    """Return *state* with what the host has read from the device."""
-    values = list(state.values)
-    for id, array in fetched.items():
+def _advanced(state: State, shapes: Mapping[int, Layout], known: Mapping[int, Array]) -> State:
+    """Return *state* with layouts and values that have come since."""
+    if not shapes and not known:
+        return state
+    layouts, values = list(state.layouts), list(state.values)
+    for id, layout in shapes.items():
+        layouts[id] = layout
+    for id, array in known.items():
         values[id] = array
-    return attrs.evolve(state, values=tuple(values))
+    return attrs.evolve(state, layouts=tuple(layouts), values=tuple(values))
 
 
 def sample_layouts(program: Program) -> list[list[Layout]]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import attrs
 
 from asyncrt.graph.node import ProgramNode
+from asyncrt.graph.program import Program
 from asyncrt.kernels.operator import Call, Decision
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout
@@ -68,9 +69,12 @@ class Fetch(NamedTuple):
 
 
 class NodeRecord(NamedTuple):
-    """What became of a node, for `explain()`: `how` names the implementation, or says how the host did it.
+    """What became of a node, for `explain()`.
 
-    `call` is there if the node was run, to find out why it was not skipped, if somebody asks.
+    Attributes:
+        how: Names the implementation, or says how the host did it.
+        call: There if the node was run, to find out why it was not skipped, if somebody asks.
+        inner: The subgraph that ran last in the node, if one did, and what became of its nodes.
     """
 
     node: ProgramNode
@@ -78,6 +82,7 @@ class NodeRecord(NamedTuple):
     outputs: tuple[Layout, ...]
     how: str = ""
     call: Call | None = None
+    inner: tuple[Program, list[NodeRecord]] | None = None
 
 
 @attrs.frozen(eq=False)
@@ -119,8 +124,8 @@ class ChunkPlan:
 
     @property
     def needs_device(self) -> bool:
-        """Whether there is anything to enqueue."""
-        return bool(self.steps) or any(f.home is not None for f in self.fetches)
+        """Whether there is anything to enqueue; uploads alone are for a later chunk."""
+        return bool(self.steps or self.uploads or self.staging) or any(f.home is not None for f in self.fetches)
 
     @property
     def kernels(self) -> tuple[Any, ...]:

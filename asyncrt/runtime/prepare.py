@@ -58,7 +58,7 @@ class Tensor:
     nbytes: int
     first: int
     last: int
-    #: The graph input it is a copy of, if it is one.
+    #: The graph input, or the output of a node with subgraphs, that it is a copy of, if it is one.
     source: int | None = None
     #: The host value it is a copy of, if it is one.
     array: Array | None = None
@@ -141,7 +141,7 @@ class _Planner:
         self.launches: list[tuple[int, Launch, tuple[_Place, ...]]] = []
         self.packings: dict[Stored, Packing] = {}
         self.records: list[NodeRecord] = []
-        self.inputs = frozenset(program.inputs)
+        self.inputs = program.arriving
         self.formulas = formulas
         self.expected: dict[int, tuple[int, ...]] = {}
 

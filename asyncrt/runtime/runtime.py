@@ -186,7 +186,7 @@ class Runtime:
             kernels_built=impls.built,
             kernels_from_disk=impls.from_disk,
             memory=self._pool.statistics(),
-            weights_nbytes=sum(n.weights.statistics().nbytes for n in self._networks),
+            weights_nbytes=sum(n.weights_nbytes() for n in self._networks),
         )
 
     def check_open(self) -> None:

@@ -17,7 +17,6 @@ from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import Array
 
 from .models import compute, f32, info, model, names, node, program
-from .test_passes import IF
 
 X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
 
@@ -141,9 +140,8 @@ def test_a_function_comes_before_an_operator_of_its_name() -> None:
     assert names(program(_model([node("Relu", ["x"], ["y"])], [own]))) == ["Neg"]
 
 
-def test_a_function_in_a_subgraph_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an If gets are graphs of standard operators, under names that nothing else has."""
-    monkeypatch.setattr(importer, "find_operator", lambda d, n: IF if n == "If" else find_operator(d, n))
+def test_a_function_in_a_subgraph_is_written_out() -> None:
+    """What an If runs are standard operators."""
     branch = helper.make_graph([_own("FourTimes", ["x"], ["r"])], "b", [], [onnx.ValueInfoProto(name="r")])
     choose = node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
     source = model(
@@ -152,17 +150,15 @@ def test_a_function_in_a_subgraph_is_written_out(monkeypatch: pytest.MonkeyPatch
     )  # fmt: skip
 
     (only,) = program(source).nodes
-    graphs = [only.attributes[k] for k in ("then_branch", "else_branch")]
-    inside = [[n.op_type for n in g.node] for g in graphs]
-    made = [o for g in graphs for n in g.node for o in n.output if o != "r"]
 
-    assert inside == [["Add", "Identity"] * 2] * 2
-    assert len(made) == len(set(made))
+    for sub in only.subgraphs:
+        assert sub.program is not None
+        assert names(sub.program) == ["Add", "Identity"] * 2
+        assert all(n.name.startswith(f"If_0/{sub.label}/") for n in sub.program.nodes)
 
 
-def test_a_subgraph_in_a_body_takes_the_calls_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subgraph_in_a_body_takes_the_calls_values() -> None:
     """Names inside a body's subgraph are renamed like the others, those that it defines itself too."""
-    monkeypatch.setattr(importer, "find_operator", lambda d, n: IF if n == "If" else find_operator(d, n))
     branch = helper.make_graph([node("Neg", ["t"], ["y"])], "b", [], [onnx.ValueInfoProto(name="y")])
     body = [node("Exp", ["a"], ["t"]), node("If", ["c"], ["b"], then_branch=branch, else_branch=branch)]
     source = model(
@@ -172,11 +168,12 @@ def test_a_subgraph_in_a_body_takes_the_calls_values(monkeypatch: pytest.MonkeyP
 
     built = program(source)
     choose = built.nodes[1]
-    graph = choose.attributes["then_branch"]
+    then = choose.subgraphs[0].program
 
     assert [built.values[v].name for v in choose.captures] == ["f/t"]
-    assert list(graph.node[0].input) == ["f/t"]
-    assert graph.output[0].name == graph.node[0].output[0] != "y"
+    assert then is not None
+    assert [then.values[v].name for v in then.inputs] == ["f/t"]
+    assert then.values[then.outputs[0]].name != "y"
 
 
 @pytest.mark.parametrize(

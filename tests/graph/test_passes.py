@@ -17,9 +17,9 @@ from asyncrt.graph.node import Place
 from asyncrt.graph.onnx import import_model
 from asyncrt.graph.passes.infer_layouts import infer_layouts
 from asyncrt.graph.passes.memory_dependencies import FOREVER
-from asyncrt.kernels.operator import Attributes, Call, Operator, SkipMode
+from asyncrt.kernels.operator import SkipMode
 from asyncrt.kernels.registry import find_operator
-from asyncrt.layout import Array, Shape
+from asyncrt.layout import Array, PartialShape, show_shape
 from asyncrt.options import RuntimeOptions
 
 from .models import BOOL, FLOAT, INT64, OPTIONS, compute, f32, i64, info, model, names, node, program
@@ -303,25 +303,6 @@ def test_a_node_on_the_host_is_not_skipped() -> None:
 # Subgraphs.
 
 
-def _then(call: Call) -> Sequence[Shape]:
-    return ((3,),)
-
-
-def _refuse(attributes: Attributes, inputs: Sequence[Array | None]) -> Sequence[Array]:
-    raise AssertionError("a node with a subgraph was evaluated while loading")
-
-
-IF = Operator(name="If", infer=_then, reference=_refuse, types=lambda a, i, n: [i_type(a)] * n)
-
-
-def i_type(attributes: Attributes) -> object:
-    """float32: the branches of these tests make nothing else."""
-    from asyncrt.layout import FLOAT32
-
-    assert isinstance(attributes["then_branch"], onnx.GraphProto)
-    return FLOAT32
-
-
 def _branch(name: str, *nodes: onnx.NodeProto, output: str) -> onnx.GraphProto:
     return onnx.helper.make_graph(nodes, name, [], [onnx.ValueInfoProto(name=output)])
 
@@ -346,38 +327,117 @@ def _if_model(condition: dict[str, Array]) -> onnx.ModelProto:
     return model(_if(), inputs, ["y"], {"w": np.ones(3, np.float32), **condition})
 
 
-def test_an_operator_with_subgraphs_that_is_missing_is_named() -> None:
-    """Without an operator If the model is refused like any other."""
-    if find_operator("", "If") is not None:
-        pytest.skip("there is an operator If")
-    with pytest.raises(importer.UnsupportedOperatorError, match="choose: asyncrt has no operator If"):
-        program(_if_model({}))
-
-
-def test_what_a_subgraph_takes_from_outside_is_a_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_subgraph_takes_from_outside_is_a_use() -> None:
     """The nodes that make captured values stay, come first, and their values live until the node that captures."""
-    monkeypatch.setattr(importer, "find_operator", lambda d, n: IF if n == "If" else find_operator(d, n))
-
     built = program(_if_model({}))
 
     assert names(built) == ["Exp", "If"]
     choose = built.nodes[1]
-    assert sorted(built.values[v].name for v in choose.captures) == ["a", "cond", "w", "x"]
+    assert sorted(built.values[v].name for v in choose.captures) == ["a", "cond", "x"]
     assert built.values[_id(built, "a")].readers == (1,)
-    assert built.values[_id(built, "w")].constant is not None
-    assert isinstance(choose.attributes["else_branch"], onnx.GraphProto)
+    assert [chunk.control for chunk in built.chunks] == [None, choose, None]
 
 
-def test_a_node_that_captures_is_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Constant inputs are not all that its value depends on."""
-    monkeypatch.setattr(importer, "find_operator", lambda d, n: IF if n == "If" else find_operator(d, n))
+def test_captured_constants_are_constants_inside() -> None:
+    """So a subgraph's weights are packed and brought to the device like the model's."""
+    built = program(_if_model({}))
+    then = built.nodes[1].subgraphs[0].program
 
-    assert names(program(_if_model({"cond": np.array(True)}))) == ["Exp", "If"]
+    assert then is not None
+    assert [(then.values[i].name, str(then.values[i].layout)) for i in then.inputs] == [("a", "float32[3]")]
+    assert [then.values[v].name for v in then.device_constants] == ["w"]
 
 
-def test_a_subgraph_may_not_take_what_nobody_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subgraph_knows_the_layouts_of_what_it_captures() -> None:
+    """And the If those that its branches agree on; a dim that differs is one of which nothing is known."""
+    choose = node(
+        "If", ["cond"], ["y", "z"],
+        then_branch=onnx.helper.make_graph(
+            [node("Transpose", ["x"], ["t"]), node("Neg", ["x"], ["n"])], "t", [], [_named("t"), _named("n")]
+        ),
+        else_branch=onnx.helper.make_graph([], "e", [], [_named("x"), _named("x")]),
+    )  # fmt: skip
+    built = program(model([choose], [f32("x", "n", 4), info("cond", BOOL, [])], ["y", "z"]))
+
+    shapes = [built.values[v].layout.shape for v in built.outputs]
+    assert show_shape(shapes[1]) == "[n,4]"
+    assert shapes[0] is not None
+    assert all(isinstance(d, Dim) and d.name != "n" for d in shapes[0])
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_an_if_with_a_constant_condition_is_its_branch(condition: bool) -> None:
+    """The branch's nodes stand in its place, also those of an If inside it; nothing is cut, and constants fold."""
+    built = program(_if_model({"cond": np.array(condition)}))
+
+    assert names(built) == (["Exp", "Add"] if condition else [])
+    assert len(built.chunks) == 1
+
+
+def _named(name: str) -> onnx.ValueInfoProto:
+    return onnx.ValueInfoProto(name=name)
+
+
+def _loop(*nodes: onnx.NodeProto, outputs: Sequence[str], carried: Sequence[str] = ("v",)) -> onnx.NodeProto:
+    inputs = [info("i", INT64, []), info("c", BOOL, []), *(onnx.ValueInfoProto(name=n) for n in carried)]
+    body = onnx.helper.make_graph(list(nodes), "body", inputs, [_named(o) for o in outputs])
+    return node("Loop", ["", "go", *("x" for _ in carried)], [f"y{i}" for i in range(len(outputs) - 1)], body=body)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs", "shapes"),
+    [
+        ([node("Neg", ["v"], ["w"])], "c w w", ["[n,4]", "[?,?,4]"]),
+        ([node("Concat", ["v", "x"], ["w"], axis=0)], "c w", ["[?,4]"]),
+        ([node("Transpose", ["v"], ["w"])], "c w", ["[?,?]"]),
+        ([node("ReduceSum", ["v"], ["w"], keepdims=0)], "c w", ["[...]"]),
+    ],
+)
+def test_a_loop_knows_of_carried_values_what_every_iteration_keeps(
+    nodes: list[onnx.NodeProto], outputs: str, shapes: list[str]
+) -> None:
+    """Dims that iterations may change are unknown, those that they keep are known, after the loop and in its body."""
+    loop = _loop(*nodes, outputs=outputs.split())
+
+    built = program(model([loop], [f32("x", "n", 4), info("go", BOOL, [])], list(loop.output)))
+
+    def shown(shape: PartialShape | None) -> str:
+        known = [d if not isinstance(d, Dim) or d.name == "n" else "?" for d in shape or ()]
+        return "[...]" if shape is None else show_shape(known)
+
+    body = built.nodes[0].subgraphs[0].program
+    assert body is not None
+    assert [shown(built.values[v].layout.shape) for v in built.outputs] == shapes
+    assert shown(body.values[body.inputs[2]].layout.shape) == shapes[0]
+
+
+def test_carried_values_that_depend_on_each_other_are_inferred_together() -> None:
+    """One value's change reaches the next only in a later iteration, through as many as there are."""
+    names = [f"v{k}" for k in range(8)]
+    grow = node("Concat", ["v0", "x"], ["w"], axis=0)
+    loop = _loop(grow, outputs=["c", "w", *names[:-1]], carried=names)
+
+    built = program(model([loop], [f32("x", "n"), info("go", BOOL, [])], ["y0", "y7"]))
+
+    for v in built.outputs:
+        shape = built.values[v].layout.shape
+        assert shape is None or all(isinstance(d, Dim) and d.name != "n" for d in shape)
+
+
+def test_loops_in_loops_load_in_no_time() -> None:
+    """Inference guesses at carried layouts only so many times, however deep loops are nested."""
+    grow = node("Concat", ["v", "v"], ["w"], axis=0)
+    for _ in range(20):
+        inside = _loop(grow, outputs=["c", "w"])
+        grow = node("Loop", ["", "go", "v"], ["w"], body=inside.attribute[0].g)
+
+    built = program(model([_loop(grow, outputs=["c", "w"])], [f32("x", "n"), info("go", BOOL, [])], ["y0"]))
+
+    assert names(built) == ["Loop"]
+
+
+def test_a_subgraph_may_not_take_what_nobody_makes() -> None:
     """A name that is unknown inside and outside is reported with the node whose subgraph uses it."""
-    monkeypatch.setattr(importer, "find_operator", lambda d, n: IF if n == "If" else find_operator(d, n))
     source = model(_if(), [info("cond", BOOL, []), f32("x", 3)], ["y"])
 
     with pytest.raises(ModelFormatError, match="choose takes 'w'"):

@@ -144,6 +144,21 @@ async def test_an_operator_without_a_kernel_runs_on_the_host_between_kernels(rt:
 
 
 @pytest.mark.asyncio
+async def test_an_alias_of_an_input_reaches_a_later_chunk(rt: Runtime) -> None:
+    """A chunk that launches nothing still uploads what a skipped node of it stands for, if a later one reads that."""
+    nodes = [
+        node("a = Reshape(x, flat)"), node("i = NonZero(x)"), node("n = Shape(i)"), node("j = Gather(n, last)"),
+        node("y = Tile(a, j)"), node("z = Neg(y)"),
+    ]  # fmt: skip
+    loaded = await rt.load(model(nodes, ["x f32[p,q]"], ["z"], {"flat": i64(-1), "last": i64(1)}))
+    x = np.array([[0, 1], [2, 0]], np.float32)
+
+    out = await loaded.infer({"x": x})
+
+    np.testing.assert_array_equal(-np.tile(x.reshape(-1), 2), out["z"])
+
+
+@pytest.mark.asyncio
 async def test_a_cancelled_request_leaves_nothing_and_disturbs_nobody(rt: Runtime) -> None:
     """Cancelled at whatever point, a request's memory comes back and its neighbours' results are exact."""
     loaded = await rt.load(chain(12))

@@ -2,6 +2,7 @@
 
 Layouts come first, because folding needs them and they need folded values. What nobody needs is dropped before anything
 is decided about it. Places come before skips (a host node is never skipped) and before cuts (which depend on places).
+The graphs inside a node are inferred and pruned with it: it needs what they give, and they decide what it takes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,13 @@ def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> N
     """Turn what the file says into what is run. Changes *graph*."""
     infer_layouts(graph, options)
     remove_dead_nodes(graph, options)
+    _arrange(graph, traits, options)
+
+
+def _arrange(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> None:
     place_nodes(graph, traits, options)
     mark_runtime_skippable_nodes(graph, options)
     cut_chunks(graph, options)
+    for node in graph.nodes:
+        for sub in node.subgraphs:
+            _arrange(sub.graph, traits, options)

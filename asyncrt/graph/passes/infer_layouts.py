@@ -7,9 +7,10 @@ reported now, naming the node.
 from __future__ import annotations
 
 from asyncrt.dims import Undetermined
-from asyncrt.errors import ModelFormatError
+from asyncrt.errors import ModelError, ModelFormatError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.onnx import Graph
+from asyncrt.graph.subgraphs import chosen_branch, infer_outputs, spliced
 from asyncrt.graph.tensors import check_rank
 from asyncrt.kernels.operator import Call, ValueUnknown
 from asyncrt.layout import Array, Layout, PartialLayout, show_shape
@@ -19,15 +20,40 @@ from .fold_constants import as_model_error, fold, is_shape_like
 
 
 def infer_layouts(graph: Graph, options: RuntimeOptions) -> None:
-    """Give every value what can be known of its layout, and its value where that is constant."""
-    for value in graph.values:
-        if value.constant is not None and is_shape_like(value.constant):
-            value.partial = value.constant
-    for node in graph.nodes:
-        call = partial_call(node, graph)
-        if call is not None:
-            call = _infer(node, call, graph, options)
-        fold(node, graph, call, options)
+    """Give every value what can be known of its layout, and its value where that is constant.
+
+    An If whose condition turns out to be constant is replaced by the branch that it takes.
+    """
+    seen = 0
+    waiting, nodes = graph.nodes[::-1], []
+    while waiting:
+        for value in graph.values[seen:]:
+            if value.constant is not None and is_shape_like(value.constant):
+                value.partial = value.constant
+        seen = len(graph.values)
+        node = waiting.pop()
+        branch = chosen_branch(node, graph)
+        if branch is not None:
+            waiting += reversed(spliced(node, branch, graph))
+            continue
+        nodes.append(node)
+        try:
+            _infer_node(node, graph, options)
+        except ModelError:
+            if graph.depth == 0:
+                raise
+            # Inside a node that may never run this is no error of the model; a request that gets here is told.
+    graph.keep(nodes)
+
+
+def _infer_node(node: ProgramNode, graph: Graph, options: RuntimeOptions) -> None:
+    if node.subgraphs:
+        infer_outputs(node, graph, lambda inner: infer_layouts(inner, options))
+        return
+    call = partial_call(node, graph)
+    if call is not None:
+        call = _infer(node, call, graph, options)
+    fold(node, graph, call, options)
 
 
 def partial_call(node: ProgramNode, graph: Graph) -> Call | None:

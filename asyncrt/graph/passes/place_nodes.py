@@ -30,7 +30,7 @@ def place_nodes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> 
         by_layout = node.operator.evaluate is not None
         inputs = node.uses
         small = all(_small_or_vector(graph.values[o]) for o in node.outputs)
-        if by_layout or (small and all(v in possible for v in inputs)):
+        if by_layout or (small and (node.subgraphs or all(v in possible for v in inputs))):
             possible.update(node.outputs)
         if by_layout or (small and all(v in free for v in inputs) and _scalars(graph, node)):
             free.update(node.outputs)
@@ -40,7 +40,8 @@ def place_nodes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> 
         wanted = any(o in needed for o in node.outputs) and all(o in possible for o in node.outputs)
         on_host = host_only or wanted or all(o in free for o in node.outputs)
         node.place = Place.HOST if on_host else Place.DEVICE
-        needed.update(node.host_reads)
+        # What a subgraph captures is read, but need not be computed on the host for that.
+        needed.update(node.get_shape_infer_dependencies() if node.subgraphs else node.host_reads)
 
 
 def _has_kernel(node: ProgramNode, graph: Graph, traits: DeviceTraits) -> bool:

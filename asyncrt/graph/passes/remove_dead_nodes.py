@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncrt.graph.onnx import Graph
+from asyncrt.graph.subgraphs import note_captures
 from asyncrt.options import RuntimeOptions
 
 
@@ -14,6 +15,10 @@ def remove_dead_nodes(graph: Graph, options: RuntimeOptions) -> None:
         constant = all(graph.values[o].constant is not None for o in node.outputs)
         if not constant and any(o in wanted for o in node.outputs):
             kept.append(node)
+            for sub in node.subgraphs:
+                remove_dead_nodes(sub.graph, options)
+                sub.prune()
+            note_captures(node)
             wanted.update(node.uses)
     kept.reverse()
     graph.keep(kept)

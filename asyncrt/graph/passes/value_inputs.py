@@ -6,17 +6,29 @@ every request is cheap and it is of few kinds: a vector of integers, such as the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from asyncrt.graph.node import Place, Value
 from asyncrt.graph.onnx import Graph
 
 
+def decisive_values(graph: Graph, arriving: Iterable[int]) -> set[int]:
+    """Return the ids of the values whose contents decide something, hints only if they are among *arriving*.
+
+    Args:
+        arriving: Values that the host has without reading them: inputs, and what nodes with subgraphs make.
+    """
+    planned = [node for node in graph.nodes if not node.subgraphs]
+    found = {v for node in planned for v in node.host_reads}
+    hinted = [n for n in planned if n.place is Place.DEVICE and n.operator.compares_hints]
+    hints = {v for node in hinted for v in node.get_value_hints() if _worth_comparing(graph.values[v])}
+    return found | (hints & set(arriving))
+
+
 def value_inputs(graph: Graph) -> tuple[int, ...]:
     """Return the ids of these inputs, in the model's order. Places must be known."""
-    used = {v for node in graph.nodes for v in node.host_reads}
-    for node in graph.nodes:
-        if node.place is Place.DEVICE and node.operator.compares_hints:
-            used |= {v for v in node.get_value_hints() if _worth_comparing(graph.values[v])}
-    return tuple(i for i in graph.inputs if i in used)
+    decisive = decisive_values(graph, graph.inputs)
+    return tuple(i for i in graph.inputs if i in decisive)
 
 
 def host_values(graph: Graph) -> set[int]:
