@@ -1,4 +1,4 @@
-"""Which operators are there, where do they run, and when are they skipped? Writes `docs/operators.md` from the registry.
+"""Which operators are there, where do they run, and when are they skipped? Makes docs/operators.md from the registry.
 
     python docs/make_operators.py            print the page
     python docs/make_operators.py --write    write it, and the number of operators into README.md
