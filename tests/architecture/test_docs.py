@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import attrs
+import onnx
 import pytest
 from typer.testing import CliRunner
 
@@ -123,8 +124,8 @@ def test_every_file_and_function_that_a_page_names_exists(page: Path) -> None:
 
 def test_a_name_that_is_gone_is_seen() -> None:
     """The test above can fail: it sees files, functions and methods that are not there, and knows those that are."""
-    there = ("memory/view.py", "memory/view.py:View.is_dense", "View.is_dense", "scheduler/policies", "kernels/ops/<a>.py")
-    gone = ("memory/views.py", "memory/view.py:View.gone", "View.gone", "memory/view.py:Gone", "scheduler/gone", "x/y.py")
+    there = ("memory/view.py", "memory/view.py:View.is_dense", "View.is_dense", "scheduler/policies", "kernels/<a>.py")
+    gone = ("memory/no.py", "memory/view.py:View.no", "View.no", "memory/view.py:No", "scheduler/no", "no/such.py")
 
     assert [problem_of(span) for span in there] == [""] * len(there)
     assert all(problem_of(span) for span in gone)
@@ -213,6 +214,27 @@ def test_the_page_of_operators_is_what_the_registry_says() -> None:
     assert made.page() == (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
     assert made.with_count(readme) == readme
     assert re.search(r"\[\d+ operators\]\(docs/operators\.md\)", readme)
+
+
+CHOOSE = """<ir_version: 8, opset_import: ["" : 18]>
+choose (bool c, float[n] x) => (float[n] y) {
+    y = If (c) <then_branch = a () => (float[n] p) { p = Relu (x) }, else_branch = b () => (float[n] q) { q = Neg (x) }>
+}"""
+
+
+@pytest.mark.asyncio
+async def test_the_readme_says_whether_there_is_control_flow() -> None:
+    """The limit is stated as long as it is one, and no longer."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    refused = False
+    async with asyncrt.Runtime("host") as rt:
+        try:
+            await rt.load(onnx.parser.parse_model(CHOOSE))
+        except asyncrt.UnsupportedOperatorError:
+            refused = True
+
+    assert refused == ("No control flow" in readme)
+    assert refused == ("`If`" in (ROOT / "docs" / "operators.md").read_text(encoding="utf-8"))
 
 
 # Examples.
