@@ -114,13 +114,18 @@ def _kernel(dtype: DataType, cache: DataType, near: bool, positions: bool, cpu: 
       STORE({dtype.name}, y, o + {a}, c * u - n * v);
       STORE({dtype.name}, y, o + {b}, n * u + c * v);
     }}"""
+
+    def copied(place: str) -> str:
+        """An element that is not turned; not by assignment, which half takes only with the fp16 extension."""
+        return f"STORE({dtype.name}, y, o + {place}, LOAD({dtype.name}, x, o + {place}));"
+
     if cpu:
         body = f"""
   const int r1 = min(((int)get_global_id(0) + 1) * per_item, rows);
   for (int r = (int)get_global_id(0) * per_item; r < r1; r++) {{
     {row}
     for (int k = 0; k < half_; k++) {turn}
-    for (int d = 2 * half_; d < size; d++) y[o + d] = x[o + d];
+    for (int d = 2 * half_; d < size; d++) {copied("d")}
   }}"""
     else:
         body = f"""
@@ -128,7 +133,7 @@ def _kernel(dtype: DataType, cache: DataType, near: bool, positions: bool, cpu: 
   if (id >= rows * each) return;
   const int r = id / each, k = id - r * each;
   {row}
-  if (k < half_) {turn} else y[o + half_ + k] = x[o + half_ + k];"""
+  if (k < half_) {turn} else {copied("half_ + k")}"""
     buffers: tuple[tuple[str, DataType, str], ...] = (
         ("x", dtype, "r"), ("cosines", cache, "r"), ("sines", cache, "r"), ("y", dtype, "w"),
     )  # fmt: skip
