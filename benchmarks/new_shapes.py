@@ -32,11 +32,17 @@ _FEWEST = 10
 _BATCHES, _TOKENS = 64, 64  # of the random requests: 4096 shapes, of which a model keeps 256 plans
 
 
-async def bench(settings: m.Settings, model: Path, many: int = 0, lengths: Sequence[int] | None = None) -> m.Report:
+async def bench(
+    settings: m.Settings,
+    model: Path,
+    many: int = 0,
+    lengths: Sequence[int] | None = None,
+    rounds: int | None = None,
+) -> m.Report:
     """Measure a first and a second pass over *lengths*, then *many* random shapes."""
     order = np.random.default_rng(0).permutation(lengths or (LENGTHS[::4] if settings.quick else LENGTHS)).tolist()
     requests = [models.tokens(1, length) for length in order]
-    rounds = 3 if settings.quick else 10
+    rounds = rounds or (3 if settings.quick else 10)
     with tempfile.TemporaryDirectory() as folder:
         options = asyncrt.RuntimeOptions(cache_dir=Path(folder))
         ours, theirs = Passes(), Passes()
