@@ -46,7 +46,7 @@ The rules:
 - Peers run in the same process on the same cores, in turns (A B A B ...), and start when two turns in a row agree.
 - Figures are medians. A ratio is of medians, and the brackets hold its 95 % interval, from a bootstrap over the turns.
 - Peers must give the same results, or there is no table.
-- Where others use more than a tenth of a core, figures are not to be relied on; each section says how much it was.
+- Where others use more than a tenth of a core meanwhile, there is no table either: figures would say nothing.
 """
 
 
@@ -54,10 +54,11 @@ def main(
     only: Annotated[
         list[str] | None, typer.Argument(help=f"Some of: {', '.join(BENCHMARKS)}. All, if not given.")
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Measure for long, to publish; about half an hour.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Measure for long, to publish: a quarter of an hour.")] = False,
     model: m.ModelFile = None,
     device: m.Device = None,
     threads: m.Threads = 2,
+    noisy: Annotated[bool, typer.Option("--noisy", help="Write tables though others used the machine.")] = False,
     reports: Annotated[Path, typer.Option(file_okay=False, help="Folder of the reports as JSON.")] = REPORTS,
     page: Annotated[Path, typer.Option(dir_okay=False, help="The page to write.")] = PAGE,
 ) -> None:
@@ -78,8 +79,10 @@ def main(
             failed.append(name)
     found = [m.Report.from_json(f.read_text()) for name in BENCHMARKS if (f := reports / f"{name}.json").exists()]
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(HEAD + "".join(map(section, found)))
+    page.write_text(HEAD + "".join(section(report, noisy) for report in found))
     typer.echo(f"\n{page} has {len(found)} of {len(BENCHMARKS)} tables")
+    if withheld := [report.name for report in found if not (report.quiet or noisy)]:
+        typer.echo(f"tables withheld, because others used the machine: {', '.join(withheld)}; see --noisy", err=True)
     if failed:
         typer.echo(f"not measured: {', '.join(failed)}", err=True)
         raise typer.Exit(1)
@@ -92,18 +95,22 @@ def question(name: str) -> str:
     return text.splitlines()[0]
 
 
-def section(report: m.Report) -> str:
-    """Return a report's part of the page."""
+def section(report: m.Report, noisy: bool = False) -> str:
+    """Return a report's part of the page; without its figures if others used the machine, unless *noisy*."""
     text = importlib.import_module(f"benchmarks.{report.name}").__doc__
     assert text is not None
     first, _, rest = text.partition("\n")
     measured = ", ".join(f"{name} {value}" for name, value in report.environment.items())
+    others = f"Others used {m.show(report.others)} cores while this was measured"
+    figures = [report.markdown()] if report.quiet or noisy else [f"{others}, so the figures are withheld."]
+    if noisy and not report.quiet:
+        figures.insert(0, f"**{others}: these figures are not to be relied on.**")
     parts = [
         f"## {BENCHMARKS[report.name][0]}",
         f"*{first}*",
         rest.strip(),
         f"```text\n{report.command}\n```",
-        report.markdown(),
+        *figures,
         f"<sub>{measured}</sub>",
     ]
     return "\n" + "\n\n".join(parts) + "\n"

@@ -44,9 +44,11 @@ Block: TypeAlias = Callable[[], Awaitable[float]]
 Samples: TypeAlias = Sequence[float]
 """The figures of a peer's blocks, in the order of the turns."""
 
+QUIET = 0.1
+"""Cores that others may use. More, and peers that spin while they wait lose their turns by the hundredfold."""
+
 _RESAMPLES = 2000
 _STABLE = 0.05  # two blocks agree when they differ by less than this part
-_QUIET = 0.1  # cores that others may use for the figures to be published
 _LONGEST_WARMUP = 12  # blocks; a machine that never settles is measured all the same, and the interval shows it
 
 
@@ -222,6 +224,7 @@ class Report:
         name: The file that measures it.
         command: How to run it again.
         environment: Machine, device, driver and versions.
+        others: Cores that other processes used meanwhile; None where the system does not tell.
         rows: The table. All rows have the same headings.
         summary: What holds for all rows, by heading.
         notes: How to read the table: sentences.
@@ -230,9 +233,15 @@ class Report:
     name: str
     command: str
     environment: dict[str, str]
+    others: float | None = None
     rows: list[Row]
     summary: Row = attrs.field(factory=dict)
     notes: list[str] = attrs.field(factory=list)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the machine was left alone, so that the figures mean something. Unknown counts as yes."""
+        return self.others is None or self.others <= QUIET
 
     def to_json(self) -> str:
         """Return the report as JSON; ratios become objects with `ratio`, `low` and `high`."""
@@ -337,14 +346,13 @@ class Others:
     def __init__(self) -> None:
         self._start, self._busy, self._own = time.perf_counter(), _busy_s(), _own_s()
 
-    def show(self) -> str:
-        """Return the cores that other processes, and other machines on the same host, had on average."""
-        if self._busy is None:
-            return "unknown"
+    def cores(self) -> float | None:
+        """Return how many other processes, and other machines on the same host, had on average; None if unknown."""
         busy = _busy_s()
-        assert busy is not None
+        if self._busy is None or busy is None:
+            return None
         used = (busy - self._busy - (_own_s() - self._own)) / (time.perf_counter() - self._start)
-        return f"{max(used, 0.0):.2f} cores" + ("" if used < _QUIET else ": the machine is not quiet, do not publish")
+        return max(used, 0.0)
 
 
 def _busy_s() -> float | None:
@@ -384,7 +392,7 @@ def execute(
             error = error.exceptions[0]
         typer.echo(f"error  {error}", err=True)
         raise typer.Exit(1) from None
-    report.environment["used by others"] = others.show()
+    report = attrs.evolve(report, others=others.cores())
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     console.print(", ".join(f"{name} {value}" for name, value in report.environment.items()), style="dim")
     console.print(report.table())
@@ -392,6 +400,8 @@ def execute(
         console.print(f"{heading}: [bold]{show(cell)}[/]")
     for note in report.notes:
         console.print(note, style="dim")
+    if not report.quiet:
+        console.print(f"[red]Others used {show(report.others)} cores meanwhile: do not publish these figures.[/]")
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(report.to_json())
