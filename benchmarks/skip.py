@@ -1,0 +1,153 @@
+"""What does a skipped node cost, and what does skipping save?
+
+First a graph with nodes that do nothing at the sizes at hand, beside the same graph with those nodes deleted by hand:
+the kernels launched must be the same, and so should the time. Then a graph on large tensors of whose nodes every other
+one can be skipped, with skipping on and off.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+import attrs
+import numpy as np
+import onnx
+import typer
+
+import asyncrt
+
+from . import measure as m
+from . import models
+
+STEPS = (0, 24, 60)  # no-op nodes in the first graph, which has as many nodes that work as the largest
+CHANNELS, ROWS = 64, 8
+LARGE_ROWS, LARGE_CHANNELS = 1024, 512  # 2 MB in float32
+LARGE_STEPS = 24
+
+_FAR = 1 << 40  # the end of a slice: whether it keeps everything depends on the size at hand
+
+NO_OPS = ("Transpose", "Slice", "Expand", "Identity", "Reshape", "Transpose")
+"""In this order, round after round: the second transposition moves back the axis that the first moved."""
+
+
+@attrs.define
+class Peer:
+    """A model loaded into a runtime of its own."""
+
+    runtime: asyncrt.Runtime
+    model: asyncrt.Model
+
+    async def count(self, inputs: m.Inputs) -> tuple[int, int, m.Array]:
+        """Run once; returns how many kernels it launched, how many nodes it skipped, and the output."""
+        before = self.runtime.statistics()
+        (output,) = (await self.model.infer(inputs)).values()
+        after = self.runtime.statistics()
+        return after.launches - before.launches, after.skipped - before.skipped, output
+
+
+async def bench(
+    settings: m.Settings, steps: tuple[int, ...] = STEPS, large: tuple[int, int] = (LARGE_ROWS, LARGE_CHANNELS)
+) -> m.Report:
+    """Measure graphs with as many no-op nodes as *steps*, whole rounds of `NO_OPS`, and one on tensors of *large*."""
+    rows: list[m.Row] = []
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+
+        async def load(model: onnx.ModelProto, skip: bool = True) -> Peer:
+            options = asyncrt.RuntimeOptions(skip=skip, cache_dir=folder)
+            runtime = await stack.enter_async_context(asyncrt.Runtime(settings.device, options=options))
+            return Peer(runtime, await runtime.load(model))
+
+        async def compare(case: str, one: Peer, other: Peer, inputs: m.Inputs) -> tuple[int, m.Ratio]:
+            launches, skipped, output = await one.count(inputs)
+            others, _, expected = await other.count(inputs)
+            m.check_equal(case, [output], [expected], tolerance=0.0)
+            peers = {
+                name: m.awaited(partial(peer.model.infer, inputs), settings.block_s)
+                for name, peer in (("one", one), ("other", other))
+            }
+            samples = await m.interleave(peers, settings)
+            rows.append({
+                "graph": case,
+                "skipped": skipped,
+                "launches": launches,
+                "launches beside it": others,
+                "ms": float(np.median(samples["one"])) * 1e3,
+                "ms beside it": float(np.median(samples["other"])) * 1e3,
+                "time over the other's": m.Ratio.of(samples["one"], samples["other"]),
+            })  # fmt: skip
+            m.progress(case)
+            return launches - others, m.Ratio.of(samples["other"], samples["one"])
+
+        x = random(1, ROWS, CHANNELS)
+        plain = await load(graph(max(steps), 0, CHANNELS))
+        costs: list[int] = []
+        for count in steps:
+            peer = plain if count == 0 else await load(graph(max(steps), count, CHANNELS))
+            more, _ = await compare(f"{count} no-ops, and none", peer, plain, {"x": x})
+            costs.append(more)
+
+        channels = large[1]
+        halves = graph(LARGE_STEPS, LARGE_STEPS, channels)
+        on, off = await load(halves), await load(halves, skip=False)
+        size = f"{4 * large[0] * channels / 1e6:.1f} MB tensors, half of the nodes no-ops; skipping on, and off"
+        _, gain = await compare(size, on, off, {"x": random(1, *large)})
+        info = plain.runtime.info
+    return m.Report(
+        name="skip",
+        command=f"python -m benchmarks.skip{settings.flags}",
+        environment=m.environment(info),
+        rows=rows,
+        summary={
+            "launches that a graph with no-ops has more than one without": max(costs),
+            "speed-up by skipping on large tensors": gain,
+        },
+        notes=[
+            "The no-ops: transpositions that move a unit axis, slices that keep all, expansions to the same shape, "
+            "identities, and reshapes to the same shape. Outputs are equal to the last bit.",
+            "The first row compares a graph with itself: how far from 1 noise alone goes.",
+        ],
+    )
+
+
+def random(*shape: int) -> m.Array:
+    """Return an input."""
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
+
+
+def graph(working: int, no_ops: int, channels: int) -> onnx.ModelProto:
+    """Return a chain of *working* nodes with *no_ops* spread among them, which do nothing for a batch of one."""
+    constants: dict[str, m.Array] = {
+        "bias": np.random.default_rng(1).standard_normal(channels, np.float32),
+        "start": np.array([0], np.int64),
+        "end": np.array([_FAR], np.int64),
+        "axis": np.array([2], np.int64),
+        "one": np.array([1, 1, 1], np.int64),
+        "same": np.array([0, 0, -1], np.int64),
+    }
+    inputs = {"Slice": ("start", "end", "axis"), "Expand": ("one",), "Reshape": ("same",)}
+    chain = models.Chain()
+    placed = 0
+    for step in range(working):
+        chain.add("Add" if step % 2 else "Mul", "bias")
+        while placed * working < (step + 1) * no_ops and placed < no_ops:
+            operator = NO_OPS[placed % len(NO_OPS)]
+            permutation = {"perm": [1, 0, 2]} if operator == "Transpose" else {}
+            chain.add(operator, *inputs.get(operator, ()), **permutation)
+            placed += 1
+    return models.model(chain.nodes, ["batch", "rows", "channels"], constants, chain.value)
+
+
+def main(
+    device: m.Device = None, quick: m.Quick = False, threads: m.Threads = 2, json_file: m.JsonFile = None
+) -> None:
+    m.execute(bench, quick=quick, device=device, threads=threads, json_file=json_file)
+
+
+main.__doc__ = __doc__
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,188 @@
+"""Do the benchmarks run, and do their reports hold what they promise? Never: is something fast?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import all as every
+from benchmarks import callers, gemm, load, measure, minilm, models, new_shapes, per_node, skip, streams
+from benchmarks.measure import BenchmarkError, Ratio, Report, Settings
+
+HOST = Settings(device="host", blocks=2, block_s=0.0, settle_s=0.0)
+OPENCL = Settings(blocks=2, block_s=0.0, settle_s=0.0)
+
+
+def smallest(name: str) -> Coroutine[Any, Any, Report]:
+    """Return a benchmark with as little to do as it takes; a small BERT stands in for MiniLM."""
+    match name:
+        case "minilm":
+            return minilm.bench(HOST, models.SMALL, [(1, 4), (2, 3)])
+        case "new_shapes":
+            return new_shapes.bench(HOST, models.SMALL, many=10, lengths=[5, 6], rounds=1)
+        case "callers":
+            return callers.bench(HOST, models.SMALL, count=4, longest=12, callers=3)
+        case "skip":
+            return skip.bench(HOST, steps=(0, 6), large=(4, 8))
+        case "per_node":
+            return per_node.bench(OPENCL, nodes=6)
+        case "streams":
+            return streams.bench(HOST, count=4)
+        case "gemm":
+            return gemm.bench(OPENCL, rows_of=[1, 3], sizes=[40])
+        case "load":
+            return load.bench(HOST, {"small BERT": models.SMALL}, rounds=1)
+    raise AssertionError(f"no test runs the benchmark {name!r}")
+
+
+def cells(report: Report, kind: type) -> list[Any]:
+    """Return all cells of a type, in the rows and the summary."""
+    return [cell for row in (*report.rows, report.summary) for cell in row.values() if isinstance(cell, kind)]
+
+
+@pytest.mark.parametrize("name", every.BENCHMARKS)
+def test_every_benchmark_gives_a_report_that_survives_its_file(name: str) -> None:
+    """Rows of equal headings, figures that are numbers, ratios within their intervals; JSON loses nothing."""
+    report = asyncio.run(smallest(name))
+
+    assert report.name == name
+    assert report.command.startswith(f"python -m benchmarks.{name}")
+    assert len({tuple(row) for row in report.rows}) == 1
+    assert cells(report, Ratio)
+    assert all(0 < r.low <= r.high < math.inf and r.ratio > 0 for r in cells(report, Ratio))
+    assert all(math.isfinite(figure) and figure >= 0 for figure in cells(report, float))
+    assert report == Report.from_json(report.to_json())
+    page = every.section(report)
+    assert f"## {every.BENCHMARKS[name][0]}" in page
+    assert page.count("\n| ") == 2 + len(report.rows)
+
+
+def test_skipped_nodes_are_counted_not_only_timed() -> None:
+    """As many launches as without the no-ops; with skipping off, one more for each of them."""
+    report = asyncio.run(smallest("skip"))
+
+    assert report.summary["launches that a graph with no-ops has more than one without"] == 0
+    none, some, large = report.rows
+    assert (none["skipped"], some["skipped"], large["skipped"]) == (0, 6, skip.LARGE_STEPS)
+    assert large["launches beside it"] == 2 * skip.LARGE_STEPS
+    assert large["launches"] == skip.LARGE_STEPS
+
+
+def test_loops_of_pyopencl_launch_the_kernels_that_asyncrt_launches() -> None:
+    """What is compared is the way of launching, so the kernels are the same, and as many."""
+    report = asyncio.run(smallest("per_node"))
+
+    assert "The loops launch the 6 kernels" in report.notes[0]
+    assert report.summary["kernels that asyncrt launches"] == "6 for 6 nodes"
+
+
+def test_peers_take_turns() -> None:
+    """A B A B, after each was warmed up until two blocks agreed."""
+    turns: list[str] = []
+    figures = {"a": iter([9.0, 5.0, 5.1, 1.0, 2.0]), "b": iter([4.0, 4.0, 3.0, 4.0])}
+
+    def peer(name: str) -> measure.Block:
+        async def block() -> float:
+            turns.append(name)
+            return next(figures[name])
+
+        return block
+
+    samples = asyncio.run(measure.interleave({"a": peer("a"), "b": peer("b")}, HOST))
+
+    assert turns == [*"aaabb", *"abab"]
+    assert samples == {"a": [1.0, 2.0], "b": [3.0, 4.0]}
+
+
+def test_a_ratio_is_of_medians_and_lies_in_its_interval() -> None:
+    """Blocks that are twice as long throughout are twice as long for sure; others only about."""
+    below = [1.0, 1.1, 0.9, 1.2, 5.0]
+
+    sure = Ratio.of([2 * x for x in below], below)
+    unsure = Ratio.of([2.0, 2.0, 2.0, 2.0, 2.0], below)
+
+    assert (sure.ratio, sure.low, sure.high) == pytest.approx((2, 2, 2))
+    assert unsure.ratio == pytest.approx(2 / 1.1)
+    assert unsure.low < unsure.ratio < unsure.high
+
+
+def test_a_geometric_mean_of_ratios_is_neither_ones_favourite() -> None:
+    """Twice as fast here and half as fast there is as fast."""
+    one, two = [1.0, 1.0], [2.0, 2.0]
+
+    mean = Ratio.geometric_mean([(one, two), (two, one)])
+
+    assert (mean.ratio, mean.low, mean.high) == pytest.approx((1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [[np.array([1.0, 2.1])], [np.array([1.0])], [np.array([1.0, np.nan])], []],
+    ids=["other values", "another shape", "not a number", "one output less"],
+)
+def test_speeds_of_different_results_are_not_compared(theirs: list[measure.Array]) -> None:
+    """A wrong answer may be given at any speed."""
+    ours = [np.array([1.0, 2.0])]
+
+    with pytest.raises(BenchmarkError):
+        measure.check_equal("case", ours, theirs)
+
+
+def test_numbers_are_shown_with_three_digits() -> None:
+    """No exponents, no digits that mean nothing."""
+    shown = [measure.show(x) for x in (1234.5, 12.345, 1.2345, 0.012345, 0.0, 7, "x", None)]
+
+    assert shown == ["1234", "12.3", "1.23", "0.0123", "0", "7", "x", ""]
+
+
+def test_a_missing_model_is_said_with_what_to_do(tmp_path: Path) -> None:
+    """The command line ends with one line, not with a traceback."""
+    command = [sys.executable, "-m", "benchmarks.minilm", "--model", str(tmp_path / "none.onnx")]
+    environment = {**os.environ, "PYTHONPATH": str(measure.ROOT)}
+
+    done = subprocess.run(command, cwd=measure.ROOT, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("error  ")
+    assert "none.onnx is not a file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_all_writes_a_page_of_the_reports_there_are(tmp_path: Path) -> None:
+    """One benchmark through the command line, on one core: its report as JSON, and its section on the page."""
+    page = tmp_path / "page.md"
+    command = [sys.executable, "-m", "benchmarks", "skip", "--device", "host", "--threads", "1"]
+    command += ["--reports", str(tmp_path), "--page", str(page)]
+    environment = {**os.environ, "PYTHONPATH": str(measure.ROOT)}
+
+    done = subprocess.run(command, cwd=measure.ROOT, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "skip.json").read_text())
+    if hasattr(os, "sched_setaffinity"):
+        assert report["environment"]["cores"] == f"1 of {os.cpu_count()}"
+    text = page.read_text()
+    assert text.startswith("# Benchmarks")
+    assert "python -m benchmarks.skip --quick --device host" in text
+    assert text.count("\n## ") == 1
+
+
+def test_figures_of_a_busy_machine_are_withheld() -> None:
+    """A peer that spins while it waits is hundreds of times slower beside others: no table of that is written."""
+    rows: list[measure.Row] = [{"streams": 1, "requests/s": 2.5}]
+    report = Report(name="streams", command="python", environment={}, others=0.5, rows=rows)
+
+    assert "| 1 | 2.50 |" not in every.section(report)
+    assert "Others used 0.500 cores" in every.section(report)
+    assert "| 1 | 2.50 |" in every.section(report, noisy=True)
+    assert "not to be relied on" in every.section(report, noisy=True)
