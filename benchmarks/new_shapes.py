@@ -1,7 +1,8 @@
 """What does a shape cost that was never seen before, and what do ten thousand of them leave behind?
 
-First a stream of lengths, each new, beside the same lengths once more: planning a shape takes time, but no kernel is
-built for it. With ``--many N`` then N requests of random shapes: memory, plans and objects must not grow.
+First a stream of lengths, each new, beside the same lengths once more: planning a shape takes time, but no kernel
+should be built for it; those that were are counted. With ``--many N`` then N requests of random shapes: memory, plans
+and objects must not grow.
 """
 
 from __future__ import annotations
