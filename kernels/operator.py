@@ -210,16 +210,13 @@ class Operator:
     device_types: frozenset[DataType] | None = None
     domain: str = ""
     examples: tuple[Example, ...] = ()
-    _declared: tuple[int, ...] = attrs.field(init=False)
-
-    @_declared.default
-    def _declare(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys((*self.shape_infer_dependencies, *self.value_hints)))
-
-    @property
-    def declared(self) -> tuple[int, ...]:
-        """The inputs whose values it may see: `shape_infer_dependencies` and `value_hints`."""
-        return self._declared
+    #: The inputs whose values it may see: `shape_infer_dependencies` and `value_hints`.
+    declared: tuple[int, ...] = attrs.field(
+        init=False,
+        default=attrs.Factory(
+            lambda self: tuple(dict.fromkeys((*self.shape_infer_dependencies, *self.value_hints))), takes_self=True
+        ),
+    )
 
     def __repr__(self) -> str:
         return f"<Operator {self.name}>"
