@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -25,6 +26,8 @@ drivers.prepare()
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import pyopencl as cl
+
+_log = logging.getLogger(__name__)
 
 _KINDS = ((cl.device_type.GPU, "gpu"), (cl.device_type.CPU, "cpu"), (cl.device_type.ACCELERATOR, "accelerator"))
 _MEMORY_ERRORS = {
@@ -323,6 +326,8 @@ def open_opencl(kind: str | None, index: int | None, *, exact: str | None = None
         try:
             device = OpenCLDevice(cl_device, spec)
             device.probe()
+            for line in refused:
+                _log.warning("using %s %s, because a better device does not work: %s", spec, device.info.name, line)
             return device
         except DeviceError as error:
             refused.append(f"{spec} {cl_device.name.strip()}: {error}")

@@ -11,7 +11,7 @@ import pytest
 from asyncrt.devices import opencl
 from asyncrt.devices.find import open_device
 from asyncrt.devices.opencl import OpenCLDevice
-from asyncrt.errors import DeviceCommandError, KernelBuildError, OutOfDeviceMemory
+from asyncrt.errors import DeviceCommandError, KernelBuildError, NoDeviceError, OutOfDeviceMemory
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.source import kernel
 from asyncrt.layout import FLOAT32
@@ -144,3 +144,28 @@ def test_closing_one_stream_badly_closes_the_others(device: OpenCLDevice, monkey
     with pytest.raises(DeviceCommandError):
         device.close()
     assert closed == [0, 1, 2]
+
+
+def test_a_device_that_fails_the_probe_is_never_chosen_silently(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next best device is opened, and a warning names the one that did not work; if none works, an error does."""
+    found = opencl.find_devices()
+    (best, device), probe = found[0], OpenCLDevice.probe
+    monkeypatch.setattr(opencl, "find_devices", lambda: (("opencl:9:0", device), (best, device)))
+
+    def fail(self: OpenCLDevice) -> None:
+        if self.info.spec == "opencl:9:0":
+            raise KernelBuildError("its driver does not build a kernel", hint="install another")
+        probe(self)
+
+    monkeypatch.setattr(OpenCLDevice, "probe", fail)
+
+    opened = opencl.open_opencl(None, None)
+    opened.close()
+
+    assert opened.info.spec == best
+    assert "opencl:9:0" in caplog.text
+    assert "does not build a kernel" in caplog.text
+    with pytest.raises(NoDeviceError, match="does not build a kernel"):
+        opencl.open_opencl(None, None, exact="opencl:9:0")
