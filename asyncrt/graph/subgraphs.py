@@ -100,7 +100,8 @@ class Subgraph:
                 values[id].layout = layout
         for id, outer in self.captured.items():
             known = outside.values[outer]
-            values[id].layout, values[id].constant, values[id].partial = known.layout, known.constant, known.partial
+            # Not its partial value: a request may break what loading assumed for it, and nothing inside would notice.
+            values[id].layout, values[id].constant = known.layout, known.constant
         given = [id for id in self.captured if values[id].constant is None]
         self.graph.inputs = (*self.graph.inputs[: self.formals], *given)
 

@@ -316,6 +316,17 @@ async def test_what_iterations_collect_must_be_of_one_shape(rt: Runtime) -> None
     assert out["all"].shape == (1, 2)
 
 
+@pytest.mark.asyncio
+async def test_shape_arithmetic_from_outside_is_what_the_request_makes_it(rt: Runtime) -> None:
+    """Loading takes a slice without its last element for one shorter than its axis; of an empty axis it is not."""
+    nodes = ["double = Mul(s, two)", "e = Expand(w, double)", "q = ReduceSum(x)", "v2 = Add(v, q)"]
+    inside = body(nodes, ["v f32[k]"], "c v2 e", {"two": i64(2), "w": np.float32([1])})
+    outside = [node("t = Slice(x, first, last)"), node("s = Shape(t)"), node("y, all = Loop(n,, x)", body=inside)]
+    source = model(outside, ["x f32[k]", "n i64[]"], ["y", "all", "s"], {"first": i64(0), "last": i64(-1)})
+
+    await agrees(rt, source, *({"x": f32(k), "n": np.array(2, np.int64)} for k in (5, 1, 0, 3)))
+
+
 # Scan.
 
 

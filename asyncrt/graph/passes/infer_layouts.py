@@ -7,7 +7,7 @@ reported now, naming the node.
 from __future__ import annotations
 
 from asyncrt.dims import Undetermined
-from asyncrt.errors import ModelError, ModelFormatError
+from asyncrt.errors import ModelError, ModelFormatError, ModelLimitError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.onnx import Graph
 from asyncrt.graph.subgraphs import chosen_branch, infer_outputs, spliced
@@ -39,8 +39,8 @@ def infer_layouts(graph: Graph, options: RuntimeOptions) -> None:
         nodes.append(node)
         try:
             _infer_node(node, graph, options)
-        except ModelError:
-            if graph.depth == 0:
+        except ModelError as error:
+            if graph.depth == 0 or isinstance(error, ModelLimitError):
                 raise
             # Inside a node that may never run this is no error of the model; a request that gets here is told.
     graph.keep(nodes)
