@@ -379,7 +379,8 @@ def sample_layouts(program: Program) -> list[list[Layout]]:
     )
     first = names[:1]
     samples: list[dict[str, int]] = [dict.fromkeys(names, 1), {n: 2 * i + 3 for i, n in enumerate(names)}]
-    sizes_of = ((1, 2), (1, 4), (1, 7), (1, 32), (1, 64), (1, 224), (2, 16), (2, 64), (4, 1), (4, 3), (4, 33), (24, 1), (24, 33))
+    sizes_of = [(1, n) for n in (2, 4, 7, 32, 64, 224)]
+    sizes_of += [(2, 16), (2, 64), (4, 1), (4, 3), (4, 33), (24, 1), (24, 33)]
     samples += [{n: of if n in first else others for n in names} for of, others in sizes_of]
     result: list[list[Layout]] = []
     for sizes in samples if names else [{}]:

@@ -60,14 +60,18 @@ def test_a_binary_is_built_once(device: OpenCLDevice) -> None:
     assert [s.name for s in sources] == [kernels[s].function_name for s in sources]
 
 
-@pytest.mark.parametrize("damage", ["nonsense", "empty", "cut", "another program"])
+@pytest.mark.parametrize("damage", ["empty", "another program"])
 def test_a_binary_that_is_of_no_use_is_ignored(damage: str, device: OpenCLDevice) -> None:
-    """The kernels are built from source, and there is a new binary to keep."""
+    """The kernels are built from source, and there is a new binary to keep.
+
+    A driver may crash on a binary that was cut short (Intel's does), so it must never see one: the store's digest
+    sees to that, and tests/kernels/test_store.py to the digest.
+    """
     sources = [some("one")]
     _, binary = device.build(sources, None)
     _, other = device.build([some("two")], None)
     assert binary is not None
-    bad = {"nonsense": b"nonsense" * 100, "empty": b"", "cut": binary[:100], "another program": other}[damage]
+    bad = {"empty": b"", "another program": other}[damage]
 
     kernels, again = device.build(sources, bad)
 
