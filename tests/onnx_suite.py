@@ -50,7 +50,11 @@ def node_cases() -> list[TestCase]:
         return list(load_model_tests(kind="node"))
 
 
-def run_case(case: TestCase, device: str = "CPU") -> Outcome:
+#: ONNX's name for the kind of OpenCL device that there is here.
+OPENCL = next((d for d in ("CPU", "CUDA") if asyncrt.onnx_backend.supports_device(d)), "CPU")
+
+
+def run_case(case: TestCase, device: str = OPENCL) -> Outcome:
     """Run one test as onnx's runner does, with its tolerances."""
     assert case.model is not None
     assert case.data_sets is not None

@@ -19,6 +19,8 @@ from benchmarks import all as every
 from benchmarks import callers, gemm, load, measure, minilm, models, new_shapes, per_node, skip, streams
 from benchmarks.measure import BenchmarkError, Ratio, Report, Settings
 
+from .environment import with_sources
+
 HOST = Settings(device="host", blocks=2, block_s=0.0, settle_s=0.0)
 OPENCL = Settings(blocks=2, block_s=0.0, settle_s=0.0)
 
@@ -148,7 +150,7 @@ def test_numbers_are_shown_with_three_digits() -> None:
 def test_a_missing_model_is_said_with_what_to_do(tmp_path: Path) -> None:
     """The command line ends with one line, not with a traceback."""
     command = [sys.executable, "-m", "benchmarks.minilm", "--model", str(tmp_path / "none.onnx")]
-    environment = {**os.environ, "PYTHONPATH": str(measure.ROOT)}
+    environment = with_sources()
 
     done = subprocess.run(command, cwd=measure.ROOT, env=environment, capture_output=True, text=True, check=False)
 
@@ -163,7 +165,7 @@ def test_all_writes_a_page_of_the_reports_there_are(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     command = [sys.executable, "-m", "benchmarks", "skip", "--device", "host", "--threads", "1"]
     command += ["--reports", str(tmp_path), "--page", str(page)]
-    environment = {**os.environ, "PYTHONPATH": str(measure.ROOT)}
+    environment = with_sources()
 
     done = subprocess.run(command, cwd=measure.ROOT, env=environment, capture_output=True, text=True, check=False)
 

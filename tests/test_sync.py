@@ -18,7 +18,7 @@ import asyncrt
 import asyncrt.onnx_backend as backend
 from asyncrt.errors import AsyncrtError, InputError, NoDeviceError, RuntimeClosedError, UnsupportedOperatorError
 
-from .onnx_suite import node_cases, run_case
+from .onnx_suite import OPENCL, node_cases, run_case
 from .tiny_models import double, make
 
 
@@ -179,8 +179,6 @@ def test_the_backend_knows_onnxs_names_of_devices() -> None:
     assert not backend.supports_device("CUDA:63")
     assert not backend.supports_device("TPU")
 
-
-OPENCL = next(d for d in ("CPU", "CUDA") if backend.supports_device(d))
 
 _CASES = [
     "test_add", "test_add_bcast", "test_sub", "test_mul", "test_mul_bcast", "test_div", "test_pow_bcast_scalar",

@@ -14,7 +14,8 @@ import pytest
 from asyncrt.devices import drivers
 from asyncrt.devices.drivers import Preparation, find_intel_runtime
 
-ROOT = Path(__file__).parents[2]
+from ..environment import with_sources
+
 LIBRARY = "libintelocl.so"
 
 
@@ -195,7 +196,7 @@ def test_a_process_without_drivers_says_what_to_install(tmp_path: Path) -> None:
         "try: open_device(None)\n"
         "except NoDeviceError as error: print(error)"
     )
-    environment = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    environment = with_sources(OCL_ICD_VENDORS=str(tmp_path))
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=True
     )

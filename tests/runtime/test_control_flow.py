@@ -25,7 +25,7 @@ from asyncrt import (
 from asyncrt.layout import Array
 
 from ..builders import i64, model, node, value
-from ..onnx_suite import node_cases, run_case
+from ..onnx_suite import OPENCL, node_cases, run_case
 
 DEVICES = (None, "host", "simulated")
 ZERO, ONE = np.array(0, np.int64), np.array(1, np.int64)
@@ -645,7 +645,7 @@ def test_onnx_own_tests_pass_unless_they_want_sequences() -> None:
                     opset.version = 11  # the same Scan
             chosen.append(case)
 
-    outcomes = [run_case(case) for case in chosen]
+    outcomes = [run_case(case, OPENCL) for case in chosen]
 
     assert [o for o in outcomes if o.result == "failed"] == []
     assert {o.name for o in outcomes if o.result == "passed"} >= {

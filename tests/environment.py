@@ -1,0 +1,14 @@
+"""The environment for a process that a test starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def with_sources(**more: str) -> dict[str, str]:
+    """Return this process's environment in which the sources come first, and what else was asked for."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path, **more}
