@@ -7,8 +7,9 @@ the same state gives the same plan. The functions bear the names of the mechanis
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -240,14 +241,8 @@ class _Planner:
         call = Call(node.name, node.attributes, inputs, known, (), node.output_types, constants)
         if on_host and node.operator.evaluate is None:
             return PrimitiveInst(node, call)  # its value brings its shape
-        try:
+        with _naming(node, call, "cannot infer its shapes"):
             shapes = node.operator.infer(call)
-        except AsyncrtError:
-            raise
-        except Exception as error:
-            raise ShapeError(
-                f"'{node.name}': {node.operator.name} cannot infer its shapes: {error!r}", detail=_inputs(call)
-            ) from error
         outputs = tuple([Layout(t, tuple(s)) for t, s in zip(node.output_types, shapes, strict=True)])
         for v, layout in zip(node.outputs, outputs, strict=True):
             layouts[v] = layout
@@ -255,26 +250,14 @@ class _Planner:
 
     def decide(self, inst: PrimitiveInst) -> Decision:
         """Whether the node runs, is skipped, or has nothing to do. Final."""
-        try:
+        with _naming(inst.node, inst.call, "cannot be decided"):
             return decide(inst.node.operator, inst.call, skip=self.tools.skip)
-        except AsyncrtError:
-            raise
-        except Exception as error:
-            raise ShapeError(
-                f"'{inst.node.name}': {inst.node.operator.name} cannot be decided: {error!r}", detail=_inputs(inst.call)
-            ) from error
 
     def run_on_host(self, inst: PrimitiveInst) -> None:
         """Evaluate a node of shape arithmetic, or one without a kernel; its values need no device."""
         node, call = inst.node, inst.call
-        try:
+        with _naming(node, call, "failed on the host"):
             results = evaluate(node.operator, call, call.values)
-        except AsyncrtError:
-            raise
-        except Exception as error:
-            raise ShapeError(
-                f"'{node.name}': {node.operator.name} failed on the host: {error!r}", detail=_inputs(call)
-            ) from error
         outputs = []
         for v, dtype, result in zip(node.outputs, node.output_types, results, strict=False):
             array = np.asarray(result, dtype.numpy)
@@ -310,14 +293,8 @@ class _Planner:
             inst.impl = _reference_impl(inst.node, call)
         else:
             assert operator.implement is not None
-            try:
+            with _naming(inst.node, call, "has no implementation here"):
                 inst.impl = operator.implement(call, self.tools.traits)
-            except AsyncrtError:
-                raise
-            except Exception as error:
-                raise ShapeError(
-                    f"'{inst.node.name}': {operator.name} has no implementation here: {error!r}", detail=_inputs(call)
-                ) from error
         return inst.impl
 
     def update_weights(self, inst: PrimitiveInst, impl: Impl) -> tuple[_Place, ...]:
@@ -522,6 +499,17 @@ def _part(array: Array, offset: int, layout: Layout) -> Array:
     """The tensor of *layout* that lies *offset* bytes into *array*."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return flat[offset : offset + layout.nbytes].view(layout.dtype.numpy).reshape(layout.shape)
+
+
+@contextlib.contextmanager
+def _naming(node: ProgramNode, call: Call, what: str) -> Iterator[None]:
+    """Turn whatever an operator's code trips over into a `ShapeError` that names the node and its inputs."""
+    try:
+        yield
+    except AsyncrtError:
+        raise
+    except Exception as error:
+        raise ShapeError(f"'{node.name}': {node.operator.name} {what}: {error!r}", detail=_inputs(call)) from error
 
 
 def _inputs(call: Call) -> str:
