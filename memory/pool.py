@@ -23,7 +23,6 @@ from asyncrt.events import Event, Timeline
 
 from .buffer import Buffer, Lease
 
-
 _RECLAIM = 10  # times what was asked lately: a free block that is larger goes back to the device; the plugin's factor
 _LATELY = 64  # requests
 
