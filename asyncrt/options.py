@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import attrs
 from attrs import validators as v
@@ -14,7 +15,7 @@ def _optional_positive(instance: object, attribute: attrs.Attribute[int | None],
         raise ValueError(f"RuntimeOptions.{attribute.name} must be at least 1 or None, got {value}")
 
 
-def _optional_not_negative(instance: object, attribute: attrs.Attribute[float | None], value: float | None) -> None:
+def _optional_not_negative(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
     if value is not None and not 0 <= value < math.inf:
         raise ValueError(f"RuntimeOptions.{attribute.name} must be seconds from 0 on or None, got {value}")
 

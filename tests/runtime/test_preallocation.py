@@ -29,7 +29,7 @@ async def step(loaded: Model, rows: int, width: int = 256) -> bytes:
     return (await loaded.infer({"past": given[:-1], "x": given[-1:]}))["y"].tobytes()
 
 
-async def decode(device: str | None | SimulatedDevice, width: int = 256, **options: object) -> PoolStatistics:
+async def decode(device: str | SimulatedDevice | None, width: int = 256, **options: object) -> PoolStatistics:
     async with Runtime(device, streams=1, options=RuntimeOptions(warm=False, **options)) as rt:  # type: ignore[arg-type]
         loaded = await rt.load(growing())
         for rows in range(1, 101):
@@ -105,6 +105,15 @@ async def test_the_limit_holds_and_refuses_nobody_for_the_sake_of_later() -> Non
     assert statistics.allocated < 36
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop turn until it holds."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")
+
+
 Timer = tuple[float, Callable[[], object], asyncio.TimerHandle]
 
 
@@ -143,8 +152,7 @@ async def test_an_idle_runtime_gives_its_memory_back(timers: list[Timer]) -> Non
         assert rt.statistics().memory.held == 0
 
         task = asyncio.ensure_future(step(loaded, 8))
-        while not rt.statistics().in_flight:
-            await asyncio.sleep(0)
+        await until(lambda: rt.statistics().in_flight)
 
         assert waiting(timers) == []
         assert await task == first
@@ -159,13 +167,11 @@ async def test_a_cancelled_request_makes_nothing_idle_before_its_stream_has_pass
     async with Runtime(device, options=RuntimeOptions(warm=False)) as rt:
         loaded = await rt.load(growing())
         task = asyncio.ensure_future(step(loaded, 8))
-        while not device.launches:
-            await asyncio.sleep(0)
+        await until(lambda: device.launches)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         early = waiting(timers)
-        while not waiting(timers):
-            await asyncio.sleep(0)
+        await until(lambda: waiting(timers))
         waiting(timers)[0][1]()
 
         assert early == []
@@ -190,8 +196,7 @@ async def test_no_time_at_all_gives_memory_back_in_the_next_turn() -> None:
     async with Runtime("simulated", options=RuntimeOptions(warm=False, idle_release_s=0)) as rt:
         loaded = await rt.load(growing())
         await step(loaded, 8)
-        while rt.statistics().memory.held:
-            await asyncio.sleep(0)
+        await until(lambda: not rt.statistics().memory.held)
 
         assert rt.statistics().memory.allocated == 1
 
