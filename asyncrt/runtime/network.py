@@ -2,7 +2,7 @@
 
 Concurrent inferences of one network share its program, kernels, constants and plans, all of which never change once
 made, and nothing else that a result could depend on. What is remembered of them is how large their arenas were: it
-decides how large new blocks of memory are, and no byte of what is in them.
+decides how large new blocks of memory are, and nothing of what is in them.
 """
 
 from __future__ import annotations
