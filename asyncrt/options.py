@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Any
 
 import attrs
 from attrs import validators as v
@@ -11,6 +13,11 @@ from attrs import validators as v
 def _optional_positive(instance: object, attribute: attrs.Attribute[int | None], value: int | None) -> None:
     if value is not None and value < 1:
         raise ValueError(f"RuntimeOptions.{attribute.name} must be at least 1 or None, got {value}")
+
+
+def _optional_not_negative(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
+    if value is not None and not 0 <= value < math.inf:
+        raise ValueError(f"RuntimeOptions.{attribute.name} must be seconds from 0 on or None, got {value}")
 
 
 @attrs.frozen(kw_only=True)
@@ -22,8 +29,10 @@ class RuntimeOptions:
         replay: Keep the plan of a shape signature and use it again. False plans every inference anew.
         packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
+        preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
         max_in_flight: Inferences that may hold device memory at once; more wait their turn.
         memory_limit: Bytes of device memory for intermediates; None is nine tenths of the device's memory.
+        idle_release_s: Seconds without a request after which free memory goes back to the device; None keeps it.
         plan_entries: Plans kept per model, the least recently used leave first.
         policy: Name of a file in `scheduler/policies`: which stream an inference goes to.
         cache_dir: Where compiled kernels are kept; None is a folder of the user's cache directory.
@@ -39,8 +48,10 @@ class RuntimeOptions:
     replay: bool = True
     packed_weights: bool = True
     pool: bool = True
+    preallocate: bool = True
     max_in_flight: int = attrs.field(default=64, validator=v.ge(1))
     memory_limit: int | None = attrs.field(default=None, validator=_optional_positive)
+    idle_release_s: float | None = attrs.field(default=30.0, validator=_optional_not_negative)
     plan_entries: int = attrs.field(default=256, validator=v.ge(1))
     policy: str = "fifo"
     cache_dir: Path | None = None

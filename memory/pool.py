@@ -11,6 +11,7 @@ Source of the ordering rules: RMM's stream-ordered memory resources.
 from __future__ import annotations
 
 import bisect
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,6 +22,9 @@ from asyncrt.errors import OutOfDeviceMemory
 from asyncrt.events import Event, Timeline
 
 from .buffer import Buffer, Lease
+
+_RECLAIM = 10  # times what was asked lately: a free block that is larger goes back to the device; the plugin's factor
+_LATELY = 64  # requests
 
 
 class Acquired(NamedTuple):
@@ -78,6 +82,8 @@ class MemoryPool:
         self._reuse = reuse
         #: Free blocks, by size; each with the events it is busy until.
         self._free: list[Buffer] = []
+        #: The sizes asked lately.
+        self._asked: deque[int] = deque(maxlen=_LATELY)
         self._closed = False
         self._active = 0
         self._held = 0
@@ -94,22 +100,29 @@ class MemoryPool:
             self._active, self._held, self.limit, self._leases, self._reused, self._waited, self._allocated
         )
 
-    def acquire(self, nbytes: int, stream: int) -> Acquired:
+    def acquire(self, nbytes: int, stream: int, *, room: int = 0) -> Acquired:
         """Return at least *nbytes* bytes for commands on *stream*.
 
         In order of cost: a block that is free now or was last used on this stream; a new block; a block that another
         stream is not done with, with its events to wait for.
 
+        Args:
+            nbytes: How many.
+            stream: Whose commands use them first.
+            room: How large a new block should be, for what will be asked later. It is no larger than needed where that
+                would exceed the limit or what the device has, and where reuse is off.
+
         Raises:
             OutOfDeviceMemory: With what was asked, what is in use and the limit.
         """
         size = min(block_size(nbytes), max(nbytes, min(self.limit, self._device.info.max_allocation)))
+        self._reclaim(size)
         buffer = None
         if self._reuse:
             buffer = self._take(size, lambda b: all(e.stream == stream for e in self._pending(b)))
         if buffer is None:
             try:
-                buffer = self._allocate(size)
+                buffer = self._allocate_room(size, room) or self._allocate(size)
             except OutOfDeviceMemory:
                 buffer = self._take(size, lambda b: True, slack=1 << 62)
                 if buffer is None:
@@ -155,6 +168,29 @@ class MemoryPool:
                 self._reused += 1
                 return buffer
         return None
+
+    def _reclaim(self, size: int) -> None:
+        """Give free blocks that are far too large for this size and those asked lately back to the device."""
+        self._asked.append(size)
+        most = _RECLAIM * max(self._asked)
+        for position in range(len(self._free) - 1, -1, -1):
+            if self._free[position].nbytes <= most:
+                break
+            if not self._pending(self._free[position]):
+                self._release(self._free.pop(position))
+
+    def _allocate_room(self, size: int, room: int) -> Buffer | None:
+        """A new block with room for more than *size*; None where none is wanted, or it would be at others' cost."""
+        larger = block_size(room)
+        most = min(self.limit - self._active - self._held, self._device.info.max_allocation)
+        if not self._reuse or not size < larger <= most:
+            return None
+        try:
+            allocation: Any = self._device.allocate(larger)
+        except OutOfDeviceMemory:
+            return None
+        self._allocated += 1
+        return Buffer(allocation, larger)
 
     def _allocate(self, size: int) -> Buffer:
         """A new block; free ones that nothing uses make room for it where the limit or the device is full."""

@@ -7,7 +7,7 @@ are no locks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import attrs
 
@@ -34,9 +34,19 @@ class Dispatcher:
         streams: In the order of their indices.
         state: The scheduler.
         timeline: Moved on as streams report.
+        on_idle: Called when for *idle_s* seconds no request was known and no stream had anything to pass.
+        idle_s: None never calls it.
     """
 
-    def __init__(self, streams: list[Stream], state: SchedulerState, timeline: Timeline) -> None:
+    def __init__(
+        self,
+        streams: list[Stream],
+        state: SchedulerState,
+        timeline: Timeline,
+        *,
+        on_idle: Callable[[], object] = lambda: None,
+        idle_s: float | None = None,
+    ) -> None:
         self.streams = streams
         self.state = state
         self.timeline = timeline
@@ -46,6 +56,9 @@ class Dispatcher:
         self._marks: dict[Event, Mark] = {}
         self._waiting: dict[int, _Waiting] = {}
         self._changed: list[asyncio.Future[None]] = []
+        self._on_idle = on_idle
+        self._idle_s = idle_s
+        self._idle: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<Dispatcher {len(self._waiting)} requests, {len(self._marks)} marks, {self.state!r}>"
@@ -57,6 +70,7 @@ class Dispatcher:
 
     async def admit(self, request: int, priority: int = 0) -> None:
         """Return when the request may begin."""
+        self._stop_idling()
         self._waiting[request] = _Waiting()
         await self._ask(request, Submitted(request, priority))
 
@@ -112,9 +126,10 @@ class Dispatcher:
         await future
 
     async def drained(self) -> None:
-        """Return when all requests have ended and every stream has passed all that was enqueued."""
+        """Return when all requests have ended and every stream has passed all that was enqueued; none may follow."""
         while self._marks or self._waiting:
             await self.progress()
+        self._stop_idling()
 
     async def _ask(self, request: int, happening: Happening) -> int:
         waiting = self._waiting[request]
@@ -139,10 +154,18 @@ class Dispatcher:
         self._tell()
 
     def _tell(self) -> None:
+        if not self._marks and not self._waiting and self._idle_s is not None:
+            self._stop_idling()
+            self._idle = self._loop.call_later(self._idle_s, self._on_idle)
         changed, self._changed = self._changed, []
         for future in changed:
             if not future.done():
                 future.set_result(None)
+
+    def _stop_idling(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
 
     def _handle(self, happening: Happening, error: BaseException | None = None) -> None:
         for instruction in self.state.handle(happening):

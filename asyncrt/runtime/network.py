@@ -1,7 +1,8 @@
 """A program on a device: its constants there, its plans, and one inference after the other or many at once.
 
 Concurrent inferences of one network share its program, kernels, constants and plans, all of which never change once
-made, and nothing else.
+made, and nothing else that a result could depend on. What is remembered of them is how large their arenas were: it
+decides how large new blocks of memory are, and nothing of what is in them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from asyncrt.kernels.weights import Packing, Stored, WeightsCache
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
 from asyncrt.memory.pool import Acquired, MemoryPool
+from asyncrt.memory.predictor import SIZES, ShapePredictor
 from asyncrt.options import RuntimeOptions
 
 from .control_flow import Body, carry_out
@@ -106,6 +108,8 @@ class Network:
                 )
         #: Plans by chunk and signature, least recently used first.
         self._plans: OrderedDict[tuple[int, Any], _Planned] = OrderedDict()
+        #: The sizes of the arenas lately, by chunk; of equal ones in a row only the first.
+        self._sizes: dict[int, ShapePredictor] = {}
 
     def __repr__(self) -> str:
         return f"<Network {self.program!r}, {len(self._plans)} plans, {self.weights!r}>"
@@ -219,7 +223,7 @@ class Network:
                 plan, bound = planned.plan, planned.bound
                 if plan.needs_device:
                     stream = await dispatcher.place(request)
-                    lease = await self._lease(plan.arena_nbytes, stream, leases)
+                    lease = await self._lease(chunk.index, plan.arena_nbytes, stream, leases)
                     arenas.append(None if lease is None else lease.lease.allocation)
                     waits = () if lease is None else lease.waits
                     fetched = self._enqueue(bound, stream, waits, present, arenas, events)
@@ -240,13 +244,14 @@ class Network:
                     signature = None if contents is None else (signature, contents)
         return {v: fetched[v] for v in program.outputs}, records
 
-    async def _lease(self, nbytes: int, stream: int, leases: list[Lease]) -> Acquired | None:
+    async def _lease(self, chunk: int, nbytes: int, stream: int, leases: list[Lease]) -> Acquired | None:
         """Lease a chunk's arena. If memory is short, wait for what others have in flight; raise if nothing is."""
         if not nbytes:
             return None
+        room = self._room(chunk, nbytes) if self._options.preallocate else 0
         while True:
             try:
-                acquired = self._pool.acquire(nbytes, stream)
+                acquired = self._pool.acquire(nbytes, stream, room=room)
             except OutOfDeviceMemory:
                 if not self._dispatcher.busy:
                     raise
@@ -254,6 +259,17 @@ class Network:
                 leases.append(acquired.lease)
                 return acquired
             await self._dispatcher.progress()
+
+    def _room(self, chunk: int, nbytes: int) -> int:
+        """Return how large a new block for this arena should be, going by the sizes before it; 0 if they say nothing.
+
+        Requests of the same size, one after the other or at once, are no growth and count once.
+        """
+        sizes = self._sizes.setdefault(chunk, ShapePredictor(SIZES))
+        if sizes.last != (nbytes,):
+            sizes.record((nbytes,))
+        predicted = sizes.predict(bits=8)
+        return 0 if predicted is None else predicted[0]
 
     async def _control(
         self, request: int, node: ProgramNode, present: Mapping[int, Array], state: State | None

@@ -127,9 +127,11 @@ class Runtime:
         self._uploads = self.device.open_stream()
         timeline = Timeline(count)
         state = SchedulerState(count, self._policy, max_in_flight=options.max_in_flight)
-        self._dispatcher = Dispatcher(streams, state, timeline)
         limit = options.memory_limit or info.memory * 9 // 10
         self._pool = MemoryPool(self.device, timeline, limit, reuse=options.pool)
+        self._dispatcher = Dispatcher(
+            streams, state, timeline, on_idle=self._pool.trim, idle_s=options.idle_release_s
+        )
         store = None
         if options.disk_cache and info.takes_source:
             folder = options.cache_dir or Path(platformdirs.user_cache_dir("asyncrt")) / "kernels"

@@ -241,6 +241,83 @@ def test_a_small_request_does_not_take_a_large_block() -> None:
     assert pool.statistics().held == 64 << 20
 
 
+def test_a_new_block_has_the_room_that_was_wished() -> None:
+    """It is given out again as it is to whoever needs more; room is no reason for a new block."""
+    pool, _, device = make()
+    first = pool.acquire(5000, 0, room=20 * KB).lease
+    first.drop()
+    second = pool.acquire(18 * KB, 0, room=90 * KB).lease
+
+    assert first.buffer is second.buffer
+    assert 20 * KB == device.allocated == second.buffer.nbytes
+
+
+@pytest.mark.parametrize("room", [0, 5000, 5120])
+def test_room_for_no_more_than_needed_changes_nothing(room: int) -> None:
+    """A block is never smaller than what is asked."""
+    pool, _, _ = make()
+
+    assert pool.acquire(5000, 0, room=room).lease.buffer.nbytes == 5120
+
+
+@pytest.mark.parametrize(
+    ("limit", "memory", "reuse"),
+    [(28 * KB - 1, 1 << 30, True), (1 << 20, 20 * KB - 1, True), (1 << 20, 1 << 30, False)],
+    ids=["the limit", "the largest allocation", "no reuse"],
+)
+def test_room_is_left_out_where_it_does_not_fit(limit: int, memory: int, reuse: bool) -> None:
+    """What is asked is given all the same, and what is held is not given up for room."""
+    pool, _, _ = make(limit, reuse=reuse, device=SimulatedDevice(memory=memory))
+    held = pool.acquire(8 * KB, 0).lease
+
+    lease = pool.acquire(5000, 1, room=20 * KB).lease
+
+    assert lease.buffer.nbytes == 5120
+    held.drop()
+
+
+def test_a_driver_that_has_no_room_is_asked_for_what_is_needed() -> None:
+    """The wish fails in silence, and takes nothing from the pool."""
+    device = FullDevice()
+    pool, _, _ = make(device=device)
+    pool.acquire(8 * KB, 0).lease.drop(after=[A])
+    device.refusals = 1
+
+    assert pool.acquire(5000, 1, room=20 * KB).lease.buffer.nbytes == 5120
+    assert (pool.statistics().held, pool.statistics().allocated) == (8 * KB, 2)
+
+
+def test_a_block_far_larger_than_what_was_asked_lately_goes_back() -> None:
+    """After 64 requests of less than a tenth of it; one of just a tenth of it stays."""
+    pool, _, device = make()
+    leases = [pool.acquire(size, 0).lease for size in (40 * KB, 44 * KB)]
+    for lease in leases:
+        lease.drop()
+    for _ in range(63):
+        pool.acquire(4 * KB, 0, room=0).lease.drop()
+
+    assert device.allocated == 84 * KB
+
+    pool.acquire(4 * KB, 0).lease.drop()
+
+    assert 40 * KB == device.allocated == pool.statistics().held
+
+
+def test_a_block_in_use_is_not_far_too_large() -> None:
+    """A large block that a stream has not passed goes back later, when it has."""
+    pool, timeline, device = make()
+    pool.acquire(64 * KB, 0).lease.drop(after=[A])
+    small = [pool.acquire(4 * KB, 1).lease for _ in range(64)]
+
+    assert device.allocated == (64 + 64 * 4) * KB
+
+    timeline.advance(A)
+    small[0].drop()
+    pool.acquire(4 * KB, 1)
+
+    assert device.allocated == 64 * 4 * KB
+
+
 def test_without_reuse_blocks_go_back_as_soon_as_they_are_passed() -> None:
     """`RuntimeOptions(pool=False)`: each lease has a block of its own, which lives until its events are reached."""
     pool, timeline, device = make(reuse=False)

@@ -61,7 +61,9 @@ class Walk:
         """Lease a block and write to it; some give up between the two."""
         stream = self.chance.randrange(STREAMS)
         try:
-            lease, waits = self.pool.acquire(self.chance.choice((100, 4096, 5000, 9000)), stream)
+            lease, waits = self.pool.acquire(
+                self.chance.choice((100, 4096, 5000, 9000)), stream, room=self.chance.choice((0, 0, 10_000))
+            )
         except OutOfDeviceMemory:
             self.refused += 1
             return

@@ -1,0 +1,208 @@
+"""Memory over many requests: growth is met in advance, results never know, and an idle runtime holds nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+
+from asyncrt import Runtime, RuntimeOptions
+from asyncrt.devices.base import Allocation
+from asyncrt.devices.simulated import SimulatedDevice
+from asyncrt.memory.pool import PoolStatistics
+from asyncrt.runtime.model import Model
+
+from ..builders import model, node
+
+
+def growing() -> onnx.ModelProto:
+    """y is what x and past say together; its arena grows with the rows of past, as a decoder's does with its cache."""
+    nodes = [node("all = Concat(past, x)", axis=0), node("t = Tanh(all)"), node("y = Neg(t)")]
+    return model(nodes, ["past f32[p,w]", "x f32[1,w]"], ["y"])
+
+
+async def step(loaded: Model, rows: int, width: int = 256) -> bytes:
+    given = np.random.default_rng(rows).standard_normal((rows + 1, width)).astype(np.float32)
+    return (await loaded.infer({"past": given[:-1], "x": given[-1:]}))["y"].tobytes()
+
+
+async def decode(device: str | SimulatedDevice | None, width: int = 256, **options: object) -> PoolStatistics:
+    async with Runtime(device, streams=1, options=RuntimeOptions(warm=False, **options)) as rt:  # type: ignore[arg-type]
+        loaded = await rt.load(growing())
+        for rows in range(1, 101):
+            await step(loaded, rows, width)
+        return rt.statistics().memory
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("width", "with_it", "without"), [(256, 10, 36), (8192, 20, 36)], ids=["small", "large"])
+async def test_a_hundred_steps_of_growth_need_few_new_blocks(width: int, with_it: int, without: int) -> None:
+    """Small steps: a block for every ten of them. Large ones: a tenth more. Without it, one for each block size."""
+    ahead = await decode("simulated", width)
+    exact = await decode("simulated", width, preallocate=False)
+
+    assert ahead.allocated <= with_it
+    assert exact.allocated >= without
+    assert ahead.held < exact.held  # there are fewer blocks that became too small
+
+
+@pytest.mark.asyncio
+async def test_equal_sizes_are_no_growth() -> None:
+    """However many requests of one size there are, also at once, their blocks are as large as without preallocation."""
+    held = []
+    for preallocate in (True, False):
+        async with Runtime("simulated", options=RuntimeOptions(warm=False, preallocate=preallocate)) as rt:
+            loaded = await rt.load(growing())
+            for _ in range(3):
+                await asyncio.gather(*(step(loaded, 40) for _ in range(10)))
+            held.append((rt.statistics().memory.held, rt.statistics().memory.allocated))
+
+    assert held[0] == held[1]
+    assert held[0][1] > 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", ["simulated", "host", None], ids=lambda d: d or "opencl")
+async def test_results_are_the_same_bytes_with_and_without(device: str | None) -> None:
+    """Growing, shrinking, jumping, one after the other and at once."""
+    rows = [1, 2, 3, 4, 5, 60, 61, 62, 7, 6, 5, 90, 91, 92, 93, 1]
+    results = []
+    for preallocate in (True, False):
+        async with Runtime(device, streams=2, options=RuntimeOptions(warm=False, preallocate=preallocate)) as rt:
+            loaded = await rt.load(growing())
+            alone = [await step(loaded, r) for r in rows]
+            together = await asyncio.gather(*(step(loaded, r) for r in rows))
+            results.append((alone, together))
+
+    assert results[0] == results[1]
+    assert results[0][0] == results[0][1]
+
+
+class HighWater(SimulatedDevice):
+    """A device that remembers the most that was ever allocated."""
+
+    most = 0
+
+    def allocate(self, nbytes: int) -> Allocation:
+        block = super().allocate(nbytes)
+        self.most = max(self.most, self.allocated)
+        return block
+
+
+@pytest.mark.asyncio
+async def test_the_limit_holds_and_refuses_nobody_for_the_sake_of_later() -> None:
+    """Where only what is needed now fits, that is allocated: the last steps need all of the limit."""
+    one_at_a_time, device = HighWater(), HighWater()
+    await decode(one_at_a_time, pool=False)
+    limit = one_at_a_time.most
+
+    statistics = await decode(device, memory_limit=limit)
+
+    assert device.most == limit
+    assert statistics.allocated < 36
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the loop turn until it holds."""
+    for _ in range(10_000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to that")
+
+
+Timer = tuple[float, Callable[[], object], asyncio.TimerHandle]
+
+
+@pytest.fixture
+def timers(monkeypatch: pytest.MonkeyPatch) -> list[Timer]:
+    """The timers that are set; they do not run by themselves."""
+    made: list[Timer] = []
+    call_later = asyncio.BaseEventLoop.call_later
+
+    def note(loop: asyncio.BaseEventLoop, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
+        handle = call_later(loop, 3600.0, callback)
+        made.append((delay, callback, handle))
+        return handle
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "call_later", note)
+    return made
+
+
+def waiting(timers: list[Timer]) -> list[Timer]:
+    return [t for t in timers if not t[2].cancelled()]
+
+
+@pytest.mark.asyncio
+async def test_an_idle_runtime_gives_its_memory_back(timers: list[Timer]) -> None:
+    """The time begins with the end of the last request, starts anew with each, and ends with `close()`."""
+    device = SimulatedDevice()
+    async with Runtime(device, options=RuntimeOptions(warm=False, idle_release_s=2.5)) as rt:
+        loaded = await rt.load(growing())
+        assert timers == []
+
+        first = await step(loaded, 8)
+        held, ((delay, callback, _),) = device.allocated, waiting(timers)
+        callback()
+
+        assert (held > 0, delay, device.allocated) == (True, 2.5, 0)
+        assert rt.statistics().memory.held == 0
+
+        task = asyncio.ensure_future(step(loaded, 8))
+        await until(lambda: rt.statistics().in_flight)
+
+        assert waiting(timers) == []
+        assert await task == first
+        assert len(waiting(timers)) == 1
+    assert waiting(timers) == []
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_request_makes_nothing_idle_before_its_stream_has_passed(timers: list[Timer]) -> None:
+    """What it enqueued still uses its memory: the time begins when the stream has come to the end of it."""
+    device = SimulatedDevice()
+    async with Runtime(device, options=RuntimeOptions(warm=False)) as rt:
+        loaded = await rt.load(growing())
+        task = asyncio.ensure_future(step(loaded, 8))
+        await until(lambda: device.launches)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        early = waiting(timers)
+        await until(lambda: waiting(timers))
+        waiting(timers)[0][1]()
+
+        assert early == []
+        assert rt.statistics().cancelled == 1
+        assert rt.statistics().memory.held == 0
+
+
+@pytest.mark.asyncio
+async def test_memory_is_kept_where_no_time_is_given(timers: list[Timer]) -> None:
+    """`idle_release_s=None` sets no timer."""
+    async with Runtime("simulated", options=RuntimeOptions(warm=False, idle_release_s=None)) as rt:
+        loaded = await rt.load(growing())
+        await step(loaded, 8)
+
+        assert timers == []
+        assert rt.statistics().memory.held > 0
+
+
+@pytest.mark.asyncio
+async def test_no_time_at_all_gives_memory_back_in_the_next_turn() -> None:
+    """With the loop's own timers: 0 seconds are 0 seconds."""
+    async with Runtime("simulated", options=RuntimeOptions(warm=False, idle_release_s=0)) as rt:
+        loaded = await rt.load(growing())
+        await step(loaded, 8)
+        await until(lambda: not rt.statistics().memory.held)
+
+        assert rt.statistics().memory.allocated == 1
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan")])
+def test_idle_time_is_a_number_of_seconds(seconds: float) -> None:
+    """Anything else is refused with the option's name."""
+    with pytest.raises(ValueError, match=r"RuntimeOptions\.idle_release_s must be seconds from 0 on or None"):
+        RuntimeOptions(idle_release_s=seconds)
