@@ -19,6 +19,7 @@ from asyncrt.layout import Array
 
 from . import drivers
 from .base import Allocation, DeviceInfo, DeviceReport, Kernel, Mark, Reached, Record
+from .opencl_arguments import argument_setter, handle_of
 from .record import pack_record
 from .waiter import Waiter
 
@@ -77,6 +78,7 @@ class OpenCLStream:
         self.index = index
         self._queue = cl.CommandQueue(device.context, device.cl_device)
         self._waiter = Waiter(f"asyncrt-{device.info.spec}-{index}")
+        self._set_arguments = argument_setter()
         self._last: cl.Event | None = None
         self._transfers: list[Any] = []
 
@@ -90,10 +92,10 @@ class OpenCLStream:
         local: tuple[int, ...],
     ) -> None:
         try:
-            if local:
+            if self._set_arguments is None:
                 kernel.set_args(*buffers, record, *(cl.LocalMemory(n) for n in local))
-            else:
-                kernel.set_args(*buffers, record)
+            elif status := self._set_arguments(kernel.pointer, buffers, record, local):
+                raise DeviceCommandError(f"the driver refused an argument of {kernel.function_name}: status {status}")
             self._last = cl.enqueue_nd_range_kernel(self._queue, kernel, grid, group)
         except (cl.Error, MemoryError) as error:
             _raise(error, f"kernel {kernel.function_name} over {grid}")
@@ -187,7 +189,9 @@ class OpenCLDevice:
                 f"{self.info.spec}: {nbytes} bytes in one allocation; its driver allows {self.info.max_allocation}"
             )
         try:
-            return cl.Buffer(self.context, cl.mem_flags.READ_WRITE, max(nbytes, 1))
+            buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, max(nbytes, 1))
+            buffer.handle = handle_of(buffer.int_ptr)  # pyright: ignore[reportAttributeAccessIssue]
+            return buffer
         except (cl.Error, MemoryError) as error:
             raise OutOfDeviceMemory(
                 f"{self.info.spec}: the driver did not allocate {nbytes} bytes", detail=str(error)
@@ -204,13 +208,16 @@ class OpenCLDevice:
             program = self._compile("\n".join(s.text for s in sources))
             kept = program.get_info(cl.program_info.BINARIES)[0]
         try:
-            return {s: cl.Kernel(program, s.name) for s in sources}, kept
+            kernels = {s: cl.Kernel(program, s.name) for s in sources}
         except cl.Error as error:
             if binary is not None:
                 return self.build(sources, None)  # the binary held other kernels than it should
             raise KernelBuildError(
                 f"{self.info.spec}: a kernel is missing in its program", detail=str(error)
             ) from error
+        for kernel in kernels.values():
+            kernel.pointer = kernel.int_ptr  # pyright: ignore[reportAttributeAccessIssue]
+        return kernels, kept
 
     def _load(self, binary: bytes) -> Any:
         try:

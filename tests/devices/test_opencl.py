@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyopencl as cl
 import pytest
 
-from asyncrt.devices import opencl
+from asyncrt.devices import opencl, opencl_arguments
 from asyncrt.devices.find import open_device
 from asyncrt.devices.opencl import OpenCLDevice
 from asyncrt.errors import DeviceCommandError, KernelBuildError, NoDeviceError, OutOfDeviceMemory
@@ -173,3 +174,25 @@ def test_a_device_that_fails_the_probe_is_never_chosen_silently(
     assert "does not build a kernel" in caplog.text
     with pytest.raises(NoDeviceError, match="does not build a kernel"):
         opencl.open_opencl(None, None, exact="opencl:9:0")
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_arguments_arrive_whichever_way_they_are_set(
+    native: bool, device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the loader or through pyopencl: buffers, offsets, sizes and local memory are what was given."""
+    monkeypatch.setattr(opencl, "argument_setter", opencl_arguments.argument_setter if native else lambda: None)
+    body = "scratch[0] = x[0] * n + m; barrier(CLK_LOCAL_MEM_FENCE); y[0] = scratch[0];"
+    source = kernel(
+        "arguments", (("x", FLOAT32, "r"), ("y", FLOAT32, "w")), ("n", "m"), body, local=(("scratch", "float"),)
+    )
+    kernels, _ = device.build([source], None)
+    stream, x, y = device.open_stream(), device.allocate(64), device.allocate(64)
+    stream.write(x, 8, np.array([5], np.float32))
+
+    stream.launch(kernels[source], [x, y], device.pack([8, 16], [3, 4]), (1,), (1,), (16,))
+    got = np.empty(1, np.float32)
+    stream.read(y, 16, got)
+    stream.mark().wait()
+
+    assert got[0] == 19
