@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +40,10 @@ def explain(
     seed: o.Seed = 0,
     only: Annotated[Decision | None, typer.Option(help="Show only nodes that were treated so.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html_file: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", dir_okay=False, help="Write the graph there, too, as one page to open."),
+    ] = None,
     no_skip: o.NoSkip = False,
 ) -> None:
     """Run a model once and say of every node what became of it, and why.
@@ -54,15 +57,13 @@ def explain(
     """
     wanted = InputOptions.parse(inputs, shape, ranges, seed)
     everything = asyncio.run(_explain(model, wanted, device, streams, RuntimeOptions(skip=not no_skip)))
-    nodes = tuple(n for n in everything.nodes if only is None or n.decision == only.value)
+    if html_file is not None:
+        html_file.write_text(everything.to_html(), encoding="utf-8", newline="\n")
+        note(f"the graph is in {html_file}; open it in a browser")
     if as_json:
-        document = {
-            "model": everything.model,
-            "counts": everything.counts,
-            "nodes": [attrs.asdict(n) for n in nodes],
-        }
-        typer.echo(json.dumps(document, indent=2))
+        typer.echo(everything.to_json(only=only))
     else:
+        nodes = tuple(n for n in everything.nodes if only in (None, n.decision))
         table = attrs.evolve(everything, nodes=nodes).table()
         table.title = escape(everything.summary())
         stdout().print(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -10,10 +11,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from asyncrt.graph.node import Place
+from asyncrt.graph.names import Names
+from asyncrt.graph.node import Place, ProgramNode
 from asyncrt.graph.program import Program
 from asyncrt.kernels.operator import SKIP_OFF, Empty, Run, Skip, why_not_skipped
 
+from .explain_html import page
 from .plan import NodeRecord
 
 
@@ -31,6 +34,10 @@ class NodeExplanation:
         offset: Bytes into that value.
         why: The reason for the decision.
         skip_mode: "never", "always" or "at runtime": what loading could tell.
+        inputs: Names of the values that it takes, constants too, each once.
+        output_names: Names of the values that it makes. No other node of the explanation makes one of that name: where
+            a model uses a name again, as two subgraphs may, the later one has `'1` or the like behind it.
+        inside: The node whose subgraph it is in, which comes before it; "" for a node of the model's own graph.
     """
 
     node: str
@@ -42,6 +49,9 @@ class NodeExplanation:
     offset: int = 0
     why: str = ""
     skip_mode: str = "never"
+    inputs: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()
+    inside: str = ""
 
 
 @attrs.frozen
@@ -80,6 +90,24 @@ class Explanation:
             table.add_row(escape(n.node), n.operator, decision, escape("\n".join(n.outputs)), escape(how))
         return table
 
+    def to_json(self, *, only: str | None = None) -> str:
+        """Return a JSON document: an object of
+
+        - ``model``: the graph's name,
+        - ``counts``: an object of the numbers of nodes under ``ran``, ``skipped``, ``empty`` and ``host``,
+        - ``nodes``: an array, in processing order, of one object for each node. Its keys are the attributes of
+          `NodeExplanation`, in their order and all of them always there; tuples are arrays.
+
+        Args:
+            only: Leave out nodes of any other decision; they are counted all the same.
+        """
+        nodes = [attrs.asdict(n) for n in self.nodes if only in (None, n.decision)]
+        return json.dumps({"model": self.model, "counts": self.counts, "nodes": nodes}, indent=2)
+
+    def to_html(self) -> str:
+        """Return a page that shows the graph, what became of each node, and why; it needs no other file, no network."""
+        return page(self)
+
     def __str__(self) -> str:
         console = Console(width=160, no_color=True, highlight=False)
         with console.capture() as capture:
@@ -87,26 +115,59 @@ class Explanation:
         return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
+class _ValueNames:
+    """One name for each value of a program and of the subgraphs in it, a captured value being that from outside."""
+
+    def __init__(self, program: Program) -> None:
+        self._fresh = Names().fresh
+        self._names: dict[tuple[Program, int], str] = {}
+        for value in program.values:  # the model's own names come first, whatever subgraphs call theirs
+            self(program, value.id)
+
+    def __call__(self, program: Program, id: int) -> str:
+        if (program, id) not in self._names:
+            self._names[program, id] = self._fresh(program.values[id].name)
+        return self._names[program, id]
+
+    def enter(self, outside: Program, node: ProgramNode, inside: Program) -> None:
+        """Note what *inside*, a subgraph of *node*, takes from *outside*."""
+        for sub in node.subgraphs:
+            if sub.program is inside:
+                self._names |= {(inside, inner): self(outside, outer) for inner, outer in sub.captured.items()}
+
+
 def explain(program: Program, records: Sequence[NodeRecord]) -> Explanation:
     """Return the explanation of an inference from what its plans recorded."""
-    return Explanation(program.name, tuple(_all(program, records)))
+    return Explanation(program.name, tuple(_all(program, records, _ValueNames(program))))
 
 
-def _all(program: Program, records: Sequence[NodeRecord]) -> Iterator[NodeExplanation]:
+def _all(
+    program: Program, records: Sequence[NodeRecord], names: _ValueNames, inside: str = ""
+) -> Iterator[NodeExplanation]:
     """Explain nodes, each followed by those inside it."""
     for record in records:
-        yield _explain(program, record)
+        node = record.node
         if record.inner is not None:
-            yield from _all(*record.inner)
+            names.enter(program, node, record.inner[0])
+        yield attrs.evolve(
+            _explain(program, record, names),
+            inputs=tuple(names(program, v) for v in node.uses),
+            output_names=tuple(names(program, v) for v in node.outputs),
+            inside=inside,
+        )
+        if record.inner is not None:
+            yield from _all(*record.inner, names, node.name)
 
 
-def _explain(program: Program, record: NodeRecord) -> NodeExplanation:
+def _explain(program: Program, record: NodeRecord, names: _ValueNames) -> NodeExplanation:
     node, decision = record.node, record.decision
     layouts = record.outputs or [program.values[v].layout for v in node.outputs]
     shown = tuple(map(str, layouts))
     base = NodeExplanation(node.name, node.operator.name, "host", shown, skip_mode=node.skip_mode.value)
     if node.subgraphs:
-        return attrs.evolve(base, why=record.how) if record.inner is None else _passed(base, record.how, *record.inner)
+        if record.inner is None:
+            return attrs.evolve(base, why=record.how)
+        return _passed(base, record.how, *record.inner, names)
     if node.place is Place.HOST:
         small = node.operator.evaluate is not None or node.operator.implement is not None
         return attrs.evolve(base, why="shape arithmetic" if small else "has no kernel for its dtypes; NumPy")
@@ -114,7 +175,7 @@ def _explain(program: Program, record: NodeRecord) -> NodeExplanation:
         case Skip():
             source = node.inputs[decision.sources[0]]
             assert source is not None
-            name, offset = program.values[source].name, decision.offsets[0]
+            name, offset = names(program, source), decision.offsets[0]
             return attrs.evolve(base, decision="skipped", alias_of=name, offset=offset, why=decision.why)
         case Empty():
             return attrs.evolve(base, decision="empty", why=decision.why)
@@ -130,7 +191,9 @@ def _explain(program: Program, record: NodeRecord) -> NodeExplanation:
             return base
 
 
-def _passed(base: NodeExplanation, how: str, program: Program, records: Sequence[NodeRecord]) -> NodeExplanation:
+def _passed(
+    base: NodeExplanation, how: str, program: Program, records: Sequence[NodeRecord], names: _ValueNames
+) -> NodeExplanation:
     """A branch that makes nothing, but passes on a value from outside or a constant, is like a skip."""
     if base.operator != "If" or not all(isinstance(r.decision, Skip) for r in records):
         return attrs.evolve(base, why=how)
@@ -139,4 +202,4 @@ def _passed(base: NodeExplanation, how: str, program: Program, records: Sequence
     while source in sources:
         source = sources[source]
     assert source is not None
-    return attrs.evolve(base, decision="skipped", alias_of=program.values[source].name, why=f"{how} passes it on")
+    return attrs.evolve(base, decision="skipped", alias_of=names(program, source), why=f"{how} passes it on")
