@@ -212,6 +212,21 @@ def test_explain_prints_json(model: str) -> None:
     assert document["nodes"][0]["alias_of"] == "total"
 
 
+def test_explain_writes_a_page(model: str, tmp_path: Path) -> None:
+    """It says where, and prints what it prints anyway; the page has all nodes, whatever is printed."""
+    file, nowhere = tmp_path / "graph.html", tmp_path / "nothing" / "graph.html"
+    options = ("-s", "batch=1", "-s", "seq=4", "-d", "host", "--only", "skipped", "--html")
+
+    printed, notes = call("explain", model, *options, str(file))
+    _, failed = call("explain", model, *options, str(nowhere), status=1)
+
+    assert f"the graph is in {file}" in notes
+    assert "turn Transpose skipped" in printed
+    names = re.findall(r'data-row="\d+" class="\w+"><td>([^<]*)', file.read_text(encoding="utf-8"))
+    assert names == ["[/add]", "turn", "square"]
+    assert str(nowhere) in failed
+
+
 # asyncrt bench
 
 
