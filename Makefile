@@ -43,7 +43,7 @@ check: $(VENV)/installed
 	$(BIN)/lint-imports
 
 unit: $(VENV)/installed
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 wheel: $(VENV)/installed
 	$(BIN)/python tests/wheel.py
