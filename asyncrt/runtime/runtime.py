@@ -17,6 +17,7 @@ from asyncrt.graph.onnx import ModelSource
 from asyncrt.graph.program import build_program
 from asyncrt.kernels.cache import ImplCache
 from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.registry import operators
 from asyncrt.kernels.store import BinaryStore
 from asyncrt.memory.pool import MemoryPool, PoolStatistics
 from asyncrt.options import RuntimeOptions
@@ -118,8 +119,13 @@ class Runtime:
             raise RuntimeClosedError(f"the runtime is {self._state}; make a new one")
         self._loop = asyncio.get_running_loop()
         wanted = self._wanted
-        if wanted is None or isinstance(wanted, str):
-            wanted = await asyncio.to_thread(open_device, wanted)
+        # The operators are some hundred modules; they are imported while the driver is tried.
+        imported = asyncio.create_task(asyncio.to_thread(operators))
+        try:
+            if wanted is None or isinstance(wanted, str):
+                wanted = await asyncio.to_thread(open_device, wanted)
+        finally:
+            await imported
         self.device: Device = wanted
         info, options = self.device.info, self.options
         count = self._streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
