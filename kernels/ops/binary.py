@@ -62,6 +62,14 @@ def _shift(attributes: Attributes, a: Array, b: Array) -> Array:
     return np.left_shift(a, b) if left else np.right_shift(a, b)
 
 
+def _shift_expression(call: Call) -> str:
+    """An amount that is negative, or as large as the type, shifts every bit out, as in NumPy; in C it is undefined."""
+    fits = f"(ulong)a1 < {8 * call.dtype(0).itemsize}ul"
+    if call.attributes.get("direction") == "LEFT":
+        return f"({fits} ? a0 << a1 : 0)"
+    return f"({fits} ? a0 >> a1 : (a0 < 0 ? -1 : 0))"
+
+
 def _max(a: str, b: str) -> str:
     """NaN wins, as in NumPy; ``x != x`` is false for integers."""
     return f"(({a}) != ({a}) || ({a}) > ({b}) ? ({a}) : ({b}))"
@@ -77,7 +85,10 @@ def _fold(combine: Callable[[str, str], str], call: Call) -> str:
 
 def _mod_expression(call: Call) -> str:
     if call.dtype(0).is_float:
-        return "fmod(a0, a1)"
+        remainder = "fmod(a0, a1)"
+        if call.attributes.get("fmod", 0):
+            return remainder
+        return f"({remainder} != 0 && (({remainder} < 0) != (a1 < 0)) ? {remainder} + a1 : {remainder})"
     if call.attributes.get("fmod", 0) or call.dtype(0).numpy.kind == "u":
         return "a0 % a1"
     return "(a0 % a1 != 0 && ((a0 < 0) != (a1 < 0)) ? a0 % a1 + a1 : a0 % a1)"  # the sign of the divisor
@@ -204,6 +215,7 @@ OPERATORS = (
         "Mod", _mod_expression, _modulo,
         Example((np.array([7, -7, 9], np.int64), np.array([3, 3, -4], np.int64))),
         Example((np.array([7.5, -7.5], np.float32), np.array([2, 2], np.float32)), {"fmod": 1}),
+        Example((np.array([7.5, -7.5, 7.5, -4], np.float32), np.array([2, 2, -2, 2], np.float32))),
         wants_attributes=True,
     ),
     _binary("Max", functools.partial(_fold, _max), np.maximum, *_FLOATS, Example(("f32[2,3]", "f32[3]", "f32[]"))),
@@ -226,8 +238,9 @@ OPERATORS = (
     _binary("BitwiseOr", "a0 | a1", np.bitwise_or, *_BITS),
     _binary("BitwiseXor", "a0 ^ a1", np.bitwise_xor, *_BITS),
     _binary(
-        "BitShift", lambda c: f"a0 {'<<' if c.attributes.get('direction') == 'LEFT' else '>>'} a1", _shift,
+        "BitShift", _shift_expression, _shift,
         Example((np.array([16, 4, 1], np.uint8), np.array([1, 2, 3], np.uint8)), {"direction": "RIGHT"}),
+        Example((np.array([16, 4, 1], np.uint8), np.array([1, 8, 9], np.uint8)), {"direction": "LEFT"}),
         wants_attributes=True,
     ),
 )  # fmt: skip

@@ -44,7 +44,8 @@ def _to_depth(call: Call) -> tuple[Shape, tuple[int, ...]]:
     (n, c, h, w), block = _image(call)
     _divides(call, block, h, "rows")
     _divides(call, block, w, "columns")
-    return (n, c, h // block, block, w // block, block), (0, 3, 5, 1, 2, 4)
+    order = (0, 3, 5, 1, 2, 4) if call.attributes.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    return (n, c, h // block, block, w // block, block), order
 
 
 def _space_infer(call: Call) -> tuple[Shape]:
@@ -55,8 +56,8 @@ def _space_infer(call: Call) -> tuple[Shape]:
 
 def _depth_infer(call: Call) -> tuple[Shape]:
     cut, order = _to_depth(call)
-    n, inner, innermost, c, h, w = (cut[axis] for axis in order)
-    return ((n, inner * innermost * c, h, w),)
+    n, a, b, c, h, w = (cut[axis] for axis in order)  # channels and the two sides of a block, in either order
+    return ((n, a * b * c, h, w),)
 
 
 def _space_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
@@ -75,7 +76,8 @@ def _depth_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> 
     x = inputs[0]
     assert x is not None
     (n, c, h, w), b = x.shape, attributes["blocksize"]
-    parts = x.reshape(n, c, h // b, b, w // b, b).transpose(0, 3, 5, 1, 2, 4)
+    order = (0, 3, 5, 1, 2, 4) if attributes.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    parts = x.reshape(n, c, h // b, b, w // b, b).transpose(order)
     return (parts.reshape(n, c * b * b, h // b, w // b).copy(),)
 
 

@@ -99,7 +99,10 @@ def _unsqueeze(call: Call) -> tuple[Shape]:
     return (tuple(1 if axis in added else next(rest) for axis in range(len(shape) + len(axes))),)
 
 
-def _same(call: Call) -> Sequence[Shape]:
+def _dropout(call: Call) -> Sequence[Shape]:
+    training, ratio = call.value(2), call.value(1)
+    if training is not None and training.any() and (ratio is None or ratio.any()):
+        raise ShapeError(f"'{call.name}': Dropout in training mode is random; asyncrt runs inference only")
     return (call.shape(0),) * len(call.output_types)
 
 
@@ -202,7 +205,8 @@ OPERATORS = (
     _operator("Identity", same_shape, "its output is its input", (Example(("f32[3,4]",)), Example(("bool[5]",)))),
     Operator(
         name="Dropout",
-        infer=_same,
+        infer=_dropout,
+        shape_infer_dependencies=(1, 2),
         reference=_dropout_reference,
         implement=_dropout_implement,
         views=_dropout_views,
