@@ -45,6 +45,30 @@ def cut_rows(rows: int, inner: int, traits: DeviceTraits, *, align: int = 16) ->
     return Rows(chunk, 1, (-(-inner // chunk), rows))
 
 
+def over_rows(row: str, one: str, cpu: bool) -> str:
+    """Return a kernel's body over rows of elements, for the sizes ``rows, n, chunk, per_item`` of a cut.
+
+    Args:
+        row: OpenCL C once for each row ``r``.
+        one: OpenCL C for its element ``c``.
+        cpu: Walk the rows and elements of a cut; else there is one work-item for each element.
+    """
+    if cpu:
+        return f"""
+  const int r1 = min(((int)get_global_id(1) + 1) * per_item, rows);
+  const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
+  for (int r = (int)get_global_id(1) * per_item; r < r1; r++) {{
+    {row}
+    for (int c = c0; c < c1; c++) {{ {one} }}
+  }}"""
+    return f"""
+  const int id = (int)get_global_id(0);
+  if (id >= rows * n) return;
+  const int r = id / n, c = id - r * n;
+  {row}
+  {one}"""
+
+
 def round_up(value: int, multiple: int) -> int:
     """Return the least multiple of *multiple* that is not less than *value*."""
     return -(-value // multiple) * multiple

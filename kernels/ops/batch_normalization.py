@@ -13,7 +13,7 @@ import numpy as np
 from asyncrt.dims import Dim
 from asyncrt.layout import FLOAT64, Array, DataType, Shape
 
-from ..grid import GPU_GROUP, cut_rows, round_up
+from ..grid import GPU_GROUP, cut_rows, over_rows, round_up
 from ..impl import Impl, KernelSource, Launch, inp, out
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..shapes import check, count
@@ -67,21 +67,7 @@ def _kernel(types: tuple[DataType, ...], epsilon: float, cpu: bool) -> KernelSou
     const int ch = r % channels;
     const {acc} m = {mean}, s = {scale} / sqrt({var} + {epsilon!r}{suffix}), b = {bias};"""
     one = f"const {acc} v = (({acc})LOAD({t.name}, x, r * n + c) - m) * s + b; STORE({t.name}, y, r * n + c, v);"
-    if cpu:
-        body = f"""
-  const int r1 = min(((int)get_global_id(1) + 1) * per_item, rows);
-  const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
-  for (int r = (int)get_global_id(1) * per_item; r < r1; r++) {{
-    {row}
-    for (int c = c0; c < c1; c++) {{ {one} }}
-  }}"""
-    else:
-        body = f"""
-  const int id = (int)get_global_id(0);
-  if (id >= rows * n) return;
-  const int r = id / n, c = id - r * n;
-  {row}
-  {one}"""
+    body = over_rows(row, one, cpu)
     buffers = (*((n, d, "r") for n, d in zip(names, types, strict=True)), ("y", t, "w"))
     return kernel("batch_normalization", buffers, ("rows", "n", "channels", "chunk", "per_item"), body)
 

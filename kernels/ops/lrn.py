@@ -12,7 +12,7 @@ import numpy as np
 
 from asyncrt.layout import Array, DataType, Shape
 
-from ..grid import GPU_GROUP, cut_rows, round_up
+from ..grid import GPU_GROUP, cut_rows, over_rows, round_up
 from ..impl import Impl, KernelSource, Launch, inp, out
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..shapes import check, count
@@ -68,21 +68,7 @@ def _kernel(dtype: DataType, alpha: float, beta: float, bias: float, cpu: bool) 
       for (int k = first; k <= last; k++) {{ const {acc} v = LOAD({t}, x, (r + k) * n + c); sum += v * v; }}
       const {acc} v = LOAD({t}, x, r * n + c) / pow({bias!r}{f} + {alpha!r}{f} * sum, ({acc}){beta!r}{f});
       STORE({t}, y, r * n + c, v);"""
-    if cpu:
-        body = f"""
-  const int r1 = min(((int)get_global_id(1) + 1) * per_item, rows);
-  const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
-  for (int r = (int)get_global_id(1) * per_item; r < r1; r++) {{
-    {row}
-    for (int c = c0; c < c1; c++) {{ {one} }}
-  }}"""
-    else:
-        body = f"""
-  const int id = (int)get_global_id(0);
-  if (id >= rows * n) return;
-  const int r = id / n, c = id - r * n;
-  {row}
-  {one}"""
+    body = over_rows(row, one, cpu)
     ints = ("rows", "n", "channels", "before", "after", "chunk", "per_item")
     return kernel("lrn", (("x", dtype, "r"), ("y", dtype, "w")), ints, body)
 
