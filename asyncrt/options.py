@@ -26,6 +26,9 @@ class RuntimeOptions:
 
     Attributes:
         skip: Skip nodes that turn out to be no-ops for the shapes at hand. False runs every one of them.
+        views: Leave the results of Slice, Split, Transpose, Expand and the like where they are, for readers that take
+            strides. False writes each out, unless it is skipped; so does `skip=False`.
+        in_place: Let inputs of a Concat be written where they belong in its result. False copies them.
         replay: Keep the plan of a shape signature and use it again. False plans every inference anew.
         packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
@@ -45,6 +48,8 @@ class RuntimeOptions:
     """
 
     skip: bool = True
+    views: bool = True
+    in_place: bool = True
     replay: bool = True
     packed_weights: bool = True
     pool: bool = True

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Sequence
 
 from asyncrt.layout import FLOAT32, DataType, Layout, row_major
-from asyncrt.memory.view import broadcast_strides, collapse
+from asyncrt.memory.view import View, broadcast_strides, collapse
 
 from .grid import GPU_GROUP, cut_rows, round_up
 from .impl import Impl, KernelSource, Launch, inp, out
@@ -26,6 +26,7 @@ def elementwise(
     traits: DeviceTraits,
     *,
     sources: Sequence[int] | None = None,
+    views: Sequence[View | None] = (),
     vector: bool = False,
     helpers: str = "",
 ) -> Impl:
@@ -36,11 +37,15 @@ def elementwise(
         expression: OpenCL C over ``a0, a1, ...``.
         inputs: Layouts of the operands.
         sources: For each operand the node's input that it is; default 0, 1, 2, ...
+        views: For each operand how it lies, or None if dense; empty if all are.
         vector: The expression also holds for ``float16`` vectors (no comparisons, no ``?:``).
         helpers: OpenCL C functions that the expression calls; ``$`` stands for the kernel's unique name.
     """
     shape = output.shape
-    every = [broadcast_strides(i.shape, shape) for i in inputs]
+    every = [
+        broadcast_strides(i.shape, shape) if v is None else v.expand(shape).strides
+        for i, v in zip(inputs, views or (None,) * len(inputs), strict=True)
+    ]
     dims, (*ins, outs) = collapse(shape, *every, row_major(shape))
     inner, outer = dims[-1], dims[:-1]
     rows = 1

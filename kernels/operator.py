@@ -53,6 +53,8 @@ class Call(NamedTuple):
         outputs: Layout of each output. Empty while `infer` is asked.
         output_types: dtype of each output.
         constants: For each input whether it is a constant of the model, the same in every request.
+        strided: For each input how its elements lie, where they do not lie one after the other; empty if all do.
+            Only what the operator agreed to (`Operator.takes_view`) comes so.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Call(NamedTuple):
     outputs: tuple[Layout, ...] = ()
     output_types: tuple[DataType, ...] = ()
     constants: tuple[bool, ...] = ()
+    strided: tuple[View | None, ...] = ()
 
     def shape(self, index: int) -> Shape:
         """Return the shape of input *index*, which must be present."""
@@ -76,6 +79,11 @@ class Call(NamedTuple):
         if layout is None:
             raise ShapeError(f"'{self.name}': input {index} is required and absent")
         return layout.dtype
+
+    def view(self, index: int) -> View:
+        """Return how the elements of input *index*, which must be present, lie from its first one on."""
+        view = self.strided[index] if self.strided else None
+        return View.dense(self.shape(index)) if view is None else view
 
     def has(self, index: int) -> bool:
         """Return whether optional input *index* is present."""
@@ -130,15 +138,32 @@ class Skip(NamedTuple):
     why: str
 
 
+class Viewed(NamedTuple):
+    """The node is not executed: its outputs stay views of inputs, for readers that take strides.
+
+    Attributes:
+        sources: For each output, the input that it is a view of.
+        offsets: For each output, the bytes from the input's first element to its own.
+        views: For each output its strides; None where its elements lie one after the other.
+        why: What keeps it from being a skip, for `explain()`.
+    """
+
+    sources: tuple[int, ...]
+    offsets: tuple[int, ...]
+    views: tuple[View | None, ...]
+    why: str
+
+
 class Empty(NamedTuple):
     """The node is not executed: its outputs have no elements."""
 
     why: str
 
 
-Decision: TypeAlias = Run | Skip | Empty
+Decision: TypeAlias = Run | Skip | Viewed | Empty
 
 SKIP_OFF = Run("skip is off")
+MOVES = Run("moves data for these shapes")
 
 
 class ViewOf(NamedTuple):
@@ -189,6 +214,11 @@ class Operator:
             otherwise the hints are used only if they are constants or shape arithmetic.
         types: Output dtypes, for the operators whose ONNX schema does not say.
         device_types: dtypes of data inputs that `implement` takes; None: all.
+        takes_view: Whether the kernels read input *index* of a call through the strides of a view as well as they
+            would read it dense, and with the same result. None: never. A view is never negative in its strides.
+        destinations: For an operator whose output is made of its inputs: the part of output 0 that each of them is.
+            An input whose part is dense may have been written there by who made it; the launches of `implement` read
+            one input each, and that of an input already in its place is left out.
         evaluate: For operators whose output needs only layouts (Shape, Size): the output's value. Dims may be
             symbolic; then the array is of dtype object.
         domain: ONNX domain, with "" for the standard one.
@@ -205,6 +235,8 @@ class Operator:
     why_not: Callable[[Call], str] | None = None
     value_hints: tuple[int, ...] = ()
     compares_hints: bool = True
+    takes_view: Callable[[Call, int, View], bool] | None = None
+    destinations: Callable[[Call], Sequence[View]] | None = None
     evaluate: Callable[[Call], Sequence[Array]] | None = None
     types: Callable[[Attributes, Sequence[DataType | None], int], Sequence[DataType]] | None = None
     device_types: frozenset[DataType] | None = None
@@ -245,13 +277,14 @@ class DeviceTraits:
         return self.kind == "cpu"
 
 
-def decide(operator: Operator, call: Call, *, skip: bool = True) -> Decision:
-    """Decide whether the node of *call* is run, skipped or empty.
+def decide(operator: Operator, call: Call, *, skip: bool = True, stay: bool = False) -> Decision:
+    """Decide whether the node of *call* is run, skipped, left as a view, or empty.
 
     With symbolic dims the question may raise `Undetermined` or `ValueUnknown`: it depends on the request.
 
     Args:
         skip: False runs what could be skipped.
+        stay: Whether a result whose elements do not lie one after the other may stay a view.
     """
     outputs = call.outputs
     if outputs and all(_no_elements(o.shape) for o in outputs):
@@ -263,13 +296,46 @@ def decide(operator: Operator, call: Call, *, skip: bool = True) -> Decision:
         return Run("moves or changes data")
     sources: list[int] = []
     offsets: list[int] = []
-    for (source, view), output in zip(views, outputs, strict=True):
+    strided: list[View | None] = []
+    for (source, moved), output in zip(views, outputs, strict=True):
         layout = call.inputs[source]
-        if layout is None or layout.dtype.itemsize != output.dtype.itemsize or not view.is_dense:
-            return Run("moves data for these shapes")
+        view: View | None = moved
+        if call.strided and layout is not None:
+            view = moved.through(call.view(source))
+        if view is None or layout is None or layout.dtype.itemsize != output.dtype.itemsize:
+            return MOVES
+        dense = view.is_dense
+        if not dense:
+            view = _shaped(view, output.shape) if stay else None
+            if view is None or min(view.strides) < 0:
+                return MOVES
         sources.append(source)
         offsets.append(view.offset * layout.dtype.itemsize)
+        strided.append(None if dense else view._replace(offset=0))
+    if any(v is not None for v in strided):
+        return Viewed(tuple(sources), tuple(offsets), tuple(strided), "its readers take strides")
     return Skip(tuple(sources), tuple(offsets), operator.why)
+
+
+def wants_dense(operator: Operator, call: Call) -> tuple[int, ...]:
+    """Return the inputs of *call* that come as views and that the operator cannot use so."""
+    views = None if operator.views is None else operator.views(call)
+    refused: list[int] = []
+    for index, view in enumerate(call.strided):
+        if view is None:
+            continue
+        if views is not None:
+            taken = all(
+                output.dtype.itemsize == call.dtype(index).itemsize
+                and moved.through(view) is not None
+                for (source, moved), output in zip(views, call.outputs, strict=True)
+                if source == index
+            )
+        else:
+            taken = operator.takes_view is not None and operator.takes_view(call, index, view)
+        if not taken:
+            refused.append(index)
+    return tuple(refused)
 
 
 def why_not_skipped(operator: Operator, call: Call) -> str:
@@ -280,6 +346,11 @@ def why_not_skipped(operator: Operator, call: Call) -> str:
     if views is None:
         return "changes data for these values" if operator.value_hints else "changes data for these shapes"
     return next((reason for _, view in views if (reason := view.why_not_dense())), "its dtype changes")
+
+
+def _shaped(view: View, shape: Shape) -> View | None:
+    """A view, which an operator may give in any shape of as many elements, in the output's; None if no strides say it."""
+    return view if view.shape == shape else View.dense(shape).through(view)
 
 
 def _no_elements(shape: Shape) -> bool:

@@ -94,6 +94,48 @@ class View(NamedTuple):
             strides.append(stride if mine == theirs else 0)
         return View(tuple(shape), tuple(strides), self.offset)
 
+    def through(self, base: View) -> View | None:
+        """Return this view of a tensor whose elements lie as *base* says, as one view of the memory that *base* is of.
+
+        None: no strides say it, because an axis of this view goes over several axes of *base* that are not walked as
+        one. The tensor must then be written out densely first. Dims are ints.
+
+        Args:
+            base: The tensor's own view; this view is one of the dense tensor of ``base.shape``.
+        """
+        if 0 in self.shape:
+            return View(self.shape, (0,) * len(self.shape), base.offset)
+        dims, (steps,) = collapse(base.shape, base.strides)
+        flat = row_major(dims)
+        first, rest = [], self.offset
+        for stride in flat:
+            index, rest = divmod(rest, stride)
+            first.append(index)
+        low, high = list(first), list(first)
+        strides: list[int] = []
+        for dim, stride in zip(self.shape, self.strides, strict=True):
+            if dim == 1 or stride == 0:
+                strides.append(0)
+                continue
+            axis = next(a for a, whole in enumerate(flat) if whole <= abs(stride))
+            times, part = divmod(stride, flat[axis])
+            if part:
+                return None
+            reach = high if times > 0 else low
+            reach[axis] += (dim - 1) * times
+            strides.append(times * steps[axis])
+        if any(lo < 0 or hi >= dim for lo, hi, dim in zip(low, high, dims, strict=True)):
+            return None
+        offset = base.offset + sum(index * step for index, step in zip(first, steps, strict=True))
+        return View(self.shape, tuple(strides), offset)
+
+    @property
+    def span(self) -> int:
+        """How many elements of memory lie between the view's first and its last, both included; strides from 0 on."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((dim - 1) * stride for dim, stride in zip(self.shape, self.strides, strict=True))
+
     def repeat(self, times: Sequence[int]) -> View:
         """Tile: the result has twice the axes, ``(times[0], shape[0], times[1], shape[1], ...)``."""
         shape: list[int] = []

@@ -24,6 +24,7 @@ class Decision(enum.StrEnum):
     """What may become of a node."""
 
     SKIPPED = "skipped"
+    VIEW = "view"
     RAN = "ran"
     HOST = "host"
     EMPTY = "empty"
@@ -48,8 +49,8 @@ def explain(
 ) -> None:
     """Run a model once and say of every node what became of it, and why.
 
-    "ran" is a kernel on the device, "skipped" a no-op for these shapes, "host" shape arithmetic in Python, "empty" a
-    node without elements.
+    "ran" is a kernel on the device, "skipped" a no-op for these shapes, "view" one whose readers take its input's bytes
+    through strides, "host" shape arithmetic in Python, "empty" a node without elements.
 
     \b
     Example:

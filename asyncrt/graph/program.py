@@ -53,6 +53,7 @@ class Program:
         value_inputs: The inputs whose contents, not only shapes, decide something: shapes or skips.
         arriving: The inputs, and what nodes with subgraphs make: values whose bytes the host has, but not their plans.
         device_constants: The constants that kernels read.
+        takes_view: For each value whether some reader may take it as a view with strides.
         last_use: For each value the id of its last reader, or `FOREVER`.
         symbolic: Shape arithmetic that a request evaluates as formulas.
         kinds: A number for each node; nodes of one number differ only in which values they take and make.
@@ -67,6 +68,7 @@ class Program:
     value_inputs: tuple[int, ...]
     arriving: frozenset[int]
     device_constants: tuple[int, ...]
+    takes_view: tuple[bool, ...]
     last_use: tuple[int, ...]
     symbolic: SymbolicValues
     kinds: tuple[int, ...]
@@ -102,10 +104,16 @@ def _program(graph: Graph) -> Program:
         value_inputs=tuple(i for i in graph.inputs if i in decisive),
         arriving=frozenset((*graph.inputs, *made)),
         device_constants=_device_constants(graph),
+        takes_view=tuple(any(_may_take_view(graph.nodes[r]) for r in v.readers) for v in graph.values),
         last_use=memory_dependencies(graph),
         symbolic=symbolic_values(graph),
         kinds=_kinds(graph),
     )
+
+
+def _may_take_view(node: ProgramNode) -> bool:
+    """Whether there are shapes for which the node takes an input with strides."""
+    return node.place is Place.DEVICE and (node.operator.takes_view is not None or node.operator.views is not None)
 
 
 def _chunks(graph: Graph, decisive: set[int]) -> tuple[Chunk, ...]:

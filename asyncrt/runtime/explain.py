@@ -14,10 +14,13 @@ from rich.table import Table
 from asyncrt.graph.names import Names
 from asyncrt.graph.node import Place, ProgramNode
 from asyncrt.graph.program import Program
-from asyncrt.kernels.operator import SKIP_OFF, Empty, Run, Skip, why_not_skipped
+from asyncrt.kernels.operator import SKIP_OFF, Empty, Run, Skip, Viewed, why_not_skipped
 
 from .explain_html import page
 from .plan import NodeRecord
+
+DECISIONS = ("ran", "skipped", "view", "empty", "host")
+_SAID = {"view": "left as views"}  # where they are counted
 
 
 @attrs.frozen
@@ -27,11 +30,12 @@ class NodeExplanation:
     Attributes:
         node: Its name.
         operator: ONNX operator.
-        decision: "ran", "skipped", "empty" or "host".
+        decision: "ran", "skipped", "view", "empty" or "host".
         outputs: Layout of each output, e.g. ``float32[2,8]``.
         implementation: Which kernel it ran with, for those that ran.
-        alias_of: The value that a skipped node's first output is.
-        offset: Bytes into that value.
+        alias_of: The value that a skipped node's first output is, or that it is a view of.
+        offset: Bytes into that value, from its first element.
+        strides: Of a view's first output, in elements.
         why: The reason for the decision.
         skip_mode: "never", "always" or "at runtime": what loading could tell.
         inputs: Names of the values that it takes, constants too, each once.
@@ -47,6 +51,7 @@ class NodeExplanation:
     implementation: str = ""
     alias_of: str = ""
     offset: int = 0
+    strides: tuple[int, ...] = ()
     why: str = ""
     skip_mode: str = "never"
     inputs: tuple[str, ...] = ()
@@ -69,22 +74,25 @@ class Explanation:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many nodes ran, were skipped, were empty, and ran on the host."""
+        """How many nodes ran, were skipped, stayed views, were empty, and ran on the host."""
         counted = Counter(n.decision for n in self.nodes)
-        return {word: counted[word] for word in ("ran", "skipped", "empty", "host")}
+        return {word: counted[word] for word in DECISIONS}
 
     def summary(self) -> str:
         """Return one line: how many nodes, and what became of them."""
-        return f"{self.model or 'model'}: {len(self)} nodes, " + ", ".join(f"{n} {w}" for w, n in self.counts.items())
+        counts = ", ".join(f"{n} {_SAID.get(word, word)}" for word, n in self.counts.items())
+        return f"{self.model or 'model'}: {len(self)} nodes, {counts}"
 
     def table(self) -> Table:
         """Return a rich table."""
         table = Table(title=escape(self.summary()), title_justify="left", box=None, header_style="bold")
         for heading in ("node", "operator", "decision", "outputs", "how and why"):
             table.add_column(heading, overflow="fold")
-        colours = {"ran": "green", "skipped": "cyan", "empty": "yellow", "host": "magenta"}
+        colours = {"ran": "green", "skipped": "cyan", "view": "blue", "empty": "yellow", "host": "magenta"}
         for n in self.nodes:
-            alias = f"is {n.alias_of}" + (f" + {n.offset} bytes" if n.offset else "") if n.alias_of else ""
+            alias = f"{'view of' if n.strides else 'is'} {n.alias_of}" if n.alias_of else ""
+            alias += f" + {n.offset} bytes" if n.offset else ""
+            alias += f", strides {list(n.strides)}" if n.strides else ""
             how = "; ".join(filter(None, (n.implementation, alias, n.why)))
             decision = f"[{colours[n.decision]}]{n.decision}"
             table.add_row(escape(n.node), n.operator, decision, escape("\n".join(n.outputs)), escape(how))
@@ -94,7 +102,7 @@ class Explanation:
         """Return a JSON document: an object of
 
         - ``model``: the graph's name,
-        - ``counts``: an object of the numbers of nodes under ``ran``, ``skipped``, ``empty`` and ``host``,
+        - ``counts``: an object of the numbers of nodes under ``ran``, ``skipped``, ``view``, ``empty`` and ``host``,
         - ``nodes``: an array, in processing order, of one object for each node. Its keys are the attributes of
           `NodeExplanation`, in their order and all of them always there; tuples are arrays.
 
@@ -177,6 +185,18 @@ def _explain(program: Program, record: NodeRecord, names: _ValueNames) -> NodeEx
             assert source is not None
             name, offset = names(program, source), decision.offsets[0]
             return attrs.evolve(base, decision="skipped", alias_of=name, offset=offset, why=decision.why)
+        case Viewed():
+            source = node.inputs[decision.sources[0]]
+            assert source is not None
+            view = decision.views[0]
+            return attrs.evolve(
+                base,
+                decision="view",
+                alias_of=names(program, source),
+                offset=decision.offsets[0],
+                strides=() if view is None else view.strides,
+                why=decision.why,
+            )
         case Empty():
             return attrs.evolve(base, decision="empty", why=decision.why)
         case Run(why):

@@ -27,6 +27,7 @@ _SWEEPS = 4  # down and up again; further ones change little
 _MEANINGS = {
     "ran": "a kernel on the device",
     "skipped": "costs nothing: its output is another value's bytes",
+    "view": "costs nothing: its readers take another value's bytes through strides",
     "empty": "has no elements",
     "host": "in Python",
 }
@@ -281,7 +282,7 @@ def _path(edge: _Edge, way: Sequence[_Place]) -> str:
 def _figure(decision: str, x: float, y: float, width: float, height: float) -> str:
     """Return a decision's outline and letter: they tell it where colours do not."""
     match decision:
-        case "skipped":
+        case "skipped" | "view":
             outline = f'<rect x="{x:.0f}" y="{y:.0f}" width="{width}" height="{height}" rx="{height / 2:.0f}"/>'
         case "host":
             ends = ((10, 0), (width - 10, 0), (width, height / 2), (width - 10, height), (10, height), (0, height / 2))
@@ -312,10 +313,12 @@ _STYLE = """
 :root { color-scheme: light dark; --back: #fff; --fore: #1b1f24; --soft: #6a737d; --line: #9aa4af; --rule: #d5dae0;
   --mark: #d1242f; --hit: #ffdf5d;
   --ran: #d3f2d9; --ran-line: #1a7f37; --skipped: #d6ecfb; --skipped-line: #0969da;
+  --view: #d9f2f0; --view-line: #0b7a75;
   --empty: #fbf0c9; --empty-line: #8a6100; --host: #f3dcf7; --host-line: #8a3ea8; }
 @media (prefers-color-scheme: dark) { :root { --back: #14171c; --fore: #e4e8ed; --soft: #98a2ad; --line: #66707b;
   --rule: #363d46; --mark: #ff7b72; --hit: #7a6400;
   --ran: #123d20; --ran-line: #4ac26b; --skipped: #0f3358; --skipped-line: #6cb6ff;
+  --view: #0d3b39; --view-line: #4fd1c7;
   --empty: #423400; --empty-line: #d9b44a; --host: #3d1d4a; --host-line: #d48be8; } }
 * { box-sizing: border-box; }
 body { margin: 0; font: 14px/1.4 system-ui, sans-serif; background: var(--back); color: var(--fore); }
@@ -340,10 +343,12 @@ svg .operator { font-size: 13px; font-weight: 600; }
 svg .letter { font-size: 14px; font-weight: 700; text-anchor: middle; }
 .ran { --fill: var(--ran); --edge: var(--ran-line); }
 .skipped { --fill: var(--skipped); --edge: var(--skipped-line); }
+.view { --fill: var(--view); --edge: var(--view-line); }
 .empty { --fill: var(--empty); --edge: var(--empty-line); }
 .host { --fill: var(--host); --edge: var(--host-line); }
 rect, polygon { fill: var(--fill); stroke: var(--edge); stroke-width: 1.5; }
 .skipped rect { stroke-dasharray: 6 3; }
+.view rect { stroke-dasharray: 10 2; }
 .empty rect { stroke-dasharray: 2 3; }
 svg .letter { fill: var(--edge); }
 path { fill: none; stroke: var(--line); stroke-width: 1.2; }

@@ -6,6 +6,7 @@ out supplies the arenas. The same plan serves every request of the same signatur
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
@@ -18,6 +19,10 @@ from asyncrt.layout import Array, Layout
 
 BufferName: TypeAlias = int | Stored
 """The arena of that chunk, or a constant."""
+
+
+Pack: TypeAlias = Callable[[list[int], tuple[int, ...]], Any]
+"""A device's packing of a launch's offsets and sizes into its argument record."""
 
 
 class Home(NamedTuple):

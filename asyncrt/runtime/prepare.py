@@ -8,29 +8,31 @@ the same state gives the same plan. The functions bear the names of the mechanis
 from __future__ import annotations
 
 import contextlib
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
 from asyncrt.errors import AsyncrtError, ShapeError
-from asyncrt.graph.node import Place, ProgramNode
+from asyncrt.graph.node import Place as Where
+from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.passes.fold_constants import evaluate
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
-from asyncrt.kernels.impl import Impl, Launch, Ref, ReferenceKernel, inp, out
-from asyncrt.kernels.operator import Call, Decision, DeviceTraits, Empty, Run, Skip, decide
+from asyncrt.kernels.copy import copy_launch, materialise
+from asyncrt.kernels.impl import Impl, Launch, inp, out
+from asyncrt.kernels.operator import Call, Decision, DeviceTraits, Empty, Run, Skip, Viewed, decide, wants_dense
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout, dtype_of
-from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
+from asyncrt.memory.view import View
 
-from .plan import ChunkPlan, Fetch, Home, NodeRecord, State, Step, Upload
+from .memory_plan import STAGED, MemoryPlan, Place, Tensor
+from .plan import ChunkPlan, Home, NodeRecord, Pack, State
+from .references import reference_copy, reference_impl
 
 _REMEMBERED = 1 << 14  # answers
 _COMPARED = 1024  # bytes of a value
-_STAGED = 4096  # bytes: larger inputs are not worth a copy to travel with the others
 
 
 @attrs.frozen
@@ -42,30 +44,18 @@ class Tools:
         takes_source: Whether the device builds kernels; otherwise references are launched.
         pack: The device's packing of a launch's offsets and sizes.
         skip: Whether nodes may be skipped.
+        views: Whether results may stay views with strides.
+        in_place: Whether the inputs of a Concat may be written where they belong in its result.
         memo: Answers by question, of one program; see `_Planner.remember`.
     """
 
     traits: DeviceTraits
     takes_source: bool
-    pack: Callable[[list[int], tuple[int, ...]], Any]
+    pack: Pack
     skip: bool = True
+    views: bool = True
+    in_place: bool = True
     memo: dict[Any, PrimitiveInst] = attrs.field(factory=dict, eq=False, repr=False)
-
-
-@attrs.define(eq=False)
-class Tensor:
-    """Bytes of this chunk's arena while it is planned: how many, and from which node to which they are needed."""
-
-    nbytes: int
-    first: int
-    last: int
-    #: The graph input, or the output of a node with subgraphs, that it is a copy of, if it is one.
-    source: int | None = None
-    #: The host value it is a copy of, if it is one.
-    array: Array | None = None
-    #: Whether a kernel or a read touches it; an upload that nobody touches is left out.
-    used: bool = False
-    offset: int = 0
 
 
 @attrs.define(eq=False)
@@ -76,20 +66,13 @@ class PrimitiveInst:
     call: Call
     decision: Decision | None = None
     impl: Impl | None = None
+    #: Inputs that come as views and have to be written out first; then nothing else is answered yet.
+    wants_dense: tuple[int, ...] = ()
 
     @property
     def can_be_optimized(self) -> bool:
         """Whether the node is elided in this request."""
-        return isinstance(self.decision, Skip)
-
-
-class _Place:
-    """Where a value's bytes will lie: *offset* bytes into a tensor of this chunk, or into a home of an earlier one."""
-
-    __slots__ = ("base", "offset")
-
-    def __init__(self, base: Tensor | Home, offset: int) -> None:
-        self.base, self.offset = base, offset
+        return isinstance(self.decision, Skip | Viewed)
 
 
 def start_state(program: Program, layouts: list[Layout], value_inputs: dict[int, Array]) -> State:
@@ -137,12 +120,11 @@ class _Planner:
         self.program, self.chunk, self.tools = program, chunk, tools
         self.layouts = list(state.layouts)
         self.values = list(state.values)
-        self.places: list[_Place | None] = [None if h is None else _Place(h, 0) for h in state.homes]
-        self.tensors: list[Tensor] = []
-        self.launches: list[tuple[int, Launch, tuple[_Place, ...]]] = []
-        self.packings: dict[Stored, Packing] = {}
+        self.memory = MemoryPlan(program, chunk, state, self.layouts, self.values, tools.pack)
+        self.places = self.memory.places
         self.records: list[NodeRecord] = []
-        self.inputs = program.arriving
+        #: Values that lie as views, and where the record of the node that made them is.
+        self.viewed: dict[int, int] = {}
         self.formulas = formulas
         self.expected: dict[int, tuple[int, ...]] = {}
 
@@ -153,7 +135,8 @@ class _Planner:
                 self.take_formula(node)
             else:
                 self.prepare(node)
-        return self.finish()
+        self.write_out_views()
+        return self.memory.finish(self.records)
 
     def evaluate_formulas(self) -> frozenset[int]:
         """Set the values of shape arithmetic that loading has as formulas; returns the nodes that need not run."""
@@ -176,43 +159,64 @@ class _Planner:
 
     def prepare(self, node: ProgramNode) -> None:
         """One node: shapes, then whether it runs, then with what, then where its output goes."""
-        if node.place is Place.HOST:
+        if node.place is Where.HOST:
             self.run_on_host(self.update_shape(node))
             return
         inst = self.remember(node)
         match inst.decision:
             case Empty():
                 self.bind_nothing(inst)
-            case Skip():
+            case Skip() | Viewed():
                 self.update_output_memory(inst, inst.decision)
             case Run():
                 assert inst.impl is not None
                 weights = self.update_weights(inst, inst.impl)
-                self.realloc_if_needed(inst, inst.impl, weights)
-                self.records.append(NodeRecord(node, inst.decision, inst.call.outputs, inst.impl.name, inst.call))
+                how = self.realloc_if_needed(inst, inst.impl, weights)
+                self.records.append(NodeRecord(node, inst.decision, inst.call.outputs, how, inst.call))
 
     def remember(self, node: ProgramNode) -> PrimitiveInst:
         """Shapes, decision and implementation of the node: what was answered before for an equal node at equal
         layouts and values, in this request or another, holds again."""
-        memo, key = self.tools.memo, self.question(node)
-        found = memo.get(key) if key is not None else None
-        if found is not None:
-            for v, layout in zip(node.outputs, found.call.outputs, strict=True):
-                self.layouts[v] = layout
-            return PrimitiveInst(node, found.call, found.decision, found.impl)
-        inst = self.update_shape(node)
-        inst.decision = self.decide(inst)
-        if isinstance(inst.decision, Run):
-            self.update_impl(inst)
-        if key is not None:
-            if len(memo) >= _REMEMBERED:
-                memo.clear()
-            memo[key] = inst
+        memo = self.tools.memo
+        while True:
+            strided = self.strided(node) if self.viewed else ()
+            key = self.question(node, strided)
+            inst = memo.get(key) if key is not None else None
+            if inst is None:
+                inst = self.answer(node, strided)
+                if key is not None:
+                    if len(memo) >= _REMEMBERED:
+                        memo.clear()
+                    memo[key] = inst
+            if not inst.wants_dense:
+                break
+            for index in inst.wants_dense:
+                self.write_out(node.inputs[index], node.id, f"'{node.name}' reads it dense")
+        for v, layout in zip(node.outputs, inst.call.outputs, strict=True):
+            self.layouts[v] = layout
+        return inst if inst.node is node else PrimitiveInst(node, inst.call, inst.decision, inst.impl)
+
+    def answer(self, node: ProgramNode, strided: tuple[View | None, ...]) -> PrimitiveInst:
+        """Shapes, decision and implementation; or which views have to be written out before that is asked again."""
+        inst = self.update_shape(node, strided)
+        if strided:
+            with _naming(node, inst.call, "cannot be decided"):
+                inst.wants_dense = wants_dense(node.operator, inst.call)
+        if not inst.wants_dense:
+            inst.decision = self.decide(inst)
+            if isinstance(inst.decision, Run):
+                self.update_impl(inst)
         return inst
 
-    def question(self, node: ProgramNode) -> Any:
+    def strided(self, node: ProgramNode) -> tuple[View | None, ...]:
+        """How the node's inputs lie, where some of them are views; else nothing."""
+        if not any(v in self.viewed for v in node.inputs):
+            return ()
+        return tuple([self.places[v].view if v in self.viewed else None for v in node.inputs])  # type: ignore
+
+    def question(self, node: ProgramNode, strided: tuple[View | None, ...] = ()) -> Any:
         """Everything that shapes, decision and implementation depend on; None if it is too large to compare."""
-        parts: list[Any] = [self.program.kinds[node.id]]
+        parts: list[Any] = [self.program.kinds[node.id], strided]
         for position, v in enumerate(node.inputs):
             if v is None:
                 parts.append(None)
@@ -228,17 +232,17 @@ class _Planner:
 
     # Shapes.
 
-    def update_shape(self, node: ProgramNode) -> PrimitiveInst:
+    def update_shape(self, node: ProgramNode, strided: tuple[View | None, ...] = ()) -> PrimitiveInst:
         """Infer the node's output shapes from its inputs' layouts and the values it needs, all known by now."""
         layouts, values, declared = self.layouts, self.values, node.operator.declared
-        on_host = node.place is Place.HOST
+        on_host = node.place is Where.HOST
         inputs = tuple([None if v is None else layouts[v] for v in node.inputs])
         # An operator sees the values that it declares, and no others: that is what `question` compares.
         known = tuple(
             [values[v] if v is not None and (on_host or i in declared) else None for i, v in enumerate(node.inputs)]
         )
         constants = tuple([v is not None and self.program.values[v].constant is not None for v in node.inputs])
-        call = Call(node.name, node.attributes, inputs, known, (), node.output_types, constants)
+        call = Call(node.name, node.attributes, inputs, known, (), node.output_types, constants, strided)
         if on_host and node.operator.evaluate is None:
             return PrimitiveInst(node, call)  # its value brings its shape
         with _naming(node, call, "cannot infer its shapes"):
@@ -251,7 +255,8 @@ class _Planner:
     def decide(self, inst: PrimitiveInst) -> Decision:
         """Whether the node runs, is skipped, or has nothing to do. Final."""
         with _naming(inst.node, inst.call, "cannot be decided"):
-            return decide(inst.node.operator, inst.call, skip=self.tools.skip)
+            stay = self.tools.views and any(self.program.takes_view[v] for v in inst.node.outputs)
+            return decide(inst.node.operator, inst.call, skip=self.tools.skip, stay=stay)
 
     def run_on_host(self, inst: PrimitiveInst) -> None:
         """Evaluate a node of shape arithmetic, or one without a kernel; its values need no device."""
@@ -271,18 +276,53 @@ class _Planner:
     def bind_nothing(self, inst: PrimitiveInst) -> None:
         """All outputs have no elements: nothing runs, and readers get a place of no bytes."""
         for v in inst.node.outputs:
-            self.places[v] = _Place(self.tensor(0, inst.node.id, v), 0)
+            self.places[v] = Place(self.memory.tensor(0, inst.node.id, v), 0)
         self.records.append(NodeRecord(inst.node, inst.decision, inst.call.outputs))
 
-    def update_output_memory(self, inst: PrimitiveInst, skip: Skip) -> None:
+    def update_output_memory(self, inst: PrimitiveInst, elided: Skip | Viewed) -> None:
         """A skipped node's outputs are its input's bytes, which must live as long as the outputs' readers."""
         node = inst.node
-        for v, source, offset in zip(node.outputs, skip.sources, skip.offsets, strict=True):
-            place = self.place_of(node.inputs[source])
+        views = elided.views if isinstance(elided, Viewed) else (None,) * len(node.outputs)
+        for v, source, offset, view in zip(node.outputs, elided.sources, elided.offsets, views, strict=True):
+            place = self.memory.place_of(node.inputs[source])
             if isinstance(place.base, Tensor):
                 place.base.last = max(place.base.last, self.program.last_use[v])
-            self.places[v] = _Place(place.base, place.offset + offset)
-        self.records.append(NodeRecord(node, skip, inst.call.outputs))
+            self.places[v] = Place(place.base, place.offset + offset, view)
+            if view is not None:
+                self.viewed[v] = len(self.records)
+        self.records.append(NodeRecord(node, elided, inst.call.outputs, call=inst.call))
+
+    def write_out(self, id: int | None, at: int, why: str) -> None:
+        """Copy a value that lies as a view to where it is dense, for node *at* and all that read it after it."""
+        assert id is not None
+        place, layout = self.places[id], self.layouts[id]
+        assert place is not None
+        assert place.view is not None
+        assert layout is not None
+        tensor = self.memory.tensor(layout.nbytes, at, id)
+        dense = Place(tensor, 0)
+        launch = self.copy(layout, place.view)
+        record = self.viewed.pop(id)
+        node, _, outputs, _, call, _ = self.records[record]
+        self.memory.read(place, at)
+        self.memory.launch(node.id, launch, (place, dense))
+        self.places[id] = dense
+        self.records[record] = NodeRecord(node, Run(why), outputs, "copy", call)
+
+    def write_out_views(self) -> None:
+        """What the host reads, or a later chunk, is dense."""
+        last = self.chunk.nodes[-1].id if self.chunk.nodes else -1
+        for v in [v for v in self.viewed if self.program.last_use[v] == FOREVER]:
+            self.write_out(v, last, "what reads it takes no strides")
+
+    def copy(self, layout: Layout, view: View) -> Launch:
+        """The launch that writes *view* out densely as *layout*."""
+        if not self.tools.takes_source:
+            return reference_copy(layout, view)
+        dense = View.dense(layout.shape)
+        launch = copy_launch(inp(0), view, out(0), dense, layout.dtype.itemsize, self.tools.traits)
+        assert launch is not None, "a value without elements is no view"
+        return launch
 
     # Implementations.
 
@@ -290,216 +330,111 @@ class _Planner:
         """Choose how the node runs at these shapes. Kernels take sizes as arguments: nothing need be built anew."""
         operator, call = inst.node.operator, inst.call
         if not self.tools.takes_source:
-            inst.impl = _reference_impl(inst.node, call)
+            inst.impl = reference_impl(inst.node, call)
         else:
             assert operator.implement is not None
             with _naming(inst.node, call, "has no implementation here"):
-                inst.impl = operator.implement(call, self.tools.traits)
+                moved = operator.views(call) if call.strided and operator.views is not None else None
+                if moved is not None:  # a view of views
+                    inst.impl = materialise(call, moved, self.tools.traits)
+                else:
+                    inst.impl = operator.implement(call, self.tools.traits)
         return inst.impl
 
-    def update_weights(self, inst: PrimitiveInst, impl: Impl) -> tuple[_Place, ...]:
+    def update_weights(self, inst: PrimitiveInst, impl: Impl) -> tuple[Place, ...]:
         """Constants in the layout that the implementation wants: packed once per program and layout, then shared."""
-        places: list[_Place] = []
+        places: list[Place] = []
         for request in impl.weights:
             value = inst.node.inputs[request.source]
             assert value is not None
             key = Stored(value, request.layout)
-            if key not in self.packings:
-                self.packings[key] = Packing(key, request.pack)
-            places.append(_Place(Home(key, 0), 0))
+            self.memory.packings.setdefault(key, Packing(key, request.pack))
+            places.append(Place(Home(key, 0), 0))
         return tuple(places)
 
     # Memory.
 
-    def realloc_if_needed(self, inst: PrimitiveInst, impl: Impl, weights: tuple[_Place, ...]) -> None:
-        """Give outputs and scratch buffers their tensors, and list the launches. Offsets come when the chunk ends."""
+    def realloc_if_needed(self, inst: PrimitiveInst, impl: Impl, weights: tuple[Place, ...]) -> str:
+        """Give outputs and scratch buffers their tensors, and list the launches. Offsets come when the chunk ends.
+
+        Returns:
+            How the node runs, for `explain()`.
+        """
         node = inst.node
         for v, layout in zip(node.outputs, inst.call.outputs, strict=True):
-            self.places[v] = _Place(self.tensor(layout.nbytes, node.id, v), 0)
-        scratch: list[_Place] = []
-        for nbytes in impl.scratch:
-            tensor = Tensor(nbytes, node.id, node.id)
-            self.tensors.append(tensor)
-            scratch.append(_Place(tensor, 0))
+            self.places[v] = Place(self.memory.tensor(layout.nbytes, node.id, v), 0)
+        scratch = [self.memory.scratch(nbytes, node.id) for nbytes in impl.scratch]
+        if self.tools.in_place and node.operator.destinations is not None:
+            in_place = self.find_destinations(inst, node.operator.destinations(inst.call))
+            if in_place:
+                return f"in place, {in_place} of {len(node.inputs)} inputs"
         for launch in impl.launches:
-            places: list[_Place] = []
+            places: list[Place] = []
             for kind, index in launch.buffers:
                 if kind == "input":
-                    place = self.place_of(node.inputs[index])
-                    if isinstance(place.base, Tensor):
-                        place.base.used = True
-                        place.base.last = max(place.base.last, node.id)
-                    elif isinstance(place.base.buffer, Stored):
-                        self.packings.setdefault(place.base.buffer, Packing(place.base.buffer))
+                    place = self.memory.place_of(node.inputs[index])
+                    self.memory.read(place, node.id)
                 elif kind == "output":
-                    place = self.place_of(node.outputs[index])
+                    place = self.memory.place_of(node.outputs[index])
                 elif kind == "weights":
                     place = weights[index]
                 else:
                     place = scratch[index]
                 places.append(place)
-            self.launches.append((node.id, launch, tuple(places)))
+            self.memory.launch(node.id, launch, tuple(places))
+        return impl.name
 
-    def tensor(self, nbytes: int, first: int, value: int) -> Tensor:
-        """A new tensor for *value*, made by node *first*."""
-        tensor = Tensor(nbytes, first, max(self.program.last_use[value], first))
-        self.tensors.append(tensor)
-        return tensor
+    def find_destinations(self, inst: PrimitiveInst, parts: Sequence[View]) -> int:
+        """Make tensors that a node lays side by side parts of its output, so that they are made where they belong.
 
-    def place_of(self, id: int | None) -> _Place:
-        """Where a value lies; what only the host has so far is uploaded at the chunk's start."""
-        assert id is not None
-        place = self.places[id]
-        if place is None:
-            layout = self.layouts[id]
+        Whatever else reads them reads them there; that they were given a place before does not matter, because offsets
+        come when the chunk ends. A tensor is part of one other at most, and all of it: with aliases and cascades its
+        bytes are at one place all the same.
+
+        Args:
+            parts: Of output 0, which each input becomes.
+
+        Returns:
+            How many inputs are in place; the others are copied. If none is, nothing has changed.
+        """
+        node, call = inst.node, inst.call
+        output = self.places[node.outputs[0]]
+        assert output is not None
+        target = output.base
+        assert isinstance(target, Tensor)
+        itemsize = call.outputs[0].dtype.itemsize
+        copied: list[tuple[int, View]] = []
+        found = 0
+        for index, part in enumerate(parts):
+            layout = call.inputs[index]
             assert layout is not None
-            if self.program.values[id].constant is not None:
-                place = _Place(Home(Stored(id), 0), 0)
+            if not layout.count:
+                continue
+            if not part.is_dense:
+                return 0  # nor is any other
+            place = self.memory.place_of(node.inputs[index])
+            tensor = place.base
+            if (
+                isinstance(tensor, Tensor)
+                and tensor.whole is None
+                and tensor.nbytes == layout.nbytes
+                and place.view is None
+                # What is small travels with others, which lie elsewhere.
+                and (tensor.source is None or tensor.nbytes > STAGED)
+                and tensor.array is None
+            ):
+                tensor.whole, tensor.offset, tensor.used = target, part.offset * itemsize, True
+                found += 1
             else:
-                source = id if id in self.inputs else None
-                tensor = Tensor(layout.nbytes, -1, self.program.last_use[id], source)
-                if source is None:
-                    tensor.array = self.values[id]
-                    assert tensor.array is not None, self.program.values[id].name
-                place = _Place(tensor, 0)
-                self.tensors.append(tensor)
-            self.places[id] = place
-        return place
-
-    # The plan.
-
-    def finish(self) -> ChunkPlan:
-        fetches = [self.fetch(v) for v in self.chunk.reads]
-        if self.chunk is self.program.chunks[-1]:
-            fetches += [self.fetch(v) for v in self.program.outputs]
-        else:
-            self.keep_aliases()
-        staging, staging_tensor, staged = self.stage()
-        kept = [t for t in self.tensors if (t.source is None and t.array is None) or (t.used and t not in staged)]
-        arena = plan_arena([Interval(max(t.nbytes, 1), t.first, t.last) for t in kept])
-        for tensor, offset in zip(kept, arena.offsets, strict=True):
-            tensor.offset = offset
-        for tensor in staged:
-            tensor.offset += staging_tensor.offset
-        uploads = tuple(
-            Upload(t.source, t.offset - (staging_tensor.offset if t in staged else 0), t.nbytes, t in staged)
-            for t in self.tensors
-            if t.used and t.source is not None and t.nbytes
-        )
-        steps = tuple(self.step(*launch) for launch in self.launches)
-        homes = tuple([None if p is None else self.home(p) for p in self.places])
-        return ChunkPlan(
-            chunk=self.chunk.index,
-            arena_nbytes=arena.nbytes,
-            staging=staging,
-            staging_offset=staging_tensor.offset,
-            uploads=uploads,
-            steps=steps,
-            packings=tuple(self.packings.values()),
-            fetches=tuple(self.bind_fetch(f) for f in fetches),
-            records=tuple(self.records),
-            after=State(tuple(self.layouts), tuple(self.values), homes),
-        )
-
-    def keep_aliases(self) -> None:
-        """A later chunk can upload a host value itself, but not the part of one that an alias stands for."""
-        for v, place in enumerate(self.places):
-            if place is not None and isinstance(place.base, Tensor) and self.program.last_use[v] == FOREVER:
-                place.base.used |= v not in self.inputs and self.values[v] is None
-
-    def stage(self) -> tuple[bytes, Tensor, set[Tensor]]:
-        """Lay host values and small inputs side by side, so that they travel in one transfer."""
-        uploads = [t for t in self.tensors if t.used and (t.array is not None or t.source is not None)]
-        staged = [t for t in uploads if t.array is not None or t.nbytes <= _STAGED]
-        whole = Tensor(0, -1, -1)
-        parts: list[bytes] = []
-        for tensor in staged:
-            tensor.offset = whole.nbytes
-            data = b"" if tensor.array is None else np.ascontiguousarray(tensor.array).tobytes()
-            padded = -(-max(tensor.nbytes, 1) // ALIGNMENT) * ALIGNMENT
-            parts.append(data.ljust(padded, b"\0"))
-            whole.nbytes += padded
-            whole.last = max(whole.last, tensor.last)
-        if staged:
-            self.tensors.append(whole)
-        return b"".join(parts), whole, set(staged)
-
-    def fetch(self, id: int) -> tuple[int, Layout, _Place | None, Array | None]:
-        """How the host gets a value: it has it already, or reads it."""
-        layout = self.layouts[id]
-        assert layout is not None
-        if layout.count == 0:
-            return id, layout, None, np.empty(layout.shape, layout.dtype.numpy)
-        if self.places[id] is None and id not in self.inputs and self.values[id] is not None:
-            return id, layout, None, self.values[id]
-        place = self.place_of(id)
-        base = place.base
-        if isinstance(base, Tensor):
-            base.last = FOREVER
-            if base.array is not None and not base.used:
-                return id, layout, None, _part(base.array, place.offset, layout)
-        elif isinstance(base.buffer, Stored) and not base.buffer.layout:
-            constant = self.program.values[base.buffer.value].constant
-            assert constant is not None
-            return id, layout, None, _part(constant, base.offset + place.offset, layout)
-        return id, layout, place, None
-
-    def bind_fetch(self, fetch: tuple[int, Layout, _Place | None, Array | None]) -> Fetch:
-        id, layout, place, array = fetch
-        if place is None:
-            return Fetch(id, layout, array=array)
-        if isinstance(place.base, Tensor) and place.base.source is not None:
-            return Fetch(id, layout, source=place.base.source, offset=place.offset)
-        return Fetch(id, layout, home=self.home(place))
-
-    def home(self, place: _Place) -> Home | None:
-        if isinstance(place.base, Tensor):
-            if not place.base.used and (place.base.source is not None or place.base.array is not None):
-                return None  # nothing was uploaded; a later chunk that wants it uploads it
-            return Home(self.chunk.index, place.base.offset + place.offset)
-        return Home(place.base.buffer, place.base.offset + place.offset)
-
-    def step(self, node: int, launch: Launch, places: tuple[_Place, ...]) -> Step:
-        homes = [self.home(p) for p in places]
-        offsets = [h.offset for h in homes if h is not None]
-        try:
-            record = self.tools.pack(offsets, launch.ints)
-        except struct.error as error:
-            name = self.program.nodes[node].name
-            raise ShapeError(
-                f"'{name}': a size or stride does not fit 32 bits: {max(launch.ints)}", hint="split the tensor"
-            ) from error
-        buffers = tuple([h.buffer for h in homes if h is not None])
-        return Step(node, launch.kernel, buffers, record, launch.grid, launch.group, launch.local)
-
-
-def _reference_impl(node: ProgramNode, call: Call) -> Impl:
-    """The operator's reference as one launch. Values that the plan knows are part of it; the rest is read."""
-    known = call.values
-    read = [i for i, layout in enumerate(call.inputs) if layout is not None and known[i] is None]
-    attributes, reference = node.attributes, node.operator.reference
-    types = call.output_types
-
-    def run(arrays: Any) -> list[Array]:
-        given = [known[i] if a is None else a for i, a in enumerate(arrays)]
-        results = reference(attributes, given)
-        return [np.asarray(r, t.numpy) for r, t in zip(results, types, strict=False)]
-
-    kernel = ReferenceKernel(
-        node.operator.name,
-        run,
-        tuple(layout if i in read else None for i, layout in enumerate(call.inputs)),
-        call.outputs,
-    )
-    buffers: tuple[Ref, ...] = (*(inp(i) for i in read), *(out(i) for i in range(len(call.outputs))))
-    return Impl("reference", (Launch(kernel, buffers, (), (1,)),))
-
-
-def _part(array: Array, offset: int, layout: Layout) -> Array:
-    """The tensor of *layout* that lies *offset* bytes into *array*."""
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return flat[offset : offset + layout.nbytes].view(layout.dtype.numpy).reshape(layout.shape)
-
+                copied.append((index, part))
+        if found:
+            for index, part in copied:
+                layout, place = call.inputs[index], self.memory.place_of(node.inputs[index])
+                assert layout is not None
+                self.memory.read(place, node.id)
+                there = Place(target, part.offset * itemsize)
+                self.memory.launch(node.id, self.copy(layout, call.view(index)), (place, there))
+        return found
 
 @contextlib.contextmanager
 def _naming(node: ProgramNode, call: Call, what: str) -> Iterator[None]:

@@ -150,7 +150,14 @@ class Runtime:
             features=info.features,
             packed_weights=options.packed_weights,
         )
-        self._tools = Tools(traits, info.takes_source, self.device.pack, options.skip)
+        self._tools = Tools(
+            traits,
+            info.takes_source,
+            self.device.pack,
+            options.skip,
+            views=options.skip and options.views,
+            in_place=options.in_place,
+        )
         self._state = "open"
 
     async def load(self, source: ModelSource) -> Model:

@@ -14,7 +14,7 @@ import numpy as np
 
 from asyncrt.layout import BOOL, Array, Shape
 
-from ..copy import materialise
+from ..copy import materialise, takes_any_view
 from ..elementwise import elementwise
 from ..impl import Impl
 from ..neutral import Neutral, every_bit, highest, lowest, neutral_view, never, nothing, one, why_not, zero
@@ -168,7 +168,7 @@ def _binary(
         used = helpers if "$" in text else ""
         return elementwise(
             name, text, inputs, call.outputs[0], traits, vector=name in _VECTOR or text.startswith("a0 * a0"),
-            helpers=used,
+            helpers=used, views=call.strided,
         )  # fmt: skip
 
     def run(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
@@ -187,6 +187,7 @@ def _binary(
         why_not=None if neutral is None else reason,
         value_hints=_HINTS if neutral is not None and neutral[0] is not never else (),
         compares_hints=False,
+        takes_view=takes_any_view,
         examples=examples or (Example(("f32[2,3,4]", "f32[3,1]")), Example(("i64[5]", "i64[]"))),
     )
 

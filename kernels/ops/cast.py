@@ -26,7 +26,7 @@ from asyncrt.layout import (
 )
 from asyncrt.memory.view import View
 
-from ..copy import materialise
+from ..copy import materialise, takes_any_view
 from ..elementwise import elementwise
 from ..impl import Impl
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
@@ -90,7 +90,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     layout, output = call.inputs[0], call.outputs[0]
     assert layout is not None
     text = _expression(layout.dtype, output.dtype)
-    return elementwise("cast", text, (layout,), output, traits, helpers=_ODD if "$" in text else "")
+    return elementwise("cast", text, (layout,), output, traits, helpers=_ODD if "$" in text else "", views=call.strided[:1])
 
 
 def _target(attributes: Attributes) -> DataType:
@@ -139,6 +139,7 @@ OPERATORS = (
         reference=_reference,
         implement=implement,
         views=views,
+        takes_view=takes_any_view,
         why="its bytes are those of that dtype already",
         why_not=why_not,
         types=_types,
@@ -168,6 +169,7 @@ OPERATORS = (
         reference=_reference_like,
         implement=implement,
         views=views,
+        takes_view=takes_any_view,
         why="its bytes are those of that dtype already",
         why_not=why_not,
         types=_types_like,

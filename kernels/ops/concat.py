@@ -10,8 +10,8 @@ from asyncrt.dims import Dim
 from asyncrt.layout import Array, Shape, show_shape
 from asyncrt.memory.view import View
 
-from ..copy import copy_launch
-from ..impl import Impl, Launch, inp, out
+from ..copy import copy_launch, takes_any_view
+from ..impl import Impl, inp, out
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import check, normal_axis
 
@@ -59,16 +59,24 @@ def why_not(call: Call) -> str:
     return f"{len(full)} of its inputs have elements"
 
 
-def implement(call: Call, traits: DeviceTraits) -> Impl:
-    axis, output = _axis(call), call.outputs[0]
-    whole = View.dense(output.shape)
-    launches: list[Launch | None] = []
+def destinations(call: Call) -> tuple[View, ...]:
+    """The part of the result that each input becomes."""
+    axis, whole = _axis(call), View.dense(call.outputs[0].shape)
+    parts: list[View] = []
     start = 0
     for index in range(len(call.inputs)):
-        shape = call.shape(index)
-        part = whole.slice(axis, start, shape[axis])
-        launches.append(copy_launch(inp(index), View.dense(shape), out(0), part, output.dtype.itemsize, traits))
-        start += shape[axis]
+        length = call.shape(index)[axis]
+        parts.append(whole.slice(axis, start, length))
+        start += length
+    return tuple(parts)
+
+
+def implement(call: Call, traits: DeviceTraits) -> Impl:
+    itemsize = call.outputs[0].dtype.itemsize
+    launches = [
+        copy_launch(inp(index), call.view(index), out(0), part, itemsize, traits)
+        for index, part in enumerate(destinations(call))
+    ]
     return Impl("copy", tuple(launch for launch in launches if launch is not None))
 
 
@@ -80,6 +88,8 @@ OPERATOR = Operator(
     views=views,
     why="its other inputs are empty",
     why_not=why_not,
+    takes_view=takes_any_view,
+    destinations=destinations,
     examples=(
         Example(("f32[2,3,4]", "f32[2,5,4]"), {"axis": 1}),
         Example(("f32[2,3,4]", "f32[2,3,1]", "f32[2,3,7]"), {"axis": -1}),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.layout import Array, Shape
-from asyncrt.memory.view import View
+from asyncrt.memory.view import View, collapse
 
 from ..impl import Impl, inp, out
 from ..matmul import Operand, matmul
@@ -34,6 +34,21 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (np.asarray(np.matmul(a, b)),)
 
 
+def _matrix(call: Call, index: int, shape: Shape) -> View:
+    """How an operand lies; *shape* has an axis more than the input where that is a vector."""
+    return call.view(index) if len(call.shape(index)) > 1 else View.dense(shape)
+
+
+def takes_view(call: Call, index: int, view: View) -> bool:
+    """Matrices whose rows are contiguous: the same kernel reads them as would read them dense. With a matrix on the
+    right all rows on the left are one operand, so they must lie at one distance from each other."""
+    if len(view.shape) < 2 or view.strides[-1] != 1:
+        return False
+    if index == 0 and len(call.shape(1)) == 2:
+        return len(collapse(view.shape[:-1], view.strides[:-1])[0]) == 1
+    return True
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     a, b = call.shape(0), call.shape(1)
     left = a if len(a) > 1 else (1, *a)
@@ -41,8 +56,8 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     batch = broadcast_shapes(call, left[:-2], right[:-2])
     return matmul(
         "matmul",
-        Operand(inp(0), call.dtype(0), View.dense(left).expand((*batch, *left[-2:]))),
-        Operand(inp(1), call.dtype(1), View.dense(right).expand((*batch, *right[-2:]))),
+        Operand(inp(0), call.dtype(0), _matrix(call, 0, left).expand((*batch, *left[-2:]))),
+        Operand(inp(1), call.dtype(1), _matrix(call, 1, right).expand((*batch, *right[-2:]))),
         out(0),
         batch,
         traits,
@@ -55,6 +70,7 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     implement=implement,
+    takes_view=takes_view,
     examples=(
         Example(("f32[5,7]", "f32[7,33]")),
         Example(("f32[2,3,9,16]", "f32[2,3,16,40]")),

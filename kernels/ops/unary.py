@@ -13,6 +13,7 @@ import numpy as np
 
 from asyncrt.layout import Array
 
+from ..copy import takes_any_view
 from ..elementwise import elementwise
 from ..impl import Impl
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
@@ -43,7 +44,7 @@ def _unary(
     def implement(call: Call, traits: DeviceTraits) -> Impl:
         text = expression if isinstance(expression, str) else expression(call.attributes)
         inputs = [i for i in call.inputs[:1] if i is not None]
-        return elementwise(name, text, inputs, call.outputs[0], traits, vector=vector)
+        return elementwise(name, text, inputs, call.outputs[0], traits, vector=vector, views=call.strided[:1])
 
     def run(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
         x = inputs[0]
@@ -55,7 +56,14 @@ def _unary(
         with np.errstate(all="ignore"):
             return (np.asarray(_wide(function)(x) if wide else function(x)),)
 
-    return Operator(name=name, infer=same_shape, reference=run, implement=implement, examples=examples)
+    return Operator(
+        name=name,
+        infer=same_shape,
+        reference=run,
+        implement=implement,
+        takes_view=takes_any_view,
+        examples=examples,
+    )
 
 
 def _number(value: float) -> str:

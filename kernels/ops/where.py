@@ -12,7 +12,7 @@ import numpy as np
 from asyncrt.layout import BOOL, Array, Layout, Shape
 from asyncrt.memory.view import View
 
-from ..copy import BITS, materialise
+from ..copy import BITS, materialise, takes_any_view
 from ..elementwise import elementwise
 from ..impl import Impl
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
@@ -58,7 +58,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     output = call.outputs[0]
     bits = BITS[output.dtype.itemsize]
     operands = (Layout(call.dtype(0), call.shape(0)), Layout(bits, call.shape(1)), Layout(bits, call.shape(2)))
-    return elementwise("where", "a0 ? a1 : a2", operands, Layout(bits, output.shape), traits)
+    return elementwise("where", "a0 ? a1 : a2", operands, Layout(bits, output.shape), traits, views=call.strided)
 
 
 OPERATOR = Operator(
@@ -67,6 +67,7 @@ OPERATOR = Operator(
     reference=reference,
     implement=implement,
     views=views,
+    takes_view=takes_any_view,
     why="the condition is the same everywhere",
     why_not=why_not,
     value_hints=(0, 1, 2),

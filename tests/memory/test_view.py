@@ -192,3 +192,92 @@ def test_what_holds_for_every_symbolic_dim_is_determined() -> None:
 
     assert moved.is_dense
     assert not exchanged.is_dense
+
+
+def through_cases() -> Iterator[tuple[View, View]]:
+    """Views of dense tensors, and tensors of those shapes that lie as views themselves."""
+    rng = random.Random(7)
+    for _ in range(6000):
+        shape = tuple(rng.choice((1, 2, 3, 4, 6)) for _ in range(rng.randint(1, 4)))
+        yield wander(rng, View.dense(shape)), wander(rng, _stored(rng, shape), keep=shape)
+
+
+def _stored(rng: random.Random, shape: tuple[int, ...]) -> View:
+    """A tensor of *shape* in memory of other axes, with room between."""
+    order = rng.sample(range(len(shape)), len(shape))
+    room = [rng.choice((0, 0, 1)) for _ in shape]
+    whole = View.dense([shape[a] + r for a, r in zip(order, room, strict=True)])
+    for axis, a in enumerate(order):
+        whole = whole.slice(axis, rng.randint(0, room[axis]), shape[a])
+    return whole.permute([order.index(a) for a in range(len(shape))])
+
+
+def wander(rng: random.Random, view: View, keep: tuple[int, ...] | None = None) -> View:
+    """One or two movements, none of which changes the shape if it is to be kept."""
+    for _ in range(rng.randint(1, 2)):
+        axis = rng.randrange(len(view.shape))
+        dim = view.shape[axis]
+        kind = rng.choice(("repeat", "flip")) if keep else rng.choice(("permute", "slice", "flip", "reshape", "expand"))
+        if kind == "permute":
+            view = view.permute(rng.sample(range(len(view.shape)), len(view.shape)))
+        elif kind == "slice":
+            start = rng.randrange(dim)
+            view = view.slice(axis, start, rng.randint(1, dim - start))
+        elif kind == "flip":
+            view = view.slice(axis, dim - 1, dim, -1)
+        elif kind == "repeat":
+            view = view.slice(axis, 0, 1).expand(keep or ())
+        elif kind == "reshape" and view.is_dense:
+            count = int(np.prod(view.shape))
+            first = rng.choice([d for d in range(1, count + 1) if count % d == 0])
+            view = View((first, count // first), (count // first, 1), view.offset)
+        elif kind == "expand":
+            view = view.expand((rng.choice((1, 2)), *view.shape))
+    return view
+
+
+def test_a_view_of_a_view_has_the_elements_of_one_after_the_other() -> None:
+    """Where there is an answer it is exact; where there is none, writing the inner one out first is what is left."""
+    answered = 0
+    for outer, inner in through_cases():
+        store = memory((4096,))
+        written = np.concatenate([memory((0,))[:BEFORE], elements(inner, store).reshape(-1), np.zeros(AFTER, np.int16)])
+        expected = elements(outer, written)
+
+        one = outer.through(inner)
+
+        if one is not None:
+            answered += 1
+            np.testing.assert_array_equal(expected, elements(one, store))
+            assert one.shape == outer.shape
+    assert answered > 3000
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        (View.dense((6,)), View.dense((3, 2)).permute((1, 0))),
+        (View.dense((3, 2)), View.dense((3, 2)).permute((1, 0)).slice(0, 0, 2)),
+        (View.dense((4, 3)).slice(1, 0, 2).permute((1, 0)), View.dense((2, 6)).slice(1, 0, 5)),
+    ],
+)
+def test_what_no_strides_say_has_no_answer(outer: View, inner: View) -> None:
+    """An axis that goes over several axes which are not walked as one."""
+    assert outer.through(inner) is None
+
+
+def test_a_reshape_that_only_splits_and_merges_what_is_walked_as_one_is_a_view_of_a_view() -> None:
+    """Heads: [batch, seq, heads * dim], transposed after a reshape, and reshaped within an axis again."""
+    heads = View.dense((2, 5, 3, 4)).permute((0, 2, 1, 3))
+
+    one = View.dense((2, 3, 5, 2, 2)).through(heads)
+
+    assert one == View((2, 3, 5, 2, 2), (60, 4, 12, 2, 1))
+
+
+def test_the_span_of_a_view_is_the_memory_it_walks_over() -> None:
+    """From the first element to the last, both included; a view without elements walks over none."""
+    assert View.dense((2, 3)).span == 6
+    assert View((2, 3), (10, 2)).span == 15
+    assert View((4, 5), (0, 0)).span == 1
+    assert View((2, 0), (0, 1)).span == 0

@@ -151,13 +151,13 @@ async def test_the_page_needs_nothing_but_itself() -> None:
 
 def test_decisions_differ_without_colour() -> None:
     """Each has its letter, and an outline of its own."""
-    decisions = ("ran", "skipped", "empty", "host")
+    decisions = ("ran", "skipped", "view", "empty", "host")
 
     text = drawn(*(one(d, decision=d) for d in decisions)).to_html()
 
     letters = re.findall(r'<g class="node (\w+)".*?class="letter"[^>]*>(\w)<', text, re.S)
-    assert letters == [("ran", "R"), ("skipped", "S"), ("empty", "E"), ("host", "H")]
-    assert {"skipped", "empty"} == set(re.findall(r"\.(\w+) rect \{ stroke-dasharray", text))
+    assert letters == [("ran", "R"), ("skipped", "S"), ("view", "V"), ("empty", "E"), ("host", "H")]
+    assert {"skipped", "view", "empty"} == set(re.findall(r"\.(\w+) rect \{ stroke-dasharray", text))
     assert re.search(r'node host".*?</title><polygon', text, re.S)
     assert "prefers-color-scheme: dark" in text
 
@@ -266,8 +266,8 @@ async def test_json_holds_the_whole_explanation() -> None:
 
     assert list(document) == ["model", "counts", "nodes"]
     assert list(document["nodes"][0]) == [
-        "node", "operator", "decision", "outputs", "implementation", "alias_of", "offset", "why", "skip_mode",
-        "inputs", "output_names", "inside",
+        "node", "operator", "decision", "outputs", "implementation", "alias_of", "offset", "strides", "why",
+        "skip_mode", "inputs", "output_names", "inside",
     ]  # fmt: skip
     back = [{k: tuple(v) if isinstance(v, list) else v for k, v in n.items()} for n in document["nodes"]]
     assert explanation == Explanation(document["model"], tuple(NodeExplanation(**n) for n in back))
@@ -281,4 +281,4 @@ def test_json_of_one_decision_counts_all_nodes() -> None:
     document = json.loads(explanation.to_json(only="host"))
 
     assert [n["node"] for n in document["nodes"]] == ["b"]
-    assert document["counts"] == {"ran": 1, "skipped": 0, "empty": 0, "host": 1}
+    assert document["counts"] == {"ran": 1, "skipped": 0, "view": 0, "empty": 0, "host": 1}

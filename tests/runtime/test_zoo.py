@@ -47,11 +47,13 @@ async def test_every_case_equals_onnx_runtime_alone_and_eight_at_a_time(model: Z
 @pytest.mark.asyncio
 @pytest.mark.parametrize("model", MODELS)
 async def test_each_mechanism_off_gives_the_same_bytes(model: ZooModel) -> None:
-    """Results with skips, replay, the pool, preallocation and several streams are bit for bit those without."""
+    """Results with skips, views, replay, the pool, several streams and so on are bit for bit those without."""
     given = [model.inputs(c) for c in (*range(model.cases), *range(model.cases))]
     variants = {
         "all on": (RuntimeOptions(), 2),
         "skip off": (RuntimeOptions(skip=False, warm=False), 2),
+        "views off": (RuntimeOptions(views=False, warm=False), 2),
+        "in place off": (RuntimeOptions(in_place=False, warm=False), 2),
         "replay off": (RuntimeOptions(replay=False, warm=False), 2),
         "pool off": (RuntimeOptions(pool=False, warm=False), 2),
         "preallocation off": (RuntimeOptions(preallocate=False, warm=False), 2),

@@ -1,0 +1,248 @@
+"""Where each value of a chunk lies: tensors of one arena, parts of tensors, views of them, constants.
+
+While a chunk is planned, launches are listed with the places of their buffers; offsets come when it ends, so that a
+tensor may become part of another after the launch that makes it was listed.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import attrs
+import numpy as np
+
+from asyncrt.errors import ShapeError
+from asyncrt.graph.passes.memory_dependencies import FOREVER
+from asyncrt.graph.program import Chunk, Program
+from asyncrt.kernels.impl import Launch
+from asyncrt.kernels.weights import Packing, Stored
+from asyncrt.layout import Array, Layout
+from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
+from asyncrt.memory.view import View
+
+from .plan import ChunkPlan, Fetch, Home, NodeRecord, Pack, State, Step, Upload
+
+STAGED = 4096  # bytes: larger inputs are not worth a copy to travel with the others
+
+
+@attrs.define(eq=False)
+class Tensor:
+    """Bytes of this chunk's arena while it is planned: how many, and from which node to which they are needed."""
+
+    nbytes: int
+    first: int
+    last: int
+    #: The graph input, or the output of a node with subgraphs, that it is a copy of, if it is one.
+    source: int | None = None
+    #: The host value it is a copy of, if it is one.
+    array: Array | None = None
+    #: Whether a kernel or a read touches it; an upload that nobody touches is left out.
+    used: bool = False
+    offset: int = 0
+    #: The tensor that it is a part of, `offset` bytes from its start, if it was written in place.
+    whole: Tensor | None = None
+
+    @property
+    def position(self) -> int:
+        """Bytes from the arena's start, once offsets are planned."""
+        return self.offset if self.whole is None else self.whole.position + self.offset
+
+
+class Place:
+    """Where a value's bytes will lie: *offset* bytes into a tensor of this chunk, or into a home of an earlier one.
+
+    With a view, that is where its first element lies, and the view has the strides to the others.
+    """
+
+    __slots__ = ("base", "offset", "view")
+
+    def __init__(self, base: Tensor | Home, offset: int, view: View | None = None) -> None:
+        self.base, self.offset, self.view = base, offset, view
+
+
+class MemoryPlan:
+    """The memory of one chunk at one set of shapes.
+
+    Args:
+        state: What is known before the chunk.
+        layouts, values: Of every value as far as they are known; they grow while the chunk is planned.
+        pack: The device's packing of a launch's offsets and sizes.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        chunk: Chunk,
+        state: State,
+        layouts: list[Layout | None],
+        values: list[Array | None],
+        pack: Pack,
+    ) -> None:
+        self.program, self.chunk, self.inputs = program, chunk, program.arriving
+        self.layouts, self.values, self._pack = layouts, values, pack
+        self.places: list[Place | None] = [None if h is None else Place(h, 0) for h in state.homes]
+        self.tensors: list[Tensor] = []
+        self.launches: list[tuple[int, Launch, tuple[Place, ...]]] = []
+        self.packings: dict[Stored, Packing] = {}
+
+    def read(self, place: Place, at: int) -> None:
+        """Note that a kernel of node *at* reads what lies there."""
+        base = place.base
+        if isinstance(base, Tensor):
+            base.used = True
+            base.last = max(base.last, at)
+        elif isinstance(base.buffer, Stored):
+            self.packings.setdefault(base.buffer, Packing(base.buffer))
+
+    def tensor(self, nbytes: int, first: int, value: int) -> Tensor:
+        """A new tensor for *value*, made by node *first*."""
+        tensor = Tensor(nbytes, first, max(self.program.last_use[value], first))
+        self.tensors.append(tensor)
+        return tensor
+
+    def place_of(self, id: int | None) -> Place:
+        """Where a value lies; what only the host has so far is uploaded at the chunk's start."""
+        assert id is not None
+        place = self.places[id]
+        if place is None:
+            layout = self.layouts[id]
+            assert layout is not None
+            if self.program.values[id].constant is not None:
+                place = Place(Home(Stored(id), 0), 0)
+            else:
+                source = id if id in self.inputs else None
+                tensor = Tensor(layout.nbytes, -1, self.program.last_use[id], source)
+                if source is None:
+                    tensor.array = self.values[id]
+                    assert tensor.array is not None, self.program.values[id].name
+                place = Place(tensor, 0)
+                self.tensors.append(tensor)
+            self.places[id] = place
+        return place
+
+    def scratch(self, nbytes: int, node: int) -> Place:
+        """A place that only *node* uses."""
+        tensor = Tensor(nbytes, node, node)
+        self.tensors.append(tensor)
+        return Place(tensor, 0)
+
+    def launch(self, node: int, launch: Launch, places: tuple[Place, ...]) -> None:
+        """List a launch of *node*; offsets come when the chunk ends."""
+        self.launches.append((node, launch, places))
+
+    def finish(self, records: list[NodeRecord]) -> ChunkPlan:
+        """Lay all tensors out in one arena and return the plan."""
+        fetches = [self._fetch(v) for v in self.chunk.reads]
+        if self.chunk is self.program.chunks[-1]:
+            fetches += [self._fetch(v) for v in self.program.outputs]
+        else:
+            self._keep_aliases()
+        staging, staging_tensor, staged = self._stage()
+        kept = [t for t in self.tensors if (t.source is None and t.array is None) or (t.used and t not in staged)]
+        for tensor in kept:
+            whole = tensor.whole
+            while whole is not None:
+                whole.first, whole.last = min(whole.first, tensor.first), max(whole.last, tensor.last)
+                whole = whole.whole
+        kept = [t for t in kept if t.whole is None]
+        arena = plan_arena([Interval(max(t.nbytes, 1), t.first, t.last) for t in kept])
+        for tensor, offset in zip(kept, arena.offsets, strict=True):
+            tensor.offset = offset
+        for tensor in staged:
+            tensor.offset += staging_tensor.offset
+        uploads = tuple(
+            Upload(t.source, t.position - (staging_tensor.offset if t in staged else 0), t.nbytes, t in staged)
+            for t in self.tensors
+            if t.used and t.source is not None and t.nbytes
+        )
+        steps = tuple(self._step(*launch) for launch in self.launches)
+        homes = tuple([None if p is None or p.view is not None else self._home(p) for p in self.places])
+        return ChunkPlan(
+            chunk=self.chunk.index,
+            arena_nbytes=arena.nbytes,
+            staging=staging,
+            staging_offset=staging_tensor.offset,
+            uploads=uploads,
+            steps=steps,
+            packings=tuple(self.packings.values()),
+            fetches=tuple(self._bind_fetch(f) for f in fetches),
+            records=tuple(records),
+            after=State(tuple(self.layouts), tuple(self.values), homes),
+        )
+
+    def _keep_aliases(self) -> None:
+        """A later chunk can upload a host value itself, but not the part of one that an alias stands for."""
+        for v, place in enumerate(self.places):
+            if place is not None and isinstance(place.base, Tensor) and self.program.last_use[v] == FOREVER:
+                place.base.used |= v not in self.inputs and self.values[v] is None
+
+    def _stage(self) -> tuple[bytes, Tensor, set[Tensor]]:
+        """Lay host values and small inputs side by side, so that they travel in one transfer."""
+        uploads = [t for t in self.tensors if t.used and (t.array is not None or t.source is not None)]
+        staged = [t for t in uploads if t.array is not None or t.nbytes <= STAGED]
+        whole = Tensor(0, -1, -1)
+        parts: list[bytes] = []
+        for tensor in staged:
+            tensor.offset = whole.nbytes
+            data = b"" if tensor.array is None else np.ascontiguousarray(tensor.array).tobytes()
+            padded = -(-max(tensor.nbytes, 1) // ALIGNMENT) * ALIGNMENT
+            parts.append(data.ljust(padded, b"\0"))
+            whole.nbytes += padded
+            whole.last = max(whole.last, tensor.last)
+        if staged:
+            self.tensors.append(whole)
+        return b"".join(parts), whole, set(staged)
+
+    def _fetch(self, id: int) -> tuple[int, Layout, Place | None, Array | None]:
+        """How the host gets a value: it has it already, or reads it."""
+        layout = self.layouts[id]
+        assert layout is not None
+        if layout.count == 0:
+            return id, layout, None, np.empty(layout.shape, layout.dtype.numpy)
+        if self.places[id] is None and id not in self.inputs and self.values[id] is not None:
+            return id, layout, None, self.values[id]
+        place = self.place_of(id)
+        base = place.base
+        if isinstance(base, Tensor):
+            base.last = FOREVER
+            if base.array is not None and not base.used:
+                return id, layout, None, _part(base.array, place.offset, layout)
+        elif isinstance(base.buffer, Stored) and not base.buffer.layout:
+            constant = self.program.values[base.buffer.value].constant
+            assert constant is not None
+            return id, layout, None, _part(constant, base.offset + place.offset, layout)
+        return id, layout, place, None
+
+    def _bind_fetch(self, fetch: tuple[int, Layout, Place | None, Array | None]) -> Fetch:
+        id, layout, place, array = fetch
+        if place is None:
+            return Fetch(id, layout, array=array)
+        if isinstance(place.base, Tensor) and place.base.source is not None:
+            return Fetch(id, layout, source=place.base.source, offset=place.offset)
+        return Fetch(id, layout, home=self._home(place))
+
+    def _home(self, place: Place) -> Home | None:
+        if isinstance(place.base, Tensor):
+            if not place.base.used and (place.base.source is not None or place.base.array is not None):
+                return None  # nothing was uploaded; a later chunk that wants it uploads it
+            return Home(self.chunk.index, place.base.position + place.offset)
+        return Home(place.base.buffer, place.base.offset + place.offset)
+
+    def _step(self, node: int, launch: Launch, places: tuple[Place, ...]) -> Step:
+        homes = [self._home(p) for p in places]
+        offsets = [h.offset for h in homes if h is not None]
+        try:
+            record = self._pack(offsets, launch.ints)
+        except struct.error as error:
+            name = self.program.nodes[node].name
+            raise ShapeError(
+                f"'{name}': a size or stride does not fit 32 bits: {max(launch.ints)}", hint="split the tensor"
+            ) from error
+        buffers = tuple([h.buffer for h in homes if h is not None])
+        return Step(node, launch.kernel, buffers, record, launch.grid, launch.group, launch.local)
+
+
+def _part(array: Array, offset: int, layout: Layout) -> Array:
+    """The tensor of *layout* that lies *offset* bytes into *array*."""
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    return flat[offset : offset + layout.nbytes].view(layout.dtype.numpy).reshape(layout.shape)

@@ -1,0 +1,66 @@
+"""Operators' references as launches, for devices that take no OpenCL C."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from asyncrt.graph.node import ProgramNode
+from asyncrt.kernels.impl import Impl, Launch, Ref, ReferenceKernel, inp, out
+from asyncrt.kernels.operator import Call
+from asyncrt.layout import Array, Layout
+from asyncrt.memory.view import View
+
+
+def reference_impl(node: ProgramNode, call: Call) -> Impl:
+    """The operator's reference as one launch. Values that the plan knows are part of it; the rest is read."""
+    known = call.values
+    read = [i for i, layout in enumerate(call.inputs) if layout is not None and known[i] is None]
+    attributes, reference = node.attributes, node.operator.reference
+    types, views = call.output_types, call.strided
+    layouts = [
+        layout if layout is None or not views or views[i] is None else _span(layout, call.view(i))
+        for i, layout in enumerate(call.inputs)
+    ]
+
+    def run(arrays: Any) -> list[Array]:
+        given = [known[i] if a is None else a for i, a in enumerate(arrays)]
+        if views:
+            given = [g if v is None or g is None else _strided(v, g) for g, v in zip(given, views, strict=True)]
+        results = reference(attributes, given)
+        return [np.asarray(r, t.numpy) for r, t in zip(results, types, strict=False)]
+
+    kernel = ReferenceKernel(
+        node.operator.name,
+        run,
+        tuple(layout if i in read else None for i, layout in enumerate(layouts)),
+        call.outputs,
+    )
+    buffers: tuple[Ref, ...] = (*(inp(i) for i in read), *(out(i) for i in range(len(call.outputs))))
+    return Impl("reference", (Launch(kernel, buffers, (), (1,)),))
+
+
+def reference_copy(layout: Layout, view: View) -> Launch:
+    """The launch that writes *view* out densely as *layout*."""
+    kernel = ReferenceKernel("copy", functools.partial(_dense, view), (_span(layout, view),), (layout,))
+    return Launch(kernel, (inp(0), out(0)), (), (1,))
+
+
+def _span(layout: Layout, view: View) -> Layout:
+    """All memory that *view* walks over, as a tensor of one axis."""
+    return Layout(layout.dtype, (view.span,))
+
+
+def _strided(view: View, memory: Array) -> Array:
+    """The tensor that lies in *memory* as *view* says."""
+    strides = [s * memory.itemsize for s in view.strides]
+    return np.lib.stride_tricks.as_strided(memory, view.shape, strides, writeable=False)
+
+
+def _dense(view: View, arrays: Sequence[Array | None]) -> list[Array]:
+    (memory,) = arrays
+    assert memory is not None
+    return [np.ascontiguousarray(_strided(view, memory))]
