@@ -12,6 +12,7 @@ import attrs
 
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Program
+from asyncrt.kernels.impl import Impl, Launch
 from asyncrt.kernels.operator import Call, Decision
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout
@@ -27,6 +28,22 @@ class Home(NamedTuple):
     offset: int
 
 
+class Origin(NamedTuple):
+    """What a step was made from; `regions.touches` finds in it which bytes the step reads and writes.
+
+    Attributes:
+        call: The node at its shapes.
+        impl: What carries it out.
+        launch: Which of the implementation's launches it is.
+        offsets: Of each buffer, in bytes.
+    """
+
+    call: Call
+    impl: Impl
+    launch: Launch
+    offsets: tuple[int, ...]
+
+
 class Step(NamedTuple):
     """One kernel launch, ready but for its memory."""
 
@@ -37,6 +54,7 @@ class Step(NamedTuple):
     grid: tuple[int, ...]
     group: tuple[int, ...] | None
     local: tuple[int, ...]
+    origin: Origin
 
 
 class Upload(NamedTuple):

@@ -26,7 +26,7 @@ from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout, dtype_of
 from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
 
-from .plan import ChunkPlan, Fetch, Home, NodeRecord, State, Step, Upload
+from .plan import ChunkPlan, Fetch, Home, NodeRecord, Origin, State, Step, Upload
 
 _REMEMBERED = 1 << 14  # answers
 _COMPARED = 1024  # bytes of a value
@@ -139,7 +139,7 @@ class _Planner:
         self.values = list(state.values)
         self.places: list[_Place | None] = [None if h is None else _Place(h, 0) for h in state.homes]
         self.tensors: list[Tensor] = []
-        self.launches: list[tuple[int, Launch, tuple[_Place, ...]]] = []
+        self.launches: list[tuple[PrimitiveInst, Launch, tuple[_Place, ...]]] = []
         self.packings: dict[Stored, Packing] = {}
         self.records: list[NodeRecord] = []
         self.inputs = program.arriving
@@ -338,7 +338,7 @@ class _Planner:
                 else:
                     place = scratch[index]
                 places.append(place)
-            self.launches.append((node.id, launch, tuple(places)))
+            self.launches.append((inst, launch, tuple(places)))
 
     def tensor(self, nbytes: int, first: int, value: int) -> Tensor:
         """A new tensor for *value*, made by node *first*."""
@@ -459,18 +459,20 @@ class _Planner:
             return Home(self.chunk.index, place.base.offset + place.offset)
         return Home(place.base.buffer, place.base.offset + place.offset)
 
-    def step(self, node: int, launch: Launch, places: tuple[_Place, ...]) -> Step:
+    def step(self, inst: PrimitiveInst, launch: Launch, places: tuple[_Place, ...]) -> Step:
         homes = [self.home(p) for p in places]
         offsets = [h.offset for h in homes if h is not None]
         try:
             record = self.tools.pack(offsets, launch.ints)
         except struct.error as error:
-            name = self.program.nodes[node].name
             raise ShapeError(
-                f"'{name}': a size or stride does not fit 32 bits: {max(launch.ints)}", hint="split the tensor"
+                f"'{inst.node.name}': a size or stride does not fit 32 bits: {max(launch.ints)}",
+                hint="split the tensor",
             ) from error
         buffers = tuple([h.buffer for h in homes if h is not None])
-        return Step(node, launch.kernel, buffers, record, launch.grid, launch.group, launch.local)
+        assert inst.impl is not None
+        origin = Origin(inst.call, inst.impl, launch, tuple(offsets))
+        return Step(inst.node.id, launch.kernel, buffers, record, launch.grid, launch.group, launch.local, origin)
 
 
 def _reference_impl(node: ProgramNode, call: Call) -> Impl:

@@ -1,0 +1,41 @@
+"""Which bytes does a step of a plan read and write? A function of the plan, asked only when somebody checks.
+
+What a launch may touch is what its node's layouts say: all of an input, an output or a scratch buffer. That a kernel
+keeps to them is not decided here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from asyncrt.kernels.impl import Access
+from asyncrt.memory.hazards import WHOLE, Region
+
+from .plan import BufferName, Step
+
+
+class Touch(NamedTuple):
+    """Bytes of a part of the plan's memory that a step uses."""
+
+    buffer: BufferName
+    region: Region
+    write: bool
+
+
+def touches(step: Step) -> tuple[Touch, ...]:
+    """Return what *step* reads and writes, in the order of its kernel's arguments."""
+    call, impl, launch, offsets = step.origin
+    found: list[Touch] = []
+    for (kind, index), buffer, offset, access in zip(
+        launch.buffers, step.buffers, offsets, launch.kernel.accesses, strict=True
+    ):
+        if kind == "weights":
+            region = WHOLE  # packed: only whoever packed it knows its size
+        elif kind == "scratch":
+            region = Region(offset, impl.scratch[index])
+        else:
+            layout = (call.inputs if kind == "input" else call.outputs)[index]
+            assert layout is not None
+            region = Region(offset, layout.nbytes)
+        found.append(Touch(buffer, region, access is not Access.READ))
+    return tuple(found)
