@@ -43,7 +43,7 @@ check: $(VENV)/installed
 	$(BIN)/lint-imports
 
 unit: $(VENV)/installed
-	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	ASYNCRT_CHECK_HAZARDS=$${ASYNCRT_CHECK_HAZARDS:-1} $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
 wheel: $(VENV)/installed
 	$(BIN)/python tests/wheel.py

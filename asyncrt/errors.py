@@ -13,6 +13,7 @@
     │   ├── KernelBuildError                  the driver refused a kernel
     │   ├── OutOfDeviceMemory (MemoryError)   the limit or the device is full
     │   └── DeviceCommandError                a command failed while it ran
+    ├── HazardError (RuntimeError)            two commands on the same bytes are in no order: a bug, and found
     └── RuntimeClosedError (RuntimeError)     used after `close()`
 
 A message says what was expected, what came and where. `detail` and `hint` are attributes as well as lines of the
@@ -86,6 +87,10 @@ class OutOfDeviceMemory(DeviceError, MemoryError):
 
 class DeviceCommandError(DeviceError):
     """A command failed while it ran on the device."""
+
+
+class HazardError(AsyncrtError, RuntimeError):
+    """Two commands use the same bytes, one of them writes, and nothing orders them; see docs/hazards.md."""
 
 
 class RuntimeClosedError(AsyncrtError, RuntimeError):

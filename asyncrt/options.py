@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ def _optional_positive(instance: object, attribute: attrs.Attribute[int | None],
 def _optional_not_negative(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
     if value is not None and not 0 <= value < math.inf:
         raise ValueError(f"RuntimeOptions.{attribute.name} must be seconds from 0 on or None, got {value}")
+
+
+def _hazards_are_checked(wanted: bool | None) -> bool:
+    return os.environ.get("ASYNCRT_CHECK_HAZARDS", "0") not in ("", "0") if wanted is None else wanted
 
 
 @attrs.frozen(kw_only=True)
@@ -42,6 +47,8 @@ class RuntimeOptions:
         disk_cache: False neither reads nor writes compiled kernels on disk.
         warm: Build, while loading, the kernels that likely shapes will need.
         build_threads: Kernels built at once.
+        check_hazards: Check that all commands on the same bytes are ordered, as each is enqueued; see docs/hazards.md.
+            None is what the environment variable ASYNCRT_CHECK_HAZARDS says, and False where it is not set.
         max_model_bytes: Models (with their external data) larger than this are refused.
         max_rank: Models with tensors of higher rank are refused.
         max_folded_bytes: A constant sub-expression whose result is larger stays unfolded.
@@ -63,6 +70,7 @@ class RuntimeOptions:
     disk_cache: bool = True
     warm: bool = True
     build_threads: int = attrs.field(default=2, validator=v.ge(1))
+    check_hazards: bool = attrs.field(default=None, converter=_hazards_are_checked)
     max_model_bytes: int = attrs.field(default=8 << 30, validator=v.ge(1))
     max_rank: int = attrs.field(default=8, validator=v.ge(1))
     max_folded_bytes: int = attrs.field(default=16 << 20, validator=v.ge(0))

@@ -17,6 +17,7 @@ from asyncrt.scheduler.happenings import Ended, Happening, Launched, Reached, Re
 from asyncrt.scheduler.instructions import Admit, Launch, Resume
 from asyncrt.scheduler.state import SchedulerState
 
+from .checked import Checks
 from .completion import Completions
 
 
@@ -34,6 +35,7 @@ class Dispatcher:
         streams: In the order of their indices.
         state: The scheduler.
         timeline: Moved on as streams report.
+        checks: Is told of what the host does; None where hazards are not checked.
         on_idle: Called when for *idle_s* seconds no request was known and no stream had anything to pass.
         idle_s: None never calls it.
     """
@@ -44,12 +46,14 @@ class Dispatcher:
         state: SchedulerState,
         timeline: Timeline,
         *,
+        checks: Checks | None = None,
         on_idle: Callable[[], object] = lambda: None,
         idle_s: float | None = None,
     ) -> None:
         self.streams = streams
         self.state = state
         self.timeline = timeline
+        self.checks = checks
         self._loop = asyncio.get_running_loop()
         self._completions = Completions(self._loop, self._on_reached)
         self._stamps = [0] * len(streams)

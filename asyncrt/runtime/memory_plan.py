@@ -7,6 +7,7 @@ tensor may become part of another after the launch that makes it was listed.
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 import attrs
 import numpy as np
@@ -15,12 +16,13 @@ from asyncrt.errors import ShapeError
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.impl import Launch
+from asyncrt.kernels.operator import Call
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
 from asyncrt.memory.view import View
 
-from .plan import ChunkPlan, Fetch, Home, NodeRecord, Pack, State, Step, Upload
+from .plan import ChunkPlan, Fetch, Home, NodeRecord, Origin, Pack, State, Step, Upload
 
 STAGED = 4096  # bytes: larger inputs are not worth a copy to travel with the others
 
@@ -60,6 +62,16 @@ class Place:
         self.base, self.offset, self.view = base, offset, view
 
 
+class _Listed(NamedTuple):
+    """A launch whose buffers have no offsets yet."""
+
+    node: int
+    call: Call
+    launch: Launch
+    places: tuple[Place, ...]
+    scratch: tuple[int, ...]
+
+
 class MemoryPlan:
     """The memory of one chunk at one set of shapes.
 
@@ -67,6 +79,7 @@ class MemoryPlan:
         state: What is known before the chunk.
         layouts, values: Of every value as far as they are known; they grow while the chunk is planned.
         pack: The device's packing of a launch's offsets and sizes.
+        origins: Whether steps keep what they were made from.
     """
 
     def __init__(
@@ -77,12 +90,14 @@ class MemoryPlan:
         layouts: list[Layout | None],
         values: list[Array | None],
         pack: Pack,
+        *,
+        origins: bool = False,
     ) -> None:
         self.program, self.chunk, self.inputs = program, chunk, program.arriving
-        self.layouts, self.values, self._pack = layouts, values, pack
+        self.layouts, self.values, self._pack, self._origins = layouts, values, pack, origins
         self.places: list[Place | None] = [None if h is None else Place(h, 0) for h in state.homes]
         self.tensors: list[Tensor] = []
-        self.launches: list[tuple[int, Launch, tuple[Place, ...]]] = []
+        self.launches: list[_Listed] = []
         self.packings: dict[Stored, Packing] = {}
 
     def read(self, place: Place, at: int) -> None:
@@ -126,9 +141,11 @@ class MemoryPlan:
         self.tensors.append(tensor)
         return Place(tensor, 0)
 
-    def launch(self, node: int, launch: Launch, places: tuple[Place, ...]) -> None:
+    def launch(
+        self, node: int, call: Call, launch: Launch, places: tuple[Place, ...], scratch: tuple[int, ...] = ()
+    ) -> None:
         """List a launch of *node*; offsets come when the chunk ends."""
-        self.launches.append((node, launch, places))
+        self.launches.append(_Listed(node, call, launch, places, scratch))
 
     def finish(self, records: list[NodeRecord]) -> ChunkPlan:
         """Lay all tensors out in one arena and return the plan."""
@@ -155,7 +172,7 @@ class MemoryPlan:
             for t in self.tensors
             if t.used and t.source is not None and t.nbytes
         )
-        steps = tuple(self._step(*launch) for launch in self.launches)
+        steps = tuple([self._step(listed) for listed in self.launches])
         homes = tuple([None if p is None or p.view is not None else self._home(p) for p in self.places])
         return ChunkPlan(
             chunk=self.chunk.index,
@@ -228,18 +245,19 @@ class MemoryPlan:
             return Home(self.chunk.index, place.base.position + place.offset)
         return Home(place.base.buffer, place.base.offset + place.offset)
 
-    def _step(self, node: int, launch: Launch, places: tuple[Place, ...]) -> Step:
+    def _step(self, listed: _Listed) -> Step:
+        node, call, launch, places, scratch = listed
         homes = [self._home(p) for p in places]
         offsets = [h.offset for h in homes if h is not None]
         try:
             record = self._pack(offsets, launch.ints)
         except struct.error as error:
-            name = self.program.nodes[node].name
             raise ShapeError(
-                f"'{name}': a size or stride does not fit 32 bits: {max(launch.ints)}", hint="split the tensor"
+                f"'{call.name}': a size or stride does not fit 32 bits: {max(launch.ints)}", hint="split the tensor"
             ) from error
         buffers = tuple([h.buffer for h in homes if h is not None])
-        return Step(node, launch.kernel, buffers, record, launch.grid, launch.group, launch.local)
+        origin = Origin(call, scratch, launch, tuple(offsets)) if self._origins else None
+        return Step(node, launch.kernel, buffers, record, launch.grid, launch.group, launch.local, origin)
 
 
 def _part(array: Array, offset: int, layout: Layout) -> Array:

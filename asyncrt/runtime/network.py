@@ -39,6 +39,7 @@ from .executor import BoundPlan, bind, enqueue, host_copy
 from .inputs import layouts_of
 from .plan import ChunkPlan, NodeRecord, State
 from .prepare import Tools, prepare_chunk, start_state
+from .watched import WatchedStream
 
 _KEYED_BYTES = 1 << 16  # values that a plan depends on are compared as bytes; above this, planning anew is cheaper
 _REQUESTS = itertools.count(1)
@@ -162,7 +163,10 @@ class Network:
         self._counters.requests += 1
         try:
             await self._dispatcher.admit(request, priority)
-            return await self.run(request, arrays)
+            outcome = await self.run(request, arrays)
+            if self._dispatcher.checks is not None:
+                self._dispatcher.checks.gives_back(request, arrays.values())
+            return outcome
         except asyncio.CancelledError:
             self._counters.cancelled += 1
             raise
@@ -226,9 +230,11 @@ class Network:
                     lease = await self._lease(chunk.index, plan.arena_nbytes, stream, leases)
                     arenas.append(None if lease is None else lease.lease.allocation)
                     waits = () if lease is None else lease.waits
-                    fetched = self._enqueue(bound, stream, waits, present, arenas, events)
+                    fetched = self._enqueue(request, bound, stream, waits, present, arenas, events)
                     events.append(dispatcher.launched(request, stream))
                     await dispatcher.passed(request)
+                    if dispatcher.checks is not None:
+                        dispatcher.checks.looks_at(request, [fetched[f.value] for f in plan.fetches if f.home])
                 else:
                     arenas.append(None)
                     fetched = {f.value: host_copy(f, present) for f in plan.fetches}
@@ -308,6 +314,7 @@ class Network:
 
     def _enqueue(
         self,
+        request: int,
         bound: BoundPlan,
         stream: int,
         waits: Iterable[Event],
@@ -317,9 +324,13 @@ class Network:
     ) -> dict[int, Array]:
         """Enqueue a chunk; if that fails half-way, note where the stream must come before its memory is free."""
         dispatcher = self._dispatcher
+        target = dispatcher.streams[stream]
         try:
             dispatcher.wait_for(stream, waits)
-            return enqueue(bound, dispatcher.streams[stream], arenas, arrays, self.weights.get)
+            if isinstance(target, WatchedStream):
+                with target.chunk(request, self.program, bound.plan, arenas):
+                    return enqueue(bound, target, arenas, arrays, self.weights.get)
+            return enqueue(bound, target, arenas, arrays, self.weights.get)
         except BaseException:
             events.append(dispatcher.abandon(stream))
             raise

@@ -13,6 +13,7 @@ import attrs
 
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Program
+from asyncrt.kernels.impl import Launch
 from asyncrt.kernels.operator import Call, Decision
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout
@@ -32,8 +33,24 @@ class Home(NamedTuple):
     offset: int
 
 
+class Origin(NamedTuple):
+    """What a step was made from; `regions.touches` finds in it which bytes the step reads and writes.
+
+    Attributes:
+        call: The node at its shapes, or the copy that is part of it.
+        scratch: Bytes of each scratch buffer.
+        launch: Which launch of it this is.
+        offsets: Of each buffer, in bytes.
+    """
+
+    call: Call
+    scratch: tuple[int, ...]
+    launch: Launch
+    offsets: tuple[int, ...]
+
+
 class Step(NamedTuple):
-    """One kernel launch, ready but for its memory."""
+    """One kernel launch, ready but for its memory. Its origin is kept only where hazards are checked."""
 
     node: int
     kernel: Any
@@ -42,6 +59,7 @@ class Step(NamedTuple):
     grid: tuple[int, ...]
     group: tuple[int, ...] | None
     local: tuple[int, ...]
+    origin: Origin | None = None
 
 
 class Upload(NamedTuple):

@@ -21,7 +21,7 @@ from asyncrt.graph.passes.fold_constants import evaluate
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.copy import copy_launch, materialise
-from asyncrt.kernels.impl import Impl, Launch, inp, out
+from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.operator import Call, Decision, DeviceTraits, Empty, Run, Skip, Viewed, decide, wants_dense
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout, dtype_of
@@ -46,6 +46,7 @@ class Tools:
         skip: Whether nodes may be skipped.
         views: Whether results may stay views with strides.
         in_place: Whether the inputs of a Concat may be written where they belong in its result.
+        origins: Whether steps keep what they were made from, for who checks hazards.
         memo: Answers by question, of one program; see `_Planner.remember`.
     """
 
@@ -55,6 +56,7 @@ class Tools:
     skip: bool = True
     views: bool = True
     in_place: bool = True
+    origins: bool = False
     memo: dict[Any, PrimitiveInst] = attrs.field(factory=dict, eq=False, repr=False)
 
 
@@ -120,7 +122,9 @@ class _Planner:
         self.program, self.chunk, self.tools = program, chunk, tools
         self.layouts = list(state.layouts)
         self.values = list(state.values)
-        self.memory = MemoryPlan(program, chunk, state, self.layouts, self.values, tools.pack)
+        self.memory = MemoryPlan(
+            program, chunk, state, self.layouts, self.values, tools.pack, origins=tools.origins
+        )
         self.places = self.memory.places
         self.records: list[NodeRecord] = []
         #: Values that lie as views, and where the record of the node that made them is.
@@ -301,11 +305,10 @@ class _Planner:
         assert layout is not None
         tensor = self.memory.tensor(layout.nbytes, at, id)
         dense = Place(tensor, 0)
-        launch = self.copy(layout, place.view)
         record = self.viewed.pop(id)
         node, _, outputs, _, call, _ = self.records[record]
         self.memory.read(place, at)
-        self.memory.launch(node.id, launch, (place, dense))
+        self.copy(node, layout, place.view, place, dense)
         self.places[id] = dense
         self.records[record] = NodeRecord(node, Run(why), outputs, "copy", call)
 
@@ -315,14 +318,16 @@ class _Planner:
         for v in [v for v in self.viewed if self.program.last_use[v] == FOREVER]:
             self.write_out(v, last, "what reads it takes no strides")
 
-    def copy(self, layout: Layout, view: View) -> Launch:
-        """The launch that writes *view* out densely as *layout*."""
-        if not self.tools.takes_source:
-            return reference_copy(layout, view)
-        dense = View.dense(layout.shape)
-        launch = copy_launch(inp(0), view, out(0), dense, layout.dtype.itemsize, self.tools.traits)
-        assert launch is not None, "a value without elements is no view"
-        return launch
+    def copy(self, node: ProgramNode, layout: Layout, view: View, source: Place, target: Place) -> None:
+        """List a launch of *node* that writes *view* of what lies at *source* densely to *target*."""
+        if self.tools.takes_source:
+            dense = View.dense(layout.shape)
+            launch = copy_launch(inp(0), view, out(0), dense, layout.dtype.itemsize, self.tools.traits)
+            assert launch is not None, "what has no elements is not copied"
+        else:
+            launch = reference_copy(layout, view)
+        call = Call(node.name, node.attributes, (layout,), (None,), (layout,), strided=(view,))
+        self.memory.launch(node.id, call, launch, (source, target))
 
     # Implementations.
 
@@ -381,7 +386,7 @@ class _Planner:
                 else:
                     place = scratch[index]
                 places.append(place)
-            self.memory.launch(node.id, launch, tuple(places))
+            self.memory.launch(node.id, inst.call, launch, tuple(places), impl.scratch)
         return impl.name
 
     def find_destinations(self, inst: PrimitiveInst, parts: Sequence[View]) -> int:
@@ -433,7 +438,7 @@ class _Planner:
                 assert layout is not None
                 self.memory.read(place, node.id)
                 there = Place(target, part.offset * itemsize)
-                self.memory.launch(node.id, self.copy(layout, call.view(index)), (place, there))
+                self.copy(node, layout, call.view(index), place, there)
         return found
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from types import TracebackType
 import attrs
 import platformdirs
 
-from asyncrt.devices.base import Device, DeviceInfo
+from asyncrt.devices.base import Device, DeviceInfo, Stream
 from asyncrt.devices.find import open_device
 from asyncrt.errors import RuntimeClosedError
 from asyncrt.events import Timeline
@@ -25,6 +25,7 @@ from asyncrt.scheduler.policies import make_policy
 from asyncrt.scheduler.state import SchedulerState
 from asyncrt.version import __version__
 
+from .checked import CheckedDevice, CheckedStream, CheckedTimeline, Checks
 from .dispatcher import Dispatcher
 from .model import Model
 from .network import Counters, Network
@@ -84,11 +85,17 @@ class Runtime:
         self._state = "new"
         self._networks: list[Network] = []
         self._counters = Counters()
+        self._checks: Checks | None = None
 
     def __repr__(self) -> str:
         if self._state != "open":
             return f"<Runtime {self._state}>"
         return f"<Runtime {self.device.info.spec} {len(self._networks)} models, {self._dispatcher!r}, {self._pool!r}>"
+
+    @property
+    def checks(self) -> Checks | None:
+        """What is checked of the order of its commands; None unless `RuntimeOptions.check_hazards` is on."""
+        return self._checks
 
     @property
     def info(self) -> DeviceInfo:
@@ -129,15 +136,23 @@ class Runtime:
         self.device: Device = wanted
         info, options = self.device.info, self.options
         count = self._streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
-        streams = [self.device.open_stream() for _ in range(count)]
-        self._uploads = self.device.open_stream()
+        streams: list[Stream] = [self.device.open_stream() for _ in range(count)]
+        self._uploads: Stream = self.device.open_stream()
         timeline = Timeline(count)
+        self._memory_device = self.device
+        if options.check_hazards:
+            checks = self._checks = Checks(count + 1)
+            streams = [CheckedStream(s, i, checks) for i, s in enumerate(streams)]
+            self._uploads = CheckedStream(self._uploads, count, checks, self._loop)
+            timeline = CheckedTimeline(count, checks)
+            self._memory_device = CheckedDevice(self.device, checks)
         state = SchedulerState(count, self._policy, max_in_flight=options.max_in_flight)
         limit = options.memory_limit or info.memory * 9 // 10
-        self._pool = MemoryPool(self.device, timeline, limit, reuse=options.pool)
+        self._pool = MemoryPool(self._memory_device, timeline, limit, reuse=options.pool)
         self._dispatcher = Dispatcher(
-            streams, state, timeline, on_idle=self._pool.trim, idle_s=options.idle_release_s
-        )
+            streams, state, timeline,
+            checks=self._checks, on_idle=self._pool.trim, idle_s=options.idle_release_s,
+        )  # fmt: skip
         store = None
         if options.disk_cache and info.takes_source:
             folder = options.cache_dir or Path(platformdirs.user_cache_dir("asyncrt")) / "kernels"
@@ -157,6 +172,7 @@ class Runtime:
             options.skip,
             views=options.skip and options.views,
             in_place=options.in_place,
+            origins=options.check_hazards,
         )
         self._state = "open"
 
@@ -174,8 +190,8 @@ class Runtime:
         self.check_open()
         program = await asyncio.to_thread(build_program, source, self._tools.traits, self.options)
         network = Network(
-            program, self.device, self._dispatcher, self._pool, self._impls, self._uploads, self._tools, self.options,
-            self._counters,
+            program, self._memory_device, self._dispatcher, self._pool, self._impls, self._uploads, self._tools,
+            self.options, self._counters,
         )  # fmt: skip
         if self.options.warm:
             try:
@@ -218,6 +234,8 @@ class Runtime:
         self._state = "closed"
         await self._dispatcher.drained()
         await asyncio.to_thread(self.device.close)
+        if self._checks is not None:
+            self._checks.finish()
         self._impls.close()
         for network in self._networks:
             network.close()

@@ -1,0 +1,52 @@
+"""Which bytes does a step of a plan read and write? A function of the plan, asked only when somebody checks.
+
+What a launch may touch is what its node's layouts say: all of an input, an output or a scratch buffer. That a kernel
+keeps to them is not decided here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from asyncrt.kernels.impl import Access
+from asyncrt.memory.hazards import WHOLE, Region
+from asyncrt.memory.view import View, collapse
+
+from .plan import BufferName, Step
+
+
+class Touch(NamedTuple):
+    """Bytes of a part of the plan's memory that a step uses."""
+
+    buffer: BufferName
+    region: Region
+    write: bool
+
+
+def touches(step: Step) -> tuple[Touch, ...]:
+    """Return what *step* reads and writes, in the order of its kernel's arguments."""
+    assert step.origin is not None, "plans are made with their origins where hazards are checked"
+    call, scratch, launch, offsets = step.origin
+    found: list[Touch] = []
+    for (kind, index), buffer, offset, access in zip(
+        launch.buffers, step.buffers, offsets, launch.kernel.accesses, strict=True
+    ):
+        if kind == "weights":
+            region = WHOLE  # packed: only whoever packed it knows its size
+        elif kind == "scratch":
+            region = Region(offset, scratch[index])
+        else:
+            layout = (call.inputs if kind == "input" else call.outputs)[index]
+            assert layout is not None
+            view = call.strided[index] if kind == "input" and call.strided else None
+            region = Region(offset, layout.nbytes) if view is None else _strided(view, offset, layout.dtype.itemsize)
+        found.append(Touch(buffer, region, access is not Access.READ))
+    return tuple(found)
+
+
+def _strided(view: View, offset: int, itemsize: int) -> Region:
+    """The bytes of a view: what lies together is one run."""
+    dims, (strides,) = collapse(view.shape, view.strides)
+    if strides[-1] == 1:
+        return Region(offset, dims[-1] * itemsize, dims[:-1], tuple(s * itemsize for s in strides[:-1]))
+    return Region(offset, itemsize, dims, tuple(s * itemsize for s in strides))

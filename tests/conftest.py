@@ -1,0 +1,7 @@
+"""What holds for every test: the order of all commands is checked, unless a test or the environment says otherwise."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("ASYNCRT_CHECK_HAZARDS", "1")
