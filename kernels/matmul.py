@@ -16,21 +16,17 @@ import numpy as np
 from asyncrt.layout import FLOAT32, Array, DataType, row_major
 from asyncrt.memory.view import View, collapse
 
+from . import epilogue as after
+from .epilogue import Epilogue, Operand
 from .grid import round_up
 from .impl import Impl, KernelSource, Launch, Ref, WeightsRequest, weights
 from .operator import DeviceTraits
-from .source import accumulator_type, compute_type, kernel
+from .source import accumulator_type, kernel
+
+__all__ = ["PANEL", "Bias", "Epilogue", "Operand", "matmul", "pack_panels"]
 
 PANEL = 32
 _GPU_TILE, _GPU_DEPTH = 64, 16
-
-
-class Operand(NamedTuple):
-    """A matrix, or a batch of them, in a buffer; `view` has the batch axes first and the matrix axes last."""
-
-    ref: Ref
-    dtype: DataType
-    view: View
 
 
 class Bias(NamedTuple):
@@ -68,6 +64,7 @@ def matmul(
     alpha: float = 1.0,
     constant: int | None = None,
     transposed: bool = False,
+    epilogue: Epilogue | None = None,
 ) -> Impl:
     """Return the implementation of ``alpha * a @ b + beta * bias`` into a dense tensor ``[*batch, M, N]``.
 
@@ -76,10 +73,12 @@ def matmul(
         b: ``[*batch, K, N]``, likewise.
         constant: Index of the node's input that is *b*, if its value is a constant ``[K, N]`` matrix.
         transposed: The constant is stored ``[N, K]``.
+        epilogue: What becomes of each element before it is stored, with operands of ``[*batch, M, N]``.
     """
     m, k = a.view.shape[-2:]
     n = b.view.shape[-1]
     batch = tuple(batch)
+    last = after.bind(epilogue, (*batch, m, n))
     if all(s == 0 for s in b.view.strides[:-2]) and _rows_merge(a.view):
         rows = m
         for d in batch:
@@ -98,19 +97,19 @@ def matmul(
     sa_m, sa_k = a.view.strides[-2:]
     sb_k, sb_n = b.view.strides[-2:]
     edge = (0, 0) if bias is None else (bias.row_stride, bias.column_stride)
-    refs = (a.ref, b.ref, target) + (() if bias is None else (bias.ref,))
+    refs = (a.ref, b.ref, target, *(() if bias is None else (bias.ref,)), *last.refs)
     form = _Form(
         name, a.dtype, b.dtype, None if bias is None else bias.dtype, alpha, 0.0 if bias is None else bias.beta,
-        len(axes), bias is not None and bias.column_stride == 1,
+        len(axes), bias is not None and bias.column_stride == 1, last.form,
     )  # fmt: skip
-    ints = (m, n, k, sa_m, sa_k, sb_k, sb_n, a.view.offset, b.view.offset, *edge, *strides)
+    ints = (m, n, k, sa_m, sa_k, sb_k, sb_n, a.view.offset, b.view.offset, *edge, *strides, *last.ints)
     if traits.is_cpu and plain and (sb_n == 1 or (constant is not None and traits.packed_weights)):
         rows = next((r for r in (1, 2, 4, 8) if m <= r), 8)
         if constant is not None and traits.packed_weights and not batch:
             request = WeightsRequest(
                 constant, "panels32t" if transposed else "panels32", _pack_transposed if transposed else pack_panels
             )
-            panel_ints = (m, n, k, sa_m, sa_k, PANEL, 1, a.view.offset, 0, *edge, *strides)
+            panel_ints = (m, n, k, sa_m, sa_k, PANEL, 1, a.view.offset, 0, *edge, *strides, *last.ints)
             grid = (-(-m // rows), -(-n // PANEL), 1)
             packed_refs = (a.ref, weights(0), *refs[2:])
             launch = Launch(_tile_kernel(form, rows, True), packed_refs, panel_ints, grid, (1, 1, 1))
@@ -149,16 +148,17 @@ class _Form(NamedTuple):
     beta: float
     axes: int
     bias_contiguous: bool
+    last: after.Form
 
 
 def _ints(form: _Form) -> tuple[str, ...]:
     batch = (x for i in range(form.axes) for x in (f"d{i}", f"sa{i}", f"sb{i}", f"sy{i}"))
-    return ("M", "N", "K", "sa_m", "sa_k", "sb_k", "sb_n", "a_off", "b_off", "sc_m", "sc_n", *batch)
+    return ("M", "N", "K", "sa_m", "sa_k", "sb_k", "sb_n", "a_off", "b_off", "sc_m", "sc_n", *batch, *form.last.ints)
 
 
 def _buffers(form: _Form) -> tuple[tuple[str, DataType, str], ...]:
     bias = () if form.bias is None else (("bias", form.bias, "r"),)
-    return (("A", form.a, "r"), ("B", form.b, "r"), ("Y", form.a, "w"), *bias)
+    return (("A", form.a, "r"), ("B", form.b, "r"), ("Y", form.a, "w"), *bias, *form.last.buffers)
 
 
 def _batch(form: _Form) -> str:
@@ -175,13 +175,18 @@ def _scaled(form: _Form, value: str, suffix: str = "f") -> str:
     return value if form.alpha == 1.0 else f"{form.alpha!r}{suffix} * {value}"
 
 
-def _result(form: _Form, value: str, m: str, n: str) -> str:
-    """``alpha * value + beta * bias[m, n]`` for one element."""
+def _rows(form: _Form, m: str) -> str:
+    """Find row *m* of this work-item's matrix in the epilogue's operands."""
+    return form.last.rows(f"(int)get_global_id(2) * M + {m}")
+
+
+def _store(form: _Form, value: str, m: str, n: str) -> str:
+    """Store ``alpha * value + beta * bias[m, n]``, after the epilogue, as one element."""
     text = _scaled(form, value, "f" if form.a.is_float else "")
-    if form.bias is None:
-        return text
-    factor = "" if form.beta == 1.0 else f"{form.beta!r}f * "
-    return f"{text} + {factor}LOAD({form.bias.name}, bias, ({m}) * sc_m + ({n}) * sc_n)"
+    if form.bias is not None:
+        factor = "" if form.beta == 1.0 else f"{form.beta!r}f * "
+        text += f" + {factor}LOAD({form.bias.name}, bias, ({m}) * sc_m + ({n}) * sc_n)"
+    return form.last.element(form.a, "Y", f"yo + ({m}) * N + {n}", n, text)
 
 
 @functools.cache
@@ -202,14 +207,19 @@ def _tile_kernel(form: _Form, rows: int, packed: bool) -> KernelSource:
         load = f"vload16(0, bias + {at})" if form.bias_contiguous else f"(float16)(bias[{at}])"
         return f"{text} + {'' if form.beta == 1.0 else f'{form.beta!r}f * '}{load}"
 
+    def halves(i: int) -> str:
+        return " ".join(
+            form.last.stored_vector(f"y + {16 * half}", f"n0 + {16 * half}", vector(f"{acc}{i}", i, half))
+            for half, acc in enumerate("pq")
+        )
+
     full = "\n    ".join(
-        f"if (m0 + {i} < M) {{ __global float* y = Y + yo + (m0 + {i}) * N + n0; "
-        f"vstore16({vector(f'p{i}', i, 0)}, 0, y); vstore16({vector(f'q{i}', i, 1)}, 1, y); }}"
+        f"if (m0 + {i} < M) {{ __global float* y = Y + yo + (m0 + {i}) * N + n0; {_rows(form, f'm0 + {i}')} {halves(i)} }}"
         for i in r
     )
     tail = "\n    ".join(
-        f"if (m0 + {i} < M) {{ float t[32]; vstore16(p{i}, 0, t); vstore16(q{i}, 1, t); "
-        f"for (int j = 0; j < N - n0; j++) Y[yo + (m0 + {i}) * N + n0 + j] = {_result(form, 't[j]', f'm0 + {i}', 'n0 + j')}; }}"
+        f"if (m0 + {i} < M) {{ float t[32]; vstore16(p{i}, 0, t); vstore16(q{i}, 1, t); {_rows(form, f'm0 + {i}')} "
+        f"for (int j = 0; j < min(32, N - n0); j++) {_store(form, 't[j]', f'm0 + {i}', 'n0 + j')} }}"
         for i in r
     )
     main = f"for (int k = 0; k < K; k++, {step}) {{ const float16 b0 = vload16(0, bp), b1 = vload16(1, bp); {multiply} }}"
@@ -222,7 +232,12 @@ def _tile_kernel(form: _Form, rows: int, packed: bool) -> KernelSource:
         )
         loop = f"const int left = N - n0; if (left >= 32) {main} else {gather}"
     contiguous = form.bias is None or form.bias_contiguous
-    condition = "n0 + 32 <= N" + ("" if contiguous else " && sc_n == 0")
+    stores = f"""
+  if (n0 + 32 <= N{"" if contiguous else " && sc_n == 0"}) {{
+    {full}
+  }} else {{
+    {tail}
+  }}"""
     body = f"""
   const int m0 = (int)get_global_id(0) * {rows}, n0 = (int)get_global_id(1) * 32;
   {_batch(form)}
@@ -230,13 +245,11 @@ def _tile_kernel(form: _Form, rows: int, packed: bool) -> KernelSource:
   __global const float* bp = {start};
   {zero}
   {loop}
-  if ({condition}) {{
-    {full}
-  }} else {{
-    {tail}
-  }}"""
+  {stores if form.last.vector else tail}"""
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
-    return kernel(f"{form.name}_tile{rows}", _buffers(form), _ints(form), body, attributes=one)
+    return kernel(
+        f"{form.name}_tile{rows}", _buffers(form), _ints(form), body, helpers=form.last.helpers, attributes=one
+    )
 
 
 @functools.cache
@@ -267,12 +280,18 @@ def _shared_kernel(form: _Form) -> KernelSource:
     }}
     barrier(CLK_LOCAL_MEM_FENCE);
   }}
-  for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) {{
-    const int m = m0 + ly + 16 * i, n = n0 + lx + 16 * j;
-    if (m < M && n < N) {{ const {compute_type(form.a)} v = ({compute_type(form.a)})({_result(form, "c[i][j]", "m", "n")}); STORE({form.a.name}, Y, yo + m * N + n, v); }}
+  for (int i = 0; i < 4; i++) {{
+    const int m = m0 + ly + 16 * i;
+    {_rows(form, "m")}
+    for (int j = 0; j < 4; j++) {{
+      const int n = n0 + lx + 16 * j;
+      if (m < M && n < N) {_store(form, "c[i][j]", "m", "n")}
+    }}
   }}"""
     group = "__attribute__((reqd_work_group_size(16, 16, 1)))"
-    return kernel(f"{form.name}_shared", _buffers(form), _ints(form), body, attributes=group)
+    return kernel(
+        f"{form.name}_shared", _buffers(form), _ints(form), body, helpers=form.last.helper_text, attributes=group
+    )
 
 
 @functools.cache
@@ -286,8 +305,8 @@ def _generic_kernel(form: _Form) -> KernelSource:
   {acc} c = 0;
   for (int k = 0; k < K; k++)
     c += ({acc})LOAD({form.a.name}, A, ao + m * sa_m + k * sa_k) * ({acc})LOAD({form.b.name}, B, bo + k * sb_k + n * sb_n);
-  const {compute_type(form.a)} v = ({compute_type(form.a)})({_result(form, "c", "m", "n")});
-  STORE({form.a.name}, Y, yo + m * N + n, v);"""
-    return kernel(f"{form.name}_generic", _buffers(form), _ints(form), body)
+  {_rows(form, "m")}
+  {_store(form, "c", "m", "n")}"""
+    return kernel(f"{form.name}_generic", _buffers(form), _ints(form), body, helpers=form.last.helper_text)
 
 
