@@ -149,10 +149,11 @@ def test_helpers_and_conditions_are_for_single_elements(traits: DeviceTraits, dt
 
 def test_every_kernel_was_tried() -> None:
     """The traits of these tests lead to all kernels."""
-    pair = [filled(5, 7), filled(7, 33)]
-    names = {product(pair, t, None, constant=c)[0] for t in (CPU, GPU, SMALL_GPU) for c in (False, True)}
+    left, wide, narrow = filled(5, 7), filled(7, 33), filled(7, 9)
+    names = {product([left, wide], traits, None, constant=constant)[0] for traits, constant in KERNELS.values()}
+    names.add(product([left, narrow], CPU, None)[0])
 
-    assert names == {"tile 8x32", "tile 8x32, packed weights", "shared 64x64", "generic"}
+    assert names == {"tiles 8x32, rows", "tiles 8x32, any", "tiles 8x32, packed", "shared 64x64", "generic"}
 
 
 def test_an_operand_of_another_shape_is_refused() -> None:
