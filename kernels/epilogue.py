@@ -1,0 +1,148 @@
+"""What a kernel calculates from its results before it stores them: an expression, with further operands.
+
+A kernel that has an epilogue sees its result as rows of columns. For each row it says where the operands' rows begin
+(`Form.rows`), then it stores elements (`Form.element`) or vectors of 16 (`Form.stored_vector`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from asyncrt.layout import FLOAT32, DataType
+from asyncrt.memory.view import View, collapse
+
+from .impl import Ref
+from .source import compute_type
+
+_GATHERED = 2
+
+
+class Operand(NamedTuple):
+    """A tensor in a buffer, read through a view."""
+
+    ref: Ref
+    dtype: DataType
+    view: View
+
+
+class Epilogue(NamedTuple):
+    """What becomes of each element before it is stored.
+
+    Attributes:
+        expression: OpenCL C over ``v``, the element, and ``a0, a1, ...``, the operands, each in its arithmetic type.
+        operands: Broadcast to the shape of the result, with any strides; no kernel writes to them.
+        vector: The expression also holds for ``float16`` vectors (no comparisons, no ``?:``).
+        helpers: OpenCL C functions that the expression calls; ``$`` stands for the kernel's unique name.
+    """
+
+    expression: str
+    operands: tuple[Operand, ...] = ()
+    vector: bool = False
+    helpers: str = ""
+
+
+class Form(NamedTuple):
+    """What the source of a kernel with an epilogue depends on; the default is no epilogue.
+
+    Attributes:
+        steps: For each operand 0 if one element serves a whole row, 1 if a row's elements are adjacent, else 2.
+        axes: How many axes the rows of all operands have after merging.
+    """
+
+    expression: str = "v"
+    dtypes: tuple[DataType, ...] = ()
+    steps: tuple[int, ...] = ()
+    axes: int = 0
+    vector: bool = True
+    helper_text: str = ""
+
+    @property
+    def buffers(self) -> tuple[tuple[str, DataType, str], ...]:
+        return tuple((f"E{i}", t, "r") for i, t in enumerate(self.dtypes))
+
+    @property
+    def ints(self) -> tuple[str, ...]:
+        each = range(len(self.dtypes))
+        axes = (x for a in range(self.axes) for x in (f"ed{a}", *(f"es{a}_{i}" for i in each)))
+        return (*(f"eo{i}" for i in each), *(f"ec{i}" for i in each), *axes)
+
+    @property
+    def helpers(self) -> str:
+        if not self.vector or _GATHERED not in self.steps:
+            return self.helper_text
+        # As a vector too: what a value is must not depend on its operands' strides.
+        return f"""{self.helper_text}
+inline float16 $_gathered(__global const float* p, int step) {{
+  float t[16];
+  for (int i = 0; i < 16; i++) t[i] = p[i * step];
+  return vload16(0, t);
+}}"""
+
+    def rows(self, row: str) -> str:
+        """Write the statements after which operand i's row *row* begins at ``e<i>``."""
+        each = range(len(self.dtypes))
+        if not self.dtypes:
+            return ""
+        if self.axes == 1:
+            return " ".join(f"const int e{i} = eo{i} + ({row}) * es0_{i};" for i in each)
+        lines = [f"int er = {row};", *(f"int e{i} = eo{i};" for i in each)]
+        for a in range(self.axes):
+            moves = " ".join(f"e{i} += ei * es{a}_{i};" for i in each)
+            lines.append(f"{{ const int eq = er / ed{a}, ei = er - eq * ed{a}; {moves} er = eq; }}")
+        return " ".join(lines)
+
+    def element(self, dtype: DataType, target: str, at: str, column: str, value: str) -> str:
+        """Write the statement that stores *value*, of *column*, as element *at* of *target*."""
+        t = compute_type(dtype)
+        offset = ("", f" + {column}", f" + ({column}) * ec{{i}}")
+        loads = " ".join(
+            f"const {compute_type(d)} a{i} = LOAD({d.name}, E{i}, e{i}{offset[s].format(i=i)});"
+            for i, (d, s) in enumerate(zip(self.dtypes, self.steps, strict=True))
+        )
+        return f"{{ const {t} v = ({t})({value}); {loads} STORE({dtype.name}, {target}, {at}, ({t})({self.expression})); }}"
+
+    def stored_vector(self, address: str, column: str, value: str) -> str:
+        """Write the statement that stores *value*, 16 floats from *column* on, at *address*; needs `vector`."""
+        loads = (
+            "(float16)(E{i}[e{i}])",
+            f"vload16(0, E{{i}} + e{{i}} + {column})",
+            f"$_gathered(E{{i}} + e{{i}} + ({column}) * ec{{i}}, ec{{i}})",
+        )
+        operands = " ".join(f"const float16 a{i} = {loads[s].format(i=i)};" for i, s in enumerate(self.steps))
+        return f"{{ const float16 v = {value}; {operands} vstore16((float16)({self.expression}), 0, {address}); }}"
+
+
+NONE = Form()
+
+
+class Bound(NamedTuple):
+    """An epilogue at one set of shapes: what its kernel's source depends on, and its part of a launch."""
+
+    form: Form = NONE
+    refs: tuple[Ref, ...] = ()
+    ints: tuple[int, ...] = ()
+
+
+def bind(epilogue: Epilogue | None, shape: Sequence[int]) -> Bound:
+    """Return *epilogue* for a result of *shape*, whose last axis is the columns and all others the rows."""
+    if epilogue is None:
+        return Bound()
+    operands = epilogue.operands
+    for index, operand in enumerate(operands):
+        if operand.view.shape != tuple(shape):
+            raise ValueError(f"operand {index} of an epilogue has the shape {operand.view.shape}, its result {tuple(shape)}")
+    axes, strides = collapse(shape[:-1], *(o.view.strides[:-1] for o in operands))
+    columns = tuple(0 if shape[-1] == 1 else o.view.strides[-1] for o in operands)
+    ints = [*(o.view.offset for o in operands), *columns]
+    for a in range(len(axes) - 1, -1, -1):
+        ints += [axes[a], *(s[a] for s in strides)]
+    form = Form(
+        epilogue.expression,
+        tuple(o.dtype for o in operands),
+        tuple(c if c in (0, 1) else _GATHERED for c in columns),
+        len(axes),
+        epilogue.vector and all(o.dtype is FLOAT32 for o in operands),
+        epilogue.helpers,
+    )
+    return Bound(form, tuple(o.ref for o in operands), tuple(ints))
