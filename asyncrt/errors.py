@@ -10,7 +10,7 @@
     ├── ShapeError (ValueError)               shapes or values of this inference do not fit a node
     ├── DeviceError (RuntimeError)            something about a device
     │   ├── NoDeviceError                     none found, or none that is usable
-    │   ├── KernelBuildError                  the driver refused a kernel
+    │   ├── KernelBuildError                  the driver refused a kernel, or hangs
     │   ├── OutOfDeviceMemory (MemoryError)   the limit or the device is full
     │   └── DeviceCommandError                a command failed while it ran
     └── RuntimeClosedError (RuntimeError)     used after `close()`
@@ -77,7 +77,7 @@ class NoDeviceError(DeviceError):
 
 
 class KernelBuildError(DeviceError):
-    """The driver refused to build a kernel."""
+    """The driver refused to build a kernel, or did not come back in time."""
 
 
 class OutOfDeviceMemory(DeviceError, MemoryError):
