@@ -10,7 +10,7 @@
     ├── ShapeError (ValueError)               shapes or values of this inference do not fit a node
     ├── DeviceError (RuntimeError)            something about a device
     │   ├── NoDeviceError                     none found, or none that is usable
-    │   ├── KernelBuildError                  the driver refused a kernel
+    │   ├── KernelBuildError                  the driver refused a kernel, or hangs
     │   ├── OutOfDeviceMemory (MemoryError)   the limit or the device is full
     │   └── DeviceCommandError                a command failed while it ran
     ├── HazardError (RuntimeError)            two commands on the same bytes are in no order: a bug, and found
@@ -78,7 +78,7 @@ class NoDeviceError(DeviceError):
 
 
 class KernelBuildError(DeviceError):
-    """The driver refused to build a kernel."""
+    """The driver refused to build a kernel, or did not come back in time."""
 
 
 class OutOfDeviceMemory(DeviceError, MemoryError):

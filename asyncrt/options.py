@@ -49,6 +49,9 @@ class RuntimeOptions:
         build_threads: Kernels built at once.
         check_hazards: Check that all commands on the same bytes are ordered, as each is enqueued; see docs/hazards.md.
             None is what the environment variable ASYNCRT_CHECK_HAZARDS says, and False where it is not set.
+        build_timeout_s: Seconds that the driver has to build a kernel.
+        impl_cache_entries: Built kernels kept, the least recently used leave first.
+        impl_cache_bytes: Bytes of their binaries kept, likewise.
         max_model_bytes: Models (with their external data) larger than this are refused.
         max_rank: Models with tensors of higher rank are refused.
         max_folded_bytes: A constant sub-expression whose result is larger stays unfolded.
@@ -71,6 +74,9 @@ class RuntimeOptions:
     warm: bool = True
     build_threads: int = attrs.field(default=2, validator=v.ge(1))
     check_hazards: bool = attrs.field(default=None, converter=_hazards_are_checked)
+    build_timeout_s: float = attrs.field(default=120.0, validator=[v.gt(0), v.lt(math.inf)])
+    impl_cache_entries: int = attrs.field(default=4096, validator=v.ge(1))
+    impl_cache_bytes: int = attrs.field(default=256 << 20, validator=v.ge(1))
     max_model_bytes: int = attrs.field(default=8 << 30, validator=v.ge(1))
     max_rank: int = attrs.field(default=8, validator=v.ge(1))
     max_folded_bytes: int = attrs.field(default=16 << 20, validator=v.ge(0))

@@ -10,6 +10,7 @@ at once; they share that loop, so that their requests overlap as those of an asy
 from __future__ import annotations
 
 import atexit
+import concurrent.futures.thread  # noqa: F401  # for its hook at exit, which must come before ours: see below
 import threading
 import weakref
 from collections.abc import Mapping
@@ -172,5 +173,5 @@ def _close_at_exit(background: _Background) -> None:
 
 # Closing a runtime needs worker threads, and those are refused once the interpreter has begun to join threads, which is
 # before `atexit` functions run. So this uses the hook by which concurrent.futures stops its own threads; hooks run
-# last in, first out, and concurrent.futures, imported above, is already in.
+# last in, first out, and concurrent.futures.thread, imported above, is already in.
 getattr(threading, "_register_atexit", atexit.register)(_close_all)

@@ -1,26 +1,34 @@
 """Built kernels: each source is built once, however many ask, and kept on disk.
 
-Builds run on worker threads; who needs a kernel that is being built waits for that build. A batch of sources is built
-as one program, because a driver takes nearly as long for one small kernel as for several.
+Who needs a kernel that is being built waits for that build. Several are built as one program, because a driver takes
+nearly as long for one small kernel as for several. A program that fails, or is not done in time, is taken apart: each
+of its kernels is built alone, and fails or succeeds by itself.
+
+The cache is bounded; those unused longest leave first. Whoever got a kernel from `ensure` has it as long as they hold
+it: the driver's object goes with its last holder.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import hashlib
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import attrs
 
 from asyncrt.devices.base import Device, Kernel
-from asyncrt.errors import RuntimeClosedError
+from asyncrt.errors import KernelBuildError, RuntimeClosedError
 
+from .builders import Builders, Job
 from .store import BinaryStore
 
 _CLOSED = "the runtime was closed while kernels were built"
 _BATCH = 24  # kernels per program: building one costs about 30 ms, each further about 8
+_PATIENCE_S = 4.0  # for builds that run while the cache is closed
 
 
 @attrs.frozen
@@ -29,13 +37,40 @@ class CacheStatistics:
 
     Attributes:
         kernels: Kernels at hand.
-        built: Kernels built by the driver.
-        from_disk: Kernels loaded as binaries.
+        nbytes: Their share of their programs' binaries, or their text where the driver gives none.
+        built: Kernels built by the driver, all time.
+        from_disk: Kernels loaded as binaries, all time.
+        pending: Kernels that are being built, or wait for it.
+        hits, misses: Kernels asked for that were at hand, and that were not, all time.
+        evictions: Kernels that left because there was no room, all time.
+        abandoned: Builds that were not done in time, all time.
     """
 
     kernels: int
+    nbytes: int
     built: int
     from_disk: int
+    pending: int
+    hits: int
+    misses: int
+    evictions: int
+    abandoned: int
+
+
+class _Entry(NamedTuple):
+    kernel: Kernel
+    nbytes: int
+
+
+@attrs.define(eq=False)
+class _Build:
+    """A program that is being built, or waits for it."""
+
+    sources: Sequence[Any]
+    urgent: bool
+    job: Job | None = None
+    deadline: asyncio.TimerHandle | None = None
+    expired: bool = False
 
 
 class ImplCache:
@@ -46,74 +81,194 @@ class ImplCache:
         store: Where binaries are kept; None keeps none.
         version: Part of every key on disk, so that another version of the package never finds this one's.
         threads: Builds at once.
+        entries: Most kernels to keep.
+        nbytes: Most bytes to keep.
+        timeout_s: Seconds that the driver has for a build.
     """
 
-    def __init__(self, device: Device, store: BinaryStore | None, *, version: str, threads: int = 2) -> None:
+    def __init__(
+        self,
+        device: Device,
+        store: BinaryStore | None,
+        *,
+        version: str,
+        threads: int = 2,
+        entries: int = 4096,
+        nbytes: int = 1 << 28,
+        timeout_s: float = 120.0,
+    ) -> None:
         self._device = device
         self._store = store
         self._version = version
-        self._executor = ThreadPoolExecutor(threads, "asyncrt-build")
-        self._kernels: dict[Any, Kernel] = {}
-        self._pending: dict[Any, asyncio.Future[None]] = {}
-        self._built = self._from_disk = 0
+        self._max_entries = entries
+        self._max_nbytes = nbytes
+        self._timeout_s = timeout_s
+        self._builders = Builders(threads)
+        #: Least recently used first.
+        self._kernels: OrderedDict[Any, _Entry] = OrderedDict()
+        self._pending: dict[Any, asyncio.Future[Kernel]] = {}
+        self._builds: dict[Any, _Build] = {}
+        #: What the driver did not build in time, alone in its program: it is not tried again.
+        self._hung: set[Any] = set()
+        self._nbytes = self._built = self._from_disk = self._hits = self._misses = 0
+        self._evictions = self._abandoned = 0
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<ImplCache {len(self._kernels)} kernels, {self._built} built, {self._from_disk} from disk>"
+        return (
+            f"<ImplCache {len(self._kernels)} kernels, {self._nbytes} bytes, {self._built} built, "
+            f"{self._from_disk} from disk, {len(self._pending)} pending>"
+        )
 
     def statistics(self) -> CacheStatistics:
-        return CacheStatistics(len(self._kernels), self._built, self._from_disk)
+        """Return the cache's numbers."""
+        return CacheStatistics(
+            kernels=len(self._kernels),
+            nbytes=self._nbytes,
+            built=self._built,
+            from_disk=self._from_disk,
+            pending=len(self._pending),
+            hits=self._hits,
+            misses=self._misses,
+            evictions=self._evictions,
+            abandoned=self._abandoned,
+        )
 
-    def get(self, source: Any) -> Kernel | None:
-        """Return the kernel if it is at hand."""
-        return self._kernels.get(source)
+    async def ensure(self, sources: Iterable[Any], *, urgent: bool = True) -> Mapping[Any, Kernel]:
+        """Return the kernel of each of *sources* when all are built; they may leave the cache, but not the caller.
 
-    async def ensure(self, sources: Iterable[Any]) -> None:
-        """Return when all *sources* are built.
+        Args:
+            sources: What to build.
+            urgent: False builds when nobody waits for anything else.
 
         Raises:
-            KernelBuildError: The driver refused one. Those that were asked for with it may be built on the next try.
+            KernelBuildError: The driver refused one, or is not done with it within the time that it has.
             RuntimeClosedError: The cache was closed before they were built.
         """
-        wanted = list(dict.fromkeys(s for s in sources if s not in self._kernels))
-        if not wanted:
-            return
+        wanted = dict.fromkeys(sources)
         if not self._device.info.takes_source:
-            self._kernels.update(self._device.build(wanted, None)[0])
-            return
-        fresh = [s for s in wanted if s not in self._pending]
-        for start in range(0, len(fresh), _BATCH):
-            batch = fresh[start : start + _BATCH]
-            task = asyncio.ensure_future(self._build(batch))
-            task.add_done_callback(_seen)
-            for source in batch:
-                self._pending[source] = task
-        # Shielded: who stops waiting must not stop a build that others wait for.
-        waited = {self._pending[s] for s in wanted if s in self._pending}
-        await asyncio.gather(*(asyncio.shield(t) for t in waited))
+            return self._device.build(list(wanted), None)[0]
+        kernels: dict[Any, Kernel] = {}
+        for source in wanted:
+            entry = self._kernels.get(source)
+            if entry is not None:
+                self._kernels.move_to_end(source)
+                kernels[source] = entry.kernel
+        missing = [s for s in wanted if s not in kernels]
+        self._hits += len(kernels)
+        self._misses += len(missing)
+        if not missing:
+            return kernels
+        self._begin([s for s in missing if s not in self._pending], urgent)
+        futures = {s: self._pending[s] for s in missing}
+        if urgent:
+            for source in missing:
+                self._hurry(self._builds[source])
+        # `wait` and not `gather`: who stops waiting must not stop a build that others wait for.
+        done, _ = await asyncio.wait(set(futures.values()), return_when=asyncio.FIRST_EXCEPTION)
+        for future in done:
+            future.result()
+        return kernels | {s: f.result() for s, f in futures.items()}
 
-    async def _build(self, batch: Sequence[Any]) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            if self._closed:
-                raise RuntimeClosedError(_CLOSED)
-            kernels, built = await loop.run_in_executor(self._executor, self._build_blocking, batch)
-        except asyncio.CancelledError:
-            if not self._closed:
-                raise
-            raise RuntimeClosedError(_CLOSED) from None  # close() cancels builds that have not begun
-        finally:
-            for source in batch:
-                self._pending.pop(source, None)
+    def _begin(self, fresh: Sequence[Any], urgent: bool) -> None:
         if self._closed:
             raise RuntimeClosedError(_CLOSED)
-        self._kernels.update(kernels)
-        if built:
-            self._built += len(batch)
-        else:
-            self._from_disk += len(batch)
+        for source in fresh:
+            if source in self._hung:
+                raise self._late(source)
+        loop = asyncio.get_running_loop()
+        for source in fresh:
+            future: asyncio.Future[Kernel] = loop.create_future()
+            future.add_done_callback(_seen)
+            self._pending[source] = future
+        for start in range(0, len(fresh), _BATCH):
+            self._submit(fresh[start : start + _BATCH], urgent)
 
-    def _build_blocking(self, batch: Sequence[Any]) -> tuple[Any, bool]:
+    def _hurry(self, build: _Build) -> None:
+        if not build.urgent and build.job is not None:
+            build.urgent = True
+            self._builders.hurry(build.job)
+
+    # Builds. What follows runs on the event loop, except `_build_blocking`.
+
+    def _submit(self, sources: Sequence[Any], urgent: bool) -> None:
+        loop = asyncio.get_running_loop()
+        build = _Build(sources, urgent)
+
+        def on_loop(call: Callable[..., None], *arguments: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(call, build, *arguments)
+
+        build.job = Job(
+            functools.partial(self._build_blocking, sources),
+            functools.partial(on_loop, self._on_begun),
+            functools.partial(on_loop, self._on_ended),
+        )
+        self._builds.update(dict.fromkeys(sources, build))
+        self._builders.submit(build.job, urgent=urgent)
+
+    def _on_begun(self, build: _Build) -> None:
+        # The time that a driver has begins with the build: waiting for a thread is not its fault.
+        if not self._closed:
+            build.deadline = asyncio.get_running_loop().call_later(self._timeout_s, self._on_deadline, build)
+
+    def _on_deadline(self, build: _Build) -> None:
+        assert build.job is not None
+        build.expired = True
+        self._abandoned += 1
+        self._builders.abandon(build.job)
+        if self._split(build):
+            return
+        (source,) = build.sources
+        if source in self._pending:  # unless an abandoned build has brought it since
+            self._hung.add(source)
+            self._fail(source, self._late(source))
+
+    def _late(self, source: Any) -> KernelBuildError:
+        return KernelBuildError(
+            f"kernel {source.name}: {self._device.info.spec}'s driver has not built it within {self._timeout_s:g} s",
+            detail="its build goes on in a thread that is not counted on any more, and it is not tried again",
+            hint="raise RuntimeOptions.build_timeout_s, or use another driver",
+        )
+
+    def _on_ended(self, build: _Build, result: tuple[Mapping[Any, _Entry], bool] | None, error: BaseException | None) -> None:
+        if build.deadline is not None:
+            build.deadline.cancel()
+        if self._closed:
+            return  # `close` told those who waited
+        if result is None:
+            assert error is not None
+            if not build.expired and not self._split(build):
+                self._fail(build.sources[0], error)
+            return
+        entries, built = result
+        if built:
+            self._built += len(entries)
+        else:
+            self._from_disk += len(entries)
+        for source, entry in entries.items():  # late ones, too
+            self._hung.discard(source)
+            self._put(source, entry)
+            self._builds.pop(source, None)
+            future = self._pending.pop(source, None)
+            if future is not None:
+                future.set_result(entry.kernel)
+
+    def _split(self, build: _Build) -> bool:
+        """Build each kernel of a failed program alone; False if it was only one."""
+        if len(build.sources) == 1:
+            return False
+        for source in build.sources:
+            self._submit([source], build.urgent)
+        return True
+
+    def _fail(self, source: Any, error: BaseException) -> None:
+        self._builds.pop(source, None)
+        future = self._pending.pop(source, None)
+        if future is not None:
+            future.set_exception(error)
+
+    def _build_blocking(self, batch: Sequence[Any]) -> tuple[Mapping[Any, _Entry], bool]:
         ordered = sorted(batch, key=lambda s: s.name)
         digest = hashlib.sha256(chr(0).join(s.text for s in ordered).encode()).hexdigest()
         key = f"{self._version}|{self._device.info.identity}|{digest}"
@@ -121,16 +276,40 @@ class ImplCache:
         kernels, binary = self._device.build(ordered, kept)
         if binary is not None and self._store is not None:
             self._store.put(key, binary)
-        return kernels, binary is not None or kept is None
+        program = binary if binary is not None else kept
+        share = None if program is None else -(-len(program) // len(batch))
+        entries = {s: _Entry(k, len(s.text) if share is None else share) for s, k in kernels.items()}
+        return entries, binary is not None or kept is None
 
-    def close(self) -> None:
-        """Let builds end and forget the kernels; who still waits for one gets an error. Blocks while a build runs."""
+    def _put(self, source: Any, entry: _Entry) -> None:
+        if entry.nbytes > self._max_nbytes:
+            return  # all others would leave, and then it would, too
+        old = self._kernels.pop(source, None)
+        self._nbytes += entry.nbytes - (0 if old is None else old.nbytes)
+        self._kernels[source] = entry
+        while len(self._kernels) > self._max_entries or self._nbytes > self._max_nbytes:
+            _, left = self._kernels.popitem(last=False)
+            self._nbytes -= left.nbytes
+            self._evictions += 1
+
+    async def close(self, patience_s: float = _PATIENCE_S) -> None:
+        """Forget the kernels; who waits for one gets an error.
+
+        Returns when the builds that run have ended, or after *patience_s* seconds; abandoned ones do not count.
+        """
         self._closed = True
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        for build in self._builds.values():
+            if build.deadline is not None:
+                build.deadline.cancel()
+        for source in list(self._pending):
+            self._fail(source, RuntimeClosedError(_CLOSED))
+        self._builders.stop()
+        await asyncio.to_thread(self._builders.join, patience_s)
         self._kernels.clear()
+        self._nbytes = 0
 
 
-def _seen(task: asyncio.Future[None]) -> None:
+def _seen(future: asyncio.Future[Kernel]) -> None:
     """Fetch the outcome, so that a failure nobody waits for any more is not reported as lost."""
-    if not task.cancelled():
-        task.exception()
+    if not future.cancelled():
+        future.exception()

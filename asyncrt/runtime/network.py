@@ -222,8 +222,8 @@ class Network:
                     self._counters.replays += 1
                 if planned.bound is None:
                     await self.weights.ensure(planned.plan.packings)
-                    await self._impls.ensure(planned.plan.kernels)
-                    planned.bound = bind(planned.plan, self._impls.get, self.weights.get)
+                    kernels = await self._impls.ensure(planned.plan.kernels)
+                    planned.bound = bind(planned.plan, kernels.__getitem__, self.weights.get)
                 plan, bound = planned.plan, planned.bound
                 if plan.needs_device:
                     stream = await dispatcher.place(request)

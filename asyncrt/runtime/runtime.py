@@ -15,7 +15,7 @@ from asyncrt.errors import RuntimeClosedError
 from asyncrt.events import Timeline
 from asyncrt.graph.onnx import ModelSource
 from asyncrt.graph.program import build_program
-from asyncrt.kernels.cache import ImplCache
+from asyncrt.kernels.cache import CacheStatistics, ImplCache
 from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.registry import operators
 from asyncrt.kernels.store import BinaryStore
@@ -48,6 +48,7 @@ class RuntimeStatistics:
         kernels_from_disk: Kernels loaded from disk instead.
         memory: Of intermediates.
         weights_nbytes: Bytes of constants on the device.
+        kernels: Of built kernels.
     """
 
     requests: int
@@ -62,6 +63,7 @@ class RuntimeStatistics:
     kernels_from_disk: int
     memory: PoolStatistics
     weights_nbytes: int
+    kernels: CacheStatistics
 
 
 class Runtime:
@@ -157,7 +159,15 @@ class Runtime:
         if options.disk_cache and info.takes_source:
             folder = options.cache_dir or Path(platformdirs.user_cache_dir("asyncrt")) / "kernels"
             store = BinaryStore(folder)
-        self._impls = ImplCache(self.device, store, version=__version__, threads=options.build_threads)
+        self._impls = ImplCache(
+            self.device,
+            store,
+            version=__version__,
+            threads=options.build_threads,
+            entries=options.impl_cache_entries,
+            nbytes=options.impl_cache_bytes,
+            timeout_s=options.build_timeout_s,
+        )
         traits = DeviceTraits(
             kind="cpu" if info.is_cpu else "gpu",
             compute_units=info.compute_units,
@@ -218,6 +228,7 @@ class Runtime:
             kernels_from_disk=impls.from_disk,
             memory=self._pool.statistics(),
             weights_nbytes=sum(n.weights_nbytes() for n in self._networks),
+            kernels=impls,
         )
 
     def check_open(self) -> None:
@@ -236,7 +247,7 @@ class Runtime:
         await asyncio.to_thread(self.device.close)
         if self._checks is not None:
             self._checks.finish()
-        self._impls.close()
+        await self._impls.close()
         for network in self._networks:
             network.close()
         self._pool.close()

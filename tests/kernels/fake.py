@@ -8,7 +8,6 @@ from typing import Any
 
 import attrs
 
-from asyncrt.devices.base import Kernel
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.errors import KernelBuildError
 from asyncrt.kernels.impl import KernelSource
@@ -18,8 +17,15 @@ def source(name: str, text: str = "") -> KernelSource:
     return KernelSource(name, text or f"text of {name}", (), 0)
 
 
+class Kernel:
+    """What a fake build gives; it can be watched going."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
 class Builder(SimulatedDevice):
-    """Builds sources on a worker thread; a build waits while `gate` is closed."""
+    """Builds sources on a worker thread; a build waits while `gate` is closed, one of `hanging` while `freed` is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,6 +37,8 @@ class Builder(SimulatedDevice):
         self.batches: list[list[str]] = []
         self.binaries: list[bytes | None] = []
         self.broken: set[str] = set()
+        self.hanging: set[str] = set()
+        self.freed = threading.Event()
         self.refuses_binaries = False
 
     def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
@@ -38,9 +46,11 @@ class Builder(SimulatedDevice):
         self.binaries.append(binary)
         self.begun.release()
         assert self.gate.wait(10), "nobody opened the gate"
+        if self.hanging & {s.name for s in sources}:
+            assert self.freed.wait(10), "nobody freed the build"
         if self.broken & {s.name for s in sources}:
             raise KernelBuildError("the driver does not build it")
-        kernels = {s: f"kernel {s.name}" for s in sources}
+        kernels = {s: Kernel(s.name) for s in sources}
         if binary is not None and not self.refuses_binaries:
             return kernels, None
         return kernels, "|".join(s.name for s in sources).encode()

@@ -1,13 +1,17 @@
-"""The kernel cache: who builds what, how often, and what a failure or a cancelled caller does to the others."""
+"""The kernel cache: who builds what, how often, what stays, and what a failure, a driver that hangs or a cancelled
+caller does to the others."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
+import threading
+import weakref
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from asyncrt.devices.host import HostDevice
 from asyncrt.errors import KernelBuildError, RuntimeClosedError
@@ -24,12 +28,13 @@ def device() -> Builder:
     return Builder()
 
 
-@pytest.fixture
-def cache(device: Builder) -> Iterator[ImplCache]:
+@pytest_asyncio.fixture
+async def cache(device: Builder) -> AsyncIterator[ImplCache]:
     cache = ImplCache(device, None, version="1")
     yield cache
     device.gate.set()
-    cache.close()
+    device.freed.set()
+    await cache.close()
 
 
 async def until_building(device: Builder, builds: int) -> None:
@@ -48,13 +53,18 @@ async def test_a_kernel_is_built_once_however_many_ask(device: Builder, cache: I
     later = asyncio.ensure_future(cache.ensure([B, C]))
     await until_building(device, 2)
     device.gate.set()
+    assert cache.statistics().pending == 3
+
     await asyncio.gather(*first, later)
-    await cache.ensure([A, B, C])
+    kernels = await cache.ensure([A, B, C])
 
     assert device.batches == [["a", "b"], ["c"]]
-    assert (cache.get(A), cache.get(C)) == ("kernel a", "kernel c")
-    assert CacheStatistics(kernels=3, built=3, from_disk=0) == cache.statistics()
-    assert repr(cache) == "<ImplCache 3 kernels, 3 built, 0 from disk>"
+    assert [k.name for k in kernels.values()] == ["a", "b", "c"]
+    assert first[0].result()[A] is first[1].result()[A] is kernels[A]
+    assert cache.statistics() == CacheStatistics(
+        kernels=3, nbytes=2 + 2 + 1, built=3, from_disk=0, pending=0, hits=3, misses=12, evictions=0, abandoned=0
+    )
+    assert repr(cache) == "<ImplCache 3 kernels, 5 bytes, 3 built, 0 from disk, 0 pending>"
 
 
 @pytest.mark.asyncio
@@ -67,21 +77,24 @@ async def test_many_kernels_are_built_in_batches(device: Builder, cache: ImplCac
 
 @pytest.mark.asyncio
 async def test_a_failing_build_fails_all_who_wait(device: Builder, cache: ImplCache) -> None:
-    """And may succeed the next time it is asked for."""
+    """And may succeed the next time it is asked for. What was only built with it is there."""
     device.gate.clear()
     device.broken = {"b"}
     waiting = [asyncio.ensure_future(cache.ensure([A, B])) for _ in range(3)]
     await until_building(device, 1)
     device.gate.set()
     results = await asyncio.gather(*waiting, return_exceptions=True)
+    alone = await cache.ensure([A])
 
     assert [KernelBuildError] * 3 == [type(r) for r in results]
-    assert cache.get(A) is None
+    assert alone[A].name == "a"
+    assert device.batches[0] == ["a", "b"]
+    assert sorted(device.batches[1:]) == [["a"], ["b"]]
 
     device.broken = set()
-    await cache.ensure([A, B])
+    kernels = await cache.ensure([A, B])
 
-    assert cache.get(B) == "kernel b"
+    assert kernels[B].name == "b"
 
 
 @pytest.mark.asyncio
@@ -130,7 +143,7 @@ async def test_another_cache_on_the_same_folder_builds_nothing(tmp_path: Path) -
         device = Builder()
         cache = ImplCache(device, BinaryStore(tmp_path / "k"), version="1")
         await cache.ensure([source(n) for n in names])
-        cache.close()
+        await cache.close()
 
         statistics = cache.statistics()
         assert expected == (statistics.built, statistics.from_disk), names
@@ -143,13 +156,13 @@ async def test_kernels_of_another_kind_are_not_found(change: str, tmp_path: Path
     store = BinaryStore(tmp_path / "k")
     first = ImplCache(Builder(), store, version="1")
     await first.ensure([A])
-    first.close()
+    await first.close()
     device = Builder()
     if change == "device":
         device.info = type(device.info)(spec="x", name="x", kind="cpu", identity="another driver")
     second = ImplCache(device, store, version="2" if change == "version" else "1")
     await second.ensure([source("a", "other text") if change == "text" else A])
-    second.close()
+    await second.close()
 
     assert device.binaries == [None]
 
@@ -160,12 +173,12 @@ async def test_a_binary_that_the_driver_refuses_is_built_and_kept_anew(tmp_path:
     store = BinaryStore(tmp_path / "k")
     first = ImplCache(Builder(), store, version="1")
     await first.ensure([A])
-    first.close()
+    await first.close()
     device = Builder()
     device.refuses_binaries = True
     second = ImplCache(device, store, version="1")
     await second.ensure([A])
-    second.close()
+    await second.close()
 
     assert device.binaries == [b"a"]
     assert (second.statistics().built, second.statistics().from_disk) == (1, 0)
@@ -179,25 +192,210 @@ async def test_closing_fails_those_who_wait(device: Builder) -> None:
     running = asyncio.ensure_future(cache.ensure([A]))
     await until_building(device, 1)
     queued = asyncio.ensure_future(cache.ensure([B]))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    device.gate.set()
-    cache.close()
+    closing = asyncio.ensure_future(cache.close())
     results = await asyncio.gather(running, queued, return_exceptions=True)
+    device.gate.set()
+    await closing
 
     assert [RuntimeClosedError, RuntimeClosedError] == [type(r) for r in results]
-    assert cache.get(A) is None
+    assert device.batches == [["a"]]
+    assert cache.statistics().kernels == 0
     with pytest.raises(RuntimeClosedError):
         await cache.ensure([C])
 
 
 @pytest.mark.asyncio
 async def test_a_device_without_a_compiler_has_every_kernel() -> None:
-    """Its kernels are the references themselves."""
-    device = HostDevice()
-    cache = ImplCache(device, None, version="1")
-    await cache.ensure([A])
-    kernel = cache.get(A)
-    cache.close()
+    """Its kernels are the references themselves, of which every plan has its own: none is kept."""
+    cache = ImplCache(HostDevice(), None, version="1")
+    kernels = await cache.ensure([A])
+    await cache.close()
 
-    assert A is kernel
+    assert A is kernels[A]
+    assert cache.statistics().kernels == 0
+
+
+# Bounds.
+
+
+@pytest.mark.asyncio
+async def test_the_kernels_unused_longest_leave_first(device: Builder) -> None:
+    """Beyond the number of entries; those that left are built again when they are asked for."""
+    cache = ImplCache(device, None, version="1", entries=2)
+    for asked in (A, B, A, C, A, B):
+        await cache.ensure([asked])
+    statistics = cache.statistics()
+    await cache.close()
+
+    assert device.batches == [["a"], ["b"], ["c"], ["b"]]
+    assert (statistics.kernels, statistics.evictions) == (2, 2)
+    assert (statistics.hits, statistics.misses) == (2, 4)
+
+
+@pytest.mark.asyncio
+async def test_bytes_are_bounded_too(device: Builder) -> None:
+    """By the size of the programs' binaries, of which every kernel has its share. One that is too large stays out."""
+    cache = ImplCache(device, None, version="1", nbytes=8)
+    large = source("large-name")
+    for asked in ([A, B, C], [large], [A]):
+        kernels = await cache.ensure(asked)
+        assert [s.name for s in asked] == [k.name for k in kernels.values()]
+        assert cache.statistics().nbytes <= 8
+    statistics = cache.statistics()
+    await cache.close()
+
+    assert device.batches == [["a", "b", "c"], ["large-name"]]  # a, of 2 bytes, is still there
+    assert (statistics.kernels, statistics.nbytes, statistics.evictions) == (3, 6, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_kernel_that_left_lives_as_long_as_somebody_holds_it(device: Builder) -> None:
+    """And not longer; that there are more than fit at once does not keep anybody from getting all of them."""
+    cache = ImplCache(device, None, version="1", entries=1)
+    kernels = dict(await cache.ensure([A, B, C]))
+    watched = weakref.ref(kernels[A])
+
+    assert cache.statistics().kernels == 1
+    assert [k.name for k in kernels.values()] == ["a", "b", "c"]
+    assert watched() is not None
+
+    kernels.clear()
+    gc.collect()
+
+    assert watched() is None
+    await cache.close()
+
+
+# Drivers that hang.
+
+
+def hurried(device: Builder, threads: int = 1) -> ImplCache:
+    return ImplCache(device, None, version="1", threads=threads, timeout_s=0.25)
+
+
+@pytest.mark.asyncio
+async def test_who_waits_for_a_build_that_hangs_is_told(device: Builder) -> None:
+    """With the kernel and the time; others are built by the thread that takes its place, and it is not tried again."""
+    device.hanging = {"a"}
+    cache = hurried(device)
+    with pytest.raises(KernelBuildError, match=r"kernel a: .* has not built it within 0\.25 s"):
+        await cache.ensure([A])
+    kernels = await cache.ensure([B])
+    with pytest.raises(KernelBuildError, match="kernel a: "):
+        await cache.ensure([A, C])
+
+    assert kernels[B].name == "b"
+    assert device.batches == [["a"], ["b"]]
+    assert cache.statistics().abandoned == 1
+    device.freed.set()
+    await cache.close()
+
+
+@pytest.mark.asyncio
+async def test_those_built_with_one_that_hangs_do_not_suffer(device: Builder) -> None:
+    """The program is taken apart: each is built alone."""
+    device.hanging = {"b"}
+    cache = hurried(device, threads=2)
+    bystander = asyncio.ensure_future(cache.ensure([A, B, C]))
+    waiting = asyncio.ensure_future(cache.ensure([A, C]))
+    with pytest.raises(KernelBuildError, match="kernel b: "):
+        await bystander
+    kernels = await waiting
+
+    assert [k.name for k in kernels.values()] == ["a", "c"]
+    assert device.batches[0] == ["a", "b", "c"]
+    assert sorted(device.batches[1:]) == [["a"], ["b"], ["c"]]
+    device.freed.set()
+    await cache.close()
+
+
+@pytest.mark.asyncio
+async def test_a_build_that_ends_late_is_welcome(device: Builder) -> None:
+    """Whoever asks after that gets the kernel, and the thread that was replaced ends."""
+    device.hanging = {"a"}
+    cache = hurried(device)
+    with pytest.raises(KernelBuildError):
+        await cache.ensure([A])
+    (stuck,) = [t for t in threading.enumerate() if t.name == "asyncrt-build"]
+    device.freed.set()
+    await asyncio.to_thread(stuck.join, 10)
+    await asyncio.sleep(0)  # what the thread left for the event loop
+    kernels = await cache.ensure([A])
+
+    assert not stuck.is_alive()
+    assert kernels[A].name == "a"
+    assert device.batches == [["a"]]
+    await cache.close()
+
+
+@pytest.mark.asyncio
+async def test_waiting_for_a_thread_does_not_count(device: Builder) -> None:
+    """The time that a driver has begins with the build."""
+    device.gate.clear()
+    cache = ImplCache(device, None, version="1", threads=1, timeout_s=5)
+    first = asyncio.ensure_future(cache.ensure([A]))
+    await until_building(device, 1)
+    second = asyncio.ensure_future(cache.ensure([B]))
+    await asyncio.sleep(0)
+    armed = cache._builds[A].deadline, cache._builds[B].deadline
+    device.gate.set()
+    await asyncio.gather(first, second)
+    await cache.close()
+
+    assert armed[0] is not None
+    assert armed[1] is None
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("abandoned", [True, False])
+async def test_close_does_not_wait_for_a_build_that_hangs(abandoned: bool, device: Builder) -> None:
+    """Neither one that was given up, nor, for long, one that still has time."""
+    device.hanging = {"a"}
+    cache = hurried(device) if abandoned else ImplCache(device, None, version="1")
+    waiting = asyncio.ensure_future(cache.ensure([A]))
+    await until_building(device, 1)
+    if abandoned:
+        await asyncio.wait([waiting])
+    await asyncio.wait_for(cache.close(patience_s=60 if abandoned else 0.01), 10)
+
+    assert isinstance(waiting.exception(), KernelBuildError if abandoned else RuntimeClosedError)
+    device.freed.set()
+
+
+# Builds that nobody waits for.
+
+
+@pytest.mark.asyncio
+async def test_what_nobody_waits_for_is_built_last(device: Builder) -> None:
+    """Not even beside what somebody waits for."""
+    device.gate.clear()
+    cache = ImplCache(device, None, version="1", threads=2)
+    first = asyncio.ensure_future(cache.ensure([A]))
+    await until_building(device, 1)
+    idle = asyncio.ensure_future(cache.ensure([B], urgent=False))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(cache.ensure([C]))
+    await until_building(device, 2)
+    device.gate.set()
+    await asyncio.gather(first, idle, second)
+    await cache.close()
+
+    assert device.batches == [["a"], ["c"], ["b"]]
+
+
+@pytest.mark.asyncio
+async def test_what_somebody_waits_for_after_all_is_hurried(device: Builder) -> None:
+    """It goes to the threads for urgent builds, and is built once."""
+    device.gate.clear()
+    cache = ImplCache(device, None, version="1", threads=2)
+    first = asyncio.ensure_future(cache.ensure([A]))
+    await until_building(device, 1)
+    idle = asyncio.ensure_future(cache.ensure([B], urgent=False))
+    await asyncio.sleep(0)
+    after_all = asyncio.ensure_future(cache.ensure([B]))
+    await until_building(device, 2)
+    device.gate.set()
+    await asyncio.gather(first, idle, after_all)
+    await cache.close()
+
+    assert device.batches == [["a"], ["b"]]

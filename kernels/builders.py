@@ -1,0 +1,144 @@
+"""The threads that call the driver's compiler, which may take long or never come back.
+
+They are daemons, because an interpreter that ends waits for all others, and nothing ends a thread inside a driver. One
+that does not come back is abandoned: another takes its place, and should it come back after all, it ends. Jobs that
+nobody waits for have one thread of their own, and begin only while no other job is waiting or running.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+
+@attrs.frozen(eq=False)
+class Job:
+    """A piece of work.
+
+    Attributes:
+        work: What to do; blocks.
+        begun: Called on the thread when it begins.
+        ended: Called on the thread with the result or the error, also if the job was abandoned.
+    """
+
+    work: Callable[[], Any]
+    begun: Callable[[], None]
+    ended: Callable[[Any, BaseException | None], None]
+
+
+@attrs.define(eq=False)
+class _Worker:
+    """A thread, and what it is at."""
+
+    urgent: bool
+    job: Job | None = None
+    thread: threading.Thread | None = None
+
+
+class Builders:
+    """A few threads, and the jobs that wait for them.
+
+    Args:
+        threads: Urgent jobs at once.
+        name: Of the threads.
+    """
+
+    def __init__(self, threads: int, name: str = "asyncrt-build") -> None:
+        self._limit = threads
+        self._name = name
+        self._changed = threading.Condition()
+        self._urgent: deque[Job] = deque()
+        self._background: deque[Job] = deque()
+        self._workers: set[_Worker] = set()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        running = sum(w.job is not None for w in self._workers)
+        return f"<Builders {running} running, {len(self._urgent)} waiting, {len(self._background)} in the background>"
+
+    def submit(self, job: Job, *, urgent: bool = True) -> None:
+        """Let a thread do the job; one that is not urgent when nothing else is to do. None after `stop()`."""
+        with self._changed:
+            if not self._closed:
+                (self._urgent if urgent else self._background).append(job)
+                self._staff()
+
+    def hurry(self, job: Job) -> None:
+        """Somebody waits for the job now; if it has not begun, it is urgent."""
+        with self._changed:
+            if job in self._background:
+                self._background.remove(job)
+                self._urgent.append(job)
+                self._staff()
+
+    def abandon(self, job: Job) -> None:
+        """Do not count on the thread of the job any more, if it is still at it."""
+        with self._changed:
+            self._workers = {w for w in self._workers if w.job is not job}
+            self._staff()
+
+    def stop(self) -> None:
+        """Drop the jobs that wait; none begins any more."""
+        with self._changed:
+            self._closed = True
+            self._urgent.clear()
+            self._background.clear()
+            self._changed.notify_all()
+
+    def join(self, patience_s: float) -> None:
+        """After `stop()`, return when the jobs that run have ended, or *patience_s* seconds have passed. Blocks."""
+        deadline = time.monotonic() + patience_s
+        with self._changed:
+            threads = [w.thread for w in self._workers if w.thread is not None]
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _staff(self) -> None:
+        """Start threads for what waits, and tell those that have nothing to do."""
+        urgent = [w for w in self._workers if w.urgent]
+        idle = sum(w.job is None for w in urgent)
+        for _ in range(min(len(self._urgent) - idle, self._limit - len(urgent))):
+            self._start(urgent=True)
+        if self._background and all(w.urgent for w in self._workers):
+            self._start(urgent=False)
+        self._changed.notify_all()
+
+    def _start(self, *, urgent: bool) -> None:
+        worker = _Worker(urgent)
+        worker.thread = threading.Thread(target=self._run, args=(worker,), name=self._name, daemon=True)
+        self._workers.add(worker)
+        worker.thread.start()
+
+    def _run(self, worker: _Worker) -> None:
+        while True:
+            with self._changed:
+                while (job := self._next(worker)) is None:
+                    if self._closed:
+                        return
+                    self._changed.wait()
+                worker.job = job
+            job.begun()
+            result: Any = None
+            error: BaseException | None = None
+            try:
+                result = job.work()
+            except BaseException as failure:  # whatever it is, it is for those who wait
+                error = failure
+            job.ended(result, error)
+            del job, result, error  # an idle thread holds no kernel
+            with self._changed:
+                worker.job = None
+                if worker not in self._workers:
+                    return
+                self._changed.notify_all()  # background jobs wait until nothing urgent runs
+
+    def _next(self, worker: _Worker) -> Job | None:
+        if worker.urgent:
+            return self._urgent.popleft() if self._urgent else None
+        quiet = not self._urgent and not any(w.urgent and w.job is not None for w in self._workers)
+        return self._background.popleft() if self._background and quiet else None
