@@ -22,6 +22,7 @@ from asyncrt.errors import (
     NoDeviceError,
     OutOfDeviceMemory,
     RuntimeClosedError,
+    SequenceError,
     ShapeError,
     UnsupportedOperatorError,
 )
@@ -29,6 +30,7 @@ from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.explain import Explanation, NodeExplanation
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
+from asyncrt.runtime.sequence import Sequence
 from asyncrt.sync import SyncModel, load_sync
 from asyncrt.version import __version__
 
@@ -52,6 +54,8 @@ __all__ = [
     "RuntimeClosedError",
     "RuntimeOptions",
     "RuntimeStatistics",
+    "Sequence",
+    "SequenceError",
     "ShapeError",
     "SyncModel",
     "UnsupportedOperatorError",

@@ -8,6 +8,7 @@
     │   └── ModelLimitError                   larger or of higher rank than the options allow
     ├── InputError (ValueError)               the caller's inputs do not fit the model
     ├── ShapeError (ValueError)               shapes or values of this inference do not fit a node
+    ├── SequenceError (ValueError)            a model's state cannot be kept so, or the sequence is closed
     ├── DeviceError (RuntimeError)            something about a device
     │   ├── NoDeviceError                     none found, or none that is usable
     │   ├── KernelBuildError                  the driver refused a kernel, or hangs
@@ -67,6 +68,10 @@ class InputError(AsyncrtError, ValueError):
 
 class ShapeError(AsyncrtError, ValueError):
     """The shapes or values of this inference do not fit a node."""
+
+
+class SequenceError(AsyncrtError, ValueError):
+    """A model's state cannot be kept as asked for, or the sequence is closed."""
 
 
 class DeviceError(AsyncrtError, RuntimeError):

@@ -12,7 +12,8 @@ from asyncrt.devices.base import Stream
 from asyncrt.kernels.weights import Stored
 from asyncrt.layout import Array
 
-from .plan import ChunkPlan, Fetch
+from .kept_state import place
+from .plan import ChunkPlan, Fetch, Kept
 
 
 @attrs.frozen(eq=False)
@@ -35,7 +36,7 @@ def bind(plan: ChunkPlan, kernel: Callable[[Any], Any], stored: Callable[[Stored
         tuple(
             (
                 kernel(s.kernel),
-                tuple(b if isinstance(b, int) else stored(b) for b in s.buffers),
+                tuple(stored(b) if isinstance(b, Stored) else _index(b) for b in s.buffers),
                 s.record,
                 s.grid,
                 s.group,
@@ -44,6 +45,10 @@ def bind(plan: ChunkPlan, kernel: Callable[[Any], Any], stored: Callable[[Stored
             for s in plan.steps
         ),
     )
+
+
+def _index(buffer: int | Kept) -> int:
+    return buffer if isinstance(buffer, int) else place(buffer)
 
 
 def enqueue(
@@ -56,7 +61,7 @@ def enqueue(
     """Enqueue a chunk: inputs up, kernels, results down.
 
     Args:
-        arenas: The device memory of the arena of each chunk so far; None where a chunk has none.
+        arenas: The device memory of the arena of each chunk, None where a chunk has none; then that of what is kept.
         arrays: The request's inputs, by value id.
         constant: Gives the device memory of a constant.
 
@@ -82,7 +87,8 @@ def enqueue(
         if fetch.home is not None:
             target = np.empty(fetch.layout.shape, fetch.layout.dtype.numpy)
             buffer = fetch.home.buffer
-            stream.read(arenas[buffer] if isinstance(buffer, int) else constant(buffer), fetch.home.offset, target)
+            source = constant(buffer) if isinstance(buffer, Stored) else arenas[_index(buffer)]
+            stream.read(source, fetch.home.offset, target)
             results[fetch.value] = target
         else:
             results[fetch.value] = host_copy(fetch, arrays)

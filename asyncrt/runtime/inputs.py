@@ -14,11 +14,17 @@ from asyncrt.dims import Dim
 from asyncrt.errors import InputError
 from asyncrt.graph.node import Value
 from asyncrt.graph.program import Program
-from asyncrt.layout import Array, Layout, show_shape
+from asyncrt.layout import Array, Layout, Shape, show_shape
 
 
-def check_inputs(program: Program, given: Mapping[str, Any]) -> dict[int, Array]:
+def check_inputs(
+    program: Program, given: Mapping[str, Any], kept: Mapping[int, Layout] = {}, optional: frozenset[int] = frozenset()
+) -> dict[int, Array]:
     """Return the inputs as contiguous arrays, by value id.
+
+    Args:
+        kept: Inputs that are on the device already; their dims must agree with the others'.
+        optional: Inputs that may be missing.
 
     Raises:
         InputError: Says which input, what was expected and what came.
@@ -26,7 +32,8 @@ def check_inputs(program: Program, given: Mapping[str, Any]) -> dict[int, Array]
     if not isinstance(given, Mapping):
         raise InputError(f"inputs are a mapping of name to array, not a {type(given).__name__}")
     names = {program.values[i].name: i for i in program.inputs}
-    unknown, missing = sorted(given.keys() - names.keys()), sorted(names.keys() - given.keys())
+    unknown = sorted(given.keys() - names.keys())
+    missing = sorted(name for name, i in names.items() if name not in given and i not in optional)
     if unknown or missing:
         parts = [f"missing: {', '.join(missing)}"] if missing else []
         parts += [f"unknown: {', '.join(map(str, unknown))}"] if unknown else []
@@ -34,7 +41,10 @@ def check_inputs(program: Program, given: Mapping[str, Any]) -> dict[int, Array]
     bound: dict[str, tuple[int, str]] = {}
     arrays: dict[int, Array] = {}
     for name, id in names.items():
-        arrays[id] = _check(program.values[id], given[name], bound)
+        if id in kept:
+            _check_shape(program.values[id], kept[id].shape, bound)
+        elif name in given:
+            arrays[id] = _check(program.values[id], given[name], bound)
     return arrays
 
 
@@ -43,10 +53,13 @@ def signature(program: Program) -> str:
     return "it takes " + ", ".join(f"{program.values[i].name} {program.values[i].layout}" for i in program.inputs)
 
 
-def layouts_of(program: Program, arrays: Mapping[int, Array]) -> list[Layout]:
-    """Return the inputs' layouts, in the program's order."""
+def layouts_of(program: Program, arrays: Mapping[int, Array], kept: Mapping[int, Layout] = {}) -> list[Layout]:
+    """Return the inputs' layouts, in the program's order; of those that are *kept* on the device there is no array."""
     result = []
     for id in program.inputs:
+        if id in kept:
+            result.append(kept[id])
+            continue
         dtype = program.values[id].layout.dtype
         assert dtype is not None
         result.append(Layout(dtype, arrays[id].shape))
@@ -58,31 +71,36 @@ def _check(value: Value, given: Any, bound: dict[str, tuple[int, str]]) -> Array
         array: Array = np.asarray(given)
     except Exception as error:
         raise InputError(f"input '{value.name}' is not an array: {error}") from error
-    wanted, shape = value.layout
+    wanted = value.layout.dtype
     if wanted is None or array.dtype != wanted.numpy:
         hint = "convert it with .astype()" if array.dtype.kind in "fiub" else ""
         raise InputError(
             f"input '{value.name}': expected {wanted}, got {array.dtype}{show_shape(array.shape)}", hint=hint
         )
-    if shape is not None:
-        if len(shape) != array.ndim:
-            raise InputError(
-                f"input '{value.name}': expected rank {len(shape)} {show_shape(shape)}, "
-                f"got rank {array.ndim} {show_shape(array.shape)}"
-            )
-        for axis, (dim, size) in enumerate(zip(shape, array.shape, strict=True)):
-            if not isinstance(dim, Dim):
-                if dim != size:
-                    raise InputError(
-                        f"input '{value.name}': axis {axis} is {dim} in the model {show_shape(shape)}, "
-                        f"got {show_shape(array.shape)}"
-                    )
-            elif dim.name is not None:
-                first, where = bound.setdefault(dim.name, (size, f"axis {axis} of '{value.name}'"))
-                if first != size:
-                    raise InputError(
-                        f"input '{value.name}': axis {axis} is '{dim.name}', which is {first} by {where}, got {size}"
-                    )
+    _check_shape(value, array.shape, bound)
     return np.ascontiguousarray(array).reshape(array.shape)
 
 
+def _check_shape(value: Value, given: Shape, bound: dict[str, tuple[int, str]]) -> None:
+    """Raise unless a shape is the model's, and its dims those of the same names that came before."""
+    shape = value.layout.shape
+    if shape is None:
+        return
+    if len(shape) != len(given):
+        raise InputError(
+            f"input '{value.name}': expected rank {len(shape)} {show_shape(shape)}, "
+            f"got rank {len(given)} {show_shape(given)}"
+        )
+    for axis, (dim, size) in enumerate(zip(shape, given, strict=True)):
+        if not isinstance(dim, Dim):
+            if dim != size:
+                raise InputError(
+                    f"input '{value.name}': axis {axis} is {dim} in the model {show_shape(shape)}, "
+                    f"got {show_shape(given)}"
+                )
+        elif dim.name is not None:
+            first, where = bound.setdefault(dim.name, (size, f"axis {axis} of '{value.name}'"))
+            if first != size:
+                raise InputError(
+                    f"input '{value.name}': axis {axis} is '{dim.name}', which is {first} by {where}, got {size}"
+                )

@@ -22,7 +22,7 @@ from asyncrt.layout import Array, Layout
 from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
 from asyncrt.memory.view import View
 
-from .plan import ChunkPlan, Fetch, Home, NodeRecord, Origin, Pack, State, Step, Upload
+from .plan import ChunkPlan, Fetch, Home, Kept, NodeRecord, Origin, Pack, State, Step, Upload
 
 STAGED = 4096  # bytes: larger inputs are not worth a copy to travel with the others
 
@@ -70,6 +70,7 @@ class _Listed(NamedTuple):
     launch: Launch
     places: tuple[Place, ...]
     scratch: tuple[int, ...]
+    written: View | None
 
 
 class MemoryPlan:
@@ -95,7 +96,10 @@ class MemoryPlan:
     ) -> None:
         self.program, self.chunk, self.inputs = program, chunk, program.arriving
         self.layouts, self.values, self._pack, self._origins = layouts, values, pack, origins
-        self.places: list[Place | None] = [None if h is None else Place(h, 0) for h in state.homes]
+        self.places: list[Place | None] = [
+            None if h is None else Place(h, 0, state.views.get(v)) for v, h in enumerate(state.homes)
+        ]
+        self.kept = list(state.kept)
         self.tensors: list[Tensor] = []
         self.launches: list[_Listed] = []
         self.packings: dict[Stored, Packing] = {}
@@ -142,28 +146,36 @@ class MemoryPlan:
         return Place(tensor, 0)
 
     def launch(
-        self, node: int, call: Call, launch: Launch, places: tuple[Place, ...], scratch: tuple[int, ...] = ()
+        self,
+        node: int,
+        call: Call,
+        launch: Launch,
+        places: tuple[Place, ...],
+        *,
+        scratch: tuple[int, ...] = (),
+        written: View | None = None,
     ) -> None:
         """List a launch of *node*; offsets come when the chunk ends."""
-        self.launches.append(_Listed(node, call, launch, places, scratch))
+        self.launches.append(_Listed(node, call, launch, places, scratch, written))
 
     def finish(self, records: list[NodeRecord]) -> ChunkPlan:
         """Lay all tensors out in one arena and return the plan."""
         fetches = [self._fetch(v) for v in self.chunk.reads]
         if self.chunk is self.program.chunks[-1]:
-            fetches += [self._fetch(v) for v in self.program.outputs]
+            kept = {k.output for k in self.kept}
+            fetches += [self._fetch(v) for v in self.program.outputs if v not in kept]
         else:
             self._keep_aliases()
         staging, staging_tensor, staged = self._stage()
-        kept = [t for t in self.tensors if (t.source is None and t.array is None) or (t.used and t not in staged)]
-        for tensor in kept:
+        tensors = [t for t in self.tensors if (t.source is None and t.array is None) or (t.used and t not in staged)]
+        for tensor in tensors:
             whole = tensor.whole
             while whole is not None:
                 whole.first, whole.last = min(whole.first, tensor.first), max(whole.last, tensor.last)
                 whole = whole.whole
-        kept = [t for t in kept if t.whole is None]
-        arena = plan_arena([Interval(max(t.nbytes, 1), t.first, t.last) for t in kept])
-        for tensor, offset in zip(kept, arena.offsets, strict=True):
+        tensors = [t for t in tensors if t.whole is None]
+        arena = plan_arena([Interval(max(t.nbytes, 1), t.first, t.last) for t in tensors])
+        for tensor, offset in zip(tensors, arena.offsets, strict=True):
             tensor.offset = offset
         for tensor in staged:
             tensor.offset += staging_tensor.offset
@@ -173,7 +185,8 @@ class MemoryPlan:
             if t.used and t.source is not None and t.nbytes
         )
         steps = tuple([self._step(listed) for listed in self.launches])
-        homes = tuple([None if p is None or p.view is not None else self._home(p) for p in self.places])
+        homes = tuple([None if p is None or not self._stays(p) else self._home(p) for p in self.places])
+        views = {v: p.view for v, p in enumerate(self.places) if p is not None and p.view is not None and homes[v]}
         return ChunkPlan(
             chunk=self.chunk.index,
             arena_nbytes=arena.nbytes,
@@ -184,8 +197,13 @@ class MemoryPlan:
             packings=tuple(self.packings.values()),
             fetches=tuple(self._bind_fetch(f) for f in fetches),
             records=tuple(records),
-            after=State(tuple(self.layouts), tuple(self.values), homes),
+            after=State(tuple(self.layouts), tuple(self.values), homes, tuple(self.kept), views),
         )
+
+    @staticmethod
+    def _stays(place: Place) -> bool:
+        """Whether a later chunk can have the value where it lies."""
+        return place.view is None or (isinstance(place.base, Home) and isinstance(place.base.buffer, Kept))
 
     def _keep_aliases(self) -> None:
         """A later chunk can upload a host value itself, but not the part of one that an alias stands for."""
@@ -246,7 +264,7 @@ class MemoryPlan:
         return Home(place.base.buffer, place.base.offset + place.offset)
 
     def _step(self, listed: _Listed) -> Step:
-        node, call, launch, places, scratch = listed
+        node, call, launch, places, scratch, written = listed
         homes = [self._home(p) for p in places]
         offsets = [h.offset for h in homes if h is not None]
         try:
@@ -256,7 +274,7 @@ class MemoryPlan:
                 f"'{call.name}': a size or stride does not fit 32 bits: {max(launch.ints)}", hint="split the tensor"
             ) from error
         buffers = tuple([h.buffer for h in homes if h is not None])
-        origin = Origin(call, scratch, launch, tuple(offsets)) if self._origins else None
+        origin = Origin(call, scratch, launch, tuple(offsets), written) if self._origins else None
         return Step(node, launch.kernel, buffers, record, launch.grid, launch.group, launch.local, origin)
 
 

@@ -13,6 +13,7 @@ from .explain import Explanation, explain
 from .inputs import check_inputs
 from .network import Network
 from .plan import NodeRecord
+from .sequence import Sequence
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -64,7 +65,7 @@ class Model:
         program = self._network.program
         arrays = check_inputs(program, inputs)
         results, records = await self._network.infer(arrays, priority)
-        self._last = records
+        self.finished(records)
         return {program.values[id].name: array for id, array in results.items()}
 
     def infer_sync(self, inputs: Mapping[str, Any], *, priority: int = 0) -> dict[str, Array]:
@@ -81,6 +82,23 @@ class Model:
         if loop.is_closed():
             raise RuntimeClosedError("the runtime's event loop is closed")
         return asyncio.run_coroutine_threadsafe(self.infer(inputs, priority=priority), loop).result()
+
+    def sequence(self, state: Mapping[str, str] | None = None) -> Sequence:
+        """Begin a sequence of steps that keep state on the device, such as the cache of keys and values of a decoder.
+
+        Args:
+            state: Which inputs are which outputs of the step before, ``{"past": "present"}``. None goes by the names
+                that exporters give them.
+
+        Raises:
+            SequenceError: The names say nothing, or a tensor of the state cannot stay on the device.
+        """
+        self._runtime.check_open()
+        return Sequence(self, self._network, state)
+
+    def finished(self, records: list[NodeRecord]) -> None:
+        """Note what became of the nodes of the inference that finished last, for `explain()`."""
+        self._last = records
 
     def explain(self) -> Explanation:
         """Return what became of every node of the inference that finished last, and why.

@@ -37,6 +37,7 @@ from .control_flow import Body, carry_out
 from .dispatcher import Dispatcher
 from .executor import BoundPlan, bind, enqueue, host_copy
 from .inputs import layouts_of
+from .kept_state import KeptState
 from .plan import ChunkPlan, NodeRecord, State
 from .prepare import Tools, prepare_chunk, start_state
 from .watched import WatchedStream
@@ -149,12 +150,15 @@ class Network:
 
     # Inference.
 
-    async def infer(self, arrays: Mapping[int, Array], priority: int = 0) -> tuple[dict[int, Array], list[NodeRecord]]:
+    async def infer(
+        self, arrays: Mapping[int, Array], priority: int = 0, kept: KeptState | None = None
+    ) -> tuple[dict[int, Array], list[NodeRecord]]:
         """Run once. May be cancelled at every await: memory comes back when the device has passed its work.
 
         Args:
             arrays: Checked inputs, by value id.
             priority: Lower goes first.
+            kept: What a sequence keeps; inputs and outputs of it stay on the device.
 
         Returns:
             The outputs by value id, and what became of each node.
@@ -163,7 +167,7 @@ class Network:
         self._counters.requests += 1
         try:
             await self._dispatcher.admit(request, priority)
-            outcome = await self.run(request, arrays)
+            outcome = await self.run(request, arrays, kept)
             if self._dispatcher.checks is not None:
                 self._dispatcher.checks.gives_back(request, arrays.values())
             return outcome
@@ -176,32 +180,44 @@ class Network:
         finally:
             self._dispatcher.end(request)
 
-    async def run(self, request: int, arrays: Mapping[int, Array]) -> tuple[dict[int, Array], list[NodeRecord]]:
+    async def run(
+        self, request: int, arrays: Mapping[int, Array], kept: KeptState | None = None
+    ) -> tuple[dict[int, Array], list[NodeRecord]]:
         """Run once as part of an admitted request, which for a subgraph is that of the node it is in."""
         leases: list[Lease] = []
         events: list[Event] = []
         try:
-            return await self._run(request, arrays, leases, events)
+            return await self._run(request, arrays, kept, leases, events)
         finally:
+            if kept is not None:
+                kept.failed(events)  # of a step that has succeeded nothing is left to be given up
             # Memory belongs to the events, not to this task: whatever ended it, the blocks are free again when the
             # streams have passed what was enqueued.
             for lease in leases:
                 lease.drop(after=events)
 
     async def _run(
-        self, request: int, arrays: Mapping[int, Array], leases: list[Lease], events: list[Event]
+        self,
+        request: int,
+        arrays: Mapping[int, Array],
+        kept: KeptState | None,
+        leases: list[Lease],
+        events: list[Event],
     ) -> tuple[dict[int, Array], list[NodeRecord]]:
         dispatcher, program = self._dispatcher, self.program
-        layouts = layouts_of(program, arrays)
+        tensors = () if kept is None else kept.tensors
+        layouts = layouts_of(program, arrays, {t.input: t.layout for t in tensors if t.layout.count})
         values = {id: arrays[id] for id in program.value_inputs}
         signature: Any = (tuple([x.shape for x in layouts]), _contents(values.values()))
+        if kept is not None:
+            signature = (signature, kept.signature())
         state: State | None = None
         #: What the host has so far: the inputs, what was read, and what nodes with subgraphs made.
         present = dict(arrays)
         #: What has come since `state` and later plans start from.
         known: dict[int, Array] = {}
         shapes: dict[int, Layout] = {}
-        arenas: list[Any] = []
+        arenas: list[Any] = [None] * len(program.chunks)
         records: list[NodeRecord] = []
         fetched: dict[int, Array] = {}
         for chunk in program.chunks:
@@ -209,14 +225,13 @@ class Network:
             if node is not None:
                 fetched, record = await self._control(request, node, present, state)
                 records.append(record)
-                arenas.append(None)
                 made = dict(zip(node.outputs, record.outputs, strict=True))
                 shapes.update(made)
                 signature = None if signature is None else (signature, tuple([x.shape for x in made.values()]))
             else:
                 planned = self._find(chunk, signature)
                 if planned is None:
-                    before = start_state(program, layouts, values) if state is None else state
+                    before = start_state(program, layouts, values, tensors) if state is None else state
                     planned = self._plan(chunk, signature, _advanced(before, shapes, known))
                 else:
                     self._counters.replays += 1
@@ -228,15 +243,23 @@ class Network:
                 if plan.needs_device:
                     stream = await dispatcher.place(request)
                     lease = await self._lease(chunk.index, plan.arena_nbytes, stream, leases)
-                    arenas.append(None if lease is None else lease.lease.allocation)
-                    waits = () if lease is None else lease.waits
-                    fetched = self._enqueue(request, bound, stream, waits, present, arenas, events)
+                    waits: tuple[Event, ...] = ()
+                    if lease is not None:
+                        arenas[chunk.index], waits = lease.lease.allocation, lease.waits
+                    buffers = arenas
+                    if kept is not None:
+                        for slot, nbytes in kept.missing(plan.after.kept):
+                            acquired = await self._acquire(nbytes, stream)
+                            kept.allocated(slot, acquired.lease)
+                            waits += acquired.waits
+                        waits += kept.after
+                        buffers = arenas + kept.buffers()
+                    fetched = self._enqueue(request, bound, stream, waits, present, buffers, events)
                     events.append(dispatcher.launched(request, stream))
                     await dispatcher.passed(request)
                     if dispatcher.checks is not None:
                         dispatcher.checks.looks_at(request, [fetched[f.value] for f in plan.fetches if f.home])
                 else:
-                    arenas.append(None)
                     fetched = {f.value: host_copy(f, present) for f in plan.fetches}
                 self._counters.launches += len(plan.steps)
                 self._counters.skipped += planned.skipped
@@ -248,22 +271,27 @@ class Network:
                 if signature is not None:
                     contents = _contents(fetched[v] for v in chunk.decides)
                     signature = None if contents is None else (signature, contents)
-        return {v: fetched[v] for v in program.outputs}, records
+        if kept is not None and state is not None:
+            kept.succeeded(state.kept, events)
+        on_device = {t.output for t in tensors}
+        return {v: fetched[v] for v in program.outputs if v not in on_device}, records
 
     async def _lease(self, chunk: int, nbytes: int, stream: int, leases: list[Lease]) -> Acquired | None:
-        """Lease a chunk's arena. If memory is short, wait for what others have in flight; raise if nothing is."""
+        """Lease a chunk's arena."""
         if not nbytes:
             return None
-        room = self._room(chunk, nbytes) if self._options.preallocate else 0
+        acquired = await self._acquire(nbytes, stream, self._room(chunk, nbytes) if self._options.preallocate else 0)
+        leases.append(acquired.lease)
+        return acquired
+
+    async def _acquire(self, nbytes: int, stream: int, room: int = 0) -> Acquired:
+        """Lease memory. If it is short, wait for what others have in flight; raise if nothing is."""
         while True:
             try:
-                acquired = self._pool.acquire(nbytes, stream, room=room)
+                return self._pool.acquire(nbytes, stream, room=room)
             except OutOfDeviceMemory:
                 if not self._dispatcher.busy:
                     raise
-            else:
-                leases.append(acquired.lease)
-                return acquired
             await self._dispatcher.progress()
 
     def _room(self, chunk: int, nbytes: int) -> int:

@@ -6,7 +6,7 @@ out supplies the arenas. The same plan serves every request of the same signatur
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
@@ -16,10 +16,19 @@ from asyncrt.graph.program import Program
 from asyncrt.kernels.impl import Launch
 from asyncrt.kernels.operator import Call, Decision
 from asyncrt.kernels.weights import Packing, Stored
-from asyncrt.layout import Array, Layout
+from asyncrt.layout import Array, Layout, Shape, row_major
+from asyncrt.memory.view import View
 
-BufferName: TypeAlias = int | Stored
-"""The arena of that chunk, or a constant."""
+
+class Kept(NamedTuple):
+    """The memory of a tensor that a sequence keeps between its steps: as the step found it, or new in this step."""
+
+    slot: int
+    new: bool = False
+
+
+BufferName: TypeAlias = int | Stored | Kept
+"""The arena of that chunk, a constant, or what a sequence keeps."""
 
 
 Pack: TypeAlias = Callable[[list[int], tuple[int, ...]], Any]
@@ -41,12 +50,38 @@ class Origin(NamedTuple):
         scratch: Bytes of each scratch buffer.
         launch: Which launch of it this is.
         offsets: Of each buffer, in bytes.
+        written: How what it writes lies, where that is not dense.
     """
 
     call: Call
     scratch: tuple[int, ...]
     launch: Launch
     offsets: tuple[int, ...]
+    written: View | None = None
+
+
+class KeptTensor(NamedTuple):
+    """A tensor that a sequence keeps: what one step gives as an output, the next takes as an input.
+
+    Attributes:
+        input, output: Value ids.
+        layout: What there is; an empty tensor lies nowhere.
+        capacity: The shape that there is room for, in row-major order; at least the layout's on every axis.
+        new: Bytes of the memory that this step has to allocate for it; 0 if it stays where it is.
+        done: Whether this step has come past where the output is made.
+    """
+
+    input: int
+    output: int
+    layout: Layout
+    capacity: Shape
+    new: int = 0
+    done: bool = False
+
+    @property
+    def view(self) -> View:
+        """How the tensor lies in its memory."""
+        return View(self.layout.shape, row_major(self.capacity))
 
 
 class Step(NamedTuple):
@@ -110,11 +145,19 @@ class NodeRecord(NamedTuple):
 
 @attrs.frozen(eq=False)
 class State:
-    """What is known after a chunk, by value id: the plan of the next chunk starts from it."""
+    """What is known after a chunk, by value id: the plan of the next chunk starts from it.
+
+    Attributes:
+        layouts, values, homes: As far as they are known.
+        kept: What a sequence keeps, by slot; nothing in a request of its own.
+        views: The strides of values that lie in what is kept, where they are not dense.
+    """
 
     layouts: tuple[Layout | None, ...]
     values: tuple[Array | None, ...]
     homes: tuple[Home | None, ...]
+    kept: tuple[KeptTensor, ...] = ()
+    views: Mapping[int, View] = {}
 
 
 @attrs.frozen(eq=False)

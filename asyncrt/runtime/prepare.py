@@ -27,8 +27,9 @@ from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout, dtype_of
 from asyncrt.memory.view import View
 
+from .kept import KeptMemory
 from .memory_plan import STAGED, MemoryPlan, Place, Tensor
-from .plan import ChunkPlan, Home, NodeRecord, Pack, State
+from .plan import ChunkPlan, Home, Kept, KeptTensor, NodeRecord, Pack, State
 from .references import reference_copy, reference_impl
 
 _REMEMBERED = 1 << 14  # answers
@@ -77,12 +78,15 @@ class PrimitiveInst:
         return isinstance(self.decision, Skip | Viewed)
 
 
-def start_state(program: Program, layouts: list[Layout], value_inputs: dict[int, Array]) -> State:
+def start_state(
+    program: Program, layouts: list[Layout], value_inputs: dict[int, Array], kept: tuple[KeptTensor, ...] = ()
+) -> State:
     """Return what is known before the first chunk.
 
     Args:
         layouts: Of the program's inputs, in their order.
         value_inputs: Contents of the inputs that decide shapes or skips, by value id.
+        kept: What a sequence has kept, by slot.
     """
     known: list[Layout | None] = [None] * len(program.values)
     values: list[Array | None] = [None] * len(program.values)
@@ -95,7 +99,14 @@ def start_state(program: Program, layouts: list[Layout], value_inputs: dict[int,
         known[id] = layout
     for id, array in value_inputs.items():
         values[id] = array
-    return State(tuple(known), tuple(values), (None,) * len(program.values))
+    homes: list[Home | None] = [None] * len(program.values)
+    views: dict[int, View] = {}
+    for slot, tensor in enumerate(kept):
+        if tensor.layout.count:
+            homes[tensor.input] = Home(Kept(slot), 0)
+            if not tensor.view.is_dense:
+                views[tensor.input] = tensor.view
+    return State(tuple(known), tuple(values), tuple(homes), kept, views)
 
 
 class _BrokenFormula(Exception):
@@ -126,9 +137,10 @@ class _Planner:
             program, chunk, state, self.layouts, self.values, tools.pack, origins=tools.origins
         )
         self.places = self.memory.places
+        self.kept = KeptMemory(self.memory, tools.traits if tools.takes_source else None)
         self.records: list[NodeRecord] = []
-        #: Values that lie as views, and where the record of the node that made them is.
-        self.viewed: dict[int, int] = {}
+        #: Values that lie as views, and where the record of the node that made them is; None if in an earlier chunk.
+        self.viewed: dict[int, int | None] = dict.fromkeys(state.views)
         self.formulas = formulas
         self.expected: dict[int, tuple[int, ...]] = {}
 
@@ -166,6 +178,9 @@ class _Planner:
         if node.place is Where.HOST:
             self.run_on_host(self.update_shape(node))
             return
+        if self.kept.appends(node):
+            self.append(node)
+            return
         inst = self.remember(node)
         match inst.decision:
             case Empty():
@@ -177,6 +192,17 @@ class _Planner:
                 weights = self.update_weights(inst, inst.impl)
                 how = self.realloc_if_needed(inst, inst.impl, weights)
                 self.records.append(NodeRecord(node, inst.decision, inst.call.outputs, how, inst.call))
+
+    def append(self, node: ProgramNode) -> None:
+        """A node whose result a sequence keeps behind what it has kept so far."""
+        inst = self.update_shape(node)
+        assert node.operator.destinations is not None
+        with _naming(node, inst.call, "cannot be kept"):
+            how = self.kept.append(node, inst.call, node.operator.destinations(inst.call))
+        place = self.places[node.outputs[0]]
+        if place is not None and place.view is not None:
+            self.viewed[node.outputs[0]] = len(self.records)
+        self.records.append(NodeRecord(node, Run("what it keeps stays on the device"), inst.call.outputs, how))
 
     def remember(self, node: ProgramNode) -> PrimitiveInst:
         """Shapes, decision and implementation of the node: what was answered before for an equal node at equal
@@ -306,17 +332,23 @@ class _Planner:
         tensor = self.memory.tensor(layout.nbytes, at, id)
         dense = Place(tensor, 0)
         record = self.viewed.pop(id)
-        node, _, outputs, _, call, _ = self.records[record]
         self.memory.read(place, at)
-        self.copy(node, layout, place.view, place, dense)
+        self.copy(self.program.nodes[at], layout, place.view, place, dense)
         self.places[id] = dense
-        self.records[record] = NodeRecord(node, Run(why), outputs, "copy", call)
+        if record is not None and isinstance(self.records[record].decision, Viewed):
+            node, _, outputs, _, call, _ = self.records[record]
+            self.records[record] = NodeRecord(node, Run(why), outputs, "copy", call)
 
     def write_out_views(self) -> None:
         """What the host reads, or a later chunk, is dense."""
-        last = self.chunk.nodes[-1].id if self.chunk.nodes else -1
-        for v in [v for v in self.viewed if self.program.last_use[v] == FOREVER]:
-            self.write_out(v, last, "what reads it takes no strides")
+        if not self.chunk.nodes:
+            return
+        last = self.chunk.nodes[-1]
+        if self.chunk is self.program.chunks[-1]:
+            self.kept.finish(last)
+        stay = {v for kept in self.memory.kept for v in (kept.input, kept.output)}
+        for v in [v for v in self.viewed if self.program.last_use[v] == FOREVER and v not in stay]:
+            self.write_out(v, last.id, "what reads it takes no strides")
 
     def copy(self, node: ProgramNode, layout: Layout, view: View, source: Place, target: Place) -> None:
         """List a launch of *node* that writes *view* of what lies at *source* densely to *target*."""
@@ -386,7 +418,7 @@ class _Planner:
                 else:
                     place = scratch[index]
                 places.append(place)
-            self.memory.launch(node.id, inst.call, launch, tuple(places), impl.scratch)
+            self.memory.launch(node.id, inst.call, launch, tuple(places), scratch=impl.scratch)
         return impl.name
 
     def find_destinations(self, inst: PrimitiveInst, parts: Sequence[View]) -> int:

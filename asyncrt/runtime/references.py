@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from asyncrt.graph.node import ProgramNode
 from asyncrt.kernels.impl import Impl, Launch, Ref, ReferenceKernel, inp, out
 from asyncrt.kernels.operator import Call
-from asyncrt.layout import Array, Layout
+from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.view import View
 
 
@@ -47,6 +48,22 @@ def reference_copy(layout: Layout, view: View) -> Launch:
     """The launch that writes *view* out densely as *layout*."""
     kernel = ReferenceKernel("copy", functools.partial(_dense, view), (_span(layout, view),), (layout,))
     return Launch(kernel, (inp(0), out(0)), (), (1,))
+
+
+def reference_append(layout: Layout, view: View, part: View, capacity: Shape) -> Launch:
+    """The launch that writes *view* to *part* of memory of shape *capacity*, whose other bytes stay."""
+    whole = Layout(layout.dtype, (math.prod(capacity),))
+
+    def run(arrays: Sequence[Array | None]) -> list[Array]:
+        new, memory = arrays
+        assert new is not None
+        assert memory is not None
+        strides = [s * memory.itemsize for s in part.strides]
+        np.lib.stride_tricks.as_strided(memory[part.offset :], part.shape, strides)[...] = _strided(view, new)
+        return [memory]
+
+    kernel = ReferenceKernel("append", run, (_span(layout, view), whole), (whole,))
+    return Launch(kernel, (inp(0), out(0), out(0)), (), (1,))
 
 
 def _span(layout: Layout, view: View) -> Layout:

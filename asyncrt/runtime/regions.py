@@ -26,7 +26,7 @@ class Touch(NamedTuple):
 def touches(step: Step) -> tuple[Touch, ...]:
     """Return what *step* reads and writes, in the order of its kernel's arguments."""
     assert step.origin is not None, "plans are made with their origins where hazards are checked"
-    call, scratch, launch, offsets = step.origin
+    call, scratch, launch, offsets, written = step.origin
     found: list[Touch] = []
     for (kind, index), buffer, offset, access in zip(
         launch.buffers, step.buffers, offsets, launch.kernel.accesses, strict=True
@@ -38,7 +38,10 @@ def touches(step: Step) -> tuple[Touch, ...]:
         else:
             layout = (call.inputs if kind == "input" else call.outputs)[index]
             assert layout is not None
-            view = call.strided[index] if kind == "input" and call.strided else None
+            if kind == "output":
+                view = written
+            else:
+                view = call.strided[index] if call.strided else None
             region = Region(offset, layout.nbytes) if view is None else _strided(view, offset, layout.dtype.itemsize)
         found.append(Touch(buffer, region, access is not Access.READ))
     return tuple(found)
@@ -46,6 +49,7 @@ def touches(step: Step) -> tuple[Touch, ...]:
 
 def _strided(view: View, offset: int, itemsize: int) -> Region:
     """The bytes of a view: what lies together is one run."""
+    offset += view.offset * itemsize
     dims, (strides,) = collapse(view.shape, view.strides)
     if strides[-1] == 1:
         return Region(offset, dims[-1] * itemsize, dims[:-1], tuple(s * itemsize for s in strides[:-1]))
