@@ -32,6 +32,7 @@ class RuntimeOptions:
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
         max_in_flight: Inferences that may hold device memory at once; more wait their turn.
         memory_limit: Bytes of device memory for intermediates; None is nine tenths of the device's memory.
+        weights_bytes: Bytes of constants per model beyond which those that no plan in use reads leave; None keeps all.
         idle_release_s: Seconds without a request after which free memory goes back to the device; None keeps it.
         plan_entries: Plans kept per model, the least recently used leave first.
         policy: Name of a file in `scheduler/policies`: which stream an inference goes to.
@@ -54,6 +55,7 @@ class RuntimeOptions:
     preallocate: bool = True
     max_in_flight: int = attrs.field(default=64, validator=v.ge(1))
     memory_limit: int | None = attrs.field(default=None, validator=_optional_positive)
+    weights_bytes: int | None = attrs.field(default=None, validator=_optional_positive)
     idle_release_s: float | None = attrs.field(default=30.0, validator=_optional_not_negative)
     plan_entries: int = attrs.field(default=256, validator=v.ge(1))
     policy: str = "fifo"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
 from asyncrt.devices.base import Stream
-from asyncrt.kernels.weights import Stored
+from asyncrt.kernels.weights import Resident, Stored
 from asyncrt.layout import Array
 
 from .plan import ChunkPlan, Fetch
@@ -22,20 +22,22 @@ class BoundPlan:
     Attributes:
         plan: What it carries out.
         steps: ``(kernel, buffers, record, grid, group, local)``; a buffer is memory, or the number of an arena.
+        constants: What the steps read; they stay on the device as long as this record is held.
     """
 
     plan: ChunkPlan
     steps: tuple[tuple[Any, tuple[Any, ...], Any, tuple[int, ...], tuple[int, ...] | None, tuple[int, ...]], ...]
+    constants: Mapping[Stored, Resident]
 
 
-def bind(plan: ChunkPlan, kernel: Callable[[Any], Any], stored: Callable[[Stored], Any]) -> BoundPlan:
-    """Look up a plan's kernels and constants, which must be at hand."""
+def bind(plan: ChunkPlan, kernels: Mapping[Any, Any], constants: Mapping[Stored, Resident]) -> BoundPlan:
+    """Put a plan's kernels and constants in the place of their names."""
     return BoundPlan(
         plan,
         tuple(
             (
-                kernel(s.kernel),
-                tuple(b if isinstance(b, int) else stored(b) for b in s.buffers),
+                kernels[s.kernel],
+                tuple(b if isinstance(b, int) else constants[b].memory for b in s.buffers),
                 s.record,
                 s.grid,
                 s.group,
@@ -43,6 +45,7 @@ def bind(plan: ChunkPlan, kernel: Callable[[Any], Any], stored: Callable[[Stored
             )
             for s in plan.steps
         ),
+        constants,
     )
 
 
@@ -51,14 +54,12 @@ def enqueue(
     stream: Stream,
     arenas: Sequence[Any],
     arrays: Mapping[int, Array],
-    constant: Callable[[Stored], Any],
 ) -> dict[int, Array]:
     """Enqueue a chunk: inputs up, kernels, results down.
 
     Args:
         arenas: The device memory of the arena of each chunk so far; None where a chunk has none.
         arrays: The request's inputs, by value id.
-        constant: Gives the device memory of a constant.
 
     Returns:
         The arrays that hold what the chunk's fetches read, once the stream has passed it; by value id.
@@ -82,7 +83,8 @@ def enqueue(
         if fetch.home is not None:
             target = np.empty(fetch.layout.shape, fetch.layout.dtype.numpy)
             buffer = fetch.home.buffer
-            stream.read(arenas[buffer] if isinstance(buffer, int) else constant(buffer), fetch.home.offset, target)
+            memory = arenas[buffer] if isinstance(buffer, int) else bound.constants[buffer].memory
+            stream.read(memory, fetch.home.offset, target)
             results[fetch.value] = target
         else:
             results[fetch.value] = host_copy(fetch, arrays)

@@ -26,7 +26,7 @@ from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.cache import ImplCache
 from asyncrt.kernels.operator import Skip
-from asyncrt.kernels.weights import Packing, Stored, WeightsCache
+from asyncrt.kernels.weights import WeightsCache
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
 from asyncrt.memory.pool import Acquired, MemoryPool
@@ -59,7 +59,8 @@ class Counters:
 
 @attrs.define(eq=False)
 class _Planned:
-    """A plan, and what it is bound to once its kernels and constants are at hand; neither changes after that."""
+    """A plan, and what it is bound to while its kernels and constants are at hand. Whoever carries it out holds both:
+    neither changes, but the plan may be bound anew for others."""
 
     plan: ChunkPlan
     skipped: int
@@ -97,7 +98,9 @@ class Network:
         self._tools = attrs.evolve(tools, memo={})  # answers are numbered by this program's kinds of node
         self._options = options
         self._counters = counters
-        self.weights = WeightsCache(device, uploads, self._constant)
+        self.weights = WeightsCache(
+            device, uploads, self._constant, limit=options.weights_bytes, let_go=self._unbind_one
+        )
         #: What nodes with subgraphs run, by node.
         self._inner: dict[int, tuple[Network, ...]] = {}
         for node in program.nodes:
@@ -128,8 +131,7 @@ class Network:
         first = self.program.chunks[0]
         if first.control is not None:
             return  # what comes after it depends on what it gives
-        kernels: dict[Any, None] = {}
-        packings: dict[Stored, Packing] = {}
+        plans: list[ChunkPlan] = []
         for layouts in sample_layouts(self.program):
             values = {
                 id: np.ones(layout.shape, layout.dtype.numpy)
@@ -141,10 +143,10 @@ class Network:
                 plan = prepare_chunk(self.program, first, state, self._tools)
             except AsyncrtError:
                 continue  # these sizes do not fit this model; others may
-            kernels.update(dict.fromkeys(plan.kernels))
-            packings.update((p.key, p) for p in plan.packings)
-        await self.weights.ensure(packings.values())
-        await self._impls.ensure(kernels)
+            plans.append(plan)
+        for plan in plans:  # one after the other, so that no more than one needs is in use at once
+            await self.weights.ensure(plan.packings)
+        await self._impls.ensure(k for plan in plans for k in plan.kernels)
 
     # Inference.
 
@@ -216,22 +218,19 @@ class Network:
                     planned = self._plan(chunk, signature, _advanced(before, shapes, known))
                 else:
                     self._counters.replays += 1
-                if planned.bound is None:
-                    await self.weights.ensure(planned.plan.packings)
-                    kernels = await self._impls.ensure(planned.plan.kernels)
-                    planned.bound = bind(planned.plan, kernels.__getitem__, self.weights.get)
-                plan, bound = planned.plan, planned.bound
+                plan, bound = planned.plan, planned.bound or await self._bind(planned)
                 if plan.needs_device:
                     stream = await dispatcher.place(request)
                     lease = await self._lease(chunk.index, plan.arena_nbytes, stream, leases)
                     arenas.append(None if lease is None else lease.lease.allocation)
                     waits = () if lease is None else lease.waits
                     fetched = self._enqueue(bound, stream, waits, present, arenas, events)
-                    events.append(dispatcher.launched(request, stream))
+                    events.append(dispatcher.launched(request, stream, bound))
                     await dispatcher.passed(request)
                 else:
                     arenas.append(None)
                     fetched = {f.value: host_copy(f, present) for f in plan.fetches}
+                del bound  # its constants may make room for those of the next chunk
                 self._counters.launches += len(plan.steps)
                 self._counters.skipped += planned.skipped
                 records += plan.records
@@ -319,9 +318,9 @@ class Network:
         dispatcher = self._dispatcher
         try:
             dispatcher.wait_for(stream, waits)
-            return enqueue(bound, dispatcher.streams[stream], arenas, arrays, self.weights.get)
+            return enqueue(bound, dispatcher.streams[stream], arenas, arrays)
         except BaseException:
-            events.append(dispatcher.abandon(stream))
+            events.append(dispatcher.abandon(stream, bound))
             raise
 
     # Plans.
@@ -336,6 +335,12 @@ class Network:
                 self._plans.popitem(last=False)
         return planned
 
+    async def _bind(self, planned: _Planned) -> BoundPlan:
+        constants = await self.weights.ensure(planned.plan.packings)
+        kernels = await self._impls.ensure(planned.plan.kernels)
+        bound = planned.bound = bind(planned.plan, kernels, constants)
+        return bound
+
     def _find(self, chunk: Chunk, signature: Any) -> _Planned | None:
         if not self._options.replay or signature is None:
             return None
@@ -343,6 +348,14 @@ class Network:
         if planned is not None:
             self._plans.move_to_end((chunk.index, signature))
         return planned
+
+    def _unbind_one(self) -> bool:
+        """Let go of what the plan unused longest is bound to, if one is; it is bound again when it is used again."""
+        for planned in self._plans.values():
+            if planned.bound is not None:
+                planned.bound = None
+                return True
+        return False
 
     def close(self) -> None:
         """Give the constants back; the device must have passed all work."""
