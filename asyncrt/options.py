@@ -28,6 +28,7 @@ class RuntimeOptions:
         skip: Skip nodes that turn out to be no-ops for the shapes at hand. False runs every one of them.
         replay: Keep the plan of a shape signature and use it again. False plans every inference anew.
         packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
+        specialise: Build kernels for sizes that come often in the background, and use those that are faster.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
         max_in_flight: Inferences that may hold device memory at once; more wait their turn.
@@ -51,6 +52,7 @@ class RuntimeOptions:
     skip: bool = True
     replay: bool = True
     packed_weights: bool = True
+    specialise: bool = False
     pool: bool = True
     preallocate: bool = True
     max_in_flight: int = attrs.field(default=64, validator=v.ge(1))

@@ -16,12 +16,14 @@ import numpy as np
 from asyncrt.layout import FLOAT32, Array, DataType, row_major
 from asyncrt.memory.view import View, collapse
 
+from .alignment import fake_alignment
 from .grid import round_up
 from .impl import Impl, KernelSource, Launch, Ref, WeightsRequest, weights
 from .operator import DeviceTraits
 from .source import accumulator_type, compute_type, kernel
 
 PANEL = 32
+_ROWS = 8  # of the largest register tile
 _GPU_TILE, _GPU_DEPTH = 64, 16
 
 
@@ -106,19 +108,20 @@ def matmul(
     )  # fmt: skip
     ints = (m, n, k, sa_m, sa_k, sb_k, sb_n, a.view.offset, b.view.offset, *edge, *strides)
     if traits.is_cpu and plain and (sb_n == 1 or (constant is not None and traits.packed_weights)):
-        rows = next((r for r in (1, 2, 4, 8) if m <= r), 8)
+        aligned = fake_alignment(m, _ROWS)
+        rows = min(aligned, _ROWS)
         if constant is not None and traits.packed_weights and not batch:
             request = WeightsRequest(
                 constant, "panels32t" if transposed else "panels32", _pack_transposed if transposed else pack_panels
             )
             panel_ints = (m, n, k, sa_m, sa_k, PANEL, 1, a.view.offset, 0, *edge, *strides)
-            grid = (-(-m // rows), -(-n // PANEL), 1)
+            grid = (aligned // rows, -(-n // PANEL), 1)
             packed_refs = (a.ref, weights(0), *refs[2:])
-            launch = Launch(_tile_kernel(form, rows, True), packed_refs, panel_ints, grid, (1, 1, 1))
+            launch = Launch(_tile_kernel(form, rows, True), packed_refs, panel_ints, grid, (1, 1, 1), varying=(0,))
             return Impl(f"tile {rows}x{PANEL}, packed weights", (launch,), weights=(request,))
         if sb_n == 1:
-            grid = (-(-m // rows), -(-n // PANEL), batches)
-            launch = Launch(_tile_kernel(form, rows, False), refs, ints, grid, (1, 1, 1))
+            grid = (aligned // rows, -(-n // PANEL), batches)
+            launch = Launch(_tile_kernel(form, rows, False), refs, ints, grid, (1, 1, 1), varying=(0,))
             return Impl(f"tile {rows}x{PANEL}", (launch,))
     if not traits.is_cpu and traits.max_group >= 256:
         grid = (round_up(n, _GPU_TILE) // 4, round_up(m, _GPU_TILE) // 4, batches)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -12,7 +12,7 @@ from asyncrt.devices.base import Stream
 from asyncrt.kernels.weights import Resident, Stored
 from asyncrt.layout import Array
 
-from .plan import ChunkPlan, Fetch
+from .plan import ChunkPlan, Fetch, NodeRecord, Step
 
 
 @attrs.frozen(eq=False)
@@ -22,31 +22,46 @@ class BoundPlan:
     Attributes:
         plan: What it carries out.
         steps: ``(kernel, buffers, record, grid, group, local)``; a buffer is memory, or the number of an arena.
+        kernels: The generic ones, by their sources.
         constants: What the steps read; they stay on the device as long as this record is held.
+        records: What became of each node.
+        generation: Of the specialised kernels that it was bound to.
     """
 
     plan: ChunkPlan
     steps: tuple[tuple[Any, tuple[Any, ...], Any, tuple[int, ...], tuple[int, ...] | None, tuple[int, ...]], ...]
+    kernels: Mapping[Any, Any]
     constants: Mapping[Stored, Resident]
+    records: tuple[NodeRecord, ...]
+    generation: int = 0
 
 
-def bind(plan: ChunkPlan, kernels: Mapping[Any, Any], constants: Mapping[Stored, Resident]) -> BoundPlan:
-    """Put a plan's kernels and constants in the place of their names."""
-    return BoundPlan(
-        plan,
-        tuple(
-            (
-                kernels[s.kernel],
-                tuple(b if isinstance(b, int) else constants[b].memory for b in s.buffers),
-                s.record,
-                s.grid,
-                s.group,
-                s.local,
-            )
-            for s in plan.steps
-        ),
-        constants,
-    )
+def bind(
+    plan: ChunkPlan,
+    kernels: Mapping[Any, Any],
+    constants: Mapping[Stored, Resident],
+    special: Callable[[Step], Any] = lambda step: None,
+    generation: int = 0,
+) -> BoundPlan:
+    """Put a plan's kernels and constants in the place of their names.
+
+    Args:
+        special: Gives the specialised kernel of a step, if there is one.
+    """
+    steps = []
+    specialised = set()
+    for s in plan.steps:
+        kernel = special(s)
+        if kernel is not None:
+            specialised.add(s.node)
+        buffers = tuple(b if isinstance(b, int) else constants[b].memory for b in s.buffers)
+        steps.append((kernels[s.kernel] if kernel is None else kernel, buffers, s.record, s.grid, s.group, s.local))
+    records = plan.records
+    if specialised:
+        records = tuple(
+            r._replace(how=f"{r.how}, specialised") if r.node.id in specialised else r for r in plan.records
+        )
+    return BoundPlan(plan, tuple(steps), kernels, constants, records, generation)
 
 
 def enqueue(

@@ -26,7 +26,7 @@ from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.cache import ImplCache
 from asyncrt.kernels.operator import Skip
-from asyncrt.kernels.weights import WeightsCache
+from asyncrt.kernels.weights import Resident, Stored, WeightsCache
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
 from asyncrt.memory.pool import Acquired, MemoryPool
@@ -39,6 +39,7 @@ from .executor import BoundPlan, bind, enqueue, host_copy
 from .inputs import layouts_of
 from .plan import ChunkPlan, NodeRecord, State
 from .prepare import Tools, prepare_chunk, start_state
+from .specialise import OFTEN, Specialiser
 
 _KEYED_BYTES = 1 << 16  # values that a plan depends on are compared as bytes; above this, planning anew is cheaper
 _REQUESTS = itertools.count(1)
@@ -65,6 +66,7 @@ class _Planned:
     plan: ChunkPlan
     skipped: int
     bound: BoundPlan | None = None
+    replays: int = 0
 
 
 class Network:
@@ -77,6 +79,7 @@ class Network:
         uploads: A stream for constants.
         tools: What planning needs to know.
         counters: The runtime's.
+        specialiser: The runtime's; None where kernels are not specialised.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Network:
         tools: Tools,
         options: RuntimeOptions,
         counters: Counters,
+        specialiser: Specialiser | None = None,
     ) -> None:
         self.program = program
         self._dispatcher = dispatcher
@@ -98,6 +102,7 @@ class Network:
         self._tools = attrs.evolve(tools, memo={})  # answers are numbered by this program's kinds of node
         self._options = options
         self._counters = counters
+        self._specialiser = specialiser
         self.weights = WeightsCache(
             device, uploads, self._constant, limit=options.weights_bytes, let_go=self._unbind_one
         )
@@ -107,7 +112,8 @@ class Network:
             programs = [sub.program for sub in node.subgraphs if sub.program is not None]
             if programs:
                 self._inner[node.id] = tuple(
-                    Network(p, device, dispatcher, pool, impls, uploads, tools, options, counters) for p in programs
+                    Network(p, device, dispatcher, pool, impls, uploads, tools, options, counters, specialiser)
+                    for p in programs
                 )
         #: Plans by chunk and signature, least recently used first.
         self._plans: OrderedDict[tuple[int, Any], _Planned] = OrderedDict()
@@ -218,6 +224,8 @@ class Network:
                     planned = self._plan(chunk, signature, _advanced(before, shapes, known))
                 else:
                     self._counters.replays += 1
+                    if self._specialiser is not None:
+                        self._specialise(planned, self._specialiser)
                 plan, bound = planned.plan, planned.bound or await self._bind(planned)
                 if plan.needs_device:
                     stream = await dispatcher.place(request)
@@ -230,10 +238,10 @@ class Network:
                 else:
                     arenas.append(None)
                     fetched = {f.value: host_copy(f, present) for f in plan.fetches}
-                del bound  # its constants may make room for those of the next chunk
                 self._counters.launches += len(plan.steps)
                 self._counters.skipped += planned.skipped
-                records += plan.records
+                records += bound.records
+                del bound  # its constants may make room for those of the next chunk
                 state, known, shapes = plan.after, {}, {}
             present.update(fetched)
             if chunk.decides:
@@ -338,8 +346,26 @@ class Network:
     async def _bind(self, planned: _Planned) -> BoundPlan:
         constants = await self.weights.ensure(planned.plan.packings)
         kernels = await self._impls.ensure(planned.plan.kernels)
-        bound = planned.bound = bind(planned.plan, kernels, constants)
+        bound = planned.bound = self._bound(planned.plan, kernels, constants)
         return bound
+
+    def _bound(
+        self, plan: ChunkPlan, kernels: Mapping[Any, Any], constants: Mapping[Stored, Resident]
+    ) -> BoundPlan:
+        if self._specialiser is None:
+            return bind(plan, kernels, constants)
+        return bind(plan, kernels, constants, self._specialiser.kernel, self._specialiser.generation)
+
+    def _specialise(self, planned: _Planned, specialiser: Specialiser) -> None:
+        """Ask for specialised kernels now and then, and bind the plan to those that have come."""
+        bound = planned.bound
+        if bound is None:
+            return
+        planned.replays += 1
+        if planned.replays % OFTEN == 0:
+            specialiser.saw(bound, OFTEN)
+        if bound.generation != specialiser.generation:
+            planned.bound = self._bound(bound.plan, bound.kernels, bound.constants)
 
     def _find(self, chunk: Chunk, signature: Any) -> _Planned | None:
         if not self._options.replay or signature is None:

@@ -28,7 +28,7 @@ class Home(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One kernel launch, ready but for its memory."""
+    """One kernel launch, ready but for its memory; `ints` and `varying` are its `Launch`'s, and in its record."""
 
     node: int
     kernel: Any
@@ -37,6 +37,8 @@ class Step(NamedTuple):
     grid: tuple[int, ...]
     group: tuple[int, ...] | None
     local: tuple[int, ...]
+    ints: tuple[int, ...] = ()
+    varying: tuple[int, ...] = ()
 
 
 class Upload(NamedTuple):

@@ -470,7 +470,9 @@ class _Planner:
                 f"'{name}': a size or stride does not fit 32 bits: {max(launch.ints)}", hint="split the tensor"
             ) from error
         buffers = tuple([h.buffer for h in homes if h is not None])
-        return Step(node, launch.kernel, buffers, record, launch.grid, launch.group, launch.local)
+        return Step(
+            node, launch.kernel, buffers, record, launch.grid, launch.group, launch.local, launch.ints, launch.varying
+        )
 
 
 def _reference_impl(node: ProgramNode, call: Call) -> Impl:

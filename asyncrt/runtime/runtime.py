@@ -29,6 +29,7 @@ from .dispatcher import Dispatcher
 from .model import Model
 from .network import Counters, Network
 from .prepare import Tools
+from .specialise import Specialiser
 
 
 @attrs.frozen
@@ -153,6 +154,9 @@ class Runtime:
             nbytes=options.impl_cache_bytes,
             timeout_s=options.build_timeout_s,
         )
+        self._specialiser = None
+        if options.specialise and options.replay and info.takes_source:
+            self._specialiser = Specialiser(self.device, self._impls, self._dispatcher)
         traits = DeviceTraits(
             kind="cpu" if info.is_cpu else "gpu",
             compute_units=info.compute_units,
@@ -178,7 +182,7 @@ class Runtime:
         program = await asyncio.to_thread(build_program, source, self._tools.traits, self.options)
         network = Network(
             program, self.device, self._dispatcher, self._pool, self._impls, self._uploads, self._tools, self.options,
-            self._counters,
+            self._counters, self._specialiser,
         )  # fmt: skip
         if self.options.warm:
             try:
@@ -221,6 +225,8 @@ class Runtime:
             return
         self._state = "closed"
         await self._dispatcher.drained()
+        if self._specialiser is not None:
+            await self._specialiser.close()
         await asyncio.to_thread(self.device.close)
         await self._impls.close()
         for network in self._networks:
