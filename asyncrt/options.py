@@ -36,10 +36,12 @@ class RuntimeOptions:
         in_place: Let inputs of a Concat be written where they belong in its result. False copies them.
         replay: Keep the plan of a shape signature and use it again. False plans every inference anew.
         packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
+        specialise: Build kernels for sizes that come often in the background, and use those that are faster.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
         max_in_flight: Inferences that may hold device memory at once; more wait their turn.
         memory_limit: Bytes of device memory for intermediates; None is nine tenths of the device's memory.
+        weights_bytes: Bytes of constants per model beyond which those that no plan in use reads leave; None keeps all.
         idle_release_s: Seconds without a request after which free memory goes back to the device; None keeps it.
         plan_entries: Plans kept per model, the least recently used leave first.
         policy: Name of a file in `scheduler/policies`: which stream an inference goes to.
@@ -62,10 +64,12 @@ class RuntimeOptions:
     in_place: bool = True
     replay: bool = True
     packed_weights: bool = True
+    specialise: bool = False
     pool: bool = True
     preallocate: bool = True
     max_in_flight: int = attrs.field(default=64, validator=v.ge(1))
     memory_limit: int | None = attrs.field(default=None, validator=_optional_positive)
+    weights_bytes: int | None = attrs.field(default=None, validator=_optional_positive)
     idle_release_s: float | None = attrs.field(default=30.0, validator=_optional_not_negative)
     plan_entries: int = attrs.field(default=256, validator=v.ge(1))
     policy: str = "fifo"

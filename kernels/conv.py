@@ -17,6 +17,7 @@ first. Their last tile of a row is moved back to end with the row, so that nothi
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -145,12 +146,13 @@ def _canonical(weight: Array, group: int, transposed: bool) -> Array:
 
 def _pack(weight: Array, group: int, transposed: bool) -> Array:
     filters = _canonical(weight, group, transposed)
-    flat = filters.reshape(*filters.shape[:3], -1)
-    g, m, c, cells = flat.shape
-    blocks = -(-m // _BLOCK)
-    padded = np.zeros((g, blocks * _BLOCK, c, cells), weight.dtype)
-    padded[:, :m] = flat
-    return np.ascontiguousarray(padded.reshape(g, blocks, _BLOCK, c, cells).transpose(0, 1, 3, 4, 2))
+    g, m, c = filters.shape[:3]
+    cells = math.prod(filters.shape[3:])
+    packed = np.zeros((g, -(-m // _BLOCK), c, cells, _BLOCK), weight.dtype)
+    for i in range(packed.shape[1]):  # one by one, so that there is no second copy of large weights
+        block = filters[:, i * _BLOCK : (i + 1) * _BLOCK]
+        packed[:, i, :, :, : block.shape[1]] = block.reshape(g, block.shape[1], c, cells).transpose(0, 2, 3, 1)
+    return packed
 
 
 @functools.cache

@@ -99,6 +99,7 @@ class Launch(NamedTuple):
         grid: Global size.
         group: Local size; None leaves it to the driver.
         local: Bytes of each ``__local`` argument.
+        varying: Indices of sizes that stay arguments in a specialised variant, so that more launches share it.
     """
 
     kernel: KernelSource | ReferenceKernel
@@ -107,6 +108,7 @@ class Launch(NamedTuple):
     grid: tuple[int, ...]
     group: tuple[int, ...] | None = None
     local: tuple[int, ...] = ()
+    varying: tuple[int, ...] = ()
 
 
 class WeightsRequest(NamedTuple):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from asyncrt.layout import FLOAT32, DataType
 from asyncrt.memory.view import View, collapse
 
+from .alignment import fake_alignment
 from .epilogue import Epilogue, Operand, bind
 from .grid import round_up
 from .impl import Impl, Launch, Ref, WeightsRequest, weights
@@ -83,11 +84,11 @@ def matmul(
     batches = math.prod(batch)
     if _is_tiled(a, b, bias, traits):
         panels = -(-n // PANEL)
-        rows = rows_per_item(m, panels * batches, traits.compute_units)
+        rows = rows_per_item(fake_alignment(m, TILE), panels * batches, traits.compute_units)
         grid = (-(-m // rows), panels, batches)
         columns = b.view.strides[-1] == 1 and n >= PANEL
         source = Source.PACKED if packed else Source.ROWS if columns else Source.ANY
-        launch = Launch(tile_kernel(form, source), refs, (*ints, rows), grid, (1, 1, 1))
+        launch = Launch(tile_kernel(form, source), refs, (*ints, rows), grid, (1, 1, 1), varying=(0,))
         if not packed:
             return Impl(f"tiles {TILE}x{PANEL}, {source.value}", (launch,))
         assert constant is not None

@@ -35,10 +35,11 @@ class Source(enum.Enum):
 def pack_panels(matrix: Array) -> Array:
     """Return a ``[K, N]`` matrix as ``[ceil(N / 32), K, 32]``, padded with zeros."""
     k, n = matrix.shape
-    panels = -(-n // PANEL)
-    padded = np.zeros((k, panels * PANEL), matrix.dtype)
-    padded[:, :n] = matrix
-    return np.ascontiguousarray(padded.reshape(k, panels, PANEL).transpose(1, 0, 2))
+    packed = np.zeros((-(-n // PANEL), k, PANEL), matrix.dtype)
+    for i, panel in enumerate(packed):  # one by one, so that there is no second copy of a large matrix
+        columns = matrix[:, i * PANEL : (i + 1) * PANEL]
+        panel[:, : columns.shape[1]] = columns
+    return packed
 
 
 def pack_transposed(matrix: Array) -> Array:

@@ -11,11 +11,19 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
+from collections.abc import Sequence
+
+import attrs
 
 from asyncrt.devices.record import record_slots
 from asyncrt.layout import BFLOAT16, BOOL, DATA_TYPES, FLOAT16, FLOAT32, FLOAT64, DataType
 
 from .impl import Access, KernelSource
+
+# How a kernel gets a size; `specialised` puts numbers in the place of some.
+_SIZE = "  const int {name} = args.v[{index}];"
+_SIZES = re.compile(r"^  const int (\w+) = args\.v\[(\d+)\];$", re.M)
 
 _ACCESS = {"r": Access.READ, "w": Access.WRITE, "rw": Access.READ_WRITE}
 
@@ -104,7 +112,7 @@ def kernel(
         )
         for i, (n, dtype, access) in enumerate(buffers)
     ]
-    sized = [f"  const int {n} = args.v[{i}];" for i, n in enumerate(ints)]
+    sized = [_SIZE.format(name=n, index=i) for i, n in enumerate(ints)]
     text = "\n".join(
         [
             _PRELUDE_TEXT,
@@ -118,3 +126,20 @@ def kernel(
         ]
     )
     return KernelSource(unique, text, tuple(_ACCESS[a] for _, _, a in buffers), len(ints), len(local))
+
+
+def specialised(source: KernelSource, fixed: Sequence[tuple[int, int]]) -> KernelSource:
+    """Return *source* with some of its sizes as numbers in its text; what it is called with stays the same.
+
+    Args:
+        fixed: ``(index, value)`` of those sizes. It may only be launched with these values.
+    """
+    values = dict(fixed)
+    digest = hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()[:12]
+
+    def size(match: re.Match[str]) -> str:
+        value = values.get(int(match[2]))
+        return match[0] if value is None else f"  const int {match[1]} = {value};"
+
+    name = f"{source.name}_{digest}"
+    return attrs.evolve(source, name=name, text=_SIZES.sub(size, source.text).replace(source.name, name))

@@ -1,22 +1,27 @@
 """Constants on the device: as the model has them, or packed the way a kernel wants them.
 
 Each is uploaded once per program and layout, however many inferences ask at the same time; all of them wait until it
-has arrived, so that no kernel needs an event for a weight.
+has arrived, so that no kernel needs an event for a weight. A layout that turns out to be the model's own bytes shares
+their memory. Where there is a bound, what nobody uses leaves: packed ones first, those unused longest first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
 
 from asyncrt.devices.base import Device, Stream
-from asyncrt.errors import RuntimeClosedError
+from asyncrt.errors import OutOfDeviceMemory, RuntimeClosedError
 from asyncrt.layout import Array
+
+_PACKERS = 2  # constants that are packed or on their way packed at once: each is a copy in host memory
 
 
 class Stored(NamedTuple):
@@ -33,19 +38,58 @@ class Packing(NamedTuple):
     pack: Callable[[Array], Array] | None = None
 
 
+class Resident:
+    """A constant on the device as its users have it: as long as one holds it, its memory stays.
+
+    Attributes:
+        memory: The device's own object.
+    """
+
+    __slots__ = ("__weakref__", "memory")
+
+    def __init__(self, memory: Any) -> None:
+        self.memory = memory
+
+
+@attrs.define(eq=False)
+class _Entry:
+    """Memory with a constant in it.
+
+    Attributes:
+        keys: What it is; more than one where layouts are the same bytes.
+        users: Finds the `Resident` that its users hold, if there are any.
+    """
+
+    keys: list[Stored]
+    memory: Any
+    nbytes: int
+    users: Callable[[], Resident | None] = lambda: None
+
+    def resident(self) -> Resident:
+        resident = self.users()
+        if resident is None:
+            resident = Resident(self.memory)
+            self.users = weakref.ref(resident)
+        return resident
+
+
 @attrs.frozen
 class WeightsStatistics:
     """Counts of a `WeightsCache`.
 
     Attributes:
         entries: Constants on the device; one in two layouts counts twice.
-        nbytes: Their bytes.
+        nbytes: Their bytes, those on their way included.
         packed: Entries in another layout than the model's.
+        shared: Those among them that are the model's bytes all the same, and need no memory of their own.
+        evictions: Entries that left because there was no room, all time.
     """
 
     entries: int
     nbytes: int
     packed: int
+    shared: int
+    evictions: int
 
 
 class WeightsCache:
@@ -55,15 +99,31 @@ class WeightsCache:
         device: Where they go.
         stream: Carries the uploads.
         constant: Gives a constant's value by its id.
+        limit: Bytes beyond which those that nobody uses leave; None keeps all.
+        let_go: Asked while there is no room and everything is in use: lets go of some constants that are not needed
+            at the moment, and returns False if there are none.
     """
 
-    def __init__(self, device: Device, stream: Stream, constant: Callable[[int], Array]) -> None:
+    def __init__(
+        self,
+        device: Device,
+        stream: Stream,
+        constant: Callable[[int], Array],
+        *,
+        limit: int | None = None,
+        let_go: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._device = device
         self._stream = stream
         self._constant = constant
-        self._entries: dict[Stored, Any] = {}
-        self._nbytes: dict[Stored, int] = {}
-        self._pending: dict[Stored, asyncio.Future[None]] = {}
+        self._limit = limit
+        self._let_go = let_go
+        #: Least recently used first.
+        self._entries: OrderedDict[Stored, _Entry] = OrderedDict()
+        self._pending: dict[Stored, asyncio.Task[Resident]] = {}
+        self._packers = asyncio.Semaphore(_PACKERS)
+        self._nbytes = 0
+        self._evictions = 0
         self._closed = False
 
     def __repr__(self) -> str:
@@ -71,52 +131,116 @@ class WeightsCache:
         return f"<WeightsCache {s.entries} entries ({s.packed} packed), {s.nbytes} bytes>"
 
     def statistics(self) -> WeightsStatistics:
+        """Return the cache's numbers."""
+        packed = [(key, entry) for key, entry in self._entries.items() if key.layout]
         return WeightsStatistics(
-            len(self._entries), sum(self._nbytes.values()), sum(1 for k in self._entries if k.layout)
+            entries=len(self._entries),
+            nbytes=self._nbytes,
+            packed=len(packed),
+            shared=sum(Stored(key.value) in entry.keys for key, entry in packed),
+            evictions=self._evictions,
         )
 
     def get(self, key: Stored) -> Any:
-        """Return the device memory of a constant that `ensure` has brought there."""
-        return self._entries[key]
+        """Return the device memory of a constant whose `Resident` somebody holds."""
+        return self._entries[key].memory
 
     def missing(self, packings: Iterable[Packing]) -> list[Packing]:
-        """Return those that are not on the device yet."""
+        """Return those that are not on the device."""
         return [p for p in packings if p.key not in self._entries]
 
-    async def ensure(self, packings: Iterable[Packing]) -> None:
-        """Return when all are on the device.
+    async def ensure(self, packings: Iterable[Packing]) -> Mapping[Stored, Resident]:
+        """Return all when they are on the device; they stay there as long as what is returned is held.
 
         Raises:
             OutOfDeviceMemory: They do not fit. Those that did stay; the others are tried again the next time.
             RuntimeClosedError: The program was closed before they arrived.
         """
-        wanted = self.missing(packings)
-        for packing in wanted:
-            if packing.key not in self._pending:
-                task = asyncio.ensure_future(self._bring(packing))
-                task.add_done_callback(_seen)
-                self._pending[packing.key] = task
-        tasks = {self._pending[p.key] for p in wanted if p.key in self._pending}
-        await asyncio.gather(*(asyncio.shield(t) for t in tasks))
+        residents: dict[Stored, Resident] = {}
+        tasks: dict[Stored, asyncio.Task[Resident]] = {}
+        for packing in packings:
+            entry = self._entries.get(packing.key)
+            if entry is None:
+                tasks[packing.key] = self._task(packing)
+            else:
+                self._entries.move_to_end(packing.key)
+                residents[packing.key] = entry.resident()
+        # Shielded: who stops waiting must not stop what others wait for.
+        arrived = await asyncio.gather(*(asyncio.shield(t) for t in tasks.values()))
+        return residents | dict(zip(tasks, arrived, strict=True))
 
-    async def _bring(self, packing: Packing) -> None:
+    def _task(self, packing: Packing) -> asyncio.Task[Resident]:
+        """Return the task that brings a constant, which ends with what holds it."""
+        task = self._pending.get(packing.key)
+        if task is None:
+            task = asyncio.create_task(self._bring(packing))
+            task.add_done_callback(_seen)
+            self._pending[packing.key] = task
+        return task
+
+    async def _bring(self, packing: Packing) -> Resident:
+        key = packing.key
         try:
-            data = self._constant(packing.key.value)
-            if packing.pack is not None:
-                data = await asyncio.to_thread(packing.pack, data)
-            data = np.ascontiguousarray(data)
+            if packing.pack is None:
+                return await self._store(key, np.ascontiguousarray(self._constant(key.value)))
+            async with self._packers:
+                data = await asyncio.to_thread(_pack, packing.pack, self._constant(key.value))
+                if data is not None:
+                    return await self._store(key, data)
+            # The same bytes: reinterpreted, as it were.
+            plain = Packing(Stored(key.value))
+            resident = (await self.ensure([plain]))[plain.key]
             self._check_open()
-            allocation = self._device.allocate(max(data.nbytes, 1))
-            try:
-                await self._upload(allocation, data)
-                self._check_open()
-            except BaseException:
-                self._device.release(allocation)
-                raise
-            self._entries[packing.key] = allocation
-            self._nbytes[packing.key] = data.nbytes
+            entry = self._entries[plain.key]
+            entry.keys.append(key)
+            self._entries[key] = entry
+            return resident
         finally:
-            self._pending.pop(packing.key, None)
+            self._pending.pop(key, None)
+
+    async def _store(self, key: Stored, data: Array) -> Resident:
+        self._check_open()
+        allocation = self._allocate(data.nbytes)
+        try:
+            await self._upload(allocation, data)
+            self._check_open()
+        except BaseException:
+            self._device.release(allocation)
+            self._nbytes -= data.nbytes
+            raise
+        entry = self._entries[key] = _Entry([key], allocation, data.nbytes)
+        return entry.resident()
+
+    def _allocate(self, nbytes: int) -> Any:
+        while self._limit is not None and self._nbytes + nbytes > self._limit and self._make_room():
+            pass
+        while True:
+            try:
+                allocation = self._device.allocate(max(nbytes, 1))
+            except OutOfDeviceMemory:
+                if not self._make_room():
+                    raise
+            else:
+                self._nbytes += nbytes
+                return allocation
+
+    def _make_room(self) -> bool:
+        """Give the memory of one constant back that nobody uses; False if all are in use, which they may be."""
+        while True:
+            unused = [e for e in self._entries.values() if e.users() is None]
+            if unused:
+                # Those in the model's own layout are wanted by more kernels than any packed one.
+                self._leave(next((e for e in unused if all(k.layout for k in e.keys)), unused[0]))
+                return True
+            if not self._let_go():
+                return False
+
+    def _leave(self, entry: _Entry) -> None:
+        for key in entry.keys:
+            del self._entries[key]
+        self._evictions += len(entry.keys)
+        self._nbytes -= entry.nbytes
+        self._device.release(entry.memory)
 
     async def _upload(self, allocation: Any, data: Array) -> None:
         loop = asyncio.get_running_loop()
@@ -138,10 +262,22 @@ class WeightsCache:
     def close(self) -> None:
         """Give the memory back; the device must have passed all commands that use it."""
         self._closed = True
-        for allocation in self._entries.values():
-            self._device.release(allocation)
+        for entry in set(self._entries.values()):
+            self._device.release(entry.memory)
+            self._nbytes -= entry.nbytes
         self._entries.clear()
-        self._nbytes.clear()
+
+
+def _pack(pack: Callable[[Array], Array], constant: Array) -> Array | None:
+    """Return the constant packed, or None if that changes none of its bytes."""
+    packed = np.ascontiguousarray(pack(constant))
+    if packed.nbytes == constant.nbytes and np.array_equal(_bytes(packed), _bytes(constant)):
+        return None
+    return packed
+
+
+def _bytes(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
@@ -152,7 +288,7 @@ def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
             future.set_exception(error)
 
 
-def _seen(task: asyncio.Future[None]) -> None:
+def _seen(task: asyncio.Future[Resident]) -> None:
     """Fetch the outcome, so that a failure nobody waits for any more is not reported as lost."""
     if not task.cancelled():
         task.exception()

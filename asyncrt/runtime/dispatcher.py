@@ -58,6 +58,8 @@ class Dispatcher:
         self._completions = Completions(self._loop, self._on_reached)
         self._stamps = [0] * len(streams)
         self._marks: dict[Event, Mark] = {}
+        #: What the commands before an event use, until it is reached.
+        self._kept: dict[Event, object] = {}
         self._waiting: dict[int, _Waiting] = {}
         self._changed: list[asyncio.Future[None]] = []
         self._on_idle = on_idle
@@ -82,9 +84,14 @@ class Dispatcher:
         """Return the stream that the request's planned chunk goes to, when it is its turn."""
         return await self._ask(request, Ready(request))
 
-    def launched(self, request: int, stream: int) -> Event:
-        """Note that the request's chunk was enqueued on *stream*; returns the event at its end."""
+    def launched(self, request: int, stream: int, keep: object = None) -> Event:
+        """Note that the request's chunk was enqueued on *stream*; returns the event at its end.
+
+        Args:
+            keep: What the chunk uses: it is held until the event, even if the request ends before.
+        """
         event = self._stamp(stream)
+        self._kept[event] = keep
         waiting = self._waiting[request]
         waiting.future = self._loop.create_future()
         self._handle(Launched(request, event))
@@ -97,9 +104,10 @@ class Dispatcher:
         await future
         self._waiting[request].future = None
 
-    def abandon(self, stream: int) -> Event:
+    def abandon(self, stream: int, keep: object = None) -> Event:
         """Part of a chunk was enqueued on *stream* and no more will be; returns the event behind that part."""
         event = self._stamp(stream)
+        self._kept[event] = keep
         self.state.abandoned(event)
         return event
 
@@ -154,6 +162,7 @@ class Dispatcher:
     def _on_reached(self, event: Event, error: BaseException | None) -> None:
         self.timeline.advance(event)
         self._marks.pop(event, None)
+        self._kept.pop(event, None)
         self._handle(Reached(event), error)
         self._tell()
 

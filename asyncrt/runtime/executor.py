@@ -9,11 +9,11 @@ import attrs
 import numpy as np
 
 from asyncrt.devices.base import Stream
-from asyncrt.kernels.weights import Stored
+from asyncrt.kernels.weights import Resident, Stored
 from asyncrt.layout import Array
 
 from .kept_state import place
-from .plan import ChunkPlan, Fetch, Kept
+from .plan import ChunkPlan, Fetch, Kept, NodeRecord, Step
 
 
 @attrs.frozen(eq=False)
@@ -23,28 +23,46 @@ class BoundPlan:
     Attributes:
         plan: What it carries out.
         steps: ``(kernel, buffers, record, grid, group, local)``; a buffer is memory, or the number of an arena.
+        kernels: The generic ones, by their sources.
+        constants: What the steps read; they stay on the device as long as this record is held.
+        records: What became of each node.
+        generation: Of the specialised kernels that it was bound to.
     """
 
     plan: ChunkPlan
     steps: tuple[tuple[Any, tuple[Any, ...], Any, tuple[int, ...], tuple[int, ...] | None, tuple[int, ...]], ...]
+    kernels: Mapping[Any, Any]
+    constants: Mapping[Stored, Resident]
+    records: tuple[NodeRecord, ...]
+    generation: int = 0
 
 
-def bind(plan: ChunkPlan, kernel: Callable[[Any], Any], stored: Callable[[Stored], Any]) -> BoundPlan:
-    """Look up a plan's kernels and constants, which must be at hand."""
-    return BoundPlan(
-        plan,
-        tuple(
-            (
-                kernel(s.kernel),
-                tuple(stored(b) if isinstance(b, Stored) else _index(b) for b in s.buffers),
-                s.record,
-                s.grid,
-                s.group,
-                s.local,
-            )
-            for s in plan.steps
-        ),
-    )
+def bind(
+    plan: ChunkPlan,
+    kernels: Mapping[Any, Any],
+    constants: Mapping[Stored, Resident],
+    special: Callable[[Step], Any] = lambda step: None,
+    generation: int = 0,
+) -> BoundPlan:
+    """Put a plan's kernels and constants in the place of their names.
+
+    Args:
+        special: Gives the specialised kernel of a step, if there is one.
+    """
+    steps = []
+    specialised = set()
+    for s in plan.steps:
+        kernel = special(s)
+        if kernel is not None:
+            specialised.add(s.node)
+        buffers = tuple([constants[b].memory if isinstance(b, Stored) else _index(b) for b in s.buffers])
+        steps.append((kernels[s.kernel] if kernel is None else kernel, buffers, s.record, s.grid, s.group, s.local))
+    records = plan.records
+    if specialised:
+        records = tuple(
+            r._replace(how=f"{r.how}, specialised") if r.node.id in specialised else r for r in plan.records
+        )
+    return BoundPlan(plan, tuple(steps), kernels, constants, records, generation)
 
 
 def _index(buffer: int | Kept) -> int:
@@ -56,14 +74,12 @@ def enqueue(
     stream: Stream,
     arenas: Sequence[Any],
     arrays: Mapping[int, Array],
-    constant: Callable[[Stored], Any],
 ) -> dict[int, Array]:
     """Enqueue a chunk: inputs up, kernels, results down.
 
     Args:
         arenas: The device memory of the arena of each chunk, None where a chunk has none; then that of what is kept.
         arrays: The request's inputs, by value id.
-        constant: Gives the device memory of a constant.
 
     Returns:
         The arrays that hold what the chunk's fetches read, once the stream has passed it; by value id.
@@ -87,7 +103,7 @@ def enqueue(
         if fetch.home is not None:
             target = np.empty(fetch.layout.shape, fetch.layout.dtype.numpy)
             buffer = fetch.home.buffer
-            source = constant(buffer) if isinstance(buffer, Stored) else arenas[_index(buffer)]
+            source = bound.constants[buffer].memory if isinstance(buffer, Stored) else arenas[_index(buffer)]
             stream.read(source, fetch.home.offset, target)
             results[fetch.value] = target
         else:

@@ -275,7 +275,10 @@ class MemoryPlan:
             ) from error
         buffers = tuple([h.buffer for h in homes if h is not None])
         origin = Origin(call, scratch, launch, tuple(offsets), written) if self._origins else None
-        return Step(node, launch.kernel, buffers, record, launch.grid, launch.group, launch.local, origin)
+        return Step(
+            node, launch.kernel, buffers, record, launch.grid, launch.group, launch.local,
+            origin, launch.ints, launch.varying,
+        )  # fmt: skip
 
 
 def _part(array: Array, offset: int, layout: Layout) -> Array:

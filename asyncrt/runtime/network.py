@@ -26,7 +26,7 @@ from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.cache import ImplCache
 from asyncrt.kernels.operator import Skip
-from asyncrt.kernels.weights import Packing, Stored, WeightsCache
+from asyncrt.kernels.weights import Resident, Stored, WeightsCache
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
 from asyncrt.memory.pool import Acquired, MemoryPool
@@ -40,6 +40,7 @@ from .inputs import layouts_of
 from .kept_state import KeptState
 from .plan import ChunkPlan, NodeRecord, State
 from .prepare import Tools, prepare_chunk, start_state
+from .specialise import OFTEN, Specialiser
 from .watched import WatchedStream
 
 _KEYED_BYTES = 1 << 16  # values that a plan depends on are compared as bytes; above this, planning anew is cheaper
@@ -61,11 +62,13 @@ class Counters:
 
 @attrs.define(eq=False)
 class _Planned:
-    """A plan, and what it is bound to once its kernels and constants are at hand; neither changes after that."""
+    """A plan, and what it is bound to while its kernels and constants are at hand. Whoever carries it out holds both:
+    neither changes, but the plan may be bound anew for others."""
 
     plan: ChunkPlan
     skipped: int
     bound: BoundPlan | None = None
+    replays: int = 0
 
 
 class Network:
@@ -78,6 +81,7 @@ class Network:
         uploads: A stream for constants.
         tools: What planning needs to know.
         counters: The runtime's.
+        specialiser: The runtime's; None where kernels are not specialised.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Network:
         tools: Tools,
         options: RuntimeOptions,
         counters: Counters,
+        specialiser: Specialiser | None = None,
     ) -> None:
         self.program = program
         self._dispatcher = dispatcher
@@ -99,14 +104,18 @@ class Network:
         self._tools = attrs.evolve(tools, memo={})  # answers are numbered by this program's kinds of node
         self._options = options
         self._counters = counters
-        self.weights = WeightsCache(device, uploads, self._constant)
+        self._specialiser = specialiser
+        self.weights = WeightsCache(
+            device, uploads, self._constant, limit=options.weights_bytes, let_go=self._unbind_one
+        )
         #: What nodes with subgraphs run, by node.
         self._inner: dict[int, tuple[Network, ...]] = {}
         for node in program.nodes:
             programs = [sub.program for sub in node.subgraphs if sub.program is not None]
             if programs:
                 self._inner[node.id] = tuple(
-                    Network(p, device, dispatcher, pool, impls, uploads, tools, options, counters) for p in programs
+                    Network(p, device, dispatcher, pool, impls, uploads, tools, options, counters, specialiser)
+                    for p in programs
                 )
         #: Plans by chunk and signature, least recently used first.
         self._plans: OrderedDict[tuple[int, Any], _Planned] = OrderedDict()
@@ -130,8 +139,7 @@ class Network:
         first = self.program.chunks[0]
         if first.control is not None:
             return  # what comes after it depends on what it gives
-        kernels: dict[Any, None] = {}
-        packings: dict[Stored, Packing] = {}
+        plans: list[ChunkPlan] = []
         for layouts in sample_layouts(self.program):
             values = {
                 id: np.ones(layout.shape, layout.dtype.numpy)
@@ -143,10 +151,10 @@ class Network:
                 plan = prepare_chunk(self.program, first, state, self._tools)
             except AsyncrtError:
                 continue  # these sizes do not fit this model; others may
-            kernels.update(dict.fromkeys(plan.kernels))
-            packings.update((p.key, p) for p in plan.packings)
-        await self.weights.ensure(packings.values())
-        await self._impls.ensure(kernels)
+            plans.append(plan)
+        for plan in plans:  # one after the other, so that no more than one needs is in use at once
+            await self.weights.ensure(plan.packings)
+        await self._impls.ensure(k for plan in plans for k in plan.kernels)
 
     # Inference.
 
@@ -235,11 +243,9 @@ class Network:
                     planned = self._plan(chunk, signature, _advanced(before, shapes, known))
                 else:
                     self._counters.replays += 1
-                if planned.bound is None:
-                    await self.weights.ensure(planned.plan.packings)
-                    kernels = await self._impls.ensure(planned.plan.kernels)
-                    planned.bound = bind(planned.plan, kernels.__getitem__, self.weights.get)
-                plan, bound = planned.plan, planned.bound
+                    if self._specialiser is not None:
+                        self._specialise(planned, self._specialiser)
+                plan, bound = planned.plan, planned.bound or await self._bind(planned)
                 if plan.needs_device:
                     stream = await dispatcher.place(request)
                     lease = await self._lease(chunk.index, plan.arena_nbytes, stream, leases)
@@ -255,7 +261,7 @@ class Network:
                         waits += kept.after
                         buffers = arenas + kept.buffers()
                     fetched = self._enqueue(request, bound, stream, waits, present, buffers, events)
-                    events.append(dispatcher.launched(request, stream))
+                    events.append(dispatcher.launched(request, stream, bound))
                     await dispatcher.passed(request)
                     if dispatcher.checks is not None:
                         dispatcher.checks.looks_at(request, [fetched[f.value] for f in plan.fetches if f.home])
@@ -263,7 +269,8 @@ class Network:
                     fetched = {f.value: host_copy(f, present) for f in plan.fetches}
                 self._counters.launches += len(plan.steps)
                 self._counters.skipped += planned.skipped
-                records += plan.records
+                records += bound.records
+                del bound  # its constants may make room for those of the next chunk
                 state, known, shapes = plan.after, {}, {}
             present.update(fetched)
             if chunk.decides:
@@ -357,10 +364,10 @@ class Network:
             dispatcher.wait_for(stream, waits)
             if isinstance(target, WatchedStream):
                 with target.chunk(request, self.program, bound.plan, arenas):
-                    return enqueue(bound, target, arenas, arrays, self.weights.get)
-            return enqueue(bound, target, arenas, arrays, self.weights.get)
+                    return enqueue(bound, target, arenas, arrays)
+            return enqueue(bound, target, arenas, arrays)
         except BaseException:
-            events.append(dispatcher.abandon(stream))
+            events.append(dispatcher.abandon(stream, bound))
             raise
 
     # Plans.
@@ -375,6 +382,30 @@ class Network:
                 self._plans.popitem(last=False)
         return planned
 
+    async def _bind(self, planned: _Planned) -> BoundPlan:
+        constants = await self.weights.ensure(planned.plan.packings)
+        kernels = await self._impls.ensure(planned.plan.kernels)
+        bound = planned.bound = self._bound(planned.plan, kernels, constants)
+        return bound
+
+    def _bound(
+        self, plan: ChunkPlan, kernels: Mapping[Any, Any], constants: Mapping[Stored, Resident]
+    ) -> BoundPlan:
+        if self._specialiser is None:
+            return bind(plan, kernels, constants)
+        return bind(plan, kernels, constants, self._specialiser.kernel, self._specialiser.generation)
+
+    def _specialise(self, planned: _Planned, specialiser: Specialiser) -> None:
+        """Ask for specialised kernels now and then, and bind the plan to those that have come."""
+        bound = planned.bound
+        if bound is None:
+            return
+        planned.replays += 1
+        if planned.replays % OFTEN == 0:
+            specialiser.saw(bound, OFTEN)
+        if bound.generation != specialiser.generation:
+            planned.bound = self._bound(bound.plan, bound.kernels, bound.constants)
+
     def _find(self, chunk: Chunk, signature: Any) -> _Planned | None:
         if not self._options.replay or signature is None:
             return None
@@ -382,6 +413,14 @@ class Network:
         if planned is not None:
             self._plans.move_to_end((chunk.index, signature))
         return planned
+
+    def _unbind_one(self) -> bool:
+        """Let go of what the plan unused longest is bound to, if one is; it is bound again when it is used again."""
+        for planned in self._plans.values():
+            if planned.bound is not None:
+                planned.bound = None
+                return True
+        return False
 
     def close(self) -> None:
         """Give the constants back; the device must have passed all work."""

@@ -85,7 +85,10 @@ class KeptTensor(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One kernel launch, ready but for its memory. Its origin is kept only where hazards are checked."""
+    """One kernel launch, ready but for its memory; `ints` and `varying` are its `Launch`'s, and in its record.
+
+    Its origin is kept only where hazards are checked.
+    """
 
     node: int
     kernel: Any
@@ -95,6 +98,8 @@ class Step(NamedTuple):
     group: tuple[int, ...] | None
     local: tuple[int, ...]
     origin: Origin | None = None
+    ints: tuple[int, ...] = ()
+    varying: tuple[int, ...] = ()
 
 
 class Upload(NamedTuple):

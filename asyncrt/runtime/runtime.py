@@ -30,6 +30,7 @@ from .dispatcher import Dispatcher
 from .model import Model
 from .network import Counters, Network
 from .prepare import Tools
+from .specialise import Specialiser
 
 
 @attrs.frozen
@@ -168,6 +169,9 @@ class Runtime:
             nbytes=options.impl_cache_bytes,
             timeout_s=options.build_timeout_s,
         )
+        self._specialiser = None
+        if options.specialise and options.replay and info.takes_source:
+            self._specialiser = Specialiser(self.device, self._impls, self._dispatcher)
         traits = DeviceTraits(
             kind="cpu" if info.is_cpu else "gpu",
             compute_units=info.compute_units,
@@ -201,7 +205,7 @@ class Runtime:
         program = await asyncio.to_thread(build_program, source, self._tools.traits, self.options)
         network = Network(
             program, self._memory_device, self._dispatcher, self._pool, self._impls, self._uploads, self._tools,
-            self.options, self._counters,
+            self.options, self._counters, self._specialiser,
         )  # fmt: skip
         if self.options.warm:
             try:
@@ -244,6 +248,8 @@ class Runtime:
             return
         self._state = "closed"
         await self._dispatcher.drained()
+        if self._specialiser is not None:
+            await self._specialiser.close()
         await asyncio.to_thread(self.device.close)
         if self._checks is not None:
             self._checks.finish()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.layout import Array, Shape
-from asyncrt.memory.view import View, collapse
+from asyncrt.memory.view import View
 
 from ..impl import Impl, inp, out
 from ..matmul import Operand, matmul
@@ -40,13 +40,8 @@ def _matrix(call: Call, index: int, shape: Shape) -> View:
 
 
 def takes_view(call: Call, index: int, view: View) -> bool:
-    """Matrices whose rows are contiguous: the same kernel reads them as would read them dense. With a matrix on the
-    right all rows on the left are one operand, so they must lie at one distance from each other."""
-    if len(view.shape) < 2 or view.strides[-1] != 1:
-        return False
-    if index == 0 and len(call.shape(1)) == 2:
-        return len(collapse(view.shape[:-1], view.strides[:-1])[0]) == 1
-    return True
+    """Matrices through any strides: each element of the product is the same sum in the same order."""
+    return len(view.shape) > 1
 
 
 def implement(call: Call, traits: DeviceTraits) -> Impl:

@@ -1,15 +1,19 @@
-"""Constants on the device: brought once, shared, and given back."""
+"""Constants on the device: brought once, shared, and given back; what nobody uses leaves where there is a bound."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import tracemalloc
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedStream
 from asyncrt.errors import OutOfDeviceMemory, RuntimeClosedError
+from asyncrt.kernels import conv, matmul_cpu
 from asyncrt.kernels.weights import Packing, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array
 
@@ -40,9 +44,12 @@ class Packer:
         return array.T
 
 
-def make(memory: int = 1 << 20) -> tuple[WeightsCache, SimulatedDevice]:
+def make(
+    memory: int = 1 << 20, limit: int | None = None, let_go: Callable[[], bool] = lambda: False
+) -> tuple[WeightsCache, SimulatedDevice]:
     device = SimulatedDevice(memory=memory)
-    return WeightsCache(device, device.open_stream(), VALUES.__getitem__), device
+    cache = WeightsCache(device, device.open_stream(), VALUES.__getitem__, limit=limit, let_go=let_go)
+    return cache, device
 
 
 async def until_packing(packer: Packer) -> None:
@@ -59,7 +66,7 @@ async def test_constants_arrive_as_they_are() -> None:
     for i, value in VALUES.items():
         assert value.tobytes() == cache.get(Stored(i))[: value.nbytes].tobytes()
     assert cache.missing(packings) == []
-    assert WeightsStatistics(entries=4, nbytes=24 + 3 + 12, packed=0) == cache.statistics()
+    assert WeightsStatistics(entries=4, nbytes=24 + 3 + 12, packed=0, shared=0, evictions=0) == cache.statistics()
     assert repr(cache) == "<WeightsCache 4 entries (0 packed), 39 bytes>"
 
 
@@ -70,7 +77,7 @@ async def test_a_constant_in_two_layouts_is_there_twice() -> None:
     await cache.ensure([Packing(Stored(1)), Packing(Stored(1, "turned"), Packer())])
 
     assert VALUES[1].T.tobytes() == cache.get(Stored(1, "turned")).tobytes()
-    assert WeightsStatistics(entries=2, nbytes=48, packed=1) == cache.statistics()
+    assert WeightsStatistics(entries=2, nbytes=48, packed=1, shared=0, evictions=0) == cache.statistics()
 
 
 @pytest.mark.asyncio
@@ -177,3 +184,169 @@ async def test_close_gives_everything_back() -> None:
     assert device.allocated == 0
     with pytest.raises(RuntimeClosedError):
         await cache.ensure([Packing(Stored(2))])
+
+
+# Layouts that are the same bytes.
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("first", ["", "row"])
+async def test_a_layout_of_the_same_bytes_shares_their_memory(first: str) -> None:
+    """Whichever of the two is wanted first; the packed constant is only reinterpreted."""
+    cache, device = make()
+    wanted = {"": Packing(Stored(1)), "row": Packing(Stored(1, "row"), lambda a: a.reshape(1, 6).copy())}
+    (other,) = set(wanted) - {first}
+    one = await cache.ensure([wanted[first]])
+    two = await cache.ensure([wanted[other]])
+
+    assert one[Stored(1, first)].memory is two[Stored(1, other)].memory
+    assert VALUES[1].tobytes() == cache.get(Stored(1, "row")).tobytes()
+    assert device.allocated == 24
+    assert WeightsStatistics(entries=2, nbytes=24, packed=1, shared=1, evictions=0) == cache.statistics()
+
+    cache.close()
+
+    assert device.allocated == 0
+
+
+@pytest.mark.asyncio
+async def test_what_is_read_packed_alone_is_not_brought_as_it_is() -> None:
+    """The model's own layout stays in host memory."""
+    cache, device = make()
+    await cache.ensure([Packing(Stored(1, "turned"), Packer())])
+
+    assert [Stored(1)] == [p.key for p in cache.missing([Packing(Stored(1))])]
+    assert device.allocated == 24
+
+
+# Bounds.
+
+
+TURNED = Packing(Stored(1, "turned"), lambda a: a.T)  # 24 bytes
+TURNED_SHORT = Packing(Stored(4, "turned"), lambda a: a.T)  # 12 bytes
+
+
+@pytest.mark.asyncio
+async def test_packed_constants_leave_first_and_those_unused_longest_before_others() -> None:
+    """Only where there is a bound, and when something else needs the room."""
+    cache, device = make(limit=60)
+    await cache.ensure([Packing(Stored(1))])
+    await cache.ensure([TURNED])
+    await cache.ensure([TURNED_SHORT])
+
+    assert device.allocated == 60
+
+    await cache.ensure([TURNED])  # used again
+    await cache.ensure([Packing(Stored(4))])
+
+    assert cache.missing([Packing(Stored(1)), TURNED, TURNED_SHORT, Packing(Stored(4))]) == [TURNED_SHORT]
+
+    again = await cache.ensure([TURNED_SHORT])
+
+    assert VALUES[4].T.tobytes() == again[TURNED_SHORT.key].memory.tobytes()
+    assert cache.missing([Packing(Stored(1)), TURNED, Packing(Stored(4))]) == [TURNED]
+    assert (device.allocated, cache.statistics().nbytes, cache.statistics().evictions) == (48, 48, 2)
+
+
+@pytest.mark.asyncio
+async def test_what_somebody_uses_does_not_leave() -> None:
+    """Not for the bound; it leaves when it has no users any more and others need the room."""
+    cache, device = make(limit=24)
+    held = await cache.ensure([TURNED])
+    await cache.ensure([Packing(Stored(4))])
+
+    assert cache.missing([TURNED]) == []
+    assert device.allocated == 36
+
+    del held
+    gc.collect()
+    await cache.ensure([TURNED_SHORT])
+
+    assert cache.missing([TURNED]) == [TURNED]
+    assert device.allocated == 24
+
+
+@pytest.mark.asyncio
+async def test_those_who_use_something_they_do_not_need_now_are_asked_to_let_go() -> None:
+    """One after the other, and no more than it takes."""
+    held: list[object] = []
+    asked: list[int] = []
+
+    def let_go() -> bool:
+        asked.append(len(held))
+        return bool(held) and held.pop(0) is not None
+
+    cache, device = make(limit=36, let_go=let_go)
+    held.append(await cache.ensure([TURNED]))
+    held.append(await cache.ensure([TURNED_SHORT]))
+    await cache.ensure([Packing(Stored(4))])
+
+    assert asked == [2]
+    assert cache.missing([TURNED, TURNED_SHORT]) == [TURNED]
+    assert device.allocated == 24
+
+
+@pytest.mark.asyncio
+async def test_a_full_device_makes_what_nobody_uses_leave() -> None:
+    """Without a bound, too: an inference is worth more than what it does not read."""
+    cache, device = make(memory=30)
+    await cache.ensure([Packing(Stored(1))])
+    await cache.ensure([Packing(Stored(4))])
+
+    assert device.allocated == 12
+    assert cache.statistics().evictions == 1
+
+
+# Host memory.
+
+
+@pytest.mark.asyncio
+async def test_few_packed_copies_exist_at_a_time() -> None:
+    """However many are wanted at once."""
+    alive, most = 0, 0
+    lock = threading.Lock()
+
+    def pack(array: Array) -> Array:
+        nonlocal alive, most
+        with lock:
+            alive += 1
+            most = max(most, alive)
+        return array.T
+
+    class Counting(WeightsCache):
+        async def _upload(self, allocation: object, data: Array) -> None:
+            nonlocal alive
+            await super()._upload(allocation, data)
+            with lock:
+                alive -= 1
+
+    device = SimulatedDevice()
+    cache = Counting(device, device.open_stream(), VALUES.__getitem__)
+    await cache.ensure([Packing(Stored(1, f"layout {i}"), pack) for i in range(20)])
+
+    assert alive == 0
+    assert most == 2
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [
+        matmul_cpu.pack_panels,
+        matmul_cpu.pack_transposed,
+        lambda a: conv._pack(a.reshape(100, 1000, 2, 5), 1, False),
+        lambda a: conv._pack(a.reshape(1000, 100, 2, 5), 1, True),
+        lambda a: conv._pack(a.reshape(100, 1000, 2, 5), 4, False),
+    ],
+    ids=["panels", "panels transposed", "filters", "filters transposed", "filters in groups"],
+)
+def test_packing_holds_one_copy(pack: Callable[[Array], Array]) -> None:
+    """No second one of a large matrix, however it is turned on its way."""
+    constant = np.random.default_rng(0).standard_normal((1000, 1000)).astype(np.float32)
+    tracemalloc.start()
+    try:
+        packed = pack(constant)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert peak < packed.nbytes * 1.25

@@ -54,8 +54,8 @@ def cancel_every_third(rt: Runtime) -> None:
     """
     launched, count = rt._dispatcher.launched, itertools.count(1)
 
-    def launch(request: int, stream: int) -> Event:
-        event = launched(request, stream)
+    def launch(request: int, stream: int, keep: object) -> Event:
+        event = launched(request, stream, keep)
         task = asyncio.current_task()
         if next(count) % 3 == 0 and task is not None:
             task.cancel()
