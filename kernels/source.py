@@ -23,6 +23,13 @@ _ACCESS = {"r": Access.READ, "w": Access.WRITE, "rw": Access.READ_WRITE}
 PRELUDE = """\
 #ifndef ASYNCRT_PRELUDE
 #define ASYNCRT_PRELUDE
+// On CPU devices work-items are large and written in vectors: the driver should not try to make vectors of work-items,
+// which takes Intel's runtime several times as long as the rest of the build.
+#ifdef ASYNCRT_CPU
+#define ASYNCRT_HINT __attribute__((vec_type_hint(float16)))
+#else
+#define ASYNCRT_HINT
+#endif
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
@@ -110,7 +117,7 @@ def kernel(
             _PRELUDE_TEXT,
             f"typedef struct {{ long o[{offsets}]; int v[{sizes}]; }} {unique}_args;",
             helpers.replace("$", unique),
-            f"{attributes} __kernel void {unique}({', '.join(arguments)}) {{",
+            f"ASYNCRT_HINT {attributes} __kernel void {unique}({', '.join(arguments)}) {{",
             *moved,
             *sized,
             body.replace("$", unique),
