@@ -15,6 +15,7 @@ import hashlib
 from asyncrt.devices.record import record_slots
 from asyncrt.layout import BFLOAT16, BOOL, DATA_TYPES, FLOAT16, FLOAT32, FLOAT64, DataType
 
+from .functions import functions
 from .impl import Access, KernelSource
 
 _ACCESS = {"r": Access.READ, "w": Access.WRITE, "rw": Access.READ_WRITE}
@@ -115,6 +116,7 @@ def kernel(
     text = "\n".join(
         [
             _PRELUDE_TEXT,
+            functions(helpers + body),
             f"typedef struct {{ long o[{offsets}]; int v[{sizes}]; }} {unique}_args;",
             helpers.replace("$", unique),
             f"ASYNCRT_HINT {attributes} __kernel void {unique}({', '.join(arguments)}) {{",
