@@ -1,24 +1,43 @@
 """Scaled dot-product attention: ``softmax(scale * Q K' + mask) V`` for each head, without the matrix of all scores.
 
 The query rows of all heads that share a key head are one list of rows, `group` × `queries` long. On CPU devices a
-work-item takes tiles of a few rows: it keeps their scores in a scratch of its own and reads keys and values in vectors
-of 16. On GPUs a work-group takes a tile of rows and walks the keys in chunks, keeping a running maximum and sum. The
-generic kernel takes any dtypes and sizes, one row per work-item, and alone gives scores out.
+work-item takes blocks of them (`attention_blocks`), or where there are few, tiles of 1 to 4 rows: it keeps their scores
+in a scratch of its own and reads keys and values in vectors of 16. On GPUs a work-group takes a tile of rows and walks
+the keys in chunks, keeping a running maximum and sum. The generic kernel takes any dtypes and sizes, one row per
+work-item, and alone gives scores out.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import numpy as np
 
-from asyncrt.layout import BOOL, FLOAT16, FLOAT32, FLOAT64, INT64, DataType
+from asyncrt.layout import FLOAT16, FLOAT32, FLOAT64
 
+from . import attention_blocks
+from .attention_form import (
+    BIASED,
+    CAPPED,
+    PROBABILITIES,
+    SCORES,
+    SIZES,
+    Attention,
+    Form,
+    Tensor,
+    biased,
+    bounds,
+    buffers,
+    real,
+    vector_score,
+)  # fmt: skip
 from .grid import round_up
-from .impl import Impl, KernelSource, Launch, Ref, scratch
+from .impl import Impl, KernelSource, Launch, scratch
 from .operator import DeviceTraits
-from .source import compute_type, kernel
+from .source import kernel
+from .tiles import load16, store16
+
+__all__ = ["BIASED", "CAPPED", "PROBABILITIES", "SCORES", "Attention", "Tensor", "attention", "attention_impl"]
 
 _LANES = 16
 _ROWS = 8  # rows of a GPU's tile
@@ -27,88 +46,13 @@ _GROUP = 128
 _LOCAL_BYTES = 30000
 _MIN_WORK = 100_000  # multiplications that are worth a work-item of a CPU
 
-SCORES, CAPPED, BIASED, PROBABILITIES = range(4)
-
-
-class Tensor(NamedTuple):
-    """A buffer with its dtype and the elements between batches, heads and rows; a row's elements are adjacent."""
-
-    ref: Ref
-    dtype: DataType
-    batch: int
-    head: int
-    row: int
-
-
-class Attention(NamedTuple):
-    """One attention.
-
-    Attributes:
-        query, key, value, target: The matrices of each head.
-        batch, kv_heads, group, queries, keys, size, value_size: Extents; there are `kv_heads` × `group` query heads.
-        scale: What scores are multiplied by.
-        softcap: Scores become ``softcap * tanh(score / softcap)`` unless it is 0.
-        causal: Query i sees keys up to ``i + offset``.
-        offset: Where the queries begin among the keys.
-        left, right: Query i sees keys from ``i + offset - left`` to ``i + offset + right``; -1: no bound.
-        mask: Added to the scores, or for booleans: which keys are seen. Strides of 0 broadcast.
-        mask_keys: How many keys the mask has; the rest are not seen.
-        valid: For each batch the number of keys that there are, int64; then `offset` counts back from there.
-        scores, scores_mode: Where scores are written, and which: `SCORES`, `CAPPED`, `BIASED` or `PROBABILITIES`.
-    """
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    target: Tensor
-    batch: int
-    kv_heads: int
-    group: int
-    queries: int
-    keys: int
-    size: int
-    value_size: int
-    scale: float
-    softcap: float = 0.0
-    causal: bool = False
-    offset: int = 0
-    left: int = -1
-    right: int = -1
-    mask: Tensor | None = None
-    mask_keys: int = 0
-    valid: Ref | None = None
-    scores: Tensor | None = None
-    scores_mode: int = SCORES
-
-
-class _Form(NamedTuple):
-    """What the source of a kernel depends on."""
-
-    query: DataType
-    value: DataType
-    target: DataType
-    mask: DataType | None
-    valid: bool
-    causal: bool
-    softcap: bool
-    window: bool
-    scores: DataType | None
-    scores_mode: int
-
-
-_SIZES = (
-    "kv_heads", "group", "queries", "keys", "size", "vsize", "scale_", "cap_", "offset", "left", "right", "mask_keys",
-    "qb", "qh", "qs", "kb", "kh", "ks", "vb", "vh", "vs", "yb", "yh", "ys", "mb", "mh", "ms",
-)  # fmt: skip
-
-
 def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tuple[Launch, str, int]:
     """Return the launch that carries *a* out, its name, and the bytes of its scratch (0: it has none).
 
     Args:
         scratches: Index of its scratch buffer, if it has one.
     """
-    form = _Form(
+    form = Form(
         a.query.dtype, a.value.dtype, a.target.dtype, a.mask.dtype if a.mask else None, a.valid is not None, a.causal,
         a.softcap != 0, a.left >= 0 or a.right >= 0, a.scores.dtype if a.scores else None, a.scores_mode,
     )  # fmt: skip
@@ -122,6 +66,9 @@ def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tupl
     refs += [r for r in (a.mask and a.mask.ref, a.valid, a.scores and a.scores.ref) if r is not None]
     rows = a.group * a.queries
     if traits.is_cpu and not form.scores and {a.query.dtype, a.value.dtype, a.target.dtype} <= {FLOAT32, FLOAT16}:
+        if rows >= attention_blocks.LEAST:
+            launch, nbytes = attention_blocks.blocks(a, form, (*refs, scratch(scratches)), ints, traits)
+            return launch, "blocks", nbytes
         height = next((h for h in (1, 2) if rows <= h), 4)
         tiles = a.batch * a.kv_heads * -(-rows // height)
         cost = max(1, height * a.keys * (a.size + a.value_size))
@@ -134,8 +81,8 @@ def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tupl
             _tile_kernel(form, height), buffers, (*ints, tiles, per_item, padded_keys, padded_size), (items,), (1,)
         )
         return launch, f"tiles of {height} rows", items * work * 4
-    real = _real(form)
-    local = _ROWS * (a.size + a.value_size + _CHUNK) * (8 if real == "double" else 4)
+    arithmetic = real(form)
+    local = _ROWS * (a.size + a.value_size + _CHUNK) * (8 if arithmetic == "double" else 4)
     if not traits.is_cpu and not form.scores and local <= _LOCAL_BYTES and traits.max_group >= _GROUP:
         tiles = a.batch * a.kv_heads * -(-rows // _ROWS)
         launch = Launch(_group_kernel(form), tuple(refs), ints, (tiles * _GROUP,), (_GROUP,), (local,))
@@ -145,7 +92,7 @@ def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tupl
     launch = Launch(
         _row_kernel(form), (*refs, scratch(scratches)), (*ints, total), (round_up(total, group),), (group,)
     )
-    return launch, "rows", max(1, total * a.keys) * (8 if real == "double" else 4)
+    return launch, "rows", max(1, total * a.keys) * (8 if arithmetic == "double" else 4)
 
 
 def _bits(value: float) -> int:
@@ -153,48 +100,10 @@ def _bits(value: float) -> int:
     return int(np.float32(value).view(np.int32))
 
 
-def _real(form: _Form) -> str:
-    return "double" if FLOAT64 in (form.query, form.value) else compute_type(form.query)
-
-
-def _buffers(form: _Form) -> tuple[tuple[str, DataType, str], ...]:
-    wanted = (
-        ("Q", form.query, "r"), ("K", form.query, "r"), ("V", form.value, "r"), ("Y", form.target, "w"),
-        ("M", form.mask, "r"), ("valid", INT64 if form.valid else None, "r"), ("S", form.scores, "w"),
-    )  # fmt: skip
-    return tuple((name, dtype, access) for name, dtype, access in wanted if dtype is not None)
-
-
-def _bounds(form: _Form, i: str, lo: str, hi: str) -> str:
-    """Set *lo* and *hi* to the keys that query *i* of batch b sees: lo <= j < hi."""
-    lines = [f"{lo} = 0; {hi} = keys;"]
-    if form.valid:
-        lines.append(f"{hi} = (int)clamp(valid[b], (long)0, (long)keys);")
-    at = "(valid[b] - queries)" if form.valid else "offset"
-    if form.causal:
-        lines.append(f"{hi} = (int)min((long){hi}, (long)({i}) + {at} + 1);")
-    if form.window:
-        lines.append(f"if (left >= 0) {lo} = (int)min((long)keys, max((long)0, (long)({i}) + {at} - left));")
-        lines.append(f"if (right >= 0) {hi} = (int)min((long){hi}, (long)({i}) + {at} + right + 1);")
-    if form.mask is not None:
-        lines.append(f"{hi} = min({hi}, mask_keys);")
-    lines.append(f"{hi} = max({hi}, {lo});")
-    return " ".join(lines)
-
-
-def _biased(form: _Form, score: str, mask: str) -> str:
-    """*score* with the mask's element at index *mask*."""
-    if form.mask is None:
-        return score
-    if form.mask is BOOL:
-        return f"(M[{mask}] ? {score} : -INFINITY)"
-    return f"({score} + LOAD({form.mask.name}, M, {mask}))"
-
-
 @functools.cache
-def _row_kernel(form: _Form) -> KernelSource:
+def _row_kernel(form: Form) -> KernelSource:
     """One query row per work-item, with its scores in scratch memory."""
-    t = _real(form)
+    t = real(form)
     everything = form.scores is not None
 
     def give(mode: int, value: str) -> str:
@@ -214,7 +123,7 @@ def _row_kernel(form: _Form) -> KernelSource:
   {"const int so = id * keys;" if everything else ""}
   __global {t}* p = work + (size_t)id * keys;
   int lo, hi;
-  {_bounds(form, "i", "lo", "hi")}
+  {bounds(form, "i", "lo", "hi")}
   const int j0 = {"0" if everything else "lo"}, j1 = {"keys" if everything else "hi"};
   {t} m = -INFINITY;
   for (int j = j0; j < j1; j++) {{
@@ -225,7 +134,7 @@ def _row_kernel(form: _Form) -> KernelSource:
     {give(SCORES, "s")}
     {cap}
     {give(CAPPED, "s")}
-    if (j >= lo && j < hi) s = {_biased(form, "s", "mo + j")}; else s = -INFINITY;
+    if (j >= lo && j < hi) s = {biased(form, "s", "mo + j")}; else s = -INFINITY;
     {give(BIASED, "s")}
     p[j] = s;
     m = fmax(m, s);
@@ -241,19 +150,11 @@ def _row_kernel(form: _Form) -> KernelSource:
     STORE({form.target.name}, Y, yo + d, y * inverse);
   }}"""
     work = ("work", FLOAT64 if t == "double" else FLOAT32, "rw")
-    return kernel("attention_rows", (*_buffers(form), work), (*_SIZES, "total"), body)
-
-
-def _load(dtype: DataType, at: str) -> str:
-    return f"vload_half16(0, {at})" if dtype is FLOAT16 else f"vload16(0, {at})"
-
-
-def _store(dtype: DataType, value: str, at: str) -> str:
-    return f"vstore_half16_rte({value}, 0, {at})" if dtype is FLOAT16 else f"vstore16({value}, 0, {at})"
+    return kernel("attention_rows", (*buffers(form), work), (*SIZES, "total"), body)
 
 
 @functools.cache
-def _tile_kernel(form: _Form, height: int) -> KernelSource:
+def _tile_kernel(form: Form, height: int) -> KernelSource:
     """A work-item takes tiles of *height* rows, one after the other, in three steps.
 
     Sixteen dot products at a time give the scores: `height` rows times 16 / `height` keys. Then each row of scores
@@ -285,29 +186,7 @@ def _tile_kernel(form: _Form, height: int) -> KernelSource:
         put = f"const float16 e = {sums[0]}; " + " ".join(
             f"vstore{step}(e.{part[r]}, 0, s + {r} * padded_keys + j);" for r in rows
         )
-    softcap = "e = cap * tanh(e / cap);" if form.softcap else ""
-    bias = ""
-    if form.mask is BOOL:
-        bias = """{
-          int16 seen;
-          if (j + 16 <= mask_keys) seen = convert_int16(vload16(0, M + mo + j));
-          else {
-            int t[16];
-            for (int x = 0; x < 16; x++) t[x] = M[mo + min(j + x, mask_keys - 1)];
-            seen = vload16(0, t);
-          }
-          e = select((float16)(-INFINITY), e, seen != 0);
-        }"""
-    elif form.mask is not None:
-        whole = f"e += {_load(form.mask, 'M + mo + j')};" if form.mask in (FLOAT32, FLOAT16) else ""
-        some = f"""{{
-          float t[16];
-          for (int x = 0; x < 16; x++) t[x] = LOAD({form.mask.name}, M, mo + min(j + x, mask_keys - 1));
-          e += vload16(0, t);
-        }}"""
-        bias = f"if (j + 16 <= mask_keys) {{ {whole} }} else {some}" if whole else some
-    if bias:
-        bias = f"if (mask_keys > 0) {{ {bias} }}"
+    masked = vector_score(form)
 
     def weights(r: int) -> str:
         return f"""
@@ -318,8 +197,7 @@ def _tile_kernel(form: _Form, height: int) -> KernelSource:
       for (int j = lo; j < hi; j += 16) {{
         const int16 at = j + (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         float16 e = vload16(0, p + j);
-        {softcap}
-        {bias}
+        {masked}
         e = select(e, (float16)(-INFINITY), at < lo{r} || at >= hi{r});
         vm = fmax(vm, e);
         vstore16(e, 0, p + j);
@@ -341,9 +219,9 @@ def _tile_kernel(form: _Form, height: int) -> KernelSource:
         """`count` vectors of columns of each row."""
         used = [(r, w) for r in rows for w in range(count)]
         start = " ".join(f"float16 a{r}_{w} = 0.0f;" for r, w in used)
-        loads = " ".join(f"const float16 v{w} = {_load(v, f'vp + {16 * w}')};" for w in range(count))
+        loads = " ".join(f"const float16 v{w} = {load16(v, f'vp + {16 * w}')};" for w in range(count))
         adds = " ".join(f"a{r}_{w} = fma((float16)(s[{r} * padded_keys + j]), v{w}, a{r}_{w});" for r, w in used)
-        stores = " ".join(_store(y, f"a{r}_{w} * inverse{r}", f"Y + y{r} + d + {16 * w}") + ";" for r, w in used)
+        stores = " ".join(store16(y, f"a{r}_{w} * inverse{r}", f"Y + y{r} + d + {16 * w}") for r, w in used)
         return f"""for (; d + {16 * count} <= vsize; d += {16 * count}) {{
       {start}
       __global const {v.c}* vp = V + vo + lo * vs + d;
@@ -354,7 +232,7 @@ def _tile_kernel(form: _Form, height: int) -> KernelSource:
     row = "\n    ".join(
         f"const int g{r} = min(r0 + {r}, rows - 1) / queries, i{r} = min(r0 + {r}, rows - 1) - g{r} * queries; "
         f"const int h{r} = kv * group + g{r}, y{r} = b * yb + h{r} * yh + i{r} * ys; float inverse{r}; "
-        f"int lo{r}, hi{r}; {_bounds(form, f'i{r}', f'lo{r}', f'hi{r}')}"
+        f"int lo{r}, hi{r}; {bounds(form, f'i{r}', f'lo{r}', f'hi{r}')}"
         for r in rows
     )
     fill = " ".join(
@@ -388,7 +266,7 @@ def _tile_kernel(form: _Form, height: int) -> KernelSource:
       {keys}
       {zero}
       int d = 0;
-      for (; d + 16 <= size; d += 16) {{ {queries} {multiply(_load(q, "k{x} + d"))} }}
+      for (; d + 16 <= size; d += 16) {{ {queries} {multiply(load16(q, "k{x} + d"))} }}
       if (d < size) {{ {queries} {multiply("$_part(k{x} + d, size - d)")} }}
       {put}
     }}
@@ -405,18 +283,18 @@ inline float16 $_part(__global const {q.c}* p, int n) {{
   for (int x = 0; x < 16; x++) t[x] = x < n ? LOAD({q.name}, p, x) : 0.0f;
   return vload16(0, t);
 }}"""
-    ints = (*_SIZES, "tiles", "per_item", "padded_keys", "padded_size")
-    return kernel(f"attention_tile{height}", (*_buffers(form), ("work", FLOAT32, "rw")), ints, body, helpers=helpers)
+    ints = (*SIZES, "tiles", "per_item", "padded_keys", "padded_size")
+    return kernel(f"attention_tile{height}", (*buffers(form), ("work", FLOAT32, "rw")), ints, body, helpers=helpers)
 
 
 @functools.cache
-def _group_kernel(form: _Form) -> KernelSource:
+def _group_kernel(form: Form) -> KernelSource:
     """A work-group takes a tile of rows and walks the keys in chunks, with a running maximum and sum per row.
 
     Local memory holds the tile's queries, a chunk's weights and the sums of the values. When a chunk raises a row's
     maximum, what is summed so far is scaled down.
     """
-    t = _real(form)
+    t = real(form)
     per_row = _GROUP // _ROWS  # work-items that share a row of weights
     share = _ROWS * _CHUNK // _GROUP  # rows of a key that a work-item multiplies
     cap = "e = cap * tanh(e / cap);" if form.softcap else ""
@@ -432,7 +310,7 @@ def _group_kernel(form: _Form) -> KernelSource:
   if (id < {_ROWS}) {{
     const int row = min(r0 + id, rows - 1), g = row / queries, i = row - g * queries;
     int lo, hi;
-    {_bounds(form, "i", "lo", "hi")}
+    {bounds(form, "i", "lo", "hi")}
     head[id] = kv * group + g; query[id] = i; from[id] = lo; to[id] = hi; top[id] = -INFINITY; sum[id] = 0;
   }}
   barrier(CLK_LOCAL_MEM_FENCE);
@@ -459,7 +337,7 @@ def _group_kernel(form: _Form) -> KernelSource:
         const int r = r1 + x;
         {t} e = c[x];
         {cap}
-        if (j >= from[r] && j < to[r]) e = {_biased(form, "e", "b * mb + head[r] * mh + query[r] * ms + j")};
+        if (j >= from[r] && j < to[r]) e = {biased(form, "e", "b * mb + head[r] * mh + query[r] * ms + j")};
         else e = -INFINITY;
         p[r * {_CHUNK} + own] = e;
       }}
@@ -502,7 +380,7 @@ def _group_kernel(form: _Form) -> KernelSource:
       STORE({form.target.name}, Y, b * yb + head[r] * yh + query[r] * ys + d, sum[r] == 0 ? 0 : o[e] / sum[r]);
   }}"""
     group = f"__attribute__((reqd_work_group_size({_GROUP}, 1, 1)))"
-    return kernel("attention_groups", _buffers(form), _SIZES, body, attributes=group, local=(("space", t),))
+    return kernel("attention_groups", buffers(form), SIZES, body, attributes=group, local=(("space", t),))
 
 
 def attention_impl(a: Attention, before: tuple[Launch, ...], sizes: tuple[int, ...], traits: DeviceTraits) -> Impl:

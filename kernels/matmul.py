@@ -17,11 +17,12 @@ from .alignment import fake_alignment
 from .epilogue import Epilogue, Operand, bind
 from .grid import round_up
 from .impl import Impl, Launch, Ref, WeightsRequest, weights
-from .matmul_cpu import PANEL, TILE, Source, pack_panels, pack_transposed, rows_per_item, tile_kernel
+from .matmul_cpu import Source, pack_panels, pack_transposed, rows_per_item, tile_kernel
 from .matmul_form import Form
 from .matmul_gpu import TILE as SHARED
 from .matmul_gpu import generic_kernel, shared_kernel
 from .operator import DeviceTraits
+from .tiles import PANEL, TILE
 
 __all__ = ["Bias", "Epilogue", "Operand", "matmul"]
 

@@ -12,14 +12,13 @@ import functools
 
 import numpy as np
 
-from asyncrt.layout import Array
+from asyncrt.layout import FLOAT32, Array
 
 from .impl import KernelSource
 from .matmul_form import Form
 from .source import kernel
+from .tiles import PANEL, TILE, add_tiles, fill_panel
 
-PANEL = 32
-TILE = 8  # rows: 16 sums, enough to hide the latency of fma, and 32 vector registers hold them
 _MOST = 64  # rows of a work-item
 _DEPTH = 64
 
@@ -89,79 +88,8 @@ def tile_kernel(form: Form, source: Source) -> KernelSource:
     {vectors if form.last.vector else ""}
     for (int j = c0; j < c1; j++) {form.element("t[i * 32 + j]", "m", "n0 + j")}
   }}"""
-    helpers = form.last.helpers + _tiles("" if source is Source.ANY else "__global")
-    helpers += _fill() if source is Source.ANY else ""
+    helpers = form.last.helpers + add_tiles("__global", "" if source is Source.ANY else "__global", "")
+    helpers += fill_panel(FLOAT32, "") if source is Source.ANY else ""
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     ints = (*form.ints, "per_item")
     return kernel(f"{form.name}_{source.value}", form.buffers, ints, body, helpers=helpers, attributes=one)
-
-
-def _tiles(space: str) -> str:
-    """``$_tiles(rows, ...)`` adds the products of some rows and a panel to the sums in t.
-
-    Tiles have every height, so that no new number of rows needs another kernel or is rounded up.
-    """
-    cases = " ".join(
-        f"case {h}: $_tile{h}(a + i * sa_m, sa_m, sa_k, b, step, depth, t + i * 32); break;" for h in range(1, TILE + 1)
-    )
-    return f"""{"".join(_tile(h, space) for h in range(1, TILE + 1))}
-inline void $_tiles(
-    int rows, __global const float* a, int sa_m, int sa_k, {space} const float* b, int step, int depth, float* t) {{
-  int i = 0;
-  for (int tiles = (rows + {TILE - 1}) / {TILE}; tiles > 0; tiles--) {{
-    const int height = (rows - i) / tiles;
-    switch (height) {{ {cases} }}
-    i += height;
-  }}
-}}"""
-
-
-def _tile(height: int, space: str) -> str:
-    r = range(height)
-    rows = " ".join(f"__global const float* a{i} = a + {i} * sa_m;" for i in r)
-    load = " ".join(f"float16 p{i} = vload16({2 * i}, t), q{i} = vload16({2 * i + 1}, t);" for i in r)
-    multiply = " ".join(f"v = a{i}[k * sa_k]; p{i} = fma(v, b0, p{i}); q{i} = fma(v, b1, q{i});" for i in r)
-    store = " ".join(f"vstore16(p{i}, {2 * i}, t); vstore16(q{i}, {2 * i + 1}, t);" for i in r)
-    return f"""
-inline void $_tile{height}(
-    __global const float* a, int sa_m, int sa_k, {space} const float* b, int step, int depth, float* t) {{
-  {rows}
-  {load}
-  for (int k = 0; k < depth; k++, b += step) {{
-    const float16 b0 = vload16(0, b), b1 = vload16(1, b); float16 v;
-    {multiply}
-  }}
-  {store}
-}}"""
-
-
-def _fill() -> str:
-    """``$_fill`` packs *depth* rows of 32 columns, of which the last is repeated where there are only *left*.
-
-    Where columns are contiguous, 16 × 16 elements are turned at a time: four times, each vector is interleaved with
-    the one eight places on.
-    """
-    loads = " ".join(f"float16 x{j} = vload16(0, b + min(c + {j}, left - 1) * sb_n);" for j in range(16))
-    steps, names = [], [f"x{j}" for j in range(16)]
-    for stage in range(4):
-        made = [f"y{stage}_{j}" for j in range(16)]
-        for j in range(8):
-            a, b = names[j], names[j + 8]
-            for half, name in (("lo", made[2 * j]), ("hi", made[2 * j + 1])):
-                steps.append(f"float16 {name}; {name}.even = {a}.{half}; {name}.odd = {b}.{half};")
-        names = made
-    stores = " ".join(f"vstore16({name}, 0, to + {32 * j});" for j, name in enumerate(names))
-    return f"""
-inline void $_turn(__global const float* b, int sb_n, int c, int left, float* to) {{
-  {loads}
-  {" ".join(steps)}
-  {stores}
-}}
-inline void $_fill(__global const float* b, int sb_k, int sb_n, int depth, int left, float* panel) {{
-  int k = 0;
-  if (sb_k == 1)
-    for (; k + 16 <= depth; k += 16)
-      for (int c = 0; c < 32; c += 16) $_turn(b + k, sb_n, c, left, panel + k * 32 + c);
-  for (; k < depth; k++)
-    for (int c = 0; c < 32; c++) panel[k * 32 + c] = b[k * sb_k + min(c, left - 1) * sb_n];
-}}"""

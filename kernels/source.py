@@ -19,6 +19,7 @@ import attrs
 from asyncrt.devices.record import record_slots
 from asyncrt.layout import BFLOAT16, BOOL, DATA_TYPES, FLOAT16, FLOAT32, FLOAT64, DataType
 
+from .functions import functions
 from .impl import Access, KernelSource
 
 # How a kernel gets a size; `specialised` puts numbers in the place of some.
@@ -31,6 +32,13 @@ _ACCESS = {"r": Access.READ, "w": Access.WRITE, "rw": Access.READ_WRITE}
 PRELUDE = """\
 #ifndef ASYNCRT_PRELUDE
 #define ASYNCRT_PRELUDE
+// On CPU devices work-items are large and written in vectors: the driver should not try to make vectors of work-items,
+// which takes Intel's runtime several times as long as the rest of the build.
+#ifdef ASYNCRT_CPU
+#define ASYNCRT_HINT __attribute__((vec_type_hint(float16)))
+#else
+#define ASYNCRT_HINT
+#endif
 #ifdef cl_khr_fp64
 #pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #endif
@@ -116,9 +124,10 @@ def kernel(
     text = "\n".join(
         [
             _PRELUDE_TEXT,
+            functions(helpers + body),
             f"typedef struct {{ long o[{offsets}]; int v[{sizes}]; }} {unique}_args;",
             helpers.replace("$", unique),
-            f"{attributes} __kernel void {unique}({', '.join(arguments)}) {{",
+            f"ASYNCRT_HINT {attributes} __kernel void {unique}({', '.join(arguments)}) {{",
             *moved,
             *sized,
             body.replace("$", unique),

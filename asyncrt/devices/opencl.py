@@ -174,6 +174,7 @@ class OpenCLDevice:
         except cl.Error as error:
             raise DeviceError(f"{spec} ({self.info.name}): its driver gives no context", detail=str(error)) from error
         self._streams: list[OpenCLStream] = []
+        self._options = _OPTIONS + (b" -D ASYNCRT_CPU" if self.info.is_cpu else b"")
 
     def __repr__(self) -> str:
         return f"<OpenCLDevice {self.info.spec} {self.info.name!r} {len(self._streams)} streams>"
@@ -222,7 +223,7 @@ class OpenCLDevice:
     def _load(self, binary: bytes) -> Any:
         try:
             program = _Program(self.context, [self.cl_device], [binary])
-            program._build(_OPTIONS, [self.cl_device])
+            program._build(self._options, [self.cl_device])
             return program
         except Exception:
             return None  # damaged, or of another driver: build from source
@@ -230,7 +231,7 @@ class OpenCLDevice:
     def _compile(self, text: str) -> Any:
         program = _Program(self.context, text)
         try:
-            program._build(_OPTIONS, [self.cl_device])
+            program._build(self._options, [self.cl_device])
             return program
         except cl.Error as error:
             log = f"{error}\n{program.get_build_info(self.cl_device, cl.program_build_info.LOG)}"

@@ -258,8 +258,8 @@ def _scalar_kernel(form: _Form, cpu: bool) -> KernelSource:
             )
             one = f"const float16 v = {_load16(form, 'p + c')}; a0 = {_with(vector, a='a0')};"
             row += f"for (; c + 64 <= r0; c += 64) {{ {four} }} for (; c + 16 <= r0; c += 16) {{ {one} }} "
-            after = "float t[64]; " + " ".join(f"vstore16(a{k}, {k}, t);" for k in range(4))
-            after += f" for (int k = 0; k < 64; k++) {{ const float v = t[k]; a = {join}; }}"
+            after = " ".join(f"{{ const float16 v = a{k}; a0 = {_with(join, a='a0')}; }}" for k in range(1, 4))
+            after += f" float t[16]; vstore16(a0, 0, t); for (int k = 0; k < 16; k++) {{ const float v = t[k]; a = {join}; }}"
         at = "p + c" if form.unit == "reduced" else "p + c * t0"
         row += f"for (; c < r0; c++) {{ const {acc} v = ({acc})LOAD({form.dtype.name}, x, {at}); a = {step}; }}"
         text += [_outer(form, row), after]

@@ -73,8 +73,8 @@ def _number(value: float) -> str:
 
 def _gelu(attributes: Attributes) -> str:
     if attributes.get("approximate", "none") == "tanh":
-        return "0.5f * a0 * (1.0f + tanh(0.7978845608f * (a0 + 0.044715f * a0 * a0 * a0)))"
-    return "0.5f * a0 * (1.0f + erf(a0 * 0.70710678118654752f))"
+        return "0.5f * a0 * (1.0f + asyncrt_tanh(0.7978845608f * (a0 + 0.044715f * a0 * a0 * a0)))"
+    return "0.5f * a0 * (1.0f + asyncrt_erf(a0 * 0.70710678118654752f))"
 
 
 def _gelu_reference(attributes: Attributes, x: Array) -> Any:
@@ -114,8 +114,8 @@ OPERATORS = (
     _unary("Asinh", "asinh(a0)", np.arcsinh),
     _unary("Acosh", "acosh(a0 + 0.0f)", np.arccosh, examples=(Example((np.linspace(1, 4, 9, dtype=np.float32),)),)),
     _unary("Atanh", "atanh(a0)", np.arctanh, examples=_UNIT),
-    _unary("Tanh", "tanh(a0)", np.tanh),
-    _unary("Erf", "erf(a0)", _erf),
+    _unary("Tanh", "asyncrt_tanh(a0)", np.tanh),
+    _unary("Erf", "asyncrt_erf(a0)", _erf),
     _unary("Sigmoid", "1.0f / (1.0f + exp(-a0))", lambda x: 1 / (1 + np.exp(-x))),
     _unary("Softplus", "log1p(exp(-fabs(a0))) + fmax(a0, 0.0f)", lambda x: np.logaddexp(x, 0)),
     _unary("Softsign", "a0 / (1.0f + fabs(a0))", lambda x: x / (1 + np.abs(x))),
@@ -139,7 +139,7 @@ OPERATORS = (
            lambda a: f"fmin(fmax({_number(_a(a, 'alpha', 0.2))} * a0 + {_number(_a(a, 'beta', 0.5))}, 0.0f), 1.0f)",
            lambda a, x: np.clip(_a(a, "alpha", 0.2) * x + _a(a, "beta", 0.5), 0, 1), wants_attributes=True),
     _unary("HardSwish", "a0 * fmin(fmax(a0 / 6.0f + 0.5f, 0.0f), 1.0f)", lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
-    _unary("Mish", "a0 * tanh(log1p(exp(-fabs(a0))) + fmax(a0, 0.0f))", lambda x: x * np.tanh(np.logaddexp(x, 0))),
+    _unary("Mish", "a0 * asyncrt_tanh(log1p(exp(-fabs(a0))) + fmax(a0, 0.0f))", lambda x: x * np.tanh(np.logaddexp(x, 0))),
     _unary("Floor", "floor(a0)", np.floor, examples=_HALVES),
     _unary("Ceil", "ceil(a0)", np.ceil, examples=_HALVES),
     _unary("Round", "rint(a0)", np.rint, examples=_HALVES),

@@ -65,3 +65,46 @@ def test_kernels_of_both_device_classes_on_random_sizes(seed: int, kind: str) ->
     (got,) = run_impl(impl, call, inputs, open_device(None))
 
     assert_close(expected[0], got, impl.name)
+
+
+@pytest.mark.parametrize(
+    ("shape", "attributes", "mask"),
+    [
+        ((1, 2, 2, 70, 300, 40, 45), {}, None),
+        ((2, 1, 1, 130, 129, 64, 64), {"is_causal": 1}, None),
+        ((1, 1, 2, 33, 257, 16, 8), {"left_window_size": 40, "right_window_size": 150}, "queries"),
+        ((2, 3, 1, 8, 128, 33, 32), {"softcap": 4.0}, "keys"),
+        ((1, 2, 1, 65, 400, 8, 100), {"scale": 0.7}, "hidden"),
+    ],
+    ids=str,
+)
+def test_blocks_of_rows_and_keys_give_the_exact_sums(shape: tuple[int, ...], attributes: Any, mask: str | None) -> None:
+    """More rows and keys than a block has, and rows that see no key of some blocks: as exact as float32 can be."""
+    batch, kv_heads, group, queries, keys, size, value_size = shape
+    random = np.random.default_rng(queries)
+
+    def filled(*shape: int) -> np.ndarray:
+        return random.standard_normal(shape).astype(np.float32)
+
+    inputs: list[Any] = [
+        filled(batch, kv_heads * group, queries, size),
+        filled(batch, kv_heads, keys, size) * 2,
+        filled(batch, kv_heads, keys, value_size),
+    ]
+    if mask == "queries":
+        inputs.append(filled(1, 1, queries, keys))
+    elif mask == "keys":
+        inputs.append(np.where(random.random((batch, 1, 1, keys)) < 0.7, 0, -np.inf).astype(np.float32))
+    elif mask == "hidden":  # the first 200 keys are hidden from every row, all of them from the last row
+        hidden = np.arange(keys) < np.where(np.arange(queries) == queries - 1, keys, 200)[:, None]
+        inputs.append(~hidden)
+    example = Example(tuple(inputs), attributes, opset=25)
+    (expected,) = reference(OPERATOR, example, inputs)
+    call = make_call(OPERATOR, example, inputs, [expected], constant=False)
+    assert OPERATOR.implement is not None
+    impl = OPERATOR.implement(call, DeviceTraits("cpu", 2))
+
+    (got,) = run_impl(impl, call, inputs, open_device(None))
+
+    assert impl.name == "blocks"
+    np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * np.abs(expected).max())

@@ -1,0 +1,95 @@
+"""The innermost loops of products on CPU devices: tiles of up to 8 rows × 32 columns, in registers.
+
+What matrix products and attention share, as OpenCL C functions.
+"""
+
+from __future__ import annotations
+
+from asyncrt.layout import FLOAT16, DataType
+
+PANEL = 32  # columns: two float16
+TILE = 8  # rows: 16 sums, enough to hide the latency of fma, and 32 vector registers hold them
+
+
+def add_tiles(a_space: str, b_space: str, sums_space: str) -> str:
+    """Return the function ``$_tiles(rows, a, sa_m, sa_k, b, step, depth, t)``: the products of rows and a panel, added to sums.
+
+    ``a`` are *depth* elements of each row, ``b`` as many rows of 32 columns, ``t`` the sums, ``[rows, 32]``. Tiles have every height, so that no new number of rows needs another kernel or is rounded up.
+    """
+    cases = " ".join(
+        f"case {h}: $_tile{h}(a + i * sa_m, sa_m, sa_k, b, step, depth, t + i * 32); break;" for h in range(1, TILE + 1)
+    )
+    return f"""{"".join(_tile(h, a_space, b_space, sums_space) for h in range(1, TILE + 1))}
+inline void $_tiles(
+    int rows, {a_space} const float* a, int sa_m, int sa_k, {b_space} const float* b, int step, int depth,
+    {sums_space} float* t) {{
+  int i = 0;
+  for (int tiles = (rows + {TILE - 1}) / {TILE}; tiles > 0; tiles--) {{
+    const int height = (rows - i) / tiles;
+    switch (height) {{ {cases} }}
+    i += height;
+  }}
+}}"""
+
+
+def _tile(height: int, a_space: str, b_space: str, sums_space: str) -> str:
+    r = range(height)
+    rows = " ".join(f"{a_space} const float* a{i} = a + {i} * sa_m;" for i in r)
+    load = " ".join(f"float16 p{i} = vload16({2 * i}, t), q{i} = vload16({2 * i + 1}, t);" for i in r)
+    multiply = " ".join(f"v = a{i}[k * sa_k]; p{i} = fma(v, b0, p{i}); q{i} = fma(v, b1, q{i});" for i in r)
+    store = " ".join(f"vstore16(p{i}, {2 * i}, t); vstore16(q{i}, {2 * i + 1}, t);" for i in r)
+    return f"""
+inline void $_tile{height}(
+    {a_space} const float* a, int sa_m, int sa_k, {b_space} const float* b, int step, int depth,
+    {sums_space} float* t) {{
+  {rows}
+  {load}
+  for (int k = 0; k < depth; k++, b += step) {{
+    const float16 b0 = vload16(0, b), b1 = vload16(1, b); float16 v;
+    {multiply}
+  }}
+  {store}
+}}"""
+
+
+def fill_panel(dtype: DataType, space: str) -> str:
+    """Return ``$_fill(b, sb_k, sb_n, depth, left, panel)``: *depth* rows of 32 columns of a matrix, one after the other.
+
+    Where there are only ``left`` columns the last is repeated. Where elements of a column are adjacent, 16 × 16 of them
+    are turned at a time: in four steps, each of which interleaves every vector with the one eight places on.
+    """
+    loads = " ".join(f"float16 x{j} = {load16(dtype, f'b + min(c + {j}, left - 1) * sb_n')};" for j in range(16))
+    steps, names = [], [f"x{j}" for j in range(16)]
+    for step in range(4):
+        made = [f"y{step}_{j}" for j in range(16)]
+        for j in range(8):
+            for half, name in (("lo", made[2 * j]), ("hi", made[2 * j + 1])):
+                a, b = f"{names[j]}.{half}", f"{names[j + 8]}.{half}"
+                steps.append(f"float16 {name}; {name}.even = {a}; {name}.odd = {b};")
+        names = made
+    stores = " ".join(f"vstore16({name}, 0, to + {PANEL * j});" for j, name in enumerate(names))
+    return f"""
+inline void $_turn(__global const {dtype.c}* b, int sb_n, int c, int left, {space} float* to) {{
+  {loads}
+  {" ".join(steps)}
+  {stores}
+}}
+inline void $_fill(__global const {dtype.c}* b, int sb_k, int sb_n, int depth, int left, {space} float* panel) {{
+  int k = 0;
+  if (sb_k == 1)
+    for (; k + 16 <= depth; k += 16)
+      for (int c = 0; c < {PANEL}; c += 16) $_turn(b + k, sb_n, c, left, panel + k * {PANEL} + c);
+  for (; k < depth; k++)
+    for (int c = 0; c < {PANEL}; c++)
+      panel[k * {PANEL} + c] = LOAD({dtype.name}, b, k * sb_k + min(c, left - 1) * sb_n);
+}}"""
+
+
+def load16(dtype: DataType, at: str) -> str:
+    """Return 16 adjacent elements of float32 or float16 as a ``float16`` vector."""
+    return f"vload_half16(0, {at})" if dtype is FLOAT16 else f"vload16(0, {at})"
+
+
+def store16(dtype: DataType, value: str, at: str) -> str:
+    """Return the statement that stores a ``float16`` vector as 16 elements of float32 or float16."""
+    return f"vstore_half16_rte({value}, 0, {at});" if dtype is FLOAT16 else f"vstore16({value}, 0, {at});"
