@@ -52,7 +52,7 @@ class RuntimeStatistics:
         skipped: Nodes skipped.
         scheduler: Requests by their state.
         memory: Of intermediates.
-        impls: Kernels.
+        kernels: Of built kernels.
         weights: Constants on the device, of all models.
     """
 
@@ -67,18 +67,18 @@ class RuntimeStatistics:
     skipped: int
     scheduler: SchedulerStatistics
     memory: PoolStatistics
-    impls: CacheStatistics
+    kernels: CacheStatistics
     weights: WeightsStatistics
 
     @property
     def kernels_built(self) -> int:
         """Kernels built by the driver."""
-        return self.impls.built
+        return self.kernels.built
 
     @property
     def kernels_from_disk(self) -> int:
         """Kernels loaded from disk instead."""
-        return self.impls.from_disk
+        return self.kernels.from_disk
 
     @property
     def weights_nbytes(self) -> int:
@@ -236,7 +236,7 @@ class Runtime:
             skipped=c.skipped,
             scheduler=self._dispatcher.state.statistics(),
             memory=self._pool.statistics(),
-            impls=self._impls.statistics(),
+            kernels=self._impls.statistics(),
             weights=WeightsStatistics(
                 entries=sum(s.entries for s in weights),
                 nbytes=sum(s.nbytes for s in weights),
@@ -248,7 +248,7 @@ class Runtime:
     async def trace(self, path: str | Path) -> AsyncIterator[None]:
         """While this lasts, note what the streams and the host do; write it to *path* then, for Perfetto or Chrome.
 
-        Requests that begin or end meanwhile are in it with what they do meanwhile.
+        Requests that began before are in it with what they do meanwhile.
 
         Raises:
             AsyncrtError: Another trace is being taken.

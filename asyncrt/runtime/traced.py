@@ -16,7 +16,7 @@ import attrs
 
 from asyncrt.devices.base import Allocation, Device, Kernel, Mark, Record, Stream, Timing
 from asyncrt.graph.program import Program
-from asyncrt.kernels.operator import Run, Skip
+from asyncrt.kernels.operator import Empty, Run
 from asyncrt.layout import Array
 from asyncrt.memory.pool import PoolStatistics
 from asyncrt.trace import Trace, Track
@@ -196,9 +196,9 @@ def _show_skipped(trace: Trace, track: Track, chunk: _Chunk) -> None:
                 begins.setdefault(command.node, interval[0])
     for record in reversed(chunk.plan.records):
         node, decision = record.node, record.decision
-        if isinstance(decision, Run):
+        if decision is None or isinstance(decision, Run | Empty):
             time = begins.get(node.id, time)
-        elif isinstance(decision, Skip) and time is not None:
+        elif time is not None:
             source = node.inputs[decision.sources[0]]
             assert source is not None
             arguments = {

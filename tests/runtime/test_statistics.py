@@ -39,7 +39,7 @@ async def test_statistics_count_what_was_done_and_what_is_held() -> None:
     assert s.weights == WeightsStatistics(entries=1, nbytes=256, packed=0)
     assert s.weights_nbytes == 256
     assert s.memory.reused + s.memory.allocated == 5
-    assert isinstance(s.impls, CacheStatistics)
+    assert isinstance(s.kernels, CacheStatistics)
     assert s.scheduler == SchedulerStatistics(0, 0, 0, 0, 0, (0, 0))
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         s.requests = 0  # type: ignore[misc]
