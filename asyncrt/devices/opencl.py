@@ -229,8 +229,9 @@ class OpenCLDevice:
 
     def open_queue(self, *, timed: bool = False) -> cl.CommandQueue:
         """Return an in-order queue; the driver notes the times of its commands if *timed*, which slows it down."""
-        properties = cl.command_queue_properties.PROFILING_ENABLE if timed else 0
-        return cl.CommandQueue(self.context, self.cl_device, properties)
+        if timed:
+            return cl.CommandQueue(self.context, self.cl_device, cl.command_queue_properties.PROFILING_ENABLE)
+        return cl.CommandQueue(self.context, self.cl_device)
 
     def allocate(self, nbytes: int) -> Allocation:
         if nbytes > self.info.max_allocation:

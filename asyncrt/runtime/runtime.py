@@ -283,7 +283,8 @@ class Runtime:
             undo.callback(setattr, dispatcher, "tracer", None)
             self._watched_device.on_build, dispatcher.tracer = tracer.built, tracer
             yield tracer
-        await asyncio.gather(*(stream.passed() for stream in traced))
+        if self._state == "open":  # otherwise they were closed, and that waits for everything
+            await asyncio.gather(*(stream.passed() for stream in traced))
 
     def check_open(self) -> None:
         """Raise `RuntimeClosedError` unless the runtime is open."""

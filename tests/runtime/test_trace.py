@@ -218,6 +218,20 @@ async def test_nothing_of_a_trace_is_left_when_it_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+@DEVICES
+async def test_a_runtime_that_is_closed_in_a_trace_ends_it(device: str | None, tmp_path: Path) -> None:
+    """Nobody waits for streams that are gone, and what had been done is written."""
+    rt = Runtime(device, options=RuntimeOptions(warm=False))
+    await rt.open()
+    loaded = await rt.load(network())
+    async with rt.trace(tmp_path / "trace.json"):
+        await loaded.infer({"x": column(3)})
+        await rt.close()
+
+    assert "Tanh_0" in [e["name"] for e in read(tmp_path / "trace.json")]
+
+
+@pytest.mark.asyncio
 async def test_one_trace_is_taken_at_a_time(tmp_path: Path) -> None:
     """The second is refused, and the first goes on."""
     async with Runtime("simulated", options=RuntimeOptions(warm=False)) as rt:
