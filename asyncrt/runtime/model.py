@@ -96,7 +96,7 @@ class Model:
         arrays = check_inputs(self._network.program, inputs)
         request = self._network.number()
         async with self._runtime.traced() as tracer:
-            _, records = await self._network.infer(arrays, priority, request)
+            _, records = await self._network.infer(arrays, priority, request=request)
         self._last = records
         return explain(self._network.program, records, tracer.node_times(request))
 

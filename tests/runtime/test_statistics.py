@@ -26,8 +26,8 @@ def network() -> bytes:
 @pytest.mark.asyncio
 async def test_statistics_count_what_was_done_and_what_is_held() -> None:
     """Two signatures, five requests; one Transpose of one row is skipped each time."""
-    file = network()
-    async with Runtime("simulated", options=RuntimeOptions(warm=False)) as rt:
+    file, device = network(), SimulatedDevice()
+    async with Runtime(device, options=RuntimeOptions(warm=False)) as rt:
         loaded = await rt.load(file)
         for rows in (1, 1, 1, 4, 4):
             await loaded.infer({"x": np.ones((rows, 8), np.float32)})
@@ -35,7 +35,8 @@ async def test_statistics_count_what_was_done_and_what_is_held() -> None:
 
     assert (s.requests, s.in_flight, s.cancelled, s.failed) == (5, 0, 0, 0)
     assert (s.plans, s.plans_kept, s.replays) == (2, 2, 3)
-    assert (s.launches, s.skipped) == (3 * 2 + 2 * 3, 3)
+    assert s.launches == device.launches > 0
+    assert s.skipped == 3
     assert s.weights == WeightsStatistics(entries=1, nbytes=256, packed=0)
     assert s.weights_nbytes == 256
     assert s.memory.reused + s.memory.allocated == 5
