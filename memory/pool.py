@@ -92,7 +92,10 @@ class MemoryPool:
 
     def __repr__(self) -> str:
         s = self.statistics()
-        return f"<MemoryPool active={s.active} held={s.held} limit={s.limit} leases={s.leases}>"
+        return (
+            f"<MemoryPool active={s.active} held={s.held} limit={s.limit} leases={s.leases} "
+            f"reused={s.reused} allocated={s.allocated}>"
+        )
 
     def statistics(self) -> PoolStatistics:
         """Return the pool's numbers."""

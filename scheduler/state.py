@@ -13,7 +13,7 @@ device still has to pass it.
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 from typing import assert_never
 
 import attrs
@@ -27,6 +27,27 @@ from .policies import Policy, StreamView
 
 class InvalidHappening(Exception):
     """The scheduler was told something that cannot be; the message has the request's story."""
+
+
+@attrs.frozen
+class SchedulerStatistics:
+    """How many requests are in which state.
+
+    Attributes:
+        waiting: To be admitted.
+        preparing: Admitted, and planning their next chunk or about to end.
+        ready: Planned, and waiting for a stream.
+        launching: Being enqueued.
+        running: Passed to the device.
+        depths: Chunks on each stream that it has not passed, those of ended requests too.
+    """
+
+    waiting: int
+    preparing: int
+    ready: int
+    launching: int
+    running: int
+    depths: tuple[int, ...]
 
 
 @attrs.define(eq=False)
@@ -68,11 +89,18 @@ class SchedulerState:
         self._log: deque[Happening | Instruction] = deque(maxlen=story_length)
 
     def __repr__(self) -> str:
-        states = [r.state for r in self._requests.values()]
-        depths = [self._depth(s) for s in range(len(self._in_flight))]
+        s = self.statistics()
         return (
-            f"<SchedulerState {self._admitted} admitted, {states.count('waiting')} waiting, "
-            f"{states.count('ready')} ready, {states.count('running')} running; stream depths {depths}>"
+            f"<SchedulerState {self._admitted} admitted, {s.waiting} waiting, "
+            f"{s.ready} ready, {s.running} running; stream depths {list(s.depths)}>"
+        )
+
+    def statistics(self) -> SchedulerStatistics:
+        """Return how many requests are in which state."""
+        count = Counter(r.state for r in self._requests.values())
+        depths = tuple(self._depth(s) for s in range(len(self._in_flight)))
+        return SchedulerStatistics(
+            count["waiting"], count["preparing"], count["ready"], count["launching"], count["running"], depths
         )
 
     @property

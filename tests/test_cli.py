@@ -62,7 +62,7 @@ def test_the_version_and_the_help_are_there() -> None:
     done = subprocess.run([sys.executable, "-m", "asyncrt", "--version"], capture_output=True, text=True, check=True)
 
     assert f"asyncrt {__version__}\n" == done.stdout
-    for command in ("devices", "run", "explain", "bench"):
+    for command in ("devices", "run", "explain", "trace", "bench"):
         assert f"asyncrt {command}" in call(command, "--help")[0].partition("Example")[2]
 
 
@@ -212,6 +212,19 @@ def test_explain_prints_json(model: str) -> None:
     assert document["nodes"][0]["alias_of"] == "total"
 
 
+def test_explain_profiles(model: str) -> None:
+    """`--profile` measures each node that ran, and no other; the sum is in the headline."""
+    sizes = ("-s", "batch=1", "-s", "seq=4", "-d", "simulated", "--profile")
+    table, _ = call("explain", model, *sizes)
+    printed, _ = call("explain", model, *sizes, "--json")
+
+    times = {n["node"]: n["device_us"] for n in json.loads(printed)["nodes"]}
+    assert "device µs" in table
+    assert times["turn"] is None
+    assert all(times[name] > 0 for name in ("[/add]", "square"))
+    assert f"{times['[/add]'] + times['square']:.1f} µs on the device" in table
+
+
 def test_explain_writes_a_page(model: str, tmp_path: Path) -> None:
     """It says where, and prints what it prints anyway; the page has all nodes, whatever is printed."""
     file, nowhere = tmp_path / "graph.html", tmp_path / "nothing" / "graph.html"
@@ -225,6 +238,26 @@ def test_explain_writes_a_page(model: str, tmp_path: Path) -> None:
     names = re.findall(r'data-row="\d+" class="\w+"><td>([^<]*)', file.read_text(encoding="utf-8"))
     assert names == ["[/add]", "turn", "square"]
     assert str(nowhere) in failed
+
+
+# asyncrt trace
+
+
+def test_trace_writes_a_file_that_shows_each_request(model: str, tmp_path: Path) -> None:
+    """As many requests as were asked for, and planning only where nothing was warmed up."""
+    file, cold, nowhere = tmp_path / "trace.json", tmp_path / "cold.json", tmp_path / "no" / "trace.json"
+    options = ("-s", "batch=1", "-s", "seq=4", "-d", "simulated", "--requests", "3", "-o")
+    _, notes = call("trace", model, *options, str(file))
+    call("trace", model, *options, str(cold), "--warm", "0")
+    _, failed = call("trace", model, *options, str(nowhere), status=1)
+
+    warm_events, cold_events = (json.loads(f.read_text())["traceEvents"] for f in (file, cold))
+    assert [e["name"] for e in warm_events].count("square") == 3
+    assert [e["name"] for e in warm_events].count("turn skipped") == 3
+    assert "plan" not in [e["name"] for e in warm_events]
+    assert "plan" in [e["name"] for e in cold_events]
+    assert f"the trace is in {file}" in notes
+    assert "No such file or directory" in failed
 
 
 # asyncrt bench

@@ -1,4 +1,4 @@
-"""The command line: `asyncrt devices | run | explain | bench`, one file each. The entry point is `main()`."""
+"""The command line: `asyncrt devices | run | explain | trace | bench`, one file each. The entry point is `main()`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from asyncrt.version import __version__
 
-from . import bench, devices, explain, run
+from . import bench, devices, explain, run, trace
 
 app = typer.Typer(
     name="asyncrt",
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command()(devices.devices)
 app.command()(run.run)
 app.command()(explain.explain)
+app.command()(trace.trace)
 app.command()(bench.bench)
 
 

@@ -45,6 +45,7 @@ def explain(
         Path | None,
         typer.Option("--html", metavar="FILE", dir_okay=False, help="Write the graph there, too, as one page to open."),
     ] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Measure how long each node takes on the device.")] = False,
     no_skip: o.NoSkip = False,
 ) -> None:
     """Run a model once and say of every node what became of it, and why.
@@ -57,7 +58,7 @@ def explain(
       asyncrt explain bert.onnx --shape batch=1 --shape seq=16 --only skipped
     """
     wanted = InputOptions.parse(inputs, shape, ranges, seed)
-    everything = asyncio.run(_explain(model, wanted, device, streams, RuntimeOptions(skip=not no_skip)))
+    everything = asyncio.run(_explain(model, wanted, device, streams, RuntimeOptions(skip=not no_skip), profile))
     if html_file is not None:
         html_file.write_text(everything.to_html(), encoding="utf-8", newline="\n")
         note(f"the graph is in {html_file}; open it in a browser")
@@ -71,7 +72,12 @@ def explain(
 
 
 async def _explain(
-    model: Path, wanted: InputOptions, device: str | None, streams: int | None, options: RuntimeOptions
+    model: Path,
+    wanted: InputOptions,
+    device: str | None,
+    streams: int | None,
+    options: RuntimeOptions,
+    profile: bool,
 ) -> Explanation:
     async with Runtime(device, streams=streams, options=options) as runtime:
         loaded = await runtime.load(model)
@@ -80,4 +86,4 @@ async def _explain(
         for name, array in filled.arrays.items():
             note(f"{name} {array.dtype}{list(array.shape)}: {filled.sources[name]}")
         await loaded.infer(filled.arrays)
-        return loaded.explain()
+        return await loaded.profile(filled.arrays) if profile else loaded.explain()

@@ -26,6 +26,10 @@ Reached: TypeAlias = Callable[[BaseException | None], None]
 """Called once when a mark was reached, with the error of a failed command. May be called on any thread."""
 
 
+Timing: TypeAlias = Callable[[], tuple[int, int] | None]
+"""When a command began and ended, by the device's `clock`; asked once it was passed. None if the device cannot say."""
+
+
 @attrs.frozen(kw_only=True)
 class DeviceInfo:
     """What is known of a device.
@@ -108,6 +112,14 @@ class Stream(Protocol):
         """Call *callback* once *mark* of this stream is reached. Marks are watched in the order they were made."""
         ...
 
+    def time_commands(self, on: bool) -> None:
+        """Time the commands enqueued from here on, or do not; their order stays as it is. May block for a moment."""
+        ...
+
+    def timing(self) -> Timing:
+        """Return when the command enqueued last runs; only while commands are timed."""
+        ...
+
     def close(self) -> None:
         """Wait until all commands are done. Blocks."""
         ...
@@ -144,6 +156,10 @@ class Device(Protocol):
         Raises:
             KernelBuildError: With the driver's log.
         """
+        ...
+
+    def clock(self) -> int:
+        """Return now in nanoseconds, by the clock of timings; its zero is anywhere."""
         ...
 
     def pack(self, offsets: Sequence[int], ints: Sequence[int]) -> Record:

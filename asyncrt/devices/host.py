@@ -9,6 +9,7 @@ import functools
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.layout import Array, Layout
 
-from .base import Allocation, DeviceInfo, Kernel, Mark, Reached, Record
+from .base import Allocation, DeviceInfo, Kernel, Mark, Reached, Record, Timing
 
 
 def tensor(memory: Array, offset: int, layout: Layout) -> Array:
@@ -47,6 +48,24 @@ class HostMark:
         self.error: BaseException | None = None
 
 
+class _Timed:
+    """A command that notes when it runs."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action: Callable[[], None] | None = action
+        self._times: tuple[int, int] | None = None
+
+    def __call__(self) -> None:
+        action, self._action = self._action, None
+        assert action is not None
+        begin = time.perf_counter_ns()
+        action()
+        self._times = begin, time.perf_counter_ns()
+
+    def timing(self) -> tuple[int, int] | None:
+        return self._times
+
+
 class HostStream:
     """A thread that runs commands in the order they came. After a failed command it fails all up to the next mark."""
 
@@ -54,6 +73,8 @@ class HostStream:
         self.index = index
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
+        #: The command enqueued last, while commands are timed.
+        self._times: _Timed | None = None
         self._thread = threading.Thread(target=self._run, name=f"asyncrt-host-{index}", daemon=True)
         self._thread.start()
 
@@ -63,6 +84,9 @@ class HostStream:
             del command
 
     def _enqueue(self, action: Callable[[], None]) -> None:
+        if self._times is not None:
+            action = self._times = _Timed(action)
+
         def command() -> None:
             if self._error is None:
                 try:
@@ -102,9 +126,10 @@ class HostStream:
         self._enqueue(action)
 
     def wait_for(self, marks: Sequence[Mark]) -> None:
-        for mark in marks:
-            assert isinstance(mark, HostMark)
-            self._commands.put(functools.partial(_wait, mark))
+        wait: Callable[[], None] = functools.partial(_wait, marks)
+        if self._times is not None:
+            wait = self._times = _Timed(wait)
+        self._commands.put(wait)  # also after a failed command, unlike the others
 
     def mark(self) -> HostMark:
         mark = HostMark()
@@ -128,6 +153,13 @@ class HostStream:
             callback(error)
 
         self._commands.put(command)
+
+    def time_commands(self, on: bool) -> None:
+        self._times = _Timed(lambda: None) if on else None
+
+    def timing(self) -> Timing:
+        assert self._times is not None, "commands are not timed"
+        return self._times.timing
 
     def close(self) -> None:
         self._commands.put(None)
@@ -168,6 +200,9 @@ class HostDevice:
     def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
         return {s: s for s in sources}, None
 
+    def clock(self) -> int:
+        return time.perf_counter_ns()
+
     def pack(self, offsets: Sequence[int], ints: Sequence[int]) -> Record:
         return tuple(offsets)
 
@@ -177,8 +212,10 @@ class HostDevice:
             stream.close()
 
 
-def _wait(mark: HostMark) -> None:
-    mark.done.wait()
+def _wait(marks: Sequence[Mark]) -> None:
+    for mark in marks:
+        assert isinstance(mark, HostMark)
+        mark.done.wait()
 
 
 def _physical_memory() -> int:

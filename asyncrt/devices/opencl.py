@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
@@ -18,7 +19,7 @@ from asyncrt.errors import DeviceCommandError, DeviceError, KernelBuildError, No
 from asyncrt.layout import Array
 
 from . import drivers
-from .base import Allocation, DeviceInfo, DeviceReport, Kernel, Mark, Reached, Record
+from .base import Allocation, DeviceInfo, DeviceReport, Kernel, Mark, Reached, Record, Timing
 from .opencl_arguments import argument_setter, handle_of
 from .record import pack_record
 from .waiter import Waiter
@@ -76,7 +77,10 @@ class OpenCLStream:
 
     def __init__(self, device: OpenCLDevice, index: int) -> None:
         self.index = index
-        self._queue = cl.CommandQueue(device.context, device.cl_device)
+        self._device = device
+        self._queue = device.open_queue()
+        #: What is added to the device's times to give the host's, while commands are timed.
+        self._ahead: int | None = None
         self._waiter = Waiter(f"asyncrt-{device.info.spec}-{index}")
         self._set_arguments = argument_setter()
         self._last: cl.Event | None = None
@@ -153,6 +157,30 @@ class OpenCLStream:
         assert isinstance(mark, OpenCLMark)
         self._waiter.watch(mark.wait, callback)
 
+    def time_commands(self, on: bool) -> None:
+        try:
+            queue = self._device.open_queue(timed=on)
+            self._ahead = _ahead(queue) if on else None
+            if self._last is not None:
+                self._queue.flush()
+                self._last = cl.enqueue_barrier(queue, [self._last])
+        except (cl.Error, MemoryError) as error:
+            _raise(error, "opening a queue")
+        self._queue = queue
+
+    def timing(self) -> Timing:
+        event, ahead = self._last, self._ahead
+        assert event is not None
+        assert ahead is not None, "commands are not timed"
+
+        def times() -> tuple[int, int] | None:
+            try:
+                return event.profile.start + ahead, event.profile.end + ahead
+            except cl.Error:
+                return None  # it failed, or the driver cannot say
+
+        return times
+
     def close(self) -> None:
         self._waiter.close()
         try:
@@ -161,6 +189,22 @@ class OpenCLStream:
             _raise(error, "finishing")
         finally:
             self._transfers, self._last = [], None
+
+
+def _ahead(queue: cl.CommandQueue) -> int:
+    """Return how far the host's clock is ahead of the device's, in nanoseconds. Blocks for about a millisecond.
+
+    A command runs between the host's enqueueing it and the end of the host's wait, which gives bounds; the narrowest of
+    several are used. The driver's own `clGetDeviceAndHostTimer` is missing before OpenCL 2.1 and fails on PoCL.
+    """
+    low, high = -(1 << 63), 1 << 63
+    for _ in range(20):
+        before = time.perf_counter_ns()
+        event = cl.enqueue_marker(queue)
+        event.wait()
+        after = time.perf_counter_ns()
+        low, high = max(low, before - event.profile.start), min(high, after - event.profile.end)
+    return (low + high) // 2
 
 
 class OpenCLDevice:
@@ -183,6 +227,12 @@ class OpenCLDevice:
         stream = OpenCLStream(self, len(self._streams))
         self._streams.append(stream)
         return stream
+
+    def open_queue(self, *, timed: bool = False) -> cl.CommandQueue:
+        """Return an in-order queue; the driver notes the times of its commands if *timed*, which slows it down."""
+        if timed:
+            return cl.CommandQueue(self.context, self.cl_device, cl.command_queue_properties.PROFILING_ENABLE)
+        return cl.CommandQueue(self.context, self.cl_device)
 
     def allocate(self, nbytes: int) -> Allocation:
         if nbytes > self.info.max_allocation:
@@ -257,6 +307,9 @@ class OpenCLDevice:
             raise DeviceCommandError(f"{self.info.spec}: a two-line kernel does not run", detail=str(error)) from error
         if not (result == 1).all():
             raise DeviceCommandError(f"{self.info.spec}: a two-line kernel gives wrong results")
+
+    def clock(self) -> int:
+        return time.perf_counter_ns()
 
     def pack(self, offsets: Sequence[int], ints: Sequence[int]) -> Record:
         return pack_record(offsets, ints)

@@ -21,7 +21,7 @@ import numpy as np
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.layout import Array
 
-from .base import Allocation, DeviceInfo, Kernel, Mark, Reached, Record
+from .base import Allocation, DeviceInfo, Kernel, Mark, Reached, Record, Timing
 from .host import run_reference
 
 POISON = 0xA5
@@ -34,6 +34,12 @@ class _Command:
     start: Callable[[], Callable[[], None]]
     duration: float
     waits: tuple[SimulatedMark, ...] = ()
+    began: float | None = None
+
+    def timing(self) -> tuple[int, int] | None:
+        if self.began is None:
+            return None
+        return round(self.began * 1e9), round((self.began + self.duration) * 1e9)
 
 
 @attrs.define(eq=False)
@@ -53,10 +59,12 @@ class SimulatedStream:
         self.commands: deque[_Command | SimulatedMark] = deque()
         self.busy = False
         self.error: BaseException | None = None
+        self._last: _Command | None = None
         self._device = device
 
     def _enqueue(self, start: Callable[[], Callable[[], None]], *, waits: tuple[SimulatedMark, ...] = ()) -> None:
-        self.commands.append(_Command(start, self._device.duration(), waits))
+        self._last = _Command(start, self._device.duration(), waits)
+        self.commands.append(self._last)
 
     def launch(
         self,
@@ -102,6 +110,13 @@ class SimulatedStream:
         else:
             mark.callbacks.append(callback)
             self._device.watch()
+
+    def time_commands(self, on: bool) -> None:
+        """All of them are, always: the clock decides it."""
+
+    def timing(self) -> Timing:
+        assert self._last is not None
+        return self._last.timing
 
     def close(self) -> None:
         while self.commands or self.busy:
@@ -166,6 +181,9 @@ class SimulatedDevice:
     def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
         return {s: s for s in sources}, None
 
+    def clock(self) -> int:
+        return round(self.now * 1e9)
+
     def pack(self, offsets: Sequence[int], ints: Sequence[int]) -> Record:
         return tuple(offsets)
 
@@ -222,6 +240,7 @@ class SimulatedDevice:
             except Exception as error:
                 stream.error = error
         stream.busy = True
+        head.began = self.now
         self._sequence += 1
         heapq.heappush(self._running, (self.now + head.duration, self._sequence, stream, finish))
         return True

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import attrs
 import numpy as np
 
-from asyncrt.devices.base import Allocation, Device, DeviceInfo, Kernel, Mark, Reached, Record, Stream
+from asyncrt.devices.base import Allocation, Device, Kernel, Mark, Reached, Record, Stream
 from asyncrt.errors import HazardError
 from asyncrt.events import Event, Timeline
 from asyncrt.layout import Array
@@ -38,7 +38,7 @@ from asyncrt.memory.hazards import (
 
 from .plan import ChunkPlan
 from .regions import touches
-from .watched import WatchedStream
+from .watched import WatchedDevice, WatchedStream
 
 _KEPT = 100  # hazards of a report
 
@@ -283,31 +283,18 @@ class CheckedStream(WatchedStream):
         self.stream.when_reached(mark.mark, reached)
 
 
-class CheckedDevice:
-    """A device that says what is allocated and released. Streams are wrapped where they are opened."""
+class CheckedDevice(WatchedDevice):
+    """A device that says what is allocated and released."""
 
     def __init__(self, device: Device, checks: Checks) -> None:
-        self.info: DeviceInfo = device.info
-        self._device = device
+        super().__init__(device)
         self._checks = checks
 
-    def open_stream(self) -> Stream:
-        return self._device.open_stream()
-
     def allocate(self, nbytes: int) -> Allocation:
-        allocation = self._device.allocate(nbytes)
+        allocation = super().allocate(nbytes)
         self._checks.allocated(allocation, nbytes)
         return allocation
 
     def release(self, allocation: Allocation) -> None:
         self._checks.released(allocation)
-        self._device.release(allocation)
-
-    def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
-        return self._device.build(sources, binary)
-
-    def pack(self, offsets: Sequence[int], ints: Sequence[int]) -> Record:
-        return self._device.pack(offsets, ints)
-
-    def close(self) -> None:
-        self._device.close()
+        super().release(allocation)

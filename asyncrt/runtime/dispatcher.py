@@ -19,6 +19,7 @@ from asyncrt.scheduler.state import SchedulerState
 
 from .checked import Checks
 from .completion import Completions
+from .traced import Tracer
 
 
 @attrs.define(eq=False)
@@ -54,6 +55,8 @@ class Dispatcher:
         self.state = state
         self.timeline = timeline
         self.checks = checks
+        #: Is told of requests and plans while a trace is taken.
+        self.tracer: Tracer | None = None
         self._loop = asyncio.get_running_loop()
         self._completions = Completions(self._loop, self._on_reached)
         self._stamps = [0] * len(streams)

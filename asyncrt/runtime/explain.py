@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeAlias
 
 import attrs
 from rich.console import Console
@@ -42,6 +44,8 @@ class NodeExplanation:
         output_names: Names of the values that it makes. No other node of the explanation makes one of that name: where
             a model uses a name again, as two subgraphs may, the later one has `'1` or the like behind it.
         inside: The node whose subgraph it is in, which comes before it; "" for a node of the model's own graph.
+        device_us: Microseconds that its kernels took, in all executions of a subgraph together; None where that was not
+            measured, or where none ran.
     """
 
     node: str
@@ -57,6 +61,7 @@ class NodeExplanation:
     inputs: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     inside: str = ""
+    device_us: float | None = None
 
 
 @attrs.frozen
@@ -78,16 +83,26 @@ class Explanation:
         counted = Counter(n.decision for n in self.nodes)
         return {word: counted[word] for word in DECISIONS}
 
+    @property
+    def device_us(self) -> float | None:
+        """Microseconds that all nodes took on the device; None where that was not measured."""
+        measured = [n.device_us for n in self.nodes if n.device_us is not None]
+        return sum(measured) if measured else None
+
     def summary(self) -> str:
-        """Return one line: how many nodes, and what became of them."""
+        """Return one line: how many nodes, what became of them, and how long they took if that was measured."""
         counts = ", ".join(f"{n} {_SAID.get(word, word)}" for word, n in self.counts.items())
-        return f"{self.model or 'model'}: {len(self)} nodes, {counts}"
+        time = "" if self.device_us is None else f"; {self.device_us:.1f} µs on the device"
+        return f"{self.model or 'model'}: {len(self)} nodes, {counts}{time}"
 
     def table(self) -> Table:
         """Return a rich table."""
         table = Table(title=escape(self.summary()), title_justify="left", box=None, header_style="bold")
         for heading in ("node", "operator", "decision", "outputs", "how and why"):
             table.add_column(heading, overflow="fold")
+        timed = self.device_us is not None
+        if timed:
+            table.add_column("device µs", justify="right")
         colours = {"ran": "green", "skipped": "cyan", "view": "blue", "empty": "yellow", "host": "magenta"}
         for n in self.nodes:
             alias = f"{'view of' if n.strides else 'is'} {n.alias_of}" if n.alias_of else ""
@@ -95,7 +110,10 @@ class Explanation:
             alias += f", strides {list(n.strides)}" if n.strides else ""
             how = "; ".join(filter(None, (n.implementation, alias, n.why)))
             decision = f"[{colours[n.decision]}]{n.decision}"
-            table.add_row(escape(n.node), n.operator, decision, escape("\n".join(n.outputs)), escape(how))
+            row = [escape(n.node), n.operator, decision, escape("\n".join(n.outputs)), escape(how)]
+            if timed:
+                row.append("" if n.device_us is None else f"{n.device_us:.1f}")
+            table.add_row(*row)
         return table
 
     def to_json(self, *, only: str | None = None) -> str:
@@ -144,13 +162,17 @@ class _ValueNames:
                 self._names |= {(inside, inner): self(outside, outer) for inner, outer in sub.captured.items()}
 
 
-def explain(program: Program, records: Sequence[NodeRecord]) -> Explanation:
-    """Return the explanation of an inference from what its plans recorded."""
-    return Explanation(program.name, tuple(_all(program, records, _ValueNames(program))))
+Times: TypeAlias = Mapping[tuple[Program, int], int]
+"""Nanoseconds on the device, by program and number of the node."""
+
+
+def explain(program: Program, records: Sequence[NodeRecord], times: Times = MappingProxyType({})) -> Explanation:
+    """Return the explanation of an inference from what its plans recorded, and what was measured."""
+    return Explanation(program.name, tuple(_all(program, records, _ValueNames(program), times)))
 
 
 def _all(
-    program: Program, records: Sequence[NodeRecord], names: _ValueNames, inside: str = ""
+    program: Program, records: Sequence[NodeRecord], names: _ValueNames, times: Times, inside: str = ""
 ) -> Iterator[NodeExplanation]:
     """Explain nodes, each followed by those inside it."""
     for record in records:
@@ -162,9 +184,10 @@ def _all(
             inputs=tuple(names(program, v) for v in node.uses),
             output_names=tuple(names(program, v) for v in node.outputs),
             inside=inside,
+            device_us=None if (time := times.get((program, node.id))) is None else time / 1000,
         )
         if record.inner is not None:
-            yield from _all(*record.inner, names, node.name)
+            yield from _all(*record.inner, names, times, node.name)
 
 
 def _explain(program: Program, record: NodeRecord, names: _ValueNames) -> NodeExplanation:

@@ -22,6 +22,7 @@ _WIDTH, _HEIGHT = 168, 40  # of a node
 _ACROSS, _DOWN = 24, 34  # between nodes, and between layers
 _BEND = 12  # the width of a place where an edge passes a layer
 _MARGIN = 20
+_HEATS = 8  # shades of the time that nodes took
 _SWEEPS = 4  # down and up again; further ones change little
 
 _MEANINGS = {
@@ -62,6 +63,7 @@ script-src {_digest(_SCRIPT)}">
 <output id="found"></output>
 <button id="out" title="Smaller">−</button><button id="in" title="Larger (also Ctrl and the wheel)">+</button>
 <button id="whole">Whole width</button><button id="full">Full size</button>
+{_HEAT_BUTTON if explanation.device_us is not None else ""}
 </div>
 </header>
 <main>
@@ -112,6 +114,7 @@ _COLUMNS: dict[str, Callable[[NodeExplanation], str]] = {
     "inputs": lambda n: "\n".join(n.inputs),
     "skip mode": lambda n: n.skip_mode,
     "inside": lambda n: n.inside,
+    "device µs": lambda n: "" if n.device_us is None else f"{n.device_us:.1f}",
 }
 
 
@@ -178,7 +181,8 @@ def _drawing(nodes: Sequence[NodeExplanation]) -> str:
     width, height = right - left, len(layers) * (_HEIGHT + _DOWN) + _MARGIN
     parts = [f'<svg id="drawing" width="{width:.0f}" height="{height}" viewBox="0 0 {width:.0f} {height}">\n']
     parts += [_path(edge, way) for edge, way in zip(edges, ways, strict=True)]
-    parts += [_node(i, n, p) for i, (n, p) in enumerate(zip(nodes, places, strict=True))]
+    longest = max((n.device_us for n in nodes if n.device_us is not None), default=0.0)
+    parts += [_node(i, n, p, longest) for i, (n, p) in enumerate(zip(nodes, places, strict=True))]
     return "".join(parts) + "</svg>"
 
 
@@ -293,11 +297,18 @@ def _figure(decision: str, x: float, y: float, width: float, height: float) -> s
     return f'{outline}<text class="letter" x="{x + 16:.0f}" y="{y + height / 2 + 5:.0f}">{letter}</text>'
 
 
-def _node(index: int, n: NodeExplanation, p: _Place) -> str:
+def _heat(n: NodeExplanation, longest: float) -> str:
+    """Return the class that tells, in the mode for it, how long a node took beside the *longest*; "" if unknown."""
+    return "" if n.device_us is None or not longest else f" heat{round(n.device_us / longest * _HEATS)}"
+
+
+def _node(index: int, n: NodeExplanation, p: _Place, longest: float) -> str:
     x, y = p.x - _WIDTH / 2, p.y
-    tip = "\n".join(_text(t) for t in (n.node, n.operator, "; ".join(filter(None, (n.decision, n.why)))))
+    time = "" if n.device_us is None else f"{n.device_us:.1f} µs"
+    tip = "\n".join(_text(t) for t in (n.node, n.operator, "; ".join(filter(None, (n.decision, n.why, time)))))
     return (
-        f'<g class="node {n.decision}" data-node="{index}" tabindex="0" role="button"><title>{tip}</title>'
+        f'<g class="node {n.decision}{_heat(n, longest)}" data-node="{index}" tabindex="0" role="button">'
+        f"<title>{tip}</title>"
         f"{_figure(n.decision, x, y, _WIDTH, _HEIGHT)}"
         f'<text class="operator" x="{x + 32:.0f}" y="{y + 17:.0f}">{_text(_short(n.operator))}</text>'
         f'<text x="{x + 32:.0f}" y="{y + 32:.0f}">{_text(_short(n.node))}</text></g>\n'
@@ -308,6 +319,11 @@ def _short(text: str, most: int = 20) -> str:
     """Return the end of a text that is long: names begin with where the node is, and end with what it is."""
     return text if len(text) <= most else "…" + text[1 - most :]
 
+
+_HEAT_BUTTON = (
+    '<button id="heat" aria-pressed="false" title="The redder, the longer a node takes on the device">'
+    "Colour by time</button>"
+)
 
 _STYLE = """
 :root { color-scheme: light dark; --back: #fff; --fore: #1b1f24; --soft: #6a737d; --line: #9aa4af; --rule: #d5dae0;
@@ -359,6 +375,11 @@ path.on { stroke: var(--mark); stroke-width: 2.4; }
 .node:focus-visible rect, .node:focus-visible polygon, .node.on rect, .node.on polygon
   { stroke: var(--mark); stroke-width: 3; stroke-dasharray: none; }
 .searching .node:not(.hit):not(.on) { opacity: .35; }
+.timed .node { --fill: var(--back); --edge: var(--soft); }
+""" + "".join(
+    f".timed .heat{i} {{ --fill: color-mix(in srgb, var(--mark) {i * 80 // _HEATS}%, var(--back)); }}\n"
+    for i in range(_HEATS + 1)
+) + """button[aria-pressed=true] { outline: 2px solid var(--mark); }
 section { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 13px; }
 th, td { padding: 3px 10px 3px 0; text-align: left; vertical-align: top; border-bottom: 1px solid var(--rule); }
@@ -443,6 +464,10 @@ get('in').addEventListener('click', () => zoom(scale * 1.25));
 get('out').addEventListener('click', () => zoom(scale / 1.25));
 get('whole').addEventListener('click', () => zoom((graph.clientWidth - 2) / width));
 get('full').addEventListener('click', () => zoom(1));
+get('heat')?.addEventListener('click', event => {
+  const on = drawing.classList.toggle('timed');
+  event.currentTarget.setAttribute('aria-pressed', on);
+});
 graph.addEventListener('wheel', event => {
   if (!event.ctrlKey) return;
   event.preventDefault();

@@ -26,7 +26,7 @@ from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.cache import ImplCache
 from asyncrt.kernels.operator import Skip
-from asyncrt.kernels.weights import Resident, Stored, WeightsCache
+from asyncrt.kernels.weights import Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
 from asyncrt.memory.pool import Acquired, MemoryPool
@@ -123,7 +123,7 @@ class Network:
         self._sizes: dict[int, ShapePredictor] = {}
 
     def __repr__(self) -> str:
-        return f"<Network {self.program!r}, {len(self._plans)} plans, {self.weights!r}>"
+        return f"<Network {self.program!r}, {self.plans_kept()} plans, {self.weights!r}>"
 
     def _constant(self, id: int) -> Array:
         constant = self.program.values[id].constant
@@ -158,8 +158,17 @@ class Network:
 
     # Inference.
 
+    def number(self) -> int:
+        """Return a number for a request; no other has it."""
+        return next(_REQUESTS)
+
     async def infer(
-        self, arrays: Mapping[int, Array], priority: int = 0, kept: KeptState | None = None
+        self,
+        arrays: Mapping[int, Array],
+        priority: int = 0,
+        *,
+        kept: KeptState | None = None,
+        request: int | None = None,
     ) -> tuple[dict[int, Array], list[NodeRecord]]:
         """Run once. May be cancelled at every await: memory comes back when the device has passed its work.
 
@@ -167,11 +176,22 @@ class Network:
             arrays: Checked inputs, by value id.
             priority: Lower goes first.
             kept: What a sequence keeps; inputs and outputs of it stay on the device.
+            request: Its `number()`, if the caller wants to know it.
 
         Returns:
             The outputs by value id, and what became of each node.
         """
-        request = next(_REQUESTS)
+        if request is None:
+            request = self.number()
+        tracer = self._dispatcher.tracer
+        if tracer is not None:
+            with tracer.request(request):
+                return await self._infer(request, arrays, priority, kept)
+        return await self._infer(request, arrays, priority, kept)
+
+    async def _infer(
+        self, request: int, arrays: Mapping[int, Array], priority: int, kept: KeptState | None
+    ) -> tuple[dict[int, Array], list[NodeRecord]]:
         self._counters.requests += 1
         try:
             await self._dispatcher.admit(request, priority)
@@ -240,7 +260,7 @@ class Network:
                 planned = self._find(chunk, signature)
                 if planned is None:
                     before = start_state(program, layouts, values, tensors) if state is None else state
-                    planned = self._plan(chunk, signature, _advanced(before, shapes, known))
+                    planned = self._plan(request, chunk, signature, _advanced(before, shapes, known))
                 else:
                     self._counters.replays += 1
                     if self._specialiser is not None:
@@ -372,8 +392,10 @@ class Network:
 
     # Plans.
 
-    def _plan(self, chunk: Chunk, signature: Any, state: State) -> _Planned:
-        plan = prepare_chunk(self.program, chunk, state, self._tools)
+    def _plan(self, request: int, chunk: Chunk, signature: Any, state: State) -> _Planned:
+        tracer = self._dispatcher.tracer
+        with contextlib.nullcontext() if tracer is None else tracer.planning(request, chunk.index):
+            plan = prepare_chunk(self.program, chunk, state, self._tools)
         self._counters.plans += 1
         planned = _Planned(plan, sum(isinstance(r.decision, Skip) for r in plan.records))
         if self._options.replay and signature is not None:
@@ -429,9 +451,14 @@ class Network:
         self._plans.clear()
         self.weights.close()
 
-    def weights_nbytes(self) -> int:
-        """Return the bytes of constants on the device, those of subgraphs included."""
-        return self.weights.statistics().nbytes + sum(network.weights_nbytes() for network in self._inside())
+    def weights_statistics(self) -> list[WeightsStatistics]:
+        """Return the counts of its constants on the device, and those of each subgraph."""
+        inside = [s for network in self._inside() for s in network.weights_statistics()]
+        return [self.weights.statistics(), *inside]
+
+    def plans_kept(self) -> int:
+        """Return how many plans there are to be used again, those of subgraphs included."""
+        return len(self._plans) + sum(network.plans_kept() for network in self._inside())
 
     def _inside(self) -> list[Network]:
         return [network for networks in self._inner.values() for network in networks]

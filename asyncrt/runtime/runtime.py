@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
 
@@ -11,7 +13,7 @@ import platformdirs
 
 from asyncrt.devices.base import Device, DeviceInfo, Stream
 from asyncrt.devices.find import open_device
-from asyncrt.errors import RuntimeClosedError
+from asyncrt.errors import AsyncrtError, RuntimeClosedError
 from asyncrt.events import Timeline
 from asyncrt.graph.onnx import ModelSource
 from asyncrt.graph.program import build_program
@@ -19,10 +21,11 @@ from asyncrt.kernels.cache import CacheStatistics, ImplCache
 from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.registry import operators
 from asyncrt.kernels.store import BinaryStore
+from asyncrt.kernels.weights import WeightsStatistics
 from asyncrt.memory.pool import MemoryPool, PoolStatistics
 from asyncrt.options import RuntimeOptions
 from asyncrt.scheduler.policies import make_policy
-from asyncrt.scheduler.state import SchedulerState
+from asyncrt.scheduler.state import SchedulerState, SchedulerStatistics
 from asyncrt.version import __version__
 
 from .checked import CheckedDevice, CheckedStream, CheckedTimeline, Checks
@@ -31,6 +34,8 @@ from .model import Model
 from .network import Counters, Network
 from .prepare import Tools
 from .specialise import Specialiser
+from .traced import TracedStream, Tracer
+from .watched import WatchedDevice, WatchedStream
 
 
 @attrs.frozen
@@ -42,14 +47,14 @@ class RuntimeStatistics:
         in_flight: Inferences not ended.
         cancelled, failed: Inferences that ended so.
         plans: Chunks planned: new shape signatures.
+        plans_kept: Plans there to be used again.
         replays: Chunks run by a plan made before.
         launches: Kernels enqueued.
         skipped: Nodes skipped.
-        kernels_built: Kernels built by the driver.
-        kernels_from_disk: Kernels loaded from disk instead.
+        scheduler: Requests by their state.
         memory: Of intermediates.
-        weights_nbytes: Bytes of constants on the device.
         kernels: Of built kernels.
+        weights: Constants on the device, of all models.
     """
 
     requests: int
@@ -57,14 +62,29 @@ class RuntimeStatistics:
     cancelled: int
     failed: int
     plans: int
+    plans_kept: int
     replays: int
     launches: int
     skipped: int
-    kernels_built: int
-    kernels_from_disk: int
+    scheduler: SchedulerStatistics
     memory: PoolStatistics
-    weights_nbytes: int
     kernels: CacheStatistics
+    weights: WeightsStatistics
+
+    @property
+    def kernels_built(self) -> int:
+        """Kernels built by the driver."""
+        return self.kernels.built
+
+    @property
+    def kernels_from_disk(self) -> int:
+        """Kernels loaded from disk instead."""
+        return self.kernels.from_disk
+
+    @property
+    def weights_nbytes(self) -> int:
+        """Bytes of constants on the device."""
+        return self.weights.nbytes
 
 
 class Runtime:
@@ -93,7 +113,11 @@ class Runtime:
     def __repr__(self) -> str:
         if self._state != "open":
             return f"<Runtime {self._state}>"
-        return f"<Runtime {self.device.info.spec} {len(self._networks)} models, {self._dispatcher!r}, {self._pool!r}>"
+        c = self._counters
+        return (
+            f"<Runtime {self.device.info.spec} {len(self._networks)} models, {c.requests} requests, "
+            f"{c.launches} launches, {c.skipped} skipped, {self._dispatcher!r}, {self._pool!r}, {self._impls!r}>"
+        )
 
     @property
     def checks(self) -> Checks | None:
@@ -140,13 +164,13 @@ class Runtime:
         info, options = self.device.info, self.options
         count = self._streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
         streams: list[Stream] = [self.device.open_stream() for _ in range(count)]
-        self._uploads: Stream = self.device.open_stream()
+        self._uploads = WatchedStream(self.device.open_stream())  # networks keep it; a trace puts another behind it
         timeline = Timeline(count)
-        self._memory_device = self.device
+        self._watched_device = self._memory_device = WatchedDevice(self.device)
         if options.check_hazards:
             checks = self._checks = Checks(count + 1)
             streams = [CheckedStream(s, i, checks) for i, s in enumerate(streams)]
-            self._uploads = CheckedStream(self._uploads, count, checks, self._loop)
+            self._uploads = CheckedStream(self._uploads.stream, count, checks, self._loop)
             timeline = CheckedTimeline(count, checks)
             self._memory_device = CheckedDevice(self.device, checks)
         state = SchedulerState(count, self._policy, max_in_flight=options.max_in_flight)
@@ -161,7 +185,7 @@ class Runtime:
             folder = options.cache_dir or Path(platformdirs.user_cache_dir("asyncrt")) / "kernels"
             store = BinaryStore(folder)
         self._impls = ImplCache(
-            self.device,
+            self._watched_device,
             store,
             version=__version__,
             threads=options.build_threads,
@@ -218,22 +242,67 @@ class Runtime:
 
     def statistics(self) -> RuntimeStatistics:
         """Return counts of what was done and what is held."""
-        c, impls = self._counters, self._impls.statistics()
+        c = self._counters
+        weights = [s for network in self._networks for s in network.weights_statistics()]
         return RuntimeStatistics(
             requests=c.requests,
             in_flight=self._dispatcher.in_flight,
             cancelled=c.cancelled,
             failed=c.failed,
             plans=c.plans,
+            plans_kept=sum(network.plans_kept() for network in self._networks),
             replays=c.replays,
             launches=c.launches,
             skipped=c.skipped,
-            kernels_built=impls.built,
-            kernels_from_disk=impls.from_disk,
+            scheduler=self._dispatcher.state.statistics(),
             memory=self._pool.statistics(),
-            weights_nbytes=sum(n.weights_nbytes() for n in self._networks),
-            kernels=impls,
+            kernels=self._impls.statistics(),
+            weights=WeightsStatistics(*(sum(counts) for counts in zip(*map(attrs.astuple, weights), strict=True)))
+            if weights
+            else WeightsStatistics(0, 0, 0, 0, 0),
         )
+
+    @contextlib.asynccontextmanager
+    async def trace(self, path: str | Path) -> AsyncIterator[None]:
+        """While this lasts, note what the streams and the host do; write it to *path* then, for Perfetto or Chrome.
+
+        Requests that began before are in it with what they do meanwhile.
+
+        Raises:
+            AsyncrtError: Another trace is being taken.
+        """
+        async with self.traced() as tracer:
+            yield
+        await asyncio.to_thread(tracer.trace().write, Path(path))
+
+    @contextlib.asynccontextmanager
+    async def traced(self) -> AsyncIterator[Tracer]:
+        """Give a tracer that is told of everything while this lasts; afterwards the streams have passed all of it."""
+        self.check_open()
+        dispatcher, uploads = self._dispatcher, self._uploads
+        if dispatcher.tracer is not None:
+            raise AsyncrtError("a trace of this runtime is being taken", hint="wait until it has ended")
+        tracer = Tracer(self.device, self._pool.statistics)
+        traced: list[TracedStream] = []
+        with contextlib.ExitStack() as undo:
+            for i, stream in enumerate([*dispatcher.streams, uploads]):
+                name = "constants" if stream is uploads else f"stream {i}"
+                if isinstance(stream, WatchedStream):
+                    between = tracer.stream(stream.stream, i, name)
+                    undo.callback(setattr, stream, "stream", between.stream)
+                    stream.stream = between
+                else:
+                    between = tracer.stream(stream, i, name)
+                    undo.callback(dispatcher.streams.__setitem__, i, stream)
+                    dispatcher.streams[i] = between
+                undo.callback(between.stream.time_commands, False)
+                traced.append(between)
+            undo.callback(setattr, self._watched_device, "on_build", None)
+            undo.callback(setattr, dispatcher, "tracer", None)
+            self._watched_device.on_build, dispatcher.tracer = tracer.built, tracer
+            yield tracer
+        if self._state == "open":  # otherwise they were closed, and that waits for everything
+            await asyncio.gather(*(stream.passed() for stream in traced))
 
     def check_open(self) -> None:
         """Raise `RuntimeClosedError` unless the runtime is open."""

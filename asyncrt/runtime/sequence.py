@@ -108,7 +108,7 @@ class Sequence:
         async with self._lock:
             self._check_open()
             arrays = self._arrays(inputs)
-            results, records = await self._network.infer(arrays, priority, self._kept)
+            results, records = await self._network.infer(arrays, priority, kept=self._kept)
             self._steps += 1
             self._model.finished(records)
             return {self._program.values[id].name: array for id, array in results.items()}

@@ -1,4 +1,4 @@
-"""A stream between the executor and the device's own, which knows what each command is for.
+"""A stream between the executor and the device's own, which knows what each command is for; and a device such.
 
 The executor enqueues a chunk in one go and its launches in the order of its plan's steps, so saying once which chunk
 follows says which node and request each launch belongs to. Where nobody watches, the device's streams are used as they
@@ -8,9 +8,10 @@ are.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from asyncrt.devices.base import Allocation, Kernel, Mark, Reached, Record, Stream
+from asyncrt.devices.base import Allocation, Device, DeviceInfo, Kernel, Mark, Reached, Record, Stream, Timing
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array
 
@@ -23,13 +24,14 @@ class WatchedStream:
     Attributes:
         stream: Carries the commands.
         request: Whose chunk is being enqueued; None between chunks.
+        program: Of that chunk.
     """
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.index = stream.index
         self.request: int | None = None
-        self._program: Program | None = None
+        self.program: Program | None = None
         self._steps: Iterator[Step] = iter(())
 
     @contextlib.contextmanager
@@ -37,7 +39,7 @@ class WatchedStream:
         self, request: int, program: Program, plan: ChunkPlan, arenas: Sequence[Allocation]
     ) -> Iterator[None]:
         """While this lasts the commands of a chunk are enqueued, and no others."""
-        self.request, self._program, self._steps = request, program, iter(plan.steps)
+        self.request, self.program, self._steps = request, program, iter(plan.steps)
         try:
             self.begin(plan, arenas)
             if isinstance(self.stream, WatchedStream):
@@ -46,15 +48,19 @@ class WatchedStream:
             else:
                 yield
         finally:
-            self.request, self._program, self._steps = None, None, iter(())
+            self.end()
+            self.request, self.program, self._steps = None, None, iter(())
 
     def begin(self, plan: ChunkPlan, arenas: Sequence[Allocation]) -> None:
         """A chunk begins; its arena is the one of its number."""
 
+    def end(self) -> None:
+        """The chunk has been enqueued, or part of it and no more will be."""
+
     def next_step(self) -> tuple[Step, str] | None:
         """Return the step that is launched now, and its node's name; None for a launch that is of no plan."""
         step = next(self._steps, None)
-        return None if step is None or self._program is None else (step, self._program.nodes[step.node].name)
+        return None if step is None or self.program is None else (step, self.program.nodes[step.node].name)
 
     def launch(
         self,
@@ -85,5 +91,47 @@ class WatchedStream:
     def when_reached(self, mark: Mark, callback: Reached) -> None:
         self.stream.when_reached(mark, callback)
 
+    def time_commands(self, on: bool) -> None:
+        self.stream.time_commands(on)
+
+    def timing(self) -> Timing:
+        return self.stream.timing()
+
     def close(self) -> None:
         self.stream.close()
+
+
+class WatchedDevice:
+    """Passes everything on, and tells of builds to whoever wants to know: of how many kernels, whether there was a
+    binary that would do, and when it began and ended. Streams are wrapped where they are opened.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self.info: DeviceInfo = device.info
+        self.device = device
+        self.on_build: Callable[[int, bool, int, int], None] | None = None
+
+    def open_stream(self) -> Stream:
+        return self.device.open_stream()
+
+    def allocate(self, nbytes: int) -> Allocation:
+        return self.device.allocate(nbytes)
+
+    def release(self, allocation: Allocation) -> None:
+        self.device.release(allocation)
+
+    def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
+        begin = self.device.clock()
+        kernels, kept = self.device.build(sources, binary)
+        if self.on_build is not None:
+            self.on_build(len(sources), kept is None and binary is not None, begin, self.device.clock())
+        return kernels, kept
+
+    def clock(self) -> int:
+        return self.device.clock()
+
+    def pack(self, offsets: Sequence[int], ints: Sequence[int]) -> Record:
+        return self.device.pack(offsets, ints)
+
+    def close(self) -> None:
+        self.device.close()

@@ -287,3 +287,36 @@ def test_bfloat16_is_known_to_numpy() -> None:
     """Every dtype that travels has a NumPy dtype of its own."""
     assert len(DATA_TYPES) == len({t.numpy for t in DATA_TYPES})
     assert np.dtype(ml_dtypes.bfloat16) in {t.numpy for t in DATA_TYPES}
+
+
+@pytest.mark.asyncio
+async def test_commands_are_timed_while_that_is_wanted(device: Device) -> None:
+    """In their order, by the device's clock, and between what the host saw before and after; results are as always."""
+    stream, other = device.open_stream(), device.open_stream()
+    memory = device.allocate(4096)
+    data, found = random_bytes(4096), np.zeros(4096, np.uint8)
+    stream.write(memory, 0, random_bytes(4096, 7))
+    begin = device.clock()
+    stream.time_commands(True)
+    stream.write(memory, 0, data)
+    timings = [stream.timing()]
+    stream.wait_for([other.mark()])
+    timings.append(stream.timing())
+    stream.read(memory, 0, found)
+    timings.append(stream.timing())
+    await passed(other)
+    await passed(stream)
+    end = device.clock()
+    stream.time_commands(False)
+    again = np.zeros(4096, np.uint8)
+    stream.read(memory, 0, again)
+    await passed(stream)
+
+    times = [t for timing in timings if (t := timing()) is not None]
+    slack = 200_000  # ns, of the two clocks' alignment
+    assert len(times) == 3
+    assert all(start <= stop for start, stop in times)
+    assert [start for start, _ in times] == sorted(start for start, _ in times)
+    assert begin - slack <= times[0][0] <= times[-1][1] <= end + slack
+    np.testing.assert_array_equal(data, found)
+    np.testing.assert_array_equal(data, again)

@@ -362,5 +362,5 @@ def test_it_says_what_it_holds() -> None:
     pool, _, _ = make()
     lease = pool.acquire(5000, 0).lease
 
-    assert repr(pool) == "<MemoryPool active=5120 held=0 limit=1048576 leases=1>"
+    assert repr(pool) == "<MemoryPool active=5120 held=0 limit=1048576 leases=1 reused=0 allocated=1>"
     assert repr(lease) == "<Lease 5120 bytes, 1 holders>"
