@@ -45,7 +45,7 @@ class Text:
         for line in filter(None, map(str.strip, text.splitlines())):
             name, choices = line.split(" = ")
             self.lines[name] = [_choice(c.strip()) for c in choices.split("|")]
-        self.last = name
+        self.last = next(reversed(self.lines))
 
     def match(self, last: ProgramNode, around: Surroundings) -> Match | None:
         """Return how the pattern is the nodes that end in *last*; every value in between is theirs alone."""
