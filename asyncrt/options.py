@@ -35,6 +35,7 @@ class RuntimeOptions:
             strides. False writes each out, unless it is skipped; so does `skip=False`.
         in_place: Let inputs of a Concat be written where they belong in its result. False copies them.
         replay: Keep the plan of a shape signature and use it again. False plans every inference anew.
+        fuse: Carry several nodes out as one kernel where the shapes at hand allow it. False runs each on its own.
         packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
         specialise: Build kernels for sizes that come often in the background, and use those that are faster.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
@@ -63,6 +64,7 @@ class RuntimeOptions:
     views: bool = True
     in_place: bool = True
     replay: bool = True
+    fuse: bool = True
     packed_weights: bool = True
     specialise: bool = False
     pool: bool = True

@@ -34,8 +34,8 @@ async def bench(settings: m.Settings, nodes: int = NODES) -> m.Report:
     inputs = given(LENGTH)
     theirs = m.onnx_runtime(chain.SerializeToString(), m.cores())
     with tempfile.TemporaryDirectory() as folder:
-        options = asyncrt.RuntimeOptions(cache_dir=Path(folder))
-        walk = asyncrt.RuntimeOptions(cache_dir=Path(folder), replay=False)
+        options = asyncrt.RuntimeOptions(cache_dir=Path(folder), fuse=False)
+        walk = asyncrt.RuntimeOptions(cache_dir=Path(folder), fuse=False, replay=False)
         device = capture.open_capturing(settings.device)
         # `Capturing` gives everything that a device has, some of it through `__getattr__`, which types cannot say.
         async with (

@@ -9,13 +9,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from asyncrt.layout import FLOAT32, DataType, Layout, row_major
+from asyncrt.layout import BOOL, FLOAT16, FLOAT32, DataType, Layout, row_major
 from asyncrt.memory.view import View, broadcast_strides, collapse
 
 from .grid import GPU_GROUP, cut_rows, round_up
 from .impl import Impl, KernelSource, Launch, inp, out
 from .operator import DeviceTraits
 from .source import compute_type, kernel
+
+VECTORS = {FLOAT32: "float16", FLOAT16: "float16", BOOL: "int16"}
+"""The dtypes that are calculated with in vectors, and in which."""
 
 
 def elementwise(
@@ -38,7 +41,7 @@ def elementwise(
         inputs: Layouts of the operands.
         sources: For each operand the node's input that it is; default 0, 1, 2, ...
         views: For each operand how it lies, or None if dense; empty if all are.
-        vector: The expression also holds for ``float16`` vectors (no comparisons, no ``?:``).
+        vector: The expression also holds for vectors; booleans are 0 and -1 in them.
         helpers: OpenCL C functions that the expression calls; ``$`` stands for the kernel's unique name.
     """
     shape = output.shape
@@ -58,7 +61,7 @@ def elementwise(
         x for a in range(len(outer) - 1, -1, -1) for x in (outer[a], *(s[a] for s in ins), outs[a])
     )
     buffers = tuple(inp(i) for i in (sources or range(len(inputs)))) + (out(0),)
-    use_vectors = vector and traits.is_cpu and all(t is FLOAT32 for t in (*dtypes, output.dtype)) and 2 not in patterns
+    use_vectors = vector and traits.is_cpu and {*dtypes, output.dtype} <= VECTORS.keys() and 2 not in patterns
     k = _kernel(
         name, expression, dtypes, output.dtype, len(outer), patterns, traits.is_cpu, use_vectors, helpers
     )
@@ -102,10 +105,10 @@ def _kernel(
         fast = ""
         if vectors:
             loads = " ".join(
-                f"const float16 a{i} = {f'(float16)(x{i}[o{i}])' if p == 0 else f'vload16(0, x{i} + o{i} + c)'};"
-                for i, p in zip(n, patterns, strict=True)
+                f"const {VECTORS[t]} a{i} = {_load(t, f'x{i}', f'o{i}', spread=p == 0)};"
+                for i, t, p in zip(n, dtypes, patterns, strict=True)
             )
-            fast = f"for (; c + 16 <= c1; c += 16) {{ {loads} vstore16((float16)({expression}), 0, y + oy + c); }}"
+            fast = f"for (; c + 16 <= c1; c += 16) {{ {loads} {_store(result, expression)} }}"
         body = f"""
   const int r1 = min(((int)get_global_id(1) + 1) * per_item, rows);
   const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
@@ -126,3 +129,23 @@ def _kernel(
     ints = (*head, *(f"e{i}" for i in n), *(x for a in range(axes) for x in (f"d{a}", *(f"s{a}_{i}" for i in n), f"t{a}")))
     buffers = (*((f"x{i}", t, "r") for i, t in zip(n, dtypes, strict=True)), ("y", result, "w"))
     return kernel(name, buffers, ints, body, helpers=helpers)
+
+
+def _load(dtype: DataType, buffer: str, offset: str, *, spread: bool) -> str:
+    """Return OpenCL C for 16 elements from column ``c`` on, or for one element 16 times."""
+    if spread:
+        element = f"LOAD({dtype.name}, {buffer}, {offset})"
+        return f"({VECTORS[dtype]})({f'-({element} != 0)' if dtype is BOOL else element})"
+    if dtype is FLOAT16:
+        return f"vload_half16(0, {buffer} + {offset} + c)"
+    load = f"vload16(0, {buffer} + {offset} + c)"
+    return f"convert_int16({load}) != 0" if dtype is BOOL else load
+
+
+def _store(dtype: DataType, expression: str) -> str:
+    """Return a statement that stores 16 elements from column ``c`` on."""
+    if dtype is FLOAT16:
+        return f"vstore_half16_rte((float16)({expression}), 0, y + oy + c);"
+    if dtype is BOOL:
+        return f"vstore16(convert_uchar16(({expression}) & 1), 0, y + oy + c);"
+    return f"vstore16((float16)({expression}), 0, y + oy + c);"

@@ -7,6 +7,7 @@ values (a `Call`) and nothing else: no neighbour, no request, no device memory. 
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,6 +18,7 @@ from asyncrt.errors import ShapeError
 from asyncrt.layout import Array, DataType, Layout, Shape
 from asyncrt.memory.view import View
 
+from .epilogue import Epilogue
 from .impl import Impl
 
 
@@ -55,6 +57,7 @@ class Call(NamedTuple):
         constants: For each input whether it is a constant of the model, the same in every request.
         strided: For each input how its elements lie, where they do not lie one after the other; empty if all do.
             Only what the operator agreed to (`Operator.takes_view`) comes so.
+        parts: For a node that stands for several, their calls, in order.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Call(NamedTuple):
     output_types: tuple[DataType, ...] = ()
     constants: tuple[bool, ...] = ()
     strided: tuple[View | None, ...] = ()
+    parts: tuple[Call, ...] = ()
 
     def shape(self, index: int) -> Shape:
         """Return the shape of input *index*, which must be present."""
@@ -162,6 +166,19 @@ class Empty(NamedTuple):
 
 Decision: TypeAlias = Run | Skip | Viewed | Empty
 
+
+class Fused(NamedTuple):
+    """The node's work is done by a kernel of another node, whose name this is."""
+
+    into: str
+
+
+class Apart(NamedTuple):
+    """A node that stands for several is not executed: they are, one after the other."""
+
+    why: str
+
+
 SKIP_OFF = Run("skip is off")
 MOVES = Run("moves data for these shapes")
 
@@ -171,6 +188,27 @@ class ViewOf(NamedTuple):
 
     source: int
     view: View
+
+
+class Expression(NamedTuple):
+    """An element-wise operator as OpenCL C: one element of its output from one of each operand.
+
+    Attributes:
+        text: OpenCL C over ``a0, a1, ...``, the operands in their arithmetic types.
+        operands: For each operand the node's input that it is.
+        vector: The text also holds for vectors, in which booleans are 0 and -1 (no statements, no scalar branches).
+        helpers: OpenCL C functions that the text calls; ``$`` stands for the kernel's unique name.
+    """
+
+    text: str
+    operands: tuple[int, ...]
+    vector: bool = False
+    helpers: str = ""
+
+    @property
+    def cheap(self) -> bool:
+        """Whether it calls no function, so that calculating it again costs less than reading the result."""
+        return re.search(r"\w\(", self.text) is None
 
 
 Reference: TypeAlias = Callable[[Attributes, Sequence[Array | None]], Sequence[Array]]
@@ -219,6 +257,11 @@ class Operator:
         destinations: For an operator whose output is made of its inputs: the part of output 0 that each of them is.
             An input whose part is dense may have been written there by who made it; the launches of `implement` read
             one input each, and that of an input already in its place is left out.
+        expression: For an element-wise operator: its output as an expression of its operands, so that it can be part
+            of another kernel; None if this call is not one. Asked of runs only.
+        with_epilogue: `implement`, calculating on from each result before it is stored.
+        fits: For an operator that stands for several nodes: "" if its kernel can carry out this call, else why these
+            shapes or values forbid it.
         evaluate: For operators whose output needs only layouts (Shape, Size): the output's value. Dims may be
             symbolic; then the array is of dtype object.
         domain: ONNX domain, with "" for the standard one.
@@ -237,6 +280,9 @@ class Operator:
     compares_hints: bool = True
     takes_view: Callable[[Call, int, View], bool] | None = None
     destinations: Callable[[Call], Sequence[View]] | None = None
+    expression: Callable[[Call], Expression | None] | None = None
+    with_epilogue: Callable[[Call, DeviceTraits, Epilogue], Impl] | None = None
+    fits: Callable[[Call, DeviceTraits], str] | None = None
     evaluate: Callable[[Call], Sequence[Array]] | None = None
     types: Callable[[Attributes, Sequence[DataType | None], int], Sequence[DataType]] | None = None
     device_types: frozenset[DataType] | None = None
@@ -336,6 +382,25 @@ def wants_dense(operator: Operator, call: Call) -> tuple[int, ...]:
         if not taken:
             refused.append(index)
     return tuple(refused)
+
+
+def decide_together(whole: Operator, parts: Sequence[Operator], call: Call, traits: DeviceTraits) -> Run | Apart:
+    """Decide whether a node that stands for several is run, or they are.
+
+    What the parts would be is asked as if skips were on, so that results are the same with and without them.
+
+    Args:
+        whole: Its operator.
+        parts: Theirs.
+    """
+    decisions = [decide(part, c) for part, c in zip(parts, call.parts, strict=True)]
+    if any(isinstance(d, Empty) for d in decisions):
+        return Apart("it has no elements")
+    if sum(isinstance(d, Run) for d in decisions) < 2:
+        return Apart("skips leave one node to run at most")
+    assert whole.fits is not None
+    why = whole.fits(call, traits)
+    return Apart(why) if why else Run()
 
 
 def why_not_skipped(operator: Operator, call: Call) -> str:

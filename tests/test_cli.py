@@ -120,7 +120,8 @@ def test_run_fills_inputs_and_summarises_outputs(model: str, options: tuple[str,
     assert "y float32[2,3] uniform from 5 to 6" in said
     assert "total float32[2,3]" in said
     assert "squared float32[3,2]" in said
-    assert "tiny: 3 nodes, " + ("3 ran, 0 skipped" if options else "2 ran, 0 skipped, 1 left as views") in said
+    counts = "3 ran, 0 fused, 0 skipped" if options else "2 ran, 0 fused, 0 skipped, 1 left as views"
+    assert f"tiny: 3 nodes, {counts}" in said
     assert ("in the median of 2 more" in said) == ("--repeat" in options)
 
 
@@ -197,7 +198,7 @@ def test_explain_shows_what_became_of_each_node(model: str) -> None:
     assert "[/add] Add ran float32[1,4]" in table
     assert "turn Transpose skipped float32[4,1]" in table
     assert "x float32[1, 4]: normal" in notes
-    assert "tiny: 3 nodes, 2 ran, 1 skipped" in skipped
+    assert "tiny: 3 nodes, 2 ran, 0 fused, 1 skipped" in skipped
     assert "square" not in skipped
     assert "turn Transpose skipped" in skipped
 
@@ -207,7 +208,7 @@ def test_explain_prints_json(model: str) -> None:
     printed, _ = call("explain", model, "-s", "batch=1", "-s", "seq=4", "-d", "host", "--json", "--only", "skipped")
     document = json.loads(printed)
 
-    assert document["counts"] == {"ran": 2, "skipped": 1, "view": 0, "empty": 0, "host": 0}
+    assert document["counts"] == {"ran": 2, "fused": 0, "skipped": 1, "view": 0, "empty": 0, "host": 0}
     assert [node["node"] for node in document["nodes"]] == ["turn"]
     assert document["nodes"][0]["alias_of"] == "total"
 

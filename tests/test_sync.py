@@ -31,7 +31,7 @@ def test_a_script_runs_a_model_without_an_event_loop(device: str | None) -> None
         np.testing.assert_array_equal(outputs["y"], [2, 4, 6])
         assert str(model.inputs["x"]) == "float32[n]"
         assert str(model.outputs["y"]) == "float32[n]"
-        assert model.explain().counts == {"ran": 1, "skipped": 0, "view": 0, "empty": 0, "host": 0}
+        assert model.explain().counts == {"ran": 1, "fused": 0, "skipped": 0, "view": 0, "empty": 0, "host": 0}
 
 
 def test_many_threads_infer_at_once() -> None:

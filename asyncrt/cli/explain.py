@@ -26,6 +26,7 @@ class Decision(enum.StrEnum):
     SKIPPED = "skipped"
     VIEW = "view"
     RAN = "ran"
+    FUSED = "fused"
     HOST = "host"
     EMPTY = "empty"
 
@@ -50,8 +51,9 @@ def explain(
 ) -> None:
     """Run a model once and say of every node what became of it, and why.
 
-    "ran" is a kernel on the device, "skipped" a no-op for these shapes, "view" one whose readers take its input's bytes
-    through strides, "host" shape arithmetic in Python, "empty" a node without elements.
+    "ran" is a kernel on the device, "fused" work that another node's kernel does, "skipped" a no-op for these shapes,
+    "view" one whose readers take its input's bytes through strides, "host" shape arithmetic in Python, "empty" a node
+    without elements.
 
     \b
     Example:

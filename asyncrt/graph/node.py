@@ -63,6 +63,8 @@ class ProgramNode:
         chunk: Which chunk it belongs to.
         captures: Ids of the values that its subgraphs take from outside.
         subgraphs: What an If, a Loop or a Scan holds; such a node is carried out by the network.
+        parts: For a node that stands for several (see `passes/fuse.py`): these, in order, unchanged. Its number and
+            output are the last one's, so that what is known of how long values live holds either way.
     """
 
     id: int
@@ -78,6 +80,7 @@ class ProgramNode:
     chunk: int = 0
     captures: tuple[int, ...] = ()
     subgraphs: tuple[Subgraph, ...] = ()
+    parts: tuple[ProgramNode, ...] = ()
 
     @property
     def uses(self) -> tuple[int, ...]:

@@ -61,6 +61,7 @@ class Graph:
     Attributes:
         fresh: Returns a name that nothing in the model has, neither a value nor a dim.
         depth: How many nodes it is inside of; 0 is the model's own graph, the only one that surely runs.
+        fused: Nodes that stand for several of `nodes`, which come one after the other.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Graph:
     outputs: tuple[int, ...]
     fresh: Callable[[str], str]
     depth: int = 0
+    fused: list[ProgramNode] = attrs.Factory(list)
 
     def keep(self, nodes: Iterable[ProgramNode]) -> None:
         """Make *nodes*, in that order, all there are: number them, and note who makes and who reads each value."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -23,7 +24,7 @@ class Chunk:
 
     Attributes:
         index: Its place in the program.
-        nodes: In processing order.
+        nodes: In processing order; a node that stands for several in their place.
         reads: Values that the device makes here and the host needs in a later chunk.
         decides: Values from here on whose contents, not only shapes, decide something later.
     """
@@ -56,7 +57,8 @@ class Program:
         takes_view: For each value whether some reader may take it as a view with strides.
         last_use: For each value the id of its last reader, or `FOREVER`.
         symbolic: Shape arithmetic that a request evaluates as formulas.
-        kinds: A number for each node; nodes of one number differ only in which values they take and make.
+        kinds: A number for each node, also for those that stand for several; nodes of one number differ only in
+            which values they take and make.
     """
 
     name: str
@@ -71,7 +73,7 @@ class Program:
     takes_view: tuple[bool, ...]
     last_use: tuple[int, ...]
     symbolic: SymbolicValues
-    kinds: tuple[int, ...]
+    kinds: Mapping[ProgramNode, int]
 
     def __repr__(self) -> str:
         return f"<Program {self.name!r}: {len(self.nodes)} nodes, {len(self.chunks)} chunks>"
@@ -121,8 +123,10 @@ def _chunks(graph: Graph, decisive: set[int]) -> tuple[Chunk, ...]:
     nodes: list[list[ProgramNode]] = [[] for _ in range(count)]
     reads: list[list[int]] = [[] for _ in range(count)]
     seen: set[int] = set()
+    whole = {part: node for node in graph.fused for part in node.parts}
     for node in graph.nodes:
-        nodes[node.chunk].append(node)
+        if node not in whole or node is whole[node].parts[-1]:
+            nodes[node.chunk].append(whole.get(node, node))
         for v in node.host_reads:
             value = graph.values[v]
             producer = value.producer
@@ -140,16 +144,17 @@ def _chunks(graph: Graph, decisive: set[int]) -> tuple[Chunk, ...]:
     return tuple(chunks)
 
 
-def _kinds(graph: Graph) -> tuple[int, ...]:
+def _kinds(graph: Graph) -> dict[ProgramNode, int]:
     numbers: dict[Any, int] = {}
-    kinds: list[int] = []
-    for node in graph.nodes:
+    kinds: dict[ProgramNode, int] = {}
+    for node in (*graph.nodes, *graph.fused):
         constants = tuple(v is not None and graph.values[v].constant is not None for v in node.inputs)
         attributes = tuple((name, _comparable(value)) for name, value in sorted(node.attributes.items()))
         operator = (node.operator.domain, node.operator.name, node.attributes.opset, node.attributes.outputs)
-        kind = (operator, attributes, constants, tuple(t.name for t in node.output_types))
-        kinds.append(numbers.setdefault(kind, len(numbers)))
-    return tuple(kinds)
+        parts = tuple(kinds[part] for part in node.parts)
+        kind = (operator, attributes, constants, tuple(t.name for t in node.output_types), parts)
+        kinds[node] = numbers.setdefault(kind, len(numbers))
+    return kinds
 
 
 def _comparable(value: Any) -> Any:

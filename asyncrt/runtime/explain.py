@@ -16,12 +16,12 @@ from rich.table import Table
 from asyncrt.graph.names import Names
 from asyncrt.graph.node import Place, ProgramNode
 from asyncrt.graph.program import Program
-from asyncrt.kernels.operator import SKIP_OFF, Empty, Run, Skip, Viewed, why_not_skipped
+from asyncrt.kernels.operator import SKIP_OFF, Empty, Fused, Run, Skip, Viewed, why_not_skipped
 
 from .explain_html import page
 from .plan import NodeRecord
 
-DECISIONS = ("ran", "skipped", "view", "empty", "host")
+DECISIONS = ("ran", "fused", "skipped", "view", "empty", "host")
 _SAID = {"view": "left as views"}  # where they are counted
 
 
@@ -32,7 +32,7 @@ class NodeExplanation:
     Attributes:
         node: Its name.
         operator: ONNX operator.
-        decision: "ran", "skipped", "view", "empty" or "host".
+        decision: "ran", "fused", "skipped", "view", "empty" or "host".
         outputs: Layout of each output, e.g. ``float32[2,8]``.
         implementation: Which kernel it ran with, for those that ran.
         alias_of: The value that a skipped node's first output is, or that it is a view of.
@@ -79,7 +79,7 @@ class Explanation:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many nodes ran, were skipped, stayed views, were empty, and ran on the host."""
+        """How many nodes ran, were fused into another, were skipped, stayed views, were empty, and ran on the host."""
         counted = Counter(n.decision for n in self.nodes)
         return {word: counted[word] for word in DECISIONS}
 
@@ -103,7 +103,7 @@ class Explanation:
         timed = self.device_us is not None
         if timed:
             table.add_column("device µs", justify="right")
-        colours = {"ran": "green", "skipped": "cyan", "view": "blue", "empty": "yellow", "host": "magenta"}
+        colours = dict(zip(DECISIONS, ("green", "bright_green", "cyan", "blue", "yellow", "magenta"), strict=True))
         for n in self.nodes:
             alias = f"{'view of' if n.strides else 'is'} {n.alias_of}" if n.alias_of else ""
             alias += f" + {n.offset} bytes" if n.offset else ""
@@ -120,7 +120,8 @@ class Explanation:
         """Return a JSON document: an object of
 
         - ``model``: the graph's name,
-        - ``counts``: an object of the numbers of nodes under ``ran``, ``skipped``, ``view``, ``empty`` and ``host``,
+        - ``counts``: an object of the numbers of nodes under ``ran``, ``fused``, ``skipped``, ``view``, ``empty`` and
+          ``host``,
         - ``nodes``: an array, in processing order, of one object for each node. Its keys are the attributes of
           `NodeExplanation`, in their order and all of them always there; tuples are arrays.
 
@@ -179,8 +180,10 @@ def _all(
         node = record.node
         if record.inner is not None:
             names.enter(program, node, record.inner[0])
+        found = _explain(program, record, names)
         yield attrs.evolve(
-            _explain(program, record, names),
+            found,
+            why="; ".join(filter(None, (found.why, record.note))),
             inputs=tuple(names(program, v) for v in node.uses),
             output_names=tuple(names(program, v) for v in node.outputs),
             inside=inside,
@@ -222,10 +225,14 @@ def _explain(program: Program, record: NodeRecord, names: _ValueNames) -> NodeEx
             )
         case Empty():
             return attrs.evolve(base, decision="empty", why=decision.why)
+        case Fused(into):
+            return attrs.evolve(base, decision="fused", implementation=record.how, why=f"fused into {into}")
         case Run(why):
-            if node.operator.views is None:
+            if record.call is None:
+                reason = why
+            elif node.operator.views is None:
                 reason = ""
-            elif decision == SKIP_OFF or record.call is None:
+            elif decision == SKIP_OFF:
                 reason = why
             else:
                 reason = why_not_skipped(node.operator, record.call)

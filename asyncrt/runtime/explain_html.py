@@ -27,6 +27,7 @@ _SWEEPS = 4  # down and up again; further ones change little
 
 _MEANINGS = {
     "ran": "a kernel on the device",
+    "fused": "done by the kernel of another node",
     "skipped": "costs nothing: its output is another value's bytes",
     "view": "costs nothing: its readers take another value's bytes through strides",
     "empty": "has no elements",
@@ -329,12 +330,12 @@ _STYLE = """
 :root { color-scheme: light dark; --back: #fff; --fore: #1b1f24; --soft: #6a737d; --line: #9aa4af; --rule: #d5dae0;
   --mark: #d1242f; --hit: #ffdf5d;
   --ran: #d3f2d9; --ran-line: #1a7f37; --skipped: #d6ecfb; --skipped-line: #0969da;
-  --view: #d9f2f0; --view-line: #0b7a75;
+  --view: #d9f2f0; --view-line: #0b7a75; --fused: #e6f5d0; --fused-line: #4d7c0f;
   --empty: #fbf0c9; --empty-line: #8a6100; --host: #f3dcf7; --host-line: #8a3ea8; }
 @media (prefers-color-scheme: dark) { :root { --back: #14171c; --fore: #e4e8ed; --soft: #98a2ad; --line: #66707b;
   --rule: #363d46; --mark: #ff7b72; --hit: #7a6400;
   --ran: #123d20; --ran-line: #4ac26b; --skipped: #0f3358; --skipped-line: #6cb6ff;
-  --view: #0d3b39; --view-line: #4fd1c7;
+  --view: #0d3b39; --view-line: #4fd1c7; --fused: #26350f; --fused-line: #a3d65c;
   --empty: #423400; --empty-line: #d9b44a; --host: #3d1d4a; --host-line: #d48be8; } }
 * { box-sizing: border-box; }
 body { margin: 0; font: 14px/1.4 system-ui, sans-serif; background: var(--back); color: var(--fore); }
@@ -358,6 +359,7 @@ svg text { font: 11px system-ui, sans-serif; fill: var(--fore); }
 svg .operator { font-size: 13px; font-weight: 600; }
 svg .letter { font-size: 14px; font-weight: 700; text-anchor: middle; }
 .ran { --fill: var(--ran); --edge: var(--ran-line); }
+.fused { --fill: var(--fused); --edge: var(--fused-line); }
 .skipped { --fill: var(--skipped); --edge: var(--skipped-line); }
 .view { --fill: var(--view); --edge: var(--view-line); }
 .empty { --fill: var(--empty); --edge: var(--empty-line); }

@@ -14,7 +14,7 @@ import attrs
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Program
 from asyncrt.kernels.impl import Launch
-from asyncrt.kernels.operator import Call, Decision
+from asyncrt.kernels.operator import Call, Decision, Fused, Run
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout, Shape, row_major
 from asyncrt.memory.view import View
@@ -136,16 +136,28 @@ class NodeRecord(NamedTuple):
 
     Attributes:
         how: Names the implementation, or says how the host did it.
+        note: Why it was not fused with others, if that could have been.
         call: There if the node was run, to find out why it was not skipped, if somebody asks.
         inner: The subgraph that ran last in the node, if one did, and what became of its nodes.
     """
 
     node: ProgramNode
-    decision: Decision | None
+    decision: Decision | Fused | None
     outputs: tuple[Layout, ...]
     how: str = ""
     call: Call | None = None
     inner: tuple[Program, list[NodeRecord]] | None = None
+    note: str = ""
+
+
+def run_records(node: ProgramNode, call: Call, run: Run, how: str) -> list[NodeRecord]:
+    """Return what became of a node that was run, or of the nodes that it stands for."""
+    if not node.parts:
+        return [NodeRecord(node, run, call.outputs, how, call)]
+    *others, last = node.parts
+    records = [NodeRecord(n, Fused(last.name), c.outputs, how) for n, c in zip(others, call.parts, strict=False)]
+    why = f"does the work of {', '.join(n.name for n in others)}"
+    return [*records, NodeRecord(last, Run(why), call.outputs, how)]
 
 
 @attrs.frozen(eq=False)

@@ -22,14 +22,26 @@ from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.copy import copy_launch, materialise
 from asyncrt.kernels.impl import Impl, inp, out
-from asyncrt.kernels.operator import Call, Decision, DeviceTraits, Empty, Run, Skip, Viewed, decide, wants_dense
+from asyncrt.kernels.operator import (
+    Apart,
+    Call,
+    Decision,
+    DeviceTraits,
+    Empty,
+    Run,
+    Skip,
+    Viewed,
+    decide,
+    decide_together,
+    wants_dense,
+)
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout, dtype_of
 from asyncrt.memory.view import View
 
 from .kept import KeptMemory
 from .memory_plan import STAGED, MemoryPlan, Place, Tensor
-from .plan import ChunkPlan, Home, Kept, KeptTensor, NodeRecord, Pack, State
+from .plan import ChunkPlan, Home, Kept, KeptTensor, NodeRecord, Pack, State, run_records
 from .references import reference_copy, reference_impl
 
 _REMEMBERED = 1 << 14  # answers
@@ -67,7 +79,7 @@ class PrimitiveInst:
 
     node: ProgramNode
     call: Call
-    decision: Decision | None = None
+    decision: Decision | Apart | None = None
     impl: Impl | None = None
     #: Inputs that come as views and have to be written out first; then nothing else is answered yet.
     wants_dense: tuple[int, ...] = ()
@@ -181,17 +193,30 @@ class _Planner:
         if self.kept.appends(node):
             self.append(node)
             return
+        if node.parts and not self.tools.takes_source:
+            self.prepare_apart(node, "")
+            return
         inst = self.remember(node)
         match inst.decision:
-            case Empty():
-                self.bind_nothing(inst)
+            case Apart(why):
+                self.prepare_apart(node, why)
+            case Empty() as empty:
+                self.bind_nothing(inst, empty)
             case Skip() | Viewed():
                 self.update_output_memory(inst, inst.decision)
-            case Run():
+            case Run() as run:
                 assert inst.impl is not None
                 weights = self.update_weights(inst, inst.impl)
                 how = self.realloc_if_needed(inst, inst.impl, weights)
-                self.records.append(NodeRecord(node, inst.decision, inst.call.outputs, how, inst.call))
+                self.records += run_records(node, inst.call, run, how)
+
+    def prepare_apart(self, node: ProgramNode, why: str) -> None:
+        """The parts of a node that stands for several, one after the other: as if it were not there."""
+        start = len(self.records)
+        for part in node.parts:
+            self.prepare(part)
+        if why:
+            self.records[start:] = [r._replace(note=f"not fused: {why}") for r in self.records[start:]]
 
     def append(self, node: ProgramNode) -> None:
         """A node whose result a sequence keeps behind what it has kept so far."""
@@ -229,11 +254,14 @@ class _Planner:
     def answer(self, node: ProgramNode, strided: tuple[View | None, ...]) -> PrimitiveInst:
         """Shapes, decision and implementation; or which views have to be written out before that is asked again."""
         inst = self.update_shape(node, strided)
+        inst.decision = self.decide_together(inst) if node.parts else None
+        if isinstance(inst.decision, Apart):
+            return inst
         if strided:
             with _naming(node, inst.call, "cannot be decided"):
                 inst.wants_dense = wants_dense(node.operator, inst.call)
         if not inst.wants_dense:
-            inst.decision = self.decide(inst)
+            inst.decision = inst.decision or self.decide(inst)
             if isinstance(inst.decision, Run):
                 self.update_impl(inst)
         return inst
@@ -246,7 +274,7 @@ class _Planner:
 
     def question(self, node: ProgramNode, strided: tuple[View | None, ...] = ()) -> Any:
         """Everything that shapes, decision and implementation depend on; None if it is too large to compare."""
-        parts: list[Any] = [self.program.kinds[node.id], strided]
+        parts: list[Any] = [self.program.kinds[node], strided]
         for position, v in enumerate(node.inputs):
             if v is None:
                 parts.append(None)
@@ -255,15 +283,22 @@ class _Planner:
             if position in node.operator.declared:
                 value = self.values[v]
                 if value is not None:
-                    if value.nbytes > _COMPARED:
+                    if value.nbytes <= _COMPARED:
+                        parts.append(value.tobytes())
+                    elif self.program.values[v].constant is not None:
+                        parts.append(v)
+                    else:
                         return None
-                    parts.append(value.tobytes())
         return tuple(parts)
 
     # Shapes.
 
     def update_shape(self, node: ProgramNode, strided: tuple[View | None, ...] = ()) -> PrimitiveInst:
-        """Infer the node's output shapes from its inputs' layouts and the values it needs, all known by now."""
+        """Infer the node's output shapes from its inputs' layouts and the values it needs, all known by now.
+
+        Those of a node that stands for several are its parts', inferred one after the other.
+        """
+        calls = tuple([self.update_shape(part, self.strided(part)).call for part in node.parts])
         layouts, values, declared = self.layouts, self.values, node.operator.declared
         on_host = node.place is Where.HOST
         inputs = tuple([None if v is None else layouts[v] for v in node.inputs])
@@ -272,7 +307,7 @@ class _Planner:
             [values[v] if v is not None and (on_host or i in declared) else None for i, v in enumerate(node.inputs)]
         )
         constants = tuple([v is not None and self.program.values[v].constant is not None for v in node.inputs])
-        call = Call(node.name, node.attributes, inputs, known, (), node.output_types, constants, strided)
+        call = Call(node.name, node.attributes, inputs, known, (), node.output_types, constants, strided, calls)
         if on_host and node.operator.evaluate is None:
             return PrimitiveInst(node, call)  # its value brings its shape
         with _naming(node, call, "cannot infer its shapes"):
@@ -287,6 +322,12 @@ class _Planner:
         with _naming(inst.node, inst.call, "cannot be decided"):
             stay = self.tools.views and any(self.program.takes_view[v] for v in inst.node.outputs)
             return decide(inst.node.operator, inst.call, skip=self.tools.skip, stay=stay)
+
+    def decide_together(self, inst: PrimitiveInst) -> Run | Apart:
+        """Whether a node that stands for several runs, or they do. Final."""
+        with _naming(inst.node, inst.call, "cannot be decided"):
+            operators = [part.operator for part in inst.node.parts]
+            return decide_together(inst.node.operator, operators, inst.call, self.tools.traits)
 
     def run_on_host(self, inst: PrimitiveInst) -> None:
         """Evaluate a node of shape arithmetic, or one without a kernel; its values need no device."""
@@ -303,11 +344,11 @@ class _Planner:
 
     # Skips.
 
-    def bind_nothing(self, inst: PrimitiveInst) -> None:
+    def bind_nothing(self, inst: PrimitiveInst, empty: Empty) -> None:
         """All outputs have no elements: nothing runs, and readers get a place of no bytes."""
         for v in inst.node.outputs:
             self.places[v] = Place(self.memory.tensor(0, inst.node.id, v), 0)
-        self.records.append(NodeRecord(inst.node, inst.decision, inst.call.outputs))
+        self.records.append(NodeRecord(inst.node, empty, inst.call.outputs))
 
     def update_output_memory(self, inst: PrimitiveInst, elided: Skip | Viewed) -> None:
         """A skipped node's outputs are its input's bytes, which must live as long as the outputs' readers."""
@@ -336,8 +377,7 @@ class _Planner:
         self.copy(self.program.nodes[at], layout, place.view, place, dense)
         self.places[id] = dense
         if record is not None and isinstance(self.records[record].decision, Viewed):
-            node, _, outputs, _, call, _ = self.records[record]
-            self.records[record] = NodeRecord(node, Run(why), outputs, "copy", call)
+            self.records[record] = self.records[record]._replace(decision=Run(why), how="copy")
 
     def write_out_views(self) -> None:
         """What the host reads, or a later chunk, is dense."""

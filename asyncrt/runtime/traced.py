@@ -16,7 +16,7 @@ import attrs
 
 from asyncrt.devices.base import Allocation, Device, Kernel, Mark, Record, Stream, Timing
 from asyncrt.graph.program import Program
-from asyncrt.kernels.operator import Empty, Run, Skip
+from asyncrt.kernels.operator import Empty, Fused, Run, Skip
 from asyncrt.layout import Array
 from asyncrt.memory.pool import PoolStatistics
 from asyncrt.trace import Trace, Track
@@ -196,7 +196,7 @@ def _show_skipped(trace: Trace, track: Track, chunk: _Chunk) -> None:
                 begins.setdefault(command.node, interval[0])
     for record in reversed(chunk.plan.records):
         node, decision = record.node, record.decision
-        if decision is None or isinstance(decision, Run | Empty):
+        if decision is None or isinstance(decision, Run | Empty | Fused):
             time = begins.get(node.id, time)
         elif time is not None:
             source = node.inputs[decision.sources[0]]

@@ -18,7 +18,7 @@ from ..copy import materialise, takes_any_view
 from ..elementwise import elementwise
 from ..impl import Impl
 from ..neutral import Neutral, every_bit, highest, lowest, neutral_view, never, nothing, one, why_not, zero
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from ..operator import Attributes, Call, DeviceTraits, Example, Expression, Operator, ViewOf
 from ..shapes import broadcast_shapes
 from ..source import compute_type
 
@@ -116,7 +116,8 @@ long $_ipow(long base, long e) {
   return result;
 }"""
 
-_VECTOR = {"Add", "Sub", "Mul", "Div"}
+#: Those whose expression does not hold for vectors.
+_SCALAR = {"Pow", "Mod", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"}
 
 #: What changes nothing, and whether it may be the first operand as well.
 _NEUTRAL: dict[str, tuple[Neutral, bool]] = {
@@ -159,16 +160,20 @@ def _binary(
         assert neutral is not None
         return why_not(call, *neutral)
 
+    def express(call: Call) -> Expression:
+        text = expression if isinstance(expression, str) else expression(call)
+        vector = name not in _SCALAR or text.startswith(("a0 * a0", "sqrt(a0)"))
+        return Expression(text, tuple(range(len(call.inputs))), vector, helpers if "$" in text else "")
+
     def implement(call: Call, traits: DeviceTraits) -> Impl:
         same = views(call)
         if same is not None:
             return materialise(call, same, traits)
-        text = expression if isinstance(expression, str) else expression(call)
+        found = express(call)
         inputs = [i for i in call.inputs if i is not None]
-        used = helpers if "$" in text else ""
         return elementwise(
-            name, text, inputs, call.outputs[0], traits, vector=name in _VECTOR or text.startswith("a0 * a0"),
-            helpers=used, views=call.strided,
+            name, found.text, inputs, call.outputs[0], traits,
+            vector=found.vector, helpers=found.helpers, views=call.strided,
         )  # fmt: skip
 
     def run(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
@@ -182,6 +187,7 @@ def _binary(
         infer=infer,
         reference=run,
         implement=implement,
+        expression=express,
         views=None if neutral is None else views,
         why="the other operand changes nothing" if name != "Mean" else "it is the mean of one",
         why_not=None if neutral is None else reason,

@@ -29,7 +29,7 @@ from asyncrt.memory.view import View
 from ..copy import materialise, takes_any_view
 from ..elementwise import elementwise
 from ..impl import Impl
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from ..operator import Attributes, Call, DeviceTraits, Example, Expression, Operator, ViewOf
 from ..shapes import same_shape
 from ._values import known
 
@@ -83,14 +83,21 @@ def why_not(call: Call) -> str:
     return f"{call.dtype(0)} and {call.outputs[0].dtype} differ in their bytes"
 
 
+def express(call: Call) -> Expression:
+    text = _expression(call.dtype(0), call.outputs[0].dtype)
+    vector = call.dtype(0) in (FLOAT16, FLOAT32) and call.outputs[0].dtype in (FLOAT16, FLOAT32, BOOL)
+    return Expression(text, (0,), vector, _ODD if "$" in text else "")
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     same = views(call)
     if same is not None:
         return materialise(call, same, traits)
-    layout, output = call.inputs[0], call.outputs[0]
+    layout, (text, _, vector, helpers) = call.inputs[0], express(call)
     assert layout is not None
-    text = _expression(layout.dtype, output.dtype)
-    return elementwise("cast", text, (layout,), output, traits, helpers=_ODD if "$" in text else "", views=call.strided[:1])
+    return elementwise(
+        "cast", text, (layout,), call.outputs[0], traits, vector=vector, helpers=helpers, views=call.strided[:1]
+    )
 
 
 def _target(attributes: Attributes) -> DataType:
@@ -138,6 +145,7 @@ OPERATORS = (
         infer=same_shape,
         reference=_reference,
         implement=implement,
+        expression=express,
         views=views,
         takes_view=takes_any_view,
         why="its bytes are those of that dtype already",
@@ -168,6 +176,7 @@ OPERATORS = (
         infer=same_shape,
         reference=_reference_like,
         implement=implement,
+        expression=express,
         views=views,
         takes_view=takes_any_view,
         why="its bytes are those of that dtype already",

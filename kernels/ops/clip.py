@@ -13,7 +13,7 @@ from asyncrt.memory.view import View
 from ..copy import materialise
 from ..elementwise import elementwise
 from ..impl import Impl
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from ..operator import Attributes, Call, DeviceTraits, Example, Expression, Operator, ViewOf
 from ..shapes import check, count
 
 
@@ -63,15 +63,22 @@ def why_not(call: Call) -> str:
     return "the bounds are not known on the host" if unknown else "it has bounds"
 
 
+def express(call: Call) -> Expression:
+    bounds, text = _bounds(call), "a0"
+    for k, bound in enumerate(bounds, 1):
+        text = f"(({text}) {'<' if bound == 1 else '>'} a{k} ? a{k} : ({text}))"  # NaN stays
+    return Expression(text, (0, *bounds), vector=True)
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     bounds = _bounds(call)
     if not bounds:
         return materialise(call, (ViewOf(0, View.dense(call.shape(0))),), traits)
-    expression = "a0"
-    for k, bound in enumerate(bounds, 1):
-        expression = f"(({expression}) {'<' if bound == 1 else '>'} a{k} ? a{k} : ({expression}))"  # NaN stays
+    found = express(call)
     layouts = [Layout(call.dtype(0), call.shape(0)), *(Layout(call.dtype(b), ()) for b in bounds)]
-    return elementwise("clip", expression, layouts, call.outputs[0], traits, sources=(0, *bounds))
+    return elementwise(
+        "clip", found.text, layouts, call.outputs[0], traits, sources=found.operands, vector=found.vector
+    )
 
 
 OPERATOR = Operator(
@@ -79,6 +86,7 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     implement=implement,
+    expression=express,
     views=views,
     why="there are no bounds",
     why_not=why_not,

@@ -10,7 +10,7 @@ from asyncrt.layout import Array, Shape
 from asyncrt.memory.view import View, broadcast_strides
 
 from ..impl import Impl, inp, out
-from ..matmul import Bias, Operand, matmul
+from ..matmul import Bias, Epilogue, Operand, matmul
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..shapes import check
 
@@ -41,7 +41,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (np.asarray(result).astype(a.dtype),)
 
 
-def implement(call: Call, traits: DeviceTraits) -> Impl:
+def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None) -> Impl:
     bias = None
     if call.has(2):
         rows, columns = broadcast_strides(call.shape(2), call.outputs[0].shape)
@@ -57,6 +57,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         alpha=call.attributes.get("alpha", 1.0),
         constant=1 if call.constants[1] else None,
         transposed=bool(call.attributes.get("transB", 0)),
+        epilogue=epilogue,
     )
 
 
@@ -65,6 +66,7 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     implement=implement,
+    with_epilogue=implement,
     examples=(
         Example(("f32[5,7]", "f32[7,40]", "f32[40]")),
         Example(("f32[5,7]", "f32[33,7]", "f32[1,33]"), {"transB": 1}),

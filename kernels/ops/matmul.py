@@ -10,7 +10,7 @@ from asyncrt.layout import Array, Shape
 from asyncrt.memory.view import View
 
 from ..impl import Impl, inp, out
-from ..matmul import Operand, matmul
+from ..matmul import Epilogue, Operand, matmul
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..shapes import broadcast_shapes, check
 
@@ -44,7 +44,7 @@ def takes_view(call: Call, index: int, view: View) -> bool:
     return len(view.shape) > 1
 
 
-def implement(call: Call, traits: DeviceTraits) -> Impl:
+def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None) -> Impl:
     a, b = call.shape(0), call.shape(1)
     left = a if len(a) > 1 else (1, *a)
     right = b if len(b) > 1 else (*b, 1)
@@ -57,6 +57,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         batch,
         traits,
         constant=1 if len(b) == 2 and call.constants[1] else None,
+        epilogue=epilogue,
     )
 
 
@@ -65,6 +66,7 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     implement=implement,
+    with_epilogue=implement,
     takes_view=takes_view,
     examples=(
         Example(("f32[5,7]", "f32[7,33]")),

@@ -17,7 +17,7 @@ from asyncrt.layout import DATA_TYPES, UINT64, Array
 
 from ..elementwise import elementwise
 from ..impl import Impl
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator
+from ..operator import Attributes, Call, DeviceTraits, Example, Expression, Operator
 from ..shapes import same_shape
 from ..source import compute_type
 
@@ -58,9 +58,13 @@ def _swish_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> 
         return ((wide / (1 + np.exp(-attributes.get("alpha", 1.0) * wide))).astype(x.dtype),)
 
 
-def _swish(call: Call, traits: DeviceTraits) -> Impl:
+def _swish_expression(call: Call) -> Expression:
     alpha = f"{float(call.attributes.get('alpha', 1.0))!r}f"
-    text = f"a0 / (1.0f + exp(-{alpha} * a0))"
+    return Expression(f"a0 / (1.0f + exp(-{alpha} * a0))", (0,), vector=True)
+
+
+def _swish(call: Call, traits: DeviceTraits) -> Impl:
+    text = _swish_expression(call).text
     return elementwise("swish", text, [i for i in call.inputs if i], call.outputs[0], traits, vector=True)
 
 
@@ -86,6 +90,7 @@ OPERATORS = (
         infer=same_shape,
         reference=_swish_reference,
         implement=_swish,
+        expression=_swish_expression,
         examples=(
             Example(("f32[3,37]",), opset=24),
             Example(("f32[3,37]",), {"alpha": 1.702}, opset=24),

@@ -16,7 +16,7 @@ from asyncrt.layout import Array
 from ..copy import takes_any_view
 from ..elementwise import elementwise
 from ..impl import Impl
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator
+from ..operator import Attributes, Call, DeviceTraits, Example, Expression, Operator
 from ..shapes import same_shape
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
@@ -41,9 +41,12 @@ def _unary(
     wide: bool = True,
     examples: tuple[Example, ...] = (Example(("f32[2,3,37]",)), Example(("f16[5]",))),
 ) -> Operator:
+    def express(call: Call) -> Expression:
+        return Expression(expression if isinstance(expression, str) else expression(call.attributes), (0,), vector)
+
     def implement(call: Call, traits: DeviceTraits) -> Impl:
-        text = expression if isinstance(expression, str) else expression(call.attributes)
         inputs = [i for i in call.inputs[:1] if i is not None]
+        text = express(call).text
         return elementwise(name, text, inputs, call.outputs[0], traits, vector=vector, views=call.strided[:1])
 
     def run(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
@@ -61,6 +64,7 @@ def _unary(
         infer=same_shape,
         reference=run,
         implement=implement,
+        expression=express,
         takes_view=takes_any_view,
         examples=examples,
     )
@@ -96,9 +100,9 @@ _SIGNED = (Example(("f32[2,3]",)), Example(("i64[5]",)))
 
 OPERATORS = (
     _unary("Neg", "-a0", np.negative, examples=_SIGNED, wide=False),
-    _unary("Abs", "a0 < 0 ? -a0 : a0", np.abs, vector=False, examples=_SIGNED, wide=False),
+    _unary("Abs", "a0 < 0 ? -a0 : a0", np.abs, examples=_SIGNED, wide=False),
     _unary("Sign", "a0 > 0 ? 1 : a0 < 0 ? -1 : 0", np.sign, vector=False, examples=_SIGNED, wide=False),
-    _unary("Relu", "a0 < 0 ? 0 : a0", lambda x: np.where(x < 0, 0, x), vector=False),
+    _unary("Relu", "a0 < 0 ? 0 : a0", lambda x: np.where(x < 0, 0, x)),
     _unary("Sqrt", "sqrt(a0)", np.sqrt, examples=_POSITIVE),
     _unary("Reciprocal", "1.0f / a0", lambda x: 1 / x, examples=_POSITIVE),
     _unary("Exp", "exp(a0)", np.exp),
@@ -122,7 +126,7 @@ OPERATORS = (
     _unary("Gelu", _gelu, _gelu_reference, wants_attributes=True,
            examples=(Example(("f32[2,37]",)), Example(("f32[2,37]",), {"approximate": "tanh"}))),
     _unary("Elu", lambda a: f"a0 < 0 ? {_number(_a(a))} * expm1(a0) : a0",
-           lambda a, x: np.where(x < 0, _a(a) * np.expm1(x), x), vector=False, wants_attributes=True),
+           lambda a, x: np.where(x < 0, _a(a) * np.expm1(x), x), wants_attributes=True),
     _unary("Celu", lambda a: f"fmax(0.0f, a0) + fmin(0.0f, {_number(_a(a))} * expm1(a0 / {_number(_a(a))}))",
            lambda a, x: np.maximum(0, x) + np.minimum(0, _a(a) * np.expm1(x / _a(a))), wants_attributes=True),
     _unary("Selu",
@@ -130,11 +134,11 @@ OPERATORS = (
                      f"{_number(_a(a, 'alpha', 1.6732632423543772))} * expm1(a0) : a0)",
            lambda a, x: _a(a, "gamma", 1.0507009873554805) * np.where(
                x <= 0, _a(a, "alpha", 1.6732632423543772) * np.expm1(x), x),
-           vector=False, wants_attributes=True),
+           wants_attributes=True),
     _unary("LeakyRelu", lambda a: f"a0 < 0 ? {_number(_a(a, default=0.01))} * a0 : a0",
-           lambda a, x: np.where(x < 0, _a(a, default=0.01) * x, x), vector=False, wants_attributes=True),
+           lambda a, x: np.where(x < 0, _a(a, default=0.01) * x, x), wants_attributes=True),
     _unary("ThresholdedRelu", lambda a: f"a0 > {_number(_a(a))} ? a0 : 0",
-           lambda a, x: np.where(x > _a(a), x, 0), vector=False, wants_attributes=True),
+           lambda a, x: np.where(x > _a(a), x, 0), wants_attributes=True),
     _unary("HardSigmoid",
            lambda a: f"fmin(fmax({_number(_a(a, 'alpha', 0.2))} * a0 + {_number(_a(a, 'beta', 0.5))}, 0.0f), 1.0f)",
            lambda a, x: np.clip(_a(a, "alpha", 0.2) * x + _a(a, "beta", 0.5), 0, 1), wants_attributes=True),
@@ -143,7 +147,7 @@ OPERATORS = (
     _unary("Floor", "floor(a0)", np.floor, examples=_HALVES),
     _unary("Ceil", "ceil(a0)", np.ceil, examples=_HALVES),
     _unary("Round", "rint(a0)", np.rint, examples=_HALVES),
-    _unary("IsNaN", "a0 != a0", np.isnan, vector=False, examples=_SPECIAL, wide=False),
+    _unary("IsNaN", "a0 != a0", np.isnan, examples=_SPECIAL, wide=False),
     _unary("IsInf",
            lambda a: " || ".join(
                t for t, on in (("a0 == INFINITY", a.get("detect_positive", 1)),
@@ -151,6 +155,6 @@ OPERATORS = (
            lambda a, x: (np.isposinf(x) & bool(a.get("detect_positive", 1)))
            | (np.isneginf(x) & bool(a.get("detect_negative", 1))),
            vector=False, wants_attributes=True, wide=False, examples=_SPECIAL),
-    _unary("Not", "!a0", np.logical_not, vector=False, wide=False, examples=_BOOL),
+    _unary("Not", "!a0", np.logical_not, wide=False, examples=_BOOL),
     _unary("BitwiseNot", "~a0", np.invert, vector=False, wide=False, examples=(Example(("i32[5]",)),)),
 )  # fmt: skip

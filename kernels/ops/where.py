@@ -15,7 +15,7 @@ from asyncrt.memory.view import View
 from ..copy import BITS, materialise, takes_any_view
 from ..elementwise import elementwise
 from ..impl import Impl
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from ..operator import Attributes, Call, DeviceTraits, Example, Expression, Operator, ViewOf
 from ..shapes import broadcast_shapes
 
 
@@ -61,11 +61,16 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     return elementwise("where", "a0 ? a1 : a2", operands, Layout(bits, output.shape), traits, views=call.strided)
 
 
+def express(call: Call) -> Expression:
+    return Expression("a0 ? a1 : a2", (0, 1, 2), vector=True)
+
+
 OPERATOR = Operator(
     name="Where",
     infer=infer,
     reference=reference,
     implement=implement,
+    expression=express,
     views=views,
     takes_view=takes_any_view,
     why="the condition is the same everywhere",

@@ -281,4 +281,4 @@ def test_json_of_one_decision_counts_all_nodes() -> None:
     document = json.loads(explanation.to_json(only="host"))
 
     assert [n["node"] for n in document["nodes"]] == ["b"]
-    assert document["counts"] == {"ran": 1, "skipped": 0, "view": 0, "empty": 0, "host": 1}
+    assert document["counts"] == {"ran": 1, "fused": 0, "skipped": 0, "view": 0, "empty": 0, "host": 1}

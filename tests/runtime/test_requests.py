@@ -302,7 +302,7 @@ async def test_explain_says_what_became_of_each_node() -> None:
         explanation = loaded.explain()
 
     by_operator = {n.operator: n for n in explanation}
-    assert explanation.counts == {"ran": 1, "skipped": 2, "view": 0, "empty": 0, "host": 1}
+    assert explanation.counts == {"ran": 1, "fused": 0, "skipped": 2, "view": 0, "empty": 0, "host": 1}
     assert (
         by_operator["Transpose"].alias_of, by_operator["Transpose"].why, by_operator["Transpose"].skip_mode,
     ) == ("x", "only unit axes move", "at runtime")  # fmt: skip

@@ -203,7 +203,7 @@ async def _request(loaded: Model, scenario: Scenario, which: str) -> dict[str, b
 async def _outcomes(device: str | None, streams: int, **options: Any) -> dict[str, list[dict[str, bytes]]]:
     """What every scenario's sequence of requests gives; the same whether one after the other or all at once."""
     results: dict[str, list[dict[str, bytes]]] = {}
-    async with Runtime(device, streams=streams, options=RuntimeOptions(warm=False, **options)) as rt:
+    async with Runtime(device, streams=streams, options=RuntimeOptions(warm=False, fuse=False, **options)) as rt:
         for name, scenario in SCENARIOS.items():
             loaded = await rt.load(_model(scenario))
             found: list[dict[str, bytes]] = []

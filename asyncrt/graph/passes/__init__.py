@@ -2,6 +2,7 @@
 
 Layouts come first, because folding needs them and they need folded values. What nobody needs is dropped before anything
 is decided about it. Places come before skips (a host node is never skipped) and before cuts (which depend on places).
+Fusion comes last: it only groups nodes of which everything is decided by then, and moves them together.
 The graphs inside a node are inferred and pruned with it: it needs what they give, and they decide what it takes.
 """
 
@@ -12,6 +13,7 @@ from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.options import RuntimeOptions
 
 from .cut_chunks import cut_chunks
+from .fuse import fuse
 from .infer_layouts import infer_layouts
 from .mark_runtime_skippable_nodes import mark_runtime_skippable_nodes
 from .place_nodes import place_nodes
@@ -29,6 +31,8 @@ def _arrange(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> Non
     place_nodes(graph, traits, options)
     mark_runtime_skippable_nodes(graph, options)
     cut_chunks(graph, options)
+    if options.fuse:
+        fuse(graph)
     for node in graph.nodes:
         for sub in node.subgraphs:
             _arrange(sub.graph, traits, options)

@@ -1,0 +1,64 @@
+"""Element-wise operators that follow one another, and a product in front of them.
+
+Such as ``x * sigmoid(x)``, GELU written out, a residual connection, or the bias and activation of a linear layer. The
+group grows from its last node towards the inputs, for as long as what it takes in is read by nobody else.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from asyncrt.graph.node import ProgramNode
+from asyncrt.kernels.fused import MAX_OPERANDS, fused_elementwise, fused_product
+
+from .base import Group, Pattern, Surroundings
+
+_MAX_PARTS = 32  # the longest that exporters write is GELU with a bias and a residual connection, about twelve
+
+
+def find(last: ProgramNode, around: Surroundings) -> Group | None:
+    if last.operator.expression is None:
+        return None
+    parts, product = [last], None
+    shape = around.shape(last.outputs[0])
+    grown = True
+    while grown and len(parts) < _MAX_PARTS:
+        grown = False
+        readers = [part for part in parts if part is not product]  # what goes into a product is made before it
+        for value in dict.fromkeys(v for part in readers for v in part.uses):
+            node = around.producer(value, last.chunk)
+            if node is None or node in parts or not around.hidden(value, readers):
+                continue
+            is_product = node.operator.with_epilogue is not None
+            if is_product and (product is not None or _differ(around.shape(value), shape)):
+                continue
+            if not is_product and node.operator.expression is None:
+                continue
+            if _operands([*parts, node], around) > MAX_OPERANDS:
+                continue
+            parts.append(node)
+            product = node if is_product else product
+            grown = True
+    if len(parts) < 2:
+        return None
+    if product is None:
+        return Group(parts, (), fused_elementwise)
+    index = sorted(parts, key=lambda n: n.id).index(product)
+    return Group(parts, product.inputs, functools.partial(fused_product, product=index))
+
+
+def _operands(parts: list[ProgramNode], around: Surroundings) -> int:
+    made = {part.outputs[0] for part in parts}
+    taken = {v for part in parts if part.operator.with_epilogue is None for v in part.uses} - made
+    return sum(1 for v in taken if (constant := around.constant(v)) is None or constant.size != 1)
+
+
+def _differ(a: tuple[object, ...] | None, b: tuple[object, ...] | None) -> bool:
+    """Whether two shapes surely differ in every request."""
+    if a is None or b is None:
+        return False
+    known = [(x, y) for x, y in zip(a, b, strict=False) if isinstance(x, int) and isinstance(y, int)]
+    return len(a) != len(b) or any(x != y for x, y in known)
+
+
+ELEMENTWISE = Pattern("element-wise", find)

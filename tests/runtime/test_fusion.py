@@ -1,0 +1,311 @@
+"""Several nodes as one kernel: the same results as one after the other, and one after the other where shapes say so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import onnx
+import pytest
+
+from asyncrt import Model, Runtime, RuntimeOptions
+from asyncrt.layout import Array
+
+from ..builders import i64, model, node
+from ..zoo import ZooModel, zoo
+
+CLOSE = {"rtol": 2e-6, "atol": 2e-6}  # another order of adding; elements at the end of a row without vectors
+EXACT = {"rtol": 0, "atol": 0}
+
+
+@attrs.frozen
+class Case:
+    """A model of one group.
+
+    Attributes:
+        allowed: Shapes of its inputs for which it is one kernel.
+        forbidden: Shapes for which it is not.
+        why: What `explain()` says then.
+        tolerance: Between fused and not.
+    """
+
+    nodes: Sequence[onnx.NodeProto]
+    inputs: Sequence[str]
+    allowed: Mapping[str, tuple[int, ...]]
+    constants: Mapping[str, Array] = {}
+    forbidden: Mapping[str, tuple[int, ...]] = {}
+    why: str = ""
+    tolerance: Mapping[str, float] = CLOSE
+
+    def model(self) -> onnx.ModelProto:
+        return model(self.nodes, self.inputs, ["y"], self.constants)
+
+
+def random(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:
+    return np.asarray(np.random.default_rng(seed).standard_normal(shape)).astype(dtype)
+
+
+def given(case: Case, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    kinds = {"f32": np.float32, "f16": np.float16, "i64": np.int64, "bool": np.bool_}
+    feeds: dict[str, Array] = {}
+    for number, text in enumerate(case.inputs):
+        name, kind = text.split()
+        drawn = random(*shapes[name], seed=number)
+        dtype = kinds[kind.split("[")[0]]
+        drawn = drawn > 0 if dtype is np.bool_ else np.abs(drawn * 3) if dtype is np.int64 else drawn
+        feeds[name] = drawn.astype(dtype)
+    return feeds
+
+
+NORM = [
+    node("m = ReduceMean(x, axes)"),
+    node("d = Sub(x, m)"),
+    node("q = Pow(d, two)"),
+    node("v = ReduceMean(q, axes)"),
+    node("e = Add(v, epsilon)"),
+    node("s = Sqrt(e)"),
+]
+GELU = [
+    node("q = Div(x, root)"),
+    node("e = Erf(q)"),
+    node("f = Add(e, one)"),
+    node("g = Mul(x, f)"),
+    node("y = Mul(g, half)"),
+]
+NUMBERS = {
+    "axes": i64(-1), "two": np.float32(2), "epsilon": np.float32(1e-5), "one": np.float32(1), "half": np.float32(0.5),
+    "root": np.float32(2**0.5), "three": np.float32(3), "c": np.float32(0.044715), "k": np.float32((2 / np.pi) ** 0.5),
+    "scale": random(40, seed=5), "bias": random(40, seed=6), "w": random(24, 40, seed=7), "far": np.float32(-1e4),
+}  # fmt: skip
+WIDE = {"x": (2, 3, 40)}
+BROADCAST = "has fewer elements than the result"
+
+CASES = {
+    "layer normalization": Case(
+        [*NORM, node("n = Div(d, s)"), node("t = Mul(n, scale)"), node("y = Add(t, bias)")],
+        ["x f32[a,b,40]"], WIDE, NUMBERS,
+    ),
+    "layer normalization with a reciprocal, and its constants first": Case(
+        [*NORM, node("r = Reciprocal(s)"), node("n = Mul(d, r)"), node("t = Mul(scale, n)"), node("y = Add(bias, t)")],
+        ["x f32[a,b,40]"], WIDE, NUMBERS,
+    ),
+    "layer normalization by an input that may enlarge it": Case(
+        [*NORM, node("n = Div(d, s)"), node("t = Mul(n, z)"), node("y = Add(t, bias)")],
+        ["x f32[a,b,40]", "z f32[c,1,40]"], {"x": (3, 3, 40), "z": (1, 1, 40)}, NUMBERS,
+        {"x": (1, 3, 40), "z": (3, 1, 40)}, "the result is float32[3,3,40], what is normalised float32[1,3,40]",
+    ),
+    "root mean square normalization": Case(
+        [node("q = Mul(x, x)"), *NORM[3:6], node("n = Div(x, s)"), node("y = Mul(n, scale)")],
+        ["x f32[a,b,40]"], WIDE, NUMBERS,
+    ),
+    "root mean square normalization of halves in float": Case(
+        [
+            node("u = Cast(x)", to=1), node("q = Pow(u, two)"), *NORM[3:6], node("n = Div(u, s)"),
+            node("h = Cast(n)", to=10), node("y = Mul(h, gain)"),
+        ],
+        ["x f16[a,b,40]"], WIDE, {**NUMBERS, "gain": random(40, dtype=np.float16)},
+        tolerance={"rtol": 2e-3, "atol": 2e-3},
+    ),
+    "gelu": Case(GELU, ["x f32[a,b,40]"], WIDE, NUMBERS),
+    "gelu by tanh": Case(
+        [
+            node("p = Pow(x, three)"), node("q = Mul(c, p)"), node("r = Add(x, q)"), node("s = Mul(k, r)"),
+            node("t = Tanh(s)"), node("u = Add(one, t)"), node("v = Mul(x, u)"), node("y = Mul(half, v)"),
+        ],
+        ["x f32[a,b,40]"], WIDE, NUMBERS,
+    ),
+    "silu of halves, each step rounded": Case(
+        [node("s = Sigmoid(x)"), node("p = Mul(x, s)"), node("y = Add(p, x)")],
+        ["x f16[a,b,40]"], WIDE, tolerance=EXACT,
+    ),
+    "a mask from integers": Case(
+        [node("f = Cast(m)", to=1), node("s = Sub(one, f)"), node("t = Mul(s, far)"), node("y = Add(x, t)")],
+        ["x f32[a,b,40]", "m i64[a,1,40]"], {"x": (2, 3, 40), "m": (2, 1, 40)}, NUMBERS, tolerance=EXACT,
+    ),
+    "conditions": Case(
+        [
+            node("l = Less(x, z)"), node("n = Not(l)"), node("o = Or(n, m)"), node("p = Where(o, x, far)"),
+            node("r = Relu(p)"), node("t = Clip(r, half, two)"), node("u = Max(t, z)"), node("y = IsNaN(u)"),
+        ],
+        ["x f32[a,b,40]", "z f32[a,1,40]", "m bool[40]"], {"x": (2, 3, 40), "z": (2, 1, 40), "m": (40,)}, NUMBERS,
+        tolerance=EXACT,
+    ),
+    "a part that is smaller and dear": Case(
+        [node("e = Exp(x)"), node("y = Mul(e, z)")],
+        ["x f32[a,b]", "z f32[c,b]"], {"x": (3, 40), "z": (3, 40)}, {}, {"x": (1, 40), "z": (3, 40)}, BROADCAST,
+    ),
+    "a product with bias and residual": Case(
+        [node("p = MatMul(x, w)"), node("b = Add(bias, p)"), node("y = Add(b, z)")],
+        ["x f32[a,b,24]", "z f32[c,b,40]"], {"x": (2, 3, 24), "z": (2, 3, 40)}, NUMBERS,
+        {"x": (1, 3, 24), "z": (2, 3, 40)}, "the result is larger than the product", tolerance=EXACT,
+    ),
+    "a product with bias and gelu": Case(
+        [node("p = MatMul(h, w)"), node("x = Add(p, bias)"), *GELU],
+        ["h f32[a,b,24]"], {"h": (2, 5, 24)}, NUMBERS,
+    ),
+    "a product of inputs, scaled and masked": Case(
+        [
+            node("t = Transpose(k)", perm=[0, 2, 1]), node("p = MatMul(q, t)"), node("s = Mul(p, half)"),
+            node("y = Add(s, m)"),
+        ],
+        ["q f32[a,b,24]", "k f32[a,c,24]", "m f32[a,1,c]"], {"q": (2, 3, 24), "k": (2, 7, 24), "m": (2, 1, 7)},
+        {"half": NUMBERS["half"]}, tolerance=EXACT,
+    ),
+    "a Gemm with an activation": Case(
+        [node("g = Gemm(x, w, bias)", alpha=0.5), node("y = Tanh(g)")],
+        ["x f32[a,24]"], {"x": (5, 24)}, NUMBERS,
+    ),
+    "a product of halves, each step rounded": Case(
+        [node("p = MatMul(x, z)"), node("b = Add(p, h)"), node("y = Mul(b, b)")],
+        ["x f16[a,24]", "z f16[24,b]", "h f16[b]"], {"x": (5, 24), "z": (24, 33), "h": (33,)}, tolerance=EXACT,
+    ),
+}  # fmt: skip
+
+
+async def results(case: Case, device: str | None, feeds: Sequence[dict[str, Array]], **options: Any) -> list[Array]:
+    async with Runtime(device, options=RuntimeOptions(warm=False, **options)) as rt:
+        loaded = await rt.load(case.model())
+        return [(await loaded.infer(f))["y"] for f in feeds]
+
+
+def decisions(loaded: Model) -> list[str]:
+    return [n.decision for n in loaded.explain() if n.decision not in ("host", "skipped")]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("case", [pytest.param(c, id=name) for name, c in CASES.items()])
+async def test_a_group_is_one_kernel_and_gives_what_its_parts_give(case: Case) -> None:
+    """The last node ran and the others are fused into it; `explain()` says so."""
+    feeds = given(case, case.allowed)
+
+    async with Runtime(options=RuntimeOptions(warm=False)) as rt:
+        loaded = await rt.load(case.model())
+        fused = (await loaded.infer(feeds))["y"]
+        explained = [n for n in loaded.explain() if n.decision != "view"]
+        launches = rt.statistics().launches
+    apart = await results(case, None, [feeds], fuse=False)
+
+    assert launches == 1
+    assert ["fused"] * (len(explained) - 1) + ["ran"] == [n.decision for n in explained]
+    assert {f"fused into {explained[-1].node}"} == {n.why for n in explained[:-1]}
+    assert len({n.implementation for n in explained}) == 1
+    assert apart[0].dtype == fused.dtype
+    np.testing.assert_allclose(fused.astype(np.float64), apart[0].astype(np.float64), **case.tolerance)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("case", [pytest.param(c, id=name) for name, c in CASES.items() if c.forbidden])
+async def test_a_shape_that_forbids_it_gives_the_plan_without_it_and_the_next_one_may_fuse_again(case: Case) -> None:
+    """Whether nodes are fused is decided for each shape, and does not depend on the requests before."""
+    allowed, forbidden = given(case, case.allowed), given(case, case.forbidden)
+    found: list[tuple[Array, list[str], str]] = []
+
+    async with Runtime(options=RuntimeOptions(warm=False)) as rt:
+        loaded = await rt.load(case.model())
+        for feeds in (allowed, forbidden, allowed, forbidden):
+            result = (await loaded.infer(feeds))["y"]
+            found.append((result, decisions(loaded), " ".join(n.why for n in loaded.explain())))
+    apart = await results(case, None, [allowed, forbidden], fuse=False)
+
+    nodes = len(case.nodes)
+    for (result, decided, why), fused in zip(found, (True, False, True, False), strict=True):
+        expected = apart[0] if fused else apart[1]
+        assert decided == (["fused"] * (nodes - 1) + ["ran"] if fused else ["ran"] * nodes)
+        assert (case.why in why) is not fused
+        if fused:
+            np.testing.assert_allclose(result, expected, **case.tolerance)
+        else:
+            assert result.tobytes() == expected.tobytes()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", ["host", "simulated"])
+async def test_devices_that_take_no_kernels_run_the_parts(device: str) -> None:
+    """With and without fusion the bytes are the same, and no node is said to be fused."""
+    for case in CASES.values():
+        feeds = [given(case, shapes) for shapes in (case.allowed, case.forbidden) if shapes]
+        async with Runtime(device, options=RuntimeOptions(warm=False)) as rt:
+            loaded = await rt.load(case.model())
+            with_it = [(await loaded.infer(f))["y"] for f in feeds]
+            assert "fused" not in decisions(loaded)
+        without = await results(case, device, feeds, fuse=False)
+
+        assert [a.tobytes() for a in with_it] == [a.tobytes() for a in without]
+
+
+@pytest.mark.asyncio
+async def test_what_others_read_is_not_hidden_in_a_kernel() -> None:
+    """A value that is an output, that another node takes, or whose shape is asked for, is made."""
+    nodes = [
+        node("a = Exp(x)"), node("b = Neg(a)"), node("c = Sqrt(a)"),
+        node("d = Abs(b)"), node("s = Shape(d)"), node("e = Tanh(d)"), node("f = Expand(k, s)"), node("y = Add(e, f)"),
+    ]  # fmt: skip
+    source = model(nodes, ["x f32[n]"], ["y", "c", "b"], {"k": np.float32(2)})
+    x = random(40)
+
+    async with Runtime(options=RuntimeOptions(warm=False)) as rt:
+        loaded = await rt.load(source)
+        outputs = await loaded.infer({"x": x})
+        decided = {n.operator: n.decision for n in loaded.explain()}
+
+    assert {"Exp": "ran", "Neg": "ran", "Sqrt": "ran", "Abs": "ran"}.items() <= decided.items()
+    wide = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(outputs["y"], np.tanh(wide) + 2, rtol=1e-5)
+    np.testing.assert_allclose(outputs["b"], -wide, rtol=1e-5)
+    np.testing.assert_allclose(outputs["c"], np.sqrt(wide), rtol=1e-5)
+
+
+@pytest.mark.asyncio
+async def test_what_skips_leave_of_a_group_is_not_fused() -> None:
+    """If all parts but one are skipped, the one runs as it would without the others, with skips on and off."""
+    nodes = [node("a = Mul(x, h)"), node("b = Add(a, k)"), node("y = Exp(b)")]
+    source = model(nodes, ["x f32[n]", "h f32[]", "k f32[]"], ["y"])
+    plain = {"x": random(40), "h": np.float32(3), "k": np.float32(2)}
+    bytes_of: list[bytes] = []
+
+    for skip in (True, False):
+        async with Runtime(options=RuntimeOptions(warm=False, skip=skip)) as rt:
+            loaded = await rt.load(source)
+            bytes_of.append((await loaded.infer({k: np.asarray(v) for k, v in plain.items()}))["y"].tobytes())
+
+    assert bytes_of[0] == bytes_of[1]
+
+
+@pytest.mark.asyncio
+async def test_a_group_without_elements_is_empty() -> None:
+    """Nothing is launched, and the result has its shape."""
+    case = CASES["gelu"]
+
+    async with Runtime(options=RuntimeOptions(warm=False)) as rt:
+        loaded = await rt.load(case.model())
+        outputs = await loaded.infer({"x": np.empty((0, 3, 40), np.float32)})
+        launches = rt.statistics().launches
+
+    assert outputs["y"].shape == (0, 3, 40)
+    assert launches == 0
+    assert {"empty"} == {n.decision for n in loaded.explain()}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("zoo_model", [pytest.param(m, id=m.name) for m in zoo()])
+async def test_exported_models_give_the_same_without_fusion(zoo_model: ZooModel) -> None:
+    """Floats differ by what another order of adding makes, in models with a normalisation in pieces; nothing else."""
+    feeds = [zoo_model.inputs(case) for case in range(zoo_model.cases)]
+    found: list[list[dict[str, Array]]] = []
+    launches: list[int] = []
+
+    for fuse in (True, False):
+        async with Runtime(options=RuntimeOptions(fuse=fuse, warm=False)) as rt:
+            loaded = await rt.load(zoo_model.path)
+            found.append([await loaded.infer(f) for f in feeds])
+            launches.append(rt.statistics().launches)
+
+    assert launches[0] <= launches[1]
+    for together, apart in zip(*found, strict=True):
+        for name, array in apart.items():
+            if array.dtype.kind == "f":
+                np.testing.assert_allclose(together[name], array, rtol=1e-4, atol=1e-5)
+            else:
+                np.testing.assert_array_equal(together[name], array)
