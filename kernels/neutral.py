@@ -68,6 +68,15 @@ def is_uniform(value: Array, number: float) -> bool:
     return bool(np.all(bits == bits[0]))
 
 
+def all_equal(value: Array) -> bool:
+    """Whether all elements of *value* have the same bits; what has not is no operand that changes nothing."""
+    if value.size < 2 or value.dtype == object:
+        return True
+    flat = np.ascontiguousarray(value).reshape(-1)
+    bits = flat.view(f"u{flat.dtype.itemsize}")
+    return bool(np.all(bits == bits[0]))
+
+
 def neutral_view(call: Call, neutral: Neutral, either: bool) -> tuple[ViewOf] | None:
     """Return the operand that is the result, if all others are neutral and it is as large as the result.
 

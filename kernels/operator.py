@@ -248,6 +248,7 @@ class Operator:
         why_not: Why this call is not skipped, for `explain()`, where the view itself does not say it well. Asked only
             of calls that were run; "" where nobody would expect a skip.
         value_hints: Inputs whose values `views` can use when they are known anyway; never waited for.
+        hint_matters: Whether a hint of this value can make a difference, where it is a constant of the model. None: any.
         compares_hints: Whether it is worth a plan for each of their values where they are a request's short inputs;
             otherwise the hints are used only if they are constants or shape arithmetic.
         types: Output dtypes, for the operators whose ONNX schema does not say.
@@ -277,6 +278,7 @@ class Operator:
     shape_infer_dependencies: tuple[int, ...] = ()
     why_not: Callable[[Call], str] | None = None
     value_hints: tuple[int, ...] = ()
+    hint_matters: Callable[[Array], bool] | None = None
     compares_hints: bool = True
     takes_view: Callable[[Call, int, View], bool] | None = None
     destinations: Callable[[Call], Sequence[View]] | None = None
@@ -298,6 +300,12 @@ class Operator:
 
     def __repr__(self) -> str:
         return f"<Operator {self.name}>"
+
+    def can_matter(self, index: int, constant: Array | None) -> bool:
+        """Whether the value of declared input *index* can make a difference; *constant* is it, if it is one."""
+        if constant is None or self.hint_matters is None or index in self.shape_infer_dependencies:
+            return True
+        return self.hint_matters(constant)
 
 
 @attrs.frozen

@@ -57,6 +57,7 @@ class Program:
         takes_view: For each value whether some reader may take it as a view with strides.
         last_use: For each value the id of its last reader, or `FOREVER`.
         symbolic: Shape arithmetic that a request evaluates as formulas.
+        declared: The inputs whose values each node may see: those that its operator declares and that can matter.
         kinds: A number for each node, also for those that stand for several; nodes of one number differ only in
             which values they take and make.
     """
@@ -74,6 +75,7 @@ class Program:
     last_use: tuple[int, ...]
     symbolic: SymbolicValues
     kinds: Mapping[ProgramNode, int]
+    declared: Mapping[ProgramNode, tuple[int, ...]]
 
     def __repr__(self) -> str:
         return f"<Program {self.name!r}: {len(self.nodes)} nodes, {len(self.chunks)} chunks>"
@@ -110,6 +112,7 @@ def _program(graph: Graph) -> Program:
         last_use=memory_dependencies(graph),
         symbolic=symbolic_values(graph),
         kinds=_kinds(graph),
+        declared=_declared(graph),
     )
 
 
@@ -151,10 +154,31 @@ def _kinds(graph: Graph) -> dict[ProgramNode, int]:
         constants = tuple(v is not None and graph.values[v].constant is not None for v in node.inputs)
         attributes = tuple((name, _comparable(value)) for name, value in sorted(node.attributes.items()))
         operator = (node.operator.domain, node.operator.name, node.attributes.opset, node.attributes.outputs)
-        parts = tuple(kinds[part] for part in node.parts)
+        parts = (tuple(kinds[part] for part in node.parts), _wiring(node))
         kind = (operator, attributes, constants, tuple(t.name for t in node.output_types), parts)
         kinds[node] = numbers.setdefault(kind, len(numbers))
     return kinds
+
+
+def _wiring(node: ProgramNode) -> tuple[tuple[int | None, ...], ...]:
+    """Where each input of the node's parts comes from: an input of the node, or, counted from -1 down, a part."""
+    sources: dict[int | None, int | None] = {v: i for i, v in enumerate(node.inputs)}
+    sources |= {part.outputs[0]: ~j for j, part in enumerate(node.parts)}
+    return tuple(tuple(None if v is None else sources[v] for v in part.inputs) for part in node.parts)
+
+
+def _declared(graph: Graph) -> dict[ProgramNode, tuple[int, ...]]:
+    """The inputs whose values can make a difference to each node."""
+    declared: dict[ProgramNode, tuple[int, ...]] = {}
+    for node in graph.nodes:
+        constants = [None if v is None else graph.values[v].constant for v in node.inputs]
+        declared[node] = tuple(
+            i for i in node.operator.declared if i < len(constants) and node.operator.can_matter(i, constants[i])
+        )
+    for node in graph.fused:
+        seen = {part.inputs[i] for part in node.parts for i in declared[part]}
+        declared[node] = tuple(i for i, v in enumerate(node.inputs) if v in seen)
+    return declared
 
 
 def _comparable(value: Any) -> Any:

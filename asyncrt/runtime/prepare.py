@@ -274,13 +274,14 @@ class _Planner:
 
     def question(self, node: ProgramNode, strided: tuple[View | None, ...] = ()) -> Any:
         """Everything that shapes, decision and implementation depend on; None if it is too large to compare."""
+        declared = self.program.declared[node]
         parts: list[Any] = [self.program.kinds[node], strided]
         for position, v in enumerate(node.inputs):
             if v is None:
                 parts.append(None)
                 continue
             parts.append(self.layouts[v])
-            if position in node.operator.declared:
+            if position in declared:
                 value = self.values[v]
                 if value is not None:
                     if value.nbytes <= _COMPARED:
@@ -299,7 +300,7 @@ class _Planner:
         Those of a node that stands for several are its parts', inferred one after the other.
         """
         calls = tuple([self.update_shape(part, self.strided(part)).call for part in node.parts])
-        layouts, values, declared = self.layouts, self.values, node.operator.declared
+        layouts, values, declared = self.layouts, self.values, self.program.declared[node]
         on_host = node.place is Where.HOST
         inputs = tuple([None if v is None else layouts[v] for v in node.inputs])
         # An operator sees the values that it declares, and no others: that is what `question` compares.

@@ -17,7 +17,7 @@ from asyncrt.layout import BOOL, Array, Shape
 from ..copy import materialise, takes_any_view
 from ..elementwise import elementwise
 from ..impl import Impl
-from ..neutral import Neutral, every_bit, highest, lowest, neutral_view, never, nothing, one, why_not, zero
+from ..neutral import Neutral, all_equal, every_bit, highest, lowest, neutral_view, never, nothing, one, why_not, zero
 from ..operator import Attributes, Call, DeviceTraits, Example, Expression, Operator, ViewOf
 from ..shapes import broadcast_shapes
 from ..source import compute_type
@@ -192,6 +192,7 @@ def _binary(
         why="the other operand changes nothing" if name != "Mean" else "it is the mean of one",
         why_not=None if neutral is None else reason,
         value_hints=_HINTS if neutral is not None and neutral[0] is not never else (),
+        hint_matters=all_equal,
         compares_hints=False,
         takes_view=takes_any_view,
         examples=examples or (Example(("f32[2,3,4]", "f32[3,1]")), Example(("i64[5]", "i64[]"))),
