@@ -3,8 +3,8 @@
 A transposed convolution is the convolution of its input with zeros inserted (`steps`) by the flipped filter, so one
 set of kernels serves both:
 
-- packed: float32 on a CPU with constant weights. A work-item computes tiles of 16 output channels (one ``float16``)
-  × up to 8 neighbouring positions over weights packed ``[group][channel block][ic][kd][kh][kw][16]``.
+- packed: float32 on a CPU with constant weights. A work-item computes tiles of 32 output channels (or 16)
+  × up to 8 neighbouring positions over weights packed ``[group][channel block][ic][kd][kh][kw][32]``.
 - planes: float32 on a CPU otherwise, and few channels per group. A vector holds neighbouring positions of one channel.
 - matrix product: windows of one cell (in `ops.conv`).
 - shared: on GPUs, 64 × 64 tiles of the product of filter and patches, in local memory.
@@ -30,7 +30,9 @@ from .operator import DeviceTraits
 from .source import accumulator_type, compute_type, kernel
 from .window import Window
 
-_BLOCK = 16  # output channels of a packed block: one float16
+# Output channels of a packed block, two float16 or one, and what a channel costs in it: one loads twice as often for
+# each multiplication.
+_BLOCKS = {32: 1.0, 16: 1.4}
 _TILE = 8  # positions of a packed tile
 _WORK = 1 << 16  # multiply-adds (of vectors) that a work-item should have
 _GPU_TILE, _GPU_DEPTH = 64, 16
@@ -71,7 +73,7 @@ def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool) -> I
         return _shared(conv) if wide else _generic(conv, traits)
     if conv.dtype is not FLOAT32 or conv.inputs == 0:
         return _generic(conv, traits)
-    if constant and traits.packed_weights and conv.outputs >= _BLOCK // 2:
+    if constant and traits.packed_weights and conv.outputs >= 8:
         return _packed(conv, traits)
     return _generic(conv, traits) if conv.transposed else _planes(conv, traits)
 
@@ -143,19 +145,19 @@ def _canonical(weight: Array, group: int, transposed: bool) -> Array:
     return grouped[(slice(None),) * 3 + (slice(None, None, -1),) * cells]
 
 
-def _pack(weight: Array, group: int, transposed: bool) -> Array:
+def _pack(weight: Array, group: int, transposed: bool, block: int) -> Array:
     filters = _canonical(weight, group, transposed)
     flat = filters.reshape(*filters.shape[:3], -1)
     g, m, c, cells = flat.shape
-    blocks = -(-m // _BLOCK)
-    padded = np.zeros((g, blocks * _BLOCK, c, cells), weight.dtype)
+    blocks = -(-m // block)
+    padded = np.zeros((g, blocks * block, c, cells), weight.dtype)
     padded[:, :m] = flat
-    return np.ascontiguousarray(padded.reshape(g, blocks, _BLOCK, c, cells).transpose(0, 1, 3, 4, 2))
+    return np.ascontiguousarray(padded.reshape(g, blocks, block, c, cells).transpose(0, 1, 3, 4, 2))
 
 
 @functools.cache
-def _packer(group: int, transposed: bool) -> Callable[[Array], Array]:
-    return functools.partial(_pack, group=group, transposed=transposed)
+def _packer(group: int, transposed: bool, block: int) -> Callable[[Array], Array]:
+    return functools.partial(_pack, group=group, transposed=transposed, block=block)
 
 
 def _tile_width(positions: int) -> int:
@@ -174,44 +176,47 @@ def _packed(conv: Convolution, traits: DeviceTraits) -> Impl:
     tile = _tile_width(ow)
     cells = conv.inputs * kd * kh * kw
     chunk = tile * max(1, -(-_WORK // (cells * tile)))
-    blocks = -(-conv.outputs // _BLOCK)
+    block = min(_BLOCKS, key=lambda b: round_up(conv.outputs, b) * _BLOCKS[b])
+    blocks = -(-conv.outputs // block)
     ints = (
         conv.inputs, conv.outputs, conv.group, blocks, *spatial, od, oh, ow, kd, kh, kw, sd, sh, dd, dh, dw, chunk,
-        cells * _BLOCK, sw,
+        cells * block, sw,
     )  # fmt: skip
     grid = (conv.group * blocks, -(-ow // chunk), conv.batch * od * oh)
-    k = _packed_kernel(_buffers(conv), tile, sw if sw <= 2 else 0)
+    k = _packed_kernel(_buffers(conv), block, tile, sw if sw <= 2 else 0)
     launch = Launch(k, _refs(conv, padded.ref, weights(0)), ints, grid, (1, 1, 1))
     request = WeightsRequest(
-        1, f"conv16 group {conv.group}{' transposed' if conv.transposed else ''}", _packer(conv.group, conv.transposed)
+        1,
+        f"conv{block} group {conv.group}{' transposed' if conv.transposed else ''}",
+        _packer(conv.group, conv.transposed, block),
     )
-    return Impl(f"packed 16x{tile}", (*padded.launches, launch), padded.scratch, (request,))
+    return Impl(f"packed {block}x{tile}", (*padded.launches, launch), padded.scratch, (request,))
 
 
 @functools.cache
-def _packed_kernel(buffers: tuple[tuple[str, DataType, str], ...], tile: int, stride: int) -> KernelSource:
+def _packed_kernel(
+    buffers: tuple[tuple[str, DataType, str], ...], block: int, tile: int, stride: int
+) -> KernelSource:
+    """Tiles of *block* output channels × *tile* positions of a row, whose sums stay in registers."""
     bias = len(buffers) > 3
     step = str(stride) if stride else "sw"
-    positions = range(tile)
-    start = "b" if bias else "(float16)(0.0f)"
-    zero = " ".join(f"float16 a{p} = {start};" for p in positions)
-    multiply = " ".join(f"a{p} = fma(v, (float16)(xr[{p} * {step}]), a{p});" for p in positions)
-    spill = " ".join(f"vstore16(a{p}, {p}, t);" for p in positions)
-    load_bias = (
-        "float bs[16]; for (int j = 0; j < 16; j++) bs[j] = j < left ? bias[oc0 + j] : 0.0f; "
-        "const float16 b = vload16(0, bs);"
-        if bias
-        else ""
+    positions, halves = range(tile), range(block // 16)
+    zero = " ".join(f"float16 a{p}_{h} = vload16({h}, bs);" for p in positions for h in halves)
+    weights = " ".join(f"const float16 v{h} = vload16({h}, wp);" for h in halves)
+    multiply = " ".join(
+        f"e = xr[{p} * {step}]; " + " ".join(f"a{p}_{h} = fma(v{h}, e, a{p}_{h});" for h in halves) for p in positions
     )
+    spill = " ".join(f"vstore16(a{p}_{h}, {p * len(halves) + h}, t);" for p in positions for h in halves)
+    first = "j < left ? bias[oc0 + j] : 0.0f" if bias else "0.0f"
     body = f"""
   const int block = (int)get_global_id(0) % blocks, g = (int)get_global_id(0) / blocks;
   int r = (int)get_global_id(2);
   const int oh = r % OH; r /= OH;
   const int od = r % OD, n = r / OD;
   const int c0 = (int)get_global_id(1) * chunk, c1 = min(c0 + chunk, OW);
-  const int oc0 = g * M + block * 16, left = min(16, M - block * 16);
+  const int oc0 = g * M + block * {block}, left = min({block}, M - block * {block});
   const int plane = OD * OH * OW;
-  {load_bias}
+  float bs[{block}]; for (int j = 0; j < {block}; j++) bs[j] = {first};
   __global const float* xn = x + (((n * G + g) * C * D + od * sd) * H + oh * sh) * W;
   __global float* yn = y + ((n * G * M + oc0) * OD + od) * OH * OW + oh * OW;
   for (int tile0 = c0; tile0 < c1; tile0 += {tile}) {{
@@ -222,15 +227,15 @@ def _packed_kernel(buffers: tuple[tuple[str, DataType, str], ...], tile: int, st
       for (int kd = 0; kd < KD; kd++)
         for (int kh = 0; kh < KH; kh++) {{
           __global const float* xr = xn + ((c * D + kd * dd) * H + kh * dh) * W + ow0 * {step};
-          for (int kw = 0; kw < KW; kw++, wp += 16, xr += dw) {{
-            const float16 v = vload16(0, wp);
+          for (int kw = 0; kw < KW; kw++, wp += {block}, xr += dw) {{
+            {weights} float16 e;
             {multiply}
           }}
         }}
-    float t[{16 * tile}];
+    float t[{block * tile}];
     {spill}
     for (int j = 0; j < left; j++)
-      for (int p = tile0 - ow0; p < {tile}; p++) yn[j * plane + ow0 + p] = t[p * 16 + j];
+      for (int p = tile0 - ow0; p < {tile}; p++) yn[j * plane + ow0 + p] = t[p * {block} + j];
   }}"""
     ints = (
         "C", "M", "G", "blocks", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "dd", "dh", "dw",
