@@ -17,6 +17,7 @@ first. Their last tile of a row is moved back to end with the row, so that nothi
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -151,12 +152,13 @@ def _canonical(weight: Array, group: int, transposed: bool) -> Array:
 
 def _pack(weight: Array, group: int, transposed: bool, block: int) -> Array:
     filters = _canonical(weight, group, transposed)
-    flat = filters.reshape(*filters.shape[:3], -1)
-    g, m, c, cells = flat.shape
-    blocks = -(-m // block)
-    padded = np.zeros((g, blocks * block, c, cells), weight.dtype)
-    padded[:, :m] = flat
-    return np.ascontiguousarray(padded.reshape(g, blocks, block, c, cells).transpose(0, 1, 3, 4, 2))
+    g, m, c = filters.shape[:3]
+    cells = math.prod(filters.shape[3:])
+    packed = np.zeros((g, -(-m // block), c, cells, block), weight.dtype)
+    for i in range(packed.shape[1]):  # one by one, so that there is no second copy of large weights
+        part = filters[:, i * block : (i + 1) * block]
+        packed[:, i, :, :, : part.shape[1]] = part.reshape(g, part.shape[1], c, cells).transpose(0, 2, 3, 1)
+    return packed
 
 
 @functools.cache
