@@ -3,8 +3,8 @@
 A transposed convolution is the convolution of its input with zeros inserted (`steps`) by the flipped filter, so one
 set of kernels serves both:
 
-- packed: float32 on a CPU with constant weights. A work-item computes tiles of 16 output channels (one ``float16``)
-  × up to 8 neighbouring positions over weights packed ``[group][channel block][ic][kd][kh][kw][16]``.
+- packed: float32 on a CPU with constant weights. A work-item computes tiles of 32 output channels (or 16)
+  × up to 8 neighbouring positions over weights packed ``[group][channel block][ic][kd][kh][kw][32]``.
 - planes: float32 on a CPU otherwise, and few channels per group. A vector holds neighbouring positions of one channel.
 - matrix product: windows of one cell (in `ops.conv`).
 - shared: on GPUs, 64 × 64 tiles of the product of filter and patches, in local memory.
@@ -31,7 +31,9 @@ from .operator import DeviceTraits
 from .source import accumulator_type, compute_type, kernel
 from .window import Window
 
-_BLOCK = 16  # output channels of a packed block: one float16
+# Output channels of a packed block, two float16 or one, and what a channel costs in it: one loads twice as often for
+# each multiplication.
+_BLOCKS = {32: 1.0, 16: 1.4}
 _TILE = 8  # positions of a packed tile
 _WORK = 1 << 16  # multiply-adds (of vectors) that a work-item should have
 _GPU_TILE, _GPU_DEPTH = 64, 16
@@ -72,7 +74,7 @@ def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool) -> I
         return _shared(conv) if wide else _generic(conv, traits)
     if conv.dtype is not FLOAT32 or conv.inputs == 0:
         return _generic(conv, traits)
-    if constant and traits.packed_weights and conv.outputs >= _BLOCK // 2:
+    if constant and traits.packed_weights and conv.outputs >= 8:
         return _packed(conv, traits)
     return _generic(conv, traits) if conv.transposed else _planes(conv, traits)
 
@@ -105,34 +107,38 @@ def _padded(conv: Convolution, traits: DeviceTraits) -> _Padded:
     cut = cut_rows(rows, reach[2], traits)
     ints = (*w.spatial, *reach, *w.before, *conv.steps, rows, cut.rows_per_item)
     items = -(-rows // cut.rows_per_item)
-    launch = Launch(_pad_kernel(conv.dtype), (inp(0), scratch(0)), ints, (items,), (1,))
+    launch = Launch(_pad_kernel(conv.dtype, conv.steps != (1, 1, 1)), (inp(0), scratch(0)), ints, (items,), (1,))
     return _Padded(scratch(0), reach, (launch,), (rows * reach[2] * conv.dtype.itemsize,))
 
 
 @functools.cache
-def _pad_kernel(dtype: DataType) -> KernelSource:
+def _pad_kernel(dtype: DataType, stepped: bool) -> KernelSource:
     """Element i of an axis goes to ``before + i * step``; what falls outside is dropped, the rest is zero."""
-    body = """
+    if stepped:
+        inside = "h >= 0 && d >= 0 && h % th == 0 && d % td == 0 && h / th < H && d / td < D"
+        row = "(plane * D + d / td) * H + h / th"
+        copy = "for (int c = 0; c < PW; c++) to[c] = 0; for (int c = first; c < last; c++) to[pw + c * tw] = from[c];"
+    else:
+        inside = "h >= 0 && d >= 0 && h < H && d < D"
+        row = "(plane * D + d) * H + h"
+        copy = """for (int c = 0; c < pw; c++) to[c] = 0;
+    int c = first;
+    for (; c + 16 <= last; c += 16) vstore16(vload16(0, from + c), 0, to + pw + c);
+    for (; c < last; c++) to[pw + c] = from[c];
+    for (int c = max(pw + last, 0); c < PW; c++) to[c] = 0;"""
+    body = f"""
   const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
   const int first = pw < 0 ? (-pw + tw - 1) / tw : 0;
   const int last = pw >= PW ? 0 : min(W, (PW - pw - 1) / tw + 1);
-  for (int r = r0; r < r1; r++) {
-    const int h = r % PH - ph, d = r / PH % PD - pd, plane = r / PH / PD;
-    const int inside = h >= 0 && d >= 0 && h % th == 0 && d % td == 0 && h / th < H && d / td < D;
-    __global T* to = y + r * PW;
-    if (!inside || last <= first) { for (int c = 0; c < PW; c++) to[c] = 0; continue; }
-    __global const T* from = x + ((plane * D + d / td) * H + h / th) * W;
-    if (tw == 1) {
-      for (int c = 0; c < pw; c++) to[c] = 0;
-      for (int c = first; c < last; c++) to[pw + c] = from[c];
-      for (int c = pw + last; c < PW; c++) to[c] = 0;
-    } else {
-      for (int c = 0; c < PW; c++) to[c] = 0;
-      for (int c = first; c < last; c++) to[pw + c * tw] = from[c];
-    }
-  }"""
+  for (int r = r0; r < r1; r++) {{
+    const int line = r / PH, plane = line / PD, h = r - line * PH - ph, d = line - plane * PD - pd;
+    __global {dtype.c}* to = y + r * PW;
+    if (!({inside}) || last <= first) {{ for (int c = 0; c < PW; c++) to[c] = 0; continue; }}
+    __global const {dtype.c}* from = x + ({row}) * W;
+    {copy}
+  }}"""
     ints = ("D", "H", "W", "PD", "PH", "PW", "pd", "ph", "pw", "td", "th", "tw", "rows", "per_item")
-    return kernel("conv_pad", (("x", dtype, "r"), ("y", dtype, "w")), ints, body.replace("T*", f"{dtype.c}*"))
+    return kernel("conv_pad", (("x", dtype, "r"), ("y", dtype, "w")), ints, body)
 
 
 def _canonical(weight: Array, group: int, transposed: bool) -> Array:
@@ -144,20 +150,20 @@ def _canonical(weight: Array, group: int, transposed: bool) -> Array:
     return grouped[(slice(None),) * 3 + (slice(None, None, -1),) * cells]
 
 
-def _pack(weight: Array, group: int, transposed: bool) -> Array:
+def _pack(weight: Array, group: int, transposed: bool, block: int) -> Array:
     filters = _canonical(weight, group, transposed)
     g, m, c = filters.shape[:3]
     cells = math.prod(filters.shape[3:])
-    packed = np.zeros((g, -(-m // _BLOCK), c, cells, _BLOCK), weight.dtype)
+    packed = np.zeros((g, -(-m // block), c, cells, block), weight.dtype)
     for i in range(packed.shape[1]):  # one by one, so that there is no second copy of large weights
-        block = filters[:, i * _BLOCK : (i + 1) * _BLOCK]
-        packed[:, i, :, :, : block.shape[1]] = block.reshape(g, block.shape[1], c, cells).transpose(0, 2, 3, 1)
+        part = filters[:, i * block : (i + 1) * block]
+        packed[:, i, :, :, : part.shape[1]] = part.reshape(g, part.shape[1], c, cells).transpose(0, 2, 3, 1)
     return packed
 
 
 @functools.cache
-def _packer(group: int, transposed: bool) -> Callable[[Array], Array]:
-    return functools.partial(_pack, group=group, transposed=transposed)
+def _packer(group: int, transposed: bool, block: int) -> Callable[[Array], Array]:
+    return functools.partial(_pack, group=group, transposed=transposed, block=block)
 
 
 def _tile_width(positions: int) -> int:
@@ -176,44 +182,47 @@ def _packed(conv: Convolution, traits: DeviceTraits) -> Impl:
     tile = _tile_width(ow)
     cells = conv.inputs * kd * kh * kw
     chunk = tile * max(1, -(-_WORK // (cells * tile)))
-    blocks = -(-conv.outputs // _BLOCK)
+    block = min(_BLOCKS, key=lambda b: round_up(conv.outputs, b) * _BLOCKS[b])
+    blocks = -(-conv.outputs // block)
     ints = (
         conv.inputs, conv.outputs, conv.group, blocks, *spatial, od, oh, ow, kd, kh, kw, sd, sh, dd, dh, dw, chunk,
-        cells * _BLOCK, sw,
+        cells * block, sw,
     )  # fmt: skip
     grid = (conv.group * blocks, -(-ow // chunk), conv.batch * od * oh)
-    k = _packed_kernel(_buffers(conv), tile, sw if sw <= 2 else 0)
+    k = _packed_kernel(_buffers(conv), block, tile, sw if sw <= 2 else 0)
     launch = Launch(k, _refs(conv, padded.ref, weights(0)), ints, grid, (1, 1, 1))
     request = WeightsRequest(
-        1, f"conv16 group {conv.group}{' transposed' if conv.transposed else ''}", _packer(conv.group, conv.transposed)
+        1,
+        f"conv{block} group {conv.group}{' transposed' if conv.transposed else ''}",
+        _packer(conv.group, conv.transposed, block),
     )
-    return Impl(f"packed 16x{tile}", (*padded.launches, launch), padded.scratch, (request,))
+    return Impl(f"packed {block}x{tile}", (*padded.launches, launch), padded.scratch, (request,))
 
 
 @functools.cache
-def _packed_kernel(buffers: tuple[tuple[str, DataType, str], ...], tile: int, stride: int) -> KernelSource:
+def _packed_kernel(
+    buffers: tuple[tuple[str, DataType, str], ...], block: int, tile: int, stride: int
+) -> KernelSource:
+    """Tiles of *block* output channels × *tile* positions of a row, whose sums stay in registers."""
     bias = len(buffers) > 3
     step = str(stride) if stride else "sw"
-    positions = range(tile)
-    start = "b" if bias else "(float16)(0.0f)"
-    zero = " ".join(f"float16 a{p} = {start};" for p in positions)
-    multiply = " ".join(f"a{p} = fma(v, (float16)(xr[{p} * {step}]), a{p});" for p in positions)
-    spill = " ".join(f"vstore16(a{p}, {p}, t);" for p in positions)
-    load_bias = (
-        "float bs[16]; for (int j = 0; j < 16; j++) bs[j] = j < left ? bias[oc0 + j] : 0.0f; "
-        "const float16 b = vload16(0, bs);"
-        if bias
-        else ""
+    positions, halves = range(tile), range(block // 16)
+    zero = " ".join(f"float16 a{p}_{h} = vload16({h}, bs);" for p in positions for h in halves)
+    weights = " ".join(f"const float16 v{h} = vload16({h}, wp);" for h in halves)
+    multiply = " ".join(
+        f"e = xr[{p} * {step}]; " + " ".join(f"a{p}_{h} = fma(v{h}, e, a{p}_{h});" for h in halves) for p in positions
     )
+    spill = " ".join(f"vstore16(a{p}_{h}, {p * len(halves) + h}, t);" for p in positions for h in halves)
+    first = "j < left ? bias[oc0 + j] : 0.0f" if bias else "0.0f"
     body = f"""
   const int block = (int)get_global_id(0) % blocks, g = (int)get_global_id(0) / blocks;
   int r = (int)get_global_id(2);
   const int oh = r % OH; r /= OH;
   const int od = r % OD, n = r / OD;
   const int c0 = (int)get_global_id(1) * chunk, c1 = min(c0 + chunk, OW);
-  const int oc0 = g * M + block * 16, left = min(16, M - block * 16);
+  const int oc0 = g * M + block * {block}, left = min({block}, M - block * {block});
   const int plane = OD * OH * OW;
-  {load_bias}
+  float bs[{block}]; for (int j = 0; j < {block}; j++) bs[j] = {first};
   __global const float* xn = x + (((n * G + g) * C * D + od * sd) * H + oh * sh) * W;
   __global float* yn = y + ((n * G * M + oc0) * OD + od) * OH * OW + oh * OW;
   for (int tile0 = c0; tile0 < c1; tile0 += {tile}) {{
@@ -224,15 +233,15 @@ def _packed_kernel(buffers: tuple[tuple[str, DataType, str], ...], tile: int, st
       for (int kd = 0; kd < KD; kd++)
         for (int kh = 0; kh < KH; kh++) {{
           __global const float* xr = xn + ((c * D + kd * dd) * H + kh * dh) * W + ow0 * {step};
-          for (int kw = 0; kw < KW; kw++, wp += 16, xr += dw) {{
-            const float16 v = vload16(0, wp);
+          for (int kw = 0; kw < KW; kw++, wp += {block}, xr += dw) {{
+            {weights} float16 e;
             {multiply}
           }}
         }}
-    float t[{16 * tile}];
+    float t[{block * tile}];
     {spill}
     for (int j = 0; j < left; j++)
-      for (int p = tile0 - ow0; p < {tile}; p++) yn[j * plane + ow0 + p] = t[p * 16 + j];
+      for (int p = tile0 - ow0; p < {tile}; p++) yn[j * plane + ow0 + p] = t[p * {block} + j];
   }}"""
     ints = (
         "C", "M", "G", "blocks", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "dd", "dh", "dw",
@@ -247,52 +256,77 @@ def _planes(conv: Convolution, traits: DeviceTraits) -> Impl:
     w = conv.window
     (sd, sh, sw), (dd, dh, dw), (od, oh, ow) = w.strides, w.dilations, w.outs
     width = next(v for v in (16, 8, 4, 2, 1) if v <= ow)
-    rows = conv.batch * conv.group * conv.outputs * od * oh
+    height = next(h for h in (4, 2, 1) if h <= oh)
+    blocks = -(-oh // height)
+    units = conv.batch * conv.group * conv.outputs * od * blocks
     cells = conv.inputs * w.size[0] * w.size[1] * w.size[2]
-    per_item = max(1, min(-(-rows // (4 * traits.compute_units)), _WORK // max(1, cells * -(-ow // width))))
+    work = height * cells * -(-ow // width)
+    per_item = max(1, min(-(-units // (4 * traits.compute_units)), _WORK // max(1, work)))
     ints = (
-        conv.inputs, conv.outputs, conv.group, *padded.spatial, od, oh, ow, *w.size, sd, sh, dd, dh, dw, rows,
-        per_item, sw,
+        conv.inputs, conv.outputs, conv.group, *padded.spatial, od, oh, ow, *w.size, sd, sh, dd, dh, dw, blocks,
+        units, per_item, sw,
     )  # fmt: skip
-    k = _planes_kernel(_buffers(conv), width, sw if sw <= 2 else 0)
-    launch = Launch(k, _refs(conv, padded.ref, inp(1)), ints, (-(-rows // per_item),), (1,))
-    return Impl(f"planes x{width}", (*padded.launches, launch), padded.scratch)
+    k = _planes_kernel(_buffers(conv), height, width, sw if sw <= 2 else 0)
+    launch = Launch(k, _refs(conv, padded.ref, inp(1)), ints, (-(-units // per_item),), (1,))
+    return Impl(f"planes {height}x{width}", (*padded.launches, launch), padded.scratch)
 
 
 @functools.cache
-def _planes_kernel(buffers: tuple[tuple[str, DataType, str], ...], width: int, stride: int) -> KernelSource:
+def _planes_kernel(
+    buffers: tuple[tuple[str, DataType, str], ...], height: int, width: int, stride: int
+) -> KernelSource:
+    """Tiles of *height* rows × *width* positions of one channel; several rows, so that additions need not wait."""
     vector = "float" if width == 1 else f"float{width}"
     step = str(stride) if stride else "sw"
-    if width == 1:
-        load, store = "xr[0]", "y[at] = a;"
-    else:
-        lanes = ", ".join(f"xr[{i} * {step}]" for i in range(width))
-        load = f"vload{width}(0, xr)" if stride == 1 else f"({vector})({lanes})"
-        store = f"vstore{width}(a, 0, y + at);"
+    rows = range(height)
+
+    def load(at: str) -> str:
+        if width == 1:
+            return f"{at}[0]"
+        if stride == 1:
+            return f"vload{width}(0, {at})"
+        return f"({vector})({', '.join(f'{at}[{i} * {step}]' for i in range(width))})"
+
+    def store(value: str, at: str) -> str:
+        return f"*({at}) = {value};" if width == 1 else f"vstore{width}({value}, 0, {at});"
+
+    # Where there are fewer rows left, the last one is calculated again.
+    places = " ".join(
+        f"const int h{i} = min(block * {height} + {i}, OH - 1); __global const float* const x{i} = xn + h{i} * sh * W;"
+        for i in rows
+    )
+    zero = " ".join(f"{vector} a{i} = ({vector})({'bias[oc]' if len(buffers) > 3 else '0.0f'});" for i in rows)
+    multiply = " ".join(f"a{i} = fma(w, {load(f'(x{i} + at)')}, a{i});" for i in rows)
+    stores = " ".join(store(f"a{i}", f"yn + h{i} * OW + ow0") for i in rows)
     body = f"""
-  const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
-  for (int r = r0; r < r1; r++) {{
-    const int oh = r % OH, od = r / OH % OD, q = r / OH / OD;
+  const int u1 = min(((int)get_global_id(0) + 1) * per_item, units);
+  for (int u = (int)get_global_id(0) * per_item; u < u1; u++) {{
+    const int block = u % blocks, od = u / blocks % OD, q = u / blocks / OD;
     const int oc = q % (G * M), n = q / (G * M), g = oc / M;
-    __global const float* xn = x + (((n * G + g) * C * D + od * sd) * H + oh * sh) * W;
+    __global const float* const xn = x + ((n * G + g) * C * D + od * sd) * H * W;
+    __global float* const yn = y + (q * OD + od) * OH * OW;
+    {places}
     for (int tile0 = 0; tile0 < OW; tile0 += {width}) {{
-      const int ow0 = min(tile0, OW - {width}), at = r * OW + ow0;
+      const int ow0 = min(tile0, OW - {width});
       __global const float* wp = f + oc * C * KD * KH * KW;
-      {vector} a = ({vector})({"bias[oc]" if len(buffers) > 3 else "0.0f"});
+      {zero}
       for (int c = 0; c < C; c++)
         for (int kd = 0; kd < KD; kd++)
           for (int kh = 0; kh < KH; kh++) {{
-            __global const float* xr = xn + ((c * D + kd * dd) * H + kh * dh) * W + ow0 * {step};
-            for (int kw = 0; kw < KW; kw++, xr += dw) a = fma(({vector})(*wp++), {load}, a);
+            int at = ((c * D + kd * dd) * H + kh * dh) * W + ow0 * {step};
+            for (int kw = 0; kw < KW; kw++, at += dw) {{
+              const {vector} w = ({vector})(*wp++);
+              {multiply}
+            }}
           }}
-      {store}
+      {stores}
     }}
   }}"""
     ints = (
-        "C", "M", "G", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "dd", "dh", "dw", "rows",
-        "per_item", "sw",
+        "C", "M", "G", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "dd", "dh", "dw", "blocks",
+        "units", "per_item", "sw",
     )  # fmt: skip
-    return kernel(f"conv_planes{width}", buffers, ints, body)
+    return kernel(f"conv_planes{height}x{width}", buffers, ints, body)
 
 
 def _filter_strides(conv: Convolution) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
-"""Functions that kernels may call for float and for vectors of 16, where drivers' own are slow in vectors.
+"""Functions that kernels may call where drivers' own are slow in vectors: ``asyncrt_erf`` and ``asyncrt_tanh``.
 
-``asyncrt_erf`` and ``asyncrt_tanh`` are ratios of polynomials, within 4e-7 of what they should be, relatively. They take
-about as long as exp; Intel's erf takes twice as long and PoCL's nine times.
+On CPU devices they are ratios of polynomials, for float and for vectors of 16, within 4e-7 of what they should be,
+relatively. They take about as long as exp; Intel's erf takes three times as long and PoCL's nine times. On other devices
+they are the driver's own.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ def _ratio(name: str, limit: float, above: Sequence[float], below: Sequence[floa
         steps = " ".join(f"{v} = fma({v}, s, (T){c!r}f);" for c in coefficients[1:])
         return f"T {v} = {coefficients[0]!r}f; {steps}"
 
-    macro = name.upper()
+    macro, own = name.upper(), name.removeprefix("asyncrt_")
     return f"""\
-#ifndef {macro}
+#if !defined(ASYNCRT_CPU)
+#define {name} {own}
+#elif !defined({macro})
 #define {macro}(T) inline T __attribute__((overloadable)) {name}(T x) {{ \\
   T s = x * x; s = s > {limit * limit!r}f ? {limit * limit!r}f : s; \\
   {polynomial("p", above)} \\
@@ -28,7 +31,7 @@ def _ratio(name: str, limit: float, above: Sequence[float], below: Sequence[floa
 {macro}(float)
 {macro}(float16)
 #ifdef cl_khr_fp64
-inline double __attribute__((overloadable)) {name}(double x) {{ return {name.removeprefix("asyncrt_")}(x); }}
+inline double __attribute__((overloadable)) {name}(double x) {{ return {own}(x); }}
 #endif
 #endif
 """

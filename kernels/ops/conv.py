@@ -94,12 +94,11 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     x, w = call.shape(0), call.shape(1)
     group = call.attributes.get("group", 1)
     view = window(call.name, call.attributes, x[2:], w[2:])
-    constant = call.constants[1]
-    fast = not traits.is_cpu or (call.dtype(0) is FLOAT32 and not (constant and traits.packed_weights))
+    fast = not traits.is_cpu or call.dtype(0) is FLOAT32
     if group == 1 and _is_product(view) and x[1] > 0 and fast:
         return _product(call, count(view.outs), traits)
     conv = Convolution(call.dtype(0), x[0], group, w[1], w[0] // group, view.as_3d(), bias=call.has(2))
-    return convolution(conv, traits, constant=constant)
+    return convolution(conv, traits, constant=call.constants[1])
 
 
 OPERATOR = Operator(
@@ -121,6 +120,9 @@ OPERATOR = Operator(
         Example(("f32[1,3,10,7]", "f32[8,3,4,2]"), {"auto_pad": "SAME_LOWER"}),
         Example(("f32[1,3,10,7]", "f32[8,3,3,3]"), {"auto_pad": "VALID", "strides": (3, 1)}),
         Example(("f32[1,1,3,3]", "f32[33,1,3,3]")),
+        Example(("f32[1,3,9,20]", "f32[70,3,3,3]", "f32[70]"), {"pads": (1, 1, 1, 1)}),
+        Example(("f32[2,4,9,9]", "f32[96,2,3,2]"), {"group": 2, "strides": (1, 2)}),
+        Example(("f32[3,33,6,8]", "f32[40,33,1,1]", "f32[40]")),
         Example(("f16[1,3,8,8]", "f16[4,3,3,3]", "f16[4]"), {"pads": (1, 0, 1, 2)}),
         Example(("f16[1,4,5,5]", "f16[6,4,1,1]")),
         Example(("f64[1,3,6,6]", "f64[4,3,3,3]"), {"pads": (1, 1, 1, 1)}),
