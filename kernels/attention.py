@@ -10,6 +10,7 @@ work-item, and alone gives scores out.
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 
@@ -55,6 +56,7 @@ def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tupl
     form = Form(
         a.query.dtype, a.value.dtype, a.target.dtype, a.mask.dtype if a.mask else None, a.valid is not None, a.causal,
         a.softcap != 0, a.left >= 0 or a.right >= 0, a.scores.dtype if a.scores else None, a.scores_mode,
+        "NAN" if math.isnan(a.unseen) else "0",
     )  # fmt: skip
     masked = a.mask or a.query._replace(batch=0, head=0, row=0)
     strides = tuple(s for t in (a.query, a.key, a.value, a.target, masked) for s in t[2:])
@@ -142,7 +144,7 @@ def _row_kernel(form: Form) -> KernelSource:
   if (m == -INFINITY) m = 0;
   {t} sum = 0;
   for (int j = j0; j < j1; j++) {{ p[j] = exp(p[j] - m); sum += p[j]; }}
-  const {t} inverse = sum == 0 ? 0 : 1 / sum;
+  const {t} inverse = sum == 0 ? {form.unseen} : 1 / sum;
   {f"for (int j = j0; j < j1; j++) {{ {give(PROBABILITIES, 'p[j] * inverse')} }}" if everything else ""}
   for (int d = 0; d < vsize; d++) {{
     {t} y = 0;
@@ -212,7 +214,7 @@ def _tile_kernel(form: Form, height: int) -> KernelSource:
       }}
       const float8 t8 = vt.lo + vt.hi; const float4 t4 = t8.lo + t8.hi; const float2 t2 = t4.lo + t4.hi;
       const float sum = t2.x + t2.y;
-      inverse{r} = sum == 0 ? 0.0f : 1.0f / sum;
+      inverse{r} = sum == 0 ? {form.unseen} : 1.0f / sum;
     }}"""
 
     def block(count: int) -> str:
@@ -377,7 +379,7 @@ def _group_kernel(form: Form) -> KernelSource:
   for (int e = id; e < {_ROWS} * vsize; e += {_GROUP}) {{
     const int r = e / vsize, d = e - r * vsize;
     if (r0 + r < rows)
-      STORE({form.target.name}, Y, b * yb + head[r] * yh + query[r] * ys + d, sum[r] == 0 ? 0 : o[e] / sum[r]);
+      STORE({form.target.name}, Y, b * yb + head[r] * yh + query[r] * ys + d, sum[r] == 0 ? {form.unseen} : o[e] / sum[r]);
   }}"""
     group = f"__attribute__((reqd_work_group_size({_GROUP}, 1, 1)))"
     return kernel("attention_groups", buffers(form), SIZES, body, attributes=group, local=(("space", t),))

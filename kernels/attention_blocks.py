@@ -115,7 +115,7 @@ def _kernel(form: Form) -> KernelSource:
     for (int r = 0; r < rows; r++) {{
       const int g = (r0 + r) / queries, i = r0 + r - g * queries, h = kv * group + g;
       __global {y.c}* const to_ = Y + b * yb + h * yh + i * ys;
-      const float inverse = sum[r] == 0.0f ? 0.0f : 1.0f / sum[r];
+      const float inverse = sum[r] == 0.0f ? {form.unseen} : 1.0f / sum[r];
       int d = 0;
       for (; d + 16 <= vsize; d += 16) {{
         const float16 e = vload16(0, yt + (d / 32 * height + r) * 32 + d % 32) * inverse;

@@ -37,6 +37,7 @@ class Attention(NamedTuple):
         mask: Added to the scores, or for booleans: which keys are seen. Strides of 0 broadcast.
         mask_keys: How many keys the mask has; the rest are not seen.
         valid: For each batch the number of keys that there are, int64; then `offset` counts back from there.
+        unseen: What a row gives that sees no key, or only with a score of minus infinity: 0 or NaN.
         scores, scores_mode: Where scores are written, and which: `SCORES`, `CAPPED`, `BIASED` or `PROBABILITIES`.
     """
 
@@ -60,6 +61,7 @@ class Attention(NamedTuple):
     mask: Tensor | None = None
     mask_keys: int = 0
     valid: Ref | None = None
+    unseen: float = 0.0
     scores: Tensor | None = None
     scores_mode: int = SCORES
 
@@ -77,6 +79,7 @@ class Form(NamedTuple):
     window: bool
     scores: DataType | None
     scores_mode: int
+    unseen: str
 
 
 SIZES = (

@@ -48,7 +48,7 @@ def fused_elementwise(operators: Sequence[Operator], wiring: Wiring, attributes:
         parts = parts_of(call)
         return not isinstance(parts, str) and all(p.expression.cheap for p in parts)
 
-    return _operator(operators, wiring, attributes, fits, implement, takes_view)
+    return whole_operator(operators, wiring, attributes, fits, implement, takes_view)
 
 
 def fused_product(
@@ -98,7 +98,7 @@ def fused_product(
         asked = operators[product].takes_view
         return asked is not None and asked(call.parts[product], index, view)
 
-    return _operator(operators, wiring, attributes, fits, implement, takes_view)
+    return whole_operator(operators, wiring, attributes, fits, implement, takes_view)
 
 
 def fused_as(
@@ -136,10 +136,10 @@ def fused_as(
         """As the operator does; what it is not given, it does not read."""
         return index >= inputs or (target.takes_view is not None and target.takes_view(mine(call), index, view))
 
-    return _operator(operators, wiring, attributes, fits, implement, takes_view)
+    return whole_operator(operators, wiring, attributes, fits, implement, takes_view)
 
 
-def _operator(
+def whole_operator(
     operators: Sequence[Operator],
     wiring: Wiring,
     attributes: Sequence[Attributes],
@@ -147,6 +147,7 @@ def _operator(
     implement: Callable[[Call, DeviceTraits], Impl],
     takes_view: Callable[[Call, int, View], bool],
 ) -> Operator:
+    """Return the operator that stands for *operators*, carried out by *implement* where it fits."""
     # What its parts declare, it declares: `question` compares no other values.
     declared = dict.fromkeys(
         source

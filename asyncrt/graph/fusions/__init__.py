@@ -5,8 +5,9 @@ What an operator of its own exists for comes first: what is left over may still 
 
 from __future__ import annotations
 
+from .attention import ATTENTION
 from .base import Pattern
 from .elementwise import ELEMENTWISE
 from .normalization import LAYER_NORMALIZATION, RMS_NORMALIZATION
 
-PATTERNS: tuple[Pattern, ...] = (LAYER_NORMALIZATION, RMS_NORMALIZATION, ELEMENTWISE)
+PATTERNS: tuple[Pattern, ...] = (ATTENTION, LAYER_NORMALIZATION, RMS_NORMALIZATION, ELEMENTWISE)
