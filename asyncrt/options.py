@@ -44,7 +44,10 @@ class RuntimeOptions:
         memory_limit: Bytes of device memory for intermediates; None is nine tenths of the device's memory.
         weights_bytes: Bytes of constants per model beyond which those that no plan in use reads leave; None keeps all.
         idle_release_s: Seconds without a request after which free memory goes back to the device; None keeps it.
+        recipes: Make the plan of a new shape by the formulas of another shape's, where its decisions hold. False plans
+            every new shape from the start.
         plan_entries: Plans kept per model, the least recently used leave first.
+        plan_bytes: Bytes of host memory that they may take, roughly.
         policy: Name of a file in `scheduler/policies`: which stream an inference goes to.
         cache_dir: Where compiled kernels are kept; None is a folder of the user's cache directory.
         disk_cache: False neither reads nor writes compiled kernels on disk.
@@ -73,7 +76,9 @@ class RuntimeOptions:
     memory_limit: int | None = attrs.field(default=None, validator=_optional_positive)
     weights_bytes: int | None = attrs.field(default=None, validator=_optional_positive)
     idle_release_s: float | None = attrs.field(default=30.0, validator=_optional_not_negative)
+    recipes: bool = True
     plan_entries: int = attrs.field(default=256, validator=v.ge(1))
+    plan_bytes: int = attrs.field(default=64 << 20, validator=v.ge(1))
     policy: str = "fifo"
     cache_dir: Path | None = None
     disk_cache: bool = True

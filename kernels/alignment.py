@@ -17,4 +17,7 @@ def fake_alignment(rows: int, tile: int) -> int:
     """
     if rows >= tile:
         return -(-rows // tile) * tile
-    return min(1 << max(rows - 1, 0).bit_length(), tile)
+    power = 1
+    while power < rows:
+        power *= 2
+    return min(power, tile)

@@ -107,7 +107,7 @@ class Call(NamedTuple):
         if value is None:
             raise ValueUnknown(f"'{self.name}': the value of input {index} is not known while loading")
         elements: list[Any] = value.reshape(-1).tolist()
-        return [d if isinstance(d, Dim) else int(d) for d in elements]  # type: ignore[misc]  # Dims only while loading
+        return [d if isinstance(d, Dim | int) else int(d) for d in elements]  # type: ignore[misc]  # Dims only while loading
 
 
 class ValueUnknown(Exception):

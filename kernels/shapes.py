@@ -71,3 +71,8 @@ def check(call: Call, condition: bool, message: str) -> None:
     """Raise `ShapeError` naming the node unless *condition* holds."""
     if not condition:
         raise ShapeError(f"'{call.name}': {message}")
+
+
+def ints(shape: Sequence[int]) -> list[int]:
+    """Return *shape* if its dims are ints; raises `Undetermined` if one is symbolic."""
+    return [d if isinstance(d, int) else int(d) for d in shape]

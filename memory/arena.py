@@ -58,6 +58,41 @@ def plan_arena(tensors: Sequence[Interval]) -> ArenaPlan:
     return ArenaPlan(tuple(offsets), total)
 
 
+class Lifetimes:
+    """The steps at which tensors are needed, to plan the same ones at many sizes: as `plan_arena`, and faster.
+
+    Args:
+        steps: The first and the last of each tensor.
+    """
+
+    def __init__(self, steps: Sequence[tuple[int, int]]) -> None:
+        self._first = [first for first, _ in steps]
+        self._beside = [
+            [j for j, (begin, end) in enumerate(steps) if j != i and begin <= last and first <= end]
+            for i, (first, last) in enumerate(steps)
+        ]
+
+    def place(self, nbytes: Sequence[int]) -> ArenaPlan:
+        """Return offsets for tensors of these sizes."""
+        count, first = len(nbytes), self._first
+        offsets, ends = [0] * count, [-1] * count
+        total = 0
+        for i in sorted(range(count), key=lambda i: (-nbytes[i], first[i])):
+            size = _aligned(nbytes[i])
+            if not size:
+                continue
+            offset = 0
+            for lower, upper in sorted([(offsets[j], ends[j]) for j in self._beside[i] if ends[j] >= 0]):
+                if lower - offset >= size:
+                    break
+                if upper > offset:
+                    offset = upper
+            offsets[i], ends[i] = offset, offset + size
+            if offset + size > total:
+                total = offset + size
+        return ArenaPlan(tuple(offsets), total)
+
+
 def live_bytes(tensors: Sequence[Interval]) -> int:
     """Return the most bytes needed at any one step, which is when some tensor is made: no plan can be smaller."""
     steps = {t.first for t in tensors}

@@ -108,12 +108,16 @@ def _program(graph: Graph) -> Program:
         value_inputs=tuple(i for i in graph.inputs if i in decisive),
         arriving=frozenset((*graph.inputs, *made)),
         device_constants=_device_constants(graph),
-        takes_view=tuple(any(_may_take_view(graph.nodes[r]) for r in v.readers) for v in graph.values),
+        takes_view=tuple(_may_be_viewed(v, graph) for v in graph.values),
         last_use=memory_dependencies(graph),
         symbolic=symbolic_values(graph),
         kinds=_kinds(graph),
         declared=_declared(graph),
     )
+
+
+def _may_be_viewed(value: Value, graph: Graph) -> bool:
+    return any(_may_take_view(graph.nodes[r]) for r in value.readers)
 
 
 def _may_take_view(node: ProgramNode) -> bool:
@@ -155,7 +159,8 @@ def _kinds(graph: Graph) -> dict[ProgramNode, int]:
         attributes = tuple((name, _comparable(value)) for name, value in sorted(node.attributes.items()))
         operator = (node.operator.domain, node.operator.name, node.attributes.opset, node.attributes.outputs)
         parts = (tuple(kinds[part] for part in node.parts), _wiring(node))
-        kind = (operator, attributes, constants, tuple(t.name for t in node.output_types), parts)
+        stays = any(_may_be_viewed(graph.values[v], graph) for v in node.outputs)
+        kind = (operator, attributes, constants, tuple(t.name for t in node.output_types), parts, stays)
         kinds[node] = numbers.setdefault(kind, len(numbers))
     return kinds
 

@@ -45,9 +45,12 @@ class SymbolicValues:
     _formulas: tuple[_Formula, ...]
 
     def evaluate(
-        self, layouts: Sequence[Layout]
+        self, layouts: Sequence[Layout], *, as_objects: bool = False
     ) -> tuple[list[tuple[int, Layout, Array]], dict[int, tuple[int, ...]]]:
         """Evaluate the formulas for the inputs' *layouts*.
+
+        Args:
+            as_objects: Give what depends on them as arrays of the ints that come out, whatever ints those are.
 
         Returns:
             ``(value id, layout, value)`` of every such value; and the shapes that the replaced nodes rely on, by
@@ -60,7 +63,7 @@ class SymbolicValues:
             (f.value, f.layout, f.template, f.places) for f in self._formulas
         ):
             if places:
-                template = template.copy()
+                template = template.astype(object) if as_objects else template.copy()
                 flat = template.reshape(-1)
                 for element, number in places:
                     flat[element] = numbers[number]

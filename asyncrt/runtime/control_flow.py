@@ -18,7 +18,7 @@ from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array, DataType, Layout, show_shape
 
-from .plan import NodeRecord
+from .plan import NodeRecord, Records
 
 
 @attrs.frozen(eq=False)
@@ -36,10 +36,10 @@ class Body:
     label: str
     program: Program
     captured: Mapping[int, Array]
-    run: Callable[[Mapping[int, Array]], Awaitable[tuple[dict[int, Array], list[NodeRecord]]]]
+    run: Callable[[Mapping[int, Array]], Awaitable[tuple[dict[int, Array], Records]]]
     layouts: Callable[[Mapping[int, Array]], Sequence[Layout | None]]
 
-    async def __call__(self, formals: Sequence[Array]) -> tuple[list[Array], list[NodeRecord]]:
+    async def __call__(self, formals: Sequence[Array]) -> tuple[list[Array], Records]:
         """Run it once; returns its outputs in their order."""
         results, records = await self.run(self.inputs(formals))
         return [results[id] for id in self.program.outputs], records
@@ -96,7 +96,7 @@ async def carry_out(
     return outputs, NodeRecord(node, None, layouts, how, inner=inner)
 
 
-_Result = tuple[list[Array], str, tuple[Program, list[NodeRecord]] | None]
+_Result = tuple[list[Array], str, tuple[Program, Records] | None]
 
 
 async def _if(node: ProgramNode, bodies: Sequence[Body], inputs: Sequence[Array | None]) -> _Result:
@@ -110,7 +110,7 @@ async def _loop(node: ProgramNode, body: Body, inputs: Sequence[Array | None]) -
     going = inputs[1] is None or bool(_one(node, "its condition", inputs[1]))
     carried = _present(inputs[2:])
     collected: list[list[Array]] = [[] for _ in body.program.outputs[1 + len(carried) :]]
-    records: list[NodeRecord] | None = None
+    records: Records | None = None
     trips = 0
     while going and (limit is None or trips < limit):
         outputs, records = await body((body.element(0, trips), body.element(1, going), *carried))
@@ -142,7 +142,7 @@ async def _scan(node: ProgramNode, body: Body, inputs: Sequence[Array | None]) -
         lengths = ", ".join(str(len(s)) for s in sequences)
         raise ShapeError(f"'{node.name}': Scan goes over sequences of one length, got lengths {lengths}")
     collected: list[list[Array]] = [[] for _ in body.program.outputs[count:]]
-    records: list[NodeRecord] | None = None
+    records: Records | None = None
     for trip in range(trips):
         outputs, records = await body((*carried, *(_dense(s[trip]) for s in sequences)))
         carried = outputs[:count]

@@ -13,7 +13,7 @@ from asyncrt.kernels.weights import Resident, Stored
 from asyncrt.layout import Array
 
 from .kept_state import place
-from .plan import ChunkPlan, Fetch, Kept, NodeRecord, Step
+from .plan import ChunkPlan, Deferred, Fetch, Kept, NodeRecord, Step
 
 
 @attrs.frozen(eq=False)
@@ -33,7 +33,7 @@ class BoundPlan:
     steps: tuple[tuple[Any, tuple[Any, ...], Any, tuple[int, ...], tuple[int, ...] | None, tuple[int, ...]], ...]
     kernels: Mapping[Any, Any]
     constants: Mapping[Stored, Resident]
-    records: tuple[NodeRecord, ...]
+    records: tuple[NodeRecord, ...] | Deferred
     generation: int = 0
 
 
@@ -59,9 +59,9 @@ def bind(
         steps.append((kernels[s.kernel] if kernel is None else kernel, buffers, s.record, s.grid, s.group, s.local))
     records = plan.records
     if specialised:
-        records = tuple(
-            r._replace(how=f"{r.how}, specialised") if r.node.id in specialised else r for r in plan.records
-        )
+        records = Deferred(lambda: tuple(
+            r._replace(how=f"{r.how}, specialised") if r.node.id in specialised else r for r in plan.known_records()
+        ))  # fmt: skip
     return BoundPlan(plan, tuple(steps), kernels, constants, records, generation)
 
 

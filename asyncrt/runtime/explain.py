@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -19,7 +19,7 @@ from asyncrt.graph.program import Program
 from asyncrt.kernels.operator import SKIP_OFF, Empty, Fused, Run, Skip, Viewed, why_not_skipped
 
 from .explain_html import page
-from .plan import NodeRecord
+from .plan import Deferred, NodeRecord, flat
 
 DECISIONS = ("ran", "fused", "skipped", "view", "empty", "host")
 _SAID = {"view": "left as views"}  # where they are counted
@@ -167,16 +167,18 @@ Times: TypeAlias = Mapping[tuple[Program, int], int]
 """Nanoseconds on the device, by program and number of the node."""
 
 
-def explain(program: Program, records: Sequence[NodeRecord], times: Times = MappingProxyType({})) -> Explanation:
+def explain(
+    program: Program, records: Iterable[NodeRecord | Deferred], times: Times = MappingProxyType({})
+) -> Explanation:
     """Return the explanation of an inference from what its plans recorded, and what was measured."""
     return Explanation(program.name, tuple(_all(program, records, _ValueNames(program), times)))
 
 
 def _all(
-    program: Program, records: Sequence[NodeRecord], names: _ValueNames, times: Times, inside: str = ""
+    program: Program, records: Iterable[NodeRecord | Deferred], names: _ValueNames, times: Times, inside: str = ""
 ) -> Iterator[NodeExplanation]:
     """Explain nodes, each followed by those inside it."""
-    for record in records:
+    for record in flat(records):
         node = record.node
         if record.inner is not None:
             names.enter(program, node, record.inner[0])
@@ -242,12 +244,13 @@ def _explain(program: Program, record: NodeRecord, names: _ValueNames) -> NodeEx
 
 
 def _passed(
-    base: NodeExplanation, how: str, program: Program, records: Sequence[NodeRecord], names: _ValueNames
+    base: NodeExplanation, how: str, program: Program, records: Iterable[NodeRecord | Deferred], names: _ValueNames
 ) -> NodeExplanation:
     """A branch that makes nothing, but passes on a value from outside or a constant, is like a skip."""
-    if base.operator != "If" or not all(isinstance(r.decision, Skip) for r in records):
+    inner = list(flat(records))
+    if base.operator != "If" or not all(isinstance(r.decision, Skip) for r in inner):
         return attrs.evolve(base, why=how)
-    sources = {r.node.outputs[0]: r.node.inputs[r.decision.sources[0]] for r in records if isinstance(r.decision, Skip)}
+    sources = {r.node.outputs[0]: r.node.inputs[r.decision.sources[0]] for r in inner if isinstance(r.decision, Skip)}
     source: int | None = program.outputs[0]
     while source in sources:
         source = sources[source]

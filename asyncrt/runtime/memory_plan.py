@@ -7,7 +7,7 @@ tensor may become part of another after the launch that makes it was listed.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import attrs
 import numpy as np
@@ -16,7 +16,7 @@ from asyncrt.errors import ShapeError
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.impl import Launch
-from asyncrt.kernels.operator import Call
+from asyncrt.kernels.operator import Call, Skip
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
@@ -71,6 +71,26 @@ class _Listed(NamedTuple):
     places: tuple[Place, ...]
     scratch: tuple[int, ...]
     written: View | None
+
+
+#: A value that the host gets: its id and layout, where it lies, or the value.
+Fetched: TypeAlias = "tuple[int, Layout, Place | None, Array | None]"
+
+
+class Closed(NamedTuple):
+    """A chunk's memory when all of its launches are listed.
+
+    Attributes:
+        fetches: What the host gets.
+        staged: The tensors that travel together, in that order.
+        staging: What they are part of.
+        roots: The tensors that get a place in the arena of their own.
+    """
+
+    fetches: list[Fetched]
+    staged: list[Tensor]
+    staging: Tensor
+    roots: list[Tensor]
 
 
 class MemoryPlan:
@@ -160,27 +180,20 @@ class MemoryPlan:
 
     def finish(self, records: list[NodeRecord]) -> ChunkPlan:
         """Lay all tensors out in one arena and return the plan."""
-        fetches = [self._fetch(v) for v in self.chunk.reads]
-        if self.chunk is self.program.chunks[-1]:
-            kept = {k.output for k in self.kept}
-            fetches += [self._fetch(v) for v in self.program.outputs if v not in kept]
-        else:
-            self._keep_aliases()
-        staging, staging_tensor, staged = self._stage()
-        tensors = [t for t in self.tensors if (t.source is None and t.array is None) or (t.used and t not in staged)]
-        for tensor in tensors:
-            whole = tensor.whole
-            while whole is not None:
-                whole.first, whole.last = min(whole.first, tensor.first), max(whole.last, tensor.last)
-                whole = whole.whole
-        tensors = [t for t in tensors if t.whole is None]
-        arena = plan_arena([Interval(max(t.nbytes, 1), t.first, t.last) for t in tensors])
-        for tensor, offset in zip(tensors, arena.offsets, strict=True):
+        closed = self.close()
+        staging, parts = closed.staging, []
+        for tensor in closed.staged:
+            tensor.offset = staging.nbytes
+            parts.append(staged_bytes(tensor.array, tensor.nbytes))
+            staging.nbytes += len(parts[-1])
+        arena = plan_arena([Interval(max(t.nbytes, 1), t.first, t.last) for t in closed.roots])
+        for tensor, offset in zip(closed.roots, arena.offsets, strict=True):
             tensor.offset = offset
-        for tensor in staged:
-            tensor.offset += staging_tensor.offset
+        for tensor in closed.staged:
+            tensor.offset += staging.offset
+        staged = set(closed.staged)
         uploads = tuple(
-            Upload(t.source, t.position - (staging_tensor.offset if t in staged else 0), t.nbytes, t in staged)
+            Upload(t.source, t.position - (staging.offset if t in staged else 0), t.nbytes, t in staged)
             for t in self.tensors
             if t.used and t.source is not None and t.nbytes
         )
@@ -190,15 +203,39 @@ class MemoryPlan:
         return ChunkPlan(
             chunk=self.chunk.index,
             arena_nbytes=arena.nbytes,
-            staging=staging,
-            staging_offset=staging_tensor.offset,
+            staging=b"".join(parts),
+            staging_offset=staging.offset,
             uploads=uploads,
             steps=steps,
             packings=tuple(self.packings.values()),
-            fetches=tuple(self._bind_fetch(f) for f in fetches),
+            fetches=tuple(self._bind_fetch(f) for f in closed.fetches),
             records=tuple(records),
+            skipped=sum(isinstance(r.decision, Skip) for r in records),
             after=State(tuple(self.layouts), tuple(self.values), homes, tuple(self.kept), views),
         )
+
+    def close(self) -> Closed:
+        """Note what outlives the chunk and what travels together; no launch may be listed any more."""
+        fetches = [self._fetch(v) for v in self.chunk.reads]
+        if self.chunk is self.program.chunks[-1]:
+            kept = {k.output for k in self.kept}
+            fetches += [self._fetch(v) for v in self.program.outputs if v not in kept]
+        else:
+            self._keep_aliases()
+        # Host values and small inputs lie side by side, so that they travel in one transfer.
+        uploads = [t for t in self.tensors if t.used and (t.array is not None or t.source is not None)]
+        staged = [t for t in uploads if t.array is not None or t.nbytes <= STAGED]
+        staging = Tensor(0, -1, max((t.last for t in staged), default=-1))
+        apart = set(staged)
+        tensors = [t for t in self.tensors if (t.source is None and t.array is None) or (t.used and t not in apart)]
+        if staged:
+            tensors.append(staging)
+        for tensor in tensors:
+            whole = tensor.whole
+            while whole is not None:
+                whole.first, whole.last = min(whole.first, tensor.first), max(whole.last, tensor.last)
+                whole = whole.whole
+        return Closed(fetches, staged, staging, [t for t in tensors if t.whole is None])
 
     @staticmethod
     def _stays(place: Place) -> bool:
@@ -211,24 +248,7 @@ class MemoryPlan:
             if place is not None and isinstance(place.base, Tensor) and self.program.last_use[v] == FOREVER:
                 place.base.used |= v not in self.inputs and self.values[v] is None
 
-    def _stage(self) -> tuple[bytes, Tensor, set[Tensor]]:
-        """Lay host values and small inputs side by side, so that they travel in one transfer."""
-        uploads = [t for t in self.tensors if t.used and (t.array is not None or t.source is not None)]
-        staged = [t for t in uploads if t.array is not None or t.nbytes <= STAGED]
-        whole = Tensor(0, -1, -1)
-        parts: list[bytes] = []
-        for tensor in staged:
-            tensor.offset = whole.nbytes
-            data = b"" if tensor.array is None else np.ascontiguousarray(tensor.array).tobytes()
-            padded = -(-max(tensor.nbytes, 1) // ALIGNMENT) * ALIGNMENT
-            parts.append(data.ljust(padded, b"\0"))
-            whole.nbytes += padded
-            whole.last = max(whole.last, tensor.last)
-        if staged:
-            self.tensors.append(whole)
-        return b"".join(parts), whole, set(staged)
-
-    def _fetch(self, id: int) -> tuple[int, Layout, Place | None, Array | None]:
+    def _fetch(self, id: int) -> Fetched:
         """How the host gets a value: it has it already, or reads it."""
         layout = self.layouts[id]
         assert layout is not None
@@ -248,7 +268,7 @@ class MemoryPlan:
             return id, layout, None, _part(constant, base.offset + place.offset, layout)
         return id, layout, place, None
 
-    def _bind_fetch(self, fetch: tuple[int, Layout, Place | None, Array | None]) -> Fetch:
+    def _bind_fetch(self, fetch: Fetched) -> Fetch:
         id, layout, place, array = fetch
         if place is None:
             return Fetch(id, layout, array=array)
@@ -279,6 +299,12 @@ class MemoryPlan:
             node, launch.kernel, buffers, record, launch.grid, launch.group, launch.local,
             origin, launch.ints, launch.varying,
         )  # fmt: skip
+
+
+def staged_bytes(array: Array | None, nbytes: int) -> bytes:
+    """Return the bytes of a tensor that travels with others, with what is between it and the next."""
+    data = b"" if array is None else np.ascontiguousarray(array).tobytes()
+    return data.ljust(-(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT, b"\0")
 
 
 def _part(array: Array, offset: int, layout: Layout) -> Array:

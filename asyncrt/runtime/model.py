@@ -12,7 +12,7 @@ from asyncrt.layout import Array, PartialLayout
 from .explain import Explanation, explain
 from .inputs import check_inputs
 from .network import Network
-from .plan import NodeRecord
+from .plan import Records
 from .sequence import Sequence
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Model:
     def __init__(self, runtime: Runtime, network: Network) -> None:
         self._runtime = runtime
         self._network = network
-        self._last: list[NodeRecord] | None = None
+        self._last: Records | None = None
 
     def __repr__(self) -> str:
         return f"<Model {self._network!r}>"
@@ -114,7 +114,7 @@ class Model:
         self._runtime.check_open()
         return Sequence(self, self._network, state)
 
-    def finished(self, records: list[NodeRecord]) -> None:
+    def finished(self, records: Records) -> None:
         """Note what became of the nodes of the inference that finished last, for `explain()`."""
         self._last = records
 

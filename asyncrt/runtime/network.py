@@ -11,21 +11,17 @@ import asyncio
 import contextlib
 import functools
 import itertools
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
-import numpy as np
 
 from asyncrt.devices.base import Device, Stream
-from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError, OutOfDeviceMemory
 from asyncrt.events import Event
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.cache import ImplCache
-from asyncrt.kernels.operator import Skip
 from asyncrt.kernels.weights import Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
@@ -38,7 +34,8 @@ from .dispatcher import Dispatcher
 from .executor import BoundPlan, bind, enqueue, host_copy
 from .inputs import layouts_of
 from .kept_state import KeptState
-from .plan import ChunkPlan, NodeRecord, State
+from .plan import ChunkPlan, Deferred, NodeRecord, Records, State
+from .plans import Planned, Plans
 from .prepare import Tools, prepare_chunk, start_state
 from .specialise import OFTEN, Specialiser
 from .watched import WatchedStream
@@ -58,17 +55,6 @@ class Counters:
     skipped: int = 0
     cancelled: int = 0
     failed: int = 0
-
-
-@attrs.define(eq=False)
-class _Planned:
-    """A plan, and what it is bound to while its kernels and constants are at hand. Whoever carries it out holds both:
-    neither changes, but the plan may be bound anew for others."""
-
-    plan: ChunkPlan
-    skipped: int
-    bound: BoundPlan | None = None
-    replays: int = 0
 
 
 class Network:
@@ -117,8 +103,14 @@ class Network:
                     Network(p, device, dispatcher, pool, impls, uploads, tools, options, counters, specialiser)
                     for p in programs
                 )
-        #: Plans by chunk and signature, least recently used first.
-        self._plans: OrderedDict[tuple[int, Any], _Planned] = OrderedDict()
+        self._plans = Plans(
+            program,
+            self._tools,
+            replay=options.replay,
+            recipes=options.recipes,
+            entries=options.plan_entries,
+            nbytes=options.plan_bytes,
+        )
         #: The sizes of the arenas lately, by chunk; of equal ones in a row only the first.
         self._sizes: dict[int, ShapePredictor] = {}
 
@@ -139,19 +131,7 @@ class Network:
         first = self.program.chunks[0]
         if first.control is not None:
             return  # what comes after it depends on what it gives
-        plans: list[ChunkPlan] = []
-        for layouts in sample_layouts(self.program):
-            values = {
-                id: np.ones(layout.shape, layout.dtype.numpy)
-                for id, layout in zip(self.program.inputs, layouts, strict=True)
-                if id in self.program.value_inputs
-            }
-            try:
-                state = start_state(self.program, layouts, values)
-                plan = prepare_chunk(self.program, first, state, self._tools)
-            except AsyncrtError:
-                continue  # these sizes do not fit this model; others may
-            plans.append(plan)
+        plans = await asyncio.to_thread(self._plans.likely)
         for plan in plans:  # one after the other, so that no more than one needs is in use at once
             await self.weights.ensure(plan.packings)
         await self._impls.ensure(k for plan in plans for k in plan.kernels)
@@ -169,7 +149,7 @@ class Network:
         *,
         kept: KeptState | None = None,
         request: int | None = None,
-    ) -> tuple[dict[int, Array], list[NodeRecord]]:
+    ) -> tuple[dict[int, Array], Records]:
         """Run once. May be cancelled at every await: memory comes back when the device has passed its work.
 
         Args:
@@ -191,7 +171,7 @@ class Network:
 
     async def _infer(
         self, request: int, arrays: Mapping[int, Array], priority: int, kept: KeptState | None
-    ) -> tuple[dict[int, Array], list[NodeRecord]]:
+    ) -> tuple[dict[int, Array], Records]:
         self._counters.requests += 1
         try:
             await self._dispatcher.admit(request, priority)
@@ -210,7 +190,7 @@ class Network:
 
     async def run(
         self, request: int, arrays: Mapping[int, Array], kept: KeptState | None = None
-    ) -> tuple[dict[int, Array], list[NodeRecord]]:
+    ) -> tuple[dict[int, Array], Records]:
         """Run once as part of an admitted request, which for a subgraph is that of the node it is in."""
         leases: list[Lease] = []
         events: list[Event] = []
@@ -231,7 +211,7 @@ class Network:
         kept: KeptState | None,
         leases: list[Lease],
         events: list[Event],
-    ) -> tuple[dict[int, Array], list[NodeRecord]]:
+    ) -> tuple[dict[int, Array], Records]:
         dispatcher, program = self._dispatcher, self.program
         tensors = () if kept is None else kept.tensors
         layouts = layouts_of(program, arrays, {t.input: t.layout for t in tensors if t.layout.count})
@@ -246,7 +226,7 @@ class Network:
         known: dict[int, Array] = {}
         shapes: dict[int, Layout] = {}
         arenas: list[Any] = [None] * len(program.chunks)
-        records: list[NodeRecord] = []
+        records: Records = []
         fetched: dict[int, Array] = {}
         for chunk in program.chunks:
             node = chunk.control
@@ -257,10 +237,14 @@ class Network:
                 shapes.update(made)
                 signature = None if signature is None else (signature, tuple([x.shape for x in made.values()]))
             else:
-                planned = self._find(chunk, signature)
+                planned = self._plans.find(chunk, signature)
                 if planned is None:
-                    before = start_state(program, layouts, values, tensors) if state is None else state
-                    planned = self._plan(request, chunk, signature, _advanced(before, shapes, known))
+                    with self._planning(request, chunk):
+                        if chunk.index == 0:
+                            planned = self._plans.first(signature, layouts, values, tensors)
+                        else:
+                            before = start_state(program, layouts, values, tensors) if state is None else state
+                            planned = self._plans.later(chunk, signature, _advanced(before, shapes, known))
                 else:
                     self._counters.replays += 1
                     if self._specialiser is not None:
@@ -288,8 +272,11 @@ class Network:
                 else:
                     fetched = {f.value: host_copy(f, present) for f in plan.fetches}
                 self._counters.launches += len(plan.steps)
-                self._counters.skipped += planned.skipped
-                records += bound.records
+                self._counters.skipped += plan.skipped
+                if isinstance(bound.records, Deferred):
+                    records.append(bound.records)
+                else:
+                    records += bound.records
                 del bound  # its constants may make room for those of the next chunk
                 state, known, shapes = plan.after, {}, {}
             present.update(fetched)
@@ -392,19 +379,13 @@ class Network:
 
     # Plans.
 
-    def _plan(self, request: int, chunk: Chunk, signature: Any, state: State) -> _Planned:
-        tracer = self._dispatcher.tracer
-        with contextlib.nullcontext() if tracer is None else tracer.planning(request, chunk.index):
-            plan = prepare_chunk(self.program, chunk, state, self._tools)
+    def _planning(self, request: int, chunk: Chunk) -> contextlib.AbstractContextManager[None]:
+        """Note in a trace how long planning takes, if one is being taken."""
         self._counters.plans += 1
-        planned = _Planned(plan, sum(isinstance(r.decision, Skip) for r in plan.records))
-        if self._options.replay and signature is not None:
-            self._plans[chunk.index, signature] = planned
-            while len(self._plans) > self._options.plan_entries:
-                self._plans.popitem(last=False)
-        return planned
+        tracer = self._dispatcher.tracer
+        return contextlib.nullcontext() if tracer is None else tracer.planning(request, chunk.index)
 
-    async def _bind(self, planned: _Planned) -> BoundPlan:
+    async def _bind(self, planned: Planned) -> BoundPlan:
         constants = await self.weights.ensure(planned.plan.packings)
         kernels = await self._impls.ensure(planned.plan.kernels)
         bound = planned.bound = self._bound(planned.plan, kernels, constants)
@@ -417,7 +398,7 @@ class Network:
             return bind(plan, kernels, constants)
         return bind(plan, kernels, constants, self._specialiser.kernel, self._specialiser.generation)
 
-    def _specialise(self, planned: _Planned, specialiser: Specialiser) -> None:
+    def _specialise(self, planned: Planned, specialiser: Specialiser) -> None:
         """Ask for specialised kernels now and then, and bind the plan to those that have come."""
         bound = planned.bound
         if bound is None:
@@ -428,21 +409,12 @@ class Network:
         if bound.generation != specialiser.generation:
             planned.bound = self._bound(bound.plan, bound.kernels, bound.constants)
 
-    def _find(self, chunk: Chunk, signature: Any) -> _Planned | None:
-        if not self._options.replay or signature is None:
-            return None
-        planned = self._plans.get((chunk.index, signature))
-        if planned is not None:
-            self._plans.move_to_end((chunk.index, signature))
-        return planned
-
     def _unbind_one(self) -> bool:
         """Let go of what the plan unused longest is bound to, if one is; it is bound again when it is used again."""
-        for planned in self._plans.values():
-            if planned.bound is not None:
-                planned.bound = None
-                return True
-        return False
+        planned = self._plans.unused()
+        if planned is not None:
+            planned.bound = None
+        return planned is not None
 
     def close(self) -> None:
         """Give the constants back; the device must have passed all work."""
@@ -482,35 +454,3 @@ def _advanced(state: State, shapes: Mapping[int, Layout], known: Mapping[int, Ar
     for id, array in known.items():
         values[id] = array
     return attrs.evolve(state, layouts=tuple(layouts), values=tuple(values))
-
-
-def sample_layouts(program: Program) -> list[list[Layout]]:
-    """Return input layouts of a few likely sizes, to find out which kernels a program needs.
-
-    Dims of the same name are equal, as in a request. Sizes are ones, small odd numbers, and a batch of one with long
-    other axes, because kernels differ by which axes are units and by how many rows there are.
-    """
-    names = list(
-        dict.fromkeys(
-            name
-            for id in program.inputs
-            for dim in program.values[id].layout.shape or ()
-            if isinstance(dim, Dim) and (name := dim.name) is not None
-        )
-    )
-    first = names[:1]
-    samples: list[dict[str, int]] = [dict.fromkeys(names, 1), {n: 2 * i + 3 for i, n in enumerate(names)}]
-    sizes_of = [(1, n) for n in (2, 4, 7, 32, 64, 224)]
-    sizes_of += [(2, 16), (2, 64), (4, 1), (4, 3), (4, 33), (24, 1), (24, 33)]
-    samples += [{n: of if n in first else others for n in names} for of, others in sizes_of]
-    result: list[list[Layout]] = []
-    for sizes in samples if names else [{}]:
-        layouts: list[Layout] = []
-        for id in program.inputs:
-            dtype, shape = program.values[id].layout
-            if dtype is None or shape is None:
-                return []
-            dims = [sizes.get(d.name or "", 1) if isinstance(d, Dim) else d for d in shape]
-            layouts.append(Layout(dtype, tuple(dims)))
-        result.append(layouts)
-    return result

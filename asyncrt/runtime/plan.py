@@ -6,7 +6,7 @@ out supplies the arenas. The same plan serves every request of the same signatur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
@@ -146,7 +146,7 @@ class NodeRecord(NamedTuple):
     outputs: tuple[Layout, ...]
     how: str = ""
     call: Call | None = None
-    inner: tuple[Program, list[NodeRecord]] | None = None
+    inner: tuple[Program, Records] | None = None
     note: str = ""
 
 
@@ -158,6 +158,26 @@ def run_records(node: ProgramNode, call: Call, run: Run, how: str) -> list[NodeR
     records = [NodeRecord(n, Fused(last.name), c.outputs, how) for n, c in zip(others, call.parts, strict=False)]
     why = f"does the work of {', '.join(n.name for n in others)}"
     return [*records, NodeRecord(last, Run(why), call.outputs, how)]
+
+
+@attrs.frozen(eq=False)
+class Deferred:
+    """Records that are made if somebody asks for them."""
+
+    make: Callable[[], tuple[NodeRecord, ...]]
+
+
+Records: TypeAlias = list[NodeRecord | Deferred]
+"""What became of the nodes of an inference, in their order."""
+
+
+def flat(records: Iterable[NodeRecord | Deferred]) -> Iterator[NodeRecord]:
+    """Return all records, those made too that were deferred."""
+    for record in records:
+        if isinstance(record, Deferred):
+            yield from record.make()
+        else:
+            yield record
 
 
 @attrs.frozen(eq=False)
@@ -191,6 +211,7 @@ class ChunkPlan:
         packings: Constants that the steps read.
         fetches: What the host gets when the chunk is done: values for the next chunk, or the outputs.
         records: What became of each node.
+        skipped: How many were skipped.
         after: What the next chunk's plan starts from.
     """
 
@@ -202,8 +223,13 @@ class ChunkPlan:
     steps: tuple[Step, ...]
     packings: tuple[Packing, ...]
     fetches: tuple[Fetch, ...]
-    records: tuple[NodeRecord, ...]
+    records: tuple[NodeRecord, ...] | Deferred
+    skipped: int
     after: State
+
+    def known_records(self) -> tuple[NodeRecord, ...]:
+        """Return the records, made now if they were deferred."""
+        return self.records.make() if isinstance(self.records, Deferred) else self.records
 
     @property
     def needs_device(self) -> bool:

@@ -43,6 +43,7 @@ from .kept import KeptMemory
 from .memory_plan import STAGED, MemoryPlan, Place, Tensor
 from .plan import ChunkPlan, Home, Kept, KeptTensor, NodeRecord, Pack, State, run_records
 from .references import reference_copy, reference_impl
+from .witness import Unfollowed, settled
 
 _REMEMBERED = 1 << 14  # answers
 _COMPARED = 1024  # bytes of a value
@@ -60,6 +61,7 @@ class Tools:
         views: Whether results may stay views with strides.
         in_place: Whether the inputs of a Concat may be written where they belong in its result.
         origins: Whether steps keep what they were made from, for who checks hazards.
+        recording: Whether ints may be witnesses; then answers are not remembered.
         memo: Answers by question, of one program; see `_Planner.remember`.
     """
 
@@ -70,6 +72,7 @@ class Tools:
     views: bool = True
     in_place: bool = True
     origins: bool = False
+    recording: bool = False
     memo: dict[Any, PrimitiveInst] = attrs.field(factory=dict, eq=False, repr=False)
 
 
@@ -140,6 +143,21 @@ def prepare_chunk(program: Program, chunk: Chunk, state: State, tools: Tools) ->
         return _Planner(program, chunk, state, tools, formulas=False).plan()
 
 
+def list_chunk(program: Program, chunk: Chunk, state: State, tools: Tools) -> tuple[MemoryPlan, list[NodeRecord]]:
+    """Return all that a plan is made of, its numbers as they are calculated: the ints of *state* may be witnesses.
+
+    Raises:
+        Unfollowed: A value is calculated in a way that witnesses do not follow.
+        ShapeError: The shapes or values do not fit a node.
+    """
+    planner = _Planner(program, chunk, state, attrs.evolve(tools, origins=False, recording=True), formulas=True)
+    try:
+        planner.walk()
+    except _BrokenFormula as error:
+        raise Unfollowed from error
+    return planner.memory, planner.records
+
+
 class _Planner:
     def __init__(self, program: Program, chunk: Chunk, state: State, tools: Tools, *, formulas: bool) -> None:
         self.program, self.chunk, self.tools = program, chunk, tools
@@ -157,6 +175,11 @@ class _Planner:
         self.expected: dict[int, tuple[int, ...]] = {}
 
     def plan(self) -> ChunkPlan:
+        self.walk()
+        return self.memory.finish(self.records)
+
+    def walk(self) -> None:
+        """Prepare every node."""
         symbolic = self.evaluate_formulas() if self.formulas else frozenset()
         for node in self.chunk.nodes:
             if node.id in symbolic:
@@ -164,13 +187,15 @@ class _Planner:
             else:
                 self.prepare(node)
         self.write_out_views()
-        return self.memory.finish(self.records)
 
     def evaluate_formulas(self) -> frozenset[int]:
         """Set the values of shape arithmetic that loading has as formulas; returns the nodes that need not run."""
         layouts = [self.layouts[id] for id in self.program.inputs]
         try:
-            found, self.expected = self.program.symbolic.evaluate(layouts)  # type: ignore[arg-type]  # inputs have layouts
+            found, self.expected = self.program.symbolic.evaluate(
+                layouts,  # type: ignore[arg-type]  # inputs have layouts
+                as_objects=self.tools.recording,
+            )
         except ZeroDivisionError:
             return frozenset()
         for id, layout, value in found:
@@ -235,7 +260,7 @@ class _Planner:
         memo = self.tools.memo
         while True:
             strided = self.strided(node) if self.viewed else ()
-            key = self.question(node, strided)
+            key = None if self.tools.recording else self.question(node, strided)
             inst = memo.get(key) if key is not None else None
             if inst is None:
                 inst = self.answer(node, strided)
@@ -307,6 +332,9 @@ class _Planner:
         known = tuple(
             [values[v] if v is not None and (on_host or i in declared) else None for i, v in enumerate(node.inputs)]
         )
+        if self.tools.recording and not on_host:
+            needed = node.operator.shape_infer_dependencies
+            known = tuple([x if i in needed or x is None else settled(x) for i, x in enumerate(known)])
         constants = tuple([v is not None and self.program.values[v].constant is not None for v in node.inputs])
         call = Call(node.name, node.attributes, inputs, known, (), node.output_types, constants, strided, calls)
         if on_host and node.operator.evaluate is None:
@@ -332,6 +360,8 @@ class _Planner:
 
     def run_on_host(self, inst: PrimitiveInst) -> None:
         """Evaluate a node of shape arithmetic, or one without a kernel; its values need no device."""
+        if self.tools.recording:
+            raise Unfollowed
         node, call = inst.node, inst.call
         with _naming(node, call, "failed on the host"):
             results = evaluate(node.operator, call, call.values)

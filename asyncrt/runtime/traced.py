@@ -194,7 +194,7 @@ def _show_skipped(trace: Trace, track: Track, chunk: _Chunk) -> None:
             time = interval[1]
             if command.node is not None:
                 begins.setdefault(command.node, interval[0])
-    for record in reversed(chunk.plan.records):
+    for record in reversed(chunk.plan.known_records()):
         node, decision = record.node, record.decision
         if decision is None or isinstance(decision, Run | Empty | Fused):
             time = begins.get(node.id, time)

@@ -13,7 +13,7 @@ from ..copy import BITS, materialise
 from ..impl import Impl, inp, out
 from ..indexing import check_not_empty, known_ints, normal_indices, run_start
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
-from ..shapes import check, normal_axis
+from ..shapes import check, ints, normal_axis
 from ..walk import Buffer, walk
 
 
@@ -43,8 +43,8 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
 
 def views(call: Call) -> tuple[ViewOf] | None:
     """One piece of the data, if the elements that are taken lie one after the other."""
-    axis, result = _axis(call), tuple(int(d) for d in call.shape(1))
-    shape = tuple(int(d) for d in call.shape(0))
+    axis, result = _axis(call), tuple(ints(call.shape(1)))
+    shape = tuple(ints(call.shape(0)))
     strides = row_major(shape)
     if shape[axis] == 1:  # every index is that of the only element
         return (ViewOf(0, View(result, tuple(0 if a == axis else s for a, s in enumerate(strides)))),)

@@ -13,7 +13,7 @@ from ..copy import materialise
 from ..impl import Impl, inp
 from ..indexing import check_not_empty, gather_rows, known_ints, normal_indices, run_start
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
-from ..shapes import check, count
+from ..shapes import check, count, ints
 
 
 def _batch(call: Call) -> int:
@@ -50,7 +50,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
 
 def views(call: Call) -> tuple[ViewOf] | None:
     """One piece of the data, if the rows that are taken lie one after the other."""
-    shape, indices, batch = [int(d) for d in call.shape(0)], [int(d) for d in call.shape(1)], _batch(call)
+    shape, indices, batch = ints(call.shape(0)), ints(call.shape(1)), _batch(call)
     depth, inner = indices[-1], count(shape[batch + indices[-1] :])
     dims, rows = shape[batch : batch + depth], count(indices[batch:-1])
     at = known_ints(call, 1)

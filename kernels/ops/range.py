@@ -38,7 +38,7 @@ def infer(call: Call) -> tuple[Shape]:
             raise ValueUnknown(f"'{call.name}': the {name} is not known while loading")
         check(call, value.size == 1, f"the {name} has {value.size} elements")
         number = value.reshape(-1).tolist()[0]
-        check(call, isinstance(number, Dim) or math.isfinite(number), f"the {name} is {number}")
+        check(call, isinstance(number, Dim | int) or math.isfinite(number), f"the {name} is {number}")
         numbers.append(number)
     check(call, isinstance(numbers[2], Dim) or numbers[2] != 0, "the delta is 0")
     return ((_count(*numbers),),)

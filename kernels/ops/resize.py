@@ -144,7 +144,7 @@ def _outputs(call: Call) -> tuple[list[int], list[float] | None, tuple[int, int]
     sizes = _known(call, 3)
     if sizes is None:
         raise ShapeError(f"'{call.name}': neither scales nor sizes are given")
-    dims = [d if isinstance(d, Dim) else int(d) for d in sizes]
+    dims = [d if isinstance(d, Dim | int) else int(d) for d in sizes]
     check(call, len(dims) == len(axes), f"{len(dims)} sizes for {len(axes)} axes")
     check(call, all(isinstance(d, Dim) or d >= 0 for d in dims), f"sizes {dims} are not all at least 0")
     if call.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch":

@@ -25,7 +25,7 @@ from ..grid import cut_rows
 from ..impl import Impl, KernelSource, Launch, inp, out, scratch
 from ..indexing import known_ints, run_start
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
-from ..shapes import check, count, normal_axis
+from ..shapes import check, count, ints, normal_axis
 from ..source import compute_type, kernel
 from ..walk import Buffer, walk
 
@@ -112,7 +112,7 @@ def _views_nd(call: Call) -> tuple[ViewOf] | None:
     at = known_ints(call, 1)
     if at is None:
         return None
-    depth, shape = _depth(call), [int(d) for d in call.shape(0)]
+    depth, shape = _depth(call), ints(call.shape(0))
     places, valid = _rows(at.reshape(-1, depth), shape[:depth])
     return _written(call, places, valid, count(shape[:depth]), count(shape[depth:]))
 
@@ -123,7 +123,7 @@ def _views_elements(call: Call) -> tuple[ViewOf] | None:
     at = known_ints(call, 1)
     if at is None:
         return None
-    shape = [int(d) for d in call.shape(0)]
+    shape = ints(call.shape(0))
     places, valid = _elements(at, shape, _axis(call))
     return _written(call, places, valid, count(shape), 1)
 

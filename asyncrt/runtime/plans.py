@@ -1,0 +1,231 @@
+"""Which plan does a request's chunk get: one kept, one by recipe, or a new one?"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+
+from asyncrt.dims import Dim
+from asyncrt.errors import AsyncrtError
+from asyncrt.graph.program import Chunk, Program
+from asyncrt.layout import Array, Layout
+
+from .executor import BoundPlan
+from .plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, State
+from .prepare import Tools, prepare_chunk, start_state
+from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
+
+_RECIPES = 32  # for one kind of values
+_KINDS = 64
+# Rough sizes of what a plan is made of, in bytes.
+_STEP, _RECORD, _PLAN = 1200, 250, 2000
+
+
+@attrs.define(eq=False)
+class Planned:
+    """A plan, and what it is bound to while its kernels and constants are at hand. Whoever carries it out holds both:
+    neither changes, but the plan may be bound anew for others."""
+
+    plan: ChunkPlan
+    nbytes: int
+    bound: BoundPlan | None = None
+    replays: int = 0
+
+
+class Plans:
+    """The plans of one network, and the recipes for more.
+
+    Args:
+        replay: Keep plans.
+        recipes: Make plans by recipe.
+        entries, nbytes: How many plans are kept at most, and how many bytes they may take, roughly.
+    """
+
+    def __init__(
+        self, program: Program, tools: Tools, *, replay: bool, recipes: bool, entries: int, nbytes: int
+    ) -> None:
+        self._program = program
+        self._tools = tools
+        self._replay = replay
+        self._entries, self._most = entries, nbytes
+        #: By chunk and signature, least recently used first.
+        self._kept: OrderedDict[tuple[int, Any], Planned] = OrderedDict()
+        self._nbytes = 0
+        #: Recipes by the contents of what decides, and by what there is room for in what is kept; last used first.
+        self._recipes: dict[Any, list[Recipe]] = {}
+        self._axes = dynamic_axes(program)
+        # A recipe is for all that a request does; and references of devices without kernels have their shapes in them.
+        whole = len(program.chunks) == 1 and program.chunks[0].control is None
+        self._follows = recipes and whole and tools.takes_source and not tools.origins and bool(self._axes)
+        self.made = self.by_recipe = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def find(self, chunk: Chunk, signature: Any) -> Planned | None:
+        """Return the plan that is kept for the signature."""
+        if not self._replay or signature is None:
+            return None
+        planned = self._kept.get((chunk.index, signature))
+        if planned is not None:
+            self._kept.move_to_end((chunk.index, signature))
+        return planned
+
+    def first(
+        self, signature: Any, layouts: list[Layout], values: Mapping[int, Array], kept: tuple[KeptTensor, ...]
+    ) -> Planned:
+        """Plan the first chunk.
+
+        Args:
+            signature: To keep the plan under; None keeps none.
+            layouts, values, kept: As for `start_state`.
+        """
+        chunk = self._program.chunks[0]
+
+        def walk() -> ChunkPlan:
+            state = start_state(self._program, layouts, dict(values), kept)
+            return prepare_chunk(self._program, chunk, state, self._tools)
+
+        def records() -> tuple[NodeRecord, ...]:
+            found = walk().records
+            assert not isinstance(found, Deferred)
+            return found
+
+        if not self._follows:
+            return self._keep(chunk, signature, walk())
+        contents = tuple([(id, a.shape, a.tobytes()) for id, a in values.items()])
+        room = tuple([k.capacity if k.layout.count else None for k in kept])
+        recipes = self._recipes.setdefault((contents, room), [])
+        sizes = sizes_of(layouts, self._axes)
+        for place, recipe in enumerate(recipes):
+            if recipe.trusted and (plan := recipe.plan(sizes, records)) is not None:
+                if place:
+                    recipes.insert(0, recipes.pop(place))
+                self.by_recipe += 1
+                return self._keep(chunk, signature, plan)
+        plan = walk()
+        self._compare(recipes, sizes, plan, layouts, values, kept)
+        return self._keep(chunk, signature, plan)
+
+    def later(self, chunk: Chunk, signature: Any, state: State) -> Planned:
+        """Plan a chunk after others."""
+        return self._keep(chunk, signature, prepare_chunk(self._program, chunk, state, self._tools))
+
+    def _compare(
+        self,
+        recipes: list[Recipe],
+        sizes: tuple[int, ...],
+        plan: ChunkPlan,
+        layouts: list[Layout],
+        values: Mapping[int, Array],
+        kept: tuple[KeptTensor, ...],
+    ) -> None:
+        """Check recipes that are not trusted yet by a plan that was made without; if there is none, make one."""
+        for recipe in recipes:
+            made = None if recipe.trusted else recipe.plan(sizes, tuple)
+            if made is not None:
+                if same(made, plan):
+                    recipe.checked(sizes)
+                else:
+                    self._follows = False
+                    self._recipes.clear()
+                return
+        if len(self._recipes) > _KINDS:
+            self._recipes.clear()
+            return
+        recipe_made = make_recipe(self._program, layouts, values, kept, self._tools)
+        if recipe_made is not None:
+            recipes.insert(0, recipe_made)
+            del recipes[_RECIPES:]
+
+    def _keep(self, chunk: Chunk, signature: Any, plan: ChunkPlan) -> Planned:
+        self.made += 1
+        records = 0 if isinstance(plan.records, Deferred) else len(plan.records)
+        planned = Planned(plan, _PLAN + _STEP * len(plan.steps) + _RECORD * records + len(plan.staging))
+        if self._replay and signature is not None:
+            key = (chunk.index, signature)
+            replaced = self._kept.pop(key, None)  # two requests may plan the same at once
+            self._nbytes += planned.nbytes - (0 if replaced is None else replaced.nbytes)
+            self._kept[key] = planned
+            while len(self._kept) > self._entries or (self._nbytes > self._most and len(self._kept) > 1):
+                _, left = self._kept.popitem(last=False)
+                self._nbytes -= left.nbytes
+        return planned
+
+    def unused(self) -> Planned | None:
+        """Return the plan that was unused longest of those that are bound."""
+        return next((planned for planned in self._kept.values() if planned.bound is not None), None)
+
+    def likely(self) -> list[ChunkPlan]:
+        """Plan for a few likely sizes: to know which kernels are needed, and to have recipes."""
+        plans: list[ChunkPlan] = []
+        for layouts in sample_layouts(self._program):
+            values = {
+                id: np.ones(layout.shape, layout.dtype.numpy)
+                for id, layout in zip(self._program.inputs, layouts, strict=True)
+                if id in self._program.value_inputs
+            }
+            try:
+                plans.append(self.first(None, layouts, values, ()).plan)
+            except AsyncrtError:
+                continue  # these sizes do not fit this model; others may
+        self.made = self.by_recipe = 0
+        return plans
+
+    def clear(self) -> None:
+        """Forget all plans."""
+        self._kept.clear()
+        self._nbytes = 0
+
+
+def same(one: ChunkPlan, other: ChunkPlan) -> bool:
+    """Whether two plans do the same."""
+    return (
+        one.arena_nbytes == other.arena_nbytes
+        and one.staging == other.staging
+        and one.staging_offset == other.staging_offset
+        and one.uploads == other.uploads
+        and one.steps == other.steps
+        and one.fetches == other.fetches
+        and one.skipped == other.skipped
+        and one.after.kept == other.after.kept
+        and [p.key for p in one.packings] == [p.key for p in other.packings]
+    )
+
+
+def sample_layouts(program: Program) -> list[list[Layout]]:
+    """Return input layouts of a few likely sizes, to find out which kernels a program needs.
+
+    Dims of the same name are equal, as in a request. Sizes are ones, small odd numbers, and a batch of one with long
+    other axes, because kernels differ by which axes are units and by how many rows there are.
+    """
+    names = list(
+        dict.fromkeys(
+            name
+            for id in program.inputs
+            for dim in program.values[id].layout.shape or ()
+            if isinstance(dim, Dim) and (name := dim.name) is not None
+        )
+    )
+    first = names[:1]
+    samples: list[dict[str, int]] = [dict.fromkeys(names, 1), {n: 2 * i + 3 for i, n in enumerate(names)}]
+    sizes_of = [(1, n) for n in (2, 4, 7, 32, 64, 224)]
+    sizes_of += [(2, 16), (2, 64), (4, 1), (4, 3), (4, 33), (24, 1), (24, 33)]
+    # A recipe is trusted when it was right for others.
+    sizes_of += [(1, n + more) for n in (4, 11, 32, 64, 224) for more in (1, 2)] + [(3, 17), (5, 18), (3, 66), (5, 69)]
+    samples += [{n: of if n in first else others for n in names} for of, others in sizes_of]
+    result: list[list[Layout]] = []
+    for sizes in samples if names else [{}]:
+        layouts: list[Layout] = []
+        for id in program.inputs:
+            dtype, shape = program.values[id].layout
+            if dtype is None or shape is None:
+                return []
+            dims = [sizes.get(d.name or "", 1) if isinstance(d, Dim) else d for d in shape]
+            layouts.append(Layout(dtype, tuple(dims)))
+        result.append(layouts)
+    return result

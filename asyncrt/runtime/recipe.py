@@ -1,0 +1,366 @@
+"""The plan of a shape that was never seen, from the formulas of one that was.
+
+Planning once with ints that remember how they were calculated (`witness.py`) leaves formulas for every size, stride and
+offset of the plan, and the answers that its decisions relied on. For other sizes with the same answers, a recipe gives
+in a fraction of the time the plan that planning would give: the same launches, with other numbers.
+
+A recipe is trusted only after what it gave was compared with what planning gave: at least twice, and until every size
+that can be another one has been another one. One that was wrong is thrown away, and none is made for that model again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import attrs
+import numpy as np
+
+from asyncrt.dims import Dim
+from asyncrt.errors import AsyncrtError
+from asyncrt.graph.program import Program
+from asyncrt.kernels.operator import Skip
+from asyncrt.kernels.weights import Packing
+from asyncrt.layout import Array, Layout, Shape
+from asyncrt.memory.arena import Lifetimes
+
+from .memory_plan import Closed, MemoryPlan, Place, Tensor, staged_bytes
+from .plan import (
+    BufferName,
+    ChunkPlan,
+    Deferred,
+    Fetch,
+    Home,
+    KeptTensor,
+    NodeRecord,
+    Pack,
+    State,
+    Step,
+    Upload,
+)
+from .prepare import Tools, list_chunk, start_state
+from .witness import MARK, Recording, Unfollowed, Witness, text
+
+_CHECKS = 2
+
+
+class _StepRecipe(NamedTuple):
+    node: int
+    kernel: Any
+    buffers: tuple[BufferName, ...]
+    bases: tuple[int, ...]  # numbers of tensors
+    offsets: tuple[int, ...]  # this and what follows: places among the numbers
+    ints: tuple[int, ...]
+    grid: tuple[int, ...]
+    group: tuple[int, ...] | None
+    local: tuple[int, ...]
+    varying: tuple[int, ...]
+
+
+class _StagedRecipe(NamedTuple):
+    """A tensor that travels with others: bytes that are known, or ints of a dtype; then how many bytes it has."""
+
+    data: bytes | None
+    elements: tuple[int, ...]
+    dtype: Any
+    nbytes: int
+
+
+class _KeptRecipe(NamedTuple):
+    tensor: KeptTensor
+    shape: tuple[int, ...]
+    capacity: tuple[int, ...]
+    new: int
+
+
+@attrs.define(eq=False)
+class Recipe:
+    """How to make plans.
+
+    Attributes:
+        trusted: Whether what it gives has been compared often enough.
+    """
+
+    _numbers: Callable[..., tuple[int, ...] | None]
+    _lifetimes: Lifetimes
+    _roots: tuple[int, ...]
+    _staged: tuple[_StagedRecipe, ...]
+    _uploads: tuple[tuple[int, int, int, int, bool], ...]
+    _steps: tuple[_StepRecipe, ...]
+    _fetches: tuple[tuple[int, Layout, tuple[int, ...], BufferName | None, int, int, int | None], ...]
+    _kept: tuple[_KeptRecipe, ...]
+    _packings: tuple[Packing, ...]
+    _skipped: int
+    _pack: Pack
+    _witness: tuple[int, ...]
+    _unseen: set[int]
+    _checks: int = 0
+
+    @property
+    def trusted(self) -> bool:
+        return self._checks >= _CHECKS and not self._unseen
+
+    def checked(self, sizes: tuple[int, ...]) -> None:
+        """Note that it gave the right plan for *sizes*."""
+        self._checks += 1
+        self._unseen -= {i for i, (a, b) in enumerate(zip(sizes, self._witness, strict=True)) if a != b}
+
+    def plan(self, sizes: tuple[int, ...], records: Callable[[], tuple[NodeRecord, ...]]) -> ChunkPlan | None:
+        """Return the plan; None if planning would take other decisions.
+
+        Args:
+            sizes: In the order of `sizes_of`.
+            records: Makes the plan's records, if somebody asks for them.
+        """
+        try:
+            numbers = self._numbers(*sizes)
+        except ZeroDivisionError:
+            return None
+        if numbers is None:
+            return None
+        # Where each tensor begins: those of the arena, those that travel together, and 0 for memory of others.
+        staged: list[int] = []
+        parts: list[bytes] = []
+        nbytes = 0
+        for data, elements, dtype, size in self._staged:
+            staged.append(nbytes)
+            if data is None:
+                array = np.array([numbers[e] for e in elements], dtype) if elements else None
+                data = staged_bytes(array, numbers[size])
+            parts.append(data)
+            nbytes += len(data)
+        lengths = [nbytes if r < 0 else numbers[r] for r in self._roots]
+        arena = self._lifetimes.place(lengths)
+        staging = arena.offsets[-1] if staged else 0
+        base = [*arena.offsets, *(staging + s for s in staged), 0]
+        steps: list[Step] = []
+        pack = self._pack
+        for node, kernel, buffers, bases, offsets, ints, grid, group, local, varying in self._steps:
+            sizes_ = tuple([numbers[i] for i in ints])
+            record = pack([base[b] + numbers[o] for b, o in zip(bases, offsets, strict=True)], sizes_)
+            steps.append(Step(
+                node, kernel, buffers, record, tuple([numbers[g] for g in grid]), group,
+                tuple([numbers[n] for n in local]) if local else (), None, sizes_, varying,
+            ))  # fmt: skip
+        return ChunkPlan(
+            chunk=0,
+            arena_nbytes=arena.nbytes,
+            staging=b"".join(parts),
+            staging_offset=staging,
+            uploads=tuple([
+                Upload(v, base[b] + numbers[o] - (staging if together else 0), numbers[n], together)
+                for v, b, o, n, together in self._uploads
+            ]),
+            steps=tuple(steps),
+            packings=self._packings,
+            fetches=tuple([
+                Fetch(
+                    v, Layout(layout.dtype, tuple([numbers[d] for d in shape])),
+                    None if buffer is None else Home(buffer, base[b] + numbers[o]), source,
+                    0 if source is None else numbers[o],
+                )
+                for v, layout, shape, buffer, b, o, source in self._fetches
+            ]),
+            records=Deferred(records),
+            skipped=self._skipped,
+            after=State((), (), (), tuple([
+                tensor._replace(
+                    layout=Layout(tensor.layout.dtype, tuple([numbers[d] for d in shape])),
+                    capacity=tuple([numbers[d] for d in capacity]),
+                    new=numbers[new],
+                )
+                for tensor, shape, capacity, new in self._kept
+            ])),
+        )  # fmt: skip
+
+
+def sizes_of(layouts: list[Layout], axes: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    """Return the numbers that a plan is made from: dims of the inputs."""
+    return tuple([layouts[i].shape[a] for i, a in axes])
+
+
+def dynamic_axes(program: Program) -> tuple[tuple[int, int], ...]:
+    """Return input and axis of each dim that requests choose; of those of one name, which are equal, the first."""
+    seen: set[str] = set()
+    axes: list[tuple[int, int]] = []
+    for position, id in enumerate(program.inputs):
+        for axis, dim in enumerate(program.values[id].layout.shape or ()):
+            if isinstance(dim, Dim) and (dim.name is None or dim.name not in seen):
+                axes.append((position, axis))
+                if dim.name is not None:
+                    seen.add(dim.name)
+    return tuple(axes)
+
+
+def make_recipe(
+    program: Program, layouts: list[Layout], values: Mapping[int, Array], kept: tuple[KeptTensor, ...], tools: Tools
+) -> Recipe | None:
+    """Plan once with witnesses; returns None if the plan has something that is no formula.
+
+    Args:
+        layouts: Of the inputs; *values* and *kept* as for `start_state`. The recipe is for those values, and for what
+            there is room for in what is kept.
+    """
+    recording = Recording()
+    sizes = sizes_of(layouts, dynamic_axes(program))
+    witnesses = [recording.size(s) for s in sizes]
+    seen, before = _witnessed(program, layouts, kept, witnesses)
+    state = start_state(program, seen, dict(values), before)
+    try:
+        memory, records = list_chunk(program, program.chunks[0], state, tools)
+        skipped = sum(isinstance(r.decision, Skip) for r in records)
+        return _Writer(memory, memory.close(), recording, sizes).write(skipped, tools.pack)
+    except (Unfollowed, AsyncrtError):
+        return None
+
+
+def _witnessed(
+    program: Program, layouts: list[Layout], kept: tuple[KeptTensor, ...], witnesses: list[Witness]
+) -> tuple[list[Layout], tuple[KeptTensor, ...]]:
+    """The same layouts and kept tensors, with witnesses for the sizes."""
+    given = iter(witnesses)
+    axes = dynamic_axes(program)
+    first = {at: next(given) for at in axes}
+    named = {program.values[program.inputs[i]].layout.shape[a].name: first[i, a] for i, a in axes}  # type: ignore
+    seen: list[Layout] = []
+    for position, (id, layout) in enumerate(zip(program.inputs, layouts, strict=True)):
+        dims: list[int] = []
+        for axis, (dim, size) in enumerate(zip(program.values[id].layout.shape or (), layout.shape, strict=True)):
+            found: int | None = size
+            if isinstance(dim, Dim):
+                found = first.get((position, axis)) if dim.name is None else named[dim.name]
+            assert found is not None
+            dims.append(found)
+        seen.append(Layout(layout.dtype, tuple(dims)))
+    by_input = dict(zip(program.inputs, seen, strict=True))
+    before = tuple([k._replace(layout=by_input[k.input]) if k.layout.count else k for k in kept])
+    return seen, before
+
+
+class _Writer:
+    """Writes down what a planner has listed, each number as its place among the formulas' results."""
+
+    def __init__(self, memory: MemoryPlan, closed: Closed, recording: Recording, sizes: tuple[int, ...]) -> None:
+        self._memory, self._closed = memory, closed
+        self._recording, self._sizes = recording, sizes
+        self._results: list[int] = []
+        self._places: dict[str, int] = {}
+        bases = [*closed.roots, *closed.staged]
+        self._bases = {tensor: number for number, tensor in enumerate(bases)}
+
+    def write(self, skipped: int, pack: Pack) -> Recipe:
+        closed, memory = self._closed, self._memory
+        if closed.staged and closed.roots[-1] is not closed.staging:
+            raise Unfollowed
+        apart = set(closed.staged)
+        steps = tuple([self._step(listed) for listed in memory.launches])
+        uploads = tuple([
+            (t.source, *self._at(Place(t, 0)), self._number(t.nbytes), t in apart)
+            for t in memory.tensors
+            if t.used and t.source is not None and t.nbytes
+        ])  # fmt: skip
+        return Recipe(
+            lifetimes=Lifetimes([(t.first, t.last) for t in closed.roots]),
+            roots=tuple([-1 if t is closed.staging else self._number(_at_least_one(t.nbytes)) for t in closed.roots]),
+            staged=tuple([self._staged(t) for t in closed.staged]),
+            uploads=uploads,
+            steps=steps,
+            fetches=tuple([self._fetch(*fetch) for fetch in closed.fetches]),
+            kept=tuple([
+                _KeptRecipe(k, self._all(k.layout.shape), self._all(k.capacity), self._number(k.new))
+                for k in memory.kept
+            ]),
+            packings=self._packings(),
+            skipped=skipped,
+            pack=pack,
+            witness=self._sizes,
+            unseen={i for i in range(len(self._sizes)) if f"x{i}" not in self._recording.fixed},
+            numbers=self._recording.compiled(self._results),
+        )  # fmt: skip
+
+    def _packings(self) -> tuple[Packing, ...]:
+        packings = tuple(self._memory.packings.values())
+        if any(MARK in packing.key.layout for packing in packings):
+            raise Unfollowed
+        return packings
+
+    def _number(self, value: int) -> int:
+        """The place of a number among the results."""
+        key = text(value)
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = len(self._results)
+            self._results.append(value)
+        return place
+
+    def _all(self, values: Shape) -> tuple[int, ...]:
+        return tuple([self._number(v) for v in values])
+
+    def _at(self, place: Place) -> tuple[int, int]:
+        """The tensor and the offset of a place."""
+        base, offset = place.base, place.offset
+        if isinstance(base, Home):
+            return -1, self._number(base.offset + offset)
+        while base.whole is not None:
+            offset, base = base.offset + offset, base.whole
+        return self._bases[base], self._number(offset)
+
+    def _buffer(self, place: Place) -> BufferName:
+        return place.base.buffer if isinstance(place.base, Home) else 0
+
+    def _step(self, listed: Any) -> _StepRecipe:
+        node, _, launch, places, _, _ = listed
+        if launch.group is not None and any(isinstance(n, Witness) for n in launch.group):
+            raise Unfollowed
+        if MARK in launch.kernel.text:
+            raise Unfollowed
+        at = [self._at(p) for p in places if self._there(p)]
+        return _StepRecipe(
+            node,
+            launch.kernel,
+            tuple([self._buffer(p) for p in places if self._there(p)]),
+            tuple([base for base, _ in at]),
+            tuple([offset for _, offset in at]),
+            self._all(launch.ints),
+            self._all(launch.grid),
+            launch.group,
+            self._all(launch.local),
+            launch.varying,
+        )
+
+    def _there(self, place: Place) -> bool:
+        base = place.base
+        return not isinstance(base, Tensor) or base.used or (base.source is None and base.array is None)
+
+    def _staged(self, tensor: Tensor) -> _StagedRecipe:
+        size, array = self._number(tensor.nbytes), tensor.array
+        if array is None:
+            return _StagedRecipe(None, (), None, size)
+        if array.dtype != object:
+            return _StagedRecipe(staged_bytes(array, tensor.nbytes), (), None, size)
+        dtype = self._dtypes()[id(array)]
+        return _StagedRecipe(None, self._all(tuple(array.reshape(-1).tolist())), dtype, size)
+
+    def _dtypes(self) -> dict[int, Any]:
+        """What the dtype of values is that are arrays of witnesses meanwhile."""
+        layouts = self._memory.layouts
+        return {
+            id(array): layout.dtype.numpy
+            for array, layout in zip(self._memory.values, layouts, strict=True)
+            if array is not None and array.dtype == object and layout is not None
+        }
+
+    def _fetch(
+        self, value: int, layout: Layout, place: Place | None, array: Array | None
+    ) -> tuple[int, Layout, tuple[int, ...], BufferName | None, int, int, int | None]:
+        if place is None or array is not None:
+            raise Unfollowed
+        shape, base = self._all(layout.shape), place.base
+        plain = Layout(layout.dtype, ())
+        if isinstance(base, Tensor) and base.source is not None:
+            return value, plain, shape, None, -1, self._number(place.offset), base.source
+        return value, plain, shape, self._buffer(place), *self._at(place), None
+
+
+def _at_least_one(nbytes: int) -> int:
+    return nbytes if nbytes > 0 else 1

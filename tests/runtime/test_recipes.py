@@ -1,0 +1,173 @@
+"""Plans of shapes that were never seen, by the formulas of others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from asyncrt import Runtime, RuntimeOptions
+from asyncrt.dims import Dim
+from asyncrt.errors import AsyncrtError
+from asyncrt.layout import Array, Layout
+from asyncrt.runtime import recipe as recipes
+from asyncrt.runtime.model import Model
+from asyncrt.runtime.network import Network
+from asyncrt.runtime.plan import ChunkPlan
+from asyncrt.runtime.plans import same
+from asyncrt.runtime.prepare import prepare_chunk, start_state
+
+from ..builders import i64, model, node
+from ..zoo import ZooModel, zoo
+from .test_sequences import attention, fed_back
+
+#: Hazards are checked by what plans were made from, which recipes do not keep.
+OPTIONS = RuntimeOptions(warm=False, check_hazards=False)
+SIZES = (1, 2, 3, 4, 7, 8, 9, 16, 17, 24, 33, 40, 70)
+
+
+def network(loaded: Model) -> Network:
+    return loaded._network
+
+
+def shapes(loaded: Model, count: int) -> Iterator[tuple[list[Layout], dict[int, Array]]]:
+    """Layouts of inputs in which every named dim has some size, equal ones included."""
+    program = network(loaded).program
+    rng = random.Random(5)
+    for _ in range(count):
+        sizes: dict[str | None, int] = {}
+        layouts = []
+        for id in program.inputs:
+            dtype, shape = program.values[id].layout
+            assert dtype is not None
+            assert shape is not None
+            dims = [sizes.setdefault(d.name, rng.choice(SIZES)) if isinstance(d, Dim) else d for d in shape]
+            layouts.append(Layout(dtype, tuple(dims)))
+        values = {
+            id: np.ones(layout.shape, layout.dtype.numpy)
+            for id, layout in zip(program.inputs, layouts, strict=True)
+            if id in program.value_inputs
+        }
+        yield layouts, values
+
+
+def walked(loaded: Model, layouts: list[Layout], values: dict[int, Array]) -> ChunkPlan:
+    net = network(loaded)
+    return prepare_chunk(net.program, net.program.chunks[0], start_state(net.program, layouts, values), net._tools)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("source", [pytest.param(m, id=m.name) for m in zoo()])
+async def test_a_recipe_gives_the_plan_that_planning_gives(source: ZooModel) -> None:
+    """Launch for launch and number for number, wherever it gives one; also recipes that are not trusted yet."""
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(source.path)
+        net = network(loaded)
+        known: list[recipes.Recipe] = []
+        for layouts, values in shapes(loaded, 25):
+            try:
+                expected = walked(loaded, layouts, values)
+            except AsyncrtError:
+                continue  # these sizes do not fit the model
+            sizes = recipes.sizes_of(layouts, recipes.dynamic_axes(net.program))
+            if len(net.program.chunks) > 1 or values:
+                continue
+            made = [plan for r in known if (plan := r.plan(sizes, tuple)) is not None]
+            assert all(same(expected, plan) for plan in made), layouts
+            if not made:
+                found = recipes.make_recipe(net.program, layouts, values, (), net._tools)
+                if found is not None:
+                    known.append(found)
+                    own = found.plan(sizes, tuple)
+                    assert own is not None
+                    assert same(expected, own)
+
+
+def _chain(rows: str = "n") -> object:
+    """A product, views, a Concat in place and element-wise nodes."""
+    nodes = [
+        node("a = MatMul(x, w)"), node("b = Transpose(a)", perm=[1, 0]), node("c = Neg(b)"), node("d = Exp(b)"),
+        node("e = Concat(c, d)", axis=0), node("s = Shape(x)"), node("r = Gather(s, zero)"),
+        node("f = Unsqueeze(r, first)"), node("g = Expand(one, f)"), node("h = Mul(e, g)"), node("y = Softmax(h)"),
+    ]  # fmt: skip
+    constants = {"w": np.eye(6, 8, dtype=np.float32), "zero": np.array(0, np.int64), "first": i64(0),
+                 "one": np.full(1, 2, np.float32)}
+    return model(nodes, [f"x f32[{rows},6]"], ["y"], constants)
+
+
+@pytest.mark.asyncio
+async def test_new_shapes_are_planned_by_recipe_and_give_the_same_bytes() -> None:
+    """After a few shapes most plans come from recipes; explain() tells of such an inference what it tells of any."""
+    async with Runtime(options=OPTIONS) as rt, Runtime(options=RuntimeOptions(warm=False, recipes=False)) as plain:
+        loaded, other = await rt.load(_chain()), await plain.load(_chain())
+        plans = network(loaded)._plans
+        for n in range(9, 60):
+            x = np.random.default_rng(n).standard_normal((n, 6)).astype(np.float32)
+            out, expected = await loaded.infer({"x": x}), await other.infer({"x": x})
+            assert expected["y"].tobytes() == out["y"].tobytes()
+            assert other.explain().to_json() == loaded.explain().to_json()
+        by_recipe, counted = plans.by_recipe, rt.statistics()
+        without = plain.statistics()
+
+    assert by_recipe > 40
+    assert (counted.launches, counted.skipped, counted.plans) == (without.launches, without.skipped, without.plans)
+
+
+@pytest.mark.asyncio
+async def test_a_recipe_that_is_wrong_is_found_out_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its plans are compared first; after one that differs, the model is planned without recipes."""
+    true = recipes.Recipe.plan
+
+    def wrong(self: recipes.Recipe, *arguments: object) -> ChunkPlan | None:
+        plan = true(self, *arguments)  # type: ignore[arg-type]
+        if plan is None:
+            return None
+        steps = tuple(s._replace(grid=tuple(n + 1 for n in s.grid)) for s in plan.steps)
+        return recipes.attrs.evolve(plan, steps=steps)
+
+    monkeypatch.setattr(recipes.Recipe, "plan", wrong)
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(_chain())
+        for n in range(9, 15):
+            x = np.random.default_rng(n).standard_normal((n, 6)).astype(np.float32)
+            out = await loaded.infer({"x": x})
+            assert np.isfinite(out["y"]).all()
+        plans = network(loaded)._plans
+
+    assert not plans._follows
+    assert plans.by_recipe == 0
+
+
+@pytest.mark.asyncio
+async def test_steps_of_a_sequence_are_planned_by_recipe() -> None:
+    """A cache that grows by a token is a new shape each step; also past the room that was kept ahead."""
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(attention())
+        steps = [np.random.default_rng(i).standard_normal((1, 1, 6)).astype(np.float32) for i in range(150)]
+        async with loaded.sequence() as sequence:
+            got = [(await sequence.infer({"x": x}))["y"] for x in steps]
+            by_recipe = network(loaded)._plans.by_recipe
+        expected = await fed_back(loaded, steps)
+
+    assert [e.tobytes() for e in expected] == [y.tobytes() for y in got]
+    assert by_recipe > 120
+
+
+@pytest.mark.asyncio
+async def test_values_that_decide_have_recipes_of_their_own() -> None:
+    """A slice whose bounds come with the request: other bounds are another recipe."""
+    nodes = [node("a = Neg(x)"), node("b = Slice(a, starts, ends)"), node("y = Softmax(b)")]
+    source = model(nodes, ["x f32[n,m]", "starts i64[1]", "ends i64[1]"], ["y"])
+    async with Runtime(options=OPTIONS) as rt, Runtime(options=RuntimeOptions(warm=False, recipes=False)) as plain:
+        loaded, other = await rt.load(source), await plain.load(source)
+        for n in range(8, 30):
+            for start, end in ((0, 5), (2, 100), (0, 1 << 40)):
+                x = np.random.default_rng(n).standard_normal((n, 2 * n)).astype(np.float32)
+                given = {"x": x, "starts": i64(start), "ends": i64(end)}
+                out, expected = await loaded.infer(given), await other.infer(given)
+                assert expected["y"].tobytes() == out["y"].tobytes()
+        by_recipe = network(loaded)._plans.by_recipe
+
+    assert by_recipe > 30
