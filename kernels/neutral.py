@@ -56,8 +56,8 @@ def never(dtype: DataType) -> None:
 
 def is_uniform(value: Array, number: float) -> bool:
     """Whether every element of *value* is *number*; of two zeros the one with its sign."""
-    if value.dtype == object:
-        return False  # symbolic dims, which a request gives numbers
+    if value.dtype == object:  # symbolic dims are given numbers by a request
+        return all(isinstance(v, int) and v == number for v in value.reshape(-1).tolist())
     if value.size == 0:
         return True
     flat = np.ascontiguousarray(value).reshape(-1)

@@ -249,6 +249,8 @@ class Operator:
             of calls that were run; "" where nobody would expect a skip.
         value_hints: Inputs whose values `views` can use when they are known anyway; never waited for.
         hint_matters: Whether a hint of this value can make a difference, where it is a constant of the model. None: any.
+        asks_hints: Whether hints are only compared, element by element, so that they may be any kind of ints, in an array
+            of objects. Otherwise they are of their dtype in a request.
         compares_hints: Whether it is worth a plan for each of their values where they are a request's short inputs;
             otherwise the hints are used only if they are constants or shape arithmetic.
         types: Output dtypes, for the operators whose ONNX schema does not say.
@@ -279,6 +281,7 @@ class Operator:
     why_not: Callable[[Call], str] | None = None
     value_hints: tuple[int, ...] = ()
     hint_matters: Callable[[Array], bool] | None = None
+    asks_hints: bool = False
     compares_hints: bool = True
     takes_view: Callable[[Call, int, View], bool] | None = None
     destinations: Callable[[Call], Sequence[View]] | None = None

@@ -21,6 +21,7 @@ from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
 
 _RECIPES = 32  # for one kind of values
 _KINDS = 64
+_MAKES = 24  # recipes that are made before any has been of use
 # Rough sizes of what a plan is made of, in bytes.
 _STEP, _RECORD, _PLAN = 1200, 250, 2000
 
@@ -61,7 +62,7 @@ class Plans:
         # A recipe is for all that a request does; and references of devices without kernels have their shapes in them.
         whole = len(program.chunks) == 1 and program.chunks[0].control is None
         self._follows = recipes and whole and tools.takes_source and not tools.origins and bool(self._axes)
-        self.made = self.by_recipe = 0
+        self.made = self.by_recipe = self._makes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -137,6 +138,9 @@ class Plans:
         if len(self._recipes) > _KINDS:
             self._recipes.clear()
             return
+        if self._makes >= _MAKES + self.by_recipe // 4:
+            return  # they do not pay for this model
+        self._makes += 1
         recipe_made = make_recipe(self._program, layouts, values, kept, self._tools)
         if recipe_made is not None:
             recipes.insert(0, recipe_made)
@@ -173,7 +177,7 @@ class Plans:
                 plans.append(self.first(None, layouts, values, ()).plan)
             except AsyncrtError:
                 continue  # these sizes do not fit this model; others may
-        self.made = self.by_recipe = 0
+        self.made = self.by_recipe = self._makes = 0
         return plans
 
     def clear(self) -> None:

@@ -332,7 +332,7 @@ class _Planner:
         known = tuple(
             [values[v] if v is not None and (on_host or i in declared) else None for i, v in enumerate(node.inputs)]
         )
-        if self.tools.recording and not on_host:
+        if self.tools.recording and not on_host and not node.operator.asks_hints:
             needed = node.operator.shape_infer_dependencies
             known = tuple([x if i in needed or x is None else settled(x) for i, x in enumerate(known)])
         constants = tuple([v is not None and self.program.values[v].constant is not None for v in node.inputs])

@@ -193,6 +193,7 @@ def _binary(
         why_not=None if neutral is None else reason,
         value_hints=_HINTS if neutral is not None and neutral[0] is not never else (),
         hint_matters=all_equal,
+        asks_hints=name != "Pow",
         compares_hints=False,
         takes_view=takes_any_view,
         examples=examples or (Example(("f32[2,3,4]", "f32[3,1]")), Example(("i64[5]", "i64[]"))),
