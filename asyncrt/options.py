@@ -37,6 +37,7 @@ class RuntimeOptions:
         replay: Keep the plan of a shape signature and use it again. False plans every inference anew.
         fuse: Carry several nodes out as one kernel where the shapes at hand allow it. False runs each on its own.
         packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
+        preset: Set the arguments of launches beforehand for plans that are replayed often. False sets them each time.
         specialise: Build kernels for sizes that come often in the background, and use those that are faster.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
@@ -48,6 +49,7 @@ class RuntimeOptions:
             every new shape from the start.
         plan_entries: Plans kept per model, the least recently used leave first.
         plan_bytes: Bytes of host memory that they may take, roughly.
+        preset_entries: Launches whose arguments are set beforehand; those of the plan used longest ago leave first.
         policy: Name of a file in `scheduler/policies`: which stream an inference goes to.
         cache_dir: Where compiled kernels are kept; None is a folder of the user's cache directory.
         disk_cache: False neither reads nor writes compiled kernels on disk.
@@ -69,6 +71,7 @@ class RuntimeOptions:
     replay: bool = True
     fuse: bool = True
     packed_weights: bool = True
+    preset: bool = True
     specialise: bool = False
     pool: bool = True
     preallocate: bool = True
@@ -79,6 +82,7 @@ class RuntimeOptions:
     recipes: bool = True
     plan_entries: int = attrs.field(default=256, validator=v.ge(1))
     plan_bytes: int = attrs.field(default=64 << 20, validator=v.ge(1))
+    preset_entries: int = attrs.field(default=16384, validator=v.ge(1))
     policy: str = "fifo"
     cache_dir: Path | None = None
     disk_cache: bool = True

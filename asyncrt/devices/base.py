@@ -22,6 +22,11 @@ Kernel: TypeAlias = Any
 Record: TypeAlias = Any
 """A launch's packed arguments; opaque to everything above the device."""
 
+PreparedLaunch: TypeAlias = tuple[
+    Kernel, Sequence[Allocation | int], Record, tuple[int, ...], tuple[int, ...] | None, tuple[int, ...]
+]
+"""What `Stream.launch` takes; a buffer may be a number instead, which stands for memory that is said later."""
+
 Reached: TypeAlias = Callable[[BaseException | None], None]
 """Called once when a mark was reached, with the error of a failed command. May be called on any thread."""
 
@@ -125,6 +130,24 @@ class Stream(Protocol):
         ...
 
 
+class Prepared(Protocol):
+    """Launches made ready beforehand, for memory that may change from one time to the next."""
+
+    def bind(self, memory: Sequence[Allocation]) -> None:
+        """Let each number that is a buffer stand for the memory at its index; negative ones count from the end.
+
+        What was enqueued before keeps the memory that it has. If this fails, it must succeed before the next launch.
+        """
+        ...
+
+    def launch(self, stream: Stream) -> None:
+        """Enqueue the launches, in order, on a stream of the device that prepared them.
+
+        If it raises, as `Stream.launch` does, those before the one that failed are enqueued.
+        """
+        ...
+
+
 class Device(Protocol):
     """One device and its memory."""
 
@@ -156,6 +179,10 @@ class Device(Protocol):
         Raises:
             KernelBuildError: With the driver's log.
         """
+        ...
+
+    def prepare(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> Prepared | None:
+        """Make launches ready, bound to *memory*; None if this device gains nothing by it."""
         ...
 
     def clock(self) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.layout import Array, Layout
 
-from .base import Allocation, DeviceInfo, Kernel, Mark, Reached, Record, Timing
+from .base import Allocation, DeviceInfo, Kernel, Mark, Prepared, PreparedLaunch, Reached, Record, Timing
 
 
 def tensor(memory: Array, offset: int, layout: Layout) -> Array:
@@ -199,6 +199,9 @@ class HostDevice:
 
     def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
         return {s: s for s in sources}, None
+
+    def prepare(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> Prepared | None:
+        return None
 
     def clock(self) -> int:
         return time.perf_counter_ns()

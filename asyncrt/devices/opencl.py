@@ -19,8 +19,9 @@ from asyncrt.errors import DeviceCommandError, DeviceError, KernelBuildError, No
 from asyncrt.layout import Array
 
 from . import drivers
-from .base import Allocation, DeviceInfo, DeviceReport, Kernel, Mark, Reached, Record, Timing
-from .opencl_arguments import argument_setter, handle_of
+from .base import Allocation, DeviceInfo, DeviceReport, Kernel, Mark, Prepared, PreparedLaunch, Reached, Record, Timing
+from .opencl_arguments import MEMORY_ERRORS, argument_setter, handle_of, refused
+from .opencl_preset import OpenCLPrepared, preset_calls
 from .record import pack_record
 from .waiter import Waiter
 
@@ -32,12 +33,6 @@ with warnings.catch_warnings():
 _log = logging.getLogger(__name__)
 
 _KINDS = ((cl.device_type.GPU, "gpu"), (cl.device_type.CPU, "cpu"), (cl.device_type.ACCELERATOR, "accelerator"))
-_MEMORY_ERRORS = {
-    cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
-    cl.status_code.OUT_OF_RESOURCES,
-    cl.status_code.OUT_OF_HOST_MEMORY,
-    cl.status_code.INVALID_BUFFER_SIZE,
-}
 # Nothing that changes results: no fast-math. Warnings are of no use to users of the runtime.
 _OPTIONS = b"-cl-std=CL1.2 -w"
 # pyopencl's own `Program.build` keeps a cache beside ours, and warns about logs through a filter that no two threads
@@ -48,7 +43,7 @@ _PROBE = "__kernel void asyncrt_probe(__global float* x) {\n  x[get_global_id(0)
 
 def _raise(error: Exception, doing: str) -> NoReturn:
     code = getattr(error, "code", None)
-    if isinstance(error, MemoryError) or code in _MEMORY_ERRORS:
+    if isinstance(error, MemoryError) or code in MEMORY_ERRORS:
         raise OutOfDeviceMemory(f"the device has no memory left while {doing}", detail=str(error)) from error
     raise DeviceCommandError(f"the driver refused {doing}", detail=str(error)) from error
 
@@ -99,10 +94,15 @@ class OpenCLStream:
             if self._set_arguments is None:
                 kernel.set_args(*buffers, record, *(cl.LocalMemory(n) for n in local))
             elif status := self._set_arguments(kernel.pointer, buffers, record, local):
-                raise DeviceCommandError(f"the driver refused an argument of {kernel.function_name}: status {status}")
+                raise refused(f"setting an argument of {kernel.function_name}", status)
             self._last = cl.enqueue_nd_range_kernel(self._queue, kernel, grid, group)
         except (cl.Error, MemoryError) as error:
             _raise(error, f"kernel {kernel.function_name} over {grid}")
+
+    def queue_address(self) -> int:
+        """Return the address of the driver's queue, for launches without events: `mark` puts a marker behind them."""
+        self._last = None
+        return int(self._queue.int_ptr)
 
     def write(self, target: Allocation, offset: int, source: Array) -> None:
         if not source.nbytes:
@@ -267,7 +267,7 @@ class OpenCLDevice:
                 f"{self.info.spec}: a kernel is missing in its program", detail=str(error)
             ) from error
         for kernel in kernels.values():
-            kernel.pointer = kernel.int_ptr  # pyright: ignore[reportAttributeAccessIssue]
+            kernel.pointer, kernel.built_of = kernel.int_ptr, program  # pyright: ignore[reportAttributeAccessIssue]
         return kernels, kept
 
     def _load(self, binary: bytes) -> Any:
@@ -291,6 +291,10 @@ class OpenCLDevice:
             raise KernelBuildError(
                 f"{self.info.spec} ({self.info.name}): its driver does not build a kernel", detail=log[:4000], hint=hint
             ) from error
+
+    def prepare(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> Prepared | None:
+        calls = preset_calls()
+        return None if calls is None else OpenCLPrepared(calls, launches, memory)
 
     def probe(self) -> None:
         """Build and run a two-line kernel. Blocks; raises `KernelBuildError` or `DeviceCommandError`."""

@@ -14,8 +14,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from asyncrt.errors import DeviceCommandError, DeviceError, OutOfDeviceMemory
+
 SetArguments: TypeAlias = Callable[[int, Sequence[Any], bytes, Sequence[int]], int]
 """``(kernel, buffers, record, local sizes) -> status``; each buffer has a `handle`."""
+
+MEMORY_ERRORS = frozenset({-4, -5, -6, -61})
+"""CL_MEM_OBJECT_ALLOCATION_FAILURE, CL_OUT_OF_RESOURCES, CL_OUT_OF_HOST_MEMORY, CL_INVALID_BUFFER_SIZE."""
 
 
 class Handle(NamedTuple):
@@ -31,17 +36,35 @@ def handle_of(pointer: int) -> Handle:
     return Handle(variable, ctypes.addressof(variable))
 
 
+def refused(what: str, status: int) -> DeviceError:
+    """Return the error that says that the driver answered *status* to *what*."""
+    if status in MEMORY_ERRORS:
+        return OutOfDeviceMemory(f"the device has no memory left while {what}", detail=f"status {status}")
+    return DeviceCommandError(f"the driver refused {what}", detail=f"status {status}")
+
+
 @functools.cache
-def argument_setter() -> SetArguments | None:
-    """Return a function that sets all arguments of a kernel, or None to leave it to pyopencl."""
-    library = None if os.environ.get("ASYNCRT_NATIVE_ARGUMENTS") == "0" else _loader()
-    if library is None:
+def loader() -> ctypes.PyDLL | None:
+    """Return the OpenCL loader, or None where pyopencl is to make the calls."""
+    path = None if os.environ.get("ASYNCRT_NATIVE_ARGUMENTS") == "0" else _loaded()
+    if path is None:
         return None
     try:
         # PyDLL keeps the GIL, which costs less than giving it up for a fraction of a microsecond.
-        loader = ctypes.PyDLL(str(library))
-        set_address, set_bytes = loader["clSetKernelArg"], loader["clSetKernelArg"]
-    except (OSError, AttributeError):
+        return ctypes.PyDLL(str(path))
+    except OSError:
+        return None
+
+
+@functools.cache
+def argument_setter() -> SetArguments | None:
+    """Return a function that sets all arguments of a kernel, or None to leave it to pyopencl."""
+    library = loader()
+    if library is None:
+        return None
+    try:
+        set_address, set_bytes = library["clSetKernelArg"], library["clSetKernelArg"]
+    except AttributeError:
         return None
     set_address.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p]
     set_bytes.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_char_p]
@@ -62,7 +85,7 @@ def argument_setter() -> SetArguments | None:
     return set_arguments
 
 
-def _loader() -> Path | None:
+def _loaded() -> Path | None:
     """The OpenCL loader that this process has loaded. Any will do: it finds the driver through the object itself."""
     try:
         with open("/proc/self/maps") as maps:

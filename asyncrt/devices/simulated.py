@@ -21,7 +21,7 @@ import numpy as np
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.layout import Array
 
-from .base import Allocation, DeviceInfo, Kernel, Mark, Reached, Record, Timing
+from .base import Allocation, DeviceInfo, Kernel, Mark, Prepared, PreparedLaunch, Reached, Record, Stream, Timing
 from .host import run_reference
 
 POISON = 0xA5
@@ -49,6 +49,24 @@ class SimulatedMark:
     reached: bool = False
     error: BaseException | None = None
     callbacks: list[Reached] = attrs.Factory(list)
+
+
+class SimulatedPrepared:
+    """Launches with their arguments set; like a driver's, they are bound to memory when they are enqueued."""
+
+    def __init__(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
+        self._launches = tuple(launches)
+        self.bind(memory)
+
+    def bind(self, memory: Sequence[Allocation]) -> None:
+        self._bound = [
+            (kernel, [memory[b] if isinstance(b, int) else b for b in buffers], record, *sizes)
+            for kernel, buffers, record, *sizes in self._launches
+        ]
+
+    def launch(self, stream: Stream) -> None:
+        for launch in self._bound:
+            stream.launch(*launch)
 
 
 class SimulatedStream:
@@ -180,6 +198,9 @@ class SimulatedDevice:
 
     def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
         return {s: s for s in sources}, None
+
+    def prepare(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> Prepared | None:
+        return SimulatedPrepared(launches, memory)
 
     def clock(self) -> int:
         return round(self.now * 1e9)

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from asyncrt.devices.base import Stream
+from asyncrt.devices.base import Prepared, PreparedLaunch, Stream
 from asyncrt.kernels.weights import Resident, Stored
 from asyncrt.layout import Array
 
@@ -30,7 +30,7 @@ class BoundPlan:
     """
 
     plan: ChunkPlan
-    steps: tuple[tuple[Any, tuple[Any, ...], Any, tuple[int, ...], tuple[int, ...] | None, tuple[int, ...]], ...]
+    steps: tuple[PreparedLaunch, ...]
     kernels: Mapping[Any, Any]
     constants: Mapping[Stored, Resident]
     records: tuple[NodeRecord, ...] | Deferred
@@ -74,12 +74,14 @@ def enqueue(
     stream: Stream,
     arenas: Sequence[Any],
     arrays: Mapping[int, Array],
+    prepared: Prepared | None = None,
 ) -> dict[int, Array]:
     """Enqueue a chunk: inputs up, kernels, results down.
 
     Args:
         arenas: The device memory of the arena of each chunk, None where a chunk has none; then that of what is kept.
         arrays: The request's inputs, by value id.
+        prepared: The steps with these arenas, if the device has prepared them.
 
     Returns:
         The arrays that hold what the chunk's fetches read, once the stream has passed it; by value id.
@@ -95,9 +97,12 @@ def enqueue(
     for value, offset, _, staged in plan.uploads:
         if not staged:
             stream.write(arena, offset, arrays[value])
-    launch = stream.launch
-    for kernel, buffers, record, grid, group, local in bound.steps:
-        launch(kernel, [arenas[b] if b.__class__ is int else b for b in buffers], record, grid, group, local)
+    if prepared is not None:
+        prepared.launch(stream)
+    else:
+        launch = stream.launch
+        for kernel, buffers, record, grid, group, local in bound.steps:
+            launch(kernel, [arenas[b] if b.__class__ is int else b for b in buffers], record, grid, group, local)
     results: dict[int, Array] = {}
     for fetch in plan.fetches:
         if fetch.home is not None:

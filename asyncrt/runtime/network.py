@@ -37,6 +37,7 @@ from .kept_state import KeptState
 from .plan import ChunkPlan, Deferred, NodeRecord, Records, State
 from .plans import Planned, Plans
 from .prepare import Tools, prepare_chunk, start_state
+from .preset import Presets
 from .specialise import OFTEN, Specialiser
 from .watched import WatchedStream
 
@@ -68,6 +69,7 @@ class Network:
         tools: What planning needs to know.
         counters: The runtime's.
         specialiser: The runtime's; None where kernels are not specialised.
+        presets: The runtime's; None where no arguments are set beforehand.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Network:
         options: RuntimeOptions,
         counters: Counters,
         specialiser: Specialiser | None = None,
+        presets: Presets | None = None,
     ) -> None:
         self.program = program
         self._dispatcher = dispatcher
@@ -91,6 +94,7 @@ class Network:
         self._options = options
         self._counters = counters
         self._specialiser = specialiser
+        self._presets = presets
         self.weights = WeightsCache(
             device, uploads, self._constant, limit=options.weights_bytes, let_go=self._unbind_one
         )
@@ -100,7 +104,7 @@ class Network:
             programs = [sub.program for sub in node.subgraphs if sub.program is not None]
             if programs:
                 self._inner[node.id] = tuple(
-                    Network(p, device, dispatcher, pool, impls, uploads, tools, options, counters, specialiser)
+                    Network(p, device, dispatcher, pool, impls, uploads, tools, options, counters, specialiser, presets)
                     for p in programs
                 )
         self._plans = Plans(
@@ -372,7 +376,8 @@ class Network:
             if isinstance(target, WatchedStream):
                 with target.chunk(request, self.program, bound.plan, arenas):
                     return enqueue(bound, target, arenas, arrays)
-            return enqueue(bound, target, arenas, arrays)
+            prepared = None if self._presets is None else self._presets.prepared(bound, arenas)
+            return enqueue(bound, target, arenas, arrays, prepared)
         except BaseException:
             events.append(dispatcher.abandon(stream, bound))
             raise

@@ -33,6 +33,7 @@ from .dispatcher import Dispatcher
 from .model import Model
 from .network import Counters, Network
 from .prepare import Tools
+from .preset import Presets, PresetStatistics
 from .specialise import Specialiser
 from .traced import TracedStream, Tracer
 from .watched import WatchedDevice, WatchedStream
@@ -55,6 +56,7 @@ class RuntimeStatistics:
         memory: Of intermediates.
         kernels: Of built kernels.
         weights: Constants on the device, of all models.
+        presets: Of launches whose arguments are set beforehand.
     """
 
     requests: int
@@ -70,6 +72,7 @@ class RuntimeStatistics:
     memory: PoolStatistics
     kernels: CacheStatistics
     weights: WeightsStatistics
+    presets: PresetStatistics
 
     @property
     def kernels_built(self) -> int:
@@ -196,6 +199,9 @@ class Runtime:
         self._specialiser = None
         if options.specialise and options.replay and info.takes_source:
             self._specialiser = Specialiser(self.device, self._impls, self._dispatcher)
+        self._presets = None
+        if options.preset and options.replay:
+            self._presets = Presets(self.device, options.preset_entries)
         traits = DeviceTraits(
             kind="cpu" if info.is_cpu else "gpu",
             compute_units=info.compute_units,
@@ -229,7 +235,7 @@ class Runtime:
         program = await asyncio.to_thread(build_program, source, self._tools.traits, self.options)
         network = Network(
             program, self._memory_device, self._dispatcher, self._pool, self._impls, self._uploads, self._tools,
-            self.options, self._counters, self._specialiser,
+            self.options, self._counters, self._specialiser, self._presets,
         )  # fmt: skip
         if self.options.warm:
             try:
@@ -260,6 +266,7 @@ class Runtime:
             weights=WeightsStatistics(*(sum(counts) for counts in zip(*map(attrs.astuple, weights), strict=True)))
             if weights
             else WeightsStatistics(0, 0, 0, 0, 0),
+            presets=PresetStatistics(0, 0, 0) if self._presets is None else self._presets.statistics(),
         )
 
     @contextlib.asynccontextmanager

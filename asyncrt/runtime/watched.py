@@ -11,7 +11,19 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from asyncrt.devices.base import Allocation, Device, DeviceInfo, Kernel, Mark, Reached, Record, Stream, Timing
+from asyncrt.devices.base import (
+    Allocation,
+    Device,
+    DeviceInfo,
+    Kernel,
+    Mark,
+    Prepared,
+    PreparedLaunch,
+    Reached,
+    Record,
+    Stream,
+    Timing,
+)
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array
 
@@ -126,6 +138,9 @@ class WatchedDevice:
         if self.on_build is not None:
             self.on_build(len(sources), kept is None and binary is not None, begin, self.device.clock())
         return kernels, kept
+
+    def prepare(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> Prepared | None:
+        return self.device.prepare(launches, memory)
 
     def clock(self) -> int:
         return self.device.clock()
