@@ -10,6 +10,8 @@ set of kernels serves both:
 - shared: on GPUs, 64 × 64 tiles of the product of filter and patches, in local memory.
 - generic: any dtype, one result at a time, with checked borders.
 
+All of them can go on calculating before they store (`epilogue`).
+
 The vector kernels read no borders: padding (and zeros between elements) are written into a scratch copy of the input
 first. Their last tile of a row is moved back to end with the row, so that nothing beyond it is read.
 """
@@ -25,10 +27,12 @@ import numpy as np
 
 from asyncrt.layout import FLOAT32, Array, DataType
 
+from . import epilogue
+from .epilogue import Epilogue, bind
 from .grid import GPU_GROUP, cut_rows, round_up
 from .impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
 from .operator import DeviceTraits
-from .source import accumulator_type, compute_type, kernel
+from .source import accumulator_type, kernel
 from .window import Window
 
 # Output channels of a packed block, two float16 or one, and what a channel costs in it: one loads twice as often for
@@ -63,29 +67,55 @@ class Convolution(NamedTuple):
     bias: bool = False
 
 
-def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool) -> Impl:
+def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool, after: Epilogue | None = None) -> Impl:
     """Return the implementation of *conv*.
 
     Args:
         constant: The filter is a constant of the model.
+        after: What becomes of each element before it is stored.
     """
     if not traits.is_cpu:
         wide = conv.outputs >= 16 and conv.dtype.is_float and traits.max_group >= 256
-        return _shared(conv) if wide else _generic(conv, traits)
+        return _shared(conv, after) if wide else _generic(conv, traits, after)
     if conv.dtype is not FLOAT32 or conv.inputs == 0:
-        return _generic(conv, traits)
+        return _generic(conv, traits, after)
     if constant and traits.packed_weights and conv.outputs >= 8:
-        return _packed(conv, traits)
-    return _generic(conv, traits) if conv.transposed else _planes(conv, traits)
+        return _packed(conv, traits, after)
+    return _generic(conv, traits, after) if conv.transposed else _planes(conv, traits, after)
 
 
-def _refs(conv: Convolution, source: Ref, filter_: Ref) -> tuple[Ref, ...]:
-    return (source, filter_, out(0)) + ((inp(2),) if conv.bias else ())
+class _Form(NamedTuple):
+    """What the source of every kernel depends on."""
+
+    dtype: DataType
+    bias: bool
+    last: epilogue.Form
+
+    @property
+    def buffers(self) -> tuple[tuple[str, DataType, str], ...]:
+        t = self.dtype
+        bias = (("bias", t, "r"),) if self.bias else ()
+        return (("x", t, "r"), ("f", t, "r"), ("y", t, "w"), *bias, *self.last.buffers)
+
+    def element(self, row: str, column: str, value: str) -> str:
+        """Store *value* in *column* of row ``row`` of the result, whose columns are its last axis."""
+        return self.last.element(self.dtype, "y", f"({row}) * OW + {column}", column, value)
 
 
-def _buffers(conv: Convolution) -> tuple[tuple[str, DataType, str], ...]:
-    t = conv.dtype
-    return (("x", t, "r"), ("f", t, "r"), ("y", t, "w")) + ((("bias", t, "r"),) if conv.bias else ())
+class _Bound(NamedTuple):
+    """A convolution's form, and the epilogue's part of a launch."""
+
+    form: _Form
+    refs: tuple[Ref, ...]
+    ints: tuple[int, ...]
+
+
+def _bound(conv: Convolution, source: Ref, filter_: Ref, after: Epilogue | None) -> _Bound:
+    """Bind the operands; rows of the result are those of its last axis, whatever its rank."""
+    shape = after.operands[0].view.shape if after is not None and after.operands else (1,)
+    last = bind(after, shape)
+    bias = (inp(2),) if conv.bias else ()
+    return _Bound(_Form(conv.dtype, conv.bias, last.form), (source, filter_, out(0), *bias, *last.refs), last.ints)
 
 
 class _Padded(NamedTuple):
@@ -171,14 +201,16 @@ def _tile_width(positions: int) -> int:
     return min(range(1, min(_TILE, positions) + 1), key=lambda p: (-(-positions // p) * (p + 2), -p))
 
 
-def _packed(conv: Convolution, traits: DeviceTraits) -> Impl:
+def _packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> Impl:
     padded = _padded(conv, traits)
     w = conv.window
     (kd, kh, kw), (sd, sh, sw), (dd, dh, dw), (od, oh, ow) = w.size, w.strides, w.dilations, w.outs
     spatial = padded.spatial
     if w.size == (1, 1, 1) and w.strides == (1, 1, 1):  # rows follow each other: one long row
-        od, oh, ow = 1, 1, od * oh * ow
-        spatial = (1, 1, ow)
+        joins, joined = epilogue.join(after, 2)
+        if joins:
+            after, od, oh, ow = joined, 1, 1, od * oh * ow
+            spatial = (1, 1, ow)
     tile = _tile_width(ow)
     cells = conv.inputs * kd * kh * kw
     chunk = tile * max(1, -(-_WORK // (cells * tile)))
@@ -189,8 +221,9 @@ def _packed(conv: Convolution, traits: DeviceTraits) -> Impl:
         cells * block, sw,
     )  # fmt: skip
     grid = (conv.group * blocks, -(-ow // chunk), conv.batch * od * oh)
-    k = _packed_kernel(_buffers(conv), block, tile, sw if sw <= 2 else 0)
-    launch = Launch(k, _refs(conv, padded.ref, weights(0)), ints, grid, (1, 1, 1))
+    bound = _bound(conv, padded.ref, weights(0), after)
+    k = _packed_kernel(bound.form, block, tile, sw if sw <= 2 else 0)
+    launch = Launch(k, bound.refs, (*ints, *bound.ints), grid, (1, 1, 1))
     request = WeightsRequest(
         1,
         f"conv{block} group {conv.group}{' transposed' if conv.transposed else ''}",
@@ -200,11 +233,8 @@ def _packed(conv: Convolution, traits: DeviceTraits) -> Impl:
 
 
 @functools.cache
-def _packed_kernel(
-    buffers: tuple[tuple[str, DataType, str], ...], block: int, tile: int, stride: int
-) -> KernelSource:
+def _packed_kernel(form: _Form, block: int, tile: int, stride: int) -> KernelSource:
     """Tiles of *block* output channels × *tile* positions of a row, whose sums stay in registers."""
-    bias = len(buffers) > 3
     step = str(stride) if stride else "sw"
     positions, halves = range(tile), range(block // 16)
     zero = " ".join(f"float16 a{p}_{h} = vload16({h}, bs);" for p in positions for h in halves)
@@ -212,8 +242,15 @@ def _packed_kernel(
     multiply = " ".join(
         f"e = xr[{p} * {step}]; " + " ".join(f"a{p}_{h} = fma(v{h}, e, a{p}_{h});" for h in halves) for p in positions
     )
-    spill = " ".join(f"vstore16(a{p}_{h}, {p * len(halves) + h}, t);" for p in positions for h in halves)
-    first = "j < left ? bias[oc0 + j] : 0.0f" if bias else "0.0f"
+    last, after = form.last, "v"
+    if last.vector and not last.dtypes:  # what has no operands is calculated for 16 channels at a time
+        form, after = form._replace(last=epilogue.NONE), last.expression
+    spill = " ".join(
+        f"{{ const float16 v = a{p}_{h}; vstore16((float16)({after}), {p * len(halves) + h}, t); }}"
+        for p in positions
+        for h in halves
+    )
+    first = "j < left ? bias[oc0 + j] : 0.0f" if form.bias else "0.0f"
     body = f"""
   const int block = (int)get_global_id(0) % blocks, g = (int)get_global_id(0) / blocks;
   int r = (int)get_global_id(2);
@@ -221,10 +258,8 @@ def _packed_kernel(
   const int od = r % OD, n = r / OD;
   const int c0 = (int)get_global_id(1) * chunk, c1 = min(c0 + chunk, OW);
   const int oc0 = g * M + block * {block}, left = min({block}, M - block * {block});
-  const int plane = OD * OH * OW;
   float bs[{block}]; for (int j = 0; j < {block}; j++) bs[j] = {first};
   __global const float* xn = x + (((n * G + g) * C * D + od * sd) * H + oh * sh) * W;
-  __global float* yn = y + ((n * G * M + oc0) * OD + od) * OH * OW + oh * OW;
   for (int tile0 = c0; tile0 < c1; tile0 += {tile}) {{
     const int ow0 = min(tile0, OW - {tile});
     __global const float* wp = f + (g * blocks + block) * panel;
@@ -240,18 +275,21 @@ def _packed_kernel(
         }}
     float t[{block * tile}];
     {spill}
-    for (int j = 0; j < left; j++)
-      for (int p = tile0 - ow0; p < {tile}; p++) yn[j * plane + ow0 + p] = t[p * {block} + j];
+    for (int j = 0; j < left; j++) {{
+      const int row = ((n * G * M + oc0 + j) * OD + od) * OH + oh;
+      {form.last.rows("row")}
+      for (int p = tile0 - ow0; p < {tile}; p++) {form.element("row", "(ow0 + p)", f"t[p * {block} + j]")}
+    }}
   }}"""
     ints = (
         "C", "M", "G", "blocks", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "dd", "dh", "dw",
-        "chunk", "panel", "sw",
+        "chunk", "panel", "sw", *last.ints,
     )  # fmt: skip
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
-    return kernel(f"conv_packed{tile}", buffers, ints, body, attributes=one)
+    return kernel(f"conv_packed{tile}", form.buffers, ints, body, helpers=last.helpers, attributes=one)
 
 
-def _planes(conv: Convolution, traits: DeviceTraits) -> Impl:
+def _planes(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> Impl:
     padded = _padded(conv, traits)
     w = conv.window
     (sd, sh, sw), (dd, dh, dw), (od, oh, ow) = w.strides, w.dilations, w.outs
@@ -266,15 +304,14 @@ def _planes(conv: Convolution, traits: DeviceTraits) -> Impl:
         conv.inputs, conv.outputs, conv.group, *padded.spatial, od, oh, ow, *w.size, sd, sh, dd, dh, dw, blocks,
         units, per_item, sw,
     )  # fmt: skip
-    k = _planes_kernel(_buffers(conv), height, width, sw if sw <= 2 else 0)
-    launch = Launch(k, _refs(conv, padded.ref, inp(1)), ints, (-(-units // per_item),), (1,))
+    bound = _bound(conv, padded.ref, inp(1), after)
+    k = _planes_kernel(bound.form, height, width, sw if sw <= 2 else 0)
+    launch = Launch(k, bound.refs, (*ints, *bound.ints), (-(-units // per_item),), (1,))
     return Impl(f"planes {height}x{width}", (*padded.launches, launch), padded.scratch)
 
 
 @functools.cache
-def _planes_kernel(
-    buffers: tuple[tuple[str, DataType, str], ...], height: int, width: int, stride: int
-) -> KernelSource:
+def _planes_kernel(form: _Form, height: int, width: int, stride: int) -> KernelSource:
     """Tiles of *height* rows × *width* positions of one channel; several rows, so that additions need not wait."""
     vector = "float" if width == 1 else f"float{width}"
     step = str(stride) if stride else "sw"
@@ -287,24 +324,36 @@ def _planes_kernel(
             return f"vload{width}(0, {at})"
         return f"({vector})({', '.join(f'{at}[{i} * {step}]' for i in range(width))})"
 
-    def store(value: str, at: str) -> str:
-        return f"*({at}) = {value};" if width == 1 else f"vstore{width}({value}, 0, {at});"
+    last = form.last
+
+    def store(i: int) -> str:
+        """Store the positions of row i."""
+        row = f"(q * OD + od) * OH + h{i}"
+        if last.vector and width == 16:
+            stored = last.stored_vector(f"y + ({row}) * OW + ow0", "ow0", f"a{i}")
+        elif last == epilogue.NONE:
+            at = f"y + ({row}) * OW + ow0"
+            stored = f"*({at}) = a{i};" if width == 1 else f"vstore{width}(a{i}, 0, {at});"
+        else:
+            spill = f"*t = a{i};" if width == 1 else f"vstore{width}(a{i}, 0, t);"
+            each = form.element(row, "(ow0 + p)", "t[p]")
+            stored = f"float t[{width}]; {spill} for (int p = 0; p < {width}; p++) {each}"
+        return f"{{ {last.rows(row)} {stored} }}"
 
     # Where there are fewer rows left, the last one is calculated again.
     places = " ".join(
         f"const int h{i} = min(block * {height} + {i}, OH - 1); __global const float* const x{i} = xn + h{i} * sh * W;"
         for i in rows
     )
-    zero = " ".join(f"{vector} a{i} = ({vector})({'bias[oc]' if len(buffers) > 3 else '0.0f'});" for i in rows)
+    zero = " ".join(f"{vector} a{i} = ({vector})({'bias[oc]' if form.bias else '0.0f'});" for i in rows)
     multiply = " ".join(f"a{i} = fma(w, {load(f'(x{i} + at)')}, a{i});" for i in rows)
-    stores = " ".join(store(f"a{i}", f"yn + h{i} * OW + ow0") for i in rows)
+    stores = " ".join(map(store, rows))
     body = f"""
   const int u1 = min(((int)get_global_id(0) + 1) * per_item, units);
   for (int u = (int)get_global_id(0) * per_item; u < u1; u++) {{
     const int block = u % blocks, od = u / blocks % OD, q = u / blocks / OD;
     const int oc = q % (G * M), n = q / (G * M), g = oc / M;
     __global const float* const xn = x + ((n * G + g) * C * D + od * sd) * H * W;
-    __global float* const yn = y + (q * OD + od) * OH * OW;
     {places}
     for (int tile0 = 0; tile0 < OW; tile0 += {width}) {{
       const int ow0 = min(tile0, OW - {width});
@@ -324,9 +373,9 @@ def _planes_kernel(
   }}"""
     ints = (
         "C", "M", "G", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "dd", "dh", "dw", "blocks",
-        "units", "per_item", "sw",
+        "units", "per_item", "sw", *last.ints,
     )  # fmt: skip
-    return kernel(f"conv_planes{height}x{width}", buffers, ints, body)
+    return kernel(f"conv_planes{height}x{width}", form.buffers, ints, body, helpers=last.helpers)
 
 
 def _filter_strides(conv: Convolution) -> tuple[int, ...]:
@@ -361,33 +410,34 @@ def _inside(axis: str, stepped: bool) -> str:
     return f"i{axis} >= 0 && i{axis} < {size}"
 
 
-def _generic(conv: Convolution, traits: DeviceTraits) -> Impl:
+def _generic(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> Impl:
     stepped = conv.steps != (1, 1, 1)
     od, oh, ow = conv.window.outs
     rows = conv.batch * conv.group * conv.outputs * od * oh
     ints = _generic_ints(conv)
-    refs = _refs(conv, inp(0), inp(1))
-    k = _generic_kernel(_buffers(conv), stepped, traits.is_cpu)
+    bound = _bound(conv, inp(0), inp(1), after)
+    refs = bound.refs
+    k = _generic_kernel(bound.form, stepped, traits.is_cpu)
     if traits.is_cpu:
         cells = conv.inputs * conv.window.size[0] * conv.window.size[1] * conv.window.size[2]
         cut = cut_rows(rows, ow * max(1, cells), traits)
         per_item = cut.rows_per_item
-        return Impl("generic", (Launch(k, refs, (*ints, rows, per_item), (-(-rows // per_item),), (1,)),))
+        return Impl("generic", (Launch(k, refs, (*ints, rows, per_item, *bound.ints), (-(-rows // per_item),), (1,)),))
     grid = (round_up(rows * ow, GPU_GROUP),)
-    return Impl("generic", (Launch(k, refs, (*ints, rows * ow, 1), grid, (GPU_GROUP,)),))
+    return Impl("generic", (Launch(k, refs, (*ints, rows * ow, 1, *bound.ints), grid, (GPU_GROUP,)),))
 
 
 @functools.cache
-def _generic_kernel(buffers: tuple[tuple[str, DataType, str], ...], stepped: bool, cpu: bool) -> KernelSource:
-    t = buffers[0][1]
-    acc, result = accumulator_type(t), compute_type(t)
+def _generic_kernel(form: _Form, stepped: bool, cpu: bool) -> KernelSource:
+    t = form.dtype
+    acc = accumulator_type(t)
     at = {a: f"i{a} / t{a}" if stepped else f"i{a}" for a in "dhw"}
     one = f"""
     int q = r;
     const int oh = q % OH; q /= OH;
     const int od = q % OD; q /= OD;
     const int oc = q % (G * M), n = q / (G * M), g = oc / M;
-    {acc} a = {f"({acc})LOAD({t.name}, bias, oc)" if len(buffers) > 3 else "0"};
+    {acc} a = {f"({acc})LOAD({t.name}, bias, oc)" if form.bias else "0"};
     for (int c = 0; c < C; c++) {{
       const int plane = (n * G + g) * C + c, fa = fo + g * fg + (oc - g * M) * fm + c * fc;
       for (int kd = 0; kd < KD; kd++) {{
@@ -405,8 +455,8 @@ def _generic_kernel(buffers: tuple[tuple[str, DataType, str], ...], stepped: boo
         }}
       }}
     }}
-    const {result} v = ({result})a;
-    STORE({t.name}, y, r * OW + ow, v);"""
+    {form.last.rows("r")}
+    {form.element("r", "ow", "a")}"""
     if cpu:
         body = f"""
   const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, items);
@@ -417,26 +467,28 @@ def _generic_kernel(buffers: tuple[tuple[str, DataType, str], ...], stepped: boo
   if (item >= items) return;
   const int r = item / OW, ow = item % OW;
   {one}"""
-    return kernel("conv_generic", buffers, (*_GENERIC_INTS, "items", "per_item"), body)
+    ints = (*_GENERIC_INTS, "items", "per_item", *form.last.ints)
+    return kernel("conv_generic", form.buffers, ints, body, helpers=form.last.helpers)
 
 
-def _shared(conv: Convolution) -> Impl:
+def _shared(conv: Convolution, after: Epilogue | None) -> Impl:
     positions = conv.window.outs[0] * conv.window.outs[1] * conv.window.outs[2]
     blocks = -(-conv.outputs // _GPU_TILE)
     grid = (16 * -(-positions // _GPU_TILE), 16 * conv.group * blocks, conv.batch)
-    k = _shared_kernel(_buffers(conv), conv.steps != (1, 1, 1))
-    launch = Launch(k, _refs(conv, inp(0), inp(1)), (*_generic_ints(conv), blocks), grid, (16, 16, 1))
+    bound = _bound(conv, inp(0), inp(1), after)
+    k = _shared_kernel(bound.form, conv.steps != (1, 1, 1))
+    launch = Launch(k, bound.refs, (*_generic_ints(conv), blocks, *bound.ints), grid, (16, 16, 1))
     return Impl(f"shared {_GPU_TILE}x{_GPU_TILE}", (launch,))
 
 
 @functools.cache
-def _shared_kernel(buffers: tuple[tuple[str, DataType, str], ...], stepped: bool) -> KernelSource:
+def _shared_kernel(form: _Form, stepped: bool) -> KernelSource:
     """The product of the filter ``[M, C * cells]`` and the patches ``[C * cells, positions]``, in tiles."""
-    t = buffers[0][1]
-    acc, result = accumulator_type(t), compute_type(t)
+    t = form.dtype
+    acc = accumulator_type(t)
     tile, depth = _GPU_TILE, _GPU_DEPTH
     at = {a: f"i{a} / t{a}" if stepped else f"i{a}" for a in "dhw"}
-    bias = f"({acc})LOAD({t.name}, bias, g * M + m)" if len(buffers) > 3 else "0"
+    bias = f"({acc})LOAD({t.name}, bias, g * M + m)" if form.bias else "0"
     body = f"""
   __local {acc} ft[{depth}][{tile} + 1]; __local {acc} xt[{depth}][{tile} + 1];
   const int lx = (int)get_local_id(0), ly = (int)get_local_id(1), id0 = ly * 16 + lx;
@@ -480,9 +532,11 @@ def _shared_kernel(buffers: tuple[tuple[str, DataType, str], ...], stepped: bool
   for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) {{
     const int m = m0 + ly + 16 * i, p = p0 + lx + 16 * j;
     if (m < M && p < P) {{
-      const {result} v = ({result})(c[i][j] + {bias});
-      STORE({t.name}, y, ((n * G + g) * M + m) * P + p, v);
+      const int row = ((n * G + g) * M + m) * (OD * OH) + p / OW;
+      {form.last.rows("row")}
+      {form.element("row", "(p % OW)", f"c[i][j] + {bias}")}
     }}
   }}"""
     group = "__attribute__((reqd_work_group_size(16, 16, 1)))"
-    return kernel("conv_shared", buffers, (*_GENERIC_INTS, "blocks"), body, attributes=group)
+    ints = (*_GENERIC_INTS, "blocks", *form.last.ints)
+    return kernel("conv_shared", form.buffers, ints, body, helpers=form.last.helpers, attributes=group)

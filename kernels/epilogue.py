@@ -116,6 +116,23 @@ inline float16 $_gathered(__global const float* p, int step) {{
 NONE = Form()
 
 
+def join(epilogue: Epilogue | None, first: int) -> tuple[bool, Epilogue | None]:
+    """Return *epilogue* for a result whose axes from *first* on are one axis, after whether that can be.
+
+    It cannot where an operand does not walk those axes as one.
+    """
+    if epilogue is None:
+        return True, None
+    joined: list[Operand] = []
+    for operand in epilogue.operands:
+        shape, strides, offset = operand.view
+        axes, (steps,) = collapse(shape[first:], strides[first:])
+        if len(axes) > 1:
+            return False, None
+        joined.append(operand._replace(view=View((*shape[:first], *axes), (*strides[:first], *steps), offset)))
+    return True, epilogue._replace(operands=tuple(joined))
+
+
 class Bound(NamedTuple):
     """An epilogue at one set of shapes: what its kernel's source depends on, and its part of a launch."""
 

@@ -49,7 +49,7 @@ def pack_transposed(matrix: Array) -> Array:
 def rows_per_item(m: int, panels: int, compute_units: int) -> int:
     """Return how many of *m* rows a work-item takes, if there are *panels* in all matrices of a batch together."""
     tiles = -(-m // TILE)
-    each = max(1, min(_MOST // TILE, tiles * panels // (8 * compute_units)))
+    each = max(1, min(_MOST // TILE, tiles * panels // (4 * compute_units)))
     return -(-m // -(-tiles // each))
 
 
@@ -88,7 +88,8 @@ def tile_kernel(form: Form, source: Source) -> KernelSource:
     {vectors if form.last.vector else ""}
     for (int j = c0; j < c1; j++) {form.element("t[i * 32 + j]", "m", "n0 + j")}
   }}"""
-    helpers = form.last.helpers + add_tiles("__global", "" if source is Source.ANY else "__global", "")
+    space = "" if source is Source.ANY else "__global"
+    helpers = form.last.helpers + add_tiles("__global", space, "", fetch=source is Source.PACKED)
     helpers += fill_panel(FLOAT32, "") if source is Source.ANY else ""
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     ints = (*form.ints, "per_item")

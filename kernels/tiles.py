@@ -9,17 +9,35 @@ from asyncrt.layout import FLOAT16, DataType
 
 PANEL = 32  # columns: two float16
 TILE = 8  # rows: 16 sums, enough to hide the latency of fma, and 32 vector registers hold them
+# Elements from what is multiplied to what is fetched: 8 KiB. Processors follow a stream of packed weights too closely to
+# hide what memory takes to answer; with fewer, or with none, eight rows take half as long again.
+AHEAD = 2048
+
+# OpenCL's own `prefetch` is a call on CPU drivers that costs more than it saves.
+FETCH = """
+#if defined(ASYNCRT_CPU) && defined(__has_builtin)
+#if __has_builtin(__builtin_prefetch)
+#define ASYNCRT_FETCH(p) __builtin_prefetch((const void*)(size_t)(p))
+#endif
+#endif
+#ifndef ASYNCRT_FETCH
+#define ASYNCRT_FETCH(p)
+#endif
+"""
 
 
-def add_tiles(a_space: str, b_space: str, sums_space: str) -> str:
+def add_tiles(a_space: str, b_space: str, sums_space: str, *, fetch: bool = False) -> str:
     """Return the function ``$_tiles(rows, a, sa_m, sa_k, b, step, depth, t)``: the products of rows and a panel, added to sums.
 
     ``a`` are *depth* elements of each row, ``b`` as many rows of 32 columns, ``t`` the sums, ``[rows, 32]``. Tiles have every height, so that no new number of rows needs another kernel or is rounded up.
+
+    Args:
+        fetch: ``b`` is long and comes from memory: ask for it early.
     """
     cases = " ".join(
         f"case {h}: $_tile{h}(a + i * sa_m, sa_m, sa_k, b, step, depth, t + i * 32); break;" for h in range(1, TILE + 1)
     )
-    return f"""{"".join(_tile(h, a_space, b_space, sums_space) for h in range(1, TILE + 1))}
+    return f"""{FETCH if fetch else ""}{"".join(_tile(h, a_space, b_space, sums_space, fetch) for h in range(1, TILE + 1))}
 inline void $_tiles(
     int rows, {a_space} const float* a, int sa_m, int sa_k, {b_space} const float* b, int step, int depth,
     {sums_space} float* t) {{
@@ -32,7 +50,7 @@ inline void $_tiles(
 }}"""
 
 
-def _tile(height: int, a_space: str, b_space: str, sums_space: str) -> str:
+def _tile(height: int, a_space: str, b_space: str, sums_space: str, fetch: bool) -> str:
     r = range(height)
     rows = " ".join(f"{a_space} const float* a{i} = a + {i} * sa_m;" for i in r)
     load = " ".join(f"float16 p{i} = vload16({2 * i}, t), q{i} = vload16({2 * i + 1}, t);" for i in r)
@@ -46,6 +64,7 @@ inline void $_tile{height}(
   {load}
   for (int k = 0; k < depth; k++, b += step) {{
     const float16 b0 = vload16(0, b), b1 = vload16(1, b); float16 v;
+    {f"ASYNCRT_FETCH(b + {AHEAD}); ASYNCRT_FETCH(b + {AHEAD + 16});" if fetch else ""}
     {multiply}
   }}
   {store}

@@ -17,6 +17,7 @@ from asyncrt.layout import FLOAT32, Array, Shape
 from asyncrt.memory.view import View
 
 from ..conv import Convolution, convolution
+from ..epilogue import Epilogue, join
 from ..impl import Impl, inp, out
 from ..matmul import Bias, Operand, matmul
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
@@ -74,7 +75,7 @@ def _is_product(view: Window) -> bool:
     return view.is_identity and all(d == 1 for d in view.size)
 
 
-def _product(call: Call, positions: int, traits: DeviceTraits) -> Impl:
+def _product(call: Call, positions: int, traits: DeviceTraits, epilogue: Epilogue | None) -> Impl:
     """A window of one cell: for each image the filter matrix times its channels."""
     n, channels = call.shape(0)[:2]
     filters = call.shape(1)[0]
@@ -87,18 +88,20 @@ def _product(call: Call, positions: int, traits: DeviceTraits) -> Impl:
         (n,),
         traits,
         bias=bias,
+        epilogue=epilogue,
     )
 
 
-def implement(call: Call, traits: DeviceTraits) -> Impl:
+def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None) -> Impl:
     x, w = call.shape(0), call.shape(1)
     group = call.attributes.get("group", 1)
     view = window(call.name, call.attributes, x[2:], w[2:])
     fast = not traits.is_cpu or call.dtype(0) is FLOAT32
-    if group == 1 and _is_product(view) and x[1] > 0 and fast:
-        return _product(call, count(view.outs), traits)
+    joins, joined = join(epilogue, 2)
+    if group == 1 and _is_product(view) and x[1] > 0 and fast and joins:
+        return _product(call, count(view.outs), traits, joined)
     conv = Convolution(call.dtype(0), x[0], group, w[1], w[0] // group, view.as_3d(), bias=call.has(2))
-    return convolution(conv, traits, constant=call.constants[1])
+    return convolution(conv, traits, constant=call.constants[1], after=epilogue)
 
 
 OPERATOR = Operator(
@@ -106,6 +109,7 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     implement=implement,
+    with_epilogue=implement,
     examples=(
         Example(("f32[2,3,9,11]", "f32[18,3,3,3]", "f32[18]"), {"pads": (1, 1, 1, 1)}),
         Example(("f32[1,4,15,17]", "f32[16,4,3,3]"), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),

@@ -20,6 +20,7 @@ from asyncrt.dims import Dim
 from asyncrt.layout import Array, Shape
 
 from ..conv import Convolution, convolution
+from ..epilogue import Epilogue
 from ..impl import Impl
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..shapes import check
@@ -118,7 +119,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (y.astype(x.dtype),)
 
 
-def implement(call: Call, traits: DeviceTraits) -> Impl:
+def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None) -> Impl:
     x, w = call.shape(0), call.shape(1)
     group, size, axes = call.attributes.get("group", 1), w[2:], len(w) - 2
     g = _geometry(call, x[2:], size)
@@ -129,7 +130,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     conv = Convolution(
         call.dtype(0), x[0], group, x[1] // group, w[1], view, (steps[0], steps[1], steps[2]), True, call.has(2)
     )
-    return convolution(conv, traits, constant=call.constants[1])
+    return convolution(conv, traits, constant=call.constants[1], after=epilogue)
 
 
 OPERATOR = Operator(
@@ -137,6 +138,7 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     implement=implement,
+    with_epilogue=implement,
     examples=(
         Example(("f32[1,3,5,6]", "f32[3,9,3,3]", "f32[9]"), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
         Example(("f32[2,4,4,4]", "f32[4,17,2,2]"), {"strides": (2, 2)}),

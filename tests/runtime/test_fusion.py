@@ -90,6 +90,12 @@ NUMBERS = {
     "three": np.float32(3), "c": np.float32(0.044715), "steep": np.float32((2 / np.pi) ** 0.5),
     "scale": random(40, seed=5), "bias": random(40, seed=6), "w": random(24, 40, seed=7), "far": np.float32(-1e4),
 }  # fmt: skip
+FILTERS = {
+    "filters": random(20, 4, 3, 3, seed=8), "shift": random(20, seed=9), "cell": random(20, 4, 1, 1, seed=10),
+    "planes": random(4, 1, 3, 3, seed=11), "back": random(4, 12, 2, 2, dtype=np.float16),
+    "factors": random(20, 1, 1, seed=13),
+    "zero": np.float32(0), "six": np.float32(6),
+}  # fmt: skip
 WIDE = {"x": (2, 3, 40)}
 BROADCAST = "has fewer elements than the result"
 
@@ -190,6 +196,28 @@ CASES = {
     "a Gemm with an activation": Case(
         [node("g = Gemm(x, w, bias)", alpha=0.5), node("y = Tanh(g)")],
         ["x f32[a,24]"], {"x": (5, 24)}, NUMBERS,
+    ),
+    "a convolution with a residual connection and an activation": Case(
+        [node("c = Conv(x, filters, shift)"), node("a = Add(c, z)"), node("y = Relu(a)")],
+        ["x f32[a,4,h,w]", "z f32[c,20,i,j]"], {"x": (2, 4, 7, 9), "z": (2, 20, 5, 7)}, FILTERS,
+        {"x": (1, 4, 7, 9), "z": (2, 20, 5, 7)}, "the result is larger than the product", tolerance=EXACT,
+    ),
+    "a convolution of one cell, scaled for each channel": Case(
+        [node("c = Conv(x, cell)"), node("a = Mul(c, factors)"), node("y = Clip(a, zero, six)")],
+        ["x f32[a,4,h,w]"], {"x": (2, 4, 5, 7)}, FILTERS, tolerance=EXACT,
+    ),
+    "a convolution of each channel with silu": Case(
+        [node("c = Conv(x, planes)", group=4), node("s = Sigmoid(c)"), node("y = Mul(c, s)")],
+        ["x f32[a,4,h,w]"], {"x": (2, 4, 7, 21)}, FILTERS,
+    ),
+    "a transposed convolution with an activation": Case(
+        [node("c = ConvTranspose(x, back)"), node("y = Tanh(c)")],
+        ["x f16[a,4,h,w]"], {"x": (1, 4, 5, 6)}, FILTERS, tolerance={"rtol": 2e-3, "atol": 2e-3},
+    ),
+    "a convolution of halves, each step rounded": Case(
+        [node("c = Conv(x, halves)"), node("b = Add(c, z)"), node("y = Mul(b, b)")],
+        ["x f16[a,4,h,w]", "z f16[k]"], {"x": (1, 4, 6, 6), "z": (4,)},
+        {"halves": random(5, 4, 3, 3, dtype=np.float16)}, tolerance=EXACT,
     ),
     "a product of halves, each step rounded": Case(
         [node("p = MatMul(x, z)"), node("b = Add(p, h)"), node("y = Mul(b, b)")],

@@ -1,7 +1,8 @@
 """The passes, in their order, and why that order.
 
 Layouts come first, because folding needs them and they need folded values. What nobody needs is dropped before anything
-is decided about it. Places come before skips (a host node is never skipped) and before cuts (which depend on places).
+is decided about it, and then what can be part of a constant becomes part of it. Places come before skips (a host node
+is never skipped) and before cuts (which depend on places).
 Fusion comes last: it only groups nodes of which everything is decided by then, and moves them together.
 The graphs inside a node are inferred and pruned with it: it needs what they give, and they decide what it takes.
 """
@@ -13,6 +14,7 @@ from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.options import RuntimeOptions
 
 from .cut_chunks import cut_chunks
+from .fold_normalizations import fold_normalizations
 from .fuse import fuse
 from .infer_layouts import infer_layouts
 from .mark_runtime_skippable_nodes import mark_runtime_skippable_nodes
@@ -24,6 +26,8 @@ def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> N
     """Turn what the file says into what is run. Changes *graph*."""
     infer_layouts(graph, options)
     remove_dead_nodes(graph, options)
+    if options.fuse:
+        fold_normalizations(graph)
     _arrange(graph, traits, options)
 
 
