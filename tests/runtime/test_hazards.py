@@ -240,3 +240,65 @@ async def test_an_output_that_is_an_alias_now_and_then_is_always_the_callers_own
 
     for x, k in zip(given, kept, strict=True):
         np.testing.assert_array_equal(k, x)
+
+
+@pytest.mark.asyncio
+async def test_how_one_request_grew_does_not_size_another(rt: Runtime) -> None:
+    """Hazard: the history of shapes belongs to a request, the buffers to the network, and they do not fit each other.
+
+    One caller's sizes grow, another's shrink, a third's jump, in turns and at once: memory that was given with room, or
+    without, is never too small for what comes next, and nobody sees another's bytes.
+    """
+    nodes = [node("a = Neg(x)"), node("b = Transpose(a)", perm=[1, 0]), node("y = Softmax(b)")]
+    loaded = await rt.load(model(nodes, ["x f32[n,m]"], ["y"]))
+    rising, falling, jumping = range(8, 40, 4), range(60, 28, -4), (3, 50, 1, 44, 2, 61, 5, 33)
+    given = [floats(n, 16, seed=i) for turn in zip(rising, falling, jumping, strict=True) for i, n in enumerate(turn)]
+
+    alone = [(await loaded.infer({"x": x}))["y"] for x in given]
+    together = await asyncio.gather(*(loaded.infer({"x": x}) for x in given))
+
+    for x, one, other in zip(given, alone, together, strict=True):
+        e = np.exp(-x.T.astype(np.float64))
+        np.testing.assert_allclose(e / e.sum(-1, keepdims=True), one, rtol=1e-5)
+        assert one.tobytes() == other["y"].tobytes()
+
+
+@pytest.mark.asyncio
+async def test_a_fusion_that_one_shape_forbids_is_there_for_the_next(rt: Runtime) -> None:
+    """Hazard: a node that was unfused for one shape stays unfused, or a fused one stays fused where it may not be.
+
+    The sum is larger than the product for some requests; they come between others, in every order.
+    """
+    weights = np.random.default_rng(1).standard_normal((6, 5)).astype(np.float32)
+    nodes = [node("p = MatMul(x, w)"), node("s = Add(p, b)"), node("y = Relu(s)")]
+    loaded = await rt.load(model(nodes, ["x f32[n,6]", "b f32[k,5]"], ["y"], {"w": weights}))
+    cases = [(4, 4), (1, 3), (4, 1), (1, 1), (1, 7)]
+
+    for first, second in itertools.permutations(cases, 2):
+        for n, k in (first, second, first):
+            x, b = floats(n, 6), floats(k, 5, seed=2)
+            out = await loaded.infer({"x": x, "b": b})
+            np.testing.assert_allclose(np.maximum(x @ weights + b, 0), out["y"], rtol=1e-5, atol=1e-5)
+            fused = [d.decision for d in loaded.explain()]
+            assert fused == (["fused", "fused", "ran"] if rt.info.takes_source and n >= k else ["ran"] * 3), (n, k)
+
+
+@pytest.mark.asyncio
+async def test_bytes_in_order_are_asked_for_and_no_format(rt: Runtime) -> None:
+    """Hazard: a transpose is skipped by its dims although the tensor lies in a blocked or a strided format.
+
+    The input of the second transpose is a view: only unit axes move, and it is no skip of the bytes below.
+    """
+    nodes = [
+        node("a = Neg(x)"),
+        node("b = Transpose(a)", perm=[2, 0, 1]),
+        node("c = Transpose(b)", perm=[1, 0, 2]),
+        node("y = Softmax(c)"),
+    ]
+    loaded = await rt.load(model(nodes, ["x f32[p,q,r]"], ["y"]))
+
+    for shape in ((1, 4, 3), (1, 4, 1), (1, 1, 3), (2, 4, 1)):
+        x = floats(*shape)
+        out = await loaded.infer({"x": x})
+        e = np.exp(-x.transpose(2, 0, 1).transpose(1, 0, 2).astype(np.float64))
+        np.testing.assert_allclose(e / e.sum(-1, keepdims=True), out["y"], rtol=1e-5)
