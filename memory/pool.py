@@ -159,7 +159,7 @@ class MemoryPool:
         return buffer.busy_until
 
     def _take(self, size: int, accept: Callable[[Buffer], bool], slack: int = 2) -> Buffer | None:
-        """The smallest free block that fits and is not wastefully large."""
+        """The smallest free block that fits and is not wastefully large; of equal ones that given back last."""
         start = bisect.bisect_left(self._free, size, key=lambda b: b.nbytes)
         for position in range(start, len(self._free)):
             buffer = self._free[position]
@@ -219,7 +219,9 @@ class MemoryPool:
         self._active -= buffer.nbytes
         self._leases -= 1
         self._held += buffer.nbytes
-        bisect.insort(self._free, buffer, key=lambda b: b.nbytes)
+        # Before others of its size: what was used last is used next, so that who comes back finds the memory it had,
+        # which is in the processor's caches, and for which the arguments of launches may be set.
+        bisect.insort_left(self._free, buffer, key=lambda b: b.nbytes)
         if self._closed:
             self.close()
         elif not self._reuse:

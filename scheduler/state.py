@@ -79,6 +79,8 @@ class SchedulerState:
         self._stale = 0
         self._order = 0
         self._admitted = 0
+        #: How many requests the policy has.
+        self._ready = 0
         #: Per stream the events launched there and not reached, oldest first.
         self._in_flight: list[deque[Event]] = [deque() for _ in range(streams)]
         #: Launch instructions given and not yet answered by Launched or Ended.
@@ -125,6 +127,7 @@ class SchedulerState:
             case Ready(number):
                 request = self._expect(happening, number, "preparing")
                 request.state = "ready"
+                self._ready += 1
                 self._policy.push(number, request.priority, request.stream)
             case Launched(number, event):
                 request = self._expect(happening, number, "launching")
@@ -160,6 +163,7 @@ class SchedulerState:
         """Raise AssertionError unless the state is consistent. For tests: after every happening it must hold."""
         admitted = [r for r in self._requests.values() if r.state != "waiting"]
         assert self._admitted == len(admitted) <= self.max_in_flight, self
+        assert self._ready == sum(r.state == "ready" for r in admitted), self
         for stream, launching in enumerate(self._launching):
             mine = [r for r in admitted if r.state == "launching" and r.stream == stream]
             assert launching == len(mine), (self, stream)
@@ -215,6 +219,7 @@ class SchedulerState:
             return
         self._admitted -= 1
         if was == "ready":
+            self._ready -= 1
             self._policy.discard(number)
         if was == "launching" and request.stream is not None:
             self._launching[request.stream] -= 1
@@ -237,12 +242,13 @@ class SchedulerState:
             self._stale = 0
 
     def _launch(self, given: list[Instruction]) -> None:
-        while True:
+        while self._ready:
             views = [StreamView(s, self._depth(s)) for s in range(len(self._in_flight))]
             choice = self._policy.pop(views)
             if choice is None:
                 return
             number, stream = choice
+            self._ready -= 1
             request = self._requests[number]
             request.state, request.stream = "launching", stream
             self._launching[stream] += 1

@@ -60,8 +60,8 @@ class SimulatedPrepared:
 
     def bind(self, memory: Sequence[Allocation]) -> None:
         self._bound = [
-            (kernel, [memory[b] if isinstance(b, int) else b for b in buffers], record, *sizes)
-            for kernel, buffers, record, *sizes in self._launches
+            (kernel, [memory[b] if isinstance(b, int) else b for b in buffers], record, grid, group, local)
+            for kernel, buffers, record, grid, group, local in self._launches
         ]
 
     def launch(self, stream: Stream) -> None:

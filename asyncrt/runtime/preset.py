@@ -20,7 +20,7 @@ from asyncrt.errors import DeviceError
 
 from .executor import BoundPlan
 
-OFTEN = 8  # replays after which launches are prepared, which costs about as much as two replays save
+OFTEN = 8  # times that a plan is enqueued before; preparing costs about as much as two or three replays save then
 _SETS = 16  # per plan: as many requests of one signature as two streams have in flight by the default policy
 
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from asyncrt.devices.base import Device, Mark, Stream
+from asyncrt.devices.base import Device, Mark, PreparedLaunch, Stream
 from asyncrt.devices.find import open_device
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.kernels.impl import KernelSource, ReferenceKernel
@@ -124,6 +124,40 @@ async def test_commands_run_in_the_order_they_were_enqueued(device: Device) -> N
     await passed(stream)
 
     assert (start + 100).tolist() == found.tolist()
+
+
+@pytest.mark.asyncio
+async def test_prepared_launches_do_what_launches_do(device: Device) -> None:
+    """In order, each time with the memory they are bound to then, whatever they are bound to before they have run."""
+    streams = [device.open_stream() for _ in range(2)]
+    source = plus_one(device, 1000)
+    built = device.build([source], None)[0][source]
+    fixed, *others = (device.allocate(8000) for _ in range(4))
+    launches: list[PreparedLaunch] = [
+        (built, buffers, device.pack(places, (1000,)), (1000,), None, ())
+        for buffers, places in (((0, fixed), (0, 4000)), ((fixed, -1), (4000, 0)), ((-1, -1), (0, 4000)))
+    ]
+    prepared = device.prepare(launches, [others[0], None, others[1]])
+    if prepared is None:
+        assert not device.info.takes_source  # it does not say what it cannot do
+        return
+    found = [np.zeros(1000, np.int32) for _ in range(12)]
+    stream = streams[0]
+    for turn, target in enumerate(found):
+        first, last = others[turn % 3], others[(turn + 1 + turn // 3) % 3]
+        stream.write(first, 0, np.arange(turn, turn + 1000, dtype=np.int32))
+        prepared.bind([first, None, last])
+        prepared.launch(stream)
+        stream.read(last, 4000, target)
+    streams[1].wait_for([streams[0].mark()])
+    prepared.launch(streams[1])
+    again = np.zeros(1000, np.int32)
+    streams[1].read(others[(11 + 1 + 11 // 3) % 3], 4000, again)
+    for stream in streams:
+        await passed(stream)
+
+    assert [list(range(turn + 3, turn + 1003)) for turn in range(12)] == [f.tolist() for f in found]
+    assert list(range(14, 1014)) == again.tolist()
 
 
 @pytest.mark.asyncio

@@ -9,7 +9,7 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from asyncrt.devices import opencl, opencl_arguments
+from asyncrt.devices import opencl, opencl_arguments, opencl_preset
 from asyncrt.devices.find import open_device
 from asyncrt.devices.opencl import OpenCLDevice
 from asyncrt.errors import DeviceCommandError, KernelBuildError, NoDeviceError, OutOfDeviceMemory
@@ -196,3 +196,73 @@ def test_arguments_arrive_whichever_way_they_are_set(
     stream.mark().wait()
 
     assert got[0] == 19
+
+
+def test_a_prepared_launch_that_the_driver_refuses_names_the_kernel(device: OpenCLDevice) -> None:
+    """Those before it are enqueued, and the mark is behind them; nothing that follows is."""
+    stream, memory = device.open_stream(), device.allocate(1 << 20)
+    slow, large = some("slow", "for (int i = 0; i < 1000000; i++) x[0] = x[0] * 0.5f + n;"), some("large")
+    kernels, _ = device.build([slow, large], None)
+    size, record = device.info.max_group * 2, device.pack((0,), (1,))
+    prepared = device.prepare(
+        [
+            (kernels[slow], (0,), record, (1,), None, ()),
+            (kernels[large], (0,), record, (size,), (size,), ()),
+            (kernels[slow], (0,), record, (1,), None, ()),
+        ],
+        [memory],
+    )
+    assert prepared is not None
+    stream.fill(memory, 0, 4, 0)
+    stream.mark().wait()
+
+    with pytest.raises(DeviceCommandError, match=f"{large.name} over"):
+        prepared.launch(stream)
+    stream.mark().wait()
+    found = np.zeros(1, np.float32)
+    opencl.cl.enqueue_copy(device.open_queue(), found, memory)  # another queue, which waits for nothing
+
+    assert found.tolist() == [2.0]
+
+
+def test_kernel_objects_go_with_what_was_prepared(device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is given back once, also where preparing failed half-way."""
+    source = some("one")
+    built = device.build([source], None)[0][source]
+    calls = opencl_preset.preset_calls()
+    assert calls is not None
+    released: list[int] = []
+
+    def release(kernel: int) -> int:
+        released.append(kernel)
+        return calls.release(kernel)
+
+    monkeypatch.setattr(opencl, "preset_calls", lambda: calls._replace(release=release))
+    launch = (built, (0,), device.pack((0,), (1,)), (1,), None, ())
+    prepared = device.prepare([launch] * 3, [device.allocate(64)])
+    before = list(released)
+    del prepared
+    after = len(released)
+    with pytest.raises(DeviceCommandError, match=f"setting an argument of {source.name}"):
+        device.prepare([launch, (*launch[:5], (16,))], [device.allocate(64)])  # it takes no local memory
+
+    assert before == []
+    assert after == 3
+    assert len(released) == 3 + 2
+
+
+def test_nothing_is_prepared_where_pyopencl_makes_the_calls(
+    device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is a variable for that, in case a loader is not what it seems."""
+    monkeypatch.setenv("ASYNCRT_NATIVE_ARGUMENTS", "0")
+    for function in (opencl_arguments.loader, opencl_arguments.argument_setter, opencl_preset.preset_calls):
+        function.cache_clear()
+
+    try:
+        assert device.prepare([], []) is None
+    finally:
+        monkeypatch.undo()
+        for function in (opencl_arguments.loader, opencl_arguments.argument_setter, opencl_preset.preset_calls):
+            function.cache_clear()
+    assert device.prepare([], []) is not None

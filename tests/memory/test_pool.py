@@ -50,6 +50,24 @@ def test_a_block_is_used_again_at_once_on_its_stream() -> None:
     assert (pool.statistics().reused, pool.statistics().reused_with_wait, pool.statistics().allocated) == (1, 0, 1)
 
 
+def test_of_equal_blocks_the_one_used_last_is_used_next() -> None:
+    """Whoever comes alone, after many who came at once, has the same memory each time."""
+    pool, timeline, _ = make()
+    leases = [pool.acquire(5000, 0).lease for _ in range(4)]
+    last = leases[2].allocation
+    for lease in (leases[0], leases[3], leases[1], leases[2]):
+        lease.drop(after=[A])
+    timeline.advance(A)
+
+    given = []
+    for _ in range(5):
+        lease = pool.acquire(5000, 1).lease
+        given.append(lease.allocation)
+        lease.drop()
+
+    assert all(memory is last for memory in given)
+
+
 def test_another_stream_gets_a_new_block_while_there_is_room() -> None:
     """Waiting for another stream costs more than memory that is not short."""
     pool, _, _ = make()
