@@ -13,7 +13,8 @@
     │   ├── NoDeviceError                     none found, or none that is usable
     │   ├── KernelBuildError                  the driver refused a kernel, or hangs
     │   ├── OutOfDeviceMemory (MemoryError)   the limit or the device is full
-    │   └── DeviceCommandError                a command failed while it ran
+    │   ├── DeviceCommandError                a command failed while it ran
+    │   └── DeviceLostError                   the device takes no commands any more
     ├── HazardError (RuntimeError)            two commands on the same bytes are in no order: a bug, and found
     └── RuntimeClosedError (RuntimeError)     used after `close()`
 
@@ -92,6 +93,10 @@ class OutOfDeviceMemory(DeviceError, MemoryError):
 
 class DeviceCommandError(DeviceError):
     """A command failed while it ran on the device."""
+
+
+class DeviceLostError(DeviceError):
+    """The device takes no commands any more, so nothing will come of what it has."""
 
 
 class HazardError(AsyncrtError, RuntimeError):

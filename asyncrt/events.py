@@ -43,6 +43,10 @@ class Timeline:
         """Note that *event* was reached, and with it all that is before it on its stream."""
         self._reached[event.stream] = max(self._reached[event.stream], event.stamp)
 
+    def passed(self, stream: int) -> int:
+        """Return the newest stamp that *stream* is known to have passed."""
+        return self._reached[stream]
+
     def reached(self, event: Event) -> bool:
         """Return whether *event* is known to have been reached."""
         return event.stamp <= self._reached[event.stream]

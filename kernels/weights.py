@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import attrs
 import numpy as np
 
-from asyncrt.devices.base import Device, Stream
+from asyncrt.devices.base import Device, Stream, mark_behind
 from asyncrt.errors import OutOfDeviceMemory, RuntimeClosedError
 from asyncrt.layout import Array
 
@@ -73,6 +73,21 @@ class _Entry:
         return resident
 
 
+@attrs.define(eq=False)
+class _Upload:
+    """Memory that a constant is on its way to.
+
+    Attributes:
+        arrived: What its task waits for; done before the stream is past the upload if that was given up.
+        passed: Whether the stream is.
+    """
+
+    memory: Any
+    nbytes: int
+    arrived: asyncio.Future[None]
+    passed: bool = False
+
+
 @attrs.frozen
 class WeightsStatistics:
     """Counts of a `WeightsCache`.
@@ -121,6 +136,8 @@ class WeightsCache:
         #: Least recently used first.
         self._entries: OrderedDict[Stored, _Entry] = OrderedDict()
         self._pending: dict[Stored, asyncio.Task[Resident]] = {}
+        #: Those that the stream is not past, given up or not.
+        self._uploads: set[_Upload] = set()
         self._packers = asyncio.Semaphore(_PACKERS)
         self._nbytes = 0
         self._evictions = 0
@@ -200,15 +217,21 @@ class WeightsCache:
 
     async def _store(self, key: Stored, data: Array) -> Resident:
         self._check_open()
-        allocation = self._allocate(data.nbytes)
+        loop = asyncio.get_running_loop()
+        upload = _Upload(self._allocate(data.nbytes), data.nbytes, loop.create_future())
+        self._uploads.add(upload)
         try:
-            await self._upload(allocation, data)
+            self._enqueue(upload, data, loop)
+            await upload.arrived
             self._check_open()
         except BaseException:
-            self._device.release(allocation)
-            self._nbytes -= data.nbytes
+            if upload.passed:
+                self._release(upload)
+            else:
+                upload.arrived.cancel()  # the memory is the stream's until it is past
             raise
-        entry = self._entries[key] = _Entry([key], allocation, data.nbytes)
+        self._uploads.discard(upload)
+        entry = self._entries[key] = _Entry([key], upload.memory, data.nbytes)
         return entry.resident()
 
     def _allocate(self, nbytes: int) -> Any:
@@ -242,30 +265,57 @@ class WeightsCache:
         self._nbytes -= entry.nbytes
         self._device.release(entry.memory)
 
-    async def _upload(self, allocation: Any, data: Array) -> None:
-        loop = asyncio.get_running_loop()
-        arrived: asyncio.Future[None] = loop.create_future()
-        if data.nbytes:
-            self._stream.write(allocation, 0, data)
+    def _enqueue(self, upload: _Upload, data: Array, loop: asyncio.AbstractEventLoop) -> None:
+        """Enqueue the upload. Should it be refused, part of it may be on the stream all the same."""
 
         def reached(error: BaseException | None) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, arrived, error)
+                loop.call_soon_threadsafe(self._passed, upload, error)
 
-        self._stream.when_reached(self._stream.mark(), reached)
-        await arrived
+        try:
+            if data.nbytes:
+                self._stream.write(upload.memory, 0, data)
+        finally:
+            self._stream.when_reached(mark_behind(self._stream), reached)
+
+    def _passed(self, upload: _Upload, error: BaseException | None) -> None:
+        upload.passed = True
+        if upload.arrived.done():
+            self._release(upload)
+        elif error is None:
+            upload.arrived.set_result(None)
+        else:
+            upload.arrived.set_exception(error)
+
+    def _release(self, upload: _Upload) -> None:
+        if upload in self._uploads:  # else the device was closed meanwhile
+            self._uploads.discard(upload)
+            self._device.release(upload.memory)
+            self._nbytes -= upload.nbytes
 
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeClosedError("the program was closed while its constants were brought to the device")
 
     def close(self) -> None:
-        """Give the memory back; the device must have passed all commands that use it."""
+        """Give the memory back that nothing is on its way to; the device must have passed all commands that use it."""
         self._closed = True
         for entry in set(self._entries.values()):
             self._device.release(entry.memory)
             self._nbytes -= entry.nbytes
         self._entries.clear()
+
+    def fail(self, error: BaseException) -> None:
+        """Tell those who wait for what is on its way that it will not come."""
+        for upload in self._uploads:
+            if not upload.arrived.done():
+                upload.arrived.set_exception(error)
+
+    def device_closed(self) -> None:
+        """The device was closed: nothing is on its way any more."""
+        self.close()
+        for upload in list(self._uploads):
+            self._release(upload)
 
 
 def _pack(pack: Callable[[Array], Array], constant: Array) -> Array | None:
@@ -278,14 +328,6 @@ def _pack(pack: Callable[[Array], Array], constant: Array) -> Array | None:
 
 def _bytes(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
-    if not future.done():
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
 
 
 def _seen(task: asyncio.Future[Resident]) -> None:

@@ -103,7 +103,7 @@ class MemoryPool:
             self._active, self._held, self.limit, self._leases, self._reused, self._waited, self._allocated
         )
 
-    def acquire(self, nbytes: int, stream: int, *, room: int = 0) -> Acquired:
+    def acquire(self, nbytes: int, stream: int, *, room: int = 0, exact: bool = False) -> Acquired:
         """Return at least *nbytes* bytes for commands on *stream*.
 
         In order of cost: a block that is free now or was last used on this stream; a new block; a block that another
@@ -114,6 +114,7 @@ class MemoryPool:
             stream: Whose commands use them first.
             room: How large a new block should be, for what will be asked later. It is no larger than needed where that
                 would exceed the limit or what the device has, and where reuse is off.
+            exact: Take no free block that is larger than needed, unless nothing else is left.
 
         Raises:
             OutOfDeviceMemory: With what was asked, what is in use and the limit.
@@ -122,12 +123,13 @@ class MemoryPool:
         self._reclaim(size)
         buffer = None
         if self._reuse:
-            buffer = self._take(size, lambda b: all(e.stream == stream for e in self._pending(b)))
+            slack = 1 if exact else 2
+            buffer = self._take(size, lambda b: all(e.stream == stream for e in self._pending(b)), slack)
         if buffer is None:
             try:
                 buffer = self._allocate_room(size, room) or self._allocate(size)
             except OutOfDeviceMemory:
-                buffer = self._take(size, lambda b: True, slack=1 << 62)
+                buffer = self._take(size, lambda b: True, 1 << 62)
                 if buffer is None:
                     raise
         waits = tuple(e for e in self._pending(buffer) if e.stream != stream)
@@ -158,12 +160,12 @@ class MemoryPool:
         buffer.busy_until = self._timeline.pending(buffer.busy_until)
         return buffer.busy_until
 
-    def _take(self, size: int, accept: Callable[[Buffer], bool], slack: int = 2) -> Buffer | None:
+    def _take(self, size: int, accept: Callable[[Buffer], bool], slack: int) -> Buffer | None:
         """The smallest free block that fits and is not wastefully large; of equal ones that given back last."""
         start = bisect.bisect_left(self._free, size, key=lambda b: b.nbytes)
         for position in range(start, len(self._free)):
             buffer = self._free[position]
-            if buffer.nbytes > size * slack and buffer.nbytes > 1 << 20:
+            if buffer.nbytes > size * slack and (slack == 1 or buffer.nbytes > 1 << 20):
                 break
             if accept(buffer):
                 del self._free[position]

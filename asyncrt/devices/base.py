@@ -6,6 +6,7 @@ done. Nothing here blocks except where it says so; whatever blocks is called off
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -196,6 +197,18 @@ class Device(Protocol):
     def close(self) -> None:
         """Close all streams. Blocks until their commands are done."""
         ...
+
+
+def mark_behind(stream: Stream, tries: int = 3) -> Mark:
+    """Mark *stream*, once more if that is refused: without a mark nobody could know when what is before it is over.
+
+    Raises:
+        Exception: What the device refused it with, the last time. It is as good as lost.
+    """
+    for _ in range(tries - 1):
+        with contextlib.suppress(Exception):
+            return stream.mark()
+    return stream.mark()
 
 
 @attrs.frozen

@@ -4,6 +4,8 @@ Commands run the operators' references. A command reads its inputs when it start
 so that a missing wait between streams shows as a wrong result; fresh memory holds a pattern, so that a read of what
 nobody wrote shows too. The clock moves only while somebody waits for a mark, by one completion per turn of the event
 loop, and only through what the seed decided: a run repeats exactly.
+
+Calls and commands fail where `Fault`s say so.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.layout import Array
 
 from .base import Allocation, DeviceInfo, Kernel, Mark, Prepared, PreparedLaunch, Reached, Record, Stream, Timing
+from .faults import Fault, Faults
 from .host import run_reference
 
 POISON = 0xA5
@@ -33,6 +36,7 @@ class _Command:
 
     start: Callable[[], Callable[[], None]]
     duration: float
+    number: int = 0
     waits: tuple[SimulatedMark, ...] = ()
     began: float | None = None
 
@@ -77,12 +81,25 @@ class SimulatedStream:
         self.commands: deque[_Command | SimulatedMark] = deque()
         self.busy = False
         self.error: BaseException | None = None
+        #: What all commands up to a number fail with.
+        self.fails: tuple[int, BaseException] | None = None
+        self._count = 0
         self._last: _Command | None = None
         self._device = device
 
-    def _enqueue(self, start: Callable[[], Callable[[], None]], *, waits: tuple[SimulatedMark, ...] = ()) -> None:
-        self._last = _Command(start, self._device.duration(), waits)
+    def _enqueue(
+        self, site: str, start: Callable[[], Callable[[], None]], *, waits: tuple[SimulatedMark, ...] = ()
+    ) -> None:
+        self._device.faults.call(site)
+        self._count += 1
+        self._last = _Command(start, self._device.duration(), self._count, waits)
         self.commands.append(self._last)
+
+    def fail(self, error: BaseException) -> None:
+        """A command failed: all up to the next mark do."""
+        self.error = self.error or error
+        if self._device.spreads:
+            self.fails = self._count, self.error
 
     def launch(
         self,
@@ -93,30 +110,31 @@ class SimulatedStream:
         group: tuple[int, ...] | None,
         local: tuple[int, ...],
     ) -> None:
+        self._enqueue("launch", lambda: run_reference(kernel, buffers, record))
         self._device.launches += 1
-        self._enqueue(lambda: run_reference(kernel, buffers, record))
 
     def write(self, target: Allocation, offset: int, source: Array) -> None:
         def start() -> Callable[[], None]:
             data = source.reshape(-1).view(np.uint8).copy()
             return lambda: target.__setitem__(slice(offset, offset + data.size), data)
 
-        self._enqueue(start)
+        self._enqueue("write", start)
 
     def read(self, source: Allocation, offset: int, target: Array) -> None:
         def start() -> Callable[[], None]:
             data = source[offset : offset + target.nbytes].copy()
             return lambda: target.reshape(-1).view(np.uint8).__setitem__(slice(None), data)
 
-        self._enqueue(start)
+        self._enqueue("read", start)
 
     def fill(self, target: Allocation, offset: int, nbytes: int, byte: int) -> None:
-        self._enqueue(lambda: lambda: target.__setitem__(slice(offset, offset + nbytes), byte))
+        self._enqueue("fill", lambda: lambda: target.__setitem__(slice(offset, offset + nbytes), byte))
 
     def wait_for(self, marks: Sequence[Mark]) -> None:
-        self._enqueue(lambda: lambda: None, waits=tuple(marks))  # type: ignore[arg-type]
+        self._enqueue("wait", lambda: lambda: None, waits=tuple(marks))  # type: ignore[arg-type]
 
     def mark(self) -> SimulatedMark:
+        self._device.faults.call("mark")
         mark = SimulatedMark()
         self.commands.append(mark)
         return mark
@@ -137,7 +155,7 @@ class SimulatedStream:
         return self._last.timing
 
     def close(self) -> None:
-        while self.commands or self.busy:
+        while (self.commands or self.busy) and not self._device.hangs:
             if not self._device.step():
                 raise RuntimeError("simulated stream waits for a mark that will never be reached")
 
@@ -148,9 +166,14 @@ class SimulatedDevice:
     Args:
         seed: Decides durations, and with them the order of completions across streams.
         memory: Bytes of device memory.
+        faults: Which calls and commands fail.
+        spreads: Whether a failed command takes others with it, as OpenCL lets it: what is behind it on its stream by
+            then, also beyond the next mark, and what waits for such a mark on another stream.
     """
 
-    def __init__(self, seed: int = 0, *, memory: int = 1 << 30) -> None:
+    def __init__(
+        self, seed: int = 0, *, memory: int = 1 << 30, faults: Sequence[Fault] = (), spreads: bool = False
+    ) -> None:
         self.info = DeviceInfo(
             spec=f"simulated:{seed}" if seed else "simulated",
             name=f"simulated (seed {seed})",
@@ -163,6 +186,8 @@ class SimulatedDevice:
             takes_source=False,
         )
         self.now = 0.0
+        self.faults = Faults(faults)
+        self.spreads = spreads
         self.launches = 0
         self.allocated = 0
         self._random = random.Random(seed)
@@ -184,7 +209,13 @@ class SimulatedDevice:
         self._streams.append(stream)
         return stream
 
+    @property
+    def hangs(self) -> bool:
+        """Whether it was lost, and nothing that is enqueued ends any more."""
+        return self.faults.lost is not None and self.faults.lost.hangs
+
     def allocate(self, nbytes: int) -> Allocation:
+        self.faults.call("allocate")
         if self.allocated + nbytes > self.info.memory:
             raise OutOfDeviceMemory(
                 f"simulated: {nbytes} bytes asked, {self.allocated} of {self.info.memory} in use"
@@ -197,6 +228,7 @@ class SimulatedDevice:
         allocation[:] = POISON ^ 0xFF  # whoever still reads it reads something else
 
     def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
+        self.faults.call("build")
         return {s: s for s in sources}, None
 
     def prepare(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> Prepared | None:
@@ -217,6 +249,8 @@ class SimulatedDevice:
 
     def step(self) -> bool:
         """Start what can start, then let the next command end. False if nothing is running."""
+        if self.hangs:
+            return False
         self._start_ready()
         if not self._running:
             return False
@@ -224,7 +258,7 @@ class SimulatedDevice:
         try:
             finish()
         except Exception as error:
-            stream.error = stream.error or error
+            stream.fail(error)
         stream.busy = False
         self._start_ready()
         return True
@@ -243,7 +277,8 @@ class SimulatedDevice:
             stream.commands.popleft()
             head.reached = True
             if stream.error is not None:
-                head.error = DeviceCommandError("a command failed on the simulated device", detail=repr(stream.error))
+                kind = OutOfDeviceMemory if isinstance(stream.error, OutOfDeviceMemory) else DeviceCommandError
+                head.error = kind("a command failed on the simulated device", detail=repr(stream.error))
                 head.error.__cause__ = stream.error
                 stream.error = None
             callbacks, head.callbacks = head.callbacks, []
@@ -255,16 +290,27 @@ class SimulatedDevice:
             return False
         stream.commands.popleft()
         finish: Callable[[], None] = lambda: None  # noqa: E731
-        if stream.error is None:
+        if stream.fails is not None and head.number <= stream.fails[0]:
+            stream.error = stream.error or stream.fails[1]
+        elif (error := self._failure(head)) is not None:
+            stream.fail(error)
+        elif stream.error is None:
             try:
                 finish = head.start()
-            except Exception as error:
-                stream.error = error
+            except Exception as failure:
+                stream.fail(failure)
         stream.busy = True
         head.began = self.now
         self._sequence += 1
         heapq.heappush(self._running, (self.now + head.duration, self._sequence, stream, finish))
         return True
+
+    def _failure(self, command: _Command) -> BaseException | None:
+        """What a command fails with that is not its own doing, if it does."""
+        if self.faults.lost is not None:
+            return self.faults.lost.error("injected: the device was lost while the command was pending")
+        failed = [m.error for m in command.waits if m.error is not None] if self.spreads else []
+        return failed[0] if failed else self.faults.command()
 
     def watch(self) -> None:
         """Somebody waits for one more mark: let the clock run, one completion per turn of the event loop."""

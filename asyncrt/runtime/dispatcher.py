@@ -2,16 +2,23 @@
 
 The only place where the state machine, the timeline and the streams meet. All of it runs on the loop's thread, so there
 are no locks.
+
+Three things go wrong here without being the fault of the request that they happen to. Another's command fails, and the
+driver lets everything behind it fail, too. Or memory is held by requests that all wait for more of it. Then the request
+is told to run again (`RunAgain`), which it can, because nothing of it counts before it has ended. Or the device takes
+no commands any more: then all that wait are told so.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 
 import attrs
 
-from asyncrt.devices.base import Mark, Stream
+from asyncrt.devices.base import Mark, Stream, mark_behind
+from asyncrt.errors import DeviceError, DeviceLostError, OutOfDeviceMemory
 from asyncrt.events import Event, Timeline
 from asyncrt.scheduler.happenings import Ended, Happening, Launched, Reached, Ready, Submitted
 from asyncrt.scheduler.instructions import Admit, Launch, Resume
@@ -21,12 +28,43 @@ from .checked import Checks
 from .completion import Completions
 from .traced import Tracer
 
+_RUNS = 4  # times that a request may be hit by others' failures
+
+
+class RunAgain(Exception):
+    """What the request has done so far is to be given up and done again; it never leaves `Network`."""
+
 
 @attrs.define(eq=False)
 class _Waiting:
-    """What the coroutine of a request waits for: at most one thing at a time."""
+    """A request, and what its coroutine waits for: at most one thing at a time.
 
+    Attributes:
+        event: The end of its launched chunk.
+        known: How far its stream was known to have come when the chunk was enqueued.
+        waits: Events of other streams that the chunk waits for.
+        hit: Whether something failed that the chunk comes after.
+        runs: How often that happened to it.
+        yields: Whether it gave memory up for others, and waits until one of them has ended.
+        frugal: Whether memory was so short that it takes no more than it needs.
+    """
+
+    priority: int
     future: asyncio.Future[int] | None = None
+    event: Event | None = None
+    known: int = 0
+    waits: frozenset[Event] = frozenset()
+    hit: bool = False
+    runs: int = 0
+    yields: bool = False
+    frugal: bool = False
+
+    def comes_after(self, event: Event) -> bool:
+        """Whether its chunk was enqueued behind *event*, before that was known to be reached."""
+        own = self.event
+        if own is not None and event.stream == own.stream:
+            return self.known < event.stamp < own.stamp
+        return event in self.waits
 
 
 class Dispatcher:
@@ -64,6 +102,15 @@ class Dispatcher:
         #: What the commands before an event use, until it is reached.
         self._kept: dict[Event, object] = {}
         self._waiting: dict[int, _Waiting] = {}
+        #: Events that the next chunk on each stream waits for.
+        self._waits: list[set[Event]] = [set() for _ in streams]
+        #: Requests that wait for memory, with what it was refused with.
+        self._short: dict[int, OutOfDeviceMemory] = {}
+        self._ended = 0
+        #: What the device refused when it was found to be lost.
+        self._lost: BaseException | None = None
+        #: Called then, with an error for those who wait for other things.
+        self.when_lost: set[Callable[[DeviceLostError], None]] = set()
         self._changed: list[asyncio.Future[None]] = []
         self._on_idle = on_idle
         self._idle_s = idle_s
@@ -77,11 +124,43 @@ class Dispatcher:
         """How many requests have not ended."""
         return len(self._waiting)
 
+    @property
+    def lost(self) -> bool:
+        """Whether the device takes no commands any more."""
+        return self._lost is not None
+
+    def check_lost(self) -> None:
+        """Raise `DeviceLostError` if the device is lost."""
+        if self._lost is not None:
+            raise self._loss() from self._lost
+
+    def _loss(self) -> DeviceLostError:
+        error = DeviceLostError(
+            "the device takes no commands any more",
+            detail=str(self._lost),
+            hint="close this runtime and open another one, on another device if it happens again",
+        )
+        error.__cause__ = self._lost
+        return error
+
     async def admit(self, request: int, priority: int = 0) -> None:
         """Return when the request may begin."""
         self._stop_idling()
-        self._waiting[request] = _Waiting()
+        self._waiting[request] = _Waiting(priority)
         await self._ask(request, Submitted(request, priority))
+
+    async def begin_again(self, request: int) -> None:
+        """Return when a request that was told to run again may do so."""
+        waiting = self._waiting[request]
+        self._handle(Ended(request))
+        self._tell()
+        if waiting.yields:
+            # Those it made room for go first: the oldest of them has all it asks for in the end.
+            waiting.yields, ended = False, self._ended
+            while self._ended == ended:
+                await self.progress()
+                self.check_lost()
+        await self._ask(request, Submitted(request, waiting.priority))
 
     async def place(self, request: int) -> int:
         """Return the stream that the request's planned chunk goes to, when it is its turn."""
@@ -93,19 +172,34 @@ class Dispatcher:
         Args:
             keep: What the chunk uses: it is held until the event, even if the request ends before.
         """
-        event = self._stamp(stream)
-        self._kept[event] = keep
         waiting = self._waiting[request]
+        waiting.hit, waiting.known = False, self.timeline.passed(stream)
+        waiting.waits = frozenset(self._waits[stream])
+        event = waiting.event = self._stamp(stream)
+        self._kept[event] = keep
         waiting.future = self._loop.create_future()
         self._handle(Launched(request, event))
         return event
 
     async def passed(self, request: int) -> None:
-        """Return when the device has passed the request's launched chunk; raises what failed there."""
-        future = self._waiting[request].future
-        assert future is not None
-        await future
-        self._waiting[request].future = None
+        """Return when the device has passed the request's launched chunk; raises what failed there.
+
+        Raises:
+            RunAgain: What failed may have been another's.
+        """
+        waiting = self._waiting[request]
+        assert waiting.future is not None
+        try:
+            await waiting.future
+        except DeviceError as error:
+            self.check_lost()
+            # Reports of different streams come in any order: of what is not known yet, the worst is assumed.
+            waiting.hit |= bool(self.timeline.pending(waiting.waits))
+            if waiting.hit and waiting.runs < _RUNS:
+                waiting.runs += 1
+                raise RunAgain from error
+            raise
+        waiting.future = None
 
     def abandon(self, stream: int, keep: object = None) -> Event:
         """Part of a chunk was enqueued on *stream* and no more will be; returns the event behind that part."""
@@ -114,18 +208,69 @@ class Dispatcher:
         self.state.abandoned(event)
         return event
 
+    def frugal(self, request: int) -> bool:
+        """Whether memory is so short that the request should take no more than it needs."""
+        return self._waiting[request].frugal
+
+    def ask_device(self) -> None:
+        """Something was refused, or may be: find out whether the device is lost, by one more mark on each stream."""
+        with contextlib.suppress(DeviceLostError):
+            for stream in range(len(self.streams)):
+                self.abandon(stream)
+
     def wait_for(self, stream: int, events: Iterable[Event]) -> None:
         """Let what is enqueued next on *stream* wait for *events* of other streams."""
-        marks = [self._marks[e] for e in events if not self.timeline.reached(e)]
-        if marks:
-            self.streams[stream].wait_for(marks)
+        pending = self.timeline.pending(events)
+        if pending:
+            self._waits[stream].update(pending)
+            self.streams[stream].wait_for([self._marks[e] for e in pending])
+
+    async def memory(self, request: int, error: OutOfDeviceMemory) -> None:
+        """Return when a launching request that was refused memory may try again.
+
+        Raises:
+            OutOfDeviceMemory: *error*, if nobody else could give any back.
+            RunAgain: The request itself has to give some back, so that another can go on.
+        """
+        self.check_lost()
+        self._short[request] = error
+        self._waiting[request].future = future = self._loop.create_future()
+        self._resolve_shortage()
+        try:
+            await future
+        finally:
+            self._short.pop(request, None)
+        self.check_lost()
+
+    def _resolve_shortage(self) -> None:
+        """If all that go on wait for memory, let the least and youngest give up what it has.
+
+        A single one begins again, and takes no more than it needs; if that is too much, it fails.
+        """
+        waiting = [r for r in self._short if (f := self._waiting[r].future) is not None and not f.done()]
+        if not waiting or self._marks:
+            return
+        statistics = self.state.statistics()
+        if statistics.preparing or statistics.launching > len(waiting):
+            return
+        youngest = max(waiting, key=lambda r: (self._waiting[r].priority, r))
+        request = self._waiting[youngest]
+        alone = len(waiting) == 1 and not statistics.ready
+        assert request.future is not None
+        if alone and request.frugal:
+            request.future.set_exception(self._short[youngest])
+        else:
+            request.yields, request.frugal = not alone, True
+            request.future.set_exception(RunAgain())
 
     def end(self, request: int) -> None:
         """The request is over; what it enqueued still runs out."""
         waiting = self._waiting.pop(request, None)
         if waiting is not None:
-            if waiting.future is not None and not waiting.future.done():
-                waiting.future.cancel()
+            self._ended += 1
+            future = waiting.future
+            if future is not None and not future.cancel() and not future.cancelled():
+                future.exception()  # it came when nobody waited any more
             self._handle(Ended(request))
             self._tell()
 
@@ -141,29 +286,57 @@ class Dispatcher:
         await future
 
     async def drained(self) -> None:
-        """Return when all requests have ended and every stream has passed all that was enqueued; none may follow."""
-        while self._marks or self._waiting:
+        """Return when all requests have ended and every stream has passed all that was enqueued; none may follow.
+
+        What is on a lost device is not waited for.
+        """
+        if self._marks:
+            self.ask_device()
+        while self._waiting or (self._marks and not self.lost):
             await self.progress()
         self._stop_idling()
 
     async def _ask(self, request: int, happening: Happening) -> int:
+        self.check_lost()
         waiting = self._waiting[request]
         waiting.future = self._loop.create_future()
         self._handle(happening)
         answer = await waiting.future
         waiting.future = None
+        self.check_lost()
         return answer
 
     def _stamp(self, stream: int) -> Event:
+        """Put a mark behind what is enqueued on *stream*; without one, nobody could know when it is passed."""
+        self.check_lost()
+        self._waits[stream].clear()
         self._stamps[stream] += 1
         event = Event(stream, self._stamps[stream])
-        mark = self.streams[stream].mark()
+        try:
+            mark = mark_behind(self.streams[stream])
+        except Exception as error:
+            self._lose(error)
+            self.check_lost()
+            raise
         self._marks[event] = mark
         self._completions.watch(self.streams[stream], mark, event)
         return event
 
+    def _lose(self, error: BaseException) -> None:
+        """The device is lost: tell everybody who waits."""
+        self._lost = error
+        for waiting in self._waiting.values():
+            if waiting.future is not None and not waiting.future.done():
+                waiting.future.set_exception(self._loss())
+        for tell in list(self.when_lost):
+            tell(self._loss())
+        self._tell()
+
     def _on_reached(self, event: Event, error: BaseException | None) -> None:
         self.timeline.advance(event)
+        if error is not None:
+            for waiting in self._waiting.values():
+                waiting.hit |= waiting.comes_after(event)
         self._marks.pop(event, None)
         self._kept.pop(event, None)
         self._handle(Reached(event), error)
@@ -177,6 +350,10 @@ class Dispatcher:
         for future in changed:
             if not future.done():
                 future.set_result(None)
+        for request in self._short:
+            waiting = self._waiting.get(request)
+            if waiting is not None and waiting.future is not None and not waiting.future.done():
+                waiting.future.set_result(0)
 
     def _stop_idling(self) -> None:
         if self._idle is not None:

@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 
 from asyncrt.devices.base import Device, Stream
-from asyncrt.errors import AsyncrtError, OutOfDeviceMemory
+from asyncrt.errors import AsyncrtError, DeviceError, OutOfDeviceMemory
 from asyncrt.events import Event
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Chunk, Program
@@ -30,7 +30,7 @@ from asyncrt.memory.predictor import SIZES, ShapePredictor
 from asyncrt.options import RuntimeOptions
 
 from .control_flow import Body, carry_out
-from .dispatcher import Dispatcher
+from .dispatcher import Dispatcher, RunAgain
 from .executor import BoundPlan, bind, enqueue, host_copy
 from .inputs import layouts_of
 from .kept_state import KeptState
@@ -98,6 +98,7 @@ class Network:
         self.weights = WeightsCache(
             device, uploads, self._constant, limit=options.weights_bytes, let_go=self._unbind_one
         )
+        dispatcher.when_lost.add(self.weights.fail)
         #: What nodes with subgraphs run, by node.
         self._inner: dict[int, tuple[Network, ...]] = {}
         for node in program.nodes:
@@ -179,15 +180,23 @@ class Network:
         self._counters.requests += 1
         try:
             await self._dispatcher.admit(request, priority)
-            outcome = await self.run(request, arrays, kept)
+            while True:
+                try:
+                    outcome = await self.run(request, arrays, kept)
+                    break
+                except RunAgain:
+                    self._pool.trim()
+                    await self._dispatcher.begin_again(request)
             if self._dispatcher.checks is not None:
                 self._dispatcher.checks.gives_back(request, arrays.values())
             return outcome
         except asyncio.CancelledError:
             self._counters.cancelled += 1
             raise
-        except Exception:
+        except Exception as error:
             self._counters.failed += 1
+            if isinstance(error, DeviceError):
+                self._dispatcher.ask_device()
             raise
         finally:
             self._dispatcher.end(request)
@@ -256,14 +265,14 @@ class Network:
                 plan, bound = planned.plan, planned.bound or await self._bind(planned)
                 if plan.needs_device:
                     stream = await dispatcher.place(request)
-                    lease = await self._lease(chunk.index, plan.arena_nbytes, stream, leases)
+                    lease = await self._lease(request, chunk.index, plan.arena_nbytes, stream, leases)
                     waits: tuple[Event, ...] = ()
                     if lease is not None:
                         arenas[chunk.index], waits = lease.lease.allocation, lease.waits
                     buffers = arenas
                     if kept is not None:
                         for slot, nbytes in kept.missing(plan.after.kept):
-                            acquired = await self._acquire(nbytes, stream)
+                            acquired = await self._acquire(request, nbytes, stream)
                             kept.allocated(slot, acquired.lease)
                             waits += acquired.waits
                         waits += kept.after
@@ -294,23 +303,26 @@ class Network:
         on_device = {t.output for t in tensors}
         return {v: fetched[v] for v in program.outputs if v not in on_device}, records
 
-    async def _lease(self, chunk: int, nbytes: int, stream: int, leases: list[Lease]) -> Acquired | None:
+    async def _lease(
+        self, request: int, chunk: int, nbytes: int, stream: int, leases: list[Lease]
+    ) -> Acquired | None:
         """Lease a chunk's arena."""
         if not nbytes:
             return None
-        acquired = await self._acquire(nbytes, stream, self._room(chunk, nbytes) if self._options.preallocate else 0)
+        room = self._room(chunk, nbytes) if self._options.preallocate else 0
+        acquired = await self._acquire(request, nbytes, stream, room)
         leases.append(acquired.lease)
         return acquired
 
-    async def _acquire(self, nbytes: int, stream: int, room: int = 0) -> Acquired:
-        """Lease memory. If it is short, wait for what others have in flight; raise if nothing is."""
+    async def _acquire(self, request: int, nbytes: int, stream: int, room: int = 0) -> Acquired:
+        """Lease memory. If it is short, wait for what others give back; raise if nobody will."""
         while True:
+            frugal = self._dispatcher.frugal(request)
             try:
-                return self._pool.acquire(nbytes, stream, room=room)
-            except OutOfDeviceMemory:
-                if not self._dispatcher.busy:
-                    raise
-            await self._dispatcher.progress()
+                return self._pool.acquire(nbytes, stream, room=0 if frugal else room, exact=frugal)
+            except OutOfDeviceMemory as error:
+                short = error
+            await self._dispatcher.memory(request, short)
 
     def _room(self, chunk: int, nbytes: int) -> int:
         """Return how large a new block for this arena should be, going by the sizes before it; 0 if they say nothing.
@@ -422,11 +434,19 @@ class Network:
         return planned is not None
 
     def close(self) -> None:
-        """Give the constants back; the device must have passed all work."""
+        """Give the constants back; the device must have passed all requests."""
         for network in self._inside():
             network.close()
         self._plans.clear()
         self.weights.close()
+        self._dispatcher.when_lost.discard(self.weights.fail)
+
+    def device_closed(self) -> None:
+        """The device was closed: give everything back."""
+        self.close()
+        for network in self._inside():
+            network.device_closed()
+        self.weights.device_closed()
 
     def weights_statistics(self) -> list[WeightsStatistics]:
         """Return the counts of its constants on the device, and those of each subgraph."""

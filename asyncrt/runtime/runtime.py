@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -37,6 +38,8 @@ from .preset import Presets, PresetStatistics
 from .specialise import Specialiser
 from .traced import TracedStream, Tracer
 from .watched import WatchedDevice, WatchedStream
+
+_PATIENCE_S = 2.0  # for a lost device
 
 
 @attrs.frozen
@@ -110,6 +113,7 @@ class Runtime:
         self._policy = make_policy(self.options.policy)
         self._state = "new"
         self._networks: list[Network] = []
+        self._closing: asyncio.Task[None] | None = None
         self._counters = Counters()
         self._checks: Checks | None = None
 
@@ -164,6 +168,14 @@ class Runtime:
         finally:
             await imported
         self.device: Device = wanted
+        try:
+            self._open()
+        except BaseException:
+            self.device.close()
+            raise
+        self._state = "open"
+
+    def _open(self) -> None:
         info, options = self.device.info, self.options
         count = self._streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
         streams: list[Stream] = [self.device.open_stream() for _ in range(count)]
@@ -218,7 +230,6 @@ class Runtime:
             in_place=options.in_place,
             origins=options.check_hazards,
         )
-        self._state = "open"
 
     async def load(self, source: ModelSource) -> Model:
         """Load an ONNX model: check it, compile it for the device, bring its weights there.
@@ -233,6 +244,7 @@ class Runtime:
         """
         self.check_open()
         program = await asyncio.to_thread(build_program, source, self._tools.traits, self.options)
+        self.check_open()
         network = Network(
             program, self._memory_device, self._dispatcher, self._pool, self._impls, self._uploads, self._tools,
             self.options, self._counters, self._specialiser, self._presets,
@@ -240,6 +252,7 @@ class Runtime:
         if self.options.warm:
             try:
                 await network.warm()
+                self.check_open()
             except BaseException:
                 network.close()
                 raise
@@ -309,27 +322,69 @@ class Runtime:
             self._watched_device.on_build, dispatcher.tracer = tracer.built, tracer
             yield tracer
         if self._state == "open":  # otherwise they were closed, and that waits for everything
-            await asyncio.gather(*(stream.passed() for stream in traced))
+            await asyncio.gather(*(stream.passed(dispatcher.when_lost) for stream in traced))
 
     def check_open(self) -> None:
-        """Raise `RuntimeClosedError` unless the runtime is open."""
+        """Raise `RuntimeClosedError` unless the runtime is open, and `DeviceLostError` if its device is lost."""
         if self._state != "open":
             new = self._state == "new"
             hint = "use it inside `async with asyncrt.Runtime() as rt`" if new else ""
             raise RuntimeClosedError(f"the runtime is {'not open yet' if new else 'closed'}", hint=hint)
+        self._dispatcher.check_lost()
 
     async def close(self) -> None:
-        """Let what is enqueued run out and give everything back. Inferences begun after this are refused."""
-        if self._state != "open":
+        """Let what is enqueued run out and give everything back. Inferences begun after this are refused.
+
+        Who is cancelled while waiting for it waits on, and is cancelled then: nothing is left behind half closed. What
+        a lost device has is not waited for.
+        """
+        if self._state == "open":
+            self._state = "closed"
+            self._closing = asyncio.create_task(self._close())
+        if self._closing is None:
             return
-        self._state = "closed"
+        cancelled = False
+        while not self._closing.done():
+            try:
+                await asyncio.wait((self._closing,))
+            except asyncio.CancelledError:
+                cancelled = True
+        if cancelled:
+            raise asyncio.CancelledError
+        self._closing.result()
+
+    async def _close(self) -> None:
         await self._dispatcher.drained()
-        if self._specialiser is not None:
-            await self._specialiser.close()
-        await asyncio.to_thread(self.device.close)
-        if self._checks is not None:
-            self._checks.finish()
-        await self._impls.close()
-        for network in self._networks:
-            network.close()
-        self._pool.close()
+        lost = self._dispatcher.lost
+        try:
+            if self._specialiser is not None:
+                await self._specialiser.close(_PATIENCE_S if lost else None)
+            if lost:
+                await _abandonable(self.device.close, _PATIENCE_S)
+            else:
+                await asyncio.to_thread(self.device.close)
+        finally:
+            if self._checks is not None:
+                self._checks.finish()
+            await self._impls.close()
+            for network in self._networks:
+                network.device_closed()
+            self._pool.close()
+
+
+async def _abandonable(work: Callable[[], None], patience_s: float) -> None:
+    """Return when *work*, on a thread, is done or has failed, or after *patience_s* seconds."""
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            work()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(done.set)
+
+    # A daemon: the interpreter would wait for any other, and nothing ends a thread inside a driver.
+    threading.Thread(target=run, name="asyncrt-close", daemon=True).start()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(patience_s):
+            await done.wait()

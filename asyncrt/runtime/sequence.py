@@ -71,6 +71,7 @@ class Sequence:
         self._kept = KeptState(tensors, [None] * len(tensors))
         self._lock = asyncio.Lock()
         self._steps = 0
+        self._under_way = False
         self._closed = False
 
     def __repr__(self) -> str:
@@ -108,7 +109,13 @@ class Sequence:
         async with self._lock:
             self._check_open()
             arrays = self._arrays(inputs)
-            results, records = await self._network.infer(arrays, priority, kept=self._kept)
+            self._under_way = True
+            try:
+                results, records = await self._network.infer(arrays, priority, kept=self._kept)
+            finally:
+                self._under_way = False
+                if self._closed:
+                    self._kept.close()
             self._steps += 1
             self._model.finished(records)
             return {self._program.values[id].name: array for id, array in results.items()}
@@ -133,11 +140,13 @@ class Sequence:
         return arrays
 
     async def close(self) -> None:
-        """Give the state's memory back, when a step that is under way is over."""
+        """Give the state's memory back, when a step that is under way is over, which this waits for; steps that wait
+        for that one are refused. If this is cancelled, that step gives it back all the same."""
+        self._closed = True
+        if not self._under_way:
+            self._kept.close()
         async with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._kept.close()
+            pass
 
     def _check_open(self) -> None:
         if self._closed:

@@ -16,7 +16,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
 from asyncrt.devices.base import Device, Kernel, Stream
-from asyncrt.errors import AsyncrtError, DeviceCommandError, KernelBuildError, OutOfDeviceMemory, RuntimeClosedError
+from asyncrt.errors import (
+    AsyncrtError,
+    DeviceCommandError,
+    DeviceLostError,
+    KernelBuildError,
+    OutOfDeviceMemory,
+    RuntimeClosedError,
+)
 from asyncrt.kernels.cache import ImplCache
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.variants import Variant, Variants, variant_of
@@ -81,11 +88,11 @@ class Specialiser:
         if small and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._work(bound, variants))
 
-    async def close(self) -> None:
-        """Stop; returns when nothing of it is on the device any more."""
+    async def close(self, patience_s: float | None = None) -> None:
+        """Stop; returns when nothing of it is on the device any more, or after *patience_s* seconds."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait([self._task])
+            await asyncio.wait([self._task], timeout=patience_s)
 
     async def _work(self, bound: BoundPlan, variants: dict[int, Variant]) -> None:
         """Build and measure what is worth it of a plan."""
@@ -99,7 +106,7 @@ class Specialiser:
                 kernel = (await self._impls.ensure([source], urgent=False))[source]
                 self._variants.built(time.perf_counter() - begun)
                 timings = await self._measure(bound, index_of[variant], kernel)
-            except (RuntimeClosedError, OutOfDeviceMemory):
+            except (RuntimeClosedError, OutOfDeviceMemory, DeviceLostError):
                 return
             except (KernelBuildError, DeviceCommandError):
                 self._variants.failed(variant)
@@ -119,6 +126,7 @@ class Specialiser:
         for _ in range(_TRIES):
             while not self._idle:
                 await self._dispatcher.progress()
+                self._dispatcher.check_lost()
             allocation = self._device.allocate(max(bound.plan.arena_nbytes, 1))
             try:
                 self._stream.fill(allocation, 0, bound.plan.arena_nbytes, 0)

@@ -14,7 +14,8 @@ from typing import Any
 
 import attrs
 
-from asyncrt.devices.base import Allocation, Device, Kernel, Mark, Record, Stream, Timing
+from asyncrt.devices.base import Allocation, Device, Kernel, Mark, Record, Stream, Timing, mark_behind
+from asyncrt.errors import DeviceLostError
 from asyncrt.graph.program import Program
 from asyncrt.kernels.operator import Empty, Fused, Run, Skip
 from asyncrt.layout import Array
@@ -280,8 +281,12 @@ class TracedStream(WatchedStream):
         self._tracer.marks[id(mark)] = mark, self._number
         return mark
 
-    async def passed(self) -> None:
-        """Return when the stream has passed everything enqueued so far; failures are somebody else's to report."""
+    async def passed(self, when_lost: set[Callable[[DeviceLostError], None]]) -> None:
+        """Return when the stream has passed everything enqueued so far; failures are somebody else's to report.
+
+        Args:
+            when_lost: Whoever is in it is called if the device is lost meanwhile.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
 
@@ -289,8 +294,13 @@ class TracedStream(WatchedStream):
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(_settle, future)
 
-        self.stream.when_reached(self.stream.mark(), reached)
-        await future
+        when_lost.add(reached)
+        try:
+            with contextlib.suppress(Exception):
+                self.stream.when_reached(mark_behind(self.stream), reached)
+                await future
+        finally:
+            when_lost.discard(reached)
 
 
 def _settle(future: asyncio.Future[None]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedStream
 from asyncrt.errors import OutOfDeviceMemory, RuntimeClosedError
 from asyncrt.kernels import conv, matmul_cpu
-from asyncrt.kernels.weights import Packing, Stored, WeightsCache, WeightsStatistics
+from asyncrt.kernels.weights import Packing, Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array
 
 VALUES: dict[int, Array] = {
@@ -157,7 +157,7 @@ async def test_what_fails_on_its_way_leaves_no_memory_behind(monkeypatch: pytest
         def start() -> None:
             raise ValueError("a broken bus")
 
-        self._enqueue(start)  # type: ignore[arg-type]
+        self._enqueue("write", start)  # type: ignore[arg-type]
 
     monkeypatch.setattr(SimulatedStream, "write", fails)
 
@@ -314,11 +314,12 @@ async def test_few_packed_copies_exist_at_a_time() -> None:
         return array.T
 
     class Counting(WeightsCache):
-        async def _upload(self, allocation: object, data: Array) -> None:
+        async def _store(self, key: Stored, data: Array) -> Resident:
             nonlocal alive
-            await super()._upload(allocation, data)
+            resident = await super()._store(key, data)
             with lock:
                 alive -= 1
+            return resident
 
     device = SimulatedDevice()
     cache = Counting(device, device.open_stream(), VALUES.__getitem__)

@@ -176,8 +176,8 @@ async def test_a_pool_that_forgets_who_uses_a_block_is_found(monkeypatch: pytest
     """Even if the bytes that both use would not meet: a block that is given out belongs to one."""
     acquire = MemoryPool.acquire
 
-    def forgetful(pool: MemoryPool, nbytes: int, stream: int, *, room: int = 0) -> Acquired:
-        return acquire(pool, nbytes, stream, room=room)._replace(waits=())
+    def forgetful(pool: MemoryPool, nbytes: int, stream: int, *, room: int = 0, exact: bool = False) -> Acquired:
+        return acquire(pool, nbytes, stream, room=room, exact=exact)._replace(waits=())
 
     monkeypatch.setattr(MemoryPool, "acquire", forgetful)
     async with Runtime(SimulatedDevice(3), streams=3, options=TIGHT) as rt:
