@@ -100,7 +100,7 @@ class OpenCLStream:
             _raise(error, f"kernel {kernel.function_name} over {grid}")
 
     def queue_address(self) -> int:
-        """Return the address of the driver's queue, for launches without events: `mark` puts a marker behind them."""
+        """Return the address of the driver's queue, for launches without events; a marker is put behind them."""
         self._last = None
         return int(self._queue.int_ptr)
 
@@ -143,15 +143,20 @@ class OpenCLStream:
 
     def mark(self) -> OpenCLMark:
         try:
-            if self._last is None:
-                self._last = cl.enqueue_marker(self._queue)
+            last = self._newest()
             # Another queue, or a host thread, may wait for it: the command must have been submitted by then
             # (OpenCL API specification, appendix A).
             self._queue.flush()
         except (cl.Error, MemoryError) as error:
             _raise(error, "a flush")
         keep, self._transfers = self._transfers, []
-        return OpenCLMark(self._last, keep)
+        return OpenCLMark(last, keep)
+
+    def _newest(self) -> cl.Event:
+        """Return the event of the command enqueued last, which is a marker if that has none."""
+        if self._last is None:
+            self._last = cl.enqueue_marker(self._queue)
+        return self._last
 
     def when_reached(self, mark: Mark, callback: Reached) -> None:
         assert isinstance(mark, OpenCLMark)
@@ -161,9 +166,9 @@ class OpenCLStream:
         try:
             queue = self._device.open_queue(timed=on)
             self._ahead = _ahead(queue) if on else None
-            if self._last is not None:
-                self._queue.flush()
-                self._last = cl.enqueue_barrier(queue, [self._last])
+            last = self._newest()
+            self._queue.flush()
+            self._last = cl.enqueue_barrier(queue, [last])
         except (cl.Error, MemoryError) as error:
             _raise(error, "opening a queue")
         self._queue = queue

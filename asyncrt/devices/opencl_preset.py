@@ -4,7 +4,8 @@ Arguments stay a kernel object's until they are set again, and a launch takes th
 (OpenCL API specification, `clSetKernelArg`). So each launch gets a kernel object of its own, and its arguments may be
 set for other memory while the device is still busy with the launch before.
 
-The calls go through ctypes, because pyopencl takes 45 µs to make a kernel object, and gives every launch an event.
+The calls go through ctypes, because pyopencl takes 45 µs to make a kernel object, and gives every launch an event,
+which on an H200 is 1.6 µs of 6.2.
 Tried: `cl_khr_command_buffer` enqueues everything in one call, which takes as long, on Intel's runtime and on PoCL.
 """
 

@@ -153,11 +153,17 @@ async def test_prepared_launches_do_what_launches_do(device: Device) -> None:
     prepared.launch(streams[1])
     again = np.zeros(1000, np.int32)
     streams[1].read(others[(11 + 1 + 11 // 3) % 3], 4000, again)
-    for stream in streams:
-        await passed(stream)
+    prepared.bind([others[0], None, others[1]])
+    streams[1].fill(others[0], 0, 4000, 0)
+    prepared.launch(streams[1])
+    streams[1].time_commands(True)  # which may be another queue, behind the same commands
+    timed = np.zeros(1000, np.int32)
+    streams[1].read(others[1], 4000, timed)
+    await asyncio.gather(*map(passed, streams))
 
     assert [list(range(turn + 3, turn + 1003)) for turn in range(12)] == [f.tolist() for f in found]
     assert list(range(14, 1014)) == again.tolist()
+    assert timed.tolist() == [3] * 1000
 
 
 @pytest.mark.asyncio

@@ -198,17 +198,22 @@ def test_arguments_arrive_whichever_way_they_are_set(
     assert got[0] == 19
 
 
+def slow() -> KernelSource:
+    """A kernel that makes x[0] twice n, and is at it long enough for others to come too early."""
+    return some("slow", "for (int i = 0; i < 10000000; i++) x[0] = x[0] * 0.5f + n;")
+
+
 def test_a_prepared_launch_that_the_driver_refuses_names_the_kernel(device: OpenCLDevice) -> None:
     """Those before it are enqueued, and the mark is behind them; nothing that follows is."""
-    stream, memory = device.open_stream(), device.allocate(1 << 20)
-    slow, large = some("slow", "for (int i = 0; i < 1000000; i++) x[0] = x[0] * 0.5f + n;"), some("large")
-    kernels, _ = device.build([slow, large], None)
+    stream, memory, other = device.open_stream(), device.allocate(64), device.open_queue()
+    first, large = slow(), some("large")
+    kernels, _ = device.build([first, large], None)
     size, record = device.info.max_group * 2, device.pack((0,), (1,))
     prepared = device.prepare(
         [
-            (kernels[slow], (0,), record, (1,), None, ()),
+            (kernels[first], (0,), record, (1,), None, ()),
             (kernels[large], (0,), record, (size,), (size,), ()),
-            (kernels[slow], (0,), record, (1,), None, ()),
+            (kernels[first], (0,), record, (1,), None, ()),
         ],
         [memory],
     )
@@ -220,9 +225,59 @@ def test_a_prepared_launch_that_the_driver_refuses_names_the_kernel(device: Open
         prepared.launch(stream)
     stream.mark().wait()
     found = np.zeros(1, np.float32)
-    opencl.cl.enqueue_copy(device.open_queue(), found, memory)  # another queue, which waits for nothing
+    cl.enqueue_copy(other, found, memory)  # which waits for nothing
 
     assert found.tolist() == [2.0]
+
+
+def test_timed_commands_are_behind_prepared_launches(device: OpenCLDevice) -> None:
+    """They go to another queue, which has to wait for what has no event of its own."""
+    stream, memory, source = device.open_stream(), device.allocate(64), slow()
+    kernels, _ = device.build([source], None)
+    prepared = device.prepare([(kernels[source], (0,), device.pack((0,), (1,)), (1,), None, ())], [memory])
+    assert prepared is not None
+    stream.fill(memory, 0, 4, 0)
+
+    prepared.launch(stream)
+    stream.time_commands(True)
+    found = np.zeros(1, np.float32)
+    stream.read(memory, 0, found)
+    stream.mark().wait()
+
+    assert found.tolist() == [2.0]
+
+
+def test_a_binding_that_failed_half_way_is_not_taken_for_done(
+    device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The memory that was bound before is set again, too, by whoever binds it next."""
+    source = some("one")
+    built = device.build([source], None)[0][source]
+    calls = opencl_preset.preset_calls()
+    assert calls is not None
+    statuses: list[int] = []
+
+    def set_argument(*arguments: int) -> int:
+        return (statuses.pop() if statuses else 0) or calls.set_argument(*arguments)
+
+    monkeypatch.setattr(opencl, "preset_calls", lambda: calls._replace(set_argument=set_argument))
+    stream, old, new = device.open_stream(), device.allocate(64), device.allocate(64)
+    prepared = device.prepare([(built, (0,), device.pack((0,), (1,)), (1,), None, ())] * 2, [old])
+    assert prepared is not None
+    for memory in (old, new):
+        stream.fill(memory, 0, 64, 0)
+    statuses[:] = [-38, 0]  # the second is refused
+
+    with pytest.raises(DeviceCommandError, match="setting a buffer"):
+        prepared.bind([new])
+    prepared.bind([old])
+    prepared.launch(stream)
+    found = np.zeros(2, np.float32)
+    stream.read(old, 0, found[:1])
+    stream.read(new, 0, found[1:])
+    stream.mark().wait()
+
+    assert found.tolist() == [2.0, 0.0]
 
 
 def test_kernel_objects_go_with_what_was_prepared(device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
