@@ -49,7 +49,7 @@ def pack_transposed(matrix: Array) -> Array:
 def rows_per_item(m: int, panels: int, compute_units: int) -> int:
     """Return how many of *m* rows a work-item takes, if there are *panels* in all matrices of a batch together."""
     tiles = -(-m // TILE)
-    each = max(1, min(_MOST // TILE, tiles * panels // (4 * compute_units)))
+    each = max(1, min(_MOST // TILE, tiles * panels // (8 * compute_units)))
     return -(-m // -(-tiles // each))
 
 
