@@ -46,7 +46,7 @@ class RuntimeOptions:
         weights_bytes: Bytes of constants per model beyond which those that no plan in use reads leave; None keeps all.
         idle_release_s: Seconds without a request after which free memory goes back to the device; None keeps it.
         recipes: Make the plan of a new shape by the formulas of another shape's, where its decisions hold. False plans
-            every new shape from the start.
+            every new shape from the start; so does `replay=False`.
         plan_entries: Plans kept per model, the least recently used leave first.
         plan_bytes: Bytes of host memory that they may take, roughly.
         preset_entries: Launches whose arguments are set beforehand; those of the plan used longest ago leave first.

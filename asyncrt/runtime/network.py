@@ -112,7 +112,7 @@ class Network:
             program,
             self._tools,
             replay=options.replay,
-            recipes=options.recipes,
+            recipes=options.recipes and options.replay,  # what does not replay is what replaying is compared with
             entries=options.plan_entries,
             nbytes=options.plan_bytes,
         )

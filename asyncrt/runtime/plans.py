@@ -19,8 +19,7 @@ from .plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, State
 from .prepare import Tools, prepare_chunk, start_state
 from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
 
-_RECIPES = 32  # for one kind of values
-_KINDS = 64
+_RECIPES = 48  # at most
 _MAKES = 24  # recipes that are made before any has been of use
 # Rough sizes of what a plan is made of, in bytes.
 _STEP, _RECORD, _PLAN = 1200, 250, 2000
@@ -100,16 +99,20 @@ class Plans:
             return self._keep(chunk, signature, walk())
         contents = tuple([(id, a.shape, a.tobytes()) for id, a in values.items()])
         room = tuple([k.capacity if k.layout.count else None for k in kept])
-        recipes = self._recipes.setdefault((contents, room), [])
-        sizes = sizes_of(layouts, self._axes)
+        kind, sizes = (contents, room), sizes_of(layouts, self._axes)
+        recipes = self._recipes.pop(kind, [])
         for place, recipe in enumerate(recipes):
             if recipe.trusted and (plan := recipe.plan(sizes, records)) is not None:
                 if place:
                     recipes.insert(0, recipes.pop(place))
                 self.by_recipe += 1
+                self._recipes[kind] = recipes  # kinds used last come last
                 return self._keep(chunk, signature, plan)
         plan = walk()
         self._compare(recipes, sizes, plan, layouts, values, kept)
+        if recipes and self._follows:
+            self._recipes[kind] = recipes
+            self._forget()
         return self._keep(chunk, signature, plan)
 
     def later(self, chunk: Chunk, signature: Any, state: State) -> Planned:
@@ -135,16 +138,22 @@ class Plans:
                     self._follows = False
                     self._recipes.clear()
                 return
-        if len(self._recipes) > _KINDS:
-            self._recipes.clear()
-            return
         if self._makes >= _MAKES + self.by_recipe // 4:
             return  # they do not pay for this model
         self._makes += 1
         recipe_made = make_recipe(self._program, layouts, values, kept, self._tools)
         if recipe_made is not None:
             recipes.insert(0, recipe_made)
-            del recipes[_RECIPES:]
+
+    def _forget(self) -> None:
+        """Let the recipes go that were used longest ago, and kinds without any."""
+        count = sum(map(len, self._recipes.values()))
+        for kind, recipes in list(self._recipes.items()):
+            while recipes and count > _RECIPES:
+                recipes.pop()
+                count -= 1
+            if not recipes:
+                del self._recipes[kind]
 
     def _keep(self, chunk: Chunk, signature: Any, plan: ChunkPlan) -> Planned:
         self.made += 1

@@ -171,3 +171,19 @@ async def test_values_that_decide_have_recipes_of_their_own() -> None:
         by_recipe = network(loaded)._plans.by_recipe
 
     assert by_recipe > 30
+
+
+@pytest.mark.asyncio
+async def test_recipes_are_bounded_whatever_decides() -> None:
+    """Thousands of bounds, each of them new: no kind of values is remembered for nothing, and few recipes are made."""
+    nodes = [node("a = Neg(x)"), node("y = Slice(a, starts, ends)")]
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(model(nodes, ["x f32[n,m]", "starts i64[1]", "ends i64[1]"], ["y"]))
+        plans = network(loaded)._plans
+        for n in range(400):
+            x = np.ones((n % 9 + 3, 4), np.float32)
+            out = await loaded.infer({"x": x, "starts": i64(n % 3), "ends": i64(10 + n)})
+            assert out["y"].shape == (len(x) - n % 3, 4)
+
+    assert sum(map(len, plans._recipes.values())) <= 48
+    assert len(plans._recipes) <= 48
