@@ -78,32 +78,43 @@ class Recipe:
     """How to make plans.
 
     Attributes:
-        trusted: Whether what it gives has been compared often enough.
+        numbers: Gives all numbers for sizes; the other attributes speak of them by their places.
+        lifetimes, roots: Of the tensors that get a place in the arena; -1 stands for what travels together.
+        staged: What travels together.
+        uploads: Value, tensor, offset, bytes, and whether it travels with others.
+        steps: Launches.
+        fetches: Value, dtype, shape, buffer, tensor, offset, and the input whose bytes it is.
+        kept: What a sequence keeps.
+        packings, skipped: As the plan's.
+        pack: The device's packing of a launch's offsets and sizes.
+        witness: The sizes that it was made from.
+        unseen: Which of them have not been others yet in what it was compared with.
     """
 
-    _numbers: Callable[..., tuple[int, ...] | None]
-    _lifetimes: Lifetimes
-    _roots: tuple[int, ...]
-    _staged: tuple[_StagedRecipe, ...]
-    _uploads: tuple[tuple[int, int, int, int, bool], ...]
-    _steps: tuple[_StepRecipe, ...]
-    _fetches: tuple[tuple[int, Layout, tuple[int, ...], BufferName | None, int, int, int | None], ...]
-    _kept: tuple[_KeptRecipe, ...]
-    _packings: tuple[Packing, ...]
-    _skipped: int
-    _pack: Pack
-    _witness: tuple[int, ...]
-    _unseen: set[int]
+    numbers: Callable[..., tuple[int, ...] | None]
+    lifetimes: Lifetimes
+    roots: tuple[int, ...]
+    staged: tuple[_StagedRecipe, ...]
+    uploads: tuple[tuple[int, int, int, int, bool], ...]
+    steps: tuple[_StepRecipe, ...]
+    fetches: tuple[tuple[int, Layout, tuple[int, ...], BufferName | None, int, int, int | None], ...]
+    kept: tuple[_KeptRecipe, ...]
+    packings: tuple[Packing, ...]
+    skipped: int
+    pack: Pack
+    witness: tuple[int, ...]
+    unseen: set[int]
     _checks: int = 0
 
     @property
     def trusted(self) -> bool:
-        return self._checks >= _CHECKS and not self._unseen
+        """Whether what it gives has been compared often enough."""
+        return self._checks >= _CHECKS and not self.unseen
 
     def checked(self, sizes: tuple[int, ...]) -> None:
         """Note that it gave the right plan for *sizes*."""
         self._checks += 1
-        self._unseen -= {i for i, (a, b) in enumerate(zip(sizes, self._witness, strict=True)) if a != b}
+        self.unseen -= {i for i, (a, b) in enumerate(zip(sizes, self.witness, strict=True)) if a != b}
 
     def plan(self, sizes: tuple[int, ...], records: Callable[[], tuple[NodeRecord, ...]]) -> ChunkPlan | None:
         """Return the plan; None if planning would take other decisions.
@@ -113,7 +124,7 @@ class Recipe:
             records: Makes the plan's records, if somebody asks for them.
         """
         try:
-            numbers = self._numbers(*sizes)
+            numbers = self.numbers(*sizes)
         except ZeroDivisionError:
             return None
         if numbers is None:
@@ -122,20 +133,20 @@ class Recipe:
         staged: list[int] = []
         parts: list[bytes] = []
         nbytes = 0
-        for data, elements, dtype, size in self._staged:
+        for data, elements, dtype, size in self.staged:
             staged.append(nbytes)
             if data is None:
                 array = np.array([numbers[e] for e in elements], dtype) if elements else None
                 data = staged_bytes(array, numbers[size])
             parts.append(data)
             nbytes += len(data)
-        lengths = [nbytes if r < 0 else numbers[r] for r in self._roots]
-        arena = self._lifetimes.place(lengths)
+        lengths = [nbytes if r < 0 else numbers[r] for r in self.roots]
+        arena = self.lifetimes.place(lengths)
         staging = arena.offsets[-1] if staged else 0
         base = [*arena.offsets, *(staging + s for s in staged), 0]
         steps: list[Step] = []
-        pack = self._pack
-        for node, kernel, buffers, bases, offsets, ints, grid, group, local, varying in self._steps:
+        pack = self.pack
+        for node, kernel, buffers, bases, offsets, ints, grid, group, local, varying in self.steps:
             sizes_ = tuple([numbers[i] for i in ints])
             record = pack([base[b] + numbers[o] for b, o in zip(bases, offsets, strict=True)], sizes_)
             steps.append(Step(
@@ -149,27 +160,27 @@ class Recipe:
             staging_offset=staging,
             uploads=tuple([
                 Upload(v, base[b] + numbers[o] - (staging if together else 0), numbers[n], together)
-                for v, b, o, n, together in self._uploads
+                for v, b, o, n, together in self.uploads
             ]),
             steps=tuple(steps),
-            packings=self._packings,
+            packings=self.packings,
             fetches=tuple([
                 Fetch(
                     v, Layout(layout.dtype, tuple([numbers[d] for d in shape])),
                     None if buffer is None else Home(buffer, base[b] + numbers[o]), source,
                     0 if source is None else numbers[o],
                 )
-                for v, layout, shape, buffer, b, o, source in self._fetches
+                for v, layout, shape, buffer, b, o, source in self.fetches
             ]),
             records=Deferred(records),
-            skipped=self._skipped,
+            skipped=self.skipped,
             after=State((), (), (), tuple([
                 tensor._replace(
                     layout=Layout(tensor.layout.dtype, tuple([numbers[d] for d in shape])),
                     capacity=tuple([numbers[d] for d in capacity]),
                     new=numbers[new],
                 )
-                for tensor, shape, capacity, new in self._kept
+                for tensor, shape, capacity, new in self.kept
             ])),
         )  # fmt: skip
 
