@@ -103,7 +103,8 @@ class Explanation:
         timed = self.device_us is not None
         if timed:
             table.add_column("device µs", justify="right")
-        colours = dict(zip(DECISIONS, ("green", "bright_green", "cyan", "blue", "yellow", "magenta"), strict=True))
+        paints = ("green", "bright_green", "cyan", "blue", "yellow", "magenta")
+        colours: dict[str, str] = dict(zip(DECISIONS, paints, strict=True))
         for n in self.nodes:
             alias = f"{'view of' if n.strides else 'is'} {n.alias_of}" if n.alias_of else ""
             alias += f" + {n.offset} bytes" if n.offset else ""
