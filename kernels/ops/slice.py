@@ -63,7 +63,12 @@ def _cut_of_dims(dim: int, start: int, end: int, step: int) -> tuple[int, int]:
         first = dim - 1 if start >= 0 else dim + start
         length, step = first + 1, -step
     count = ceil_div(length, step)
-    return first, count if isinstance(count, Dim) else max(0, count)
+    if isinstance(count, Dim) or count <= 0:
+        return first, count if isinstance(count, Dim) else max(0, count)
+    # A number that the dim may be too short for; nothing notices a request that breaks what loading says of a number.
+    if count > 1 or not isinstance(dim, Dim):
+        raise Undetermined(f"is {dim!r} at least {count}?")
+    return first, 2 * dim // (dim + 1)  # which is 0 of 0, and 1 of everything above
 
 
 def _bound(dim: int, bound: int) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 import pytest
 
+from asyncrt import Runtime
 from asyncrt.graph.program import Program, build_program
 from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.layout import FLOAT32, Layout
@@ -98,3 +101,24 @@ def test_answers_are_remembered_without_changing_them(first: bool) -> None:
 
     assert plan.steps == other.steps
     assert plan.arena_nbytes == other.arena_nbytes
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("start", "end", "rows"),
+    [(0, 1, lambda n: min(n, 1)), (-1, 1 << 40, lambda n: min(n, 1)), (-2, 1 << 40, lambda n: min(n, 2))],
+)
+async def test_a_slice_of_one_row_of_none_is_none(start: int, end: int, rows: Callable[[int], int]) -> None:
+    """Loading does not take a dim for long enough: what is made of the slice's shape is right for no rows, too.
+
+    It was a constant, so that a request without rows got results of one row.
+    """
+    nodes = [node("s = Slice(x, start, end)"), node("shape = Shape(s)"), node("y = Expand(one, shape)")]
+    constants = {"start": i64(start), "end": i64(end), "one": np.float32([1])}
+    async with Runtime("simulated") as rt:
+        loaded = await rt.load(model(nodes, ["x f32[n,4]"], ["y", "shape"], constants))
+
+        for n in (3, 1, 0, 2, 0):
+            out = await loaded.infer({"x": np.zeros((n, 4), np.float32)})
+            assert (rows(n), 4) == out["y"].shape
+            assert [rows(n), 4] == out["shape"].tolist()

@@ -44,11 +44,18 @@ from .scenarios import (
 
 ERRORS = {"allocate": [OutOfDeviceMemory], "build": [KernelBuildError], "mark": [DeviceCommandError]}
 CASES = [
-    (site, error, persistent)
+    pytest.param(
+        site,
+        error,
+        persistent,
+        options,
+        id=" ".join((site, error.__name__, "always" if persistent else "once", "tight" if options is TIGHT else "roomy")),
+    )
     for site in (*CALLS, "command")
     if site != "fill"  # requests have none
     for error in ERRORS.get(site, [DeviceCommandError, OutOfDeviceMemory])
     for persistent in (False, True)
+    for options in ([TIGHT] if persistent else [TIGHT, ROOMY])
 ]
 
 
@@ -88,8 +95,7 @@ def root_of(error: BaseException) -> BaseException:
     return error if error.__cause__ is None else root_of(error.__cause__)
 
 
-@pytest.mark.parametrize("options", [TIGHT, ROOMY], ids=["tight", "roomy"])
-@pytest.mark.parametrize(("site", "error", "persistent"), CASES)
+@pytest.mark.parametrize(("site", "error", "persistent", "options"), CASES)
 def test_a_call_that_fails_is_told_to_whom_it_concerns(
     site: str, error: type[DeviceError], persistent: bool, options: RuntimeOptions
 ) -> None:
