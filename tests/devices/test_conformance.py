@@ -352,9 +352,11 @@ async def test_commands_are_timed_while_that_is_wanted(device: Device) -> None:
     stream.read(memory, 0, again)
     await passed(stream)
 
-    times = [t for timing in timings if (t := timing()) is not None]
+    written, waited, read = (timing() for timing in timings)
+    times = [t for t in (written, waited, read) if t is not None]
     slack = 200_000  # ns, of the two clocks' alignment
-    assert len(times) == 3
+    assert written is not None
+    assert read is not None  # a wait is no command of the device's; not every driver times it
     assert all(start <= stop for start, stop in times)
     assert [start for start, _ in times] == sorted(start for start, _ in times)
     assert begin - slack <= times[0][0] <= times[-1][1] <= end + slack
