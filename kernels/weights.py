@@ -305,6 +305,11 @@ class WeightsCache:
             self._nbytes -= entry.nbytes
         self._entries.clear()
 
+    @property
+    def uploading(self) -> bool:
+        """Whether anything is on its way."""
+        return bool(self._uploads)
+
     def fail(self, error: BaseException) -> None:
         """Tell those who wait for what is on its way that it will not come."""
         for upload in self._uploads:

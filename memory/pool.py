@@ -84,6 +84,7 @@ class MemoryPool:
         self._free: list[Buffer] = []
         #: The sizes asked lately.
         self._asked: deque[int] = deque(maxlen=_LATELY)
+        self._keeps = False
         self._closed = False
         self._active = 0
         self._held = 0
@@ -140,6 +141,8 @@ class MemoryPool:
 
     def trim(self) -> int:
         """Give back to the device the free blocks that nothing uses any more; returns how many bytes."""
+        if self._keeps:
+            return 0
         free, self._free = self._free, []
         before = self._held
         for buffer in free:
@@ -148,6 +151,10 @@ class MemoryPool:
             else:
                 self._release(buffer)
         return before - self._held
+
+    def keep_all(self) -> None:
+        """Release nothing until `close()`: the device is lost, and nobody can tell any more who is done with what."""
+        self._keeps = True
 
     def close(self) -> None:
         """Give all blocks back, those under a lease when it ends; the device must have passed all commands."""

@@ -28,6 +28,7 @@ from .checked import Checks
 from .completion import Completions
 from .traced import Tracer
 
+_ALONE = 2  # times that a request begins again when nobody else has memory to give back: its own may be wasteful
 _RUNS = 4  # times that a request may be hit by others' failures
 
 
@@ -47,6 +48,7 @@ class _Waiting:
         runs: How often that happened to it.
         yields: Whether it gave memory up for others, and waits until one of them has ended.
         frugal: Whether memory was so short that it takes no more than it needs.
+        alone: How often it began again because nobody else could give any back.
     """
 
     priority: int
@@ -58,6 +60,7 @@ class _Waiting:
     runs: int = 0
     yields: bool = False
     frugal: bool = False
+    alone: int = 0
 
     def comes_after(self, event: Event) -> bool:
         """Whether its chunk was enqueued behind *event*, before that was known to be reached."""
@@ -213,10 +216,13 @@ class Dispatcher:
         return self._waiting[request].frugal
 
     def ask_device(self) -> None:
-        """Something was refused, or may be: find out whether the device is lost, by one more mark on each stream."""
-        with contextlib.suppress(DeviceLostError):
-            for stream in range(len(self.streams)):
-                self.abandon(stream)
+        """Something was refused, or may be: find out whether the device is lost, by one more mark on a stream.
+
+        One that is busy, if there is one: only then does anybody wait for the device.
+        """
+        if not self.lost:
+            with contextlib.suppress(DeviceLostError):
+                self.abandon(next((event.stream for event in self._marks), 0))
 
     def wait_for(self, stream: int, events: Iterable[Event]) -> None:
         """Let what is enqueued next on *stream* wait for *events* of other streams."""
@@ -257,10 +263,11 @@ class Dispatcher:
         request = self._waiting[youngest]
         alone = len(waiting) == 1 and not statistics.ready
         assert request.future is not None
-        if alone and request.frugal:
+        if alone and request.alone == _ALONE:
             request.future.set_exception(self._short[youngest])
         else:
             request.yields, request.frugal = not alone, True
+            request.alone += alone
             request.future.set_exception(RunAgain())
 
     def end(self, request: int) -> None:

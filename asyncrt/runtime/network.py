@@ -316,12 +316,17 @@ class Network:
 
     async def _acquire(self, request: int, nbytes: int, stream: int, room: int = 0) -> Acquired:
         """Lease memory. If it is short, wait for what others give back; raise if nobody will."""
+        asked = False
         while True:
             frugal = self._dispatcher.frugal(request)
             try:
                 return self._pool.acquire(nbytes, stream, room=0 if frugal else room, exact=frugal)
             except OutOfDeviceMemory as error:
                 short = error
+            if not asked:
+                # It may have been the device that refused, because it is lost: then nothing would come back.
+                asked = True
+                self._dispatcher.ask_device()
             await self._dispatcher.memory(request, short)
 
     def _room(self, chunk: int, nbytes: int) -> int:
@@ -440,6 +445,11 @@ class Network:
         self._plans.clear()
         self.weights.close()
         self._dispatcher.when_lost.discard(self.weights.fail)
+
+    @property
+    def lets_go(self) -> bool:
+        """Whether it is closed, but the device not done with bringing its constants."""
+        return self.weights.uploading or any(network.lets_go for network in self._inside())
 
     def device_closed(self) -> None:
         """The device was closed: give everything back."""

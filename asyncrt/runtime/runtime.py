@@ -113,6 +113,8 @@ class Runtime:
         self._policy = make_policy(self.options.policy)
         self._state = "new"
         self._networks: list[Network] = []
+        #: Those whose loading failed while their constants were brought.
+        self._leaving: list[Network] = []
         self._closing: asyncio.Task[None] | None = None
         self._counters = Counters()
         self._checks: Checks | None = None
@@ -195,6 +197,7 @@ class Runtime:
             streams, state, timeline,
             checks=self._checks, on_idle=self._pool.trim, idle_s=options.idle_release_s,
         )  # fmt: skip
+        self._dispatcher.when_lost.add(lambda error: self._pool.keep_all())
         store = None
         if options.disk_cache and info.takes_source:
             folder = options.cache_dir or Path(platformdirs.user_cache_dir("asyncrt")) / "kernels"
@@ -255,6 +258,7 @@ class Runtime:
                 self.check_open()
             except BaseException:
                 network.close()
+                self._leaving = [n for n in (*self._leaving, network) if n.lets_go]
                 raise
         self._networks.append(network)
         return Model(self, network)
@@ -367,7 +371,7 @@ class Runtime:
             if self._checks is not None:
                 self._checks.finish()
             await self._impls.close()
-            for network in self._networks:
+            for network in (*self._networks, *self._leaving):
                 network.device_closed()
             self._pool.close()
 

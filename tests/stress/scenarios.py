@@ -55,7 +55,7 @@ def two_chunks() -> bytes:
 def given(index: int) -> Array:
     """The input of a request: few rows or many, and 2 to 5 repetitions."""
     rows = (1, 60, 7, 90)[index % 4]
-    x = np.random.default_rng(index).uniform(-1, 1, (rows, 6)).astype(np.float32)
+    x = np.random.default_rng(index + 1).uniform(-1, 1, (rows, 6)).astype(np.float32)
     x[0, 0] = 2 + index % 4 + 0.5
     return x
 
@@ -131,15 +131,16 @@ def assert_clean(rt: Runtime, device: SimulatedDevice) -> None:
 
 @attrs.define(eq=False)
 class Outcome:
-    """What became of the requests at once, and of those after them; errors in the place of outputs."""
+    """What became of the requests at once, and of those before and after them; errors in the place of outputs."""
 
     together: Sequence[dict[str, bytes] | BaseException]
     after: Sequence[dict[str, bytes] | BaseException]
+    before: Sequence[dict[str, bytes] | BaseException] = ()
 
     @property
     def errors(self) -> list[Exception]:
         """Of those who were not cancelled."""
-        return [o for o in (*self.together, *self.after) if isinstance(o, Exception)]
+        return [o for o in (*self.before, *self.together, *self.after) if isinstance(o, Exception)]
 
 
 @contextlib.asynccontextmanager
@@ -179,12 +180,17 @@ def cancel_when_launched(rt: Runtime, which: Callable[[int], bool]) -> None:
     rt._dispatcher.launched = launch  # type: ignore[method-assign]
 
 
-async def several(rt: Runtime, count: int = 6) -> Outcome:
-    """Load, run *count* requests at once, then two more, one after the other."""
+async def several(rt: Runtime, count: int = 6, *, first: bool = False) -> Outcome:
+    """Load, run *count* requests at once, then two more, one after the other.
+
+    Args:
+        first: Run one before all, which brings what the others share.
+    """
     try:
         loaded = await rt.load(two_chunks())
     except Exception as error:
         return Outcome([error], [])
+    before = [await outcome_of(loaded, -1)] if first else []
     together = await asyncio.gather(*(outcome_of(loaded, i) for i in range(count)), return_exceptions=True)
     after = [await asyncio.gather(outcome_of(loaded, count + i), return_exceptions=True) for i in range(2)]
-    return Outcome(together, [outcome for (outcome,) in after])
+    return Outcome(together, [outcome for (outcome,) in after], before)

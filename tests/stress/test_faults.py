@@ -49,7 +49,7 @@ CASES = [
         error,
         persistent,
         options,
-        id=" ".join((site, error.__name__, "always" if persistent else "once", "tight" if options is TIGHT else "roomy")),
+        id=f"{site} {error.__name__} {['once', 'always'][persistent]} {'tight' if options is TIGHT else 'roomy'}",
     )
     for site in (*CALLS, "command")
     if site != "fill"  # requests have none
@@ -76,13 +76,13 @@ def runs(site: str, options: RuntimeOptions, **kind: object) -> Iterator[tuple[F
 
 async def one(device: SimulatedDevice, options: RuntimeOptions) -> Outcome:
     async with opened(device, options) as rt:
-        cancel_when_launched(rt, {1, 4}.__contains__)
-        return await several(rt)
+        cancel_when_launched(rt, {3, 6}.__contains__)  # the first request launches two chunks
+        return await several(rt, first=True)
 
 
 def assert_each_exact_or_told(outcome: Outcome, fault: Fault) -> None:
     """A request gives what it always does, or an error that says what was injected."""
-    for index, got in enumerate([*outcome.together, *outcome.after]):
+    for index, got in enumerate([*outcome.before, *outcome.together, *outcome.after], -len(outcome.before)):
         if isinstance(got, dict):
             assert expected(index) == got, (fault, index)
         elif not isinstance(got, asyncio.CancelledError):
@@ -99,10 +99,9 @@ def root_of(error: BaseException) -> BaseException:
 def test_a_call_that_fails_is_told_to_whom_it_concerns(
     site: str, error: type[DeviceError], persistent: bool, options: RuntimeOptions
 ) -> None:
-    """Others give exact results, nothing is left behind, nothing hangs; and if it fails only once, the next succeeds.
+    """Others give exact results, nothing is left behind, nothing hangs; and what fails only once fails one request.
 
-    A constant concerns all requests that need it, so an upload that fails may be told to several. A failed command
-    takes what is behind it along, as drivers do; the requests that were hit run again.
+    A failed command takes what is behind it along, as drivers do; the requests that were hit run again.
     """
     met = 0
     for fault, outcome in runs(site, options, error=error, persistent=persistent):
@@ -110,9 +109,7 @@ def test_a_call_that_fails_is_told_to_whom_it_concerns(
 
         assert_each_exact_or_told(outcome, fault)
         if not persistent:
-            assert len({id(root_of(e)) for e in outcome.errors}) <= 1, (fault, outcome.errors)
-            told_after = [o for o in outcome.after if isinstance(o, Exception)]
-            assert len(told_after) <= (len(outcome.errors) == len(told_after)), (fault, outcome.errors)
+            assert len(outcome.errors) <= 1, (fault, outcome.errors)
 
     assert met >= {"wait": 1 if options is TIGHT else 0}.get(site, 5), "the fault was never met"
 

@@ -1,0 +1,375 @@
+"""Is every way in which such a runtime is known to go wrong found by the tests? Each is put in, one at a time.
+
+    python -m tests.stress.mutants            # all of them, with a summary
+    python -m tests.stress.mutants S4 leases  # those with a word in their name
+
+A mutant is a text of a file and what stands there instead. It is put into a copy of the sources, and the tests that
+should find it run there; those that pass all the same are its survivors, and a gap in the tests. The classes S1 to S9
+are those of published bugs of OpenVINO's GPU plugin, where skipping at run time comes from.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 120.0
+
+SKIPS = "tests/kernels/test_every_skip_rule.py"
+GRAPHS = "tests/stress/test_graphs.py::test_many_models_give_the_same_bytes_in_every_way"
+ORDERS = "tests/stress/test_schedules.py"
+FAULTS = "tests/stress/test_faults.py"
+HAZARDS = "tests/runtime/test_hazards.py"
+REQUESTS = "tests/runtime/test_requests.py"
+TRANSITIONS = "tests/runtime/test_skip_transitions.py"
+
+
+@attrs.frozen
+class Mutant:
+    """Something that would be wrong.
+
+    Attributes:
+        name: What is wrong.
+        file: Where.
+        text: What stands there once, and only once.
+        instead: What stands there in the mutant.
+        tests: Which should find it.
+    """
+
+    name: str
+    file: str
+    text: str
+    instead: str
+    tests: tuple[str, ...]
+
+
+MUTANTS = (
+    Mutant(
+        "S1 a predicate that holds of nothing: steps that are not known count as one",
+        "kernels/ops/slice.py",
+        "        x = np.take(x, first + step * np.arange(count), axis)",
+        "        x = np.take(x, first + abs(step) * np.arange(count), axis)",
+        ("tests/ops/test_slice.py",),
+    ),
+    Mutant(
+        "S1 a reversed slice is taken for its input",
+        "memory/view.py",
+        "        shape[axis], strides[axis] = count, strides[axis] * step",
+        "        shape[axis], strides[axis] = count, strides[axis] * abs(step)",
+        (SKIPS,),
+    ),
+    Mutant(
+        "S2 a later axis makes a refused view dense again",
+        "memory/view.py",
+        "            if stride != step and dim != 1:\n                return False\n            step = step * dim\n"
+        "        return True",
+        "            dense = stride == step or dim == 1\n            step = step * dim\n        return dense",
+        (SKIPS, "tests/memory/test_view.py"),
+    ),
+    Mutant(
+        "S3 a decision of another shape holds",
+        "asyncrt/runtime/prepare.py",
+        "            parts.append(self.layouts[v])\n",
+        "            parts.append(self.layouts[v] and (self.layouts[v].dtype, len(self.layouts[v].shape)))\n",
+        (TRANSITIONS, HAZARDS),
+    ),
+    Mutant(
+        "S4 the readers of an alias do not keep its source alive",
+        "asyncrt/runtime/prepare.py",
+        "                place.base.last = max(place.base.last, self.program.last_use[v])\n",
+        "                pass\n",
+        ("tests/stress/test_found_by_mutants.py",),
+    ),
+    Mutant(
+        "S4 an output that is an alias dies with its last reader",
+        "asyncrt/graph/passes/memory_dependencies.py",
+        "        if value.id in outputs or any(c != own for c in chunks):",
+        "        if value.id in outputs and not chunks or any(c != own for c in chunks):",
+        (REQUESTS, GRAPHS),
+    ),
+    Mutant(
+        "S5 an alias keeps its source's place and forgets its own offset",
+        "asyncrt/runtime/prepare.py",
+        "            self.places[v] = Place(place.base, place.offset + offset, view)\n            if view",
+        "            self.places[v] = Place(place.base, place.offset, view)\n            if view",
+        (REQUESTS, GRAPHS),
+    ),
+    Mutant(
+        "S6 who takes over a block does not hear of its users",
+        "memory/pool.py",
+        "        waits = tuple(e for e in self._pending(buffer) if e.stream != stream)",
+        "        waits = ()",
+        (ORDERS, "tests/memory/test_pool_model.py"),
+    ),
+    Mutant(
+        "S6 the stream is not told to wait",
+        "asyncrt/runtime/dispatcher.py",
+        "            self.streams[stream].wait_for([self._marks[e] for e in pending])\n",
+        "            pass\n",
+        (FAULTS, "tests/runtime/test_checked.py"),
+    ),
+    Mutant(
+        "S7 a view loses its strides",
+        "asyncrt/runtime/prepare.py",
+        "            self.places[v] = Place(place.base, place.offset + offset, view)\n            if view is not None:",
+        "            self.places[v] = Place(place.base, place.offset + offset, None)\n            if False:",
+        (GRAPHS, "tests/runtime/test_views.py"),
+    ),
+    Mutant(
+        "S8 a tensor is part of two others",
+        "asyncrt/runtime/prepare.py",
+        "                and tensor.whole is None\n",
+        "",
+        (GRAPHS, HAZARDS),
+    ),
+    Mutant(
+        "S8 what the host has is written in place",
+        "asyncrt/runtime/prepare.py",
+        "                and tensor.array is None\n",
+        "",
+        ("tests/stress/test_found_by_mutants.py",),
+    ),
+    Mutant(
+        "S9 planning repeats itself for every value",
+        "memory/arena.py",
+        "        for living in alive[step:end]:\n            living.append(place)",
+        "        for living in alive[step:end]:\n            living.extend([place] * (len(living) + 1))",
+        ("tests/memory/test_arena.py",),
+    ),
+    Mutant(
+        "waits: the last event is left out",
+        "asyncrt/events.py",
+        "        return tuple(event for event in events if not self.reached(event))",
+        "        return tuple(event for event in events if not self.reached(event))[:-1]",
+        (ORDERS,),
+    ),
+    Mutant(
+        "waits: of two events on a stream the older one counts",
+        "asyncrt/events.py",
+        "        if stamp > newest.get(stream, 0):",
+        "        if stamp < newest.get(stream, 1 << 60):",
+        ("tests/scheduler/test_events.py",),
+    ),
+    Mutant(
+        "waits: the guard is the first user's alone",
+        "memory/buffer.py",
+        "        self._after = latest((*self._after, *after))\n",
+        "        self._after = self._after or latest(after)\n",
+        (ORDERS, "tests/memory/test_pool_model.py"),
+    ),
+    Mutant(
+        "leases: memory is free when its commands are enqueued",
+        "asyncrt/runtime/network.py",
+        "                lease.drop(after=events)\n",
+        "                lease.drop()\n",
+        ("tests/runtime/test_checked.py", FAULTS),
+    ),
+    Mutant(
+        "leases: a cancelled request's memory is free at once",
+        "memory/buffer.py",
+        "            self.buffer.busy_until = self._after\n",
+        "            self.buffer.busy_until = ()\n",
+        (ORDERS, "tests/memory/test_pool.py"),
+    ),
+    Mutant(
+        "leases: a chunk that was enqueued in part is forgotten",
+        "asyncrt/runtime/network.py",
+        "            events.append(dispatcher.abandon(stream, bound))\n",
+        "            pass\n",
+        (FAULTS,),
+    ),
+    Mutant(
+        "leases: giving up without waiting frees the block",
+        "memory/buffer.py",
+        "        self._after = buffer.busy_until\n",
+        "        self._after = ()\n",
+        ("tests/memory/test_pool_model.py", ORDERS),
+    ),
+    Mutant(
+        "sizes: a class too small by one",
+        "memory/pool.py",
+        "    return -(-nbytes // step) * step\n",
+        "    return nbytes // step * step\n",
+        ("tests/memory/test_pool.py",),
+    ),
+    Mutant(
+        "sizes: tensors of an arena are needed until the step before",
+        "memory/arena.py",
+        "bisect.bisect_right(starts, last)",
+        "bisect.bisect_left(starts, last)",
+        ("tests/memory/test_arena.py",),
+    ),
+    Mutant(
+        "keys: a kernel on disk is of any driver",
+        "kernels/cache.py",
+        '        key = f"{self._version}|{self._device.info.identity}|{digest}"',
+        '        key = f"{self._version}|{digest}"',
+        ("tests/kernels/test_cache.py",),
+    ),
+    Mutant(
+        "keys: a kernel on disk is of any text",
+        "kernels/cache.py",
+        '        key = f"{self._version}|{self._device.info.identity}|{digest}"',
+        '        key = f"{self._version}|{self._device.info.identity}|{[s.name for s in ordered]}"',
+        ("tests/kernels/test_cache.py",),
+    ),
+    Mutant(
+        "keys: a constant packed otherwise is the same",
+        "kernels/weights.py",
+        "            entry = self._entries.get(packing.key)\n            if entry is None:",
+        "            entry = self._entries.get(packing.key) or self._entries.get(Stored(packing.key.value))\n"
+        "            if entry is None:",
+        ("tests/kernels/test_weights.py",),
+    ),
+    Mutant(
+        "keys: plans of other contents are used",
+        "asyncrt/runtime/network.py",
+        "    return tuple([(a.shape, a.tobytes()) for a in arrays])",
+        "    return tuple([a.shape for a in arrays])",
+        (HAZARDS, GRAPHS),
+    ),
+    Mutant(
+        "callbacks: what is reached before anybody watches is lost",
+        "asyncrt/devices/simulated.py",
+        "        if mark.reached:\n            callback(mark.error)\n        else:",
+        "        if mark.reached:\n            pass\n        else:",
+        ("tests/devices",),
+    ),
+    Mutant(
+        "callbacks: of several that arrive together the first is told",
+        "asyncrt/runtime/completion.py",
+        "        for event, error in arrived:\n",
+        "        for event, error in arrived[:1]:\n",
+        (FAULTS,),
+    ),
+    Mutant(
+        "errors: a request fails for what another did",
+        "asyncrt/runtime/dispatcher.py",
+        "            if waiting.hit and waiting.runs < _RUNS:",
+        "            if False:",
+        (FAULTS,),
+    ),
+    Mutant(
+        "errors: a failed command counts as passed",
+        "asyncrt/runtime/dispatcher.py",
+        "        if error is None:\n            waiting.future.set_result(answer)",
+        "        if True:\n            waiting.future.set_result(answer)",
+        (FAULTS,),
+    ),
+    Mutant(
+        "errors: who waits is not told of a lost device",
+        "asyncrt/runtime/dispatcher.py",
+        "                waiting.future.set_exception(self._loss())\n",
+        "                pass\n",
+        (FAULTS,),
+    ),
+    Mutant(
+        "sharing: an output is the caller's input",
+        "asyncrt/runtime/executor.py",
+        "    return data.copy().view(fetch.layout.dtype.numpy).reshape(fetch.layout.shape)",
+        "    return data.view(fetch.layout.dtype.numpy).reshape(fetch.layout.shape)",
+        (REQUESTS,),
+    ),
+    Mutant(
+        "sharing: an output is a constant",
+        "asyncrt/runtime/executor.py",
+        "        return fetch.array.copy()\n",
+        "        return fetch.array\n",
+        (REQUESTS,),
+    ),
+    Mutant(
+        "sharing: small inputs of two requests travel in one array",
+        "asyncrt/runtime/executor.py",
+        "        staging = np.frombuffer(plan.staging, np.uint8).copy()\n",
+        "        staging = _STAGING.setdefault(id(plan), np.frombuffer(plan.staging, np.uint8).copy())\n",
+        (REQUESTS, HAZARDS),
+    ),
+    Mutant(
+        "shapes: what loading assumes of a slice holds for every request",
+        "kernels/ops/slice.py",
+        "    return first, 2 * dim // (dim + 1)",
+        "    return first, 1",
+        ("tests/graph/test_symbolic.py",),
+    ),
+    Mutant(
+        "memory: requests that all wait for memory wait for ever, or fail",
+        "asyncrt/runtime/dispatcher.py",
+        "        alone = len(waiting) == 1 and not statistics.ready\n",
+        "        alone = True\n",
+        ("tests/stress/test_memory_is_short.py",),
+    ),
+    Mutant(
+        "uploads: memory that a stream writes to is released",
+        "kernels/weights.py",
+        "            if upload.passed:\n                self._release(upload)",
+        "            if True:\n                self._release(upload)",
+        (FAULTS, "tests/stress/test_cancellation.py"),
+    ),
+)
+
+#: What the mutant of that file needs beside its text.
+_MORE = {"_STAGING": "\n_STAGING: dict = {}\n"}
+
+
+def found_by(mutant: Mutant) -> str | None:
+    """Return the test that finds *mutant*, or None; raises `ValueError` if its text does not stand there once."""
+    with tempfile.TemporaryDirectory(prefix="asyncrt-mutant-") as folder:
+        copy = Path(folder)
+        ignore = shutil.ignore_patterns("__pycache__", ".venv", "*.egg-info")
+        for name in ("asyncrt", "kernels", "memory", "scheduler", "tests"):
+            shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignore)
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        path = copy / mutant.file
+        source = path.read_text(encoding="utf-8")
+        if source.count(mutant.text) != 1:
+            raise ValueError(f"{mutant.name}: the text stands {source.count(mutant.text)} times in {mutant.file}")
+        more = "".join(text for word, text in _MORE.items() if word in mutant.instead)
+        path.write_text(source.replace(mutant.text, mutant.instead) + more, encoding="utf-8")
+        environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *mutant.tests]
+        try:
+            done = subprocess.run(
+                command, cwd=copy, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return f"it hangs for {TIMEOUT_S:g} s"
+        if done.returncode == 0:
+            return None
+        failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        return failed[0].split(" - ")[0].removeprefix("FAILED ") if failed else done.stdout[-300:] + done.stderr[-300:]
+
+
+def run(mutants: Sequence[Mutant], console: Console) -> list[Mutant]:
+    """Run each; returns those that nothing finds."""
+    survivors: list[Mutant] = []
+    table = Table("mutant", "found by", title=f"{len(mutants)} mutants")
+    with Progress(console=console, transient=True) as progress:
+        for mutant in progress.track(mutants, description="mutants"):
+            found = found_by(mutant)
+            table.add_row(mutant.name, "[bold red]nothing[/]" if found is None else found)
+            if found is None:
+                survivors.append(mutant)
+    console.print(table)
+    console.print(f"{len(mutants) - len(survivors)} of {len(mutants)} found")
+    return survivors
+
+
+def main() -> None:
+    words = sys.argv[1:]
+    chosen = [m for m in MUTANTS if not words or any(w in m.name for w in words)]
+    sys.exit(bool(run(chosen, Console())))
+
+
+if __name__ == "__main__":
+    main()
