@@ -228,8 +228,9 @@ def sample_layouts(program: Program) -> list[list[Layout]]:
     samples: list[dict[str, int]] = [dict.fromkeys(names, 1), {n: 2 * i + 3 for i, n in enumerate(names)}]
     sizes_of = [(1, n) for n in (2, 4, 7, 32, 64, 224)]
     sizes_of += [(2, 16), (2, 64), (4, 1), (4, 3), (4, 33), (24, 1), (24, 33)]
-    # A recipe is trusted when it was right for others.
-    sizes_of += [(1, n + more) for n in (4, 11, 32, 64, 224) for more in (1, 2)] + [(3, 17), (5, 18), (3, 66), (5, 69)]
+    # Decisions change at few sizes: half an octave apart most are met, each by as many as make a recipe trusted.
+    sizes_of += [(1, round(2 ** (half / 2)) + more) for half in range(4, 17) for more in range(3)]
+    sizes_of += [(3, 17), (5, 18), (3, 66), (5, 69)]
     samples += [{n: of if n in first else others for n in names} for of, others in sizes_of]
     result: list[list[Layout]] = []
     for sizes in samples if names else [{}]:
