@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import functools
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
@@ -23,6 +23,8 @@ from asyncrt.events import Event
 from asyncrt.layout import Array
 
 from ..builders import i64, model, node
+
+_T = TypeVar("_T")
 
 TIGHT = RuntimeOptions(warm=False, memory_limit=5 << 12, preallocate=False, max_in_flight=3)
 ROOMY = RuntimeOptions(warm=False)
@@ -44,11 +46,12 @@ def two_chunks() -> bytes:
         node("y = Add(q, d)"),
         node("z = Transpose(p)", perm=[1, 0]),
     ]
-    constants = {
+    constants: dict[str, Array] = {
         "w": np.random.default_rng(1).standard_normal((6, 6)).astype(np.float32),
         "zero": np.array(0, np.int64), "one": np.array(1, np.int64), "axes": i64(1), "front": i64(0),
     }  # fmt: skip
-    return model(nodes, ["x f32[n,6]"], ["y", "z"], constants).SerializeToString()
+    data: bytes = model(nodes, ["x f32[n,6]"], ["y", "z"], constants).SerializeToString()
+    return data
 
 
 @functools.cache
@@ -75,7 +78,7 @@ def as_bytes(outputs: dict[str, Array]) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in outputs.items()}
 
 
-def run(main: Any) -> Any:
+def run(main: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine on a loop of its own, in a thread if one is running here."""
     loop = asyncio.new_event_loop()
     running = asyncio._get_running_loop()

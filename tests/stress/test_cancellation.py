@@ -63,8 +63,8 @@ async def cancelled_at(coroutine: Coroutine[Any, Any, Any], first: int, again: i
     async def drive() -> Any:
         return await _driven(coroutine, range(first, first + again + 1), met)
 
-    (outcome,) = await asyncio.gather(drive(), return_exceptions=True)
-    return met[0], outcome
+    outcomes = await asyncio.gather(drive(), return_exceptions=True)
+    return met[0], outcomes[0]
 
 
 async def at_each(scenario: Callable[[int], Awaitable[tuple[int, Any]]]) -> int:

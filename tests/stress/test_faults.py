@@ -42,7 +42,11 @@ from .scenarios import (
     two_chunks,
 )
 
-ERRORS = {"allocate": [OutOfDeviceMemory], "build": [KernelBuildError], "mark": [DeviceCommandError]}
+ERRORS: dict[str, list[type[DeviceError]]] = {
+    "allocate": [OutOfDeviceMemory],
+    "build": [KernelBuildError],
+    "mark": [DeviceCommandError],
+}
 CASES = [
     pytest.param(
         site,
@@ -216,7 +220,7 @@ def test_a_failing_run_repeats_exactly() -> None:
     def once() -> tuple[list[object], dict[str, int], float]:
         device = SimulatedDevice(2, memory=1 << 20, faults=[Fault("command", 30)], spreads=True)
         outcome = run(one(device, TIGHT))
-        told = [o if isinstance(o, dict) else repr(o) for o in (*outcome.together, *outcome.after)]
+        told: list[object] = [o if isinstance(o, dict) else repr(o) for o in (*outcome.together, *outcome.after)]
         return told, dict(device.faults.calls), device.now
 
     first = once()

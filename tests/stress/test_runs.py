@@ -9,7 +9,7 @@ from rich.console import Console
 
 from asyncrt.memory.buffer import Lease
 
-from .__main__ import Result, summary, tried
+from .parts import Result, summary, tried
 from .runs import random_run
 
 

@@ -1,0 +1,109 @@
+"""The parts of `make stress`: many seeds in several processes, every order, and the summary of all.
+
+Apart from `__main__`, because the processes import it by its name.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from asyncrt.scheduler.policies import policy_names
+
+from .schedules import World, explore
+
+SHOWN = 3
+"""Failures of a kind that are printed in full."""
+
+
+@attrs.define
+class Result:
+    """What came of one part.
+
+    Attributes:
+        what: Its name.
+        count: How many of them were tried.
+        failures: What went wrong, with the seed.
+        seconds: How long it took.
+        note: What else is worth knowing.
+    """
+
+    what: str
+    count: int
+    failures: list[str] = attrs.Factory(list)
+    seconds: float = 0.0
+    note: str = ""
+
+
+def tried(work: Callable[[int], Any], seed: int) -> str | None:
+    """What went wrong with a seed; None if nothing did."""
+    try:
+        work(seed)
+    except Exception:
+        return traceback.format_exc()
+    return None
+
+
+def seeds(what: str, work: Callable[[int], Any], numbers: Iterable[int], progress: Progress) -> Result:
+    """Try all seeds, in as many processes as there are processors."""
+    numbers = list(numbers)
+    result, begun = Result(what, len(numbers)), time.monotonic()
+    bar = progress.add_task(what, total=len(numbers))
+    # Fresh interpreters: a process that has had OpenCL cannot be forked.
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(os.cpu_count(), maxtasksperchild=20_000) as pool:
+        size = max(1, min(500, len(numbers) // 50))
+        for failure in pool.imap_unordered(functools.partial(tried, work), numbers, size):
+            progress.advance(bar)
+            if failure is not None:
+                result.failures.append(failure)
+    result.seconds = time.monotonic() - begun
+    return result
+
+
+def every_order(most: int, progress: Progress) -> Result:
+    """Every order of small scenarios, up to *most* states of each."""
+    scenarios: list[tuple[list[tuple[int, ...]], dict[str, Any]]] = [
+        ([(100,), (100,), (100,)], {}),
+        ([(100, 5000), (5000, 100), (100,)], {"cancels": False}),
+        ([(100, 5000), (5000, 100)], {"limit": 3 << 12}),
+        ([(5000,), (5000,), (5000,)], {"limit": 3 << 12}),
+    ]
+    result, begun = Result("orders", 0), time.monotonic()
+    bar = progress.add_task("every order", total=len(scenarios) * len(policy_names()))
+    left_out = 0
+    for requests, more in scenarios:
+        for policy in policy_names():
+            try:
+                explored = explore(World(requests, policy=policy, **more), most)
+                result.count += explored.states
+                left_out += not explored.complete
+            except Exception:
+                result.failures.append(traceback.format_exc())
+            progress.advance(bar)
+    result.seconds = time.monotonic() - begun
+    result.note = f"{len(scenarios) * len(policy_names())} scenarios, {left_out} of them not to the end"
+    return result
+
+
+def summary(results: list[Result], console: Console) -> None:
+    """Print what was tried, and how to see again what went wrong."""
+    for result in results:
+        for failure in result.failures[:SHOWN]:
+            console.rule(f"[red]{result.what}")
+            console.print(failure, markup=False, highlight=False)
+    table = Table("", "tried", "wrong", "time", "", title="stress")
+    for r in results:
+        wrong = f"[bold red]{len(r.failures)}[/]" if r.failures else "0"
+        table.add_row(r.what, f"{r.count:,}", wrong, f"{r.seconds:.0f} s", r.note)
+    console.print(table)
