@@ -96,7 +96,8 @@ async def bench(
         size = f"{4 * large[0] * channels / 1e6:.1f} MB tensors, half of the nodes no-ops; skipping on, and off"
         _, gain = await compare(size, on, off, {"x": random(1, *large)})
         most = max(steps)
-        joined, parted = await load(graph(most, 0, CHANNELS), fuse=True), await load(graph(most, most, CHANNELS), fuse=True)
+        joined = await load(graph(most, 0, CHANNELS), fuse=True)
+        parted = await load(graph(most, most, CHANNELS), fuse=True)
         apart, _ = await compare(f"{most} no-ops, and none; fusion on", parted, joined, {"x": x})
         info = plain.runtime.info
     return m.Report(
