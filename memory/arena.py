@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 ALIGNMENT = 256  # bytes; vector loads and every driver's base alignment are met
@@ -43,13 +43,7 @@ def plan_arena(tensors: Sequence[Interval]) -> ArenaPlan:
             continue
         nbytes = _aligned(nbytes)
         step, end = bisect.bisect_left(starts, first), bisect.bisect_right(starts, last)
-        offset = 0
-        for lower, upper in sorted(itertools.chain(alive[step], *born[step + 1 : end])):
-            if lower - offset >= nbytes:
-                break
-            if upper > offset:
-                offset = upper
-        offsets[i] = offset
+        offset = offsets[i] = _lowest(nbytes, itertools.chain(alive[step], *born[step + 1 : end]))
         total = max(total, offset + nbytes)
         place = (offset, offset + nbytes)
         born[step].append(place)
@@ -81,15 +75,9 @@ class Lifetimes:
             size = _aligned(nbytes[i])
             if not size:
                 continue
-            offset = 0
-            for lower, upper in sorted([(offsets[j], ends[j]) for j in self._beside[i] if ends[j] >= 0]):
-                if lower - offset >= size:
-                    break
-                if upper > offset:
-                    offset = upper
+            offset = _lowest(size, [(offsets[j], ends[j]) for j in self._beside[i] if ends[j] >= 0])
             offsets[i], ends[i] = offset, offset + size
-            if offset + size > total:
-                total = offset + size
+            total = max(total, ends[i])
         return ArenaPlan(tuple(offsets), total)
 
 
@@ -97,6 +85,17 @@ def live_bytes(tensors: Sequence[Interval]) -> int:
     """Return the most bytes needed at any one step, which is when some tensor is made: no plan can be smaller."""
     steps = {t.first for t in tensors}
     return max((sum(_aligned(t.nbytes) for t in tensors if t.first <= s <= t.last) for s in steps), default=0)
+
+
+def _lowest(nbytes: int, taken: Iterable[tuple[int, int]]) -> int:
+    """Return the lowest offset from which *nbytes* are free beside what is *taken*, each as (begin, end)."""
+    offset = 0
+    for lower, upper in sorted(taken):
+        if lower - offset >= nbytes:
+            break
+        if upper > offset:
+            offset = upper
+    return offset
 
 
 def _aligned(nbytes: int) -> int:

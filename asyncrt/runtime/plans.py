@@ -61,7 +61,7 @@ class Plans:
         # A recipe is for all that a request does; and references of devices without kernels have their shapes in them.
         whole = len(program.chunks) == 1 and program.chunks[0].control is None
         self._follows = recipes and whole and tools.takes_source and not tools.origins and bool(self._axes)
-        self.made = self.by_recipe = self._makes = 0
+        self.by_recipe = self._makes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -156,7 +156,6 @@ class Plans:
                 del self._recipes[kind]
 
     def _keep(self, chunk: Chunk, signature: Any, plan: ChunkPlan) -> Planned:
-        self.made += 1
         records = 0 if isinstance(plan.records, Deferred) else len(plan.records)
         planned = Planned(plan, _PLAN + _STEP * len(plan.steps) + _RECORD * records + len(plan.staging))
         if self._replay and signature is not None:
@@ -186,7 +185,7 @@ class Plans:
                 plans.append(self.first(None, layouts, values, ()).plan)
             except AsyncrtError:
                 continue  # these sizes do not fit this model; others may
-        self.made = self.by_recipe = self._makes = 0
+        self.by_recipe = self._makes = 0
         return plans
 
     def clear(self) -> None:
