@@ -110,8 +110,8 @@ async def bench(
         notes=[
             "The no-ops: transpositions that move a unit axis, slices that keep all, expansions to the same shape, "
             "identities, and reshapes to the same shape. Outputs are equal to the last bit.",
-            "With fusion on, the nodes between which no-ops stand are one kernel, as they are without no-ops. It is off "
-            "in the row of large tensors, so that skipping alone is what makes the difference.",
+            "With fusion on, the nodes between which no-ops stand are one kernel, as they are without no-ops. It is "
+            "off in the row of large tensors, so that skipping alone is what makes the difference.",
             "The rows without no-ops compare a graph with itself: how far from 1 noise alone goes.",
         ],
     )
