@@ -11,7 +11,7 @@
     ├── SequenceError (ValueError)            a model's state cannot be kept so, or the sequence is closed
     ├── BatchingError (ValueError)            a model's requests cannot be batched so, or it is closed
     ├── Overloaded (RuntimeError)             too many requests wait, or the answer would be late
-    ├── DeadlineExceeded (TimeoutError)       there is no answer within the deadline
+    ├── DeadlineExceeded (TimeoutError)       there is no answer within the request's deadline
     ├── DeviceError (RuntimeError)            something about a device
     │   ├── NoDeviceError                     none found, or none that is usable
     │   ├── KernelBuildError                  the driver refused a kernel, or hangs
@@ -95,7 +95,7 @@ class Overloaded(AsyncrtError, RuntimeError):
 
 
 class DeadlineExceeded(AsyncrtError, TimeoutError):
-    """A request's deadline passed before there was an answer."""
+    """The deadline of a request passed before there was an answer, or before its next part was launched."""
 
 
 class DeviceError(AsyncrtError, RuntimeError):

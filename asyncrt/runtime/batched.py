@@ -51,6 +51,7 @@ class _Request:
     Attributes:
         arrays: Checked inputs.
         sizes: Of the named dims.
+        until: Its deadline, by the loop's clock.
         future: None until its caller waits.
         alone: The batch that it is the only one of, and that its caller is to run.
         answer: Outputs, or an error.
@@ -59,6 +60,8 @@ class _Request:
     arrays: dict[int, Array]
     rows: int
     sizes: dict[str, int]
+    priority: int
+    until: float | None
     future: asyncio.Future[None] | None = None
     alone: int | None = None
     answer: dict[int, Array] | Exception | None = None
@@ -172,28 +175,30 @@ class Batched:
         Raises:
             InputError: The inputs do not fit the model; nothing was enqueued, and nobody else was disturbed.
             Overloaded: Too many wait, or the answer would be late; it says when to try again.
-            DeadlineExceeded: The deadline has passed.
+            DeadlineExceeded: There is no answer within *deadline*.
             BatchingError: It is not open; else as `Model.infer()`.
         """
         self._model.check_open()
         state = self.state
         if self._closed:
             raise BatchingError("it is closed", hint="make another one with `model.batched()`")
+        until = self._network.until(deadline)
         arrays = self._check(inputs)
         rows, form = self._axes.form(arrays)
         number = next(self._numbers)
-        request = self._requests[number] = _Request(arrays, rows, sizes_of(self._axes.inputs, arrays))
-        now = self._loop.time()
-        due = math.inf if deadline is None else now + deadline
+        sizes = sizes_of(self._axes.inputs, arrays)
+        request = self._requests[number] = _Request(arrays, rows, sizes, priority, until)
+        due = math.inf if until is None else until
         nbytes = sum([a.nbytes for a in arrays.values()])
         try:
-            self._tell(Arrived(now, number, form, rows, nbytes, priority, due, deadline is not None), state)
-            if deadline is None:
-                return await self._answer(request, priority)
-            scope = asyncio.timeout_at(due)
+            now = self._loop.time()
+            self._tell(Arrived(now, number, form, rows, nbytes, priority, due, until is not None), state)
+            if until is None:
+                return await self._answer(request)
+            scope = asyncio.timeout_at(until)
             try:
                 async with scope:
-                    return await self._answer(request, priority)
+                    return await self._answer(request)
             except TimeoutError as error:
                 if not scope.expired():
                     raise
@@ -211,12 +216,12 @@ class Batched:
             inputs = with_masks(self._axes, inputs)
         return check_inputs(self._network.program, inputs)
 
-    async def _answer(self, request: _Request, priority: int) -> dict[str, Array]:
+    async def _answer(self, request: _Request) -> dict[str, Array]:
         if request.alone is None and request.answer is None:
             request.future = self._loop.create_future()
             await request.future
         if request.alone is not None:
-            await self._run_alone(request, request.alone, priority)
+            await self._run_alone(request, request.alone)
         answer = request.answer
         if isinstance(answer, Exception):
             raise answer
@@ -224,12 +229,14 @@ class Batched:
         values = self._network.program.values
         return {values[id].name: array for id, array in answer.items()}
 
-    async def _run_alone(self, request: _Request, batch: int, priority: int) -> None:
+    async def _run_alone(self, request: _Request, batch: int) -> None:
         state = self.state
         self._tell(Began(self._loop.time(), batch), state)
         try:
             self._model.check_open()
-            request.answer, records = await self._network.infer(request.arrays, priority)
+            request.answer, records = await self._network.infer(
+                request.arrays, request.priority, deadline=request.until
+            )
             self._model.finished(records)
         finally:
             request.alone = None
@@ -315,7 +322,7 @@ class Batched:
                 self._begun.add(batch)
                 self._model.check_open()
                 arrays = join(self._axes, [m.arrays for m in members], sizes, self._values)
-                outputs, records = await self._network.infer(arrays)
+                outputs, records = await self._network.infer(arrays, min(m.priority for m in members))
                 self._model.finished(records)
                 answers = split(self._axes, outputs, [(m.rows, m.sizes) for m in members])
                 for member, answer in zip(members, answers, strict=True):
