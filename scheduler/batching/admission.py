@@ -12,6 +12,9 @@ from .options import BatchOptions
 from .waiting import Waiting
 
 _EARLIER = 0.125  # weight of the newest batch in what is typical of batches
+_STEP = 0.1  # how far one request that took longer than expected moves what is allowed for
+_LATE = 0.002  # the share of requests that may
+_MOST = 8.0
 
 
 @attrs.define
@@ -33,6 +36,26 @@ class Typical:
         else:
             self.rows += _EARLIER * (rows - self.rows)
             self.own += _EARLIER * (own - self.own)
+
+
+@attrs.define
+class Allowance:
+    """How much longer than expected a request may take that is let in.
+
+    It goes up where one did take longer and down where none does, so that it stays where a few in a thousand do. Only
+    those count for which it matters: that were expected to take a good part of the time they had.
+    """
+
+    factor: float = 2.0
+
+    def saw(self, expected: float, took: float, had: float) -> None:
+        """A request that had to be over in *had* seconds took so long."""
+        if 2 * self.factor * expected < had:
+            return
+        if took > self.factor * expected:
+            self.factor = min(self.factor * (1 + _STEP), _MOST)
+        else:
+            self.factor = max(self.factor * (1 - _STEP * _LATE), 1.0)
 
 
 def backlog_s(

@@ -36,18 +36,20 @@ class Group:
         return self.rows * self.form.per_row
 
 
-def form_group(queue: WaitingQueue, head: Waiting, options: BatchOptions, line: Line | None, at: float) -> Group:
-    """Return the batch that *head* would go in now."""
+def form_group(
+    queue: WaitingQueue, head: Waiting, options: BatchOptions, line: Line | None, at: float, start: float
+) -> Group:
+    """Return the batch that *head* would go in now, if the device begins it at *start*."""
     group = Group([head], head.form, head.rows, head.work, math.inf)
-    group.due = _due(head, group.work, line, at)
+    group.due = _due(head, group.work, line, start)
     if head.rows >= options.max_batch or group.work >= (options.max_work or math.inf):
         group.full = True
         return group
-    for same in queue.alike(head, equal=options.mode != "cost"):
+    for same in queue.alike(head, at, equal=options.mode != "cost"):
         for request in same:
             if request is head:
                 continue
-            if not _join(group, request, options, line, at):
+            if not _join(group, request, options, line, start):
                 break
             if group.rows == options.max_batch:
                 group.full = True
@@ -55,7 +57,7 @@ def form_group(queue: WaitingQueue, head: Waiting, options: BatchOptions, line: 
     return group
 
 
-def _join(group: Group, request: Waiting, options: BatchOptions, line: Line | None, at: float) -> bool:
+def _join(group: Group, request: Waiting, options: BatchOptions, line: Line | None, start: float) -> bool:
     """Let *request* join if that is right; False if nobody else of its shape can join either."""
     rows = group.rows + request.rows
     if rows > options.max_batch:
@@ -75,16 +77,16 @@ def _join(group: Group, request: Waiting, options: BatchOptions, line: Line | No
             return False
     due = group.due
     if line is not None:
-        if at + line(work) > due:
+        if start + line(work) > due:
             return False
-        due = min(due, _due(request, work, line, at))
+        due = min(due, _due(request, work, line, start))
     group.members.append(request)
     group.form, group.rows, group.own, group.due = form, rows, own, due
     return True
 
 
-def _due(request: Waiting, work: int, line: Line | None, at: float) -> float:
+def _due(request: Waiting, work: int, line: Line | None, start: float) -> float:
     """When the request is due; never, if it is late in any case and so nobody need hurry for it."""
-    if line is not None and at + line(work) > request.due:
+    if line is not None and start + line(work) > request.due:
         return math.inf
     return request.due

@@ -34,12 +34,11 @@ class Launch(NamedTuple):
 
 
 class Reject(NamedTuple):
-    """Tell the request's caller no; to try again is of use after `retry_after_s`, when `late_s` are gained."""
+    """Tell the request's caller no; to try again may be of use after `retry_after_s`."""
 
     request: int
     why: Refusal
     retry_after_s: float
-    late_s: float = 0.0
 
 
 class Drop(NamedTuple):

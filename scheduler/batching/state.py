@@ -18,7 +18,7 @@ from typing import assert_never
 
 import attrs
 
-from .admission import Typical, backlog_s
+from .admission import Allowance, Typical, backlog_s
 from .cost import CostModel, Line
 from .form import Form
 from .group import Group, form_group
@@ -97,11 +97,12 @@ class _Hold:
     rows: int
     work: float
 
-    def stands(self, request: Waiting) -> bool:
-        """Whether *request*, which has come, changes nothing."""
+    def stands(self, request: Waiting, at: float) -> bool:
+        """Whether *request*, which has come now, changes nothing."""
         self.rows -= request.rows
         self.work -= request.work
-        return self.rows > 0 and self.work > 0 and request.turn >= self.turn and request.due >= self.due
+        enough = self.rows <= 0 or self.work <= 0
+        return not enough and at < self.until and request.turn >= self.turn and request.due >= self.due
 
 
 @attrs.define(eq=False)
@@ -132,7 +133,7 @@ class BatchingState:
         self.streams = options.max_in_flight or streams
         self.options = options
         self.cost = CostModel()
-        self._queue = WaitingQueue()
+        self._queue = WaitingQueue(options.ageing_s)
         self._batches: dict[int, _Batch] = {}
         self._retries: dict[int, Waiting] = {}
         #: The batch of each member.
@@ -144,8 +145,10 @@ class BatchingState:
         #: Why nobody is launched, if only time or enough of company can change that.
         self._hold: _Hold | None = None
         self._typical = Typical()
+        self._allowance = Allowance()
+        #: Seconds between arrivals lately, and when the newest was.
         self._gap: float | None = None
-        self._arrived = -math.inf
+        self._arrived: float | None = None
         self._counts: Counter[str] = Counter()
         self._reasons: dict[Reason, int] = dict.fromkeys(REASONS, 0)
         self._rejected: dict[Refusal, int] = dict.fromkeys(REFUSALS, 0)
@@ -209,7 +212,7 @@ class BatchingState:
         match happening:
             case Arrived():
                 request = self._arrive(happening, given)
-                if self._hold is not None and (request is None or self._hold.stands(request)):
+                if self._hold is not None and request is not None and self._hold.stands(request, at):
                     self._now = at
                     self._log.append(happening)
                     self._log.extend(given)
@@ -223,6 +226,9 @@ class BatchingState:
                 if worked and batch.begun and batch.started is not None:
                     kind = self._kind(batch.form)
                     self.cost.observe(kind, batch.rows * batch.form.per_row, at - batch.started)
+                if worked:
+                    for member in batch.members.values():
+                        self._saw(member, at)
                 self._over(batch, at)
             case Failed(_, number):
                 batch = self._expect(happening, number)
@@ -278,9 +284,10 @@ class BatchingState:
         if self._closing:
             raise InvalidHappening(f"{arrived!r}: it comes after Closing")
         self._counts["requests"] += 1
-        gap = min(at - self._arrived, 60.0)
+        if self._arrived is not None:
+            gap = at - self._arrived
+            self._gap = gap if self._gap is None else self._gap + _RATE * (gap - self._gap)
         self._arrived = at
-        self._gap = gap if self._gap is None else self._gap + _RATE * (gap - self._gap)
         request = waiting(arrived, self.options)
         rejection = self._refusal(request, at)
         if rejection is not None:
@@ -337,10 +344,10 @@ class BatchingState:
             why: Refusal = "count" if len(queue) >= options.max_queue else "bytes"
             return Reject(request.number, why, max(self._until_free(at), 0.001))
         if request.strict and line is not None:
-            done = at + self._latency(request, line, at)
-            if done > request.due:
-                late = done - request.due
-                return Reject(request.number, "late", late, late)
+            request.expected = self._latency(request, line, at)
+            late = at + request.expected * self._allowance.factor - request.due
+            if late > 0:
+                return Reject(request.number, "late", late)
         return None
 
     def _latency(self, request: Waiting, line: Line, at: float) -> float:
@@ -348,6 +355,11 @@ class BatchingState:
         ahead = backlog_s(self._queue.ahead(request.turn), line, self._typical, self.options, self.streams)
         own = request.form.per_row * request.rows
         return self._until_free(at) + ahead + line(own)
+
+    def _saw(self, request: Waiting, at: float) -> None:
+        """A request had its answer, or it is too late for one."""
+        if request.expected is not None:
+            self._allowance.saw(request.expected, at - request.arrived, request.due - request.arrived)
 
     def _until_free(self, at: float) -> float:
         """Seconds until a stream should have nothing to do."""
@@ -375,9 +387,10 @@ class BatchingState:
             line = self._line(head.form)
             if self._is_missed(head, line, at):
                 self._queue.take(head.number)
+                self._saw(head, at)
                 self._reject(Reject(head.number, "missed", max(self._until_free(at), 0.001)), given)
                 continue
-            group = form_group(self._queue, head, self.options, line, at)
+            group = form_group(self._queue, head, self.options, line, at, at + self._until_free(at))
             reason, until = self._reason(group, line, at)
             if reason is None:
                 self._hold = self._held(group, head, until, line)
@@ -391,8 +404,8 @@ class BatchingState:
     def _held(self, group: Group, head: Waiting, until: float, line: Line | None) -> _Hold:
         options = self.options
         work = ((options.max_work or math.inf) - group.work) * (1 - options.max_waste)
-        expected = 0.0 if line is None else 2 * line(group.work) + _LEAD_S
-        return _Hold(until, head.turn, until + expected, options.max_batch - group.rows, work)
+        due = until + (0.0 if line is None else 2 * line(group.work) + _LEAD_S)
+        return _Hold(until, head.turn, due, options.max_batch - group.rows, work)
 
     def _is_missed(self, head: Waiting, line: Line | None, at: float) -> bool:
         """Whether it is of no use to run it. While nothing runs the model of cost is not believed."""
@@ -417,12 +430,14 @@ class BatchingState:
         held = free + self.options.max_delay
         if self.options.max_delay == 0 or at >= held:
             return "delay", at
-        last = math.inf if line is None else group.due - line(group.work) - _LEAD_S
+        if line is None:
+            return None, held
+        if at < free - _LEAD_S:
+            return None, free - _LEAD_S
+        last = group.due - line(group.work) - _LEAD_S
         if at >= last:
             return "deadline", at
-        if line is not None and at < free - _LEAD_S:
-            return None, min(free - _LEAD_S, last)
-        if line is not None and line.told and line.fixed <= (self._gap or math.inf):
+        if line.told and (self._gap is None or line.fixed <= self._gap):
             return "no gain", at  # what is saved by those who come is less than the time in which they do
         return None, min(held, last)
 

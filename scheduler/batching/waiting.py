@@ -9,6 +9,7 @@ and nobody is overtaken by what comes `ageing_s` later for each step between the
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Hashable, Iterator
 
 import attrs
@@ -36,6 +37,8 @@ class Waiting:
     turn: float
     #: Elements of its rows, without padding.
     work: int
+    #: Seconds that it was expected to take when it came; None if nothing was.
+    expected: float | None = None
 
     @property
     def order(self) -> tuple[float, int]:
@@ -65,11 +68,12 @@ def _order(waiting: Waiting) -> tuple[float, int]:
 class WaitingQueue:
     """All that wait, in order, and by what they could be joined with."""
 
-    def __init__(self) -> None:
+    def __init__(self, ageing_s: float) -> None:
+        self._ageing_s = ageing_s
         self._known: dict[int, Waiting] = {}
         self._ordered: list[Waiting] = []
-        #: By priority, by what must be equal, by sizes; each in order.
-        self._alike: dict[int, dict[Hashable, dict[tuple[int, ...], list[Waiting]]]] = {}
+        #: By what must be equal, and by sizes; each in order.
+        self._alike: dict[Hashable, dict[tuple[int, ...], list[Waiting]]] = {}
         self.nbytes = 0
 
     def __len__(self) -> int:
@@ -86,7 +90,7 @@ class WaitingQueue:
         self._known[request.number] = request
         self.nbytes += request.nbytes
         bisect.insort(self._ordered, request, key=_order)
-        sizes = self._alike.setdefault(request.priority, {}).setdefault(request.form.exact, {})
+        sizes = self._alike.setdefault(request.form.exact, {})
         bisect.insort(sizes.setdefault(request.form.sizes, []), request, key=_order)
 
     def take(self, number: int) -> Waiting | None:
@@ -97,15 +101,12 @@ class WaitingQueue:
         self.nbytes -= request.nbytes
         del self._ordered[bisect.bisect_left(self._ordered, request.order, key=_order)]
         exact, sizes = request.form.exact, request.form.sizes
-        level = self._alike[request.priority]
-        same = level[exact][sizes]
+        same = self._alike[exact][sizes]
         del same[bisect.bisect_left(same, request.order, key=_order)]
         if not same:
-            del level[exact][sizes]
-            if not level[exact]:
-                del level[exact]
-                if not level:
-                    del self._alike[request.priority]
+            del self._alike[exact][sizes]
+            if not self._alike[exact]:
+                del self._alike[exact]
         return request
 
     def first(self) -> Waiting | None:
@@ -116,20 +117,33 @@ class WaitingQueue:
         """Those whose turn comes before that."""
         return self._ordered[: bisect.bisect_left(self._ordered, (turn, 0), key=_order)]
 
-    def alike(self, head: Waiting, *, equal: bool) -> Iterator[list[Waiting]]:
+    def alike(self, head: Waiting, at: float, *, equal: bool) -> Iterator[list[Waiting]]:
         """Those that *head* could be joined with, in lists of equal shape: more urgent ones first, then the nearest.
 
         Args:
+            at: Now; who came `ageing_s` ago is as urgent as one of the next higher priority that comes now.
             equal: Only those of its own shape.
         """
-        own = head.form.sizes
-        for priority in sorted(self._alike):
-            sizes = self._alike[priority].get(head.form.exact, {})
-            if not equal:
-                for nearest in sorted(sizes, key=lambda s: _distance(head.form, s)):
-                    yield sizes[nearest]
-            elif own in sizes:
-                yield sizes[own]
+        sizes = self._alike[head.form.exact]
+        shapes = [head.form.sizes] if equal else sorted(sizes, key=lambda s: _distance(head.form, s))
+        places = [0] * len(shapes)
+        urgency: int | None = self._urgency(head, at)
+        while urgency is not None:
+            latest = at + (urgency + 0.5) * self._ageing_s, math.inf
+            urgency = None
+            for i, shape in enumerate(shapes):
+                same = sizes[shape]
+                end = bisect.bisect_right(same, latest, lo=places[i], key=_order)
+                if end > places[i]:
+                    yield same[places[i] : end]
+                    places[i] = end
+                if end < len(same):
+                    next_ = self._urgency(same[end], at)
+                    urgency = next_ if urgency is None else min(urgency, next_)
+
+    def _urgency(self, request: Waiting, at: float) -> int:
+        """Its priority, less one for each `ageing_s` that it has waited."""
+        return math.ceil((request.turn - at) / self._ageing_s - 0.5)
 
 
 def _distance(form: Form, sizes: tuple[int, ...]) -> float:

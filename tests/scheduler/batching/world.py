@@ -64,8 +64,9 @@ class World:
 
     Args:
         seconds: How long a batch of so much work takes on the device.
-        gap: Seconds that the host needs before the device has a batch.
-        fails: Whether a batch with these members fails.
+        gap: Seconds that the host needs from a launch until it has put the batch together.
+        fails: Whether a batch of these members fails.
+        check: Whether the state is checked after each happening.
     """
 
     def __init__(
@@ -87,31 +88,33 @@ class World:
         self.busy_s = 0.0
         self._seconds, self._gap, self._fails, self._check = seconds, gap, fails, check
         self._streams = [0.0] * streams
-        self._events: list[tuple[float, int, str, int]] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._wake: float | None = None
+        self._ticks = 0
 
-    def run(self, callers: Iterable[Caller], *, closes: bool = True) -> list[Told]:
+    def run(self, callers: Iterable[Caller]) -> list[Told]:
+        """Return what became of each; nobody is left waiting, and nothing in flight."""
         for number, caller in enumerate(callers):
             self.told.append(Told(caller))
-            self._at(caller.at, "arrive", number)
+            self._at(caller.at, lambda n=number: self._arrive(n))  # type: ignore[misc]
             if caller.patience < math.inf:
-                self._at(caller.at + caller.patience, "leave", number)
-        while self._events:
-            self.now, _, what, number = heapq.heappop(self._events)
-            getattr(self, f"_{what}")(number)
-        if closes:
-            self._tell(Closing(self.now))
-            while self._events:
-                self.now, _, what, number = heapq.heappop(self._events)
-                getattr(self, f"_{what}")(number)
-            assert self.state.idle, self.state
+                self._at(caller.at + caller.patience, lambda n=number: self._leave(n))  # type: ignore[misc]
+        self._go()
+        self.tell(Closing(self.now))
+        self._go()
+        assert self.state.idle, self.state
         return self.told
 
-    def _at(self, when: float, what: str, number: int = 0) -> None:
-        heapq.heappush(self._events, (when, next(self._order), what, number))
+    def _go(self) -> None:
+        while self._events:
+            self.now, _, what = heapq.heappop(self._events)
+            what()
 
-    def _tell(self, happening: Happening) -> None:
+    def _at(self, when: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (when, next(self._order), what))
+
+    def tell(self, happening: Happening) -> None:
+        """Let something happen, and do what is asked for."""
         given = self.state.handle(happening)
         if self._check:
             self.state.check()
@@ -119,64 +122,69 @@ class World:
             match instruction:
                 case Launch():
                     self.launches.append(instruction)
-                    self._begin(instruction)
+                    self._at(self.now + self._gap, lambda launch=instruction: self._begin(launch))  # type: ignore[misc]
                 case Reject(number, why, retry_after_s):
                     told = self.told[number]
                     assert told.answered is None
                     assert not told.refused
                     told.refused, told.retry_after_s = why, retry_after_s
                 case Drop():
-                    pass  # it is on the device already
+                    pass  # if it is on the device already, it goes on for nobody
                 case WakeAt(at):
-                    self._wake = at
+                    self._ticks += 1
                     if at is not None:
-                        self._at(max(at, self.now), "tick")
+                        self._at(at, lambda tick=self._ticks: self._tick(tick))  # type: ignore[misc]
 
     def _begin(self, launch: Launch) -> None:
         members = self.state.members(launch.batch)
+        if not members:
+            self.tell(Finished(self.now, launch.batch, False))
+            return
+        callers = [self.told[m].caller for m in members]
+        assert set(members) <= set(launch.requests)
+        for caller in callers:
+            assert caller.form.exact == callers[0].form.exact
+            assert all(own <= size for own, size in zip(caller.form.sizes, launch.sizes, strict=True))
+        for member in members:
+            assert self.told[member].left is None  # whoever left before this is no work
         self.begun[launch.batch] = members
-        rows = sum(self.told[m].caller.rows for m in members)
-        form = self.told[members[0]].caller.form.padded_to(launch.sizes)
-        for m in members:
-            assert self.told[m].caller.form.exact == form.exact
-            assert all(a <= b for a, b in zip(self.told[m].caller.form.sizes, launch.sizes, strict=True))
+        self.tell(Began(self.now, launch.batch))
         stream = min(range(len(self._streams)), key=lambda s: self._streams[s])
-        duration = self._seconds(rows * form.per_row)
-        start = max(self.now + self._gap, self._streams[stream])
-        self._streams[stream] = start + duration
+        work = sum(c.rows for c in callers) * callers[0].form.padded_to(launch.sizes).per_row
+        duration = self._seconds(work)
+        self._streams[stream] = max(self.now, self._streams[stream]) + duration
         self.busy_s += duration
-        self._at(self.now, "began", launch.batch)
-        self._at(start + duration, "finish", launch.batch)
-
-    def _began(self, batch: int) -> None:
-        if self.state.members(batch):
-            self._tell(Began(self.now, batch))
+        self._at(self._streams[stream], lambda: self._finish(launch.batch))
 
     def _finish(self, batch: int) -> None:
-        members = self.state.members(batch)
-        if members and self._fails(self.begun[batch]) and len(self.begun[batch]) > 1:
-            self._tell(Failed(self.now, batch))
+        if self._fails(self.begun[batch]):
+            if len(self.begun[batch]) > 1:
+                self.tell(Failed(self.now, batch))
+                return
+            for member in self.state.members(batch):
+                self.told[member].refused = "failed"
+            self.tell(Finished(self.now, batch, False))
             return
-        for m in members:
-            assert self.told[m].answered is None
-            self.told[m].answered, self.told[m].batch = self.now, batch
-        self._tell(Finished(self.now, batch))
+        for member in self.state.members(batch):
+            told = self.told[member]
+            assert (told.answered, told.left, told.refused) == (None, None, "")
+            told.answered, told.batch = self.now, batch
+        self.tell(Finished(self.now, batch))
 
     def _arrive(self, number: int) -> None:
         c = self.told[number].caller
         due = c.at + c.deadline
-        self._tell(Arrived(self.now, number, c.form, c.rows, c.nbytes, c.priority, due, due < math.inf))
+        self.tell(Arrived(self.now, number, c.form, c.rows, c.nbytes, c.priority, due, due < math.inf))
 
     def _leave(self, number: int) -> None:
         told = self.told[number]
         if told.answered is None and not told.refused:
             told.left = self.now
-            self._tell(Left(self.now, number))
+            self.tell(Left(self.now, number))
 
-    def _tick(self, number: int) -> None:
-        if self._wake is not None and self._wake <= self.now:
-            self._wake = None
-            self._tell(Ticked(self.now))
+    def _tick(self, tick: int) -> None:
+        if tick == self._ticks:
+            self.tell(Ticked(self.now))
 
 
 def lengths(count: int, seed: int = 0, longest: int = 512) -> list[int]:
@@ -185,11 +193,11 @@ def lengths(count: int, seed: int = 0, longest: int = 512) -> list[int]:
     return [int(x) for x in np.clip(drawn, 8, longest)]
 
 
-def poisson(rate: float, forms: Iterable[Form], seed: int = 0, **known: float) -> list[Caller]:
+def poisson(rate: float, forms: Iterable[Form], seed: int = 0, deadline: float = math.inf) -> list[Caller]:
     """Callers that come independently, *rate* a second."""
     random = np.random.default_rng(seed)
     at, callers = 0.0, []
     for form in forms:
         at += float(random.exponential(1 / rate))
-        callers.append(Caller(at, form, **known))  # type: ignore[arg-type]
+        callers.append(Caller(at, form, deadline=deadline))
     return callers
