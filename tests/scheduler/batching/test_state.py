@@ -14,7 +14,6 @@ from asyncrt.scheduler.batching.state import InvalidHappening
 
 from .world import text
 
-
 EIGHT = text(8)
 
 
