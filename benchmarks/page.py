@@ -14,6 +14,8 @@ from . import measure as m
 #: Title of each benchmark, in the page's order.
 BENCHMARKS: Mapping[str, str] = {
     "minilm": "A sentence embedding",
+    "resnet": "Pictures",
+    "decode": "Token after token",
     "new_shapes": "Shapes never seen before",
     "growth": "What shapes leave behind",
     "callers": "Many callers at once",

@@ -185,23 +185,3 @@ def present(peers: Sequence[Peer]) -> tuple[list[Peer], list[str]]:
     missing = [peer for peer in peers if not peer.installed]
     notes = [f"{peer.name} is left out: it is not installed (`pip install {peer.package}`)." for peer in missing]
     return [peer for peer in peers if peer.installed], notes
-
-
-# --- tables of asyncrt beside peers -----------------------------------------------------------------------------------
-
-
-def milliseconds(samples: Mapping[str, m.Samples]) -> m.Row:
-    """Return cells for samples of seconds: each one's median, then how many times faster asyncrt is."""
-    row: m.Row = {f"{name} ms": float(np.median(seconds)) * 1e3 for name, seconds in samples.items()}
-    ours = samples[OURS]
-    row |= {f"over {name}": m.Ratio.of(seconds, ours) for name, seconds in samples.items() if name != OURS}
-    return row
-
-
-def means(cases: Sequence[Mapping[str, m.Samples]]) -> m.Row:
-    """Return the geometric means of how many times faster asyncrt is, over cases with the same peers."""
-    names = [name for name in cases[0] if name != OURS]
-    return {
-        f"geometric mean over {name}": m.Ratio.geometric_mean([(case[name], case[OURS]) for case in cases])
-        for name in names
-    }

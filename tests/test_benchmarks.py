@@ -17,20 +17,23 @@ import pytest
 
 from benchmarks import (
     callers,
+    decode,
     gemm,
     growth,
     load,
     measure,
     minilm,
     models,
+    networks,
     new_shapes,
     page,
     peers,
     per_node,
     process,
+    resnet,
     skip,
     streams,
-)
+)  # fmt: skip
 from benchmarks.measure import BenchmarkError, Ratio, Report, Settings
 
 from .environment import with_sources
@@ -44,6 +47,10 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
     match name:
         case "minilm":
             return minilm.bench(HOST, models.SMALL, [(1, 4), (2, 3)])
+        case "resnet":
+            return resnet.bench(HOST, networks.resnet((1, 1), width=4, classes=3), [(1, 33, 40), (2, 32, 32)])
+        case "decode":
+            return decode.bench(HOST, networks.decoder(2, 16, 2, 60), first=3, last=9)
         case "new_shapes":
             return new_shapes.bench(HOST, models.SMALL, lengths=[5, 6], rounds=1)
         case "growth":
@@ -221,6 +228,31 @@ def test_openvino_hides_no_opencl_driver() -> None:
 
     assert without
     assert with_peer == without
+
+
+def test_decoders_that_disagree_are_not_compared() -> None:
+    """The logits of every step count, not only of the first and the last."""
+    steps = [networks.next_token(length) for length in range(4)]
+
+    class Fake:
+        def __init__(self, *logits: float) -> None:
+            self.logits = logits
+
+        async def begin(self, past: measure.Inputs) -> None:
+            self.left = list(self.logits)
+
+        async def step(self, inputs: measure.Inputs) -> measure.Array:
+            return np.array([self.left.pop(0)])
+
+    texts = {
+        name: decode.Text(Fake(*logits), {}, steps)
+        for name, logits in {"one": (1, 2, 3, 4), "same": (1, 2, 3, 4), "other": (1, 2, 9, 4)}.items()
+    }
+    for text in texts.values():
+        asyncio.run(text.seconds())
+
+    with pytest.raises(BenchmarkError, match="step 2 in one and other"):
+        decode.check(texts)
 
 
 def test_a_process_of_its_own_says_why_it_failed() -> None:
