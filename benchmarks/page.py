@@ -18,6 +18,7 @@ BENCHMARKS: Mapping[str, str] = {
     "decode": "Token after token",
     "new_shapes": "Shapes never seen before",
     "growth": "What shapes leave behind",
+    "memory": "Memory",
     "callers": "Many callers at once",
     "skip": "Skipped nodes",
     "per_node": "The host's time for a node",

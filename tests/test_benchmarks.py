@@ -22,6 +22,7 @@ from benchmarks import (
     growth,
     load,
     measure,
+    memory,
     minilm,
     models,
     networks,
@@ -55,6 +56,8 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
             return new_shapes.bench(HOST, models.SMALL, lengths=[5, 6], rounds=1)
         case "growth":
             return growth.bench(HOST, many=10)
+        case "memory":
+            return memory.bench(HOST, models.SMALL, many=3, tokens=5, rounds=1)
         case "callers":
             return callers.bench(HOST, models.SMALL, count=4, longest=12, callers=3)
         case "skip":
