@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks import (
     callers,
+    compiled,
     decode,
     gemm,
     growth,
@@ -30,6 +31,7 @@ from benchmarks import (
     page,
     peers,
     per_node,
+    plots,
     process,
     resnet,
     skip,
@@ -54,6 +56,8 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
             return decode.bench(HOST, networks.decoder(2, 16, 2, 60), first=3, last=9)
         case "new_shapes":
             return new_shapes.bench(HOST, models.SMALL, lengths=[5, 6], rounds=1)
+        case "compiled":
+            return compiled.bench(OPENCL, models.SMALL, [7])
         case "growth":
             return growth.bench(HOST, many=10)
         case "memory":
@@ -78,6 +82,17 @@ def cells(report: Report, kind: type) -> list[Any]:
     return [cell for row in (*report.rows, report.summary) for cell in row.values() if isinstance(cell, kind)]
 
 
+def columns(plot: plots.Plot) -> set[str]:
+    """Return the columns that a plot needs of a report."""
+    match plot:
+        case plots.Ratios():
+            return set(plot.labels)
+        case plots.Bars():
+            return {plot.label, *plot.columns}
+        case plots.Lines():
+            return {plot.label}
+
+
 @pytest.mark.parametrize("name", page.BENCHMARKS)
 def test_every_benchmark_gives_a_report_that_survives_its_file(name: str) -> None:
     """Rows of equal headings, figures that are numbers, ratios within their intervals; JSON loses nothing."""
@@ -86,10 +101,13 @@ def test_every_benchmark_gives_a_report_that_survives_its_file(name: str) -> Non
     assert report.name == name
     assert report.command.startswith(f"python -m benchmarks.{name}")
     assert len({tuple(row) for row in report.rows}) == 1
-    assert cells(report, Ratio) or name == "growth"  # which compares with nobody
+    alone = name == "growth" or (name == "compiled" and not peers.installed("tinygrad"))
+    assert bool(cells(report, Ratio)) != alone
     assert all(0 < r.low <= r.high < math.inf and r.ratio > 0 for r in cells(report, Ratio))
     assert all(math.isfinite(figure) and figure >= 0 for figure in cells(report, float))
     assert report == Report.from_json(report.to_json())
+    if plot := plots.PLOTS.get(name):
+        assert columns(plot) <= set(report.rows[0])
     text = page.section(report)
     assert f"## {page.BENCHMARKS[name]}" in text
     assert text.count("\n| ") == 2 + len(report.rows)
@@ -276,6 +294,37 @@ def test_a_table_at_a_glance_has_the_ratios_that_sum_up() -> None:
     assert "count" not in text
     assert "not" not in text
     assert page.glance([noisy]) == ""
+
+
+@pytest.mark.skipif(not peers.installed("matplotlib"), reason="matplotlib is not installed")
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("minilm", {"batch": 1, "tokens": 8, "over X": Ratio(1.5, 1.4, 1.6), "over Y": Ratio(0.5, 0.4, 0.6)}),
+        ("new_shapes", {"runtime": "asyncrt", "first ms": 3.0, "second ms": 2.0}),
+        ("decode", {"runtime": "asyncrt", "ms at 1 to 2": 3.0, "ms at 3 to 4": 2.0}),
+    ],
+)
+def test_a_report_is_drawn(tmp_path: Path, name: str, row: measure.Row) -> None:
+    """As a picture beside the page, which shows it."""
+    report = Report(name=name, command="do", environment={}, rows=[row, row])
+
+    file = plots.draw(report, tmp_path / "page")
+
+    assert file == tmp_path / "page" / f"{name}.png"
+    assert file.read_bytes().startswith(b"\x89PNG")
+    assert f"](page/{name}.png)" in page.page([report], plots={name: file})
+
+
+def test_a_plot_that_cannot_be_drawn_again_is_removed(tmp_path: Path) -> None:
+    """A picture of an earlier run would be taken for this one's."""
+    file = tmp_path / "load.png"
+    file.write_bytes(b"")
+
+    drawn = plots.draw(Report(name="load", command="do", environment={}, rows=[{"model": "m"}]), tmp_path)
+
+    assert drawn is None
+    assert not file.exists()
 
 
 def test_numbers_are_shown_with_three_digits() -> None:
