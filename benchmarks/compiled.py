@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import asyncrt
+from asyncrt.devices.base import Device
 from asyncrt.devices.find import open_device
 
 from . import command, models, peers
@@ -29,7 +30,7 @@ async def bench(settings: m.Settings, model: Path, lengths: Sequence[int] | None
     device = open_device(settings.device)
     if not device.info.takes_source:
         raise m.BenchmarkError("tinygrad needs an OpenCL device; leave --device out, or use 'cpu' or 'gpu'")
-    there = peers.installed("tinygrad")
+    problem = tinygrad_problem(device)
     rows: list[m.Row] = []
     cases: list[tuple[m.Samples, m.Samples]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -43,7 +44,7 @@ async def bench(settings: m.Settings, model: Path, lengths: Sequence[int] | None
                 ours = list((await loaded.infer(inputs)).values())
                 row: m.Row = {"tokens": length, "asyncrt, first s": time.perf_counter() - start}
                 turns = {peers.OURS: m.awaited(partial(loaded.infer, inputs), settings.block_s)}
-                if there:
+                if not problem:
                     tiny = peers.Tinygrad(model, device)
                     start = time.perf_counter()
                     theirs = tiny(inputs)
@@ -55,23 +56,36 @@ async def bench(settings: m.Settings, model: Path, lengths: Sequence[int] | None
                     turns["tinygrad"] = m.called(partial(tiny, inputs), settings.block_s)
                 samples = await m.interleave(turns, settings)
                 row |= {f"{name}, known ms": float(np.median(seconds)) * 1e3 for name, seconds in samples.items()}
-                if there:
+                if not problem:
                     cases.append((samples["tinygrad"], samples[peers.OURS]))
                     row["over tinygrad"] = m.Ratio.of(*cases[-1])
                 rows.append(row)
                 m.progress(f"{length} tokens: {row.get('over tinygrad', '')}")
             info = rt.info
-    missing = "tinygrad is left out: it is not installed (`pip install tinygrad`)."
     return m.Report(
         name="compiled",
         command=f"python -m benchmarks.compiled{settings.flags}",
         environment=m.environment(info),
         rows=rows,
         summary={"times as fast as tinygrad (geometric mean)": m.Ratio.geometric_mean(cases)} if cases else {},
-        notes=["First: one request of a shape that is new, kernels compiled included, measured once."]
-        + ["Over tinygrad: its median latency over asyncrt's; it has not searched for faster kernels (BEAM)."] * there
-        + [missing] * (not there),
+        notes=[
+            "First: one request of a shape that is new, kernels compiled included, measured once.",
+            problem
+            or "Over tinygrad: its median latency over asyncrt's; it has not searched for faster kernels (BEAM).",
+        ],
     )
+
+
+def tinygrad_problem(device: Device) -> str:
+    """Return why tinygrad cannot be measured on a device, as a sentence; empty if it can."""
+    if not peers.installed("tinygrad"):
+        return "tinygrad is left out: it is not installed (`pip install 'tinygrad<0.14'`)."
+    try:
+        peers.Tinygrad(models.SMALL, device)(models.tokens(1, 2))
+    except Exception as error:  # 0.14 looks for clang, others may fail otherwise
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        return f"tinygrad is left out: it does not run here ({reason}); try `pip install 'tinygrad<0.14'`."
+    return ""
 
 
 if __name__ == "__main__":
