@@ -26,7 +26,7 @@ class Tensor:
     Attributes:
         id: Its value's.
         rows: The axis of the rows; None of an input that all rows share.
-        dims: Of each axis.
+        dims: Of each axis; empty where nothing is known.
     """
 
     id: int
@@ -120,18 +120,20 @@ def find_axes(program: Program, pairs: Sequence[tuple[int, int]]) -> StateAxes:
     shapes: dict[int, PartialShape] = {}
     for id in (*program.inputs, *program.outputs):
         shape = program.values[id].layout.shape
-        if shape is None:
+        if shape is not None:
+            shapes[id] = shape
+        elif id not in outputs:
             raise NotSharable(f"loading cannot tell the shape of '{program.values[id].name}'")
-        shapes[id] = shape
     for i, o in pairs:
         if len(shapes[i]) != len(shapes[o]):
             raise NotSharable(f"'{program.values[i].name}' and '{program.values[o].name}' have different ranks")
-    batch = _batch(program, pairs, inputs, outputs, shapes)
+    batch = _batch(program, pairs, inputs, [o for o in outputs if o in shapes], shapes)
     changes = [_changes(shapes[i], shapes[o]) for i, o in pairs]
     growing = {g[1:] for g in changes if g is not None}
     past, appended = growing.pop() if len(growing) == 1 else (None, None)
-    tensors = [Tensor(v, _rows(batch, shapes[v]), shapes[v]) for v in (*inputs, *outputs)]
-    taken, given = tuple(tensors[: len(inputs)]), tuple(tensors[len(inputs) :])
+    taken = tuple([Tensor(v, _rows(batch, shapes[v]), shapes[v]) for v in inputs])
+    # Of an output of which loading can tell nothing the first axis is taken to be the rows; trying it out will show it.
+    given = tuple([Tensor(v, _rows(batch, shapes[v]) if v in shapes else 0, shapes.get(v, ())) for v in outputs])
     if isinstance(appended, Dim) and not appended.names() <= {n for t in taken for n in _names(t.dims)}:
         past, appended = None, None  # how much a step appends is not known before it has run
     states = [
