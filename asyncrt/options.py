@@ -38,6 +38,7 @@ class RuntimeOptions:
         fuse: Carry several nodes out as one kernel where the shapes at hand allow it. False runs each on its own.
         packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
         preset: Set the arguments of launches beforehand for plans that are replayed often. False sets them each time.
+        native_submit: Enqueue such launches by a loop in C, where it was built. False makes the same calls from Python.
         specialise: Build kernels for sizes that come often in the background, and use those that are faster.
         share_steps: Let steps of a group's sequences run as one inference where the model allows it. False runs each by
             itself.
@@ -74,6 +75,7 @@ class RuntimeOptions:
     fuse: bool = True
     packed_weights: bool = True
     preset: bool = True
+    native_submit: bool = True
     specialise: bool = False
     share_steps: bool = True
     pool: bool = True
@@ -87,7 +89,7 @@ class RuntimeOptions:
     plan_bytes: int = attrs.field(default=64 << 20, validator=v.ge(1))
     preset_entries: int = attrs.field(default=16384, validator=v.ge(1))
     policy: str = "fifo"
-    cache_dir: Path | None = None
+    cache_dir: Path | None = attrs.field(default=None, converter=attrs.converters.optional(Path))
     disk_cache: bool = True
     warm: bool = True
     build_threads: int = attrs.field(default=2, validator=v.ge(1))
