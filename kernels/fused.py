@@ -163,7 +163,7 @@ def whole_operator(
         fits=fits,
         takes_view=takes_view,
         value_hints=tuple(declared),
-        asks_hints=all(o.asks_hints or not o.declared for o in operators),
+        asks_hints=all(o.asks_hints or not o.value_hints for o in operators),
     )
 
 
