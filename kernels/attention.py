@@ -45,7 +45,7 @@ _ROWS = 8  # rows of a GPU's tile
 _CHUNK = 64  # keys that a GPU's tile treats at once
 _GROUP = 128
 _LOCAL_BYTES = 30000
-_MIN_WORK = 100_000  # multiplications that are worth a work-item of a CPU
+_MIN_WORK = 30_000  # multiplications that are worth a work-item of a CPU
 
 def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tuple[Launch, str, int]:
     """Return the launch that carries *a* out, its name, and the bytes of its scratch (0: it has none).
