@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from asyncrt.errors import (
     AsyncrtError,
+    DeadlineExceeded,
     DeviceCommandError,
     DeviceError,
     DeviceLostError,
@@ -37,6 +38,7 @@ from asyncrt.version import __version__
 
 __all__ = [
     "AsyncrtError",
+    "DeadlineExceeded",
     "DeviceCommandError",
     "DeviceError",
     "DeviceLostError",

@@ -9,6 +9,7 @@
     ├── InputError (ValueError)               the caller's inputs do not fit the model
     ├── ShapeError (ValueError)               shapes or values of this inference do not fit a node
     ├── SequenceError (ValueError)            a model's state cannot be kept so, or the sequence is closed
+    ├── DeadlineExceeded (TimeoutError)       the request's deadline came before its turn did
     ├── DeviceError (RuntimeError)            something about a device
     │   ├── NoDeviceError                     none found, or none that is usable
     │   ├── KernelBuildError                  the driver refused a kernel, or hangs
@@ -73,6 +74,10 @@ class ShapeError(AsyncrtError, ValueError):
 
 class SequenceError(AsyncrtError, ValueError):
     """A model's state cannot be kept as asked for, or the sequence is closed."""
+
+
+class DeadlineExceeded(AsyncrtError, TimeoutError):
+    """The deadline of a request passed before it, or its next part, was launched."""
 
 
 class DeviceError(AsyncrtError, RuntimeError):

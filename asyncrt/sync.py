@@ -92,12 +92,14 @@ class SyncModel:
         """What is known of the device."""
         return self._background.runtime.info
 
-    def infer_sync(self, inputs: Mapping[str, Any], *, priority: int = 0) -> dict[str, Array]:
+    def infer_sync(
+        self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
+    ) -> dict[str, Array]:
         """Run the model once and wait for it; what it takes, returns and raises is as for `Model.infer()`.
 
         An exception in the waiting thread, such as Ctrl-C, cancels the inference.
         """
-        return self._background.infer(inputs, priority)
+        return self._background.infer(inputs, priority, deadline)
 
     def explain(self) -> Explanation:
         """Return what became of every node of the inference that finished last, and why.
@@ -129,11 +131,12 @@ class _Background:
             self._stack = stack.pop_all()
         _close_at_exit(self)
 
-    def infer(self, inputs: Mapping[str, Any], priority: int) -> dict[str, Array]:
+    def infer(self, inputs: Mapping[str, Any], priority: int, deadline: float | None) -> dict[str, Array]:
         with self._lock:
             if self.closed:
                 raise RuntimeClosedError("the model was closed", hint="load it again with asyncrt.load_sync()")
-            future = self._portal.start_task_soon(partial(self.model.infer, inputs, priority=priority))
+            call = partial(self.model.infer, inputs, priority=priority, deadline=deadline)
+            future = self._portal.start_task_soon(call)
             self._running.add(future)
         try:
             return future.result()

@@ -54,12 +54,25 @@ class Function(NamedTuple):
 
 
 class Part(NamedTuple):
-    """An operator of a function: its number among the parts of the whole, and its expression at the shapes at hand."""
+    """An operator of a function.
+
+    Attributes:
+        number: Which part of the whole it is.
+        expression: What it is at the shapes at hand.
+        sources: Where each of its inputs comes from, as in `Wiring`.
+        moves: Whether it only gives its input's elements another shape.
+    """
 
     number: int
     call: Call
     expression: Expression
     sources: tuple[int | None, ...]
+    moves: bool = False
+
+    @property
+    def positions(self) -> list[int]:
+        """The inputs that the expression reads from somewhere: those it names, but for literals."""
+        return [p for p in _used(self) if self.sources[p] is not None and _literal(self.call, p) is None]
 
 
 def function(parts: Sequence[Part], *, start: tuple[int, DataType] | None = None) -> Function:
@@ -71,9 +84,9 @@ def function(parts: Sequence[Part], *, start: tuple[int, DataType] | None = None
     """
     operands: dict[int, DataType] = {}
     for part in parts:
-        for position in _used(part):
+        for position in part.positions:
             source = part.sources[position]
-            if source is not None and source >= 0 and _literal(part.call, position) is None:
+            if source is not None and source >= 0:
                 operands[source] = part.call.dtype(position)
     numbers = {source: number for number, source in enumerate(operands)}
     dtypes = {*operands.values(), *(p.call.outputs[0].dtype for p in parts)}

@@ -16,30 +16,40 @@ from .elementwise import elementwise
 from .epilogue import Epilogue, Operand
 from .expression import Part, Wiring, function
 from .impl import Impl, inp
-from .operator import Attributes, Call, DeviceTraits, Operator, Reference
+from .lying import lying_under
+from .operator import Attributes, Call, DeviceTraits, Expression, Operator, Reference, Skip, decide
 
 MAX_OPERANDS = 12  # their offsets and strides must fit a kernel's argument record
 
 
 def fused_elementwise(operators: Sequence[Operator], wiring: Wiring, attributes: Sequence[Attributes]) -> Operator:
-    """Return the operator that does what element-wise *operators* do one after the other."""
+    """Return the operator that does what *operators* do one after the other.
+
+    Args:
+        operators: Element-wise, or such that only move data: where they move none, they are passed by.
+    """
 
     def parts_of(call: Call) -> list[Part] | str:
         return _parts(operators, wiring, call, None)
 
     def fits(call: Call, traits: DeviceTraits) -> str:
         parts = parts_of(call)
-        return parts if isinstance(parts, str) else _forbidden(parts, call.outputs[0].shape, traits)
+        return parts if isinstance(parts, str) else _forbidden(parts, call, traits)
 
     def implement(call: Call, traits: DeviceTraits) -> Impl:
         parts = parts_of(call)
         assert not isinstance(parts, str), parts
+        output = call.outputs[0]
         whole = function(parts)
-        layouts = [_operand(call, k) for k in whole.operands]
+        if moved := _lying(parts, call):
+            layouts = [Layout(call.dtype(k), output.shape) for k in whole.operands]
+            views: list[View | None] = [moved[k] for k in whole.operands]
+        else:
+            layouts = [_operand(call, k) for k in whole.operands]
+            views = [call.strided[k] if call.strided and layouts[i].shape else None for i, k in enumerate(whole.operands)]
         impl = elementwise(
-            "fused", whole.call(), layouts, call.outputs[0], traits,
-            sources=whole.operands, vector=whole.vector, helpers=whole.text,
-            views=[call.strided[k] if call.strided and layouts[i].shape else None for i, k in enumerate(whole.operands)],
+            "fused", whole.call(), layouts, output, traits,
+            sources=whole.operands, vector=whole.vector, helpers=whole.text, views=views,
         )  # fmt: skip
         return impl._replace(name="one kernel")
 
@@ -57,7 +67,8 @@ def fused_product(
     """Return the operator that calculates on from a product's results before it stores them.
 
     Args:
-        operators: All element-wise, but for the one at index *product*, whose inputs are the first of the whole.
+        operators: All as in `fused_elementwise`, but for the one at index *product*, whose inputs are the first of
+            the whole.
     """
     with_epilogue = operators[product].with_epilogue
     assert with_epilogue is not None
@@ -71,22 +82,27 @@ def fused_product(
             return parts
         if min(len(call.shape(0)), len(call.shape(1))) < 2:
             return f"'{call.parts[product].name}' multiplies by a vector"
-        if made.shape != wanted.shape:
+        if made.shape != wanted.shape and made.count != wanted.count:
             return f"the result is larger than the product of '{call.parts[product].name}'"
         if made.dtype is not wanted.dtype:
             return f"the result is {wanted.dtype}, the product {made.dtype}"
-        return _forbidden(parts, wanted.shape, traits)
+        return _forbidden(parts, call, traits)
 
     def implement(call: Call, traits: DeviceTraits) -> Impl:
         parts = parts_of(call)
         assert not isinstance(parts, str), parts
-        output = call.outputs[0]
-        whole = function(parts, start=(product, output.dtype))
+        made = call.parts[product].outputs[0]
+        whole = function(parts, start=(product, made.dtype))
+        moved = _lying(parts, call)
         operands: list[Operand] = []
         for k in whole.operands:
             dtype, shape = _operand(call, k)
-            view = call.view(k) if shape else View.dense(shape)
-            operands.append(Operand(inp(k), dtype, view.expand(output.shape)))
+            if moved:
+                view = View.dense(made.shape).through(moved[k])
+                assert view is not None, "it fits"
+            else:
+                view = (call.view(k) if shape else View.dense(shape)).expand(made.shape)
+            operands.append(Operand(inp(k), dtype, view))
         epilogue = Epilogue(whole.call("v"), tuple(operands), whole.vector, whole.text)
         impl = with_epilogue(call.parts[product], traits, epilogue)
         return impl._replace(name=f"{impl.name}, with epilogue")
@@ -163,7 +179,7 @@ def whole_operator(
         fits=fits,
         takes_view=takes_view,
         value_hints=tuple(declared),
-        asks_hints=all(o.asks_hints or not o.value_hints for o in operators),
+        asks_hints=True,  # not even that: its parts are asked, each with its own
     )
 
 
@@ -190,18 +206,42 @@ def _parts(operators: Sequence[Operator], wiring: Wiring, call: Call, leave: int
     for number, (operator, sources, part) in enumerate(zip(operators, wiring, call.parts, strict=True)):
         if number == leave:
             continue
-        found = None if operator.expression is None else operator.expression(part)
+        found = _nothing_moved(operator, part) if operator.expression is None else operator.expression(part)
         if found is None:
-            return f"'{part.name}' has no expression for these values"
-        parts.append(Part(number, part, found, sources))
+            what = "moves data" if operator.expression is None else "has no expression"
+            return f"'{part.name}' {what} for these shapes or values"
+        parts.append(Part(number, part, found, sources, moves=operator.expression is None))
     return parts
 
 
-def _forbidden(parts: Sequence[Part], shape: Shape, traits: DeviceTraits) -> str:
-    """Return why *parts* should not be calculated for each element of *shape*; "" if they may be."""
+def _nothing_moved(operator: Operator, call: Call) -> Expression | None:
+    """Return an operator that only moves data as the expression that it is where it moves none, in any shape."""
+    decision = decide(operator, call._replace(strided=()))  # its input's strides are its readers' affair
+    if not isinstance(decision, Skip) or decision.offsets[0]:
+        return None
+    source, made = decision.sources[0], call.outputs[0]
+    same = Layout(call.dtype(source), call.shape(source))
+    return Expression("a0", (source,), vector=True) if (same.dtype, same.count) == (made.dtype, made.count) else None
+
+
+def _lying(parts: Sequence[Part], call: Call) -> dict[int, View]:
+    """Return how the operands lie under the result where a part gives it another shape; nothing if none does."""
+    if not any(p.moves for p in parts):
+        return {}
+    found = lying_under(parts, call)
+    assert not isinstance(found, str), found
+    return found
+
+
+def _forbidden(parts: Sequence[Part], call: Call, traits: DeviceTraits) -> str:
+    """Return why *parts* should not be calculated for each element of the result; "" if they may be."""
+    result = call.outputs[0]
     for part in parts:
-        if part.call.outputs[0].shape != shape and not part.expression.cheap:
+        made = part.call.outputs[0]
+        if not part.expression.cheap and made.shape != result.shape and made.count != result.count:
             return f"'{part.call.name}' has fewer elements than the result and would be calculated again for each"
+    if any(p.moves for p in parts) and isinstance(lying := lying_under(parts, call), str):
+        return lying
     whole = function(parts)
     if len(whole.operands) > MAX_OPERANDS:
         return f"it would take {len(whole.operands)} operands, more than {MAX_OPERANDS}"

@@ -8,10 +8,14 @@ from asyncrt.events import Event
 
 
 class Submitted(NamedTuple):
-    """A request wants to run. Lower `priority` goes first; equal ones in the order they came."""
+    """A request wants to run. Lower `priority` goes first, then the earlier `deadline`, then who came first.
+
+    None has no deadline; others are times by the clock of `Elapsed`.
+    """
 
     request: int
     priority: int = 0
+    deadline: float | None = None
 
 
 class Ready(NamedTuple):
@@ -39,4 +43,10 @@ class Ended(NamedTuple):
     request: int
 
 
-Happening: TypeAlias = Submitted | Ready | Launched | Reached | Ended
+class Elapsed(NamedTuple):
+    """It is `now`: requests whose deadline that is, or was, and that are not on a stream will not be launched."""
+
+    now: float
+
+
+Happening: TypeAlias = Submitted | Ready | Launched | Reached | Ended | Elapsed

@@ -27,4 +27,10 @@ class Resume(NamedTuple):
     event: Event
 
 
-Instruction: TypeAlias = Admit | Launch | Resume
+class Expire(NamedTuple):
+    """Tell the request that its deadline has passed; `Ended` is to follow, and no `Launched`."""
+
+    request: int
+
+
+Instruction: TypeAlias = Admit | Launch | Resume | Expire

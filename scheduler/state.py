@@ -8,11 +8,15 @@ the chunk is planned, *launching* from the `Launch` instruction until `Launched`
 is reached; then it prepares the next. `Ended` may come in any state, and of a request that is not known (any more) it
 says nothing new. A stream's depth counts what was launched there and has not been reached, of ended requests too: the
 device still has to pass it.
+
+Time comes with `Elapsed` alone. A request whose deadline has passed gets no `Launch` any more: it is *expired* as soon
+as it waits for something here, and from then on only ends. What is on a stream by then runs out.
 """
 
 from __future__ import annotations
 
-import heapq
+import bisect
+import math
 from collections import Counter, deque
 from typing import assert_never
 
@@ -20,9 +24,10 @@ import attrs
 
 from asyncrt.events import Event
 
-from .happenings import Ended, Happening, Launched, Reached, Ready, Submitted
-from .instructions import Admit, Instruction, Launch, Resume
+from .happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
+from .instructions import Admit, Expire, Instruction, Launch, Resume
 from .policies import Policy, StreamView
+from .queue import RequestQueue
 
 
 class InvalidHappening(Exception):
@@ -39,6 +44,7 @@ class SchedulerStatistics:
         ready: Planned, and waiting for a stream.
         launching: Being enqueued.
         running: Passed to the device.
+        expired: Past their deadline, and about to end.
         depths: Chunks on each stream that it has not passed, those of ended requests too.
     """
 
@@ -47,6 +53,7 @@ class SchedulerStatistics:
     ready: int
     launching: int
     running: int
+    expired: int
     depths: tuple[int, ...]
 
 
@@ -54,8 +61,10 @@ class SchedulerStatistics:
 class _Request:
     number: int
     priority: int
-    #: One of waiting, preparing, ready, launching, running, ended.
+    deadline: float | None
+    #: One of waiting, preparing, ready, launching, running, expired, ended.
     state: str = "waiting"
+    admitted: bool = False
     stream: int | None = None
     event: Event | None = None
 
@@ -74,11 +83,11 @@ class SchedulerState:
         self.max_in_flight = max_in_flight
         self._policy = policy
         self._requests: dict[int, _Request] = {}
-        #: A heap of (priority, order, request), with some that have ended since: at most as many as still wait.
-        self._waiting: list[tuple[int, int, _Request]] = []
-        self._stale = 0
-        self._order = 0
+        self._waiting = RequestQueue()
         self._admitted = 0
+        #: Deadlines that have not come of requests that have not ended, the earliest first.
+        self._deadlines: list[tuple[float, int]] = []
+        self._now = -math.inf
         #: How many requests the policy has.
         self._ready = 0
         #: Per stream the events launched there and not reached, oldest first.
@@ -102,8 +111,14 @@ class SchedulerState:
         count = Counter(r.state for r in self._requests.values())
         depths = tuple(self._depth(s) for s in range(len(self._in_flight)))
         return SchedulerStatistics(
-            count["waiting"], count["preparing"], count["ready"], count["launching"], count["running"], depths
-        )
+            count["waiting"], count["preparing"], count["ready"], count["launching"], count["running"],
+            count["expired"], depths,
+        )  # fmt: skip
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When the next deadline is: `Elapsed` has to come then, before anything else that may give instructions."""
+        return self._deadlines[0][0] if self._deadlines else None
 
     @property
     def idle(self) -> bool:
@@ -118,19 +133,26 @@ class SchedulerState:
         """
         given: list[Instruction] = []
         match happening:
-            case Submitted(number, priority):
+            case Submitted(number, priority, deadline):
                 if number in self._requests:
                     raise self._invalid(happening, number, "it was submitted before")
-                request = self._requests[number] = _Request(number, priority)
-                self._order += 1
-                heapq.heappush(self._waiting, (priority, self._order, request))
+                request = self._requests[number] = _Request(number, priority, deadline)
+                self._waiting.push(number, priority, deadline)
+                if self._late(request):
+                    self._expire(request, given)
+                elif deadline is not None:
+                    bisect.insort(self._deadlines, (deadline, number))
             case Ready(number):
                 request = self._expect(happening, number, "preparing")
                 request.state = "ready"
                 self._ready += 1
-                self._policy.push(number, request.priority, request.stream)
+                self._policy.push(number, request.priority, request.stream, request.deadline)
+                if self._late(request):
+                    self._expire(request, given)
             case Launched(number, event):
                 request = self._expect(happening, number, "launching")
+                if self._late(request):
+                    raise self._invalid(happening, number, "its deadline had passed")
                 if event.stream != request.stream:
                     raise self._invalid(happening, number, f"it was to be launched on stream {request.stream}")
                 self._enqueued(happening, number, event)
@@ -143,6 +165,10 @@ class SchedulerState:
                 self._reach(event, given)
             case Ended(number):
                 self._end(number)
+            case Elapsed(now):
+                self._now = max(self._now, now)
+                while self._deadlines and self._deadlines[0][0] <= self._now:
+                    self._expire(self._requests[self._deadlines.pop(0)[1]], given)
             case _:
                 assert_never(happening)
         self._log.append(happening)
@@ -161,8 +187,9 @@ class SchedulerState:
 
     def check(self) -> None:
         """Raise AssertionError unless the state is consistent. For tests: after every happening it must hold."""
-        admitted = [r for r in self._requests.values() if r.state != "waiting"]
+        admitted = [r for r in self._requests.values() if r.admitted]
         assert self._admitted == len(admitted) <= self.max_in_flight, self
+        assert all(r.admitted == (r.state != "waiting") for r in self._requests.values() if r.state != "expired"), self
         assert self._ready == sum(r.state == "ready" for r in admitted), self
         for stream, launching in enumerate(self._launching):
             mine = [r for r in admitted if r.state == "launching" and r.stream == stream]
@@ -173,9 +200,12 @@ class SchedulerState:
             assert self._requests[number].event == event, (self, event)
             assert self._requests[number].state == "running", (self, event)
             assert event in self._in_flight[event.stream], (self, event)
-        waiting = sum(r.state == "waiting" for r in self._requests.values())
-        assert waiting == sum(r.state == "waiting" for _, _, r in self._waiting), self
-        assert len(self._waiting) - waiting == self._stale <= waiting, self
+        waiting = {r.number for r in self._requests.values() if r.state == "waiting"}
+        assert waiting == set(self._waiting), self
+        known = self._requests.values()
+        ahead = [(r.deadline, r.number) for r in known if r.deadline is not None and not self._late(r)]
+        assert sorted(ahead) == self._deadlines, self
+        assert not any(r.state in ("waiting", "ready") and self._late(r) for r in self._requests.values()), self
         assert len(self._by_event) == sum(r.state == "running" for r in admitted), self
         assert not waiting or self._admitted == self.max_in_flight, self
 
@@ -209,15 +239,36 @@ class SchedulerState:
                 request.state, request.event = "preparing", None
                 given.append(Resume(number, passed))
 
+    def _late(self, request: _Request) -> bool:
+        return request.deadline is not None and request.deadline <= self._now
+
+    def _expire(self, request: _Request, given: list[Instruction]) -> None:
+        """The request's deadline has passed: if it waits for anything here, it is to end."""
+        match request.state:
+            case "waiting":
+                self._waiting.discard(request.number)
+            case "ready":
+                self._ready -= 1
+                self._policy.discard(request.number)
+            case "launching":
+                # It may wait for memory, or not have looked yet; until it has ended the place on the stream is its own.
+                given.append(Expire(request.number))
+                return
+            case _:
+                return
+        request.state = "expired"
+        given.append(Expire(request.number))
+
     def _end(self, number: int) -> None:
         request = self._requests.pop(number, None)
         if request is None:
             return
         was, request.state = request.state, "ended"
+        if request.deadline is not None and not self._late(request):
+            del self._deadlines[bisect.bisect_left(self._deadlines, (request.deadline, number))]
+        self._admitted -= request.admitted
         if was == "waiting":
-            self._stale += 1
-            return
-        self._admitted -= 1
+            self._waiting.discard(number)
         if was == "ready":
             self._ready -= 1
             self._policy.discard(number)
@@ -228,18 +279,12 @@ class SchedulerState:
 
     def _admit(self, given: list[Instruction]) -> None:
         while self._admitted < self.max_in_flight and self._waiting:
-            _, _, request = heapq.heappop(self._waiting)
-            if request.state == "ended":
-                self._stale -= 1
-                continue
-            request.state = "preparing"
+            number = next(iter(self._waiting))
+            self._waiting.take(number)
+            request = self._requests[number]
+            request.state, request.admitted = "preparing", True
             self._admitted += 1
-            given.append(Admit(request.number))
-        # Taking one out of the middle costs as much as there are, so it is done for many at once.
-        if 2 * self._stale > len(self._waiting):
-            self._waiting = [w for w in self._waiting if w[2].state == "waiting"]
-            heapq.heapify(self._waiting)
-            self._stale = 0
+            given.append(Admit(number))
 
     def _launch(self, given: list[Instruction]) -> None:
         while self._ready:

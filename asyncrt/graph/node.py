@@ -65,6 +65,7 @@ class ProgramNode:
         subgraphs: What an If, a Loop or a Scan holds; such a node is carried out by the network.
         parts: For a node that stands for several (see `passes/fuse.py`): these, in order, unchanged. Its number and
             output are the last one's, so that what is known of how long values live holds either way.
+        apart: What is carried out where shapes forbid that: the parts, or nodes that stand for some of them.
     """
 
     id: int
@@ -81,6 +82,7 @@ class ProgramNode:
     captures: tuple[int, ...] = ()
     subgraphs: tuple[Subgraph, ...] = ()
     parts: tuple[ProgramNode, ...] = ()
+    apart: tuple[ProgramNode, ...] = ()
 
     @property
     def uses(self) -> tuple[int, ...]:

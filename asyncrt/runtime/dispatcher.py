@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable
 import attrs
 
 from asyncrt.devices.base import Mark, Stream, mark_behind
-from asyncrt.errors import DeviceError, DeviceLostError, OutOfDeviceMemory
+from asyncrt.errors import DeadlineExceeded, DeviceError, DeviceLostError, OutOfDeviceMemory
 from asyncrt.events import Event, Timeline
-from asyncrt.scheduler.happenings import Ended, Happening, Launched, Reached, Ready, Submitted
-from asyncrt.scheduler.instructions import Admit, Launch, Resume
+from asyncrt.scheduler.happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
+from asyncrt.scheduler.instructions import Admit, Expire, Instruction, Launch, Resume
 from asyncrt.scheduler.state import SchedulerState
 
 from .checked import Checks
@@ -41,6 +41,7 @@ class _Waiting:
     """A request, and what its coroutine waits for: at most one thing at a time.
 
     Attributes:
+        deadline: When it is too late to launch anything of it, by the loop's clock.
         event: The end of its launched chunk.
         known: How far its stream was known to have come when the chunk was enqueued.
         waits: Events of other streams that the chunk waits for.
@@ -52,6 +53,7 @@ class _Waiting:
     """
 
     priority: int
+    deadline: float | None = None
     future: asyncio.Future[int] | None = None
     event: Event | None = None
     known: int = 0
@@ -118,6 +120,8 @@ class Dispatcher:
         self._on_idle = on_idle
         self._idle_s = idle_s
         self._idle: asyncio.TimerHandle | None = None
+        #: Goes off at the next deadline.
+        self._alarm: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<Dispatcher {len(self._waiting)} requests, {len(self._marks)} marks, {self.state!r}>"
@@ -146,11 +150,19 @@ class Dispatcher:
         error.__cause__ = self._lost
         return error
 
-    async def admit(self, request: int, priority: int = 0) -> None:
-        """Return when the request may begin."""
+    def clock(self) -> float:
+        """Return now in seconds, by the clock of deadlines; its zero is anywhere."""
+        return self._loop.time()
+
+    async def admit(self, request: int, priority: int = 0, deadline: float | None = None) -> None:
+        """Return when the request may begin.
+
+        Raises:
+            DeadlineExceeded: It is *deadline* by the loop's clock. All that waits for anything raises it by then.
+        """
         self._stop_idling()
-        self._waiting[request] = _Waiting(priority)
-        await self._ask(request, Submitted(request, priority))
+        self._waiting[request] = _Waiting(priority, deadline)
+        await self._ask(request, Submitted(request, priority, deadline))
 
     async def begin_again(self, request: int) -> None:
         """Return when a request that was told to run again may do so."""
@@ -163,11 +175,17 @@ class Dispatcher:
             while self._ended == ended:
                 await self.progress()
                 self.check_lost()
-        await self._ask(request, Submitted(request, waiting.priority))
+        await self._ask(request, Submitted(request, waiting.priority, waiting.deadline))
 
     async def place(self, request: int) -> int:
         """Return the stream that the request's planned chunk goes to, when it is its turn."""
         return await self._ask(request, Ready(request))
+
+    def check_deadline(self, request: int) -> None:
+        """Raise `DeadlineExceeded` if it is too late to launch anything of the request."""
+        deadline = self._waiting[request].deadline
+        if deadline is not None and deadline <= self.clock():
+            raise _late()
 
     def launched(self, request: int, stream: int, keep: object = None) -> Event:
         """Note that the request's chunk was enqueued on *stream*; returns the event at its end.
@@ -181,7 +199,7 @@ class Dispatcher:
         event = waiting.event = self._stamp(stream)
         self._kept[event] = keep
         waiting.future = self._loop.create_future()
-        self._handle(Launched(request, event))
+        self._carry_out(self.state.handle(Launched(request, event)))  # in time, however long enqueueing took
         return event
 
     async def passed(self, request: int) -> None:
@@ -368,7 +386,33 @@ class Dispatcher:
             self._idle = None
 
     def _handle(self, happening: Happening, error: BaseException | None = None) -> None:
-        for instruction in self.state.handle(happening):
+        if self.state.next_deadline is not None:
+            self._elapse()
+        self._carry_out(self.state.handle(happening), error)
+        if self._alarm is not None or self.state.next_deadline is not None:
+            self._set_alarm()
+
+    def _elapse(self) -> None:
+        """Tell the scheduler what time it is, if that matters to anybody."""
+        due, now = self.state.next_deadline, self.clock()
+        if due is not None and due <= now:
+            self._carry_out(self.state.handle(Elapsed(now)))
+
+    def _set_alarm(self) -> None:
+        due = self.state.next_deadline
+        if self._alarm is not None and (due is None or due < self._alarm.when()):
+            self._alarm.cancel()
+            self._alarm = None
+        if self._alarm is None and due is not None:
+            self._alarm = self._loop.call_at(due, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        self._elapse()
+        self._set_alarm()
+
+    def _carry_out(self, instructions: list[Instruction], error: BaseException | None = None) -> None:
+        for instruction in instructions:
             match instruction:
                 case Admit(request):
                     self._answer(request, 0)
@@ -376,6 +420,8 @@ class Dispatcher:
                     self._answer(request, stream)
                 case Resume(request):
                     self._answer(request, 0, error)
+                case Expire(request):
+                    self._answer(request, 0, _late())
 
     def _answer(self, request: int, answer: int, error: BaseException | None = None) -> None:
         waiting = self._waiting.get(request)
@@ -385,3 +431,10 @@ class Dispatcher:
             waiting.future.set_result(answer)
         else:
             waiting.future.set_exception(error)
+
+
+def _late() -> DeadlineExceeded:
+    return DeadlineExceeded(
+        "the request's deadline passed before its turn came",
+        hint="allow it more time, or send fewer requests at once",
+    )

@@ -44,12 +44,15 @@ class Model:
         values = self._network.program.values
         return {values[i].name: values[i].layout for i in ids}
 
-    async def infer(self, inputs: Mapping[str, Any], *, priority: int = 0) -> dict[str, Array]:
+    async def infer(
+        self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
+    ) -> dict[str, Array]:
         """Run the model once.
 
         Args:
             inputs: An array for each input. They must not be changed before this returns.
             priority: Lower goes first among requests that wait.
+            deadline: Seconds from now within which it has to be launched; earlier ones go first inside one priority.
 
         Returns:
             An array for each output, of its own memory.
@@ -59,16 +62,20 @@ class Model:
             ShapeError: Shapes or values do not fit a node.
             OutOfDeviceMemory: The memory limit, or the device, is full.
             DeviceCommandError: A command of this inference failed on the device.
+            DeadlineExceeded: It waited for longer than *deadline*; nothing was launched after that.
             RuntimeClosedError: The runtime was closed.
         """
         self._runtime.check_open()
+        until = self._network.until(deadline)
         program = self._network.program
         arrays = check_inputs(program, inputs)
-        results, records = await self._network.infer(arrays, priority)
+        results, records = await self._network.infer(arrays, priority, deadline=until)
         self.finished(records)
         return {program.values[id].name: array for id, array in results.items()}
 
-    def infer_sync(self, inputs: Mapping[str, Any], *, priority: int = 0) -> dict[str, Array]:
+    def infer_sync(
+        self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
+    ) -> dict[str, Array]:
         """Run the model once from another thread than the runtime's loop; see `infer()`."""
         loop = self._runtime.loop
         try:
@@ -81,7 +88,7 @@ class Model:
             )
         if loop.is_closed():
             raise RuntimeClosedError("the runtime's event loop is closed")
-        return asyncio.run_coroutine_threadsafe(self.infer(inputs, priority=priority), loop).result()
+        return asyncio.run_coroutine_threadsafe(self.infer(inputs, priority=priority, deadline=deadline), loop).result()
 
     async def profile(self, inputs: Mapping[str, Any], *, priority: int = 0) -> Explanation:
         """Run the model once with its commands timed; returns what became of every node, and how long each took.

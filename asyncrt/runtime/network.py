@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -147,6 +148,14 @@ class Network:
         """Return a number for a request; no other has it."""
         return next(_REQUESTS)
 
+    def until(self, deadline: float | None) -> float | None:
+        """Return when a deadline is by the loop's clock that is given in seconds from now."""
+        if deadline is None:
+            return None
+        if math.isnan(deadline):
+            raise ValueError("a deadline must be a number of seconds from now, got nan")
+        return self._dispatcher.clock() + deadline
+
     async def infer(
         self,
         arrays: Mapping[int, Array],
@@ -154,6 +163,7 @@ class Network:
         *,
         kept: KeptState | None = None,
         request: int | None = None,
+        deadline: float | None = None,
     ) -> tuple[dict[int, Array], Records]:
         """Run once. May be cancelled at every await: memory comes back when the device has passed its work.
 
@@ -162,6 +172,7 @@ class Network:
             priority: Lower goes first.
             kept: What a sequence keeps; inputs and outputs of it stay on the device.
             request: Its `number()`, if the caller wants to know it.
+            deadline: When it is too late to launch it, by the loop's clock.
 
         Returns:
             The outputs by value id, and what became of each node.
@@ -171,15 +182,20 @@ class Network:
         tracer = self._dispatcher.tracer
         if tracer is not None:
             with tracer.request(request):
-                return await self._infer(request, arrays, priority, kept)
-        return await self._infer(request, arrays, priority, kept)
+                return await self._infer(request, arrays, priority, deadline, kept)
+        return await self._infer(request, arrays, priority, deadline, kept)
 
     async def _infer(
-        self, request: int, arrays: Mapping[int, Array], priority: int, kept: KeptState | None
+        self,
+        request: int,
+        arrays: Mapping[int, Array],
+        priority: int,
+        deadline: float | None,
+        kept: KeptState | None,
     ) -> tuple[dict[int, Array], Records]:
         self._counters.requests += 1
         try:
-            await self._dispatcher.admit(request, priority)
+            await self._dispatcher.admit(request, priority, deadline)
             while True:
                 try:
                     outcome = await self.run(request, arrays, kept)
@@ -277,6 +293,7 @@ class Network:
                             waits += acquired.waits
                         waits += kept.after
                         buffers = arenas + kept.buffers()
+                    dispatcher.check_deadline(request)
                     fetched = self._enqueue(request, bound, stream, waits, present, buffers, events)
                     events.append(dispatcher.launched(request, stream, bound))
                     await dispatcher.passed(request)

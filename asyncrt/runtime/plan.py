@@ -149,6 +149,11 @@ class NodeRecord(NamedTuple):
     inner: tuple[Program, Records] | None = None
     note: str = ""
 
+    def not_fused(self, why: str) -> NodeRecord:
+        """Return the record with that note, unless the node is fused with fewer nodes, or says itself why not."""
+        alone = not self.note and not isinstance(self.decision, Fused) and self.call is not None
+        return self._replace(note=f"not fused: {why}") if alone else self
+
 
 def run_records(node: ProgramNode, call: Call, run: Run, how: str) -> list[NodeRecord]:
     """Return what became of a node that was run, or of the nodes that it stands for."""

@@ -236,12 +236,12 @@ class _Planner:
                 self.records += run_records(node, inst.call, run, how)
 
     def prepare_apart(self, node: ProgramNode, why: str) -> None:
-        """The parts of a node that stands for several, one after the other: as if it were not there."""
+        """What a node that stands for several stands for, one after the other: as if it were not there."""
         start = len(self.records)
-        for part in node.parts:
+        for part in node.apart:
             self.prepare(part)
         if why:
-            self.records[start:] = [r._replace(note=f"not fused: {why}") for r in self.records[start:]]
+            self.records[start:] = [r.not_fused(why) for r in self.records[start:]]
 
     def append(self, node: ProgramNode) -> None:
         """A node whose result a sequence keeps behind what it has kept so far."""

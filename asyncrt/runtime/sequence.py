@@ -89,7 +89,9 @@ class Sequence:
         """Bytes of device memory that it keeps."""
         return self._kept.nbytes
 
-    async def infer(self, inputs: Mapping[str, Any], *, priority: int = 0) -> dict[str, Array]:
+    async def infer(
+        self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
+    ) -> dict[str, Array]:
         """Run one step.
 
         If it fails or is cancelled, the state is what it was before, and the step may be tried again.
@@ -98,6 +100,7 @@ class Sequence:
             inputs: An array for each input that is not kept. The first step may be given those that are kept as well;
                 without, they are empty along the axes that no other input tells, and zeros.
             priority: Lower goes first among requests that wait.
+            deadline: Seconds from now within which it has to be launched, the steps before it included.
 
         Returns:
             An array for each output that is not kept.
@@ -106,12 +109,13 @@ class Sequence:
             InputError: The inputs do not fit the model or the state; nothing was enqueued.
             SequenceError: The sequence was closed; else as `Model.infer()`.
         """
+        until = self._network.until(deadline)
         async with self._lock:
             self._check_open()
             arrays = self._arrays(inputs)
             self._under_way = True
             try:
-                results, records = await self._network.infer(arrays, priority, kept=self._kept)
+                results, records = await self._network.infer(arrays, priority, kept=self._kept, deadline=until)
             finally:
                 self._under_way = False
                 if self._closed:

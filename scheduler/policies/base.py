@@ -16,8 +16,10 @@ class StreamView(NamedTuple):
 class Policy(Protocol):
     """Owns the ready requests. Deterministic: the same calls give the same answers."""
 
-    def push(self, request: int, priority: int, last_stream: int | None) -> None:
-        """A request is ready; lower *priority* goes first. *last_stream* is where its previous chunk ran."""
+    def push(self, request: int, priority: int, last_stream: int | None, deadline: float | None = None) -> None:
+        """A request is ready; lower *priority* goes first, then the earlier *deadline*. *last_stream* is where its
+        previous chunk ran.
+        """
         ...
 
     def pop(self, streams: Sequence[StreamView]) -> tuple[int, int] | None:

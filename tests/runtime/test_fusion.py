@@ -235,6 +235,37 @@ CASES = {
         [node("p = MatMul(x, z)"), node("b = Add(p, h)"), node("y = Mul(b, b)")],
         ["x f16[a,24]", "z f16[24,b]", "h f16[b]"], {"x": (5, 24), "z": (24, 33), "h": (33,)}, tolerance=EXACT,
     ),
+    "gelu across a Reshape that makes rows of a batch": Case(
+        [node("x = Add(h, bias)"), node("t = Tanh(x)"), node("r = Reshape(t, rows)"), node("y = Mul(r, z)")],
+        ["h f32[a,b,40]", "z f32[c,40]"], {"h": (2, 3, 40), "z": (6, 40)}, {**NUMBERS, "rows": i64(-1, 40)},
+    ),
+    "operands that are read in the shapes that they were given": Case(
+        [
+            node("p = Mul(x, z)"), node("t = Transpose(p)", perm=[1, 0, 2]), node("s = Add(t, u)"),
+            node("e = Unsqueeze(s, first)"), node("y = Sub(e, bias)"),
+        ],
+        ["x f32[a,b,40]", "z f32[a,b,1]", "u f32[b,a,40]"],
+        {"x": (1, 3, 40), "z": (1, 3, 1), "u": (3, 1, 40)}, {**NUMBERS, "first": i64(0)},
+        tolerance=EXACT,
+    ),
+    "a product, and an activation in another shape": Case(
+        [
+            node("p = MatMul(x, w)"), node("b = Add(p, bias)"), node("r = Reshape(b, heads)"),
+            node("m = Mul(r, z)"), node("y = Tanh(m)"),
+        ],
+        ["x f32[a,b,24]", "z f32[c,1,5,8]"], {"x": (2, 3, 24), "z": (2, 1, 5, 8)},
+        {**NUMBERS, "heads": i64(0, 0, 5, 8)},
+    ),
+    "a product behind a Slice that may keep all": Case(
+        [node("p = MatMul(x, w)"), node("r = Slice(p, zeros, tens, ones)"), node("y = Add(r, bias)")],
+        ["x f32[a,b,24]"], {"x": (2, 7, 24)},
+        {**NUMBERS, "zeros": i64(0), "tens": i64(10), "ones": i64(1)}, {"x": (2, 17, 24)},
+        "moves data for these shapes or values", tolerance=EXACT,
+    ),
+    "a smaller value that is given a shape and broadcast": Case(
+        [node("n = Neg(z)"), node("r = Unsqueeze(n, last)"), node("s = Sub(x, r)"), node("y = Relu(s)")],
+        ["x f32[a,b,40]", "z f32[a,b]"], {"x": (2, 3, 40), "z": (2, 3)}, {"last": i64(2)}, tolerance=EXACT,
+    ),
 }  # fmt: skip
 
 
@@ -404,6 +435,54 @@ async def test_attention_is_found_where_loading_knows_no_shape() -> None:
         last = [n for n in loaded.explain() if n.decision == "ran"][-1]
 
     assert last.implementation.startswith("attention")
+
+
+@pytest.mark.asyncio
+async def test_what_moves_data_in_a_group_parts_it_only_there() -> None:
+    """On both sides of it, nodes are still one kernel, and so they are across others that move nothing; bit for bit."""
+    nodes = [
+        node("a = Mul(x, bias)"), node("b = Identity(a)"), node("c = Add(b, bias)"),
+        node("d = Transpose(c)", perm=[1, 0, 2]),
+        node("e = Mul(d, bias)"), node("f = Identity(e)"), node("g = Sub(f, bias)"), node("y = Neg(g)"),
+    ]  # fmt: skip
+    source = model(nodes, ["x f32[a,b,40]"], ["y"], {"bias": NUMBERS["bias"]})
+    found: list[list[tuple[bytes, int]]] = []
+
+    for options in ({}, {"skip": False}, {"fuse": False}):
+        async with Runtime(options=RuntimeOptions(warm=False, **options)) as rt:
+            loaded = await rt.load(source)
+            one: list[tuple[bytes, int]] = []
+            for batch in (1, 2, 1):
+                before = rt.statistics().launches
+                outputs = await loaded.infer({"x": random(batch, 3, 40)})
+                one.append((outputs["y"].tobytes(), rt.statistics().launches - before))
+            found.append(one)
+
+    together, run_all, apart = found
+    assert [b for b, _ in together] == [b for b, _ in run_all] == [b for b, _ in apart]
+    assert [n for _, n in together] == [1, 2, 1]  # the transposition is a view that its reader takes
+    assert [n for _, n in run_all] == [1, 3, 1]
+    assert [n for _, n in apart] == [5, 5, 5]
+
+
+@pytest.mark.asyncio
+async def test_a_value_that_is_taken_in_two_orders_is_not_fused() -> None:
+    """What one node takes as it is and another one broadcast anew has no single place under the result."""
+    nodes = [node("a = Neg(x)"), node("r = Reshape(a, other)"), node("y = Add(a, r)")]
+    source = model(nodes, ["x f32[1,n]", "other i64[2]"], ["y"])
+    feeds = [{"x": random(1, 6), "other": i64(*shape)} for shape in ((1, 6), (6, 1), (1, 6))]
+
+    async with Runtime(options=RuntimeOptions(warm=False)) as rt:
+        loaded = await rt.load(source)
+        outputs: list[Array] = []
+        why: list[bool] = []
+        for feed in feeds:
+            outputs.append((await loaded.infer(feed))["y"])
+            why.append("in another order" in " ".join(n.why for n in loaded.explain()))
+
+    for feed, output in zip(feeds, outputs, strict=True):
+        np.testing.assert_array_equal(output, -feed["x"] - feed["x"].reshape(feed["other"]))
+    assert why == [False, True, False]
 
 
 @pytest.mark.asyncio

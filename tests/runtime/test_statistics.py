@@ -41,7 +41,7 @@ async def test_statistics_count_what_was_done_and_what_is_held() -> None:
     assert s.weights_nbytes == 256
     assert s.memory.reused + s.memory.allocated == 5
     assert isinstance(s.kernels, CacheStatistics)
-    assert s.scheduler == SchedulerStatistics(0, 0, 0, 0, 0, (0, 0))
+    assert s.scheduler == SchedulerStatistics(0, 0, 0, 0, 0, 0, (0, 0))
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         s.requests = 0  # type: ignore[misc]
 
@@ -62,7 +62,7 @@ async def test_the_scheduler_says_how_many_requests_are_where() -> None:
         s, shown = rt.statistics(), repr(rt)
         await asyncio.gather(*tasks)
 
-    assert s.scheduler == SchedulerStatistics(3, 0, 0, 0, 2, (1, 1))
+    assert s.scheduler == SchedulerStatistics(3, 0, 0, 0, 2, 0, (1, 1))
     assert s.in_flight == 5
     assert "2 admitted, 3 waiting, 0 ready, 2 running; stream depths [1, 1]" in shown
     assert "6 requests" in shown

@@ -8,16 +8,17 @@ from typing import NamedTuple
 import pytest
 
 from asyncrt.events import Event
-from asyncrt.scheduler.happenings import Ended, Happening, Launched, Reached, Ready, Submitted
-from asyncrt.scheduler.instructions import Admit, Launch, Resume
+from asyncrt.scheduler.happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
+from asyncrt.scheduler.instructions import Admit, Expire, Launch, Resume
 from asyncrt.scheduler.policies import make_policy, policy_names
 from asyncrt.scheduler.state import SchedulerState
 
 STREAMS = 2
+GOES_ON = ("prepare", "end")  # the request comes to its end by itself
 
 
 class Request(NamedTuple):
-    """What a request does next: submit, wait, prepare, launch (on `stream`), run, or nothing more (gone)."""
+    """What a request does next: submit, wait, prepare, launch (on `stream`), run, end, or nothing more (gone)."""
 
     doing: str = "submit"
     chunks: int = 2
@@ -30,14 +31,16 @@ class World(NamedTuple):
     requests: tuple[Request, ...]
     stamps: tuple[int, ...] = (0,) * STREAMS
     reached: tuple[int, ...] = (0,) * STREAMS
+    late: bool = False
 
 
 class Explorer:
     """Goes every way from every state, each once. The scheduler's own state is told by its `repr` and its story."""
 
-    def __init__(self, policy: str, max_in_flight: int, *, cancel: bool) -> None:
+    def __init__(self, policy: str, max_in_flight: int, *, cancel: bool, deadline: float | None) -> None:
         self.start = SchedulerState(STREAMS, make_policy(policy), max_in_flight=max_in_flight)
         self.cancel = cancel
+        self.deadline = deadline  # of request 0; the other has none
         self.seen: set[object] = set()
         self.ends = 0
 
@@ -50,7 +53,7 @@ class Explorer:
                 continue
             self.seen.add(key)
             ways = self.ways(world)
-            if not any(not isinstance(w, Ended) or world.requests[w.request].doing == "prepare" for w in ways):
+            if not any(not isinstance(w, Ended) or world.requests[w.request].doing in GOES_ON for w in ways):
                 assert all(r.doing == "gone" for r in world.requests), (state, world)
             if not ways:
                 self.ends += 1
@@ -69,15 +72,19 @@ class Explorer:
         for number, request in enumerate(world.requests):
             match request.doing:
                 case "submit":
-                    ways.append(Submitted(number))
+                    ways.append(Submitted(number, 0, None if number else self.deadline))
                 case "prepare":
                     ways.append(Ready(number) if request.chunks else Ended(number))
+                case "end":
+                    ways.append(Ended(number))
                 case "launch":
                     ways.append(Launched(number, Event(request.stream, world.stamps[request.stream] + 1)))
             if self.cancel and request.doing not in ("submit", "gone") and Ended(number) not in ways:
                 ways.append(Ended(number))
         for stream in range(STREAMS):
             ways += [Reached(Event(stream, s)) for s in range(world.reached[stream] + 1, world.stamps[stream] + 1)]
+        if self.deadline is not None and not world.late:
+            ways.append(Elapsed(self.deadline))
         return ways
 
     def take(self, state: SchedulerState, world: World, happening: Happening) -> World:
@@ -94,6 +101,8 @@ class Explorer:
                 reached[event.stream] = event.stamp
             case Ended(number):
                 requests[number] = Request("gone", 0)
+            case Elapsed():
+                world = world._replace(late=True)
         given = state.handle(happening)
         state.check()
         for instruction in given:
@@ -104,20 +113,29 @@ class Explorer:
                     requests[instruction.request] = request._replace(doing="prepare")
                 case Launch(_, stream):
                     assert request.doing == "wait"
+                    assert not world.late or instruction.request or self.deadline is None
                     requests[instruction.request] = request._replace(doing="launch", stream=stream)
                 case Resume(_, event):
                     assert request.doing == "run"
                     assert reached[event.stream] >= event.stamp
                     requests[instruction.request] = Request("prepare", request.chunks - 1)
-        return World(tuple(requests), tuple(stamps), tuple(reached))
+                case Expire(number):
+                    assert world.late
+                    assert number == 0
+                    assert request.doing in ("wait", "launch")
+                    requests[0] = request._replace(doing="end")
+        return World(tuple(requests), tuple(stamps), tuple(reached), world.late)
 
 
 @pytest.mark.parametrize("policy", policy_names())
 @pytest.mark.parametrize("max_in_flight", [1, 2])
 @pytest.mark.parametrize("cancel", [False, True])
-def test_every_way_ends_with_nothing_left(policy: str, max_in_flight: int, cancel: bool) -> None:
-    """No way leads to a state from which a request cannot go on, with and without cancelled callers."""
-    explorer = Explorer(policy, max_in_flight, cancel=cancel)
+@pytest.mark.parametrize("deadline", [None, 1.0])
+def test_every_way_ends_with_nothing_left(
+    policy: str, max_in_flight: int, cancel: bool, deadline: float | None
+) -> None:
+    """No way leads to a state from which a request cannot go on, with and without cancelled callers and a deadline."""
+    explorer = Explorer(policy, max_in_flight, cancel=cancel, deadline=deadline)
 
     explorer.explore()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 
@@ -9,10 +10,11 @@ import attrs
 import pytest
 
 from asyncrt.events import Event
-from asyncrt.scheduler.happenings import Ended, Happening, Launched, Reached, Ready, Submitted
-from asyncrt.scheduler.instructions import Admit, Instruction, Launch, Resume
+from asyncrt.scheduler.happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
+from asyncrt.scheduler.instructions import Admit, Expire, Instruction, Launch, Resume
 from asyncrt.scheduler.policies import make_policy, policy_names
 from asyncrt.scheduler.policies.fifo import DEPTH
+from asyncrt.scheduler.queue import PATIENCE
 from asyncrt.scheduler.state import SchedulerState
 
 
@@ -24,7 +26,11 @@ class Client:
     priority: int
     chunks: int
     order: int
-    doing: str = "waiting"  # waiting, preparing, ready, launching, running
+    deadline: float = math.inf
+    doing: str = "waiting"  # waiting, preparing, ready, launching, running, expired
+    admitted: bool = False
+    late: bool = False
+    became_ready: int = 0
     stream: int = -1
     streams: list[int] = attrs.Factory(list)
 
@@ -42,8 +48,11 @@ class Walk:
         self.unreached: list[list[Event]] = [[] for _ in range(self.streams)]
         self.clients: dict[int, Client] = {}
         self.ended: set[int] = set()
-        self.order = 0
+        self.order = self.readied = 0
+        self.now = 0.0
+        self.passed = 0  # how many were admitted since before the oldest that waits
         self.history: list[tuple[Happening, list[Instruction]]] = []
+        self.tell(Elapsed(self.now))
 
     def tell(self, happening: Happening) -> None:
         given = self.state.handle(happening)
@@ -51,7 +60,7 @@ class Walk:
         for instruction in given:
             self.obey(instruction)
         self.state.check()
-        admitted = sum(c.doing != "waiting" for c in self.clients.values())
+        admitted = sum(c.admitted for c in self.clients.values())
         assert admitted <= self.max_in_flight
         assert admitted == self.max_in_flight or all(c.doing != "waiting" for c in self.clients.values())
         for stream in range(self.streams):
@@ -76,13 +85,18 @@ class Walk:
             case Admit():
                 assert client.doing == "waiting"
                 others = [c for c in self.clients.values() if c.doing == "waiting"]
-                assert client is min(others, key=lambda c: (c.priority, c.order))
-                client.doing = "preparing"
+                first = min(others, key=lambda c: (c.priority, c.deadline, c.order))
+                assert client is (min(others, key=lambda c: c.order) if self.passed == PATIENCE else first)
+                self.leaves(client, passed=1)
+                client.doing, client.admitted = "preparing", True
             case Launch(_, stream):
                 assert client.doing == "ready"
-                for other in self.clients.values():
-                    if other.doing == "ready" and (self.policy == "fifo" or not (other.streams or client.streams)):
-                        assert client.priority <= other.priority
+                assert client.deadline > self.now
+                ready = [c for c in self.clients.values() if c.doing == "ready"]
+                for other in ready:
+                    if self.policy == "fifo" or not (other.streams or client.streams):
+                        urgent = (client.priority, client.deadline) <= (other.priority, other.deadline)
+                        assert urgent or client is min(ready, key=lambda c: c.became_ready)
                 client.doing, client.stream = "launching", stream
                 if self.policy == "sticky":
                     assert {stream} >= set(client.streams)
@@ -91,6 +105,20 @@ class Walk:
                 assert client.doing == "running"
                 assert event.stream == client.stream
                 client.doing, client.chunks = "preparing", client.chunks - 1
+            case Expire():
+                assert client.deadline <= self.now
+                assert client.doing in ("waiting", "ready", "launching")
+                assert not client.late
+                client.late = True
+                if client.doing != "launching":
+                    self.leaves(client, passed=0)
+                    client.doing = "expired"
+
+    def leaves(self, client: Client, *, passed: int) -> None:
+        """A client that waits does so no more."""
+        if client.doing == "waiting":
+            oldest = min(c.order for c in self.clients.values() if c.doing == "waiting")
+            self.passed = 0 if client.order == oldest else self.passed + passed
 
     def launched(self, client: Client) -> Event:
         self.stamps[client.stream] += 1
@@ -99,6 +127,7 @@ class Walk:
         return event
 
     def end(self, number: int) -> None:
+        self.leaves(self.clients[number], passed=0)
         del self.clients[number]
         self.ended.add(number)
         self.tell(Ended(number))
@@ -106,17 +135,22 @@ class Walk:
     def step(self, *, submit: bool) -> None:
         moves = ["reach"] * any(self.unreached)
         moves += ["submit"] * submit
-        actors = [c for c in self.clients.values() if c.doing in ("preparing", "launching")]
+        actors = [c for c in self.clients.values() if c.doing in ("preparing", "launching", "expired")]
         moves += ["act"] * (2 * bool(actors))
         if self.clients and self.chance.random() < 0.08:
             moves.append("cancel")
+        if self.chance.random() < 0.2:
+            moves.append("elapse")
         match self.chance.choice(moves):
             case "submit":
                 self.order += 1
-                self.clients[self.order] = Client(
+                client = self.clients[self.order] = Client(
                     self.order, self.chance.choice((0, 0, 0, -1, 5)), self.chance.randrange(1, 4), self.order
                 )
-                self.tell(Submitted(self.order, self.clients[self.order].priority))
+                if self.chance.random() < 0.3:
+                    client.deadline = self.now + self.chance.randrange(10)
+                deadline = None if client.deadline == math.inf else client.deadline
+                self.tell(Submitted(self.order, client.priority, deadline))
             case "act":
                 self.act(self.chance.choice(actors))
             case "reach":
@@ -127,9 +161,14 @@ class Walk:
                 self.tell(Reached(event))
             case "cancel":
                 self.end(self.chance.choice(list(self.clients)))
+            case "elapse":
+                self.now += self.chance.choice((0.5, 1, 2))
+                self.tell(Elapsed(self.now))
 
     def act(self, client: Client) -> None:
-        if client.doing == "launching":
+        if client.late:
+            self.end(client.number)
+        elif client.doing == "launching":
             if self.chance.random() < 0.1:  # enqueueing fails half-way
                 event = self.launched(client)
                 self.state.abandoned(event)
@@ -138,7 +177,8 @@ class Walk:
                 client.doing = "running"
                 self.tell(Launched(client.number, self.launched(client)))
         elif client.chunks:
-            client.doing = "ready"
+            self.readied += 1
+            client.doing, client.became_ready = "ready", self.readied
             self.tell(Ready(client.number))
         else:
             self.end(client.number)
@@ -152,6 +192,7 @@ class Walk:
             steps += 1
             assert steps < 100_000, self.state
         assert self.state.idle
+        assert self.state.next_deadline is None
         assert self.ended == set(range(1, self.order + 1))
 
 

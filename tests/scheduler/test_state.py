@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from asyncrt.events import Event
-from asyncrt.scheduler.happenings import Ended, Happening, Launched, Reached, Ready, Submitted
-from asyncrt.scheduler.instructions import Admit, Launch, Resume
+from asyncrt.scheduler.happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
+from asyncrt.scheduler.instructions import Admit, Expire, Launch, Resume
 from asyncrt.scheduler.policies import make_policy, policy_names
 from asyncrt.scheduler.policies.fifo import DEPTH
+from asyncrt.scheduler.queue import PATIENCE
 from asyncrt.scheduler.state import InvalidHappening, SchedulerState
 
 
@@ -150,6 +151,12 @@ INVALID: list[tuple[list[Happening], Happening, str]] = [
     ([], Reached(Event(0, 1)), "nothing was launched there"),
     ([], Reached(Event(7, 0)), "nothing was launched there"),
     (STATES["running"], Reached(Event(0, 2)), "nothing was launched there"),
+    (
+        [Submitted(1, 0, 1.0), Ready(1), Elapsed(1.0)],
+        Launched(1, Event(0, 1)),
+        "its deadline had passed",
+    ),
+    ([Submitted(8), Submitted(9), Submitted(1, 0, 1.0), Elapsed(1.0)], Ready(1), "it is expired, not preparing"),
 ]
 
 
@@ -168,6 +175,85 @@ def test_what_cannot_be_is_refused(
     assert repr(wrong) in str(caught.value)
     assert all(line in str(caught.value) for line in story) or isinstance(wrong, Reached)
     assert (story, shown) == (state.story(1), repr(state))
+
+
+def test_the_earlier_deadline_goes_first_among_equals(state: SchedulerState) -> None:
+    """Priority before deadline, a deadline before none, and then who came first."""
+    tell(state, Submitted(1), Submitted(2))
+    tell(state, Submitted(3), Submitted(4, 0, 9.0), Submitted(5, 0, 8.0), Submitted(6, -1))
+
+    assert [[Admit(6)], [Admit(5)], [Admit(4)], [Admit(3)]] == [tell(state, Ended(n)) for n in (1, 2, 6, 5)]
+
+
+def test_the_oldest_goes_in_the_end_however_urgent_the_others(state: SchedulerState) -> None:
+    """More urgent ones that keep coming pass it so many times and no more; then they go first again."""
+    tell(state, Submitted(1), Submitted(2), Submitted(3, 9), Submitted(4, 9))
+    admitted = []
+    for request in range(100, 100 + 2 * PATIENCE + 2):
+        tell(state, Submitted(request))
+        admitted += tell(state, Ended(1 if request == 100 else admitted[-1].request))
+
+    assert [Admit(3), Admit(4)] == [admitted[PATIENCE], admitted[2 * PATIENCE + 1]]
+    assert all(a.request >= 100 for n, a in enumerate(admitted) if n not in (PATIENCE, 2 * PATIENCE + 1))
+
+
+#: Both streams have as much as they get, of requests that have ended.
+FULL: list[Happening] = [
+    happening
+    for n in range(2 * DEPTH)
+    for happening in (Submitted(20 + n), Ready(20 + n), Launched(20 + n, Event(n % 2, 1 + n // 2)), Ended(20 + n))
+]
+
+#: From the admission of request 1, whose deadline is 1, to each state that it can be in, and what it is told then.
+LATE: dict[str, tuple[list[Happening], list[object]]] = {
+    "waiting": ([Submitted(8), Submitted(9), Submitted(1, 0, 1.0)], [Expire(1)]),
+    "preparing": ([Submitted(1, 0, 1.0)], []),
+    "ready": ([*FULL, Submitted(1, 0, 1.0), Ready(1)], [Expire(1)]),
+    "launching": ([Submitted(1, 0, 1.0), Ready(1)], [Expire(1)]),
+    "running": ([Submitted(1, 0, 1.0), Ready(1), Launched(1, Event(0, 1))], []),
+}
+
+
+@pytest.mark.parametrize(("before", "told"), LATE.values(), ids=LATE)
+def test_a_deadline_ends_what_waits(before: list[Happening], told: list[object], state: SchedulerState) -> None:
+    """Neither before it nor twice; what is being prepared, or on a stream, is told when it asks for something."""
+    tell(state, *before)
+
+    assert state.next_deadline == 1.0
+    assert tell(state, Elapsed(0.5)) == []
+    assert told == tell(state, Elapsed(1.0))
+    assert tell(state, Elapsed(2.0)) == []
+    assert state.next_deadline is None
+    for request in (1, 8, 9):
+        tell(state, Ended(request))
+    assert not state._requests
+
+
+def test_what_is_late_is_not_launched(state: SchedulerState) -> None:
+    """Also where the deadline passes while it is prepared, or while an earlier chunk of it runs."""
+    tell(state, Submitted(1, 0, 1.0), Submitted(2, 0, 1.0), Ready(2), Launched(2, Event(0, 1)))
+    tell(state, Elapsed(1.0))
+
+    assert [Expire(1)] == tell(state, Ready(1))
+    assert [Resume(2, Event(0, 1))] == tell(state, Reached(Event(0, 1)))
+    assert [Expire(2)] == tell(state, Ready(2))
+    assert state.statistics().expired == 2
+    assert [Expire(3)] == tell(state, Submitted(3, 0, 0.5))
+
+
+def test_an_expired_request_makes_room_when_it_ends(state: SchedulerState) -> None:
+    """It may hold memory until then."""
+    tell(state, Submitted(1, 0, 1.0), Submitted(2), Submitted(3), Elapsed(1.0))
+
+    assert [Expire(1)] == tell(state, Ready(1))
+    assert [Admit(3)] == tell(state, Ended(1))
+
+
+def test_time_does_not_go_back(state: SchedulerState) -> None:
+    """An older time says nothing new."""
+    tell(state, Elapsed(2.0), Elapsed(1.0))
+
+    assert [Expire(1)] == tell(state, Submitted(1, 0, 1.5))
 
 
 def test_an_abandoned_chunk_must_lie_ahead(state: SchedulerState) -> None:
@@ -195,7 +281,7 @@ def test_it_tells_the_story_of_a_request(state: SchedulerState) -> None:
     tell(state, Submitted(1), Submitted(2), Ready(1), Launched(1, Event(0, 1)), Reached(Event(0, 1)), Ended(1))
 
     assert state.story(1) == [
-        "Submitted(request=1, priority=0)",
+        "Submitted(request=1, priority=0, deadline=None)",
         "Admit(request=1)",
         "Ready(request=1)",
         "Launch(request=1, stream=0)",

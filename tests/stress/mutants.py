@@ -120,6 +120,21 @@ MUTANTS = (
         (FAULTS, "tests/runtime/test_checked.py"),
     ),
     Mutant(
+        "a request that became late while it was prepared is launched",
+        "scheduler/state.py",
+        "                if self._late(request):\n                    self._expire(request, given)\n"
+        "            case Launched",
+        "            case Launched",
+        ("tests/scheduler/test_state.py", "tests/scheduler/test_random_walks.py"),
+    ),
+    Mutant(
+        "a request that became late on its way to the stream is launched",
+        "asyncrt/runtime/network.py",
+        "                    dispatcher.check_deadline(request)\n",
+        "",
+        ("tests/runtime/test_deadlines.py",),
+    ),
+    Mutant(
         "S7 a view loses its strides",
         "asyncrt/runtime/prepare.py",
         "            self.places[v] = Place(place.base, place.offset + offset, view)\n            if view is not None:",

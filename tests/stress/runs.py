@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from asyncrt import DeviceError, RuntimeOptions
+from asyncrt import DeadlineExceeded, DeviceError, RuntimeOptions
 from asyncrt.devices.faults import SITES, Fault
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.errors import DeviceCommandError, KernelBuildError, OutOfDeviceMemory
@@ -39,25 +39,29 @@ def random_run(seed: int) -> Outcome:
     )
     cancelled = {n for n in range(1, 40) if chance.random() < chance.choice((0, 0.1, 0.4))}
     streams, count = chance.randrange(1, 5), chance.randrange(1, 9)
+    # Seconds, of commands that take up to a millisecond each.
+    deadlines = [chance.choice((None, 0.0, 0.001, 0.01, 0.1)) for _ in range(count)] if chance.random() < 0.3 else []
 
     async def main() -> Outcome:
         async with opened(device, options, streams) as rt:
             cancel_when_launched(rt, cancelled.__contains__)
-            return await several(rt, count)
+            return await several(rt, count, deadlines=deadlines)
 
     try:
         outcome: Outcome = run(main())
         for index, got in enumerate([*outcome.together, *outcome.after]):
-            _check(index, got, faults)
+            _check(index, got, faults, deadlines)
     except BaseException as error:
         error.add_note(f"seed {seed}: python -m tests.stress --run {seed}; faults {faults}")
         raise
     return outcome
 
 
-def _check(index: int, got: object, faults: Sequence[Fault]) -> None:
+def _check(index: int, got: object, faults: Sequence[Fault], deadlines: Sequence[float | None]) -> None:
     if isinstance(got, dict):
         assert expected(index) == got, index
+    elif isinstance(got, DeadlineExceeded):
+        assert deadlines[index] is not None, index
     elif not isinstance(got, asyncio.CancelledError):
         assert isinstance(got, DeviceError), got
         assert faults, got

@@ -161,9 +161,11 @@ async def opened(device: SimulatedDevice, options: RuntimeOptions, streams: int 
         assert_clean(rt, device)
 
 
-async def outcome_of(loaded: Model, index: int) -> dict[str, bytes] | BaseException:
+async def outcome_of(
+    loaded: Model, index: int, deadline: float | None = None
+) -> dict[str, bytes] | BaseException:
     try:
-        return as_bytes(await loaded.infer({"x": given(index)}))
+        return as_bytes(await loaded.infer({"x": given(index)}, deadline=deadline))
     except Exception as error:
         return error
 
@@ -183,17 +185,26 @@ def cancel_when_launched(rt: Runtime, which: Callable[[int], bool]) -> None:
     rt._dispatcher.launched = launch  # type: ignore[method-assign]
 
 
-async def several(rt: Runtime, count: int = 6, *, first: bool = False) -> Outcome:
+async def several(
+    rt: Runtime, count: int = 6, *, first: bool = False, deadlines: Sequence[float | None] = ()
+) -> Outcome:
     """Load, run *count* requests at once, then two more, one after the other.
 
     Args:
         first: Run one before all, which brings what the others share.
+        deadlines: Of those at once, by the device's clock; those beyond have none.
     """
     try:
         loaded = await rt.load(two_chunks())
     except Exception as error:
         return Outcome([error], [])
     before = [await outcome_of(loaded, -1)] if first else []
-    together = await asyncio.gather(*(outcome_of(loaded, i) for i in range(count)), return_exceptions=True)
+    until = dict(enumerate(deadlines))
+    if until:
+        device = rt.device
+        rt._dispatcher.clock = lambda: device.clock() * 1e-9  # type: ignore[method-assign]
+    together = await asyncio.gather(
+        *(outcome_of(loaded, i, until.get(i)) for i in range(count)), return_exceptions=True
+    )
     after = [await asyncio.gather(outcome_of(loaded, count + i), return_exceptions=True) for i in range(2)]
     return Outcome(together, [outcome for (outcome,) in after], before)

@@ -296,8 +296,8 @@ class World:
         )
         free = tuple((name(b.allocation), self.timeline.pending(b.busy_until)) for b in self.pool._free)
         inside = tuple((r.number, r.state, r.event) for r in self.state._requests.values())
-        waiting = tuple(r.number for _, _, r in sorted(self.state._waiting, key=lambda w: w[:2]))
-        ready = tuple(r[2] for r in sorted(self.state._policy._ready))  # type: ignore[attr-defined]  # both have it
+        waiting = tuple(self.state._waiting)
+        ready = tuple(self.state._policy._ready)  # type: ignore[attr-defined]  # all have it
         return requests, queues, free, inside, waiting, ready, tuple(self.ended), repr(self.timeline), repr(self.state)
 
 

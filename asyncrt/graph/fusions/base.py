@@ -74,11 +74,28 @@ class Surroundings:
 
     def producer(self, value: int | None, chunk: int, *, skipped: bool = False) -> ProgramNode | None:
         """Return the free node of *chunk* that makes *value*; None if there is none. Args as for `free`."""
+        node = self.maker(value, chunk)
+        return node if node is not None and self.free(node, skipped=skipped) else None
+
+    def maker(self, value: int | None, chunk: int) -> ProgramNode | None:
+        """Return the node of *chunk* that makes *value*, free or not; None if there is none."""
         number = None if value is None else self._graph.values[value].producer
         if number is None:
             return None
         node = self._graph.nodes[number]
-        return node if node.chunk == chunk and self.free(node, skipped=skipped) else None
+        return node if node.chunk == chunk else None
+
+    def may_move_nothing(self, node: ProgramNode) -> bool:
+        """Whether there may be shapes or values for which *node* gives on its first input's elements, as they are."""
+        others = (i for i, v in enumerate(node.inputs) if i and v is not None)
+        return (
+            node.place is Place.DEVICE
+            and len(node.outputs) == 1
+            and node.operator.views is not None
+            and node.skip_mode is not SkipMode.NEVER
+            and node not in self._taken
+            and all(i in node.operator.declared for i in others)
+        )
 
     def hidden(self, value: int, parts: Iterable[ProgramNode]) -> bool:
         """Whether only *parts* read *value*."""
@@ -98,8 +115,12 @@ class Surroundings:
         return self._graph.values[value].layout.shape
 
 
-def fused_node(group: Group) -> ProgramNode:
-    """Return the node that stands for *group*. Its number must be set when the graph's order is final."""
+def fused_node(group: Group, smaller: Mapping[ProgramNode, ProgramNode] = {}) -> ProgramNode:
+    """Return the node that stands for *group*. Its number must be set when the graph's order is final.
+
+    Args:
+        smaller: Nodes that stand for some of the parts, by part; their parts follow one another.
+    """
     parts = tuple(sorted(group.parts, key=lambda n: n.id))
     made = {part.outputs[0]: number for number, part in enumerate(parts)}
     inputs: list[int | None] = list(group.first)
@@ -113,5 +134,5 @@ def fused_node(group: Group) -> ProgramNode:
     attributes = Attributes({**group.attributes, "wiring": wiring}, last.attributes.opset)
     return ProgramNode(
         last.id, last.name, operator, attributes, tuple(inputs), last.outputs, last.output_types, last.place,
-        chunk=last.chunk, parts=parts,
+        chunk=last.chunk, parts=parts, apart=tuple(dict.fromkeys(smaller.get(p, p) for p in parts)),
     )  # fmt: skip

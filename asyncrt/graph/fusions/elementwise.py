@@ -13,7 +13,7 @@ from asyncrt.kernels.fused import MAX_OPERANDS, fused_elementwise, fused_product
 
 from .base import Group, Pattern, Surroundings
 
-_MAX_PARTS = 32  # the longest that exporters write is GELU with a bias and a residual connection, about twelve
+MAX_PARTS = 32  # the longest that exporters write is GELU with a bias and a residual connection, about twelve
 
 
 def find(last: ProgramNode, around: Surroundings) -> Group | None:
@@ -22,7 +22,7 @@ def find(last: ProgramNode, around: Surroundings) -> Group | None:
     parts, product = [last], None
     shape = around.shape(last.outputs[0])
     grown = True
-    while grown and len(parts) < _MAX_PARTS:
+    while grown and len(parts) < MAX_PARTS:
         grown = False
         readers = [part for part in parts if part is not product]  # what goes into a product is made before it
         for value in dict.fromkeys(v for part in readers for v in part.uses):
@@ -34,22 +34,26 @@ def find(last: ProgramNode, around: Surroundings) -> Group | None:
                 continue
             if not is_product and node.operator.expression is None:
                 continue
-            if _operands([*parts, node], around) > MAX_OPERANDS:
+            if operands([*parts, node], around) > MAX_OPERANDS:
                 continue
             parts.append(node)
             product = node if is_product else product
             grown = True
-    if len(parts) < 2:
-        return None
+    return calculated(parts, product) if len(parts) > 1 else None
+
+
+def calculated(parts: list[ProgramNode], product: ProgramNode | None) -> Group:
+    """Return the group of element-wise *parts*, one of which may be a product."""
     if product is None:
         return Group(parts, (), fused_elementwise)
     index = sorted(parts, key=lambda n: n.id).index(product)
     return Group(parts, product.inputs, functools.partial(fused_product, product=index))
 
 
-def _operands(parts: list[ProgramNode], around: Surroundings) -> int:
+def operands(parts: list[ProgramNode], around: Surroundings) -> int:
+    """Return how many operands element-wise *parts* have that need a buffer."""
     made = {part.outputs[0] for part in parts}
-    taken = {v for part in parts if part.operator.with_epilogue is None for v in part.uses} - made
+    taken = {v for part in parts if part.operator.expression is not None for v in part.uses} - made
     return sum(1 for v in taken if (constant := around.constant(v)) is None or constant.size != 1)
 
 

@@ -7,25 +7,67 @@ cannot use it has them at hand. The parts of a group are moved together, to wher
 from __future__ import annotations
 
 from asyncrt.graph.fusions import PATTERNS
+from asyncrt.graph.fusions.across import find_across
 from asyncrt.graph.fusions.base import Surroundings, fused_node
+from asyncrt.graph.fusions.elementwise import ELEMENTWISE
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.onnx import Graph
+from asyncrt.kernels.operator import SkipMode
 
 
 def fuse(graph: Graph) -> None:
-    """Find groups, latest first, so that each is as large as can be; note them in `Graph.fused`."""
-    taken: set[ProgramNode] = set()
-    around = Surroundings(graph, taken)
-    found: list[ProgramNode] = []
-    for pattern in PATTERNS:
-        for node in reversed(graph.nodes):
-            group = pattern.find(node, around) if around.free(node) else None
+    """Find groups, latest first, so that each is as large as can be, then groups of them; note all in `Graph.fused`,
+    the larger ones behind those that they hold."""
+    found = _Groups(graph)
+    found.by_pattern()
+    found.across(SkipMode.ALWAYS)
+    found.across(SkipMode.ALWAYS, SkipMode.AT_RUNTIME)
+    graph.fused = sorted(found.all, key=lambda whole: whole.id)
+
+
+class _Groups:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.all: list[ProgramNode] = []
+        self.taken: set[ProgramNode] = set()
+        #: For each part of an element-wise group, the largest that it is in.
+        self.calculated: dict[ProgramNode, ProgramNode] = {}
+        self.around = Surroundings(graph, self.taken)
+
+    def by_pattern(self) -> None:
+        """Nodes that a pattern describes."""
+        for pattern in PATTERNS:
+            for node in reversed(self.graph.nodes):
+                group = pattern.find(node, self.around) if self.around.free(node) else None
+                if group is not None:
+                    whole = fused_node(group)
+                    self.all.append(whole)
+                    self.taken.update(whole.parts)
+                    if pattern is ELEMENTWISE:
+                        self.calculated |= dict.fromkeys(whole.parts, whole)
+        self.move_together()
+
+    def across(self, *modes: SkipMode) -> None:
+        """Element-wise groups and nodes that have nothing between them but nodes of these skip modes."""
+        smaller = dict(self.calculated)
+        within: set[ProgramNode] = set()
+        for node in reversed(self.graph.nodes):
+            if node in within:
+                continue
+            group = find_across(node, smaller, lambda n: n.skip_mode in modes, self.around)
             if group is not None:
-                whole = fused_node(group)
-                found.append(whole)
-                taken.update(whole.parts)
-    moved = {whole.parts[-1]: whole.parts for whole in found}
-    graph.keep(n for node in graph.nodes if node in moved or node not in taken for n in moved.get(node, (node,)))
-    for whole in found:
-        whole.id = whole.parts[-1].id
-    graph.fused = sorted(found, key=lambda whole: whole.id)
+                whole = fused_node(group, smaller)
+                self.all.append(whole)
+                self.taken.update(whole.parts)
+                self.calculated |= dict.fromkeys(whole.parts, whole)
+                within.update(whole.parts)
+        self.move_together()
+
+    def move_together(self) -> None:
+        """Put the parts of each group where its last one is, those of the largest last, and number all anew."""
+        largest = {part: whole for whole in self.all for part in whole.parts}
+        moved = {whole.parts[-1]: whole.parts for whole in largest.values()}
+        nodes = self.graph.nodes
+        self.graph.keep(n for node in nodes if node in moved or node not in largest for n in moved.get(node, (node,)))
+        for whole in self.all:
+            whole.id = whole.parts[-1].id
