@@ -33,12 +33,14 @@ from .grid import GPU_GROUP, cut_rows, round_up
 from .impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
 from .operator import DeviceTraits
 from .source import accumulator_type, kernel
+from .tiles import AHEAD, FETCH, turn
 from .window import Window
 
 # Output channels of a packed block, two float16 or one, and what a channel costs in it: one loads twice as often for
 # each multiplication.
 _BLOCKS = {32: 1.0, 16: 1.4}
 _TILE = 8  # positions of a packed tile
+_UNROLLED = 7  # cells of a window's row that are written out one after the other
 _WORK = 1 << 16  # multiply-adds (of vectors) that a work-item should have
 _GPU_TILE, _GPU_DEPTH = 64, 16
 
@@ -220,9 +222,11 @@ def _packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> 
         conv.inputs, conv.outputs, conv.group, blocks, *spatial, od, oh, ow, kd, kh, kw, sd, sh, dd, dh, dw, chunk,
         cells * block, sw,
     )  # fmt: skip
-    grid = (conv.group * blocks, -(-ow // chunk), conv.batch * od * oh)
+    # Neighbours share weights, which may be more than a cache keeps while others pass.
+    grid = (-(-ow // chunk), conv.batch * od * oh, conv.group * blocks)
     bound = _bound(conv, padded.ref, weights(0), after)
-    k = _packed_kernel(bound.form, block, tile, sw if sw <= 2 else 0)
+    plain = (kd, dh, dw) == (1, 1, 1) and kw <= _UNROLLED
+    k = _packed_kernel(bound.form, block, tile, sw if sw <= 2 else 0, (kh if kh <= 3 else 0, kw) if plain else (0, 0))
     launch = Launch(k, bound.refs, (*ints, *bound.ints), grid, (1, 1, 1))
     request = WeightsRequest(
         1,
@@ -233,30 +237,51 @@ def _packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> 
 
 
 @functools.cache
-def _packed_kernel(form: _Form, block: int, tile: int, stride: int) -> KernelSource:
+def _packed_kernel(form: _Form, block: int, tile: int, stride: int, unrolled: tuple[int, int]) -> KernelSource:
     """Tiles of *block* output channels × *tile* positions of a row, whose sums stay in registers."""
+    tall, wide = unrolled
     step = str(stride) if stride else "sw"
     positions, halves = range(tile), range(block // 16)
     zero = " ".join(f"float16 a{p}_{h} = vload16({h}, bs);" for p in positions for h in halves)
-    weights = " ".join(f"const float16 v{h} = vload16({h}, wp);" for h in halves)
-    multiply = " ".join(
-        f"e = xr[{p} * {step}]; " + " ".join(f"a{p}_{h} = fma(v{h}, e, a{p}_{h});" for h in halves) for p in positions
-    )
+
+    def cell(number: int, at: str) -> str:
+        """Multiply with one cell of the window, whose element for the first position is at ``xr[at]``."""
+        weights = " ".join(f"const float16 v{h} = vload16({number * len(halves) + h}, wp);" for h in halves)
+        multiply = " ".join(
+            f"e = xr[{at}{p} * {step}]; " + " ".join(f"a{p}_{h} = fma(v{h}, e, a{p}_{h});" for h in halves)
+            for p in positions
+        )
+        ahead = " ".join(f"ASYNCRT_FETCH(wp + {AHEAD + number * block + 16 * h});" for h in halves)
+        return f"{{ {weights} {ahead} float16 e; {multiply} }}"
+
+    if tall:
+        row = " ".join(cell(i * wide + j, f"{i} * W + {j} + ") for i in range(tall) for j in range(wide))
+        walk = f"{{ __global const float* xr = xn + c * D * H * W + ow0 * {step}; {row} wp += {tall * wide * block}; }}"
+    elif wide:
+        row = " ".join(cell(j, f"{j} + ") for j in range(wide))
+        walk = f"""for (int kh = 0; kh < KH; kh++, wp += {wide * block}) {{
+          __global const float* xr = xn + (c * D * H + kh) * W + ow0 * {step};
+          {row}
+        }}"""
+    else:
+        walk = f"""for (int kd = 0; kd < KD; kd++)
+        for (int kh = 0; kh < KH; kh++) {{
+          __global const float* xr = xn + ((c * D + kd * dd) * H + kh * dh) * W + ow0 * {step};
+          for (int kw = 0; kw < KW; kw++, wp += {block}, xr += dw) {cell(0, "")}
+        }}"""
     last, after = form.last, "v"
     if last.vector and not last.dtypes:  # what has no operands is calculated for 16 channels at a time
         form, after = form._replace(last=epilogue.NONE), last.expression
-    spill = " ".join(
-        f"{{ const float16 v = a{p}_{h}; vstore16((float16)({after}), {p * len(halves) + h}, t); }}"
-        for p in positions
-        for h in halves
-    )
+    turned = _turned(form.last, block, tile) if tile > 4 and form.last.vector else ""
+    finish = " ".join(f"{{ const float16 v = a{p}_{h}; a{p}_{h} = (float16)({after}); }}" for p in positions for h in halves)
+    spill = " ".join(f"vstore16(a{p}_{h}, {p * len(halves) + h}, t);" for p in positions for h in halves)
     first = "j < left ? bias[oc0 + j] : 0.0f" if form.bias else "0.0f"
     body = f"""
-  const int block = (int)get_global_id(0) % blocks, g = (int)get_global_id(0) / blocks;
-  int r = (int)get_global_id(2);
+  const int block = (int)get_global_id(2) % blocks, g = (int)get_global_id(2) / blocks;
+  int r = (int)get_global_id(1);
   const int oh = r % OH; r /= OH;
   const int od = r % OD, n = r / OD;
-  const int c0 = (int)get_global_id(1) * chunk, c1 = min(c0 + chunk, OW);
+  const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, OW);
   const int oc0 = g * M + block * {block}, left = min({block}, M - block * {block});
   float bs[{block}]; for (int j = 0; j < {block}; j++) bs[j] = {first};
   __global const float* xn = x + (((n * G + g) * C * D + od * sd) * H + oh * sh) * W;
@@ -265,14 +290,9 @@ def _packed_kernel(form: _Form, block: int, tile: int, stride: int) -> KernelSou
     __global const float* wp = f + (g * blocks + block) * panel;
     {zero}
     for (int c = 0; c < C; c++)
-      for (int kd = 0; kd < KD; kd++)
-        for (int kh = 0; kh < KH; kh++) {{
-          __global const float* xr = xn + ((c * D + kd * dd) * H + kh * dh) * W + ow0 * {step};
-          for (int kw = 0; kw < KW; kw++, wp += {block}, xr += dw) {{
-            {weights} float16 e;
-            {multiply}
-          }}
-        }}
+      {walk}
+    {finish if after != "v" else ""}
+    {turned}
     float t[{block * tile}];
     {spill}
     for (int j = 0; j < left; j++) {{
@@ -286,7 +306,23 @@ def _packed_kernel(form: _Form, block: int, tile: int, stride: int) -> KernelSou
         "chunk", "panel", "sw", *last.ints,
     )  # fmt: skip
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
-    return kernel(f"conv_packed{tile}", form.buffers, ints, body, helpers=last.helpers, attributes=one)
+    return kernel(f"conv_packed{tile}", form.buffers, ints, body, helpers=FETCH + last.helpers, attributes=one)
+
+
+def _turned(last: epilogue.Form, block: int, tile: int) -> str:
+    """Return statements that store a whole tile of 5 to 8 positions, which lies as vectors of channels."""
+    lines: list[str] = []
+    for h in range(block // 16):
+        steps, names = turn([f"a{min(p, tile - 1)}_{h}" for p in range(8)], f"z{h}_")
+        lines.append(steps)
+        for i, name in enumerate(names):
+            rows = [f"(first + {16 * h + 2 * i + k} * OD * OH)" for k in (0, 1)]
+            lines.append(last.stored_pair(rows, [f"y + {row} * OW + ow0" for row in rows], "ow0", name, tile))
+    return f"""if (tile0 == ow0 && left == {block}) {{
+      const int first = ((n * G * M + oc0) * OD + od) * OH + oh;
+      {" ".join(lines)}
+      continue;
+    }}"""
 
 
 def _planes(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> Impl:

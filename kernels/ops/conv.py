@@ -98,7 +98,8 @@ def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None
     view = window(call.name, call.attributes, x[2:], w[2:])
     fast = not traits.is_cpu or call.dtype(0) is FLOAT32
     joins, joined = join(epilogue, 2)
-    if group == 1 and _is_product(view) and x[1] > 0 and fast and joins:
+    packed = traits.is_cpu and call.constants[1] and traits.packed_weights and w[0] >= 8
+    if group == 1 and _is_product(view) and x[1] > 0 and fast and joins and not packed:
         return _product(call, count(view.outs), traits, joined)
     conv = Convolution(call.dtype(0), x[0], group, w[1], w[0] // group, view.as_3d(), bias=call.has(2))
     return convolution(conv, traits, constant=call.constants[1], after=epilogue)
