@@ -40,6 +40,7 @@ class RuntimeOptions:
         preset: Set the arguments of launches beforehand for plans that are replayed often. False sets them each time.
         native_submit: Enqueue such launches by a loop in C, where it was built. False makes the same calls from Python.
         specialise: Build kernels for sizes that come often in the background, and use those that are faster.
+        pinned: Transfer through pinned memory, on a device that has memory of its own. False leaves it to the driver.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
         max_in_flight: Inferences that may hold device memory at once; more wait their turn.
@@ -75,6 +76,7 @@ class RuntimeOptions:
     preset: bool = True
     native_submit: bool = True
     specialise: bool = False
+    pinned: bool = True
     pool: bool = True
     preallocate: bool = True
     max_in_flight: int = attrs.field(default=64, validator=v.ge(1))
