@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from asyncrt.errors import (
     AsyncrtError,
+    BatchingError,
     DeadlineExceeded,
     DeviceCommandError,
     DeviceError,
@@ -23,21 +24,29 @@ from asyncrt.errors import (
     ModelTypeError,
     NoDeviceError,
     OutOfDeviceMemory,
+    Overloaded,
     RuntimeClosedError,
     SequenceError,
     ShapeError,
     UnsupportedOperatorError,
 )
 from asyncrt.options import RuntimeOptions
+from asyncrt.runtime.batched import Batched
 from asyncrt.runtime.explain import Explanation, NodeExplanation
 from asyncrt.runtime.model import Model
+from asyncrt.runtime.pad_safety import PadSafety
 from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
 from asyncrt.runtime.sequence import Sequence
+from asyncrt.scheduler.batching import BatchingStatistics, BatchOptions
 from asyncrt.sync import SyncModel, load_sync
 from asyncrt.version import __version__
 
 __all__ = [
     "AsyncrtError",
+    "BatchOptions",
+    "Batched",
+    "BatchingError",
+    "BatchingStatistics",
     "DeadlineExceeded",
     "DeviceCommandError",
     "DeviceError",
@@ -54,6 +63,8 @@ __all__ = [
     "NoDeviceError",
     "NodeExplanation",
     "OutOfDeviceMemory",
+    "Overloaded",
+    "PadSafety",
     "Runtime",
     "RuntimeClosedError",
     "RuntimeOptions",

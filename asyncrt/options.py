@@ -88,7 +88,7 @@ class RuntimeOptions:
     plan_bytes: int = attrs.field(default=64 << 20, validator=v.ge(1))
     preset_entries: int = attrs.field(default=16384, validator=v.ge(1))
     policy: str = "fifo"
-    cache_dir: Path | None = None
+    cache_dir: Path | None = attrs.field(default=None, converter=attrs.converters.optional(Path))
     disk_cache: bool = True
     warm: bool = True
     build_threads: int = attrs.field(default=2, validator=v.ge(1))

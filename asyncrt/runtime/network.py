@@ -128,6 +128,11 @@ class Network:
         assert constant is not None
         return constant
 
+    @property
+    def streams(self) -> int:
+        """How many inferences the device runs at once."""
+        return len(self._dispatcher.streams)
+
     # Loading.
 
     async def warm(self) -> None:
