@@ -64,10 +64,10 @@ async def bench(settings: m.Settings, count: int | None = None) -> m.Report:
         ],
         notes=[
             f"{CALLERS} callers.",
-            f"{NARROW.capitalize()}: {2 * LAYERS} products of {ROWS} rows with {WIDTH} × {INNER} and {INNER} × {WIDTH},"
+            f"The {NARROW}: {2 * LAYERS} products of {ROWS} rows with {WIDTH} × {INNER} and {INNER} × {WIDTH},"
             " the sizes of MiniLM; on a GPU of 132 processors one keeps 24 of them busy, or 6, for about 100 µs.",
-            f"{BERT[0].upper() + BERT[1:]}: two layers of width 32, {ROWS} tokens. Its kernels take less time than enqueueing"
-            " them, so that the host is the limit, however many streams there are.",
+            f"The {BERT}: two layers of width 32, {ROWS} tokens. Its kernels take less time than enqueueing them, so"
+            " that the host is the limit, however many streams there are.",
         ],
     )
 
