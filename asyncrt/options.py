@@ -42,6 +42,7 @@ class RuntimeOptions:
         specialise: Build kernels for sizes that come often in the background, and use those that are faster.
         share_steps: Let steps of a group's sequences run as one inference where the model allows it. False runs each by
             itself.
+        pinned: Transfer through pinned memory, on a device that has memory of its own. False leaves it to the driver.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
         max_in_flight: Inferences that may hold device memory at once; more wait their turn.
@@ -78,6 +79,7 @@ class RuntimeOptions:
     native_submit: bool = True
     specialise: bool = False
     share_steps: bool = True
+    pinned: bool = True
     pool: bool = True
     preallocate: bool = True
     max_in_flight: int = attrs.field(default=64, validator=v.ge(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -180,8 +181,9 @@ class Runtime:
     def _open(self) -> None:
         info, options = self.device.info, self.options
         count = self._streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
-        streams: list[Stream] = [self.device.open_stream() for _ in range(count)]
-        self._uploads = WatchedStream(self.device.open_stream())  # networks keep it; a trace puts another behind it
+        open_stream = functools.partial(self.device.open_stream, options.pinned)
+        streams: list[Stream] = [open_stream() for _ in range(count)]
+        self._uploads = WatchedStream(open_stream())  # networks keep it; a trace puts another behind it
         timeline = Timeline(count)
         self._watched_device = self._memory_device = WatchedDevice(self.device)
         if options.check_hazards:
