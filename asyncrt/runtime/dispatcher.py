@@ -27,6 +27,7 @@ from asyncrt.scheduler.state import SchedulerState
 from .checked import Checks
 from .completion import Completions
 from .traced import Tracer
+from .turns import Turns, settle
 
 _ALONE = 2  # times that a request begins again when nobody else has memory to give back: its own may be wasteful
 _RUNS = 4  # times that a request may be hit by others' failures
@@ -102,6 +103,9 @@ class Dispatcher:
         self.tracer: Tracer | None = None
         self._loop = asyncio.get_running_loop()
         self._completions = Completions(self._loop, self._on_reached)
+        self._turns = Turns(self._loop)
+        #: Whose coroutine is running, and goes on at once if it is told to.
+        self._asking: int | None = None
         self._stamps = [0] * len(streams)
         self._marks: dict[Event, Mark] = {}
         #: What the commands before an event use, until it is reached.
@@ -179,7 +183,7 @@ class Dispatcher:
 
     async def place(self, request: int) -> int:
         """Return the stream that the request's planned chunk goes to, when it is its turn."""
-        return await self._ask(request, Ready(request))
+        return await self._ask(request, Ready(request), at_once=True)
 
     def check_deadline(self, request: int) -> None:
         """Raise `DeadlineExceeded` if it is too late to launch anything of the request."""
@@ -321,11 +325,18 @@ class Dispatcher:
             await self.progress()
         self._stop_idling()
 
-    async def _ask(self, request: int, happening: Happening) -> int:
+    async def _ask(self, request: int, happening: Happening, *, at_once: bool = False) -> int:
+        """Tell the scheduler and return its answer.
+
+        Args:
+            at_once: Go on in the same turn of the loop if the answer is there; others may have to wait for theirs.
+        """
         self.check_lost()
         waiting = self._waiting[request]
         waiting.future = self._loop.create_future()
+        self._asking = request if at_once else None
         self._handle(happening)
+        self._asking = None
         answer = await waiting.future
         waiting.future = None
         self.check_lost()
@@ -427,10 +438,10 @@ class Dispatcher:
         waiting = self._waiting.get(request)
         if waiting is None or waiting.future is None or waiting.future.done():
             return
-        if error is None:
-            waiting.future.set_result(answer)
+        if request == self._asking:
+            settle(waiting.future, answer, error)
         else:
-            waiting.future.set_exception(error)
+            self._turns.go_on(waiting.future, answer, error)
 
 
 def _late() -> DeadlineExceeded:
