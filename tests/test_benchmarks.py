@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from benchmarks import all as every
-from benchmarks import callers, gemm, load, measure, minilm, models, new_shapes, per_node, skip, streams
+from benchmarks import callers, gemm, load, loop, measure, minilm, models, new_shapes, per_node, skip, streams
 from benchmarks.measure import BenchmarkError, Ratio, Report, Settings
 
 from .environment import with_sources
@@ -40,6 +40,8 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
             return per_node.bench(OPENCL, nodes=6)
         case "streams":
             return streams.bench(HOST, count=4)
+        case "loop":
+            return loop.bench(HOST, callers=4, lengths=4)
         case "gemm":
             return gemm.bench(OPENCL, rows_of=[1, 3], sizes=[40])
         case "load":

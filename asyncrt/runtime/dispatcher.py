@@ -25,6 +25,7 @@ from asyncrt.scheduler.instructions import Admit, Expire, Instruction, Launch, R
 from asyncrt.scheduler.state import SchedulerState
 
 from .checked import Checks
+from .collecting import Collector
 from .completion import Completions
 from .traced import Tracer
 from .turns import Turns, settle
@@ -83,6 +84,7 @@ class Dispatcher:
         checks: Is told of what the host does; None where hazards are not checked.
         on_idle: Called when for *idle_s* seconds no request was known and no stream had anything to pass.
         idle_s: None never calls it.
+        collector: Is told whether a request is there; None where Python collects when it likes.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Dispatcher:
         checks: Checks | None = None,
         on_idle: Callable[[], object] = lambda: None,
         idle_s: float | None = None,
+        collector: Collector | None = None,
     ) -> None:
         self.streams = streams
         self.state = state
@@ -123,6 +126,7 @@ class Dispatcher:
         self._changed: list[asyncio.Future[None]] = []
         self._on_idle = on_idle
         self._idle_s = idle_s
+        self._collector = collector
         self._idle: asyncio.TimerHandle | None = None
         #: Goes off at the next deadline.
         self._alarm: asyncio.TimerHandle | None = None
@@ -379,9 +383,8 @@ class Dispatcher:
         self._tell()
 
     def _tell(self) -> None:
-        if not self._marks and not self._waiting and self._idle_s is not None:
-            self._stop_idling()
-            self._idle = self._loop.call_later(self._idle_s, self._on_idle)
+        if not self._marks and not self._waiting:
+            self._begin_idling()
         changed, self._changed = self._changed, []
         for future in changed:
             if not future.done():
@@ -391,10 +394,19 @@ class Dispatcher:
             if waiting is not None and waiting.future is not None and not waiting.future.done():
                 waiting.future.set_result(0)
 
+    def _begin_idling(self) -> None:
+        self._stop_idling()
+        if self._idle_s is not None:
+            self._idle = self._loop.call_later(self._idle_s, self._on_idle)
+        if self._collector is not None:
+            self._collector.quiet()
+
     def _stop_idling(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
+        if self._collector is not None:
+            self._collector.busy()
 
     def _handle(self, happening: Happening, error: BaseException | None = None) -> None:
         if self.state.next_deadline is not None:
