@@ -38,6 +38,7 @@ class RuntimeOptions:
         fuse: Carry several nodes out as one kernel where the shapes at hand allow it. False runs each on its own.
         packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
         preset: Set the arguments of launches beforehand for plans that are replayed often. False sets them each time.
+        native_submit: Enqueue such launches by a loop in C, where it was built. False makes the same calls from Python.
         specialise: Build kernels for sizes that come often in the background, and use those that are faster.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
@@ -74,6 +75,7 @@ class RuntimeOptions:
     fuse: bool = True
     packed_weights: bool = True
     preset: bool = True
+    native_submit: bool = True
     specialise: bool = False
     pool: bool = True
     preallocate: bool = True

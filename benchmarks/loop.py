@@ -17,12 +17,11 @@ from pathlib import Path
 
 import attrs
 import numpy as np
-import typer
 
 import asyncrt
 
+from . import command, models
 from . import measure as m
-from . import models
 
 CALLERS, STREAMS = 64, 4
 KINDS = ("seen before", "new")
@@ -135,13 +134,5 @@ async def bench(settings: m.Settings, callers: int = CALLERS, lengths: int = LON
     )
 
 
-def main(
-    device: m.Device = None, quick: m.Quick = False, threads: m.Threads = 2, json_file: m.JsonFile = None
-) -> None:
-    m.execute(bench, quick=quick, device=device, threads=threads, json_file=json_file)
-
-
-main.__doc__ = __doc__
-
 if __name__ == "__main__":
-    typer.run(main)
+    command.run(bench)

@@ -5,3 +5,5 @@ from __future__ import annotations
 import os
 
 os.environ.setdefault("ASYNCRT_CHECK_HAZARDS", "1")
+
+from .native import submit as submit  # a fixture

@@ -85,13 +85,24 @@ def test_ctrl_c_ends_quietly_with_130(model: str) -> None:
 
 
 def test_devices_lists_what_works() -> None:
-    """The reference devices are always there; with an OpenCL device that works the status is 0."""
+    """The reference devices are always there, and who enqueues; with an OpenCL device that works the status is 0."""
     table, _ = call("devices")
     listed = json.loads(call("devices", "--json")[0])
 
     assert "opencl:" in table
     assert {"host", "simulated"} <= {d["spec"] for d in listed["devices"]}
     assert listed["problems"] == []
+    assert ("enqueued by native code" in table) == listed["native_submit"]
+
+
+def test_devices_says_why_launches_are_made_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is slower, and there is something to do about it."""
+    monkeypatch.setattr(devices, "why_launched_from_python", lambda: "it was not built; install it again")
+
+    table, _ = call("devices")
+
+    assert "enqueued from Python: it was not built; install it again" in table
+    assert json.loads(call("devices", "--json")[0])["native_submit"] is False
 
 
 def test_without_a_working_opencl_device_the_status_is_1(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import venv
 import zipfile
@@ -18,6 +20,8 @@ from onnx import TensorProto, helper
 import asyncrt
 
 assert "site-packages" in asyncrt.__file__, asyncrt.__file__
+from asyncrt.devices.opencl_submit import why_not_built
+print("launches:", why_not_built() or "enqueued by native code")
 x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1, 4])
 y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
 nodes = [helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]), helper.make_node("Exp", ["t"], ["y"])]
@@ -55,6 +59,10 @@ def main() -> None:
         }
         missing = {f"asyncrt/{s}" for s in sources} - set(names)
         assert not missing, f"not in the wheel: {sorted(missing)}"
+        headers = Path(sysconfig.get_paths()["include"], "Python.h").is_file()
+        if shutil.which("cc") and headers and not sysconfig.get_config_var("Py_GIL_DISABLED"):
+            assert "asyncrt/devices/_submit.abi3.so" in names, "built with a compiler at hand, but not in the wheel"
+            assert wheel.name.split("-")[2:4] == ["cp311", "abi3"], f"{wheel.name} is for one version of Python"
         environment = out / "venv"
         # The dependencies come from this environment; asyncrt itself only from the wheel.
         venv.create(environment, with_pip=False)

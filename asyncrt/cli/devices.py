@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from asyncrt.devices.drivers import INSTALL_HINT
-from asyncrt.devices.find import driver_problems, list_devices
+from asyncrt.devices.find import driver_problems, list_devices, why_launched_from_python
 from asyncrt.errors import NoDeviceError
 
 from .terminal import reporting, stderr, stdout
@@ -27,9 +27,10 @@ def devices(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
     Example:
       asyncrt devices
     """
-    reports, problems = list_devices(), driver_problems()
+    reports, problems, slow = list_devices(), driver_problems(), why_launched_from_python()
     if as_json:
-        typer.echo(json.dumps({"devices": [attrs.asdict(r) for r in reports], "problems": problems}, indent=2))
+        found = {"devices": [attrs.asdict(r) for r in reports], "problems": problems, "native_submit": not slow}
+        typer.echo(json.dumps(found, indent=2))
     else:
         table = Table("device", "name", "kind", "driver", "usable", "note", box=None, header_style="bold")
         for r in reports:
@@ -37,6 +38,8 @@ def devices(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
             lines = [r.note] + ([f"hint: {r.hint}"] if r.hint else [])
             table.add_row(*map(escape, (r.spec, r.name, r.kind, r.platform)), usable, escape("\n".join(lines)))
         stdout().print(table)
+        how = f"from Python: {slow}" if slow else "by native code"
+        stdout().print(f"plans that are replayed are enqueued {escape(how)}", soft_wrap=True)
         for problem in problems:
             stderr().print(f"[yellow]problem:[/] {escape(problem)}", soft_wrap=True)
     if not any(r.usable and r.kind not in ("host", "simulated") for r in reports):

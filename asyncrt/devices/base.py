@@ -182,8 +182,14 @@ class Device(Protocol):
         """
         ...
 
-    def prepare(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> Prepared | None:
-        """Make launches ready, bound to *memory*; None if this device gains nothing by it."""
+    def prepare(
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+    ) -> Prepared | None:
+        """Make launches ready, bound to *memory*; None if this device gains nothing by it.
+
+        Args:
+            native: Enqueue them by native code, on a device that has some; False makes the same calls from Python.
+        """
         ...
 
     def clock(self) -> int:

@@ -61,6 +61,13 @@ def driver_problems() -> tuple[str, ...]:
     return drivers.prepare().problems
 
 
+def why_launched_from_python() -> str:
+    """Return why plans that are replayed are not enqueued by the loop in C; empty if they are."""
+    from . import opencl_submit
+
+    return opencl_submit.why_not_built()
+
+
 def _opencl() -> ModuleType:
     """Import pyopencl's door, which loads the OpenCL loader, only when OpenCL is wanted."""
     try:

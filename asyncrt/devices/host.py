@@ -200,7 +200,9 @@ class HostDevice:
     def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
         return {s: s for s in sources}, None
 
-    def prepare(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> Prepared | None:
+    def prepare(
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+    ) -> Prepared | None:
         return None
 
     def clock(self) -> int:

@@ -22,6 +22,7 @@ from . import drivers
 from .base import Allocation, DeviceInfo, DeviceReport, Kernel, Mark, Prepared, PreparedLaunch, Reached, Record, Timing
 from .opencl_arguments import MEMORY_ERRORS, argument_setter, handle_of, refused
 from .opencl_preset import OpenCLPrepared, preset_calls
+from .opencl_submit import native_submitter, python_submitter
 from .record import pack_record
 from .waiter import Waiter
 
@@ -300,9 +301,12 @@ class OpenCLDevice:
                 f"{self.info.spec} ({self.info.name}): its driver does not build a kernel", detail=log[:4000], hint=hint
             ) from error
 
-    def prepare(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> Prepared | None:
+    def prepare(
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+    ) -> Prepared | None:
         calls = preset_calls()
-        return None if calls is None else OpenCLPrepared(calls, launches, memory)
+        submitter = (native_submitter() if native else None) or python_submitter()
+        return None if calls is None or submitter is None else OpenCLPrepared(calls, submitter, launches, memory)
 
     def probe(self) -> None:
         """Build and run a two-line kernel. Blocks; raises `KernelBuildError` or `DeviceCommandError`."""

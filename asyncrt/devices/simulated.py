@@ -231,7 +231,9 @@ class SimulatedDevice:
         self.faults.call("build")
         return {s: s for s in sources}, None
 
-    def prepare(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> Prepared | None:
+    def prepare(
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+    ) -> Prepared | None:
         return SimulatedPrepared(launches, memory)
 
     def clock(self) -> int:

@@ -74,10 +74,12 @@ class Presets:
     Args:
         device: Prepares launches.
         most: Launches that may be prepared at a time.
+        native: Whether native code may enqueue them.
     """
 
-    def __init__(self, device: Device, most: int) -> None:
+    def __init__(self, device: Device, most: int, *, native: bool = True) -> None:
         self._device = device
+        self._native = native
         self._most = most
         self._plans: weakref.WeakKeyDictionary[BoundPlan, _Plan] = weakref.WeakKeyDictionary()
         self._clock = itertools.count()
@@ -122,7 +124,7 @@ class Presets:
     ) -> _Set | None:
         """Return a set for other memory than there are sets for; None if there can be none."""
         if len(plan.sets) < _SETS and self._make_room(plan):
-            prepared = self._device.prepare(bound.steps, arenas)
+            prepared = self._device.prepare(bound.steps, arenas, self._native)
             return None if prepared is None else _Set(prepared, memory)
         if not plan.sets:
             return None

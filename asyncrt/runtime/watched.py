@@ -139,8 +139,10 @@ class WatchedDevice:
             self.on_build(len(sources), kept is None and binary is not None, begin, self.device.clock())
         return kernels, kept
 
-    def prepare(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> Prepared | None:
-        return self.device.prepare(launches, memory)
+    def prepare(
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+    ) -> Prepared | None:
+        return self.device.prepare(launches, memory, native)
 
     def clock(self) -> int:
         return self.device.clock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from asyncrt.devices import opencl, opencl_arguments, opencl_preset
+from asyncrt.devices import opencl, opencl_arguments, opencl_preset, opencl_submit
 from asyncrt.devices.find import open_device
 from asyncrt.devices.opencl import OpenCLDevice
+from asyncrt.devices.opencl_submit import NativeSubmitter, PythonSubmitter, Submitter
 from asyncrt.errors import DeviceCommandError, KernelBuildError, NoDeviceError, OutOfDeviceMemory
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.source import kernel
@@ -24,6 +26,33 @@ def device() -> Iterator[OpenCLDevice]:
     assert isinstance(device, OpenCLDevice)
     yield device
     device.close()
+
+
+class Loop:
+    """One of the two loops that enqueue prepared launches; what sets their arguments may be exchanged."""
+
+    _SET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        functions = opencl_submit._functions()
+        assert functions is not None
+        self.set_argument, self._enqueue = functions
+
+    def submitter(self) -> Submitter:
+        if self._module is None:
+            return PythonSubmitter(self.set_argument, self._enqueue)
+        self._kept = set_argument = self._SET(self.set_argument)
+        addresses = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (set_argument, self._enqueue))
+        return NativeSubmitter(self._module, *addresses)
+
+
+@pytest.fixture(params=["C", "Python"])
+def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Loop:
+    """The loop that prepared launches are enqueued by."""
+    loop = Loop(request.getfixturevalue("submit") if request.param == "C" else None)
+    monkeypatch.setattr(opencl, "native_submitter", loop.submitter)
+    return loop
 
 
 def some(name: str, body: str = "x[get_global_id(0)] += n;") -> KernelSource:
@@ -203,7 +232,7 @@ def slow() -> KernelSource:
     return some("slow", "for (int i = 0; i < 10000000; i++) x[0] = x[0] * 0.5f + n;")
 
 
-def test_a_prepared_launch_that_the_driver_refuses_names_the_kernel(device: OpenCLDevice) -> None:
+def test_a_prepared_launch_that_the_driver_refuses_names_the_kernel(device: OpenCLDevice, loop: Loop) -> None:
     """Those before it are enqueued, and the mark is behind them; nothing that follows is."""
     stream, memory, other = device.open_stream(), device.allocate(64), device.open_queue()
     first, large = slow(), some("large")
@@ -230,7 +259,7 @@ def test_a_prepared_launch_that_the_driver_refuses_names_the_kernel(device: Open
     assert found.tolist() == [2.0]
 
 
-def test_timed_commands_are_behind_prepared_launches(device: OpenCLDevice) -> None:
+def test_timed_commands_are_behind_prepared_launches(device: OpenCLDevice, loop: Loop) -> None:
     """They go to another queue, which has to wait for what has no event of its own."""
     stream, memory, source = device.open_stream(), device.allocate(64), slow()
     kernels, _ = device.build([source], None)
@@ -247,20 +276,17 @@ def test_timed_commands_are_behind_prepared_launches(device: OpenCLDevice) -> No
     assert found.tolist() == [2.0]
 
 
-def test_a_binding_that_failed_half_way_is_not_taken_for_done(
-    device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_binding_that_failed_half_way_is_not_taken_for_done(device: OpenCLDevice, loop: Loop) -> None:
     """The memory that was bound before is set again, too, by whoever binds it next."""
     source = some("one")
     built = device.build([source], None)[0][source]
-    calls = opencl_preset.preset_calls()
-    assert calls is not None
     statuses: list[int] = []
+    really = loop.set_argument
 
     def set_argument(*arguments: int) -> int:
-        return (statuses.pop() if statuses else 0) or calls.set_argument(*arguments)
+        return (statuses.pop() if statuses else 0) or really(*arguments)
 
-    monkeypatch.setattr(opencl, "preset_calls", lambda: calls._replace(set_argument=set_argument))
+    loop.set_argument = set_argument
     stream, old, new = device.open_stream(), device.allocate(64), device.allocate(64)
     prepared = device.prepare([(built, (0,), device.pack((0,), (1,)), (1,), None, ())] * 2, [old])
     assert prepared is not None
@@ -304,6 +330,24 @@ def test_kernel_objects_go_with_what_was_prepared(device: OpenCLDevice, monkeypa
     assert before == []
     assert after == 3
     assert len(released) == 3 + 2
+
+
+def test_the_loop_in_c_is_taken_unless_it_is_not_wanted(
+    device: OpenCLDevice, submit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether there is one depends on the installation, and whether it is used on an option."""
+    native = Loop(submit).submitter()
+    made: list[Submitter | None] = []
+    monkeypatch.setattr(opencl, "native_submitter", lambda: native)
+    monkeypatch.setattr(opencl, "OpenCLPrepared", lambda calls, submitter, *_: made.append(submitter))
+
+    device.prepare([], [], native=True)
+    device.prepare([], [], native=False)
+    monkeypatch.setattr(opencl, "native_submitter", lambda: None)
+    device.prepare([], [], native=True)
+
+    assert made[0] is native
+    assert [type(s) for s in made[1:]] == [PythonSubmitter] * 2
 
 
 def test_nothing_is_prepared_where_pyopencl_makes_the_calls(

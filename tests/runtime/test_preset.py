@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from asyncrt import DeviceCommandError, OutOfDeviceMemory, Runtime, RuntimeOptions
+from asyncrt.devices import opencl, opencl_submit
 from asyncrt.devices.base import Allocation, Prepared, PreparedLaunch, Stream
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedStream
 from asyncrt.layout import Array
@@ -62,6 +65,37 @@ async def without(source: Any, inputs: Sequence[dict[str, Array]], device: str |
         return [await loaded.infer(i) for i in inputs]
 
 
+def native_calls(submit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let the loop in C be there, and return where it notes how many launches it has enqueued at a time."""
+    used: list[int] = []
+    functions = opencl_submit._functions()
+    assert functions is not None
+
+    def noting(enqueue: int, queue: int, launches: bytes) -> tuple[int, int]:
+        done: tuple[int, int] = submit.submit(enqueue, queue, launches)
+        used.append(done[0])
+        return done
+
+    module = SimpleNamespace(submit=noting, bind=submit.bind)
+    addresses = [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions]
+    monkeypatch.setattr(opencl, "native_submitter", lambda: opencl_submit.NativeSubmitter(module, *addresses))
+    return used
+
+
+@pytest.mark.asyncio
+async def test_a_plan_is_enqueued_in_one_call(submit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All launches of it, and every time that it is replayed with its arguments set."""
+    monkeypatch.setattr(preset, "OFTEN", 1)
+    used = native_calls(submit, monkeypatch)
+    async with Runtime(options=options()) as rt:
+        loaded = await rt.load(SOURCE)
+        launches = await launches_of(rt, loaded, given(5))
+        for _ in range(3):
+            await loaded.infer(given(5))
+
+        assert used == [launches] * 3 == [launches] * rt.statistics().presets.replays
+
+
 async def launches_of(rt: Runtime, loaded: Model, inputs: dict[str, Array]) -> int:
     """How many launches a request is."""
     before = rt.statistics().launches
@@ -106,22 +140,27 @@ async def test_other_inputs_on_the_same_memory_give_their_own_results(rt: Runtim
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("name", [pytest.param(m, id=m.name) for m in zoo()])
-async def test_exported_models_give_the_same_bytes(name: ZooModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone and eight at once, with and without."""
+async def test_exported_models_give_the_same_bytes(
+    name: ZooModel, submit: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alone and eight at once: enqueued by the loop in C, by the one in Python, and without anything preset."""
     monkeypatch.setattr(preset, "OFTEN", 1)
+    used = native_calls(submit, monkeypatch)
     inputs = [name.inputs(case, salt) for salt in range(2) for case in range(name.cases)]
-    found: dict[bool, list[dict[str, Array]]] = {}
-    for on in (True, False):
-        async with Runtime(streams=2, options=options(preset=on, fuse=True)) as rt:
+    found: list[list[dict[str, Array]]] = []
+    for on, native in ((False, False), (True, False), (True, True)):
+        async with Runtime(streams=2, options=options(preset=on, native_submit=native, fuse=True)) as rt:
             loaded = await rt.load(name.path)
-            found[on] = [await loaded.infer(i) for i in inputs * 2]
+            results = [await loaded.infer(i) for i in inputs * 2]
             for start in range(0, len(inputs), 8):
-                found[on] += await asyncio.gather(*(loaded.infer(i) for i in inputs[start : start + 8]))
+                results += await asyncio.gather(*(loaded.infer(i) for i in inputs[start : start + 8]))
+            found.append(results)
             statistics = rt.statistics()
             assert (statistics.presets.replays > 0) == (on and statistics.launches > 0)
+            assert bool(used) == (native and statistics.launches > 0)
 
-    for expected, got in zip(found[False], found[True], strict=True):
-        assert same(expected, got)
+    for expected, *others in zip(*found, strict=True):
+        assert all(same(expected, got) for got in others)
 
 
 @pytest.mark.asyncio
@@ -388,10 +427,12 @@ class Refusing(SimulatedDevice):
         stream.launch = launch_or_refuse  # type: ignore[method-assign]
         return stream
 
-    def prepare(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> Prepared | None:
+    def prepare(
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+    ) -> Prepared | None:
         if self.fails == "prepare":
             raise OutOfDeviceMemory("the driver has no more kernel objects")
-        prepared = super().prepare(launches, memory)
+        prepared = super().prepare(launches, memory, native)
         assert prepared is not None
         return _Refusing(prepared, self)
 

@@ -1,0 +1,118 @@
+/* How are all launches of a plan enqueued in one call, with the GIL given up once?
+ *
+ * It knows nothing of OpenCL but the signatures of two functions, whose addresses the caller gives: to build it takes
+ * neither headers nor the loader, and it calls the loader that pyopencl has loaded.
+ * opencl_submit.py makes its tables, and does the same through ctypes where this was not built.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdint.h>
+
+#ifdef _WIN32
+#define CL_CALL __stdcall
+#else
+#define CL_CALL
+#endif
+
+typedef int32_t(CL_CALL *enqueue_t)(void *queue, void *kernel, uint32_t axes, const size_t *offset, const size_t *grid,
+                                    const size_t *group, uint32_t waits, const void *wait_list, void *event);
+typedef int32_t(CL_CALL *set_argument_t)(void *kernel, uint32_t index, size_t nbytes, const void *value);
+
+/* What the tables' records hold, as Python's struct module spells it: a caller made for others must not use this. */
+#define LAYOUT "PNN3N3N PN"
+
+typedef struct {
+    void *kernel;
+    size_t axes;
+    size_t grouped; /* 0: the driver chooses the work-group */
+    size_t grid[3];
+    size_t group[3];
+} launch_t;
+
+typedef struct {
+    void *kernel;
+    size_t index;
+} argument_t;
+
+/* Get the records of a table, each of `size` bytes; 0 is an error that is set. */
+static int open_table(PyObject *object, size_t size, Py_buffer *table) {
+    if (PyObject_GetBuffer(object, table, PyBUF_SIMPLE) < 0)
+        return 0;
+    if ((size_t)table->len % size == 0 && (uintptr_t)table->buf % sizeof(void *) == 0)
+        return 1;
+    PyErr_Format(PyExc_ValueError, "expected aligned records of %zu bytes, got %zd bytes at %p", size, table->len,
+                 table->buf);
+    PyBuffer_Release(table);
+    return 0;
+}
+
+PyDoc_STRVAR(submit_doc, "submit(enqueue, queue, launches, /)\n--\n\n"
+                         "Enqueue launches in order, up to the first that is refused.\n\n"
+                         "Returns how many were enqueued, and what the driver answered to the next one, or 0.");
+
+static PyObject *submit(PyObject *module, PyObject *arguments) {
+    unsigned long long enqueue_address, queue_address;
+    PyObject *object;
+    Py_buffer table;
+    if (!PyArg_ParseTuple(arguments, "KKO:submit", &enqueue_address, &queue_address, &object) ||
+        !open_table(object, sizeof(launch_t), &table))
+        return NULL;
+    enqueue_t enqueue = (enqueue_t)(uintptr_t)enqueue_address;
+    void *queue = (void *)(uintptr_t)queue_address;
+    const launch_t *launch = table.buf;
+    size_t count = (size_t)table.len / sizeof(launch_t), done = 0;
+    int32_t status = 0;
+    Py_BEGIN_ALLOW_THREADS
+    for (; done < count; done++, launch++) {
+        status = enqueue(queue, launch->kernel, (uint32_t)launch->axes, NULL, launch->grid,
+                         launch->grouped ? launch->group : NULL, 0, NULL, NULL);
+        if (status)
+            break;
+    }
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&table);
+    return Py_BuildValue("ni", (Py_ssize_t)done, (int)status);
+}
+
+PyDoc_STRVAR(bind_doc, "bind(set_argument, arguments, variable, /)\n--\n\n"
+                       "Set arguments to the object that a variable holds, up to the first that is refused.\n\n"
+                       "Returns what the driver answered to that one, or 0.");
+
+static PyObject *bind(PyObject *module, PyObject *arguments) {
+    unsigned long long set_address, variable_address;
+    PyObject *object;
+    Py_buffer table;
+    if (!PyArg_ParseTuple(arguments, "KOK:bind", &set_address, &object, &variable_address) ||
+        !open_table(object, sizeof(argument_t), &table))
+        return NULL;
+    set_argument_t set_argument = (set_argument_t)(uintptr_t)set_address;
+    const void *variable = (const void *)(uintptr_t)variable_address;
+    const argument_t *argument = table.buf, *end = argument + (size_t)table.len / sizeof(argument_t);
+    int32_t status = 0;
+    for (; argument < end && !status; argument++)
+        status = set_argument(argument->kernel, (uint32_t)argument->index, sizeof(void *), variable);
+    PyBuffer_Release(&table);
+    return PyLong_FromLong(status);
+}
+
+static PyMethodDef methods[] = {
+    {"submit", submit, METH_VARARGS, submit_doc},
+    {"bind", bind, METH_VARARGS, bind_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static int add_layout(PyObject *module) { return PyModule_AddStringConstant(module, "LAYOUT", LAYOUT); }
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)add_layout}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_submit",
+    .m_doc = "Calls that opencl_submit.py makes in C.",
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__submit(void) { return PyModuleDef_Init(&definition); }

@@ -1,0 +1,202 @@
+"""How are a plan's launches enqueued: by a loop in C, or by one in Python?
+
+The loop in C (`_submit.c`) gives up the GIL once for all launches of a plan, and takes less time for each than a call
+through ctypes does. Where it was not built, or is not wanted, the loop in Python makes the same calls in the same
+order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import operator
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from .opencl_arguments import loader
+
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
+LAYOUT = "PNN3N3N PN"
+"""What a launch's record and an argument's hold: `launch_t` and `argument_t` in `_submit.c`."""
+_LAUNCH, _ARGUMENT = (struct.Struct(f"@{layout}") for layout in LAYOUT.split())
+
+
+class Call(NamedTuple):
+    """A launch of a kernel object whose arguments are set; the driver chooses the work-group where that is None."""
+
+    kernel: int
+    grid: tuple[int, ...]
+    group: tuple[int, ...] | None
+
+
+class Arguments(Protocol):
+    """Places of arguments that are set to one memory object."""
+
+    def bind(self, variable: int) -> int:
+        """Set all of them to what the variable at that address holds; returns the driver's refusal, or 0."""
+        ...
+
+
+class Calls(Protocol):
+    """Launches in their order."""
+
+    def submit(self, queue: int) -> tuple[int, int]:
+        """Enqueue them until one is refused; returns how many were enqueued, and the refusal, or 0."""
+        ...
+
+
+class Submitter(Protocol):
+    """Makes them."""
+
+    def arguments(self, places: Sequence[tuple[int, int]]) -> Arguments:
+        """Return arguments, each by its kernel object and its index."""
+        ...
+
+    def calls(self, calls: Sequence[Call]) -> Calls:
+        """Return launches."""
+        ...
+
+
+class PythonSubmitter:
+    """Calls the loader through ctypes."""
+
+    def __init__(self, set_argument: Callable[[int, int, int, int], int], enqueue: Callable[..., int]) -> None:
+        self._set_argument = set_argument
+        self._enqueue = enqueue
+
+    def arguments(self, places: Sequence[tuple[int, int]]) -> Arguments:
+        return _PythonArguments(self._set_argument, tuple(places))
+
+    def calls(self, calls: Sequence[Call]) -> Calls:
+        return _PythonCalls(self._enqueue, calls)
+
+
+class _PythonArguments:
+    def __init__(self, set_argument: Callable[[int, int, int, int], int], places: tuple[tuple[int, int], ...]) -> None:
+        self._set_argument = set_argument
+        self._places = places
+
+    def bind(self, variable: int) -> int:
+        for kernel, index in self._places:
+            if status := self._set_argument(kernel, index, _POINTER, variable):
+                return status
+        return 0
+
+
+class _PythonCalls:
+    def __init__(self, enqueue: Callable[..., int], calls: Sequence[Call]) -> None:
+        self._enqueue = enqueue
+        #: All go to the queue in this variable.
+        self._queue = ctypes.c_void_p()
+        # ctypes objects already, which saves converting them at each call.
+        self._calls = tuple(
+            (self._queue, ctypes.c_void_p(c.kernel), len(c.grid), None, _sizes(c.grid), _sizes(c.group), 0, None, None)
+            for c in calls
+        )
+
+    def submit(self, queue: int) -> tuple[int, int]:
+        self._queue.value = queue
+        calls = iter(self._calls)
+        for status in filter(None, itertools.starmap(self._enqueue, calls)):
+            return len(self._calls) - operator.length_hint(calls) - 1, status
+        return len(self._calls), 0
+
+
+def _sizes(sizes: tuple[int, ...] | None) -> ctypes.Array[ctypes.c_size_t] | None:
+    return None if sizes is None else (ctypes.c_size_t * len(sizes))(*sizes)
+
+
+class NativeSubmitter:
+    """Calls the functions at two addresses from C.
+
+    Args:
+        module: The extension.
+        set_argument: The address of `clSetKernelArg`.
+        enqueue: That of `clEnqueueNDRangeKernel`.
+    """
+
+    def __init__(self, module: Any, set_argument: int, enqueue: int) -> None:
+        self._module = module
+        self._set_argument = set_argument
+        self._enqueue = enqueue
+
+    def arguments(self, places: Sequence[tuple[int, int]]) -> Arguments:
+        table = b"".join(_ARGUMENT.pack(kernel, index) for kernel, index in places)
+        return _NativeArguments(self._module.bind, self._set_argument, table)
+
+    def calls(self, calls: Sequence[Call]) -> Calls:
+        return _NativeCalls(self._module.submit, self._enqueue, b"".join(map(_launch, calls)))
+
+
+class _NativeArguments(NamedTuple):
+    function: Callable[[int, bytes, int], int]
+    set_argument: int
+    table: bytes
+
+    def bind(self, variable: int) -> int:
+        return self.function(self.set_argument, self.table, variable)
+
+
+class _NativeCalls(NamedTuple):
+    function: Callable[[int, int, bytes], tuple[int, int]]
+    enqueue: int
+    table: bytes
+
+    def submit(self, queue: int) -> tuple[int, int]:
+        return self.function(self.enqueue, queue, self.table)
+
+
+def _launch(call: Call) -> bytes:
+    rest = (0,) * (3 - len(call.grid))
+    group = (0, 0, 0) if call.group is None else (*call.group, *rest)
+    return _LAUNCH.pack(call.kernel, len(call.grid), call.group is not None, *call.grid, *rest, *group)
+
+
+class _Functions(NamedTuple):
+    set_argument: Any
+    enqueue: Any
+
+
+def _functions() -> _Functions | None:
+    """Return the loader's functions; None where it is not to be called directly."""
+    library = loader()
+    if library is None:
+        return None
+    try:
+        set_argument, enqueue = library["clSetKernelArg"], library["clEnqueueNDRangeKernel"]
+    except AttributeError:
+        return None
+    set_argument.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p]
+    set_argument.restype = enqueue.restype = ctypes.c_int
+    return _Functions(set_argument, enqueue)
+
+
+def python_submitter() -> Submitter | None:
+    """Return the loop in Python; None where the loader is not to be called directly."""
+    functions = _functions()
+    return None if functions is None else PythonSubmitter(*functions)
+
+
+def native_submitter() -> Submitter | None:
+    """Return the loop in C; None where it was not built, or the loader is not to be called directly."""
+    functions = _functions()
+    if functions is None or why_not_built():
+        return None
+    from . import _submit
+
+    set_argument, enqueue = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions)
+    return NativeSubmitter(_submit, set_argument, enqueue)
+
+
+@functools.cache
+def why_not_built() -> str:
+    """Return why there is no loop in C; empty if there is one."""
+    try:
+        from . import _submit
+    except ImportError:
+        return "asyncrt.devices._submit was not built; install asyncrt again with a C compiler at hand"
+    if _submit.LAYOUT != LAYOUT:
+        return "asyncrt.devices._submit was built of another version; install asyncrt again"
+    return ""

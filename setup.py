@@ -1,0 +1,23 @@
+"""Build what is in C; everything else is in pyproject.toml, which has no stable table for extensions.
+
+An installation without a compiler works: the same calls are made from Python then.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+
+from setuptools import Extension, setup
+
+SUBMIT = Extension(
+    "asyncrt.devices._submit",
+    ["asyncrt/devices/_submit.c"],
+    define_macros=[("Py_LIMITED_API", "0x030B0000")],  # 3.11: the first in which buffers are part of it
+    py_limited_api=True,
+    optional=True,
+)
+
+if sysconfig.get_config_var("Py_GIL_DISABLED"):  # such an interpreter has no limited API
+    setup()
+else:
+    setup(ext_modules=[SUBMIT], options={"bdist_wheel": {"py_limited_api": "cp311"}})
