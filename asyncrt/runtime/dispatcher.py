@@ -106,7 +106,8 @@ class Dispatcher:
         self.tracer: Tracer | None = None
         self._loop = asyncio.get_running_loop()
         self._completions = Completions(self._loop, self._on_reached)
-        self._turns = Turns(self._loop)
+        #: Of requests that go on, and of those that begin: who ends and begins the next does both in one turn.
+        self._turns, self._beginnings = Turns(self._loop), Turns(self._loop)
         #: Whose coroutine is running, and goes on at once if it is told to.
         self._asking: int | None = None
         self._stamps = [0] * len(streams)
@@ -438,7 +439,7 @@ class Dispatcher:
         for instruction in instructions:
             match instruction:
                 case Admit(request):
-                    self._answer(request, 0)
+                    self._answer(request, 0, turns=self._beginnings)
                 case Launch(request, stream):
                     self._answer(request, stream)
                 case Resume(request):
@@ -446,14 +447,16 @@ class Dispatcher:
                 case Expire(request):
                     self._answer(request, 0, _late())
 
-    def _answer(self, request: int, answer: int, error: BaseException | None = None) -> None:
+    def _answer(
+        self, request: int, answer: int, error: BaseException | None = None, turns: Turns | None = None
+    ) -> None:
         waiting = self._waiting.get(request)
         if waiting is None or waiting.future is None or waiting.future.done():
             return
         if request == self._asking:
             settle(waiting.future, answer, error)
         else:
-            self._turns.go_on(waiting.future, answer, error)
+            (turns or self._turns).go_on(waiting.future, answer, error)
 
 
 def _late() -> DeadlineExceeded:
