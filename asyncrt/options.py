@@ -40,6 +40,8 @@ class RuntimeOptions:
         preset: Set the arguments of launches beforehand for plans that are replayed often. False sets them each time.
         native_submit: Enqueue such launches by a loop in C, where it was built. False makes the same calls from Python.
         specialise: Build kernels for sizes that come often in the background, and use those that are faster.
+        share_steps: Let steps of a group's sequences run as one inference where the model allows it. False runs each by
+            itself.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
         max_in_flight: Inferences that may hold device memory at once; more wait their turn.
@@ -77,6 +79,7 @@ class RuntimeOptions:
     preset: bool = True
     native_submit: bool = True
     specialise: bool = False
+    share_steps: bool = True
     pool: bool = True
     preallocate: bool = True
     max_in_flight: int = attrs.field(default=64, validator=v.ge(1))
@@ -89,7 +92,7 @@ class RuntimeOptions:
     plan_bytes: int = attrs.field(default=64 << 20, validator=v.ge(1))
     preset_entries: int = attrs.field(default=16384, validator=v.ge(1))
     policy: str = "fifo"
-    cache_dir: Path | None = None
+    cache_dir: Path | None = attrs.field(default=None, converter=attrs.converters.optional(Path))
     disk_cache: bool = True
     warm: bool = True
     build_threads: int = attrs.field(default=2, validator=v.ge(1))
