@@ -5,6 +5,8 @@ What matrix products and attention share, as OpenCL C functions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from asyncrt.layout import FLOAT16, DataType
 
 PANEL = 32  # columns: two float16
@@ -71,6 +73,42 @@ inline void $_tile{height}(
 }}"""
 
 
+def pair_tile(height: int) -> str:
+    """Return ``$_pair<height>(a, sa_m, sa_k, b, other, depth, t)``: the products of a few rows and two packed panels.
+
+    One or two rows times one panel are fewer chains of additions than it takes to keep up with what the caches give. The
+    second panel is ``other`` elements behind the first, and ``t`` is ``[2, height, 32]``.
+    """
+    r, panels = range(height), range(2)
+    rows = " ".join(f"__global const float* a{i} = a + {i} * sa_m;" for i in r)
+    zero = " ".join(f"float16 s{w}{i}l = 0.0f, s{w}{i}h = 0.0f;" for w in panels for i in r)
+    factors = " ".join(f"const float16 v{i} = a{i}[k * sa_k];" for i in r)
+    multiply = " ".join(
+        f"{{ const float16 l = vload16(0, b{w}), h = vload16(1, b{w}); "
+        f"ASYNCRT_FETCH(b{w} + {AHEAD}); ASYNCRT_FETCH(b{w} + {AHEAD + 16}); "
+        + " ".join(f"s{w}{i}l = fma(v{i}, l, s{w}{i}l); s{w}{i}h = fma(v{i}, h, s{w}{i}h);" for i in r)
+        + " }"
+        for w in panels
+    )
+    store = " ".join(
+        f"vstore16(s{w}{i}l, {(w * height + i) * 2}, t); vstore16(s{w}{i}h, {(w * height + i) * 2 + 1}, t);"
+        for w in panels
+        for i in r
+    )
+    return f"""
+inline void $_pair{height}(
+    __global const float* a, int sa_m, int sa_k, __global const float* b, int other, int depth, float* t) {{
+  {rows}
+  {zero}
+  __global const float *b0 = b, *b1 = b + other;
+  for (int k = 0; k < depth; k++, b0 += {PANEL}, b1 += {PANEL}) {{
+    {factors}
+    {multiply}
+  }}
+  {store}
+}}"""
+
+
 def fill_panel(dtype: DataType, space: str) -> str:
     """Return ``$_fill(b, sb_k, sb_n, depth, left, panel)``: *depth* rows of 32 columns of a matrix, one after the other.
 
@@ -78,19 +116,12 @@ def fill_panel(dtype: DataType, space: str) -> str:
     are turned at a time: in four steps, each of which interleaves every vector with the one eight places on.
     """
     loads = " ".join(f"float16 x{j} = {load16(dtype, f'b + min(c + {j}, left - 1) * sb_n')};" for j in range(16))
-    steps, names = [], [f"x{j}" for j in range(16)]
-    for step in range(4):
-        made = [f"y{step}_{j}" for j in range(16)]
-        for j in range(8):
-            for half, name in (("lo", made[2 * j]), ("hi", made[2 * j + 1])):
-                a, b = f"{names[j]}.{half}", f"{names[j + 8]}.{half}"
-                steps.append(f"float16 {name}; {name}.even = {a}; {name}.odd = {b};")
-        names = made
+    steps, names = turn([f"x{j}" for j in range(16)], "y")
     stores = " ".join(f"vstore16({name}, 0, to + {PANEL * j});" for j, name in enumerate(names))
     return f"""
 inline void $_turn(__global const {dtype.c}* b, int sb_n, int c, int left, {space} float* to) {{
   {loads}
-  {" ".join(steps)}
+  {steps}
   {stores}
 }}
 inline void $_fill(__global const {dtype.c}* b, int sb_k, int sb_n, int depth, int left, {space} float* panel) {{
@@ -102,6 +133,23 @@ inline void $_fill(__global const {dtype.c}* b, int sb_k, int sb_n, int depth, i
     for (int c = 0; c < {PANEL}; c++)
       panel[k * {PANEL} + c] = LOAD({dtype.name}, b, k * sb_k + min(c, left - 1) * sb_n);
 }}"""
+
+
+def turn(vectors: Sequence[str], prefix: str) -> tuple[str, list[str]]:
+    """Return statements that turn 16 or 8 ``float16`` vectors, and the names of the results, which begin with *prefix*.
+
+    The results have element 0 of all vectors first, then element 1 of all, and so on. Each step interleaves every vector
+    with the one half of them on.
+    """
+    steps: list[str] = []
+    names, half = list(vectors), len(vectors) // 2
+    for step in range(half.bit_length()):
+        made = [f"{prefix}{step}_{j}" for j in range(2 * half)]
+        for j in range(half):
+            for part, name in (("lo", made[2 * j]), ("hi", made[2 * j + 1])):
+                steps.append(f"float16 {name}; {name}.even = {names[j]}.{part}; {name}.odd = {names[j + half]}.{part};")
+        names = made
+    return " ".join(steps), names
 
 
 def load16(dtype: DataType, at: str) -> str:
