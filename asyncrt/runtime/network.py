@@ -319,7 +319,7 @@ class Network:
                                 work = self._plans.first(signature, layouts, values, tensors)
                             else:
                                 before = start_state(program, layouts, values, tensors) if state is None else state
-                                work = self._plans.later(chunk, signature, _advanced(before, shapes, known))
+                                work = self._plans.later(chunk, signature, before.advanced(shapes, known))
                             planned = await self._plan(request, chunk, work)
                 if not new:
                     self._counters.replays += 1
@@ -548,15 +548,3 @@ def _contents(arrays: Iterable[Array]) -> tuple[Any, ...] | None:
     if sum(a.nbytes for a in arrays) > _KEYED_BYTES:
         return None
     return tuple([(a.shape, a.tobytes()) for a in arrays])
-
-
-def _advanced(state: State, shapes: Mapping[int, Layout], known: Mapping[int, Array]) -> State:
-    """Return *state* with layouts and values that have come since."""
-    if not shapes and not known:
-        return state
-    layouts, values = list(state.layouts), list(state.values)
-    for id, layout in shapes.items():
-        layouts[id] = layout
-    for id, array in known.items():
-        values[id] = array
-    return attrs.evolve(state, layouts=tuple(layouts), values=tuple(values))
