@@ -39,6 +39,8 @@ class RuntimeOptions:
         packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
         preset: Set the arguments of launches beforehand for plans that are replayed often. False sets them each time.
         native_submit: Enqueue such launches by a loop in C, where it was built. False makes the same calls from Python.
+        native_callbacks: Have the driver wake the event loop when commands are done, where native code for that was
+            built and the driver can be trusted with it. False has a thread wait on each stream.
         specialise: Build kernels for sizes that come often in the background, and use those that are faster.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
@@ -74,6 +76,7 @@ class RuntimeOptions:
     packed_weights: bool = True
     preset: bool = True
     native_submit: bool = True
+    native_callbacks: bool = True
     specialise: bool = False
     pool: bool = True
     preallocate: bool = True

@@ -149,6 +149,20 @@ class Prepared(Protocol):
         ...
 
 
+class Reports(Protocol):
+    """What a driver says of marks that are reached, for an event loop to collect.
+
+    Attributes:
+        file: A file descriptor that is readable when there is something to collect.
+    """
+
+    file: int
+
+    def collect(self) -> None:
+        """Call back for all marks that were reached. Called on the loop's thread."""
+        ...
+
+
 class Device(Protocol):
     """One device and its memory."""
 
@@ -189,6 +203,14 @@ class Device(Protocol):
 
         Args:
             native: Enqueue them by native code, on a device that has some; False makes the same calls from Python.
+        """
+        ...
+
+    def reports(self, streams: Sequence[Stream]) -> Reports | None:
+        """Have what is reached on new *streams* collected, rather than told by a thread of each.
+
+        Returns:
+            None if this device gains nothing by it, and goes on telling by threads.
         """
         ...
 

@@ -23,7 +23,19 @@ import numpy as np
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.layout import Array
 
-from .base import Allocation, DeviceInfo, Kernel, Mark, Prepared, PreparedLaunch, Reached, Record, Stream, Timing
+from .base import (
+    Allocation,
+    DeviceInfo,
+    Kernel,
+    Mark,
+    Prepared,
+    PreparedLaunch,
+    Reached,
+    Record,
+    Reports,
+    Stream,
+    Timing,
+)
 from .faults import Fault, Faults
 from .host import run_reference
 
@@ -235,6 +247,9 @@ class SimulatedDevice:
         self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
     ) -> Prepared | None:
         return SimulatedPrepared(launches, memory)
+
+    def reports(self, streams: Sequence[Stream]) -> Reports | None:
+        return None
 
     def clock(self) -> int:
         return round(self.now * 1e9)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
-from asyncrt.devices.base import Mark, Stream, mark_behind
+from asyncrt.devices.base import Mark, Reports, Stream, mark_behind
 from asyncrt.errors import DeadlineExceeded, DeviceError, DeviceLostError, OutOfDeviceMemory
 from asyncrt.events import Event, Timeline
 from asyncrt.scheduler.happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
@@ -125,6 +125,14 @@ class Dispatcher:
 
     def __repr__(self) -> str:
         return f"<Dispatcher {len(self._waiting)} requests, {len(self._marks)} marks, {self.state!r}>"
+
+    def listen(self, reports: Reports) -> None:
+        """Hear from a device of what is reached on its streams, until `close()`."""
+        self._completions.listen(reports)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._completions.close()
 
     @property
     def in_flight(self) -> int:

@@ -181,6 +181,7 @@ class Runtime:
         info, options = self.device.info, self.options
         count = self._streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
         streams: list[Stream] = [self.device.open_stream() for _ in range(count)]
+        reports = self.device.reports(streams) if options.native_callbacks else None
         self._uploads = WatchedStream(self.device.open_stream())  # networks keep it; a trace puts another behind it
         timeline = Timeline(count)
         self._watched_device = self._memory_device = WatchedDevice(self.device)
@@ -198,6 +199,8 @@ class Runtime:
             checks=self._checks, on_idle=self._pool.trim, idle_s=options.idle_release_s,
         )  # fmt: skip
         self._dispatcher.when_lost.add(lambda error: self._pool.keep_all())
+        if reports is not None:
+            self._dispatcher.listen(reports)
         store = None
         if options.disk_cache and info.takes_source:
             folder = options.cache_dir or Path(platformdirs.user_cache_dir("asyncrt")) / "kernels"
@@ -368,6 +371,7 @@ class Runtime:
             else:
                 await asyncio.to_thread(self.device.close)
         finally:
+            self._dispatcher.close()
             if self._checks is not None:
                 self._checks.finish()
             await self._impls.close()
