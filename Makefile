@@ -16,7 +16,7 @@ help:
 	@echo "make check   lint, types and layers only"
 	@echo "make unit    the tests only; ARGS='-k name' narrows them"
 	@echo "make stress  half an hour of random orders, faults, models, mutants and requests; ARGS='--graphs 100' and the like"
-	@echo "make bench   measure, and write docs/benchmarks.md; ARGS=--full measures for long, to publish"
+	@echo "make bench   measure beside other runtimes, and write docs/benchmarks.md; ARGS=--full measures for long, to publish"
 	@echo "make clean   remove the virtual environment and what was built"
 
 $(VENV)/installed: pyproject.toml setup.py $(wildcard asyncrt/devices/*.c)
@@ -52,8 +52,13 @@ wheel: $(VENV)/installed
 stress: $(VENV)/installed
 	$(BIN)/python -m tests.stress $(ARGS)
 
-bench: $(VENV)/weights
-	$(BIN)/python -m benchmarks $(ARGS)
+$(VENV)/peers: $(VENV)/weights
+	@echo "Fetching what asyncrt is compared with ..."
+	$(BIN)/pip install --quiet --disable-pip-version-check --group bench
+	@touch $@
+
+bench: $(VENV)/peers
+	$(BIN)/python -m benchmarks --write $(ARGS)
 
 clean:
 	rm -rf $(VENV) .demo .bench build dist *.egg-info asyncrt/devices/*.so

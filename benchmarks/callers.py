@@ -2,23 +2,24 @@
 
 asyncrt answers them on an event loop. ONNX Runtime answers them from threads, in the two ways that suggest themselves:
 a thread for each caller, with all cores for each request; and a thread for each core, with one core for each request.
+OpenVINO answers them from a queue of its own, set up for throughput.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import typer
 
 import asyncrt
 
+from . import command, models, peers
 from . import measure as m
-from . import models
 
 CALLERS = 8
 SHORTEST, LONGEST = 8, 200
@@ -31,48 +32,52 @@ async def bench(
     count = count or (32 if settings.quick else 128)
     lengths = np.random.default_rng(0).integers(SHORTEST, longest + 1, count).tolist()
     requests = [models.tokens(1, length) for length in lengths]
-    names = {
-        "asyncrt": "asyncrt, asyncio",
-        "wide": f"ONNX Runtime, {callers} threads, {m.cores()} cores each",
-        "narrow": f"ONNX Runtime, {m.cores()} threads, 1 core each",
-    }
-    wide, narrow = m.onnx_runtime(model, m.cores()), m.onnx_runtime(model, 1)
+    there, notes = peers.present([peers.ONNX_RUNTIME, peers.OPENVINO])
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(callers) as threads:
         async with asyncrt.Runtime(settings.device, options=asyncrt.RuntimeOptions(cache_dir=Path(folder))) as rt:
             loaded = await rt.load(model)
-            m.check_equal("one request", (await loaded.infer(requests[0])).values(), wide(requests[0]))
-
-            async def ours() -> float:
-                return await m.closed_loop(loaded.infer, requests, callers)
-
-            async def theirs_wide() -> float:
-                return threaded(threads, wide, requests, callers)
-
-            async def theirs_narrow() -> float:
-                return threaded(threads, narrow, requests, m.cores())
-
-            samples = await m.interleave({"asyncrt": ours, "wide": theirs_wide, "narrow": theirs_narrow}, settings)
+            turns = {peers.OURS: partial(m.closed_loop, loaded.infer, requests, callers)}
+            ours = list((await loaded.infer(requests[0])).values())
+            if peers.ONNX_RUNTIME in there:
+                wide, narrow = (peers.load_onnx_runtime(model, cores) for cores in (m.cores(), 1))
+                m.check_equal("one request", ours, wide(requests[0]))
+                name = f"ONNX Runtime, {callers} threads, {m.cores()} cores each"
+                turns[name] = partial(threaded, threads, wide, requests, callers)
+                name = f"ONNX Runtime, {m.cores()} threads, 1 core each"
+                turns[name] = partial(threaded, threads, narrow, requests, m.cores())
+            if peers.OPENVINO in there:
+                queue = peers.OpenVinoQueue(model, m.cores(), callers)
+                m.check_equal("one request", ours, queue.run(requests[:1])[0])
+                turns[f"OpenVINO, {callers} requests in its queue"] = partial(queued, queue, requests)
+            samples = await m.interleave(turns, settings)
             info = rt.info
-    best = max(("wide", "narrow"), key=lambda name: float(np.median(samples[name])))
+    rates = samples[peers.OURS]
     return m.Report(
         name="callers",
         command=f"python -m benchmarks.callers{settings.flags}",
         environment=m.environment(info),
         rows=[
             {
-                "runtime": names[name],
-                "requests/s": float(np.median(rates)),
-                "asyncrt against it": None if name == "asyncrt" else m.Ratio.of(samples["asyncrt"], rates),
+                "runtime": name,
+                "requests/s": float(np.median(theirs)),
+                "asyncrt against it": None if name == peers.OURS else m.Ratio.of(rates, theirs),
             }
-            for name, rates in samples.items()
+            for name, theirs in samples.items()
         ],
-        summary={"asyncrt's rate over the better of the others": m.Ratio.of(samples["asyncrt"], samples[best])},
-        notes=[f"{callers} callers, the same {count} texts of {SHORTEST} to {longest} tokens in each turn."],
+        summary={
+            f"rate over {peer.name} at its best": m.Ratio.of(rates, best(samples, peer.name)) for peer in there
+        },
+        notes=[f"{callers} callers, the same {count} texts of {SHORTEST} to {longest} tokens in each turn.", *notes],
     )
 
 
-def threaded(
-    threads: ThreadPoolExecutor, run: Callable[[m.Inputs], object], requests: Sequence[m.Inputs], workers: int
+def best(samples: dict[str, list[float]], peer: str) -> list[float]:
+    """Return the rates of the better way of those in which a peer was run."""
+    return max((rates for name, rates in samples.items() if name.startswith(peer)), key=np.median)
+
+
+async def threaded(
+    threads: ThreadPoolExecutor, run: peers.Run, requests: Sequence[m.Inputs], workers: int
 ) -> float:
     """Let *workers* threads answer the requests, each taking the next when it is free; returns requests per second."""
     waiting = iter(requests)  # `next` of a list's iterator is atomic
@@ -87,17 +92,12 @@ def threaded(
     return len(requests) / (time.perf_counter() - start)
 
 
-def main(
-    model: m.ModelFile = None, device: m.Device = None, quick: m.Quick = False, threads: m.Threads = 2,
-    json_file: m.JsonFile = None,
-) -> None:  # fmt: skip
-    m.execute(
-        lambda settings: bench(settings, models.minilm(model)),
-        quick=quick, device=device, threads=threads, json_file=json_file,
-    )  # fmt: skip
+async def queued(queue: peers.OpenVinoQueue, requests: Sequence[m.Inputs]) -> float:
+    """Let OpenVINO's queue answer the requests; returns requests per second."""
+    start = time.perf_counter()
+    queue.run(requests)
+    return len(requests) / (time.perf_counter() - start)
 
-
-main.__doc__ = __doc__
 
 if __name__ == "__main__":
-    typer.run(main)
+    command.run(bench)

@@ -15,12 +15,11 @@ from typing import cast
 
 import numpy as np
 import onnx
-import typer
 
 import asyncrt
 from asyncrt.devices.base import Device
 
-from . import capture, models
+from . import capture, command, models
 from . import measure as m
 
 ROWS = (1, 8, 32, 128, 512)
@@ -110,13 +109,5 @@ def graph(weights: m.Array) -> onnx.ModelProto:
     return models.model(chain.nodes, ["rows", weights.shape[0]], {"weights": weights}, chain.value)
 
 
-def main(
-    device: m.Device = None, quick: m.Quick = False, threads: m.Threads = 2, json_file: m.JsonFile = None
-) -> None:
-    m.execute(bench, quick=quick, device=device, threads=threads, json_file=json_file)
-
-
-main.__doc__ = __doc__
-
 if __name__ == "__main__":
-    typer.run(main)
+    command.run(bench)

@@ -18,19 +18,17 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 
 from asyncrt.devices.base import DeviceInfo
-from asyncrt.errors import AsyncrtError
 from asyncrt.version import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,16 +84,6 @@ class Settings:
     def flags(self) -> str:
         """The options that give these settings, with a space before each."""
         return (" --quick" if self.quick else "") + (f" --device {self.device}" if self.device else "")
-
-
-Device = Annotated[str | None, typer.Option(help="Where asyncrt runs, as `asyncrt devices` lists; else the best.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Fewer and smaller cases: to see that it works, not to publish.")]
-Threads = Annotated[int, typer.Option(min=1, help="Cores that this process, and so every peer in it, may use.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", dir_okay=False, help="Write the report, too.")]
-ModelFile = Annotated[
-    Path | None,
-    typer.Option("--model", metavar="FILE", help="MiniLM as ONNX; by default it is made from the installed weights."),
-]
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------
@@ -308,7 +296,7 @@ def environment(info: DeviceInfo | None) -> dict[str, str]:
         found["device"] = f"{info.name} ({info.platform or info.kind}, driver {info.driver or 'none'})"
     found["asyncrt"] = __version__ + _commit()
     found["Python"] = platform.python_version()
-    for package in ("pyopencl", "numpy", "onnx", "onnxruntime"):
+    for package in ("pyopencl", "numpy", "onnx", "onnxruntime", "openvino", "tinygrad"):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -370,84 +358,13 @@ def _own_s() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-# --- running one ------------------------------------------------------------------------------------------------------
-
-
-def execute(
-    bench: Callable[[Settings], Coroutine[Any, Any, Report]],
-    *,
-    quick: bool,
-    device: str | None,
-    threads: int,
-    json_file: Path | None,
-) -> None:
-    """Run a benchmark for the command line: print its report, write it, or say why there is none."""
-    bound_threads(threads)
-    others = Others()
-    try:
-        report = asyncio.run(bench(Settings.of(quick, device)))
-    except* (BenchmarkError, AsyncrtError) as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        typer.echo(f"error  {error}", err=True)
-        raise typer.Exit(1) from None
-    report = attrs.evolve(report, others=others.cores())
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
-    console.print(", ".join(f"{name} {value}" for name, value in report.environment.items()), style="dim")
-    console.print(report.table())
-    for heading, cell in report.summary.items():
-        console.print(f"{heading}: [bold]{show(cell)}[/]")
-    for note in report.notes:
-        console.print(note, style="dim")
-    if not report.quiet:
-        console.print(f"[red]Others used {show(report.others)} cores meanwhile: do not publish these figures.[/]")
-    if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(report.to_json())
-
-
-def bound_threads(threads: int) -> None:
-    """See to it that this process has *threads* cores.
-
-    Thread pools are made for the cores that a process has when its libraries are loaded, and some are loaded by now: so
-    this starts the same command anew where there are more. Where a system cannot bind processes, it has all cores, and
-    the report says so.
-    """
-    if not hasattr(os, "sched_setaffinity") or cores() <= threads:
-        return
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
-    for library in ("OMP", "OPENBLAS", "MKL"):
-        os.environ[f"{library}_NUM_THREADS"] = str(threads)
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+# --- beside the figures -----------------------------------------------------------------------------------------------
 
 
 def progress(text: str) -> None:
     """Say on stderr what was done, if someone looks."""
     if sys.stderr.isatty():
         typer.echo(text, err=True)
-
-
-# --- what ONNX Runtime does -------------------------------------------------------------------------------------------
-
-
-def onnx_runtime(model: Path | bytes, threads: int) -> Callable[[Inputs], list[Array]]:
-    """Return a model in ONNX Runtime on the CPU, as a function from inputs to outputs, which any thread may call.
-
-    Raises:
-        BenchmarkError: ONNX Runtime is not installed.
-    """
-    try:
-        import onnxruntime
-    except ImportError:
-        raise BenchmarkError("ONNX Runtime is the peer here, and not installed: pip install onnxruntime") from None
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    source = model if isinstance(model, bytes) else str(model)
-    session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    return lambda inputs: list(session.run(None, inputs))
 
 
 def check_equal(what: str, ours: Iterable[Array], theirs: Iterable[Array], tolerance: float = 1e-4) -> float:

@@ -2,7 +2,7 @@
 
 A chain of tiny nodes, whose kernels take next to no time: what is left is the runtime. Beside asyncrt, with a shape it
 knows and with one it sees for the first time, the same kernels launched by pyopencl in a loop, once as its examples do,
-with the arguments in the call, and once with arguments set beforehand; and the same model in ONNX Runtime.
+with the arguments in the call, and once with arguments set beforehand; and the same model in others.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import cast
 
 import numpy as np
 import onnx
-import typer
 
 import asyncrt
 from asyncrt.devices.base import Device
 
-from . import capture, models
+from . import capture, command, models, peers
 from . import measure as m
 
 NODES = 200
@@ -32,7 +31,7 @@ async def bench(settings: m.Settings, nodes: int = NODES) -> m.Report:
     """Measure a chain of *nodes* nodes."""
     chain = graph(nodes)
     inputs = given(LENGTH)
-    theirs = m.onnx_runtime(chain.SerializeToString(), m.cores())
+    others = peers.load(chain.SerializeToString())
     with tempfile.TemporaryDirectory() as folder:
         options = asyncrt.RuntimeOptions(cache_dir=Path(folder), fuse=False)
         walk = asyncrt.RuntimeOptions(cache_dir=Path(folder), fuse=False, replay=False)
@@ -44,7 +43,7 @@ async def bench(settings: m.Settings, nodes: int = NODES) -> m.Report:
         ):
             loaded = await rt.load(chain)
             captured = await capture.capture(device, await walking.load(chain), inputs)
-            m.check_equal("the chain", (await loaded.infer(inputs)).values(), theirs(inputs))
+            others.check("the chain", inputs, list((await loaded.infer(inputs)).values()))
             lengths = itertools.count(LENGTH + 1)
             fresh = (given(length) for length in lengths)
             samples = await m.interleave(
@@ -53,7 +52,7 @@ async def bench(settings: m.Settings, nodes: int = NODES) -> m.Report:
                     "asyncrt, new shape": m.awaited(lambda: loaded.infer(next(fresh)), settings.block_s),
                     "pyopencl, arguments in each call": m.called(captured.call, settings.block_s),
                     "pyopencl, arguments set beforehand": m.called(captured.enqueue, settings.block_s),
-                    "ONNX Runtime": m.called(partial(theirs, inputs), settings.block_s),
+                    **others.blocks(inputs, settings.block_s),
                 },
                 settings,
             )
@@ -81,6 +80,7 @@ async def bench(settings: m.Settings, nodes: int = NODES) -> m.Report:
         notes=[
             "From the call to the answer, divided by the number of nodes; asyncrt's includes the transfers of the "
             f"input and the output. The loops launch the {len(captured.launches)} kernels of the same inference.",
+            *others.notes,
         ],
     )
 
@@ -102,13 +102,5 @@ def given(length: int) -> m.Inputs:
     return {"x": np.random.default_rng(length).standard_normal((length, CHANNELS), np.float32)}
 
 
-def main(
-    device: m.Device = None, quick: m.Quick = False, threads: m.Threads = 2, json_file: m.JsonFile = None
-) -> None:
-    m.execute(bench, quick=quick, device=device, threads=threads, json_file=json_file)
-
-
-main.__doc__ = __doc__
-
 if __name__ == "__main__":
-    typer.run(main)
+    command.run(bench)

@@ -15,12 +15,11 @@ from pathlib import Path
 import attrs
 import numpy as np
 import onnx
-import typer
 
 import asyncrt
 
+from . import command, models
 from . import measure as m
-from . import models
 
 STEPS = (0, 24, 60)  # no-op nodes in the first graph, which has as many nodes that work as the largest
 CHANNELS, ROWS = 64, 8
@@ -145,13 +144,5 @@ def graph(working: int, no_ops: int, channels: int) -> onnx.ModelProto:
     return models.model(chain.nodes, ["batch", "rows", "channels"], constants, chain.value)
 
 
-def main(
-    device: m.Device = None, quick: m.Quick = False, threads: m.Threads = 2, json_file: m.JsonFile = None
-) -> None:
-    m.execute(bench, quick=quick, device=device, threads=threads, json_file=json_file)
-
-
-main.__doc__ = __doc__
-
 if __name__ == "__main__":
-    typer.run(main)
+    command.run(bench)

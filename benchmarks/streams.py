@@ -12,12 +12,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import typer
 
 import asyncrt
 
+from . import command, models
 from . import measure as m
-from . import models
 
 STREAMS = (1, 2, 4)
 CALLERS = 8
@@ -55,13 +54,5 @@ async def bench(settings: m.Settings, count: int | None = None) -> m.Report:
     )
 
 
-def main(
-    device: m.Device = None, quick: m.Quick = False, threads: m.Threads = 2, json_file: m.JsonFile = None
-) -> None:
-    m.execute(bench, quick=quick, device=device, threads=threads, json_file=json_file)
-
-
-main.__doc__ = __doc__
-
 if __name__ == "__main__":
-    typer.run(main)
+    command.run(bench)

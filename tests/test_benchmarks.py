@@ -15,8 +15,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import all as every
-from benchmarks import callers, gemm, load, measure, minilm, models, new_shapes, per_node, skip, streams
+from benchmarks import (
+    callers,
+    gemm,
+    growth,
+    load,
+    measure,
+    minilm,
+    models,
+    new_shapes,
+    page,
+    peers,
+    per_node,
+    process,
+    skip,
+    streams,
+)
 from benchmarks.measure import BenchmarkError, Ratio, Report, Settings
 
 from .environment import with_sources
@@ -31,7 +45,9 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
         case "minilm":
             return minilm.bench(HOST, models.SMALL, [(1, 4), (2, 3)])
         case "new_shapes":
-            return new_shapes.bench(HOST, models.SMALL, many=10, lengths=[5, 6], rounds=1)
+            return new_shapes.bench(HOST, models.SMALL, lengths=[5, 6], rounds=1)
+        case "growth":
+            return growth.bench(HOST, many=10)
         case "callers":
             return callers.bench(HOST, models.SMALL, count=4, longest=12, callers=3)
         case "skip":
@@ -43,7 +59,7 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
         case "gemm":
             return gemm.bench(OPENCL, rows_of=[1, 3], sizes=[40])
         case "load":
-            return load.bench(HOST, {"small BERT": models.SMALL}, rounds=1)
+            return load.bench(HOST, models.SMALL, rounds=1)
     raise AssertionError(f"no test runs the benchmark {name!r}")
 
 
@@ -52,7 +68,7 @@ def cells(report: Report, kind: type) -> list[Any]:
     return [cell for row in (*report.rows, report.summary) for cell in row.values() if isinstance(cell, kind)]
 
 
-@pytest.mark.parametrize("name", every.BENCHMARKS)
+@pytest.mark.parametrize("name", page.BENCHMARKS)
 def test_every_benchmark_gives_a_report_that_survives_its_file(name: str) -> None:
     """Rows of equal headings, figures that are numbers, ratios within their intervals; JSON loses nothing."""
     report = asyncio.run(smallest(name))
@@ -60,13 +76,13 @@ def test_every_benchmark_gives_a_report_that_survives_its_file(name: str) -> Non
     assert report.name == name
     assert report.command.startswith(f"python -m benchmarks.{name}")
     assert len({tuple(row) for row in report.rows}) == 1
-    assert cells(report, Ratio)
+    assert cells(report, Ratio) or name == "growth"  # which compares with nobody
     assert all(0 < r.low <= r.high < math.inf and r.ratio > 0 for r in cells(report, Ratio))
     assert all(math.isfinite(figure) and figure >= 0 for figure in cells(report, float))
     assert report == Report.from_json(report.to_json())
-    page = every.section(report)
-    assert f"## {every.BENCHMARKS[name][0]}" in page
-    assert page.count("\n| ") == 2 + len(report.rows)
+    text = page.section(report)
+    assert f"## {page.BENCHMARKS[name]}" in text
+    assert text.count("\n| ") == 2 + len(report.rows)
 
 
 def test_skipped_nodes_are_counted_not_only_timed() -> None:
@@ -141,6 +157,92 @@ def test_speeds_of_different_results_are_not_compared(theirs: list[measure.Array
         measure.check_equal("case", ours, theirs)
 
 
+def test_a_peer_that_is_not_there_is_left_out_and_the_report_says_so() -> None:
+    """Nobody needs to install all of them, nor need all take every model."""
+
+    def refuse(model: Path | bytes, threads: int) -> peers.Run:
+        raise ValueError("unknown operator\nand a traceback")
+
+    absent = peers.Peer("Absent", "no_such_package", refuse)
+    choosy = peers.Peer("Choosy", "numpy", refuse)
+
+    loaded = peers.load(models.SMALL, [absent, choosy, peers.ONNX_RUNTIME])
+
+    assert list(loaded.runs) == ["ONNX Runtime"]
+    assert loaded.notes == [
+        "Absent is left out: it is not installed (`pip install no_such_package`).",
+        "Choosy is left out: it does not take the model (ValueError: unknown operator).",
+    ]
+
+
+@pytest.mark.parametrize("source", [models.SMALL, models.SMALL.read_bytes()], ids=["file", "bytes"])
+def test_peers_give_what_they_are_believed_to_give(source: Path | bytes) -> None:
+    """Every peer that is installed gives the reference's outputs in the model's order, for one shape and the next."""
+    loaded = peers.load(source)
+    reference = peers.load_onnx_runtime(source, 1)
+
+    for length in (5, 9):
+        inputs = models.tokens(2, length)
+        assert loaded.check("small BERT", inputs, reference(inputs)) < 1e-4
+
+    assert len(loaded.runs) + len(loaded.notes) == 2
+
+
+@pytest.mark.skipif(not peers.OPENVINO.installed, reason="OpenVINO is not installed")
+def test_openvinos_queue_gives_each_request_its_own_answer() -> None:
+    """More requests than jobs, each of another length: the answers come in the order of the requests."""
+    requests = [models.tokens(1, length) for length in range(2, 9)]
+    reference = peers.load_onnx_runtime(models.SMALL, 1)
+
+    answers = peers.OpenVinoQueue(models.SMALL, 2, 3).run(requests)
+
+    for request, answer in zip(requests, answers, strict=True):
+        measure.check_equal("queue", answer, reference(request))
+
+
+_PLATFORMS = """
+from asyncrt.devices import drivers
+from benchmarks import models, peers
+if {first}: peers.load(models.SMALL)
+drivers.prepare()
+import pyopencl
+print(*sorted(p.name for p in pyopencl.get_platforms()), sep=", ")
+"""
+
+
+@pytest.mark.skipif(not peers.OPENVINO.installed, reason="OpenVINO is not installed")
+def test_openvino_hides_no_opencl_driver() -> None:
+    """Its libtbb would, if it were loaded first: asyncrt would run on another device than without that peer."""
+    with_peer, without = (
+        subprocess.run([sys.executable, "-c", _PLATFORMS.format(first=first)], cwd=measure.ROOT, env=with_sources(),
+                       capture_output=True, text=True, check=True).stdout
+        for first in (True, False)
+    )  # fmt: skip
+
+    assert without
+    assert with_peer == without
+
+
+def test_a_process_of_its_own_says_why_it_failed() -> None:
+    """The error of the other process is in the message of this one's."""
+    with pytest.raises(BenchmarkError, match=r"load\.once.* ended with 1:\n(?s:.*)none\.onnx"):
+        process.fresh(load.once, Path("none.onnx"), Path("folder"), "host")
+
+
+def test_a_table_at_a_glance_has_the_ratios_that_sum_up() -> None:
+    """One line for each, with the command that measures it; nothing of what was measured beside others' work."""
+    ratio = Ratio(1.5, 1.4, 1.6)
+    quiet = Report(name="minilm", command="do", environment={}, rows=[], summary={"mean": ratio, "count": 3})
+    noisy = Report(name="skip", command="not", environment={}, rows=[], summary={"mean": ratio}, others=1.0)
+
+    text = page.glance([quiet, noisy])
+
+    assert "| A sentence embedding | mean | 1.50 (1.40 to 1.60) | `do` |" in text
+    assert "count" not in text
+    assert "not" not in text
+    assert page.glance([noisy]) == ""
+
+
 def test_numbers_are_shown_with_three_digits() -> None:
     """No exponents, no digits that mean nothing."""
     shown = [measure.show(x) for x in (1234.5, 12.345, 1.2345, 0.012345, 0.0, 7, "x", None)]
@@ -163,9 +265,9 @@ def test_a_missing_model_is_said_with_what_to_do(tmp_path: Path) -> None:
 
 def test_all_writes_a_page_of_the_reports_there_are(tmp_path: Path) -> None:
     """One benchmark through the command line, on one core: its report as JSON, and its section on the page."""
-    page = tmp_path / "page.md"
+    file = tmp_path / "page.md"
     command = [sys.executable, "-m", "benchmarks", "skip", "--device", "host", "--threads", "1"]
-    command += ["--reports", str(tmp_path), "--page", str(page)]
+    command += ["--reports", str(tmp_path), "--write", "--noisy", "--page", str(file)]
     environment = with_sources()
 
     done = subprocess.run(command, cwd=measure.ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -174,10 +276,10 @@ def test_all_writes_a_page_of_the_reports_there_are(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "skip.json").read_text())
     if hasattr(os, "sched_setaffinity"):
         assert report["environment"]["cores"] == f"1 of {os.cpu_count()}"
-    text = page.read_text()
+    text = file.read_text()
     assert text.startswith("# Benchmarks")
     assert "python -m benchmarks.skip --quick --device host" in text
-    assert text.count("\n## ") == 1
+    assert text.count("\n## ") == 2  # at a glance, and the benchmark
 
 
 def test_figures_of_a_busy_machine_are_withheld() -> None:
@@ -185,7 +287,7 @@ def test_figures_of_a_busy_machine_are_withheld() -> None:
     rows: list[measure.Row] = [{"streams": 1, "requests/s": 2.5}]
     report = Report(name="streams", command="python", environment={}, others=0.5, rows=rows)
 
-    assert "| 1 | 2.50 |" not in every.section(report)
-    assert "Others used 0.500 cores" in every.section(report)
-    assert "| 1 | 2.50 |" in every.section(report, noisy=True)
-    assert "not to be relied on" in every.section(report, noisy=True)
+    assert "| 1 | 2.50 |" not in page.section(report)
+    assert "Others used 0.500 cores" in page.section(report)
+    assert "| 1 | 2.50 |" in page.section(report, noisy=True)
+    assert "not to be relied on" in page.section(report, noisy=True)

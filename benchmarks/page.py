@@ -1,0 +1,97 @@
+"""What do all the benchmarks say, on one page?
+
+The page is made of reports alone; figures that were measured beside others' work are withheld.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+
+from . import measure as m
+
+#: Title of each benchmark, in the page's order.
+BENCHMARKS: Mapping[str, str] = {
+    "minilm": "A sentence embedding",
+    "new_shapes": "Shapes never seen before",
+    "growth": "What shapes leave behind",
+    "callers": "Many callers at once",
+    "skip": "Skipped nodes",
+    "per_node": "The host's time for a node",
+    "streams": "Several streams",
+    "gemm": "Matrix products",
+    "load": "Loading",
+}
+
+HEAD = """\
+# Benchmarks
+
+<!-- Written by `python -m benchmarks --write`; change the files in benchmarks/ instead. -->
+
+How fast asyncrt is, beside what, and how sure that is.
+Every table can be made again with the command above it; `make bench` makes them all and writes this page.
+
+The rules:
+
+- Peers run in the same process on the same cores, in turns (A B A B ...), and start when two turns in a row agree.
+- Figures are medians. A ratio is of medians, and the brackets hold its 95 % interval, from a bootstrap over the turns.
+- Peers must give the same results, or there is no table. All calculate in float32.
+- A peer that is not installed is left out, and the table says so; `make bench` installs them.
+- Where others use more than a tenth of a core meanwhile, there is no table either: figures would say nothing.
+"""
+
+
+def module(name: str) -> ModuleType:
+    """Return the module of a benchmark."""
+    return importlib.import_module(f"benchmarks.{name}")
+
+
+def question(name: str) -> str:
+    """Return the question that a benchmark answers."""
+    return _text(name).splitlines()[0]
+
+
+def page(reports: Sequence[m.Report], noisy: bool = False) -> str:
+    """Return the page of the reports there are."""
+    return HEAD + glance(reports, noisy) + "".join(section(report, noisy) for report in reports)
+
+
+def glance(reports: Sequence[m.Report], noisy: bool = False) -> str:
+    """Return a table of all ratios that sum a benchmark up; empty if there is none."""
+    rows = [
+        f"| {BENCHMARKS[report.name]} | {heading} | {cell} | `{report.command}` |"
+        for report in reports
+        if report.quiet or noisy
+        for heading, cell in report.summary.items()
+        if isinstance(cell, m.Ratio)
+    ]
+    if not rows:
+        return ""
+    head = ["| benchmark | figure | ratio | command |", "| --- | --- | ---: | --- |"]
+    return "\n## At a glance\n\n" + "\n".join(head + rows) + "\n"
+
+
+def section(report: m.Report, noisy: bool = False) -> str:
+    """Return a report's part of the page; without its figures if others used the machine, unless *noisy*."""
+    first, _, rest = _text(report.name).partition("\n")
+    measured = ", ".join(f"{name} {value}" for name, value in report.environment.items())
+    others = f"Others used {m.show(report.others)} cores while this was measured"
+    figures = [report.markdown()] if report.quiet or noisy else [f"{others}, so the figures are withheld."]
+    if noisy and not report.quiet:
+        figures.insert(0, f"**{others}: these figures are not to be relied on.**")
+    parts = [
+        f"## {BENCHMARKS[report.name]}",
+        f"*{first}*",
+        rest.strip(),
+        f"```text\n{report.command}\n```",
+        *figures,
+        f"<sub>{measured}</sub>",
+    ]
+    return "\n" + "\n\n".join(parts) + "\n"
+
+
+def _text(name: str) -> str:
+    text = module(name).__doc__
+    assert text is not None
+    return text
