@@ -132,7 +132,15 @@ class Stream(Protocol):
 
 
 class Prepared(Protocol):
-    """Launches made ready beforehand, for memory that may change from one time to the next."""
+    """Launches made ready beforehand, for memory that may change from one time to the next.
+
+    Attributes:
+        long: Whether `launch()` takes so long that a thread should call it; it gives up the GIL then.
+        busy: Whether a thread does; the memory must not change until it has. Whoever has it called says so.
+    """
+
+    long: bool
+    busy: bool
 
     def bind(self, memory: Sequence[Allocation]) -> None:
         """Let each number that is a buffer stand for the memory at its index; negative ones count from the end.
@@ -141,10 +149,13 @@ class Prepared(Protocol):
         """
         ...
 
-    def launch(self, stream: Stream) -> None:
+    def launch(self, stream: Stream, stop: bytearray | None = None) -> None:
         """Enqueue the launches, in order, on a stream of the device that prepared them.
 
         If it raises, as `Stream.launch` does, those before the one that failed are enqueued.
+
+        Args:
+            stop: A byte; no more are enqueued once it is not 0. Only for those that are *long*.
         """
         ...
 

@@ -70,7 +70,10 @@ class SimulatedMark:
 class SimulatedPrepared:
     """Launches with their arguments set; like a driver's, they are bound to memory when they are enqueued."""
 
+    long = False  # none of them takes any time
+
     def __init__(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
+        self.busy = False
         self._launches = tuple(launches)
         self.bind(memory)
 
@@ -80,8 +83,10 @@ class SimulatedPrepared:
             for kernel, buffers, record, grid, group, local in self._launches
         ]
 
-    def launch(self, stream: Stream) -> None:
+    def launch(self, stream: Stream, stop: bytearray | None = None) -> None:
         for launch in self._bound:
+            if stop is not None and stop[0]:
+                return
             stream.launch(*launch)
 
 

@@ -26,6 +26,7 @@ from asyncrt.scheduler.state import SchedulerState
 
 from .checked import Checks
 from .completion import Completions
+from .submission import Submissions
 from .traced import Tracer
 
 _ALONE = 2  # times that a request begins again when nobody else has memory to give back: its own may be wasteful
@@ -102,6 +103,8 @@ class Dispatcher:
         self.tracer: Tracer | None = None
         self._loop = asyncio.get_running_loop()
         self._completions = Completions(self._loop, self._on_reached)
+        #: The streams that threads enqueue to.
+        self.submissions = Submissions()
         self._stamps = [0] * len(streams)
         self._marks: dict[Event, Mark] = {}
         #: What the commands before an event use, until it is reached.
@@ -195,6 +198,13 @@ class Dispatcher:
         if deadline is not None and deadline <= self.clock():
             raise _late()
 
+    def begins(self, request: int, stream: int) -> None:
+        """Note that the request's chunk begins to be enqueued on *stream*, whose next event is at its end."""
+        waiting = self._waiting[request]
+        waiting.hit, waiting.known = False, self.timeline.passed(stream)
+        waiting.waits = frozenset(self._waits[stream])
+        waiting.event = Event(stream, self._stamps[stream] + 1)
+
     def launched(self, request: int, stream: int, keep: object = None) -> Event:
         """Note that the request's chunk was enqueued on *stream*; returns the event at its end.
 
@@ -202,9 +212,10 @@ class Dispatcher:
             keep: What the chunk uses: it is held until the event, even if the request ends before.
         """
         waiting = self._waiting[request]
-        waiting.hit, waiting.known = False, self.timeline.passed(stream)
-        waiting.waits = frozenset(self._waits[stream])
-        event = waiting.event = self._stamp(stream)
+        if waiting.event != Event(stream, self._stamps[stream] + 1):
+            self.begins(request, stream)
+        event = self._stamp(stream)
+        assert event == waiting.event, "while a chunk is enqueued nobody else marks its stream"
         self._kept[event] = keep
         waiting.future = self._loop.create_future()
         self._carry_out(self.state.handle(Launched(request, event)))  # in time, however long enqueueing took
@@ -246,9 +257,10 @@ class Dispatcher:
 
         One that is busy, if there is one: only then does anybody wait for the device.
         """
-        if not self.lost:
+        streams = [s for s in (*[event.stream for event in self._marks], 0) if not self.submissions.busy(s)]
+        if streams and not self.lost:  # whoever enqueues to it will hear of it
             with contextlib.suppress(DeviceLostError):
-                self.abandon(next((event.stream for event in self._marks), 0))
+                self.abandon(streams[0])
 
     def wait_for(self, stream: int, events: Iterable[Event]) -> None:
         """Let what is enqueued next on *stream* wait for *events* of other streams."""

@@ -307,6 +307,8 @@ class Runtime:
         """Give a tracer that is told of everything while this lasts; afterwards the streams have passed all of it."""
         self.check_open()
         dispatcher, uploads = self._dispatcher, self._uploads
+        await dispatcher.submissions.none()  # streams are exchanged between chunks
+        self.check_open()
         if dispatcher.tracer is not None:
             raise AsyncrtError("a trace of this runtime is being taken", hint="wait until it has ended")
         tracer = Tracer(self.device, self._pool.statistics)
@@ -329,7 +331,12 @@ class Runtime:
             self._watched_device.on_build, dispatcher.tracer = tracer.built, tracer
             yield tracer
         if self._state == "open":  # otherwise they were closed, and that waits for everything
-            await asyncio.gather(*(stream.passed(dispatcher.when_lost) for stream in traced))
+            await asyncio.gather(*(self._passed(number, stream) for number, stream in enumerate(traced)))
+
+    async def _passed(self, number: int, stream: TracedStream) -> None:
+        """Return when the device has passed what is on a stream."""
+        await self._dispatcher.submissions.turn(number)  # nobody else marks it until it is all there
+        await stream.passed(self._dispatcher.when_lost)
 
     def check_open(self) -> None:
         """Raise `RuntimeClosedError` unless the runtime is open, and `DeviceLostError` if its device is lost."""
