@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from asyncrt.errors import (
     AsyncrtError,
+    BatchingError,
     DeadlineExceeded,
     DeviceCommandError,
     DeviceError,
@@ -23,26 +24,38 @@ from asyncrt.errors import (
     ModelTypeError,
     NoDeviceError,
     OutOfDeviceMemory,
+    Overloaded,
     RuntimeClosedError,
     SequenceError,
     ShapeError,
     UnsupportedOperatorError,
 )
 from asyncrt.options import RuntimeOptions
+from asyncrt.runtime.batched import Batched
 from asyncrt.runtime.explain import Explanation, NodeExplanation
+from asyncrt.runtime.group import GroupedSequence, GroupStatistics, SequenceGroup
 from asyncrt.runtime.model import Model
+from asyncrt.runtime.pad_safety import PadSafety
 from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
 from asyncrt.runtime.sequence import Sequence
+from asyncrt.runtime.shared_safety import SharedSafety, Sharing
+from asyncrt.scheduler.batching import BatchingStatistics, BatchOptions
 from asyncrt.sync import SyncModel, load_sync
 from asyncrt.version import __version__
 
 __all__ = [
     "AsyncrtError",
+    "BatchOptions",
+    "Batched",
+    "BatchingError",
+    "BatchingStatistics",
     "DeadlineExceeded",
     "DeviceCommandError",
     "DeviceError",
     "DeviceLostError",
     "Explanation",
+    "GroupStatistics",
+    "GroupedSequence",
     "HazardError",
     "InputError",
     "KernelBuildError",
@@ -54,13 +67,18 @@ __all__ = [
     "NoDeviceError",
     "NodeExplanation",
     "OutOfDeviceMemory",
+    "Overloaded",
+    "PadSafety",
     "Runtime",
     "RuntimeClosedError",
     "RuntimeOptions",
     "RuntimeStatistics",
     "Sequence",
     "SequenceError",
+    "SequenceGroup",
     "ShapeError",
+    "SharedSafety",
+    "Sharing",
     "SyncModel",
     "UnsupportedOperatorError",
     "__version__",

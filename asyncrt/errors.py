@@ -9,7 +9,9 @@
     ├── InputError (ValueError)               the caller's inputs do not fit the model
     ├── ShapeError (ValueError)               shapes or values of this inference do not fit a node
     ├── SequenceError (ValueError)            a model's state cannot be kept so, or the sequence is closed
-    ├── DeadlineExceeded (TimeoutError)       the request's deadline came before its turn did
+    ├── BatchingError (ValueError)            a model's requests cannot be batched so, or it is closed
+    ├── Overloaded (RuntimeError)             too many requests wait, or the answer would be late
+    ├── DeadlineExceeded (TimeoutError)       there is no answer within the request's deadline
     ├── DeviceError (RuntimeError)            something about a device
     │   ├── NoDeviceError                     none found, or none that is usable
     │   ├── KernelBuildError                  the driver refused a kernel, or hangs
@@ -76,8 +78,24 @@ class SequenceError(AsyncrtError, ValueError):
     """A model's state cannot be kept as asked for, or the sequence is closed."""
 
 
+class BatchingError(AsyncrtError, ValueError):
+    """A model's requests cannot be batched as asked for, or the batching is closed."""
+
+
+class Overloaded(AsyncrtError, RuntimeError):
+    """A request was refused at once, because too many wait or its answer would come after its deadline.
+
+    Attributes:
+        retry_after_s: Seconds after which to try again may be of use.
+    """
+
+    def __init__(self, message: str, *, detail: str = "", hint: str = "", retry_after_s: float) -> None:
+        super().__init__(message, detail=detail, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
 class DeadlineExceeded(AsyncrtError, TimeoutError):
-    """The deadline of a request passed before it, or its next part, was launched."""
+    """The deadline of a request passed before there was an answer, or before its next part was launched."""
 
 
 class DeviceError(AsyncrtError, RuntimeError):

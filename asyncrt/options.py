@@ -42,6 +42,8 @@ class RuntimeOptions:
         native_callbacks: Have the driver wake the event loop when commands are done, where native code for that was
             built and the driver can be trusted with it. False has a thread wait on each stream.
         specialise: Build kernels for sizes that come often in the background, and use those that are faster.
+        share_steps: Let steps of a group's sequences run as one inference where the model allows it. False runs each by
+            itself.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
         max_in_flight: Inferences that may hold device memory at once; more wait their turn.
@@ -78,6 +80,7 @@ class RuntimeOptions:
     native_submit: bool = True
     native_callbacks: bool = True
     specialise: bool = False
+    share_steps: bool = True
     pool: bool = True
     preallocate: bool = True
     max_in_flight: int = attrs.field(default=64, validator=v.ge(1))
@@ -89,7 +92,7 @@ class RuntimeOptions:
     plan_bytes: int = attrs.field(default=64 << 20, validator=v.ge(1))
     preset_entries: int = attrs.field(default=16384, validator=v.ge(1))
     policy: str = "fifo"
-    cache_dir: Path | None = None
+    cache_dir: Path | None = attrs.field(default=None, converter=attrs.converters.optional(Path))
     disk_cache: bool = True
     warm: bool = True
     build_threads: int = attrs.field(default=2, validator=v.ge(1))

@@ -112,6 +112,45 @@ inline float16 $_gathered(__global const float* p, int step) {{
         operands = " ".join(f"const float16 a{i} = {loads[s].format(i=i)};" for i, s in enumerate(self.steps))
         return f"{{ const float16 v = {value}; {operands} vstore16((float16)({self.expression}), 0, {address}); }}"
 
+    def stored_pair(self, rows: Sequence[str], addresses: Sequence[str], column: str, value: str, width: int) -> str:
+        """Write the statement that stores *value*, 8 floats of each of two rows, at two addresses; needs `vector`.
+
+        Args:
+            rows: The rows' numbers.
+            column: The first of their columns.
+            width: How many of the 8 there are: at least 4.
+        """
+        operands = " ".join(f"float16 a{i};" for i in range(len(self.dtypes)))
+        for row, half in zip(rows, ("lo", "hi"), strict=True):
+            if self.dtypes:
+                operands += f" {{ {self.rows(row)} {' '.join(self._load8(i, column, half, width) for i in range(len(self.dtypes)))} }}"
+        stores = " ".join(
+            f"vstore8(w.{half}, 0, {at});" if width == 8
+            else f"vstore4(w.{half}.lo, 0, {at}); vstore4(w.{half}.s{_last4(width)}, 0, {at} + {width - 4});"
+            for at, half in zip(addresses, ("lo", "hi"), strict=True)
+        )  # fmt: skip
+        return f"{{ const float16 v = {value}; {operands} const float16 w = (float16)({self.expression}); {stores} }}"
+
+    def _load8(self, index: int, column: str, half: str, width: int) -> str:
+        """Write the statement that loads half of operand *index*, *width* elements of a row."""
+        at = f"E{index} + e{index} + {column}"
+        if self.steps[index] == 0:
+            return f"a{index}.{half} = (float8)(E{index}[e{index}]);"
+        if self.steps[index] == _GATHERED:
+            c = [f"E{index}[e{index} + ({column} + {min(i, width - 1)}) * ec{index}]" for i in range(8)]
+            return f"a{index}.{half} = (float8)({', '.join(c)});"
+        if width == 8:
+            return f"a{index}.{half} = vload8(0, {at});"
+        # Nothing beyond the row is read: its last elements come with some that the first four have, too.
+        return (
+            f"a{index}.{half}.s{_last4(width)} = vload4(0, {at} + {width - 4}); a{index}.{half}.lo = vload4(0, {at});"
+        )
+
+
+def _last4(width: int) -> str:
+    """The last four of *width* components, as OpenCL spells them."""
+    return "".join(str(i) for i in range(width - 4, width))
+
 
 NONE = Form()
 

@@ -5,6 +5,8 @@ What matrix products and attention share, as OpenCL C functions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from asyncrt.layout import FLOAT16, DataType
 
 PANEL = 32  # columns: two float16
@@ -78,19 +80,12 @@ def fill_panel(dtype: DataType, space: str) -> str:
     are turned at a time: in four steps, each of which interleaves every vector with the one eight places on.
     """
     loads = " ".join(f"float16 x{j} = {load16(dtype, f'b + min(c + {j}, left - 1) * sb_n')};" for j in range(16))
-    steps, names = [], [f"x{j}" for j in range(16)]
-    for step in range(4):
-        made = [f"y{step}_{j}" for j in range(16)]
-        for j in range(8):
-            for half, name in (("lo", made[2 * j]), ("hi", made[2 * j + 1])):
-                a, b = f"{names[j]}.{half}", f"{names[j + 8]}.{half}"
-                steps.append(f"float16 {name}; {name}.even = {a}; {name}.odd = {b};")
-        names = made
+    steps, names = turn([f"x{j}" for j in range(16)], "y")
     stores = " ".join(f"vstore16({name}, 0, to + {PANEL * j});" for j, name in enumerate(names))
     return f"""
 inline void $_turn(__global const {dtype.c}* b, int sb_n, int c, int left, {space} float* to) {{
   {loads}
-  {" ".join(steps)}
+  {steps}
   {stores}
 }}
 inline void $_fill(__global const {dtype.c}* b, int sb_k, int sb_n, int depth, int left, {space} float* panel) {{
@@ -102,6 +97,23 @@ inline void $_fill(__global const {dtype.c}* b, int sb_k, int sb_n, int depth, i
     for (int c = 0; c < {PANEL}; c++)
       panel[k * {PANEL} + c] = LOAD({dtype.name}, b, k * sb_k + min(c, left - 1) * sb_n);
 }}"""
+
+
+def turn(vectors: Sequence[str], prefix: str) -> tuple[str, list[str]]:
+    """Return statements that turn 16 or 8 ``float16`` vectors, and the names of the results, which begin with *prefix*.
+
+    The results have element 0 of all vectors first, then element 1 of all, and so on. Each step interleaves every vector
+    with the one half of them on.
+    """
+    steps: list[str] = []
+    names, half = list(vectors), len(vectors) // 2
+    for step in range(half.bit_length()):
+        made = [f"{prefix}{step}_{j}" for j in range(2 * half)]
+        for j in range(half):
+            for part, name in (("lo", made[2 * j]), ("hi", made[2 * j + 1])):
+                steps.append(f"float16 {name}; {name}.even = {names[j]}.{part}; {name}.odd = {names[j + half]}.{part};")
+        names = made
+    return " ".join(steps), names
 
 
 def load16(dtype: DataType, at: str) -> str:

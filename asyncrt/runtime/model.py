@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asyncrt.errors import AsyncrtError, RuntimeClosedError
 from asyncrt.layout import Array, PartialLayout
+from asyncrt.scheduler.batching import BatchOptions
+from asyncrt.scheduler.batching.options import Mode
 
+from .batched import Batched, batch_options
 from .explain import Explanation, explain
+from .group import SequenceGroup
 from .inputs import check_inputs
 from .network import Network
 from .plan import Records
@@ -120,6 +125,68 @@ class Model:
         """
         self._runtime.check_open()
         return Sequence(self, self._network, state)
+
+    def sequences(self, state: Mapping[str, str] | None = None, *, max_batch: int = 16) -> SequenceGroup:
+        """Begin a group of sequences whose steps run together, those that wait at the same time as one inference.
+
+        Args:
+            state: As for `sequence()`.
+            max_batch: How many rows an inference has at most; a sequence has one, or as many as its inputs.
+
+        Raises:
+            SequenceError: As for `sequence()`.
+        """
+        self._runtime.check_open()
+        return SequenceGroup(self, self._network, state, max_batch)
+
+    def batched(
+        self,
+        *,
+        max_batch: int | None = None,
+        max_delay: float | None = None,
+        mode: Mode | None = None,
+        max_waste: float | None = None,
+        max_work: int | None = None,
+        buckets: Iterable[int] | None = None,
+        max_queue: int | None = None,
+        max_queue_bytes: int | None = None,
+        max_in_flight: int | None = None,
+        ageing_s: float | None = None,
+        batch_invariant: bool | None = None,
+        config: BatchOptions | str | Path | None = None,
+        pad_values: Mapping[str, Any] = {},
+        mask: str | Iterable[str] | None = None,
+        batch: str | None = None,
+        samples: Iterable[Mapping[str, Any]] | None = None,
+    ) -> Batched:
+        """Return this model with requests of different callers and shapes run as one; see docs/batching.md.
+
+        Args:
+            max_batch, max_delay, mode, max_waste, max_work, buckets, max_queue, max_queue_bytes, max_in_flight, \
+            ageing_s, batch_invariant: As in `BatchOptions`; None leaves it to *config*.
+            config: Options, or a file of them.
+            pad_values: What inputs are padded with, by name; others are with 0.
+            mask: The inputs that say which elements are not padding, 1 or 0; callers may leave them out. None takes
+                those that are called so.
+            batch: The name of the batch dim, if it cannot be told.
+            samples: Requests to find out with what is safe to pad; of different shapes. None draws some.
+
+        Raises:
+            BatchingError: The model has no batch dim, or no such input.
+            ValueError: An option has a value that it cannot have.
+        """
+        self.check_open()
+        given = {
+            "max_batch": max_batch, "max_delay": max_delay, "mode": mode, "max_waste": max_waste, "max_work": max_work,
+            "buckets": buckets, "max_queue": max_queue, "max_queue_bytes": max_queue_bytes,
+            "max_in_flight": max_in_flight, "ageing_s": ageing_s, "batch_invariant": batch_invariant,
+        }  # fmt: skip
+        options = batch_options(config, given)
+        return Batched(self, self._network, options, pad_values=pad_values, mask=mask, batch=batch, samples=samples)
+
+    def check_open(self) -> None:
+        """Raise `RuntimeClosedError` if the runtime was closed, and `DeviceLostError` if its device is lost."""
+        self._runtime.check_open()
 
     def finished(self, records: Records) -> None:
         """Note what became of the nodes of the inference that finished last, for `explain()`."""

@@ -12,8 +12,8 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import attrs
 
@@ -35,6 +35,7 @@ from .dispatcher import Dispatcher, RunAgain
 from .executor import BoundPlan, bind, enqueue, fetch, host_copy, upload
 from .inputs import layouts_of
 from .kept_state import KeptState
+from .moves import Moves
 from .plan import ChunkPlan, Deferred, NodeRecord, Records, State
 from .plans import Planned, Plans
 from .prepare import Tools, prepare_chunk, start_state
@@ -44,6 +45,7 @@ from .watched import WatchedStream
 
 _KEYED_BYTES = 1 << 16  # values that a plan depends on are compared as bytes; above this, planning anew is cheaper
 _REQUESTS = itertools.count(1)
+_T = TypeVar("_T")
 
 
 @attrs.define
@@ -128,6 +130,11 @@ class Network:
         assert constant is not None
         return constant
 
+    @property
+    def streams(self) -> int:
+        """How many inferences the device runs at once."""
+        return len(self._dispatcher.streams)
+
     # Loading.
 
     async def warm(self) -> None:
@@ -143,6 +150,16 @@ class Network:
         await self._impls.ensure(k for plan in plans for k in plan.kernels)
 
     # Inference.
+
+    @property
+    def tools(self) -> Tools:
+        """What planning knows of the device."""
+        return self._tools
+
+    @property
+    def options(self) -> RuntimeOptions:
+        """The runtime's."""
+        return self._options
 
     def number(self) -> int:
         """Return a number for a request; no other has it."""
@@ -194,18 +211,27 @@ class Network:
         kept: KeptState | None,
     ) -> tuple[dict[int, Array], Records]:
         self._counters.requests += 1
+
+        async def work() -> tuple[dict[int, Array], Records]:
+            outcome = await self.run(request, arrays, kept)
+            if self._dispatcher.checks is not None:
+                self._dispatcher.checks.gives_back(request, arrays.values())
+            return outcome
+
+        return await self._admitted(request, priority, deadline, work)
+
+    async def _admitted(
+        self, request: int, priority: int, deadline: float | None, work: Callable[[], Awaitable[_T]]
+    ) -> _T:
+        """Do a request's work when it is its turn; once more where it is told to run again."""
         try:
             await self._dispatcher.admit(request, priority, deadline)
             while True:
                 try:
-                    outcome = await self.run(request, arrays, kept)
-                    break
+                    return await work()
                 except RunAgain:
                     self._pool.trim()
                     await self._dispatcher.begin_again(request)
-            if self._dispatcher.checks is not None:
-                self._dispatcher.checks.gives_back(request, arrays.values())
-            return outcome
         except asyncio.CancelledError:
             self._counters.cancelled += 1
             raise
@@ -216,6 +242,20 @@ class Network:
             raise
         finally:
             self._dispatcher.end(request)
+
+    async def move(self, moves: Moves, priority: int = 0) -> tuple[list[Lease], tuple[Event, ...]]:
+        """Allocate memory, and fill it with what lies elsewhere on the device; see `Moves`.
+
+        Returns:
+            Leases of the new memory, and the events after which it may be used.
+        """
+        request = self.number()
+
+        async def work() -> tuple[list[Lease], tuple[Event, ...]]:
+            kernels = await self._impls.ensure(moves.kernels)
+            return await moves.carry_out(request, self._dispatcher, kernels, self._acquire)
+
+        return await self._admitted(request, priority, None, work)
 
     async def run(
         self, request: int, arrays: Mapping[int, Array], kept: KeptState | None = None

@@ -38,13 +38,19 @@ CASES = {
     "packed": Case("packed 32x", CPU, (2, 5, 9, 11), (40, 5, 3, 3), {"pads": (1, 1, 1, 1)}),
     "packed blocks of 16": Case("packed 16x", CPU, (1, 6, 7, 19), (24, 3, 3, 3), {"group": 2, "strides": (2, 2)}),
     "packed, one long row": Case("packed", CPU, (2, 16, 5, 7), (32, 8, 1, 1), {"group": 2}),
+    "packed, whole tiles of 8": Case("packed 32x8", CPU, (2, 3, 4, 16), (64, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "packed, whole tiles of 7": Case("packed 32x7", CPU, (1, 3, 16, 16), (32, 3, 5, 3), {"strides": (2, 2)}),
+    "packed, whole tiles of 6": Case("packed 32x6", CPU, (1, 3, 5, 7), (32, 3, 2, 2)),
+    "packed, whole tiles of 5": Case("packed 32x5", CPU, (1, 3, 4, 7), (32, 3, 2, 3)),
+    "packed, far cells": Case("packed 32x5", CPU, (1, 3, 9, 9), (32, 3, 3, 3), {"dilations": (2, 2)}),
+    "packed, wide windows": Case("packed 32x", CPU, (1, 3, 12, 24), (32, 3, 9, 9)),
     "packed, three axes": Case("packed", CPU, (1, 3, 4, 5, 6), (20, 3, 2, 2, 2)),
     "packed, one axis": Case("packed", CPU, (2, 3, 21), (20, 3, 4)),
     "packed, transposed": Case("packed", CPU, (1, 3, 5, 6), (3, 17, 2, 3), {"strides": (2, 2)}, True, "ConvTranspose"),
     "planes of 16": Case("planes 4x16", CPU, (2, 6, 9, 23), (6, 1, 3, 3), {"group": 6}, False),
     "planes of 1": Case("planes 1x1", CPU, (3, 4, 3, 3), (6, 4, 3, 3), {}, False),
     "planes of 4": Case("planes 2x4", CPU, (2, 4, 5, 9), (8, 2, 3, 3), {"group": 2}, False),
-    "product": Case("tiles 8x32", CPU, (3, 9, 6, 8), (20, 9, 1, 1)),
+    "product": Case("tiles 8x32", CPU, (3, 9, 6, 8), (20, 9, 1, 1), {}, False),
     "generic": Case("generic", SMALL_GPU, (2, 3, 7, 9), (6, 3, 3, 3), {"pads": (1, 0, 1, 2)}),
     "generic on a cpu": Case("generic", CPU, (2, 3, 7, 9), (6, 3, 3, 3), dtype=np.float64),
     "generic, transposed": Case("generic", CPU, (1, 3, 5, 6), (3, 4, 2, 2), {}, False, "ConvTranspose"),
@@ -122,6 +128,21 @@ def test_an_activation_needs_no_operand(case: Case, vector: bool) -> None:
     np.testing.assert_array_equal(got, np.maximum(plain, 0) - 1)
 
 
+@pytest.mark.parametrize("case", [pytest.param(c, id=name) for name, c in CASES.items()])
+def test_operands_may_lie_in_any_order(case: Case) -> None:
+    """One whose columns are far apart."""
+    inputs = data(case)
+    _, plain = convolved(case, inputs, None)
+    extra = filled(*reversed(plain.shape), dtype=case.dtype)
+    view = View.dense(extra.shape).permute(range(plain.ndim - 1, -1, -1))
+
+    _, got = convolved(
+        case, [*inputs, extra], Epilogue("v + a0", (Operand(inp(3), layout_of(extra).dtype, view),), True)
+    )
+
+    np.testing.assert_allclose(got, plain + extra.transpose(), rtol=0, atol=5e-6)
+
+
 def test_rows_that_an_operand_does_not_walk_as_one_are_not_joined() -> None:
     """A window of one cell is a matrix product only where every operand has one stride over an image."""
     case = CASES["product"]
@@ -131,4 +152,4 @@ def test_rows_that_an_operand_does_not_walk_as_one_are_not_joined() -> None:
 
     kernel, _ = convolved(case, [*inputs, extra], Epilogue("v + a0", (Operand(inp(3), layout_of(extra).dtype, view),)))
 
-    assert kernel.startswith("packed")
+    assert kernel.startswith("planes")

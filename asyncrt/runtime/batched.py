@@ -1,0 +1,358 @@
+"""Requests of many callers, of many shapes, run as few: what `Model.batched()` returns.
+
+Which requests run together, and when, is decided by `scheduler/batching`; here its instructions are carried out. A
+batch runs in a task of its own, so that a caller who leaves disturbs nobody; one request that is to run by itself runs
+in its caller's coroutine, as `Model.infer()` would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from asyncrt.errors import BatchingError, DeadlineExceeded, DeviceLostError, Overloaded, RuntimeClosedError
+from asyncrt.layout import Array
+from asyncrt.scheduler.batching import BatchingState, BatchingStatistics, BatchOptions
+from asyncrt.scheduler.batching.happenings import Arrived, Began, Closing, Failed, Finished, Happening, Left, Ticked
+from asyncrt.scheduler.batching.instructions import Drop, Launch, Refusal, Reject, WakeAt
+
+from .batch_axes import find_axes, sizes_of
+from .inputs import check_inputs
+from .network import Network
+from .pad import check_pad_values, join, with_masks
+from .pad_safety import PadSafety, check_pad_safety
+from .split import split
+
+if TYPE_CHECKING:
+    from .model import Model
+
+_log = logging.getLogger("asyncrt.batching")
+
+_OPEN = "use it inside `async with model.batched() as batched`"
+_REFUSED: dict[Refusal, str] = {
+    "count": "as many requests wait as may (max_queue)",
+    "bytes": "the inputs of those that wait have as many bytes as they may (max_queue_bytes)",
+    "late": "its answer would come after its deadline",
+}
+
+
+@attrs.define(eq=False)
+class _Request:
+    """A caller, and what it waits for.
+
+    Attributes:
+        arrays: Checked inputs.
+        sizes: Of the named dims.
+        until: Its deadline, by the loop's clock.
+        future: None until its caller waits.
+        alone: The batch that it is the only one of, and that its caller is to run.
+        answer: Outputs, or an error.
+    """
+
+    arrays: dict[int, Array]
+    rows: int
+    sizes: dict[str, int]
+    priority: int
+    until: float | None
+    future: asyncio.Future[None] | None = None
+    alone: int | None = None
+    answer: dict[int, Array] | Exception | None = None
+
+    def wake(self) -> None:
+        if self.future is not None and not self.future.done():
+            self.future.set_result(None)
+
+
+class Batched:
+    """A model whose requests run in batches. Made by `Model.batched()`; use it as ``async with``."""
+
+    def __init__(
+        self,
+        model: Model,
+        network: Network,
+        options: BatchOptions,
+        *,
+        pad_values: Mapping[str, Any],
+        mask: str | Iterable[str] | None,
+        batch: str | None,
+        samples: Iterable[Mapping[str, Any]] | None,
+    ) -> None:
+        self.options = options
+        self._model = model
+        self._network = network
+        self._axes = find_axes(network.program, batch, mask)
+        self._values = check_pad_values(self._axes, pad_values)
+        self._masks = self._axes.masks
+        self._samples = None if samples is None else [self._check(s) for s in samples]
+        self._state: BatchingState | None = None
+        self._safety: PadSafety | None = None
+        self._closed = False
+        self._numbers = itertools.count(1)
+        self._requests: dict[int, _Request] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        #: The batches of which the task has begun; one that has not finds that nobody is left, and ends.
+        self._begun: set[int] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        #: Set when there may be less to wait for.
+        self._emptied = asyncio.Event()
+
+    def __repr__(self) -> str:
+        if self._state is None:
+            return f"<Batched {self._network.program.name!r}, not open>"
+        s = self._state.statistics()
+        return (
+            f"<Batched {self._network.program.name!r}{' closed' * self._closed}: {s.waiting} waiting, "
+            f"{s.in_flight} in flight; {s.members} requests in {s.executions} batches, "
+            f"{s.mean_batch:.1f} on average, {s.padding_share:.0%} padding>"
+        )
+
+    async def open(self) -> None:
+        """Find out what is safe to pad; `async with` does it. Says through logging what is not.
+
+        Raises:
+            BatchingError: It is open already, or closed.
+        """
+        if self._state is not None or self._closed:
+            raise BatchingError(f"it is {'closed' if self._closed else 'open already'}")
+        self._loop = asyncio.get_running_loop()
+        axes, decisive = self._axes, self._network.program.value_inputs
+        decide = [t.name for t in axes.inputs if t.id in decisive and t.rows is not None]
+        self._axes, self._safety = await check_pad_safety(
+            self._run_checked, axes, self._values, self._samples,
+            exact=self.options.batch_invariant,
+            problem=f"the contents of '{decide[0]}' decide shapes" if decide else "",
+        )  # fmt: skip
+        if self._safety.refused:
+            _log.warning("%s: %s", self._network.program.name, self._safety)
+        options = self.options if self._safety.rows else attrs.evolve(self.options, max_batch=1)
+        self._state = BatchingState(self._network.streams, options)
+
+    async def _run_checked(self, arrays: dict[int, Array]) -> dict[int, Array]:
+        self._model.check_open()
+        results, _ = await self._network.infer(arrays)
+        return results
+
+    @property
+    def pad_safety(self) -> PadSafety:
+        """What was found out about padding, and why what is not padded is not."""
+        if self._safety is None:
+            raise BatchingError("nothing was found out yet", hint=_OPEN)
+        return self._safety
+
+    @property
+    def state(self) -> BatchingState:
+        """What decides; its `story()` tells a request's."""
+        if self._state is None:
+            raise BatchingError("it is not open", hint=_OPEN)
+        return self._state
+
+    def statistics(self) -> BatchingStatistics:
+        """Return counts of what was batched, and why."""
+        return self.state.statistics()
+
+    async def infer(
+        self, inputs: Mapping[str, Any], *, deadline: float | None = None, priority: int = 0
+    ) -> dict[str, Array]:
+        """Run the model once, together with others that ask at about the same time.
+
+        Args:
+            inputs: An array for each input, of one or more rows; masks may be left out. They must not be changed
+                before this returns.
+            deadline: Seconds from now after which the answer is of no use. What would come later is refused at once.
+            priority: Lower goes first among requests that wait.
+
+        Returns:
+            An array for each output, of its own memory.
+
+        Raises:
+            InputError: The inputs do not fit the model; nothing was enqueued, and nobody else was disturbed.
+            Overloaded: Too many wait, or the answer would be late; it says when to try again.
+            DeadlineExceeded: There is no answer within *deadline*.
+            BatchingError: It is not open; else as `Model.infer()`.
+        """
+        self._model.check_open()
+        state = self.state
+        if self._closed:
+            raise BatchingError("it is closed", hint="make another one with `model.batched()`")
+        until = self._network.until(deadline)
+        arrays = self._check(inputs)
+        rows, form = self._axes.form(arrays)
+        number = next(self._numbers)
+        sizes = sizes_of(self._axes.inputs, arrays)
+        request = self._requests[number] = _Request(arrays, rows, sizes, priority, until)
+        due = math.inf if until is None else until
+        nbytes = sum([a.nbytes for a in arrays.values()])
+        try:
+            now = self._loop.time()
+            self._tell(Arrived(now, number, form, rows, nbytes, priority, due, until is not None), state)
+            if until is None:
+                return await self._answer(request)
+            scope = asyncio.timeout_at(until)
+            try:
+                async with scope:
+                    return await self._answer(request)
+            except TimeoutError as error:
+                if not scope.expired():
+                    raise
+                raise DeadlineExceeded(f"no answer within {deadline:.6g} s") from error
+        finally:
+            if request.answer is None:
+                self._tell(Left(self._loop.time(), number), state)
+                if request.alone is not None:  # it was to run it, and has not
+                    self._tell(Finished(self._loop.time(), request.alone, False), state)
+            del self._requests[number]
+            self._emptied.set()
+
+    def _check(self, inputs: Mapping[str, Any]) -> dict[int, Array]:
+        if self._masks:
+            inputs = with_masks(self._axes, inputs)
+        return check_inputs(self._network.program, inputs)
+
+    async def _answer(self, request: _Request) -> dict[str, Array]:
+        if request.alone is None and request.answer is None:
+            request.future = self._loop.create_future()
+            await request.future
+        if request.alone is not None:
+            await self._run_alone(request, request.alone)
+        answer = request.answer
+        if isinstance(answer, Exception):
+            raise answer
+        assert answer is not None
+        values = self._network.program.values
+        return {values[id].name: array for id, array in answer.items()}
+
+    async def _run_alone(self, request: _Request, batch: int) -> None:
+        state = self.state
+        self._tell(Began(self._loop.time(), batch), state)
+        try:
+            self._model.check_open()
+            request.answer, records = await self._network.infer(
+                request.arrays, request.priority, deadline=request.until
+            )
+            self._model.finished(records)
+        finally:
+            request.alone = None
+            self._tell(Finished(self._loop.time(), batch, request.answer is not None), state)
+
+    async def close(self) -> None:
+        """Let those who wait have their answers; who comes later is refused."""
+        if self._state is None or self._closed:
+            self._closed = True
+            return
+        self._closed = True
+        self._tell(Closing(self._loop.time()), self._state)
+        while self._requests or not self._state.idle:
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    async def __aenter__(self) -> Batched:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # What is to be done.
+
+    def _tell(self, happening: Happening, state: BatchingState) -> None:
+        for instruction in state.handle(happening):
+            match instruction:
+                case Launch():
+                    self._launch(instruction)
+                case Reject():
+                    self._reject(instruction)
+                case Drop(batch):
+                    if batch in self._begun:
+                        self._tasks[batch].cancel()
+                case WakeAt(at):
+                    if self._timer is not None:
+                        self._timer.cancel()
+                    self._timer = None if at is None else self._loop.call_at(at, self._tick)
+        self._emptied.set()
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._tell(Ticked(self._loop.time()), self.state)
+
+    def _launch(self, launch: Launch) -> None:
+        sizes = dict(zip(self._axes.padded, launch.sizes, strict=True))
+        if len(launch.requests) == 1:
+            request = self._requests[launch.requests[0]]
+            if all(request.sizes[name] == size for name, size in sizes.items()):
+                request.alone = launch.batch
+                request.wake()
+                return
+        task = self._loop.create_task(self._run(launch.batch, sizes), name=f"asyncrt-batch-{launch.batch}")
+        self._tasks[launch.batch] = task
+
+    def _reject(self, reject: Reject) -> None:
+        request = self._requests[reject.request]
+        if reject.why == "missed":
+            request.answer = DeadlineExceeded("the answer would come after the deadline, because others went first")
+        else:
+            after = reject.retry_after_s
+            request.answer = Overloaded(
+                f"the request is refused: {_REFUSED[reject.why]}",
+                hint=f"try again in {after:.3g} s, or send it to somebody else",
+                retry_after_s=after,
+            )
+        request.wake()
+
+    async def _run(self, batch: int, sizes: Mapping[str, int]) -> None:
+        """Run a batch and answer its members."""
+        state = self.state
+        members: list[_Request] = []
+        worked = failed = False
+        try:
+            # Who left by now is not in it any more; who leaves later leaves an answer that nobody takes.
+            numbers = state.members(batch)
+            members = [self._requests[n] for n in numbers]
+            if members:
+                self._tell(Began(self._loop.time(), batch), state)
+                self._begun.add(batch)
+                self._model.check_open()
+                arrays = join(self._axes, [m.arrays for m in members], sizes, self._values)
+                outputs, records = await self._network.infer(arrays, min(m.priority for m in members))
+                self._model.finished(records)
+                answers = split(self._axes, outputs, [(m.rows, m.sizes) for m in members])
+                for member, answer in zip(members, answers, strict=True):
+                    member.answer = answer
+                worked = True
+        except asyncio.CancelledError:
+            if state.members(batch):
+                raise  # not because its members have left, but with the loop
+        except Exception as error:
+            # Who is to blame cannot be told: each gets a run of its own, and what comes of that.
+            failed = len(members) > 1 and not isinstance(error, DeviceLostError | RuntimeClosedError)
+            if not failed:
+                for member in members:
+                    member.answer = error
+        finally:
+            del self._tasks[batch]
+            self._begun.discard(batch)
+            now = self._loop.time()
+            self._tell(Failed(now, batch) if failed else Finished(now, batch, worked), state)
+            if not failed:
+                for member in members:
+                    if member.answer is None:
+                        member.answer = RuntimeClosedError("the batch was cancelled with its event loop")
+                    member.wake()
+
+
+def batch_options(config: BatchOptions | str | Path | None, given: Mapping[str, Any]) -> BatchOptions:
+    """Return what *config* says, a record or the path of a file, where *given* says nothing (None)."""
+    if config is None:
+        config = BatchOptions()
+    elif not isinstance(config, BatchOptions):
+        config = BatchOptions.read(config)
+    return attrs.evolve(config, **{name: value for name, value in given.items() if value is not None})

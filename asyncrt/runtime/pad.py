@@ -1,0 +1,104 @@
+"""The inputs of several requests as those of one: rows behind each other, each padded to the same sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from asyncrt.dims import Dim
+from asyncrt.errors import BatchingError, InputError
+from asyncrt.layout import Array, DataType, show_shape
+
+from .batch_axes import BatchAxes, TensorAxes, sizes_of
+
+
+def check_pad_values(axes: BatchAxes, given: Mapping[str, Any]) -> dict[int, Any]:
+    """Return what each input is padded with, by its id: what was given, and 0 otherwise.
+
+    Raises:
+        BatchingError: There is no such input, its dtype has no such value, or it is a mask.
+    """
+    values: dict[int, Any] = {}
+    named = {t.name: t for t in axes.inputs}
+    for name, value in given.items():
+        tensor = named.get(name)
+        if tensor is None or tensor.id in axes.masks:
+            why = "there is no such input" if tensor is None else "it is a mask, which is 0 there"
+            raise BatchingError(f"'{name}' cannot be padded with {value!r}: {why}")
+        assert tensor.dtype is not None
+        cast = _cast(value, tensor.dtype)
+        if cast is None:
+            raise BatchingError(f"input '{name}' cannot be padded with {value!r}: it is {tensor.dtype}")
+        values[tensor.id] = cast
+    return values
+
+
+def _cast(value: Any, dtype: DataType) -> Array | None:
+    """Return a number of that dtype; None if it has no such."""
+    try:
+        cast: Array = np.asarray(value).astype(dtype.numpy)
+        held = cast.ndim == 0 and (bool(cast == value) or dtype.is_float)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return cast if held else None
+
+
+def join(
+    axes: BatchAxes, requests: Sequence[Mapping[int, Array]], sizes: Mapping[str, int], values: Mapping[int, Any]
+) -> dict[int, Array]:
+    """Return the inputs of one inference for all *requests*, in their order.
+
+    Args:
+        sizes: What the dims that may differ are padded to.
+        values: What each input is padded with, by its id, if not with 0.
+    """
+    return {t.id: _joined(t, [r[t.id] for r in requests], sizes, values.get(t.id, 0)) for t in axes.inputs}
+
+
+def _joined(tensor: TensorAxes, arrays: list[Array], sizes: Mapping[str, int], value: Any) -> Array:
+    rows, first = tensor.rows, arrays[0]
+    if rows is None or tensor.dims is None:
+        return first  # what all of them have in common
+    shape = [
+        sizes.get(d.name or "", s) if isinstance(d, Dim) else s
+        for d, s in zip(tensor.dims, first.shape, strict=True)
+    ]
+    shape[rows] = sum(a.shape[rows] for a in arrays)
+    rest = (*shape[:rows], *shape[rows + 1 :])
+    if all((*a.shape[:rows], *a.shape[rows + 1 :]) == rest for a in arrays):
+        return np.concatenate(arrays, axis=rows) if len(arrays) > 1 else first
+    joined: Array = np.full(shape, value, first.dtype)
+    begin = 0
+    for array in arrays:
+        place = [slice(0, s) for s in array.shape]
+        place[rows] = slice(begin, begin + array.shape[rows])
+        joined[tuple(place)] = array
+        begin += array.shape[rows]
+    return joined
+
+
+def with_masks(axes: BatchAxes, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the inputs of a request with masks of ones in place of those that it left out."""
+    if not isinstance(given, Mapping):
+        return given
+    left_out = [t for t in axes.inputs if t.id in axes.masks and t.name not in given]
+    if not left_out:
+        return given
+    known = {t.id: t for t in axes.inputs if t.name in given and t.dims is not None}
+    shapes = {i: a for i, t in known.items() if (a := np.asarray(given[t.name])).ndim == len(t.dims or ())}
+    sizes = sizes_of(axes.inputs, shapes)
+    masks: dict[str, Array] = {}
+    for tensor in left_out:
+        assert tensor.dims is not None
+        assert tensor.dtype is not None
+        unknown = [d for d in tensor.dims if not isinstance(d, Dim) or d.name not in sizes]
+        if unknown:
+            raise InputError(
+                f"mask '{tensor.name}' was left out, and no other input tells its dim '{unknown[0]}'",
+                hint=f"give it; it is {show_shape(tensor.dims)}",
+            )
+        shape = [sizes[d.name or ""] for d in tensor.dims if isinstance(d, Dim)]
+        masks[tensor.name] = np.ones(shape, tensor.dtype.numpy)
+    return {**given, **masks}

@@ -1,0 +1,70 @@
+"""May a request wait? Not if too many do, or if its answer would come after it is due."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import attrs
+
+from .cost import Line
+from .options import BatchOptions
+from .waiting import Waiting
+
+_EARLIER = 0.125  # weight of the newest batch in what is typical of batches
+_STEP = 0.15  # how far one request that took longer than expected moves what is allowed for
+_LATE = 0.0015  # the share of requests that may
+_MOST = 8.0
+
+
+@attrs.define
+class Typical:
+    """What batches are like that were formed while many waited.
+
+    Attributes:
+        rows: How many rows they have; None until there was one.
+        own: The share of their work that is not padding.
+    """
+
+    rows: float | None = None
+    own: float = 1.0
+
+    def saw(self, rows: int, own: float) -> None:
+        """One went, while more than it could take waited."""
+        if self.rows is None:
+            self.rows, self.own = rows, own
+        else:
+            self.rows += _EARLIER * (rows - self.rows)
+            self.own += _EARLIER * (own - self.own)
+
+
+@attrs.define
+class Allowance:
+    """How much longer than expected a request may take that is let in.
+
+    It goes up where one did take longer and down where none does, so that it stays where a few in a thousand do. Only
+    those count for which it matters: that were expected to take a good part of the time they had.
+    """
+
+    factor: float = 2.25
+
+    def saw(self, expected: float, took: float, had: float) -> None:
+        """A request that had to be over in *had* seconds took so long."""
+        if 2 * self.factor * expected < had:
+            return
+        if took > self.factor * expected:
+            self.factor = min(self.factor * (1 + _STEP), _MOST)
+        else:
+            self.factor = max(self.factor * (1 - _STEP * _LATE), 1.0)
+
+
+def backlog_s(
+    ahead: Iterable[Waiting], line: Line, typical: Typical, options: BatchOptions, streams: int
+) -> float:
+    """Return the seconds that *streams* need for those that wait."""
+    rows = work = 0
+    for request in ahead:
+        rows += request.rows
+        work += request.work
+    batches = math.ceil(rows / (typical.rows or options.max_batch))
+    return (line.per_work * work / typical.own + line.fixed * batches) / streams

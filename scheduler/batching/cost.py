@@ -1,0 +1,105 @@
+"""How long will a batch take? Learned from those that have run: seconds = a * work + b, for each class of shapes.
+
+A run that took far longer than others of its kind, because a kernel was built or the machine was busy, must not change
+the answer, so the line is Tukey's resistant one: through the medians of the outer thirds of the latest runs.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import OrderedDict, deque
+from collections.abc import Hashable
+from typing import NamedTuple
+
+_LATEST = 24  # runs of a class that count
+_CLASSES = 256  # the one unused longest leaves first
+_SPREAD = 1.5  # works that differ less than by this factor say nothing of a slope
+
+
+class Line(NamedTuple):
+    """Seconds of a batch: `per_work` times its work, and `fixed`. If not `told`, which of the two is a guess."""
+
+    per_work: float
+    fixed: float
+    told: bool = True
+
+    def __call__(self, work: float) -> float:
+        return self.per_work * work + self.fixed
+
+
+class _Runs:
+    """The latest runs of a class, and the line through them."""
+
+    def __init__(self) -> None:
+        self._latest: deque[tuple[int, float]] = deque(maxlen=_LATEST)
+        self._line: Line | None = None
+        self._wait = 0
+
+    def add(self, work: int, seconds: float) -> None:
+        self._latest.append((work, seconds))
+        # The line is drawn anew for each of the first few, and then for every fourth.
+        self._wait -= 1
+        if self._wait <= 0 or len(self._latest) < 8:
+            self._line, self._wait = None, 4
+
+    def line(self, other: Line | None = None) -> Line:
+        """Return the line, with the slope of *other* where these runs are too much alike to tell it."""
+        if self._line is None:
+            self._line = resistant_line(list(self._latest), other)
+        return self._line
+
+
+def resistant_line(runs: list[tuple[int, float]], other: Line | None = None) -> Line:
+    """Return the line through the medians of the outer thirds of *runs*; neither number of it is less than 0.
+
+    If the works are too much alike, the slope is that of *other*; without one, or if that is a guess, all of the time
+    is taken to grow with the work.
+    """
+    told = True
+    runs = sorted(runs)
+    third = max(1, len(runs) // 3)
+    left, right = runs[:third], runs[-third:]
+    x0, x1 = statistics.median(w for w, _ in left), statistics.median(w for w, _ in right)
+    if x1 > _SPREAD * x0:
+        slope = (statistics.median(s for _, s in right) - statistics.median(s for _, s in left)) / (x1 - x0)
+    elif other is not None and other.told:
+        slope = other.per_work
+    else:
+        slope, told = statistics.median(s / max(w, 1) for w, s in runs), False
+    slope = max(slope, 0.0)
+    return Line(slope, max(statistics.median(s - slope * w for w, s in runs), 0.0), told)
+
+
+class CostModel:
+    """The lines of a model's classes of shapes."""
+
+    def __init__(self) -> None:
+        self._all = _Runs()
+        self._classes: OrderedDict[Hashable, _Runs] = OrderedDict()
+        self._seen = 0
+
+    def __repr__(self) -> str:
+        if not self._seen:
+            return "<CostModel that has seen nothing>"
+        a, b, _ = self._all.line()
+        return f"<CostModel {b * 1e3:.3f} ms + {a * 1e6:.3f} ms per million, {self._seen} runs>"
+
+    def observe(self, kind: Hashable, work: int, seconds: float) -> None:
+        """A batch of *work* in the class *kind* took so long."""
+        self._seen += 1
+        self._all.add(work, seconds)
+        runs = self._classes.get(kind)
+        if runs is None:
+            runs = self._classes[kind] = _Runs()
+            if len(self._classes) > _CLASSES:
+                self._classes.popitem(last=False)
+        self._classes.move_to_end(kind)
+        runs.add(work, seconds)
+
+    def line(self, kind: Hashable) -> Line | None:
+        """Return what to expect in that class; of one that was never seen, what holds for all; None at first."""
+        if not self._seen:
+            return None
+        everything = self._all.line()
+        runs = self._classes.get(kind)
+        return everything if runs is None else runs.line(everything)

@@ -1,0 +1,36 @@
+"""What of a request's shape decides whom it may share a batch with, and how much padding that takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable
+from typing import NamedTuple
+
+
+class Form(NamedTuple):
+    """The shape of a request without its rows.
+
+    Attributes:
+        exact: What must be equal in a batch.
+        sizes: The dims that may be padded.
+        terms: How many elements one row has: the sum, over these, of the factor times the sizes at these places.
+    """
+
+    exact: Hashable
+    sizes: tuple[int, ...] = ()
+    terms: tuple[tuple[int, tuple[int, ...]], ...] = ((1, ()),)
+
+    @property
+    def per_row(self) -> int:
+        """Elements of one row."""
+        sizes = self.sizes
+        return sum(factor * math.prod([sizes[i] for i in places]) for factor, places in self.terms)
+
+    def padded_to(self, sizes: tuple[int, ...]) -> Form:
+        """Return the form with other sizes."""
+        return self._replace(sizes=sizes)
+
+
+def largest(one: Iterable[int], other: Iterable[int]) -> tuple[int, ...]:
+    """Return the sizes that both fit in."""
+    return tuple([a if a > b else b for a, b in zip(one, other, strict=True)])

@@ -1,0 +1,92 @@
+"""Who joins the request whose turn it is?
+
+Around that one, because then nobody is passed over for ever; the nearest shapes first, because they cost the least
+padding. A request joins if it is cheaper so than alone, and nobody who would have been in time is late because of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+
+from .cost import Line
+from .form import Form, largest
+from .options import BatchOptions
+from .waiting import Waiting, WaitingQueue
+
+
+@attrs.define(eq=False)
+class Group:
+    """Requests that are to run as one."""
+
+    members: list[Waiting]
+    form: Form
+    rows: int
+    #: Elements of its members without padding.
+    own: int
+    #: When the first of those that can be in time is due.
+    due: float
+    #: Whether no more fits in.
+    full: bool = False
+
+    @property
+    def work(self) -> int:
+        """Elements, padding included."""
+        return self.rows * self.form.per_row
+
+
+def form_group(
+    queue: WaitingQueue, head: Waiting, options: BatchOptions, line: Line | None, at: float, start: float
+) -> Group:
+    """Return the batch that *head* would go in now, if the device begins it at *start*."""
+    group = Group([head], head.form, head.rows, head.work, math.inf)
+    group.due = _due(head, group.work, line, start)
+    if head.rows >= options.max_batch or group.work >= (options.max_work or math.inf):
+        group.full = True
+        return group
+    for same in queue.alike(head, at, equal=options.mode != "cost"):
+        for request in same:
+            if request is head:
+                continue
+            if not _join(group, request, options, line, start):
+                break
+            if group.rows == options.max_batch:
+                group.full = True
+                return group
+    return group
+
+
+def _join(group: Group, request: Waiting, options: BatchOptions, line: Line | None, start: float) -> bool:
+    """Let *request* join if that is right; False if nobody else of its shape can join either."""
+    rows = group.rows + request.rows
+    if rows > options.max_batch:
+        # Somebody with fewer rows may fit; but if nobody else can, the batch is as full as it gets.
+        group.full = group.full or request.rows == 1
+        return True
+    form = group.form.padded_to(largest(group.form.sizes, request.form.sizes))
+    work = rows * form.per_row
+    if work > (options.max_work or math.inf):
+        group.full = True
+        return False
+    own = group.own + request.work
+    if options.mode == "cost":
+        if work - own > options.max_waste * work:
+            return False
+        if line is not None and line.told and line.per_work * (work - group.work) > line(request.work):
+            return False
+    due = group.due
+    if line is not None:
+        if start + line(work) > due:
+            return False
+        due = min(due, _due(request, work, line, start))
+    group.members.append(request)
+    group.form, group.rows, group.own, group.due = form, rows, own, due
+    return True
+
+
+def _due(request: Waiting, work: int, line: Line | None, start: float) -> float:
+    """When the request is due; never, if it is late in any case and so nobody need hurry for it."""
+    if line is not None and start + line(work) > request.due:
+        return math.inf
+    return request.due

@@ -1,0 +1,465 @@
+"""Which waiting requests run as one, and when.
+
+Everything that decides this is in this folder. It does no I/O, does not wait, knows neither arrays nor devices, and is
+told the time: the same happenings give the same instructions.
+
+A request *waits* until a `Launch` names it, or until it is refused; then it is a *member* of that batch until the batch
+is over. A batch is *launched*, *begun* (from then on its places are fixed) and over. A stream with nothing to do gets a
+batch at once. While all have one, the next may already be enqueued behind, to keep the device busy between two; only
+for that place a request is held back, as long as waiting for company promises to gain more time than it costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Hashable
+from typing import assert_never
+
+import attrs
+
+from .admission import Allowance, Typical, backlog_s
+from .cost import CostModel, Line
+from .form import Form
+from .group import Group, form_group
+from .happenings import Arrived, Began, Closing, Failed, Finished, Happening, Left, Ticked
+from .instructions import REASONS, REFUSALS, Drop, Instruction, Launch, Reason, Refusal, Reject, WakeAt
+from .options import BatchOptions
+from .waiting import Waiting, WaitingQueue, waiting
+
+_LEAD_S = 0.0005  # what the host needs from the end of a batch until the device has the next
+_RATE = 1 / 16  # weight of the newest gap between arrivals
+
+
+class InvalidHappening(Exception):
+    """Batching was told something that cannot be; the message has the story."""
+
+
+@attrs.frozen
+class BatchingStatistics:
+    """What was batched.
+
+    Attributes:
+        requests: Requests that came.
+        waiting: Those that wait now.
+        waiting_nbytes: Bytes of their inputs.
+        in_flight: Batches launched and not over.
+        executions: Batches begun.
+        rows: Their rows.
+        members: Their requests.
+        work: Elements of their inputs, padding included.
+        padding: Elements of that which were padding.
+        reasons: How many of them went for each reason; the sum is `executions`.
+        left: Requests whose callers were gone before they were in a batch that began.
+        rejected: Requests refused, for each reason.
+        failed: Batches whose members had to run alone.
+    """
+
+    requests: int
+    waiting: int
+    waiting_nbytes: int
+    in_flight: int
+    executions: int
+    rows: int
+    members: int
+    work: int
+    padding: int
+    reasons: dict[Reason, int]
+    left: int
+    rejected: dict[Refusal, int]
+    failed: int
+
+    @property
+    def mean_batch(self) -> float:
+        """Requests of a batch, on average."""
+        return self.members / self.executions if self.executions else 0.0
+
+    @property
+    def padding_share(self) -> float:
+        """The share of all work that was padding."""
+        return self.padding / self.work if self.work else 0.0
+
+
+@attrs.define
+class _Hold:
+    """A group is held back.
+
+    Attributes:
+        until: When to look again.
+        turn: Of the oldest in it.
+        due: What comes and is due before that may not be held back so long.
+        rows, work: How much must come before it could be full.
+    """
+
+    until: float
+    turn: float
+    due: float
+    rows: int
+    work: float
+
+    def stands(self, request: Waiting, at: float) -> bool:
+        """Whether *request*, which has come now, changes nothing."""
+        self.rows -= request.rows
+        self.work -= request.work
+        enough = self.rows <= 0 or self.work <= 0
+        return not enough and at < self.until and request.turn >= self.turn and request.due >= self.due
+
+
+@attrs.define(eq=False)
+class _Batch:
+    number: int
+    form: Form
+    members: dict[int, Waiting]
+    reason: Reason
+    #: When a stream had nothing else to do; None while it is behind another batch.
+    started: float | None
+    #: When it should be over; of one of which nothing is known, when it was launched.
+    ends: float
+    begun: bool = False
+    dropped: bool = False
+    rows: int = 0
+
+
+class BatchingState:
+    """All requests to one model.
+
+    Args:
+        streams: Batches that the device runs at once.
+        options: The knobs.
+        story_length: Happenings and instructions remembered for `story()`.
+    """
+
+    def __init__(self, streams: int, options: BatchOptions, *, story_length: int = 4096) -> None:
+        self.streams = options.max_in_flight or streams
+        self.options = options
+        self.cost = CostModel()
+        self._queue = WaitingQueue(options.ageing_s)
+        self._batches: dict[int, _Batch] = {}
+        self._retries: dict[int, Waiting] = {}
+        #: The batch of each member.
+        self._batch_of: dict[int, int] = {}
+        self._launched = 0
+        self._now = -math.inf
+        self._closing = False
+        self._wake: float | None = None
+        #: Why nobody is launched, if only time or enough of company can change that.
+        self._hold: _Hold | None = None
+        self._typical = Typical()
+        self._allowance = Allowance()
+        #: Seconds between arrivals lately, and when the newest was.
+        self._gap: float | None = None
+        self._arrived: float | None = None
+        self._counts: Counter[str] = Counter()
+        self._reasons: dict[Reason, int] = dict.fromkeys(REASONS, 0)
+        self._rejected: dict[Refusal, int] = dict.fromkeys(REFUSALS, 0)
+        self._log: deque[Happening | Instruction] = deque(maxlen=story_length)
+
+    def __repr__(self) -> str:
+        return (
+            f"<BatchingState {len(self._queue)} waiting, {len(self._retries)} to run alone, {len(self._batches)} of "
+            f"{self.streams} batches in flight, {self._counts['executions']} executions, {self.cost!r}>"
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits and nothing is in flight."""
+        return not (self._queue or self._retries or self._batches)
+
+    def statistics(self) -> BatchingStatistics:
+        """Return what was batched so far."""
+        c = self._counts
+        return BatchingStatistics(
+            requests=c["requests"],
+            waiting=len(self._queue) + len(self._retries),
+            waiting_nbytes=self._queue.nbytes,
+            in_flight=len(self._batches),
+            executions=c["executions"],
+            rows=c["rows"],
+            members=c["members"],
+            work=c["work"],
+            padding=c["padding"],
+            reasons=dict(self._reasons),
+            left=c["left"],
+            rejected=dict(self._rejected),
+            failed=c["failed"],
+        )
+
+    def members(self, batch: int) -> tuple[int, ...]:
+        """Return the members that a launched batch still has."""
+        return tuple(self._batches[batch].members)
+
+    def story(self, request: int) -> list[str]:
+        """Return what is remembered of a request: its happenings and instructions, in order, and its batches'."""
+        found: list[str] = []
+        batches: set[int] = set()
+        for entry in self._log:
+            if isinstance(entry, Launch) and request in entry.requests:
+                batches.add(entry.batch)
+            if getattr(entry, "request", None) == request or getattr(entry, "batch", None) in batches:
+                found.append(repr(entry))
+        return found
+
+    def handle(self, happening: Happening) -> list[Instruction]:
+        """Take note of *happening* and return what is to be done now, in order.
+
+        Raises:
+            InvalidHappening: It cannot be; nothing has changed.
+        """
+        at = happening.at
+        if at < self._now:
+            raise InvalidHappening(f"{happening!r}: it is {self._now} already")
+        given: list[Instruction] = []
+        match happening:
+            case Arrived():
+                request = self._arrive(happening, given)
+                if self._hold is not None and request is not None and self._hold.stands(request, at):
+                    self._now = at
+                    self._log.append(happening)
+                    self._log.extend(given)
+                    return given
+            case Left(_, number):
+                self._leave(number, given)
+            case Began(_, number):
+                self._begin(happening, self._expect(happening, number))
+            case Finished(_, number, worked):
+                batch = self._expect(happening, number)
+                if worked and batch.begun and batch.started is not None:
+                    kind = self._kind(batch.form)
+                    self.cost.observe(kind, batch.rows * batch.form.per_row, at - batch.started)
+                if worked:
+                    for member in batch.members.values():
+                        self._saw(member, at)
+                self._over(batch, at)
+            case Failed(_, number):
+                batch = self._expect(happening, number)
+                self._counts["failed"] += 1
+                self._over(batch, at)
+                self._retries.update(batch.members)
+            case Ticked():
+                self._wake = None
+            case Closing():
+                self._closing = True
+            case _:
+                assert_never(happening)
+        self._now = at
+        self._log.append(happening)
+        self._hold = None
+        self._release(at, given)
+        wake = None if self._hold is None else self._hold.until
+        if wake != self._wake:
+            self._wake = wake
+            given.append(WakeAt(wake))
+        self._log.extend(given)
+        return given
+
+    def check(self) -> None:
+        """Raise AssertionError unless the state is consistent. For tests: after every happening it must hold."""
+        queue, options = self._queue, self.options
+        assert len(queue) <= options.max_queue, self
+        assert queue.nbytes == sum(w.nbytes for w in queue), self
+        assert [w.order for w in queue] == sorted(w.order for w in queue), self
+        members = [m for b in self._batches.values() for m in b.members]
+        known = [w.number for w in queue] + list(self._retries) + members
+        assert len(known) == len(set(known)), self
+        assert self._batch_of == {m: b.number for b in self._batches.values() for m in b.members}, self
+        assert all(b.members or b.dropped for b in self._batches.values()), self
+        assert len(self._batches) <= self.streams + 1, self
+        # Whoever waits does so because every stream has something to do.
+        assert not (queue or self._retries) or len(self._batches) >= self.streams, self
+        assert sum(self._reasons.values()) == self._counts["executions"], self
+        assert self._wake is None or self._wake > self._now, self
+
+    # Happenings.
+
+    def _expect(self, happening: Happening, number: int) -> _Batch:
+        batch = self._batches.get(number)
+        if batch is None:
+            raise InvalidHappening(f"{happening!r}: there is no such batch in flight; {self!r}")
+        return batch
+
+    def _arrive(self, arrived: Arrived, given: list[Instruction]) -> Waiting | None:
+        number, at = arrived.request, arrived.at
+        if number in self._queue or number in self._batch_of or number in self._retries:
+            raise InvalidHappening(f"{arrived!r}: it came before; its story: {self.story(number)}")
+        if self._closing:
+            raise InvalidHappening(f"{arrived!r}: it comes after Closing")
+        self._counts["requests"] += 1
+        if self._arrived is not None:
+            gap = at - self._arrived
+            self._gap = gap if self._gap is None else self._gap + _RATE * (gap - self._gap)
+        self._arrived = at
+        request = waiting(arrived, self.options)
+        rejection = self._refusal(request, at)
+        if rejection is not None:
+            self._reject(rejection, given)
+            return None
+        self._queue.add(request)
+        return request
+
+    def _leave(self, number: int, given: list[Instruction]) -> None:
+        if self._queue.take(number) is not None or self._retries.pop(number, None) is not None:
+            self._counts["left"] += 1
+            return
+        batch = self._batches.get(self._batch_of.get(number, -1))
+        if batch is None:
+            return
+        del batch.members[number], self._batch_of[number]
+        self._counts["left"] += not batch.begun
+        if not batch.members:
+            batch.dropped = True
+            given.append(Drop(batch.number))
+
+    def _begin(self, happening: Happening, batch: _Batch) -> None:
+        if batch.begun or not batch.members:
+            raise InvalidHappening(f"{happening!r}: it has {'begun before' if batch.begun else 'no members'}; {self!r}")
+        batch.begun = True
+        batch.rows = sum(m.rows for m in batch.members.values())
+        work = batch.rows * batch.form.per_row
+        self._reasons[batch.reason] += 1
+        self._counts.update(
+            executions=1,
+            rows=batch.rows,
+            members=len(batch.members),
+            work=work,
+            padding=work - sum(m.work for m in batch.members.values()),
+        )
+
+    def _over(self, batch: _Batch, at: float) -> None:
+        del self._batches[batch.number]
+        if batch.started is not None:
+            behind = next((b for b in self._batches.values() if b.started is None), None)
+            if behind is not None:
+                behind.started = at
+        for number in batch.members:
+            del self._batch_of[number]
+
+    # Admission.
+
+    def _refusal(self, request: Waiting, at: float) -> Reject | None:
+        options, queue = self.options, self._queue
+        line = self._line(request.form)
+        if len(self._batches) < self.streams and not queue:
+            return None  # it goes at once: what is expected of it may be wrong, and only a run can tell
+        if len(queue) >= options.max_queue or queue.nbytes + request.nbytes > options.max_queue_bytes:
+            why: Refusal = "count" if len(queue) >= options.max_queue else "bytes"
+            return Reject(request.number, why, max(self._until_free(at), 0.001))
+        if request.strict and line is not None:
+            request.expected = self._latency(request, line, at)
+            late = at + request.expected * self._allowance.factor - request.due
+            if late > 0:
+                return Reject(request.number, "late", late)
+        return None
+
+    def _latency(self, request: Waiting, line: Line, at: float) -> float:
+        """Seconds until the request should have its answer, if it is let in now."""
+        ahead = backlog_s(self._queue.ahead(request.turn), line, self._typical, self.options, self.streams)
+        own = request.form.per_row * request.rows
+        return self._until_free(at) + ahead + line(own)
+
+    def _saw(self, request: Waiting, at: float) -> None:
+        """A request had its answer, or it is too late for one."""
+        if request.expected is not None:
+            self._allowance.saw(request.expected, at - request.arrived, request.due - request.arrived)
+
+    def _until_free(self, at: float) -> float:
+        """Seconds until a stream should have nothing to do."""
+        if len(self._batches) < self.streams:
+            return 0.0
+        ends = sorted(b.ends for b in self._batches.values())
+        return max(ends[len(ends) - self.streams] - at, 0.0)
+
+    def _reject(self, rejection: Reject, given: list[Instruction]) -> None:
+        self._rejected[rejection.why] += 1
+        given.append(rejection)
+
+    # Release.
+
+    def _release(self, at: float, given: list[Instruction]) -> None:
+        """Launch what is to go now."""
+        while len(self._batches) < self.streams and self._retries:
+            request = self._retries.pop(next(iter(self._retries)))
+            # As it came: a model may have failed because it does not take sizes that were rounded up.
+            self._launch(Group([request], request.own, request.rows, request.work, request.due), "retry", at, given)
+        while not self._retries and len(self._batches) <= self.streams:
+            head = self._queue.first()
+            if head is None:
+                return
+            line = self._line(head.form)
+            if self._is_missed(head, line, at):
+                self._queue.take(head.number)
+                self._saw(head, at)
+                self._reject(Reject(head.number, "missed", max(self._until_free(at), 0.001)), given)
+                continue
+            group = form_group(self._queue, head, self.options, line, at, at + self._until_free(at))
+            reason, until = self._reason(group, line, at)
+            if reason is None:
+                self._hold = self._held(group, head, until, line)
+                return
+            for member in group.members:
+                self._queue.take(member.number)
+            if len(self._queue) >= group.rows:
+                self._typical.saw(group.rows, group.own / max(group.work, 1))
+            self._launch(group, reason, at, given)
+
+    def _held(self, group: Group, head: Waiting, until: float, line: Line | None) -> _Hold:
+        options = self.options
+        work = ((options.max_work or math.inf) - group.work) * (1 - options.max_waste)
+        due = until + (0.0 if line is None else 2 * line(group.work) + _LEAD_S)
+        return _Hold(until, head.turn, due, options.max_batch - group.rows, work)
+
+    def _is_missed(self, head: Waiting, line: Line | None, at: float) -> bool:
+        """Whether it is of no use to run it. While nothing runs the model of cost is not believed."""
+        if not head.strict:
+            return False
+        expected = 0.0 if line is None or not self._batches else line(head.rows * head.form.per_row)
+        return at + expected > head.due
+
+    def _reason(self, group: Group, line: Line | None, at: float) -> tuple[Reason | None, float]:
+        """Why the group goes now; or None, and when to ask again."""
+        if len(self._batches) < self.streams:
+            return "idle", at
+        if group.full:
+            return "full", at
+        if self._closing:
+            return "closing", at
+        # It would go behind a batch that runs. Until that one is over company costs nothing, but for the time that the
+        # host needs to enqueue it, in which the device would have nothing to do.
+        free = at + self._until_free(at)
+        if line is None:
+            free = min(m.arrived for m in group.members)
+        held = free + self.options.max_delay
+        if self.options.max_delay == 0 or at >= held:
+            return "delay", at
+        if line is None:
+            return None, held
+        if at < free - _LEAD_S:
+            return None, free - _LEAD_S
+        last = group.due - line(group.work) - _LEAD_S
+        if at >= last:
+            return "deadline", at
+        if line.told and (self._gap is None or line.fixed <= self._gap):
+            return "no gain", at  # what is saved by those who come is less than the time in which they do
+        return None, min(held, last)
+
+    def _launch(self, group: Group, reason: Reason, at: float, given: list[Instruction]) -> None:
+        self._launched += 1
+        line = self._line(group.form)
+        batch = _Batch(
+            number=self._launched,
+            form=group.form,
+            members={m.number: m for m in group.members},
+            reason=reason,
+            started=at if len(self._batches) < self.streams else None,
+            ends=at + self._until_free(at) + (0.0 if line is None else line(group.work)),
+        )
+        self._batches[batch.number] = batch
+        self._batch_of.update(dict.fromkeys(batch.members, batch.number))
+        given.append(Launch(batch.number, tuple(batch.members), group.form.sizes, reason))
+
+    def _line(self, form: Form) -> Line | None:
+        return self.cost.line(self._kind(form))
+
+    @staticmethod
+    def _kind(form: Form) -> Hashable:
+        """The class of shapes that a form is in: alike in what must be equal, and about as large."""
+        return form.exact, form.per_row.bit_length()

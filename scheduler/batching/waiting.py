@@ -1,0 +1,154 @@
+"""Who waits, and in which order?
+
+One number per request, its turn, decides, and it never changes: when it is due, plus `ageing_s` for each step of its
+priority. What is due later than half of that time after it came, or never, counts as due then. So among requests of one
+priority the earliest deadline goes first, a higher priority goes before a lower one that came at about the same time,
+and nobody is overtaken by what comes `ageing_s` later for each step between them.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Hashable, Iterator
+
+import attrs
+
+from .form import Form, largest
+from .happenings import Arrived
+from .options import BatchOptions
+
+
+@attrs.define(eq=False)
+class Waiting:
+    """A request that waits."""
+
+    number: int
+    #: What it came with.
+    own: Form
+    #: The same, or with sizes rounded up to buckets.
+    form: Form
+    rows: int
+    nbytes: int
+    priority: int
+    due: float
+    strict: bool
+    arrived: float
+    turn: float
+    #: Elements of its rows, without padding.
+    work: int
+    #: Seconds that it was expected to take when it came; None if nothing was.
+    expected: float | None = None
+
+    @property
+    def order(self) -> tuple[float, int]:
+        return self.turn, self.number
+
+
+def waiting(arrived: Arrived, options: BatchOptions) -> Waiting:
+    """Return what is kept of a request that has come."""
+    at, number, form, rows, nbytes, priority, due, strict = arrived
+    turn = min(due, at + options.ageing_s / 2) + priority * options.ageing_s
+    work, own = rows * form.per_row, form
+    if options.mode == "buckets":
+        form = form.padded_to(tuple([_bucket(size, options.buckets) for size in form.sizes]))
+    return Waiting(number, own, form, rows, nbytes, priority, due, strict, at, turn, work)
+
+
+def _bucket(size: int, buckets: tuple[int, ...] | None) -> int:
+    if buckets is None:
+        return 1 << (size - 1).bit_length() if size else 0
+    return next((b for b in buckets if b >= size), size)
+
+
+def _order(waiting: Waiting) -> tuple[float, int]:
+    return waiting.order
+
+
+class WaitingQueue:
+    """All that wait, in order, and by what they could be joined with."""
+
+    def __init__(self, ageing_s: float) -> None:
+        self._ageing_s = ageing_s
+        self._known: dict[int, Waiting] = {}
+        self._ordered: list[Waiting] = []
+        #: By what must be equal, and by sizes; each in order.
+        self._alike: dict[Hashable, dict[tuple[int, ...], list[Waiting]]] = {}
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._known
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return iter(self._ordered)
+
+    def add(self, request: Waiting) -> None:
+        """It waits from now on."""
+        self._known[request.number] = request
+        self.nbytes += request.nbytes
+        bisect.insort(self._ordered, request, key=_order)
+        sizes = self._alike.setdefault(request.form.exact, {})
+        bisect.insort(sizes.setdefault(request.form.sizes, []), request, key=_order)
+
+    def take(self, number: int) -> Waiting | None:
+        """It waits no more; None if it did not."""
+        request = self._known.pop(number, None)
+        if request is None:
+            return None
+        self.nbytes -= request.nbytes
+        del self._ordered[bisect.bisect_left(self._ordered, request.order, key=_order)]
+        exact, sizes = request.form.exact, request.form.sizes
+        same = self._alike[exact][sizes]
+        del same[bisect.bisect_left(same, request.order, key=_order)]
+        if not same:
+            del self._alike[exact][sizes]
+            if not self._alike[exact]:
+                del self._alike[exact]
+        return request
+
+    def first(self) -> Waiting | None:
+        """Whose turn it is."""
+        return self._ordered[0] if self._ordered else None
+
+    def ahead(self, turn: float) -> list[Waiting]:
+        """Those whose turn comes before that."""
+        return self._ordered[: bisect.bisect_left(self._ordered, (turn, 0), key=_order)]
+
+    def alike(self, head: Waiting, at: float, *, equal: bool) -> Iterator[list[Waiting]]:
+        """Those that *head* could be joined with, in lists of equal shape: more urgent ones first, then the nearest.
+
+        Args:
+            at: Now; who came `ageing_s` ago is as urgent as one of the next higher priority that comes now.
+            equal: Only those of its own shape.
+        """
+        sizes = self._alike[head.form.exact]
+        shapes = [head.form.sizes] if equal else sorted(sizes, key=lambda s: _distance(head.form, s))
+        places = [0] * len(shapes)
+        urgency: int | None = self._urgency(head, at)
+        while urgency is not None:
+            latest = at + (urgency + 0.5) * self._ageing_s, math.inf
+            urgency = None
+            for i, shape in enumerate(shapes):
+                same = sizes[shape]
+                end = bisect.bisect_right(same, latest, lo=places[i], key=_order)
+                if end > places[i]:
+                    yield same[places[i] : end]
+                    places[i] = end
+                if end < len(same):
+                    next_ = self._urgency(same[end], at)
+                    urgency = next_ if urgency is None else min(urgency, next_)
+
+    def _urgency(self, request: Waiting, at: float) -> int:
+        """Its priority, less one for each `ageing_s` that it has waited."""
+        return math.ceil((request.turn - at) / self._ageing_s - 0.5)
+
+
+def _distance(form: Form, sizes: tuple[int, ...]) -> float:
+    """How much larger one row of each is when padded to fit the other; 1 if they are equal."""
+    if sizes == form.sizes:
+        return 1.0
+    both = form.padded_to(largest(form.sizes, sizes)).per_row
+    return 2 * both / max(form.per_row + form.padded_to(sizes).per_row, 1)

@@ -1,0 +1,437 @@
+"""Requests of many callers in one batch: each gets what it would have got alone."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import numpy as np
+import pytest
+import pytest_asyncio
+
+import asyncrt
+from asyncrt import (
+    Batched,
+    BatchingError,
+    BatchOptions,
+    DeadlineExceeded,
+    InputError,
+    Overloaded,
+    Runtime,
+    RuntimeClosedError,
+    RuntimeOptions,
+)
+from asyncrt.layout import Array
+
+from ..builders import model, node
+from ..zoo import ZooModel
+from .batched_models import across_rows, batch_in_the_middle, elementwise, floats, masked_mean, picks, unmasked_mean
+
+OPTIONS = RuntimeOptions(warm=False)
+
+
+@pytest_asyncio.fixture(params=("simulated", "host", None), ids=lambda d: d or "opencl")
+async def rt(request: pytest.FixtureRequest) -> AsyncIterator[Runtime]:
+    async with Runtime(request.param, streams=1, options=OPTIONS) as runtime:
+        yield runtime
+        assert runtime.statistics().in_flight == 0
+    assert runtime.statistics().memory.leases == 0
+
+
+def of_length(length: int, rows: int = 1) -> dict[str, Array]:
+    return {"x": floats(rows, length, 4, seed=length)}
+
+
+async def blocked(batched: Batched, inputs: dict[str, Array]) -> list[asyncio.Task[dict[str, Array]]]:
+    """Requests that keep each place of the device, and the one behind, so that what comes now waits."""
+    tasks = [asyncio.create_task(batched.infer(inputs)) for _ in range(batched.state.streams)]
+    await asyncio.sleep(0)
+    return tasks
+
+
+@pytest.mark.asyncio
+async def test_requests_of_different_lengths_run_as_few_and_get_their_own(rt: Runtime) -> None:
+    """Each answer has its request's shape and numbers; the mask that they leave out is made."""
+    loaded = await rt.load(masked_mean())
+    lengths = (3, 9, 8, 7, 9, 10, 8, 11, 9)
+
+    async with loaded.batched(max_waste=0.5, max_delay=10.0) as batched:
+        got = await asyncio.gather(*(batched.infer(of_length(n)) for n in lengths))
+        statistics = batched.statistics()
+
+    for n, outputs in zip(lengths, got, strict=True):
+        expected = await loaded.infer({**of_length(n), "attention_mask": np.ones((1, n), np.int64)})
+        assert expected["kept"].tobytes() == outputs["kept"].tobytes()
+        np.testing.assert_allclose(expected["mean"], outputs["mean"], rtol=1e-5)
+        assert outputs["mean"].base is None
+    assert statistics.executions < len(lengths) == statistics.members
+    assert sum(statistics.reasons.values()) == statistics.executions
+    assert statistics.padding > 0
+
+
+@pytest.mark.asyncio
+async def test_requests_bring_several_rows_and_the_batch_may_be_any_axis(rt: Runtime) -> None:
+    """Rows are given back in the order in which they were joined."""
+    loaded = await rt.load(batch_in_the_middle())
+    requests = [floats(5, rows, 4, seed=rows) for rows in (1, 3, 2, 4)]
+
+    async with loaded.batched(batch="batch") as batched:
+        got = await asyncio.gather(*(batched.infer({"x": x}) for x in requests))
+
+    for x, outputs in zip(requests, got, strict=True):
+        np.testing.assert_allclose(np.tanh(x), outputs["y"], rtol=1e-5)
+
+
+@pytest.mark.asyncio
+async def test_one_request_by_itself_runs_as_it_is(rt: Runtime) -> None:
+    """Nothing is padded, no task is made, and its runtime counts one request."""
+    loaded = await rt.load(elementwise())
+
+    async with loaded.batched() as batched:
+        before = rt.statistics().requests
+        outputs = await batched.infer(of_length(7))
+        statistics = batched.statistics()
+
+    assert outputs["y"].tobytes() == (-2 * of_length(7)["x"]).tobytes()
+    assert (statistics.executions, statistics.padding, statistics.reasons["idle"]) == (1, 0, 1)
+    assert rt.statistics().requests == before + 1
+
+
+@pytest.mark.parametrize("wrong", [{"x": np.ones((1, 2, 4))}, {"z": np.ones(1)}, {"x": floats(1, 2, 5)}, {}, None])
+@pytest.mark.asyncio
+async def test_a_wrong_request_fails_alone_before_it_joins(rt: Runtime, wrong: dict[str, Array] | None) -> None:
+    """Its dtype, name or shape is told by the usual error, and others in the queue are not disturbed."""
+    loaded = await rt.load(elementwise())
+
+    async with loaded.batched() as batched:
+        good = [asyncio.create_task(batched.infer(of_length(n))) for n in (4, 5, 6)]
+        with pytest.raises(InputError):
+            await batched.infer(wrong)  # type: ignore[arg-type]
+        got = await asyncio.gather(*good)
+        statistics = batched.statistics()
+
+    assert [g["y"].shape[1] for g in got] == [4, 5, 6]
+    assert (statistics.members, statistics.failed) == (3, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_request_whose_contents_fail_fails_alone() -> None:
+    """Its batch fails, each member runs alone, and only the guilty one gets the error."""
+    async with Runtime("simulated", streams=1, options=OPTIONS) as rt:
+        loaded = await rt.load(picks())
+        good, bad = np.array([[1, 2, 3]]), np.array([[1, 99, 3]])
+
+        async with loaded.batched() as batched:
+            tasks = [asyncio.create_task(batched.infer({"i": i})) for i in (good, good, bad, good)]
+            got = await asyncio.gather(*tasks, return_exceptions=True)
+            statistics = batched.statistics()
+
+    assert isinstance(got[2], asyncrt.DeviceCommandError)
+    for outputs in (got[0], got[1], got[3]):
+        assert not isinstance(outputs, BaseException)
+        assert floats(5, 3)[good].tobytes() == outputs["y"].tobytes()
+    assert (statistics.failed, statistics.reasons["retry"]) == (1, 3)
+    assert sum(statistics.reasons.values()) == statistics.executions
+
+
+@pytest.mark.asyncio
+async def test_who_is_cancelled_before_the_launch_is_no_work(rt: Runtime) -> None:
+    """Nothing of it is enqueued, and its neighbours have their answers."""
+    loaded = await rt.load(elementwise())
+
+    async with loaded.batched() as batched:
+        first = await blocked(batched, of_length(3))
+        waiting = [asyncio.create_task(batched.infer(of_length(n))) for n in (5, 6, 7, 8)]
+        await asyncio.sleep(0)
+        waiting[1].cancel()
+        waiting[2].cancel()
+        got = await asyncio.gather(*first, *waiting, return_exceptions=True)
+        statistics = batched.statistics()
+
+    assert [isinstance(g, asyncio.CancelledError) for g in got[1:]] == [False, True, True, False]
+    assert waiting[1].cancelled()
+    assert (statistics.members, statistics.rows, statistics.left) == (3, 3, 2)
+
+
+@pytest.mark.asyncio
+async def test_when_all_members_leave_nothing_is_launched(rt: Runtime) -> None:
+    """A batch of which nobody is left does not run; if it has begun, it is given up."""
+    loaded = await rt.load(elementwise())
+
+    async with loaded.batched() as batched:
+        first = await blocked(batched, of_length(3))
+        waiting = [asyncio.create_task(batched.infer(of_length(n))) for n in (5, 6)]
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*first, *waiting, return_exceptions=True)
+        statistics = batched.statistics()
+
+    assert (len(first), len(first)) == (statistics.members, statistics.executions)
+    assert batched.state.idle
+
+
+@pytest.mark.asyncio
+async def test_time_outs_and_groups_behave(rt: Runtime) -> None:
+    """`asyncio.timeout`, `anyio.fail_after`, `anyio.move_on_after` and a TaskGroup are not lied to."""
+    loaded = await rt.load(elementwise())
+    others: list[asyncio.Task[dict[str, Array]]] = []
+
+    async with loaded.batched() as batched:
+        with pytest.raises(TimeoutError):
+            await timed_out(batched)
+        with pytest.raises(TimeoutError), anyio.fail_after(0):
+            await batched.infer(of_length(3))
+        with anyio.move_on_after(0) as scope:
+            await batched.infer(of_length(3))
+        with pytest.raises(ExceptionGroup):
+            await in_a_group(batched, others)
+
+    assert scope.cancelled_caught
+    assert others[0].cancelled()
+    assert batched.state.idle
+
+
+async def timed_out(batched: Batched) -> None:
+    async with asyncio.timeout(0):
+        await batched.infer(of_length(3))
+
+
+async def in_a_group(batched: Batched, others: list[asyncio.Task[dict[str, Array]]]) -> None:
+    async with asyncio.TaskGroup() as group:
+        others.append(group.create_task(batched.infer(of_length(3))))
+        group.create_task(batched.infer({}))
+
+
+@pytest.mark.asyncio
+async def test_a_deadline_holds_without_any_other_setting(rt: Runtime) -> None:
+    """It is the request's own; who has none waits as long as it takes."""
+    loaded = await rt.load(elementwise())
+
+    async with loaded.batched() as batched:
+        first = await blocked(batched, of_length(3))
+        with pytest.raises(DeadlineExceeded, match=r"within 0 s|after the deadline") as caught:
+            await batched.infer(of_length(4), deadline=0.0)
+        patient = await batched.infer(of_length(4), deadline=60.0)
+        await asyncio.gather(*first)
+
+    assert isinstance(caught.value, TimeoutError)
+    assert patient["y"].shape == (1, 4, 4)
+
+
+@pytest.mark.asyncio
+async def test_a_full_queue_refuses_at_once(rt: Runtime) -> None:
+    """The error says when to come again; those that wait are served."""
+    loaded = await rt.load(elementwise())
+
+    async with loaded.batched(max_queue=2, max_delay=1.0) as batched:
+        first = await blocked(batched, of_length(3))
+        waiting = [asyncio.create_task(batched.infer(of_length(n))) for n in (5, 5)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded, match="max_queue") as caught:
+            await batched.infer(of_length(5))
+        await asyncio.gather(*first, *waiting)
+        statistics = batched.statistics()
+
+    assert caught.value.retry_after_s > 0
+    assert statistics.rejected["count"] == 1
+
+
+@pytest.mark.asyncio
+async def test_large_inputs_fill_the_queue_by_their_bytes(rt: Runtime) -> None:
+    """One that does not fit is refused, a smaller one waits."""
+    loaded = await rt.load(elementwise())
+
+    async with loaded.batched(max_queue_bytes=1000, max_delay=1.0) as batched:
+        first = await blocked(batched, of_length(3))
+        with pytest.raises(Overloaded, match="max_queue_bytes"):
+            await batched.infer(of_length(100))
+        small = await batched.infer(of_length(5))
+        await asyncio.gather(*first)
+
+    assert small["y"].shape == (1, 5, 4)
+
+
+@pytest.mark.asyncio
+async def test_closing_answers_those_who_wait(rt: Runtime) -> None:
+    """Who comes later is refused, and told what to do."""
+    loaded = await rt.load(elementwise())
+    batched = loaded.batched(max_delay=10.0)
+
+    async with batched:
+        tasks = [asyncio.create_task(batched.infer(of_length(n))) for n in (3, 4, 5, 6)]
+        await asyncio.sleep(0)
+
+    assert [t.result()["y"].shape[1] for t in tasks] == [3, 4, 5, 6]
+    with pytest.raises(BatchingError, match="closed"):
+        await batched.infer(of_length(3))
+    assert "closed" in repr(batched)
+
+
+@pytest.mark.asyncio
+async def test_what_is_not_open_says_so() -> None:
+    """Neither an inference nor counts before it was opened, and it is opened once."""
+    async with Runtime("host", options=OPTIONS) as rt:
+        loaded = await rt.load(elementwise())
+        batched = loaded.batched()
+
+        with pytest.raises(BatchingError, match="async with"):
+            await batched.infer(of_length(3))
+        with pytest.raises(BatchingError, match="async with"):
+            batched.statistics()
+        async with batched:
+            with pytest.raises(BatchingError, match="open already"):
+                await batched.open()
+
+
+@pytest.mark.asyncio
+async def test_a_closed_runtime_is_told_of() -> None:
+    """Not by a caller who waits for ever."""
+    rt = Runtime("host", options=OPTIONS)
+    await rt.open()
+    loaded = await rt.load(elementwise())
+    batched = loaded.batched()
+    await batched.open()
+    await rt.close()
+
+    with pytest.raises(RuntimeClosedError):
+        await batched.infer(of_length(3))
+
+
+@pytest.mark.parametrize("mode", ["cost", "exact", "buckets"])
+@pytest.mark.asyncio
+async def test_the_modes_give_the_same(rt: Runtime, mode: str) -> None:
+    """And pad as they say: nothing, to the longest, to powers of two."""
+    loaded = await rt.load(elementwise())
+    lengths = (5, 5, 6, 7, 5, 6)
+
+    async with loaded.batched(mode=mode, max_delay=10.0) as batched:  # type: ignore[arg-type]
+        got = await asyncio.gather(*(batched.infer(of_length(n)) for n in lengths))
+        statistics = batched.statistics()
+
+    for n, outputs in zip(lengths, got, strict=True):
+        assert (-2 * of_length(n)["x"]).tobytes() == outputs["y"].tobytes()
+    assert (statistics.padding == 0) == (mode == "exact")
+    if mode == "buckets":
+        assert statistics.work == 8 * 4 * 6
+
+
+# What may be batched, and what may be padded.
+
+
+@pytest.mark.asyncio
+async def test_what_padding_would_change_is_batched_by_equal_shapes(
+    rt: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says so, and so does `pad_safety`; the results are right."""
+    loaded = await rt.load(unmasked_mean())
+
+    with caplog.at_level(logging.WARNING, "asyncrt.batching"):
+        async with loaded.batched() as batched:
+            got = await asyncio.gather(*(batched.infer(of_length(n)) for n in (5, 6, 5, 6, 5, 6)))
+            statistics, safety = batched.statistics(), batched.pad_safety
+
+    for n, outputs in zip((5, 6, 5, 6, 5, 6), got, strict=True):
+        np.testing.assert_allclose(of_length(n)["x"].mean(1), outputs["y"], rtol=1e-4, atol=1e-6)
+    assert (safety.rows, safety.padded) == (True, ())
+    assert "output 'y' is another in a batch" in safety.refused["seq"]
+    assert "'seq' must be equal" in caplog.text
+    assert statistics.padding == 0
+    assert statistics.executions < 6
+
+
+@pytest.mark.asyncio
+async def test_rows_that_see_each_other_run_alone(rt: Runtime, caplog: pytest.LogCaptureFixture) -> None:
+    """No two requests share a batch, whatever their shapes."""
+    loaded = await rt.load(across_rows())
+
+    with caplog.at_level(logging.WARNING, "asyncrt.batching"):
+        async with loaded.batched() as batched:
+            await asyncio.gather(*(batched.infer(of_length(5)) for _ in range(6)))
+            statistics, safety = batched.statistics(), batched.pad_safety
+
+    assert not safety.rows
+    assert "run alone" in caplog.text
+    assert (statistics.executions, statistics.members) == (6, 6)
+
+
+@pytest.mark.asyncio
+async def test_what_has_no_batch_dim_is_refused() -> None:
+    """And so are names that are none of the model's."""
+    async with Runtime("host", options=OPTIONS) as rt:
+        fixed = await rt.load(model([node("y = Neg(x)")], ["x f32[3,4]"], ["y"]))
+        loaded = await rt.load(masked_mean())
+
+        with pytest.raises(BatchingError, match="has no batch dim"):
+            fixed.batched()
+        with pytest.raises(BatchingError, match="has no batch dim 'rows'"):
+            loaded.batched(batch="rows")
+        with pytest.raises(BatchingError, match="'x' cannot be a mask"):
+            loaded.batched(mask="x")
+        with pytest.raises(BatchingError, match="there is no such input"):
+            loaded.batched(pad_values={"z": 0})
+        with pytest.raises(BatchingError, match="it is float32"):
+            loaded.batched(pad_values={"x": "word"})
+        with pytest.raises(ValueError, match="max_batch"):
+            loaded.batched(max_batch=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "padded"),
+    [
+        ("bert_ts13", ("seq",)),
+        ("distilbert_raw_dynamo18", ("seq",)),
+        ("attention_block_dynamo23", ("seq",)),
+        ("resnet_bn_ts13", ()),
+        ("unet_nearest_dynamo18", ()),
+        ("lstm_tagger_ts14", ()),
+        ("gru_tagger_ts17", ()),
+        ("whisper_encoder_ts18", ()),
+        ("vit_ts17", ()),
+        ("seq2seq_nn_ts14", ("src_len", "tgt_len")),
+    ],
+)
+@pytest.mark.asyncio
+async def test_real_models_are_judged(name: str, padded: tuple[str, ...]) -> None:
+    """Text with a mask is padded; pictures, and recurrent models that read to the end, are not."""
+    async with Runtime("host", options=OPTIONS) as rt:
+        loaded = await rt.load(ZooModel(name, {}).path)
+
+        async with loaded.batched() as batched:
+            safety = batched.pad_safety
+
+    assert (True, padded) == (safety.rows, safety.padded)
+
+
+@pytest.mark.asyncio
+async def test_a_model_whose_outputs_have_no_batch_runs_alone() -> None:
+    """A detector gives as many boxes as it finds, of all pictures together."""
+    async with Runtime("host", options=OPTIONS) as rt:
+        loaded = await rt.load(ZooModel("detector_nms_ts13", {}).path)
+
+        async with loaded.batched() as batched:
+            safety = batched.pad_safety
+
+    assert not safety.rows
+    assert "has no axis 'batch'" in safety.refused["batch"]
+
+
+# Options.
+
+
+def test_options_are_written_and_read(tmp_path: Path) -> None:
+    """A file of some of them fills the rest with defaults; a name that is none is refused."""
+    path = tmp_path / "batching.json"
+    options = BatchOptions(max_batch=8, mode="buckets", buckets=[64, 16])  # type: ignore[arg-type]
+
+    options.write(path)
+
+    assert options == BatchOptions.read(path)
+    path.write_text('{"max_batch": 4}')
+    assert BatchOptions(max_batch=4) == BatchOptions.read(path)
+    path.write_text('{"batch": 4}')
+    with pytest.raises(ValueError, match="no option 'batch'"):
+        BatchOptions.read(path)
