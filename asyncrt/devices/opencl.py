@@ -19,9 +19,23 @@ from asyncrt.errors import DeviceCommandError, DeviceError, KernelBuildError, No
 from asyncrt.layout import Array
 
 from . import drivers
-from .base import Allocation, DeviceInfo, DeviceReport, Kernel, Mark, Prepared, PreparedLaunch, Reached, Record, Timing
+from .base import (
+    Allocation,
+    DeviceInfo,
+    DeviceReport,
+    Kernel,
+    Mark,
+    Prepared,
+    PreparedLaunch,
+    Reached,
+    Record,
+    Reports,
+    Stream,
+    Timing,
+)
 from .opencl_arguments import MEMORY_ERRORS, argument_setter, handle_of, refused
 from .opencl_preset import OpenCLPrepared, preset_calls
+from .opencl_reached import TRUSTED, Inbox, Watch, open_inbox
 from .opencl_submit import native_submitter, python_submitter
 from .pinned import Block, PinnedMemory, PinnedTransfers
 from .record import pack_record
@@ -58,6 +72,12 @@ class OpenCLMark:
     def __init__(self, event: cl.Event, keep: list[Any], land: Callable[[bool], None] | None = None) -> None:
         self.event, self.keep, self.land = event, keep, land
 
+    def forget(self, failed: bool) -> None:
+        """It is reached: let go of what had to live until then, and take what was read, unless that failed."""
+        self.keep = []
+        if self.land is not None:
+            self.land(failed)
+
     def wait(self) -> None:
         """Block until the mark is reached; raises `DeviceCommandError` if a command before it failed."""
         failed = True
@@ -68,9 +88,7 @@ class OpenCLMark:
             _raise(error, "running commands")
         finally:
             # Transfer events wait in their destructor with the GIL held: they may die only after they are reached.
-            self.keep = []
-            if self.land is not None:
-                self.land(failed)
+            self.forget(failed)
 
 
 class OpenCLStream:
@@ -83,6 +101,8 @@ class OpenCLStream:
         #: What is added to the device's times to give the host's, while commands are timed.
         self._ahead: int | None = None
         self._waiter = Waiter(f"asyncrt-{device.info.spec}-{index}")
+        #: Is told of marks by the driver; None leaves them to the thread.
+        self._watch: Watch | None = None
         self._set_arguments = argument_setter()
         self._last: cl.Event | None = None
         self._transfers: list[Any] = []
@@ -154,6 +174,8 @@ class OpenCLStream:
 
     def mark(self) -> OpenCLMark:
         try:
+            if self._device.late_events and not (self._transfers and self._last is self._transfers[-1]):
+                self._last = self._device.copy_nothing(self._queue)
             last = self._newest()
             # Another queue, or a host thread, may wait for it: the command must have been submitted by then
             # (OpenCL API specification, appendix A).
@@ -173,7 +195,15 @@ class OpenCLStream:
 
     def when_reached(self, mark: Mark, callback: Reached) -> None:
         assert isinstance(mark, OpenCLMark)
-        self._waiter.watch(mark.wait, callback)
+        if self._watch is None:
+            self._waiter.watch(mark.wait, callback)
+        else:
+            self._watch.watch(mark, callback)
+
+    def report_to(self, inbox: Inbox) -> None:
+        """Have the marks that are watched from here on reported there; there are none yet."""
+        self._waiter.close()
+        self._watch = Watch(inbox)
 
     def time_commands(self, on: bool) -> None:
         try:
@@ -202,7 +232,10 @@ class OpenCLStream:
         return times
 
     def close(self) -> None:
-        self._waiter.close()
+        if self._watch is None:
+            self._waiter.close()
+        else:
+            self._watch.finish()
         try:
             self._queue.finish()
             if self._pinned is not None:
@@ -245,6 +278,10 @@ class OpenCLDevice:
         self.pins_transfers = not device.host_unified_memory
         self.pinned = PinnedMemory(self._pin)
         self._mapping: cl.CommandQueue | None = None
+        #: Whether events of kernels, fills and markers come late, for the host and for queues that wait for them: with
+        #: NVIDIA's driver, when all other queues have passed what they had been given by then. Those of copies do not.
+        self.late_events = "nvidia" in self.info.platform.lower()
+        self._scratch: cl.Buffer | None = None
         self._options = _OPTIONS + (b" -D ASYNCRT_CPU" if self.info.is_cpu else b"")
 
     def __repr__(self) -> str:
@@ -278,6 +315,13 @@ class OpenCLDevice:
             buffer.release()
 
         return Block(array, release)
+
+    def copy_nothing(self, queue: cl.CommandQueue) -> cl.Event:
+        """Enqueue a copy that nobody reads, for its event."""
+        if self._scratch is None:
+            self._scratch = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, 8)
+        event: cl.Event = cl.enqueue_copy(queue, self._scratch, self._scratch, byte_count=4, dst_offset=4)
+        return event
 
     def allocate(self, nbytes: int) -> Allocation:
         if nbytes > self.info.max_allocation:
@@ -343,6 +387,14 @@ class OpenCLDevice:
         calls = preset_calls()
         submitter = (native_submitter() if native else None) or python_submitter()
         return None if calls is None or submitter is None else OpenCLPrepared(calls, submitter, launches, memory)
+
+    def reports(self, streams: Sequence[Stream]) -> Reports | None:
+        inbox = open_inbox() if (self.info.platform, self.info.kind) in TRUSTED else None
+        if inbox is not None:
+            for stream in streams:
+                assert isinstance(stream, OpenCLStream)
+                stream.report_to(inbox)
+        return inbox
 
     def probe(self) -> None:
         """Build and run a two-line kernel. Blocks; raises `KernelBuildError` or `DeviceCommandError`."""

@@ -32,7 +32,7 @@ from asyncrt.options import RuntimeOptions
 
 from .control_flow import Body, carry_out
 from .dispatcher import Dispatcher, RunAgain
-from .executor import BoundPlan, bind, enqueue, host_copy
+from .executor import BoundPlan, bind, enqueue, fetch, host_copy, upload
 from .inputs import layouts_of
 from .kept_state import KeptState
 from .moves import Moves
@@ -132,11 +132,6 @@ class Network:
         constant = self.program.values[id].constant
         assert constant is not None
         return constant
-
-    @property
-    def streams(self) -> int:
-        """How many inferences the device runs at once."""
-        return len(self._dispatcher.streams)
 
     # Loading.
 
@@ -341,7 +336,7 @@ class Network:
                         waits += kept.after
                         buffers = arenas + kept.buffers()
                     dispatcher.check_deadline(request)
-                    fetched = self._enqueue(request, bound, stream, waits, present, buffers, events)
+                    fetched = await self._enqueue(request, bound, stream, waits, present, buffers, events)
                     events.append(dispatcher.launched(request, stream, bound))
                     await dispatcher.passed(request)
                     if dispatcher.checks is not None:
@@ -439,7 +434,7 @@ class Network:
                 state = prepare_chunk(program, program.chunks[0], state, self._tools).after
         return [state.layouts[id] for id in program.outputs]
 
-    def _enqueue(
+    async def _enqueue(
         self,
         request: int,
         bound: BoundPlan,
@@ -451,6 +446,7 @@ class Network:
     ) -> dict[int, Array]:
         """Enqueue a chunk; if that fails half-way, note where the stream must come before its memory is free."""
         dispatcher = self._dispatcher
+        await dispatcher.submissions.turn(stream)
         target = dispatcher.streams[stream]
         try:
             dispatcher.wait_for(stream, waits)
@@ -458,7 +454,12 @@ class Network:
                 with target.chunk(request, self.program, bound.plan, arenas):
                     return enqueue(bound, target, arenas, arrays)
             prepared = None if self._presets is None else self._presets.prepared(bound, arenas)
-            return enqueue(bound, target, arenas, arrays, prepared)
+            if prepared is None or not prepared.long:
+                return enqueue(bound, target, arenas, arrays, prepared)
+            dispatcher.begins(request, stream)
+            upload(bound, target, arenas, arrays)
+            await dispatcher.submissions.submit(stream, target, prepared)
+            return fetch(bound, target, arenas, arrays)
         except BaseException:
             events.append(dispatcher.abandon(stream, bound))
             raise

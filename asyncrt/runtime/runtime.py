@@ -145,6 +145,11 @@ class Runtime:
         return self.device.info
 
     @property
+    def streams(self) -> int:
+        """How many inferences the device works on at once."""
+        return len(self._dispatcher.streams)
+
+    @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop it was opened on."""
         return self._loop
@@ -201,6 +206,7 @@ class Runtime:
         count = self._streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
         open_stream = functools.partial(self.device.open_stream, options.pinned)
         streams: list[Stream] = [open_stream() for _ in range(count)]
+        reports = self.device.reports(streams) if options.native_callbacks else None
         self._uploads = WatchedStream(open_stream())  # networks keep it; a trace puts another behind it
         timeline = Timeline(count)
         self._watched_device = self._memory_device = WatchedDevice(self.device)
@@ -220,6 +226,8 @@ class Runtime:
             collector=self._collector,
         )  # fmt: skip
         self._dispatcher.when_lost.add(lambda error: self._pool.keep_all())
+        if reports is not None:
+            self._dispatcher.listen(reports)
         store = None
         if options.disk_cache and info.takes_source:
             folder = options.cache_dir or Path(platformdirs.user_cache_dir("asyncrt")) / "kernels"
@@ -332,6 +340,8 @@ class Runtime:
         """Give a tracer that is told of everything while this lasts; afterwards the streams have passed all of it."""
         self.check_open()
         dispatcher, uploads = self._dispatcher, self._uploads
+        await dispatcher.submissions.none()  # streams are exchanged between chunks
+        self.check_open()
         if dispatcher.tracer is not None:
             raise AsyncrtError("a trace of this runtime is being taken", hint="wait until it has ended")
         tracer = Tracer(self.device, self._pool.statistics)
@@ -354,7 +364,12 @@ class Runtime:
             self._watched_device.on_build, dispatcher.tracer = tracer.built, tracer
             yield tracer
         if self._state == "open":  # otherwise they were closed, and that waits for everything
-            await asyncio.gather(*(stream.passed(dispatcher.when_lost) for stream in traced))
+            await asyncio.gather(*(self._passed(number, stream) for number, stream in enumerate(traced)))
+
+    async def _passed(self, number: int, stream: TracedStream) -> None:
+        """Return when the device has passed what is on a stream."""
+        await self._dispatcher.submissions.turn(number)  # nobody else marks it until it is all there
+        await stream.passed(self._dispatcher.when_lost)
 
     def check_open(self) -> None:
         """Raise `RuntimeClosedError` unless the runtime is open, and `DeviceLostError` if its device is lost."""
@@ -408,6 +423,7 @@ class Runtime:
         finally:
             if self._collector is not None:
                 self._collector.close()
+            self._dispatcher.close()
             if self._checks is not None:
                 self._checks.finish()
             await self._impls.close()

@@ -21,6 +21,7 @@ from asyncrt.devices.base import (
     PreparedLaunch,
     Reached,
     Record,
+    Reports,
     Stream,
     Timing,
 )
@@ -143,6 +144,9 @@ class WatchedDevice:
         self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
     ) -> Prepared | None:
         return self.device.prepare(launches, memory, native)
+
+    def reports(self, streams: Sequence[Stream]) -> Reports | None:
+        return self.device.reports(streams)
 
     def clock(self) -> int:
         return self.device.clock()
