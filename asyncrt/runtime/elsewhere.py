@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import sys
 import threading
@@ -93,8 +94,11 @@ class Elsewhere:
     async def call(self, call: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Return what comes of a coroutine that runs there."""
         waiting = _Waiting(call)
+        context = contextvars.copy_context()
+        # What the caller's library is called is part of its context; there it is another one.
+        context.run(sys.modules["sniffio"].current_async_library_cvar.set, None)
         try:
-            self._loop.call_soon_threadsafe(waiting.begin)
+            self._loop.call_soon_threadsafe(waiting.begin, context=context)
         except RuntimeError:
             raise RuntimeClosedError("the runtime is closed") from None
         result: _T = await waiting.result(self._loop)
