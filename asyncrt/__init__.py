@@ -33,10 +33,12 @@ from asyncrt.errors import (
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.batched import Batched
 from asyncrt.runtime.explain import Explanation, NodeExplanation
+from asyncrt.runtime.group import GroupedSequence, GroupStatistics, SequenceGroup
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.pad_safety import PadSafety
 from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
 from asyncrt.runtime.sequence import Sequence
+from asyncrt.runtime.shared_safety import SharedSafety, Sharing
 from asyncrt.scheduler.batching import BatchingStatistics, BatchOptions
 from asyncrt.sync import SyncModel, load_sync
 from asyncrt.version import __version__
@@ -52,6 +54,8 @@ __all__ = [
     "DeviceError",
     "DeviceLostError",
     "Explanation",
+    "GroupStatistics",
+    "GroupedSequence",
     "HazardError",
     "InputError",
     "KernelBuildError",
@@ -71,7 +75,10 @@ __all__ = [
     "RuntimeStatistics",
     "Sequence",
     "SequenceError",
+    "SequenceGroup",
     "ShapeError",
+    "SharedSafety",
+    "Sharing",
     "SyncModel",
     "UnsupportedOperatorError",
     "__version__",

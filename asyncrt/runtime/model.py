@@ -14,6 +14,7 @@ from asyncrt.scheduler.batching.options import Mode
 
 from .batched import Batched, batch_options
 from .explain import Explanation, explain
+from .group import SequenceGroup
 from .inputs import check_inputs
 from .network import Network
 from .plan import Records
@@ -125,6 +126,19 @@ class Model:
         self._runtime.check_open()
         return Sequence(self, self._network, state)
 
+    def sequences(self, state: Mapping[str, str] | None = None, *, max_batch: int = 16) -> SequenceGroup:
+        """Begin a group of sequences whose steps run together, those that wait at the same time as one inference.
+
+        Args:
+            state: As for `sequence()`.
+            max_batch: How many rows an inference has at most; a sequence has one, or as many as its inputs.
+
+        Raises:
+            SequenceError: As for `sequence()`.
+        """
+        self._runtime.check_open()
+        return SequenceGroup(self, self._network, state, max_batch)
+
     def batched(
         self,
         *,
@@ -168,7 +182,10 @@ class Model:
             "max_in_flight": max_in_flight, "ageing_s": ageing_s, "batch_invariant": batch_invariant,
         }  # fmt: skip
         options = batch_options(config, given)
-        return Batched(self, self._network, options, pad_values=pad_values, mask=mask, batch=batch, samples=samples)
+        return Batched(
+            self, self._network, self._runtime.streams, options,
+            pad_values=pad_values, mask=mask, batch=batch, samples=samples,
+        )  # fmt: skip
 
     def check_open(self) -> None:
         """Raise `RuntimeClosedError` if the runtime was closed, and `DeviceLostError` if its device is lost."""

@@ -6,7 +6,7 @@ Caches of keys and values, and recurrent states, stay on the device between the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -64,11 +64,10 @@ class Sequence:
         self._model = model
         self._network = network
         self._program = network.program
-        pairs = _pairs(self._program, find_state(self._program) if state is None else state)
+        pairs = find_pairs(self._program, state)
         #: Value ids of the inputs that are kept.
         self._inputs = [i for i, _ in pairs]
-        tensors = tuple([_nothing(self._program, i, o) for i, o in pairs])
-        self._kept = KeptState(tensors, [None] * len(tensors))
+        self._kept = nothing(self._program, pairs)
         self._lock = asyncio.Lock()
         self._steps = 0
         self._under_way = False
@@ -82,12 +81,17 @@ class Sequence:
     @property
     def state(self) -> dict[str, Layout]:
         """What is kept now: layout by the name of the input that it is in the next step."""
-        return {self._program.values[t.input].name: t.layout for t in self._kept.tensors}
+        return {self._program.values[t.input].name: t.layout for t in self._tensors}
 
     @property
     def nbytes(self) -> int:
         """Bytes of device memory that it keeps."""
         return self._kept.nbytes
+
+    @property
+    def _tensors(self) -> tuple[KeptTensor, ...]:
+        """What is kept, by slot."""
+        return self._kept.tensors
 
     async def infer(
         self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
@@ -113,20 +117,54 @@ class Sequence:
         async with self._lock:
             self._check_open()
             arrays = self._arrays(inputs)
+            given = any(self._program.values[i].name in inputs for i in self._inputs)
             self._under_way = True
             try:
-                results, records = await self._network.infer(arrays, priority, kept=self._kept, deadline=until)
+                results = await self._step(arrays, given, priority, until)
+                self._steps += 1
             finally:
                 self._under_way = False
                 if self._closed:
-                    self._kept.close()
-            self._steps += 1
-            self._model.finished(records)
+                    self._release()
             return {self._program.values[id].name: array for id, array in results.items()}
+
+    async def _step(
+        self, arrays: Mapping[int, Array], given: bool, priority: int, deadline: float | None
+    ) -> dict[int, Array]:
+        """Run a step; *given* says whether the caller has given any of the state."""
+        results, records = await self._network.infer(arrays, priority, kept=self._kept, deadline=deadline)
+        self._model.finished(records)
+        return results
+
+    def _release(self) -> None:
+        """Give the state's memory back."""
+        self._kept.close()
+
+    async def steps(
+        self,
+        first: Mapping[str, Any],
+        following: Callable[[dict[str, Array]], Mapping[str, Any] | None],
+        *,
+        priority: int = 0,
+        deadline: float | None = None,
+    ) -> AsyncIterator[dict[str, Array]]:
+        """Run step after step, and give the outputs of each.
+
+        Args:
+            first: The inputs of the first step.
+            following: Returns the inputs of the next step, going by the outputs of the one before; None ends it. It is
+                asked when the next outputs are wanted.
+            priority, deadline: Of each step, as for `infer()`.
+        """
+        inputs: Mapping[str, Any] | None = first
+        while inputs is not None:
+            outputs = await self.infer(inputs, priority=priority, deadline=deadline)
+            yield outputs
+            inputs = following(outputs)
 
     def _arrays(self, inputs: Mapping[str, Any]) -> dict[int, Array]:
         """Check a step's inputs; those that are kept, and empty so far, are arrays as well."""
-        tensors = {t.input: t for t in self._kept.tensors}
+        tensors = {t.input: t for t in self._tensors}
         names = {self._program.values[i].name: i for i in self._inputs}
         again = [name for name in names if self._steps and name in inputs]
         if again:
@@ -148,7 +186,7 @@ class Sequence:
         for that one are refused. If this is cancelled, that step gives it back all the same."""
         self._closed = True
         if not self._under_way:
-            self._kept.close()
+            self._release()
         async with self._lock:
             pass
 
@@ -166,8 +204,16 @@ class Sequence:
         await self.close()
 
 
-def _pairs(program: Program, state: Mapping[str, str]) -> list[tuple[int, int]]:
-    """Value ids of the inputs and outputs that are one tensor from step to step."""
+def find_pairs(program: Program, state: Mapping[str, str] | None) -> list[tuple[int, int]]:
+    """Return the value ids of the inputs and outputs that are one tensor from step to step.
+
+    Args:
+        state: By name; None goes by what exporters call them.
+
+    Raises:
+        SequenceError: The names say nothing, or a tensor of the state cannot stay on the device.
+    """
+    state = find_state(program) if state is None else state
     inputs = {program.values[i].name: i for i in program.inputs}
     outputs = {program.values[i].name: i for i in program.outputs}
     if not state:
@@ -199,11 +245,15 @@ def _pairs(program: Program, state: Mapping[str, str]) -> list[tuple[int, int]]:
     return pairs
 
 
-def _nothing(program: Program, input: int, output: int) -> KeptTensor:
-    dtype, shape = program.values[input].layout
-    assert dtype is not None
-    empty = Layout(dtype, (0,) * len(shape or (0,)))
-    return KeptTensor(input, output, empty, empty.shape)
+def nothing(program: Program, pairs: Iterable[tuple[int, int]]) -> KeptState:
+    """Return the state before the first step."""
+    tensors: list[KeptTensor] = []
+    for input, output in pairs:
+        dtype, shape = program.values[input].layout
+        assert dtype is not None
+        empty = Layout(dtype, (0,) * len(shape or (0,)))
+        tensors.append(KeptTensor(input, output, empty, empty.shape))
+    return KeptState(tuple(tensors), [None] * len(tensors))
 
 
 def _sizes(program: Program, arrays: Mapping[int, Array], kept: Mapping[int, Layout]) -> dict[str, int]:

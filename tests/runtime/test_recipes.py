@@ -18,6 +18,7 @@ from asyncrt.runtime.network import Network
 from asyncrt.runtime.plan import ChunkPlan
 from asyncrt.runtime.plans import same
 from asyncrt.runtime.prepare import prepare_chunk, start_state
+from asyncrt.runtime.slices import finished
 
 from ..builders import i64, model, node
 from ..zoo import ZooModel, zoo
@@ -77,7 +78,7 @@ async def test_a_recipe_gives_the_plan_that_planning_gives(source: ZooModel) -> 
             made = [plan for r in known if (plan := r.plan(sizes, tuple)) is not None]
             assert all(same(expected, plan) for plan in made), layouts
             if not made:
-                found = recipes.make_recipe(net.program, layouts, values, (), net._tools)
+                found = finished(recipes.make_recipe(net.program, layouts, values, (), net._tools))
                 if found is not None:
                     known.append(found)
                     own = found.plan(sizes, tuple)
