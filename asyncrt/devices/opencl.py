@@ -492,6 +492,8 @@ def open_opencl(kind: str | None, index: int | None, *, exact: str | None = None
         try:
             device = OpenCLDevice(cl_device, spec)
             device.probe()
+            for problem in drivers.prepare().problems:
+                _log.warning("using %s %s, and not what may be better: %s", spec, device.info.name, problem)
             for line in refused:
                 _log.warning("using %s %s, because a better device does not work: %s", spec, device.info.name, line)
             return device
