@@ -21,6 +21,7 @@ BENCHMARKS: Mapping[str, str] = {
     "per_node": "The host's time for a node",
     "streams": "Several streams",
     "gemm": "Matrix products",
+    "sequences": "Many sequences at once",
     "load": "Loading",
 }
 

@@ -28,6 +28,7 @@ from benchmarks import (
     peers,
     per_node,
     process,
+    sequences,
     skip,
     streams,
 )
@@ -58,6 +59,8 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
             return streams.bench(HOST, count=4)
         case "gemm":
             return gemm.bench(OPENCL, rows_of=[1, 3], sizes=[40])
+        case "sequences":
+            return sequences.bench(HOST, tokens=3, size=(1, 16, 2), callers=3)
         case "load":
             return load.bench(HOST, models.SMALL, rounds=1)
     raise AssertionError(f"no test runs the benchmark {name!r}")

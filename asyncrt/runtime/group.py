@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import numpy as np
 
-from asyncrt.dims import Dim
 from asyncrt.errors import DeadlineExceeded, DeviceError, DeviceLostError, RuntimeClosedError, SequenceError
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
@@ -72,6 +71,12 @@ class _Step:
         layouts: Of its state as it is, by slot.
         place: Where that is; None if nowhere yet.
         given: Whether the caller has given the state.
+        rows: How many it has.
+        sizes: Of the named dims.
+        along: The dims that may be the past and what is appended together.
+        deadline: When it is too late, by the loop's clock.
+        future: What it leaves.
+        alarm: Goes off at the deadline.
     """
 
     number: int
@@ -81,6 +86,7 @@ class _Step:
     given: bool
     rows: int
     sizes: Mapping[str, int]
+    along: frozenset[str]
     priority: int
     deadline: float | None
     future: asyncio.Future[_After]
@@ -205,13 +211,16 @@ class SequenceGroup:
         """
         axes = self._axes
         sizes: Mapping[str, int] = {}
+        along: frozenset[str] = frozenset()
         rows = 1
         if axes is not None:
             sizes, rows = axes.sizes(arrays, layouts), layouts[0].shape[axes.states[0].rows]
+            along = axes.growing_along(sizes)
         loop = asyncio.get_running_loop()
         step = _Step(
-            next(self._numbers), arrays, layouts, place, given, rows, sizes, priority, deadline, loop.create_future()
-        )
+            next(self._numbers), arrays, layouts, place, given, rows, sizes, along,
+            priority, deadline, loop.create_future(),
+        )  # fmt: skip
         if deadline is not None:
             step.alarm = loop.call_at(deadline, self._expire, step)
         self._waiting[step.number] = step
@@ -303,14 +312,14 @@ class SequenceGroup:
         if axes is None or step.given or (sharing is not None and sharing.sharing is Sharing.NONE):
             return step.number
         any_length = self._any_length(step)
-        along = axes.growing_along(step.sizes) if sharing is None else sharing.along
+        along = step.along if sharing is None else sharing.along
         along = along | {axes.past or ""} if any_length else frozenset()
         parts: list[Any] = [any_length]
         for tensor in axes.inputs:
             array = step.arrays[tensor.id]
             parts.append(tuple([
-                size for axis, (dim, size) in enumerate(zip(tensor.dims, array.shape, strict=True))
-                if axis != tensor.rows and not (isinstance(dim, Dim) and dim.name in along)
+                size for axis, (name, size) in enumerate(zip(tensor.names, array.shape, strict=True))
+                if axis != tensor.rows and name not in along
             ]))  # fmt: skip
             if tensor.id in axes.fixed:
                 parts.append(array.tobytes() if array.nbytes <= _COMPARED else step.number)
@@ -327,7 +336,7 @@ class SequenceGroup:
             return False
         if sharing is None:
             return True
-        return sharing.sharing is Sharing.ANY_LENGTH and sharing.along <= axes.growing_along(step.sizes)
+        return sharing.sharing is Sharing.ANY_LENGTH and sharing.along <= step.along
 
     # Whether steps may run as one.
 
