@@ -1,6 +1,7 @@
 """How fast is asyncrt, by all benchmarks, one after the other?
 
-Each runs in a process of its own, and its report is kept; `--write` makes docs/benchmarks.md of the reports there are.
+Each runs in a process of its own, and its report is kept; `--write` makes docs/benchmarks.md, and the plots in
+docs/benchmarks/, of the reports there are.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import typer
 from . import command as c
 from . import measure as m
 from .page import BENCHMARKS, module, page, question
+from .peers import installed
+from .plots import draw
 
 PAGE = m.ROOT / "docs" / "benchmarks.md"
 REPORTS = m.ROOT / ".bench"
@@ -56,12 +59,16 @@ def main(
 
 
 def write_page(file: Path, folder: Path, noisy: bool) -> None:
-    """Write the page of the reports in a folder, and say what is on it."""
+    """Write the page of the reports in a folder, its plots beside it, and say what is on it."""
     found = [m.Report.from_json(f.read_text()) for name in BENCHMARKS if (f := folder / f"{name}.json").exists()]
+    shown = {report.name for report in found if report.quiet or noisy}
+    drawn = {report.name: draw(report, file.with_suffix("")) for report in found if report.name in shown}
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(page(found, noisy))
+    file.write_text(page(found, noisy, {name: plot for name, plot in drawn.items() if plot is not None}))
     typer.echo(f"\n{file} has {len(found)} of {len(BENCHMARKS)} tables")
-    if withheld := [report.name for report in found if not (report.quiet or noisy)]:
+    if not installed("matplotlib"):
+        typer.echo("it has no plots, for matplotlib is not installed (`pip install matplotlib`)", err=True)
+    if withheld := [report.name for report in found if report.name not in shown]:
         typer.echo(f"tables withheld, because others used the machine: {', '.join(withheld)}; see --noisy", err=True)
 
 

@@ -65,7 +65,7 @@ async def bench(
             for name, theirs in samples.items()
         ],
         summary={
-            f"rate over {peer.name} at its best": m.Ratio.of(rates, best(samples, peer.name)) for peer in there
+            f"rate over {peer.name}'s": m.Ratio.of(rates, best(samples, peer.name)) for peer in there
         },
         notes=[f"{callers} callers, the same {count} texts of {SHORTEST} to {longest} tokens in each turn.", *notes],
     )

@@ -80,3 +80,40 @@ class Chain:
         result = f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, [self.value, *constants], [result], name=result, **attributes))
         self.value = result
+
+
+class Graph:
+    """Nodes and constants of a network, written down as an exporter writes them. Weights are random, seeds are not."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: list[onnx.TensorProto] = []
+        self._random = np.random.default_rng(0)
+
+    def add(self, operator: str, *inputs: str, outputs: Sequence[str] | int = 1, **attributes: Any) -> str:
+        """Append a node; returns its first output. The others are called as the first, with a number behind."""
+        first = f"v{len(self.nodes)}"
+        names = [first, *(f"{first}.{i}" for i in range(1, outputs))] if isinstance(outputs, int) else list(outputs)
+        self.nodes.append(helper.make_node(operator, list(inputs), names, name=first, **attributes))
+        return names[0]
+
+    def constant(self, value: Array | Sequence[int]) -> str:
+        """Return the name of a constant; of integers if *value* is no array."""
+        array = value if isinstance(value, np.ndarray) else np.array(value, np.int64)
+        name = f"c{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(array, name))
+        return name
+
+    def weights(self, *shape: int, deviation: float) -> str:
+        """Return the name of a constant of normally distributed numbers."""
+        return self.constant(self._random.standard_normal(shape, np.float32) * np.float32(deviation))
+
+    def model(self, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
+        """Return the model."""
+        graph = helper.make_graph(self.nodes, "benchmark", list(inputs), list(outputs), self.constants)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def value(name: str, *shape: int | str, dtype: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    """Return the description of an input or an output."""
+    return helper.make_tensor_value_info(name, dtype, shape)

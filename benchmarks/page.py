@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 
 from . import measure as m
@@ -14,12 +15,17 @@ from . import measure as m
 #: Title of each benchmark, in the page's order.
 BENCHMARKS: Mapping[str, str] = {
     "minilm": "A sentence embedding",
+    "resnet": "Pictures",
+    "decode": "Token after token",
     "new_shapes": "Shapes never seen before",
+    "compiled": "Compiled for each shape",
     "growth": "What shapes leave behind",
+    "memory": "Memory",
     "callers": "Many callers at once",
     "skip": "Skipped nodes",
     "per_node": "The host's time for a node",
     "streams": "Several streams",
+    "loop": "The event loop's stalls",
     "gemm": "Matrix products",
     "sequences": "Many sequences at once",
     "load": "Loading",
@@ -53,9 +59,10 @@ def question(name: str) -> str:
     return _text(name).splitlines()[0]
 
 
-def page(reports: Sequence[m.Report], noisy: bool = False) -> str:
-    """Return the page of the reports there are."""
-    return HEAD + glance(reports, noisy) + "".join(section(report, noisy) for report in reports)
+def page(reports: Sequence[m.Report], noisy: bool = False, plots: Mapping[str, Path] = {}) -> str:
+    """Return the page of the reports there are; *plots* are files by benchmark, in a folder beside the page."""
+    sections = [section(report, noisy, plots.get(report.name)) for report in reports]
+    return HEAD + glance(reports, noisy) + "".join(sections)
 
 
 def glance(reports: Sequence[m.Report], noisy: bool = False) -> str:
@@ -73,7 +80,7 @@ def glance(reports: Sequence[m.Report], noisy: bool = False) -> str:
     return "\n## At a glance\n\n" + "\n".join(head + rows) + "\n"
 
 
-def section(report: m.Report, noisy: bool = False) -> str:
+def section(report: m.Report, noisy: bool = False, plot: Path | None = None) -> str:
     """Return a report's part of the page; without its figures if others used the machine, unless *noisy*."""
     first, _, rest = _text(report.name).partition("\n")
     measured = ", ".join(f"{name} {value}" for name, value in report.environment.items())
@@ -81,6 +88,8 @@ def section(report: m.Report, noisy: bool = False) -> str:
     figures = [report.markdown()] if report.quiet or noisy else [f"{others}, so the figures are withheld."]
     if noisy and not report.quiet:
         figures.insert(0, f"**{others}: these figures are not to be relied on.**")
+    if plot is not None:
+        figures.append(f"![{first}]({plot.parent.name}/{plot.name})")
     parts = [
         f"## {BENCHMARKS[report.name]}",
         f"*{first}*",

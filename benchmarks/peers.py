@@ -7,16 +7,19 @@ not installed, or cannot load a model, is left out, and the report says so: no b
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import attrs
 import numpy as np
 
 from asyncrt.devices import drivers
+from asyncrt.devices.base import Device
 
 from . import measure as m
 
@@ -47,7 +50,7 @@ class Peer:
     @property
     def installed(self) -> bool:
         """Whether Python finds it."""
-        return importlib.util.find_spec(self.package) is not None
+        return installed(self.package)
 
 
 def load_onnx_runtime(model: Path | bytes, threads: int) -> Run:
@@ -138,6 +141,11 @@ ONNX_RUNTIME = Peer("ONNX Runtime", "onnxruntime", load_onnx_runtime)
 OPENVINO = Peer("OpenVINO", "openvino", load_openvino)
 
 
+def installed(package: str) -> bool:
+    """Whether Python finds a package."""
+    return importlib.util.find_spec(package) is not None
+
+
 # --- a model in all of them -------------------------------------------------------------------------------------------
 
 
@@ -187,21 +195,47 @@ def present(peers: Sequence[Peer]) -> tuple[list[Peer], list[str]]:
     return [peer for peer in peers if peer.installed], notes
 
 
-# --- tables of asyncrt beside peers -----------------------------------------------------------------------------------
+# --- compiled for each shape ------------------------------------------------------------------------------------------
 
 
-def milliseconds(samples: Mapping[str, m.Samples]) -> m.Row:
-    """Return cells for samples of seconds: each one's median, then how many times faster asyncrt is."""
-    row: m.Row = {f"{name} ms": float(np.median(seconds)) * 1e3 for name, seconds in samples.items()}
-    ours = samples[OURS]
-    row |= {f"over {name}": m.Ratio.of(seconds, ours) for name, seconds in samples.items() if name != OURS}
-    return row
+class Tinygrad:
+    """A model in tinygrad, on the very OpenCL device that asyncrt has, compiled for the first shape that it gets.
+
+    Its ONNX frontend fixes every dim by the first request, and its JIT replays one shape: another one needs another of
+    these. The first call compiles the kernels, the second one records them, the third is the first to replay.
+    """
+
+    def __init__(self, model: Path, device: Device) -> None:
+        opencl = cast(Any, device)  # an OpenCLDevice, whose handle tinygrad takes instead of the first that it finds
+        os.environ.update(
+            DEV="CL",
+            CACHELEVEL="0",  # compile, even what an earlier run compiled
+            OPENCL_PATH=_opencl_loader(),  # the loader that pyopencl uses: handles are its own
+        )
+        import tinygrad
+        from tinygrad.nn.onnx import OnnxRunner
+        from tinygrad.runtime import ops_cl
+
+        handle = ctypes.cast(opencl.cl_device.int_ptr, ops_cl.cl.cl_device_id)
+        ops_cl.CLDevice.device_ids = (ops_cl.cl.cl_device_id * 1)(handle)
+        self._tensor = tinygrad.Tensor
+        runner = OnnxRunner(str(model))
+        self._names = list(runner.graph_inputs)
+        self._run = tinygrad.TinyJit(
+            lambda *tensors: [
+                result.realize() for result in runner(dict(zip(self._names, tensors, strict=True))).values()
+            ]
+        )
+
+    def __call__(self, inputs: m.Inputs) -> list[m.Array]:
+        tensors = [self._tensor(inputs[name]).realize() for name in self._names]
+        return [result.numpy() for result in self._run(*tensors)]
 
 
-def means(cases: Sequence[Mapping[str, m.Samples]]) -> m.Row:
-    """Return the geometric means of how many times faster asyncrt is, over cases with the same peers."""
-    names = [name for name in cases[0] if name != OURS]
-    return {
-        f"geometric mean over {name}": m.Ratio.geometric_mean([(case[name], case[OURS]) for case in cases])
-        for name in names
-    }
+def _opencl_loader() -> str:
+    """Return the file of the OpenCL loader that this process uses, or "" if the system does not tell."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((path for line in lines if "/libOpenCL" in (path := line.split()[-1])), "")

@@ -3,8 +3,7 @@
 A transposed convolution is the convolution of its input with zeros inserted (`steps`) by the flipped filter, so one
 set of kernels serves both:
 
-- packed: float32 on a CPU with constant weights. A work-item computes tiles of 32 output channels (or 16)
-  × up to 8 neighbouring positions over weights packed ``[group][channel block][ic][kd][kh][kw][32]``.
+- packed: float32 on a CPU with constant weights (`conv_packed.py`).
 - planes: float32 on a CPU otherwise, and few channels per group. A vector holds neighbouring positions of one channel.
 - matrix product: windows of one cell (in `ops.conv`).
 - shared: on GPUs, 64 × 64 tiles of the product of filter and patches, in local memory.
@@ -19,54 +18,19 @@ first. Their last tile of a row is moved back to end with the row, so that nothi
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Callable
-from typing import NamedTuple
 
-import numpy as np
-
-from asyncrt.layout import FLOAT32, Array, DataType
+from asyncrt.layout import FLOAT32
 
 from . import epilogue
-from .epilogue import Epilogue, bind
+from .conv_form import ConvForm, Convolution, bind_conv, padded_input
+from .conv_packed import WORK, packed, packs
+from .epilogue import Epilogue
 from .grid import GPU_GROUP, cut_rows, round_up
-from .impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
+from .impl import Impl, KernelSource, Launch, inp
 from .operator import DeviceTraits
 from .source import accumulator_type, kernel
-from .tiles import AHEAD, FETCH, turn
-from .window import Window
 
-# Output channels of a packed block, two float16 or one, and what a channel costs in it: one loads twice as often for
-# each multiplication.
-_BLOCKS = {32: 1.0, 16: 1.4}
-_TILE = 8  # positions of a packed tile
-_UNROLLED = 7  # cells of a window's row that are written out one after the other
-_WORK = 1 << 16  # multiply-adds (of vectors) that a work-item should have
 _GPU_TILE, _GPU_DEPTH = 64, 16
-
-
-class Convolution(NamedTuple):
-    """One convolution at one set of shapes: input 0 is the data, 1 the filter, 2 the bias.
-
-    Attributes:
-        dtype: Of every tensor.
-        batch, group: Sizes.
-        inputs, outputs: Channels per group.
-        window: Over three spatial axes; the equivalent stride-1 window if transposed.
-        steps: Distance of the input's elements after zeros are inserted, per spatial axis.
-        transposed: The filter is ``[C, M / group, ...]`` and flipped, not ``[M, C / group, ...]``.
-        bias: Whether there is one.
-    """
-
-    dtype: DataType
-    batch: int
-    group: int
-    inputs: int
-    outputs: int
-    window: Window
-    steps: tuple[int, int, int] = (1, 1, 1)
-    transposed: bool = False
-    bias: bool = False
 
 
 def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool, after: Epilogue | None = None) -> Impl:
@@ -81,252 +45,13 @@ def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool, afte
         return _shared(conv, after) if wide else _generic(conv, traits, after)
     if conv.dtype is not FLOAT32 or conv.inputs == 0:
         return _generic(conv, traits, after)
-    if constant and traits.packed_weights and conv.outputs >= 8:
-        return _packed(conv, traits, after)
+    if packs(conv.dtype, conv.outputs, traits, constant=constant):
+        return packed(conv, traits, after)
     return _generic(conv, traits, after) if conv.transposed else _planes(conv, traits, after)
 
 
-class _Form(NamedTuple):
-    """What the source of every kernel depends on."""
-
-    dtype: DataType
-    bias: bool
-    last: epilogue.Form
-
-    @property
-    def buffers(self) -> tuple[tuple[str, DataType, str], ...]:
-        t = self.dtype
-        bias = (("bias", t, "r"),) if self.bias else ()
-        return (("x", t, "r"), ("f", t, "r"), ("y", t, "w"), *bias, *self.last.buffers)
-
-    def element(self, row: str, column: str, value: str) -> str:
-        """Store *value* in *column* of row ``row`` of the result, whose columns are its last axis."""
-        return self.last.element(self.dtype, "y", f"({row}) * OW + {column}", column, value)
-
-
-class _Bound(NamedTuple):
-    """A convolution's form, and the epilogue's part of a launch."""
-
-    form: _Form
-    refs: tuple[Ref, ...]
-    ints: tuple[int, ...]
-
-
-def _bound(conv: Convolution, source: Ref, filter_: Ref, after: Epilogue | None) -> _Bound:
-    """Bind the operands; rows of the result are those of its last axis, whatever its rank."""
-    shape = after.operands[0].view.shape if after is not None and after.operands else (1,)
-    last = bind(after, shape)
-    bias = (inp(2),) if conv.bias else ()
-    return _Bound(_Form(conv.dtype, conv.bias, last.form), (source, filter_, out(0), *bias, *last.refs), last.ints)
-
-
-class _Padded(NamedTuple):
-    """The input as the vector kernels read it: with borders and inserted zeros written out."""
-
-    ref: Ref
-    spatial: tuple[int, ...]
-    launches: tuple[Launch, ...]
-    scratch: tuple[int, ...]
-
-
-def _padded(conv: Convolution, traits: DeviceTraits) -> _Padded:
-    w = conv.window
-    reach = tuple((o - 1) * s + e for o, s, e in zip(w.outs, w.strides, w.extents, strict=True))
-    if conv.steps == (1, 1, 1) and not any(w.before) and all(r <= d for r, d in zip(reach, w.spatial, strict=True)):
-        return _Padded(inp(0), w.spatial, (), ())
-    planes = conv.batch * conv.group * conv.inputs
-    rows = planes * reach[0] * reach[1]
-    cut = cut_rows(rows, reach[2], traits)
-    ints = (*w.spatial, *reach, *w.before, *conv.steps, rows, cut.rows_per_item)
-    items = -(-rows // cut.rows_per_item)
-    launch = Launch(_pad_kernel(conv.dtype, conv.steps != (1, 1, 1)), (inp(0), scratch(0)), ints, (items,), (1,))
-    return _Padded(scratch(0), reach, (launch,), (rows * reach[2] * conv.dtype.itemsize,))
-
-
-@functools.cache
-def _pad_kernel(dtype: DataType, stepped: bool) -> KernelSource:
-    """Element i of an axis goes to ``before + i * step``; what falls outside is dropped, the rest is zero."""
-    if stepped:
-        inside = "h >= 0 && d >= 0 && h % th == 0 && d % td == 0 && h / th < H && d / td < D"
-        row = "(plane * D + d / td) * H + h / th"
-        copy = "for (int c = 0; c < PW; c++) to[c] = 0; for (int c = first; c < last; c++) to[pw + c * tw] = from[c];"
-    else:
-        inside = "h >= 0 && d >= 0 && h < H && d < D"
-        row = "(plane * D + d) * H + h"
-        copy = """for (int c = 0; c < pw; c++) to[c] = 0;
-    int c = first;
-    for (; c + 16 <= last; c += 16) vstore16(vload16(0, from + c), 0, to + pw + c);
-    for (; c < last; c++) to[pw + c] = from[c];
-    for (int c = max(pw + last, 0); c < PW; c++) to[c] = 0;"""
-    body = f"""
-  const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
-  const int first = pw < 0 ? (-pw + tw - 1) / tw : 0;
-  const int last = pw >= PW ? 0 : min(W, (PW - pw - 1) / tw + 1);
-  for (int r = r0; r < r1; r++) {{
-    const int line = r / PH, plane = line / PD, h = r - line * PH - ph, d = line - plane * PD - pd;
-    __global {dtype.c}* to = y + r * PW;
-    if (!({inside}) || last <= first) {{ for (int c = 0; c < PW; c++) to[c] = 0; continue; }}
-    __global const {dtype.c}* from = x + ({row}) * W;
-    {copy}
-  }}"""
-    ints = ("D", "H", "W", "PD", "PH", "PW", "pd", "ph", "pw", "td", "th", "tw", "rows", "per_item")
-    return kernel("conv_pad", (("x", dtype, "r"), ("y", dtype, "w")), ints, body)
-
-
-def _canonical(weight: Array, group: int, transposed: bool) -> Array:
-    """Return the filter as ``[group, M / group, C / group, cells...]`` of the equivalent plain convolution."""
-    if not transposed:
-        return weight.reshape(group, weight.shape[0] // group, *weight.shape[1:])
-    cells = weight.ndim - 2
-    grouped = weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]).swapaxes(1, 2)
-    return grouped[(slice(None),) * 3 + (slice(None, None, -1),) * cells]
-
-
-def _pack(weight: Array, group: int, transposed: bool, block: int) -> Array:
-    filters = _canonical(weight, group, transposed)
-    g, m, c = filters.shape[:3]
-    cells = math.prod(filters.shape[3:])
-    packed = np.zeros((g, -(-m // block), c, cells, block), weight.dtype)
-    for i in range(packed.shape[1]):  # one by one, so that there is no second copy of large weights
-        part = filters[:, i * block : (i + 1) * block]
-        packed[:, i, :, :, : part.shape[1]] = part.reshape(g, part.shape[1], c, cells).transpose(0, 2, 3, 1)
-    return packed
-
-
-@functools.cache
-def _packer(group: int, transposed: bool, block: int) -> Callable[[Array], Array]:
-    return functools.partial(_pack, group=group, transposed=transposed, block=block)
-
-
-def _tile_width(positions: int) -> int:
-    """Return how many positions of a row a tile has: few are calculated twice, and tiles are not too narrow."""
-    return min(range(1, min(_TILE, positions) + 1), key=lambda p: (-(-positions // p) * (p + 2), -p))
-
-
-def _packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> Impl:
-    padded = _padded(conv, traits)
-    w = conv.window
-    (kd, kh, kw), (sd, sh, sw), (dd, dh, dw), (od, oh, ow) = w.size, w.strides, w.dilations, w.outs
-    spatial = padded.spatial
-    if w.size == (1, 1, 1) and w.strides == (1, 1, 1):  # rows follow each other: one long row
-        joins, joined = epilogue.join(after, 2)
-        if joins:
-            after, od, oh, ow = joined, 1, 1, od * oh * ow
-            spatial = (1, 1, ow)
-    tile = _tile_width(ow)
-    cells = conv.inputs * kd * kh * kw
-    chunk = tile * max(1, -(-_WORK // (cells * tile)))
-    block = min(_BLOCKS, key=lambda b: round_up(conv.outputs, b) * _BLOCKS[b])
-    blocks = -(-conv.outputs // block)
-    ints = (
-        conv.inputs, conv.outputs, conv.group, blocks, *spatial, od, oh, ow, kd, kh, kw, sd, sh, dd, dh, dw, chunk,
-        cells * block, sw,
-    )  # fmt: skip
-    # Neighbours share weights, which may be more than a cache keeps while others pass.
-    grid = (-(-ow // chunk), conv.batch * od * oh, conv.group * blocks)
-    bound = _bound(conv, padded.ref, weights(0), after)
-    plain = (kd, dh, dw) == (1, 1, 1) and kw <= _UNROLLED
-    k = _packed_kernel(bound.form, block, tile, sw if sw <= 2 else 0, (kh if kh <= 3 else 0, kw) if plain else (0, 0))
-    launch = Launch(k, bound.refs, (*ints, *bound.ints), grid, (1, 1, 1))
-    request = WeightsRequest(
-        1,
-        f"conv{block} group {conv.group}{' transposed' if conv.transposed else ''}",
-        _packer(conv.group, conv.transposed, block),
-    )
-    return Impl(f"packed {block}x{tile}", (*padded.launches, launch), padded.scratch, (request,))
-
-
-@functools.cache
-def _packed_kernel(form: _Form, block: int, tile: int, stride: int, unrolled: tuple[int, int]) -> KernelSource:
-    """Tiles of *block* output channels × *tile* positions of a row, whose sums stay in registers."""
-    tall, wide = unrolled
-    step = str(stride) if stride else "sw"
-    positions, halves = range(tile), range(block // 16)
-    zero = " ".join(f"float16 a{p}_{h} = vload16({h}, bs);" for p in positions for h in halves)
-
-    def cell(number: int, at: str) -> str:
-        """Multiply with one cell of the window, whose element for the first position is at ``xr[at]``."""
-        weights = " ".join(f"const float16 v{h} = vload16({number * len(halves) + h}, wp);" for h in halves)
-        multiply = " ".join(
-            f"e = xr[{at}{p} * {step}]; " + " ".join(f"a{p}_{h} = fma(v{h}, e, a{p}_{h});" for h in halves)
-            for p in positions
-        )
-        ahead = " ".join(f"ASYNCRT_FETCH(wp + {AHEAD + number * block + 16 * h});" for h in halves)
-        return f"{{ {weights} {ahead} float16 e; {multiply} }}"
-
-    if tall:
-        row = " ".join(cell(i * wide + j, f"{i} * W + {j} + ") for i in range(tall) for j in range(wide))
-        walk = f"{{ __global const float* xr = xn + c * D * H * W + ow0 * {step}; {row} wp += {tall * wide * block}; }}"
-    elif wide:
-        row = " ".join(cell(j, f"{j} + ") for j in range(wide))
-        walk = f"""for (int kh = 0; kh < KH; kh++, wp += {wide * block}) {{
-          __global const float* xr = xn + (c * D * H + kh) * W + ow0 * {step};
-          {row}
-        }}"""
-    else:
-        walk = f"""for (int kd = 0; kd < KD; kd++)
-        for (int kh = 0; kh < KH; kh++) {{
-          __global const float* xr = xn + ((c * D + kd * dd) * H + kh * dh) * W + ow0 * {step};
-          for (int kw = 0; kw < KW; kw++, wp += {block}, xr += dw) {cell(0, "")}
-        }}"""
-    last, after = form.last, "v"
-    if last.vector and not last.dtypes:  # what has no operands is calculated for 16 channels at a time
-        form, after = form._replace(last=epilogue.NONE), last.expression
-    turned = _turned(form.last, block, tile) if tile > 4 and form.last.vector else ""
-    finish = " ".join(f"{{ const float16 v = a{p}_{h}; a{p}_{h} = (float16)({after}); }}" for p in positions for h in halves)
-    spill = " ".join(f"vstore16(a{p}_{h}, {p * len(halves) + h}, t);" for p in positions for h in halves)
-    first = "j < left ? bias[oc0 + j] : 0.0f" if form.bias else "0.0f"
-    body = f"""
-  const int block = (int)get_global_id(2) % blocks, g = (int)get_global_id(2) / blocks;
-  int r = (int)get_global_id(1);
-  const int oh = r % OH; r /= OH;
-  const int od = r % OD, n = r / OD;
-  const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, OW);
-  const int oc0 = g * M + block * {block}, left = min({block}, M - block * {block});
-  float bs[{block}]; for (int j = 0; j < {block}; j++) bs[j] = {first};
-  __global const float* xn = x + (((n * G + g) * C * D + od * sd) * H + oh * sh) * W;
-  for (int tile0 = c0; tile0 < c1; tile0 += {tile}) {{
-    const int ow0 = min(tile0, OW - {tile});
-    __global const float* wp = f + (g * blocks + block) * panel;
-    {zero}
-    for (int c = 0; c < C; c++)
-      {walk}
-    {finish if after != "v" else ""}
-    {turned}
-    float t[{block * tile}];
-    {spill}
-    for (int j = 0; j < left; j++) {{
-      const int row = ((n * G * M + oc0 + j) * OD + od) * OH + oh;
-      {form.last.rows("row")}
-      for (int p = tile0 - ow0; p < {tile}; p++) {form.element("row", "(ow0 + p)", f"t[p * {block} + j]")}
-    }}
-  }}"""
-    ints = (
-        "C", "M", "G", "blocks", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "dd", "dh", "dw",
-        "chunk", "panel", "sw", *last.ints,
-    )  # fmt: skip
-    one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
-    return kernel(f"conv_packed{tile}", form.buffers, ints, body, helpers=FETCH + last.helpers, attributes=one)
-
-
-def _turned(last: epilogue.Form, block: int, tile: int) -> str:
-    """Return statements that store a whole tile of 5 to 8 positions, which lies as vectors of channels."""
-    lines: list[str] = []
-    for h in range(block // 16):
-        steps, names = turn([f"a{min(p, tile - 1)}_{h}" for p in range(8)], f"z{h}_")
-        lines.append(steps)
-        for i, name in enumerate(names):
-            rows = [f"(first + {16 * h + 2 * i + k} * OD * OH)" for k in (0, 1)]
-            lines.append(last.stored_pair(rows, [f"y + {row} * OW + ow0" for row in rows], "ow0", name, tile))
-    return f"""if (tile0 == ow0 && left == {block}) {{
-      const int first = ((n * G * M + oc0) * OD + od) * OH + oh;
-      {" ".join(lines)}
-      continue;
-    }}"""
-
-
 def _planes(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> Impl:
-    padded = _padded(conv, traits)
+    padded = padded_input(conv, traits)
     w = conv.window
     (sd, sh, sw), (dd, dh, dw), (od, oh, ow) = w.strides, w.dilations, w.outs
     width = next(v for v in (16, 8, 4, 2, 1) if v <= ow)
@@ -335,19 +60,19 @@ def _planes(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> 
     units = conv.batch * conv.group * conv.outputs * od * blocks
     cells = conv.inputs * w.size[0] * w.size[1] * w.size[2]
     work = height * cells * -(-ow // width)
-    per_item = max(1, min(-(-units // (4 * traits.compute_units)), _WORK // max(1, work)))
+    per_item = max(1, min(-(-units // (4 * traits.compute_units)), WORK // max(1, work)))
     ints = (
         conv.inputs, conv.outputs, conv.group, *padded.spatial, od, oh, ow, *w.size, sd, sh, dd, dh, dw, blocks,
         units, per_item, sw,
     )  # fmt: skip
-    bound = _bound(conv, padded.ref, inp(1), after)
+    bound = bind_conv(conv, padded.ref, inp(1), after)
     k = _planes_kernel(bound.form, height, width, sw if sw <= 2 else 0)
     launch = Launch(k, bound.refs, (*ints, *bound.ints), (-(-units // per_item),), (1,))
     return Impl(f"planes {height}x{width}", (*padded.launches, launch), padded.scratch)
 
 
 @functools.cache
-def _planes_kernel(form: _Form, height: int, width: int, stride: int) -> KernelSource:
+def _planes_kernel(form: ConvForm, height: int, width: int, stride: int) -> KernelSource:
     """Tiles of *height* rows × *width* positions of one channel; several rows, so that additions need not wait."""
     vector = "float" if width == 1 else f"float{width}"
     step = str(stride) if stride else "sw"
@@ -451,7 +176,7 @@ def _generic(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) ->
     od, oh, ow = conv.window.outs
     rows = conv.batch * conv.group * conv.outputs * od * oh
     ints = _generic_ints(conv)
-    bound = _bound(conv, inp(0), inp(1), after)
+    bound = bind_conv(conv, inp(0), inp(1), after)
     refs = bound.refs
     k = _generic_kernel(bound.form, stepped, traits.is_cpu)
     if traits.is_cpu:
@@ -464,7 +189,7 @@ def _generic(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) ->
 
 
 @functools.cache
-def _generic_kernel(form: _Form, stepped: bool, cpu: bool) -> KernelSource:
+def _generic_kernel(form: ConvForm, stepped: bool, cpu: bool) -> KernelSource:
     t = form.dtype
     acc = accumulator_type(t)
     at = {a: f"i{a} / t{a}" if stepped else f"i{a}" for a in "dhw"}
@@ -511,14 +236,14 @@ def _shared(conv: Convolution, after: Epilogue | None) -> Impl:
     positions = conv.window.outs[0] * conv.window.outs[1] * conv.window.outs[2]
     blocks = -(-conv.outputs // _GPU_TILE)
     grid = (16 * -(-positions // _GPU_TILE), 16 * conv.group * blocks, conv.batch)
-    bound = _bound(conv, inp(0), inp(1), after)
+    bound = bind_conv(conv, inp(0), inp(1), after)
     k = _shared_kernel(bound.form, conv.steps != (1, 1, 1))
     launch = Launch(k, bound.refs, (*_generic_ints(conv), blocks, *bound.ints), grid, (16, 16, 1))
     return Impl(f"shared {_GPU_TILE}x{_GPU_TILE}", (launch,))
 
 
 @functools.cache
-def _shared_kernel(form: _Form, stepped: bool) -> KernelSource:
+def _shared_kernel(form: ConvForm, stepped: bool) -> KernelSource:
     """The product of the filter ``[M, C * cells]`` and the patches ``[C * cells, positions]``, in tiles."""
     t = form.dtype
     acc = accumulator_type(t)

@@ -17,21 +17,28 @@ import pytest
 
 from benchmarks import (
     callers,
+    compiled,
+    decode,
     gemm,
     growth,
     load,
+    loop,
     measure,
+    memory,
     minilm,
     models,
+    networks,
     new_shapes,
     page,
     peers,
     per_node,
+    plots,
     process,
+    resnet,
     sequences,
     skip,
     streams,
-)
+)  # fmt: skip
 from benchmarks.measure import BenchmarkError, Ratio, Report, Settings
 
 from .environment import with_sources
@@ -45,10 +52,18 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
     match name:
         case "minilm":
             return minilm.bench(HOST, models.SMALL, [(1, 4), (2, 3)])
+        case "resnet":
+            return resnet.bench(HOST, networks.resnet((1, 1), width=4, classes=3), [(1, 33, 40), (2, 32, 32)])
+        case "decode":
+            return decode.bench(HOST, networks.decoder(2, 16, 2, 60), first=3, last=9)
         case "new_shapes":
             return new_shapes.bench(HOST, models.SMALL, lengths=[5, 6], rounds=1)
+        case "compiled":
+            return compiled.bench(OPENCL, models.SMALL, [7])
         case "growth":
             return growth.bench(HOST, many=10)
+        case "memory":
+            return memory.bench(HOST, models.SMALL, many=3, tokens=5, rounds=1)
         case "callers":
             return callers.bench(HOST, models.SMALL, count=4, longest=12, callers=3)
         case "skip":
@@ -57,6 +72,8 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
             return per_node.bench(OPENCL, nodes=6)
         case "streams":
             return streams.bench(HOST, count=4)
+        case "loop":
+            return loop.bench(HOST, callers=4, lengths=4)
         case "gemm":
             return gemm.bench(OPENCL, rows_of=[1, 3], sizes=[40])
         case "sequences":
@@ -71,6 +88,17 @@ def cells(report: Report, kind: type) -> list[Any]:
     return [cell for row in (*report.rows, report.summary) for cell in row.values() if isinstance(cell, kind)]
 
 
+def columns(plot: plots.Plot) -> set[str]:
+    """Return the columns that a plot needs of a report."""
+    match plot:
+        case plots.Ratios():
+            return set(plot.labels)
+        case plots.Bars():
+            return {plot.label, *plot.columns}
+        case plots.Lines():
+            return {plot.label}
+
+
 @pytest.mark.parametrize("name", page.BENCHMARKS)
 def test_every_benchmark_gives_a_report_that_survives_its_file(name: str) -> None:
     """Rows of equal headings, figures that are numbers, ratios within their intervals; JSON loses nothing."""
@@ -79,10 +107,13 @@ def test_every_benchmark_gives_a_report_that_survives_its_file(name: str) -> Non
     assert report.name == name
     assert report.command.startswith(f"python -m benchmarks.{name}")
     assert len({tuple(row) for row in report.rows}) == 1
-    assert cells(report, Ratio) or name == "growth"  # which compares with nobody
+    alone = name == "growth" or any(note.startswith("tinygrad is left out") for note in report.notes)
+    assert bool(cells(report, Ratio)) != alone
     assert all(0 < r.low <= r.high < math.inf and r.ratio > 0 for r in cells(report, Ratio))
     assert all(math.isfinite(figure) and figure >= 0 for figure in cells(report, float))
     assert report == Report.from_json(report.to_json())
+    if plot := plots.PLOTS.get(name):
+        assert columns(plot) <= set(report.rows[0])
     text = page.section(report)
     assert f"## {page.BENCHMARKS[name]}" in text
     assert text.count("\n| ") == 2 + len(report.rows)
@@ -226,6 +257,31 @@ def test_openvino_hides_no_opencl_driver() -> None:
     assert with_peer == without
 
 
+def test_decoders_that_disagree_are_not_compared() -> None:
+    """The logits of every step count, not only of the first and the last."""
+    steps = [networks.next_token(length) for length in range(4)]
+
+    class Fake:
+        def __init__(self, *logits: float) -> None:
+            self.logits = logits
+
+        async def begin(self, past: measure.Inputs) -> None:
+            self.left = list(self.logits)
+
+        async def step(self, inputs: measure.Inputs) -> measure.Array:
+            return np.array([self.left.pop(0)])
+
+    texts = {
+        name: decode.Text(Fake(*logits), {}, steps)
+        for name, logits in {"one": (1, 2, 3, 4), "same": (1, 2, 3, 4), "other": (1, 2, 9, 4)}.items()
+    }
+    for text in texts.values():
+        asyncio.run(text.seconds())
+
+    with pytest.raises(BenchmarkError, match="step 2 in one and other"):
+        decode.check(texts)
+
+
 def test_a_process_of_its_own_says_why_it_failed() -> None:
     """The error of the other process is in the message of this one's."""
     with pytest.raises(BenchmarkError, match=r"load\.once.* ended with 1:\n(?s:.*)none\.onnx"):
@@ -244,6 +300,37 @@ def test_a_table_at_a_glance_has_the_ratios_that_sum_up() -> None:
     assert "count" not in text
     assert "not" not in text
     assert page.glance([noisy]) == ""
+
+
+@pytest.mark.skipif(not peers.installed("matplotlib"), reason="matplotlib is not installed")
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("minilm", {"batch": 1, "tokens": 8, "over X": Ratio(1.5, 1.4, 1.6), "over Y": Ratio(0.5, 0.4, 0.6)}),
+        ("new_shapes", {"runtime": "asyncrt", "first ms": 3.0, "second ms": 2.0}),
+        ("decode", {"runtime": "asyncrt", "ms at 1 to 2": 3.0, "ms at 3 to 4": 2.0}),
+    ],
+)
+def test_a_report_is_drawn(tmp_path: Path, name: str, row: measure.Row) -> None:
+    """As a picture beside the page, which shows it."""
+    report = Report(name=name, command="do", environment={}, rows=[row, row])
+
+    file = plots.draw(report, tmp_path / "page")
+
+    assert file == tmp_path / "page" / f"{name}.png"
+    assert file.read_bytes().startswith(b"\x89PNG")
+    assert f"](page/{name}.png)" in page.page([report], plots={name: file})
+
+
+def test_a_plot_that_cannot_be_drawn_again_is_removed(tmp_path: Path) -> None:
+    """A picture of an earlier run would be taken for this one's."""
+    file = tmp_path / "load.png"
+    file.write_bytes(b"")
+
+    drawn = plots.draw(Report(name="load", command="do", environment={}, rows=[{"model": "m"}]), tmp_path)
+
+    assert drawn is None
+    assert not file.exists()
 
 
 def test_numbers_are_shown_with_three_digits() -> None:

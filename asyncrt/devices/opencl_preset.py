@@ -20,6 +20,8 @@ from .base import Allocation, PreparedLaunch
 from .opencl_arguments import SetArguments, argument_setter, loader, refused
 from .opencl_submit import Arguments, Call, Submitter
 
+LONG = 512  # launches, which take a driver about a millisecond: a thread that enqueues them costs a tenth of that
+
 
 class _Calls(NamedTuple):
     """The loader's functions for kernel objects."""
@@ -62,6 +64,8 @@ class OpenCLPrepared:
     def __init__(
         self, calls: _Calls, submitter: Submitter, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]
     ) -> None:
+        self.long = submitter.releases_gil and len(launches) >= LONG
+        self.busy = False
         self._what = [(kernel.function_name, grid) for kernel, _, _, grid, _, _ in launches]
         kernels: list[int] = []
         weakref.finalize(self, _release, calls, kernels)
@@ -96,13 +100,13 @@ class OpenCLPrepared:
                     raise refused("setting a buffer", status)
                 self._memory[number] = buffer
 
-    def launch(self, stream: Any) -> None:
+    def launch(self, stream: Any, stop: bytearray | None = None) -> None:
         """Enqueue the launches on an `OpenCLStream`.
 
         Raises:
             DeviceError: The driver refuses one. Those before it are enqueued, and those after it are not.
         """
-        done, status = self._calls.submit(stream.queue_address())
+        done, status = self._calls.submit(stream.queue_address(), stop)
         if status:
             kernel, grid = self._what[done]
             raise refused(f"kernel {kernel} over {grid}", status)

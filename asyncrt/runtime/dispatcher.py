@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
-from asyncrt.devices.base import Mark, Stream, mark_behind
+from asyncrt.devices.base import Mark, Reports, Stream, mark_behind
 from asyncrt.errors import DeadlineExceeded, DeviceError, DeviceLostError, OutOfDeviceMemory
 from asyncrt.events import Event, Timeline
 from asyncrt.scheduler.happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
@@ -25,8 +25,11 @@ from asyncrt.scheduler.instructions import Admit, Expire, Instruction, Launch, R
 from asyncrt.scheduler.state import SchedulerState
 
 from .checked import Checks
+from .collecting import Collector
 from .completion import Completions
+from .submission import Submissions
 from .traced import Tracer
+from .turns import Turns, settle
 
 _ALONE = 2  # times that a request begins again when nobody else has memory to give back: its own may be wasteful
 _RUNS = 4  # times that a request may be hit by others' failures
@@ -82,6 +85,7 @@ class Dispatcher:
         checks: Is told of what the host does; None where hazards are not checked.
         on_idle: Called when for *idle_s* seconds no request was known and no stream had anything to pass.
         idle_s: None never calls it.
+        collector: Is told whether a request is there; None where Python collects when it likes.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class Dispatcher:
         checks: Checks | None = None,
         on_idle: Callable[[], object] = lambda: None,
         idle_s: float | None = None,
+        collector: Collector | None = None,
     ) -> None:
         self.streams = streams
         self.state = state
@@ -102,6 +107,12 @@ class Dispatcher:
         self.tracer: Tracer | None = None
         self._loop = asyncio.get_running_loop()
         self._completions = Completions(self._loop, self._on_reached)
+        #: Of requests that go on, and of those that begin: who ends and begins the next does both in one turn.
+        self._turns, self._beginnings = Turns(self._loop), Turns(self._loop)
+        #: Whose coroutine is running, and goes on at once if it is told to.
+        self._asking: int | None = None
+        #: The streams that threads enqueue to.
+        self.submissions = Submissions()
         self._stamps = [0] * len(streams)
         self._marks: dict[Event, Mark] = {}
         #: What the commands before an event use, until it is reached.
@@ -119,12 +130,21 @@ class Dispatcher:
         self._changed: list[asyncio.Future[None]] = []
         self._on_idle = on_idle
         self._idle_s = idle_s
+        self._collector = collector
         self._idle: asyncio.TimerHandle | None = None
         #: Goes off at the next deadline.
         self._alarm: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<Dispatcher {len(self._waiting)} requests, {len(self._marks)} marks, {self.state!r}>"
+
+    def listen(self, reports: Reports) -> None:
+        """Hear from a device of what is reached on its streams, until `close()`."""
+        self._completions.listen(reports)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._completions.close()
 
     @property
     def in_flight(self) -> int:
@@ -179,13 +199,20 @@ class Dispatcher:
 
     async def place(self, request: int) -> int:
         """Return the stream that the request's planned chunk goes to, when it is its turn."""
-        return await self._ask(request, Ready(request))
+        return await self._ask(request, Ready(request), at_once=True)
 
     def check_deadline(self, request: int) -> None:
         """Raise `DeadlineExceeded` if it is too late to launch anything of the request."""
         deadline = self._waiting[request].deadline
         if deadline is not None and deadline <= self.clock():
             raise _late()
+
+    def begins(self, request: int, stream: int) -> None:
+        """Note that the request's chunk begins to be enqueued on *stream*, whose next event is at its end."""
+        waiting = self._waiting[request]
+        waiting.hit, waiting.known = False, self.timeline.passed(stream)
+        waiting.waits = frozenset(self._waits[stream])
+        waiting.event = Event(stream, self._stamps[stream] + 1)
 
     def launched(self, request: int, stream: int, keep: object = None) -> Event:
         """Note that the request's chunk was enqueued on *stream*; returns the event at its end.
@@ -194,9 +221,10 @@ class Dispatcher:
             keep: What the chunk uses: it is held until the event, even if the request ends before.
         """
         waiting = self._waiting[request]
-        waiting.hit, waiting.known = False, self.timeline.passed(stream)
-        waiting.waits = frozenset(self._waits[stream])
-        event = waiting.event = self._stamp(stream)
+        if waiting.event != Event(stream, self._stamps[stream] + 1):
+            self.begins(request, stream)
+        event = self._stamp(stream)
+        assert event == waiting.event, "while a chunk is enqueued nobody else marks its stream"
         self._kept[event] = keep
         waiting.future = self._loop.create_future()
         self._carry_out(self.state.handle(Launched(request, event)))  # in time, however long enqueueing took
@@ -238,9 +266,10 @@ class Dispatcher:
 
         One that is busy, if there is one: only then does anybody wait for the device.
         """
-        if not self.lost:
+        streams = [s for s in (*[event.stream for event in self._marks], 0) if not self.submissions.busy(s)]
+        if streams and not self.lost:  # whoever enqueues to it will hear of it
             with contextlib.suppress(DeviceLostError):
-                self.abandon(next((event.stream for event in self._marks), 0))
+                self.abandon(streams[0])
 
     def wait_for(self, stream: int, events: Iterable[Event]) -> None:
         """Let what is enqueued next on *stream* wait for *events* of other streams."""
@@ -321,11 +350,18 @@ class Dispatcher:
             await self.progress()
         self._stop_idling()
 
-    async def _ask(self, request: int, happening: Happening) -> int:
+    async def _ask(self, request: int, happening: Happening, *, at_once: bool = False) -> int:
+        """Tell the scheduler and return its answer.
+
+        Args:
+            at_once: Go on in the same turn of the loop if the answer is there; others may have to wait for theirs.
+        """
         self.check_lost()
         waiting = self._waiting[request]
         waiting.future = self._loop.create_future()
+        self._asking = request if at_once else None
         self._handle(happening)
+        self._asking = None
         answer = await waiting.future
         waiting.future = None
         self.check_lost()
@@ -368,9 +404,8 @@ class Dispatcher:
         self._tell()
 
     def _tell(self) -> None:
-        if not self._marks and not self._waiting and self._idle_s is not None:
-            self._stop_idling()
-            self._idle = self._loop.call_later(self._idle_s, self._on_idle)
+        if not self._marks and not self._waiting:
+            self._begin_idling()
         changed, self._changed = self._changed, []
         for future in changed:
             if not future.done():
@@ -380,10 +415,19 @@ class Dispatcher:
             if waiting is not None and waiting.future is not None and not waiting.future.done():
                 waiting.future.set_result(0)
 
+    def _begin_idling(self) -> None:
+        self._stop_idling()
+        if self._idle_s is not None:
+            self._idle = self._loop.call_later(self._idle_s, self._on_idle)
+        if self._collector is not None:
+            self._collector.quiet()
+
     def _stop_idling(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
+        if self._collector is not None:
+            self._collector.busy()
 
     def _handle(self, happening: Happening, error: BaseException | None = None) -> None:
         if self.state.next_deadline is not None:
@@ -415,7 +459,7 @@ class Dispatcher:
         for instruction in instructions:
             match instruction:
                 case Admit(request):
-                    self._answer(request, 0)
+                    self._answer(request, 0, turns=self._beginnings)
                 case Launch(request, stream):
                     self._answer(request, stream)
                 case Resume(request):
@@ -423,14 +467,16 @@ class Dispatcher:
                 case Expire(request):
                     self._answer(request, 0, _late())
 
-    def _answer(self, request: int, answer: int, error: BaseException | None = None) -> None:
+    def _answer(
+        self, request: int, answer: int, error: BaseException | None = None, turns: Turns | None = None
+    ) -> None:
         waiting = self._waiting.get(request)
         if waiting is None or waiting.future is None or waiting.future.done():
             return
-        if error is None:
-            waiting.future.set_result(answer)
+        if request == self._asking:
+            settle(waiting.future, answer, error)
         else:
-            waiting.future.set_exception(error)
+            (turns or self._turns).go_on(waiting.future, answer, error)
 
 
 def _late() -> DeadlineExceeded:

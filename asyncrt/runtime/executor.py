@@ -1,4 +1,4 @@
-"""Carry a plan out: bind its names to memory once, then enqueue it for each request. Never waits."""
+"""Carry a plan out: bind its names to memory once, then enqueue it for each request. Nothing here waits."""
 
 from __future__ import annotations
 
@@ -84,8 +84,20 @@ def enqueue(
         prepared: The steps with these arenas, if the device has prepared them.
 
     Returns:
-        The arrays that hold what the chunk's fetches read, once the stream has passed it; by value id.
+        What `fetch()` returns.
     """
+    upload(bound, stream, arenas, arrays)
+    if prepared is not None:
+        prepared.launch(stream)
+    else:
+        launch = stream.launch
+        for kernel, buffers, record, grid, group, local in bound.steps:
+            launch(kernel, [arenas[b] if b.__class__ is int else b for b in buffers], record, grid, group, local)
+    return fetch(bound, stream, arenas, arrays)
+
+
+def upload(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> None:
+    """Enqueue what comes before a chunk's kernels: inputs up."""
     plan = bound.plan
     arena = arenas[plan.chunk]
     if plan.staging:
@@ -97,14 +109,18 @@ def enqueue(
     for value, offset, _, staged in plan.uploads:
         if not staged:
             stream.write(arena, offset, arrays[value])
-    if prepared is not None:
-        prepared.launch(stream)
-    else:
-        launch = stream.launch
-        for kernel, buffers, record, grid, group, local in bound.steps:
-            launch(kernel, [arenas[b] if b.__class__ is int else b for b in buffers], record, grid, group, local)
+
+
+def fetch(
+    bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]
+) -> dict[int, Array]:
+    """Enqueue what comes behind a chunk's kernels: results down.
+
+    Returns:
+        The arrays that hold what the chunk's fetches read, once the stream has passed it; by value id.
+    """
     results: dict[int, Array] = {}
-    for fetch in plan.fetches:
+    for fetch in bound.plan.fetches:
         if fetch.home is not None:
             target = np.empty(fetch.layout.shape, fetch.layout.dtype.numpy)
             buffer = fetch.home.buffer

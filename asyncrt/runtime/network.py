@@ -32,7 +32,7 @@ from asyncrt.options import RuntimeOptions
 
 from .control_flow import Body, carry_out
 from .dispatcher import Dispatcher, RunAgain
-from .executor import BoundPlan, bind, enqueue, host_copy
+from .executor import BoundPlan, bind, enqueue, fetch, host_copy, upload
 from .inputs import layouts_of
 from .kept_state import KeptState
 from .moves import Moves
@@ -40,6 +40,7 @@ from .plan import ChunkPlan, Deferred, NodeRecord, Records, State
 from .plans import Planned, Plans
 from .prepare import Tools, prepare_chunk, start_state
 from .preset import Presets
+from .slices import Slices
 from .specialise import OFTEN, Specialiser
 from .watched import WatchedStream
 
@@ -119,6 +120,8 @@ class Network:
             entries=options.plan_entries,
             nbytes=options.plan_bytes,
         )
+        #: A second plan can often be made by the recipe of the first; and of equal ones, one is enough.
+        self._one_plan = asyncio.Lock()
         #: The sizes of the arenas lately, by chunk; of equal ones in a row only the first.
         self._sizes: dict[int, ShapePredictor] = {}
 
@@ -129,11 +132,6 @@ class Network:
         constant = self.program.values[id].constant
         assert constant is not None
         return constant
-
-    @property
-    def streams(self) -> int:
-        """How many inferences the device runs at once."""
-        return len(self._dispatcher.streams)
 
     # Loading.
 
@@ -306,15 +304,19 @@ class Network:
                 shapes.update(made)
                 signature = None if signature is None else (signature, tuple([x.shape for x in made.values()]))
             else:
-                planned = self._plans.find(chunk, signature)
+                planned, new = self._plans.find(chunk, signature), False
                 if planned is None:
-                    with self._planning(request, chunk):
-                        if chunk.index == 0:
-                            planned = self._plans.first(signature, layouts, values, tensors)
-                        else:
-                            before = start_state(program, layouts, values, tensors) if state is None else state
-                            planned = self._plans.later(chunk, signature, _advanced(before, shapes, known))
-                else:
+                    async with self._one_plan:
+                        planned = self._plans.find(chunk, signature)  # made meanwhile, by a request like this one
+                        if planned is None:
+                            new = True
+                            if chunk.index == 0:
+                                work = self._plans.first(signature, layouts, values, tensors)
+                            else:
+                                before = start_state(program, layouts, values, tensors) if state is None else state
+                                work = self._plans.later(chunk, signature, before.advanced(shapes, known))
+                            planned = await self._plan(request, chunk, work)
+                if not new:
                     self._counters.replays += 1
                     if self._specialiser is not None:
                         self._specialise(planned, self._specialiser)
@@ -334,7 +336,7 @@ class Network:
                         waits += kept.after
                         buffers = arenas + kept.buffers()
                     dispatcher.check_deadline(request)
-                    fetched = self._enqueue(request, bound, stream, waits, present, buffers, events)
+                    fetched = await self._enqueue(request, bound, stream, waits, present, buffers, events)
                     events.append(dispatcher.launched(request, stream, bound))
                     await dispatcher.passed(request)
                     if dispatcher.checks is not None:
@@ -432,7 +434,7 @@ class Network:
                 state = prepare_chunk(program, program.chunks[0], state, self._tools).after
         return [state.layouts[id] for id in program.outputs]
 
-    def _enqueue(
+    async def _enqueue(
         self,
         request: int,
         bound: BoundPlan,
@@ -444,6 +446,7 @@ class Network:
     ) -> dict[int, Array]:
         """Enqueue a chunk; if that fails half-way, note where the stream must come before its memory is free."""
         dispatcher = self._dispatcher
+        await dispatcher.submissions.turn(stream)
         target = dispatcher.streams[stream]
         try:
             dispatcher.wait_for(stream, waits)
@@ -451,18 +454,30 @@ class Network:
                 with target.chunk(request, self.program, bound.plan, arenas):
                     return enqueue(bound, target, arenas, arrays)
             prepared = None if self._presets is None else self._presets.prepared(bound, arenas)
-            return enqueue(bound, target, arenas, arrays, prepared)
+            if prepared is None or not prepared.long:
+                return enqueue(bound, target, arenas, arrays, prepared)
+            dispatcher.begins(request, stream)
+            upload(bound, target, arenas, arrays)
+            await dispatcher.submissions.submit(stream, target, prepared)
+            return fetch(bound, target, arenas, arrays)
         except BaseException:
             events.append(dispatcher.abandon(stream, bound))
             raise
 
     # Plans.
 
-    def _planning(self, request: int, chunk: Chunk) -> contextlib.AbstractContextManager[None]:
-        """Note in a trace how long planning takes, if one is being taken."""
+    async def _plan(self, request: int, chunk: Chunk, work: Slices[Planned]) -> Planned:
+        """Return the plan when it is made, a slice in each turn of the loop."""
         self._counters.plans += 1
         tracer = self._dispatcher.tracer
-        return contextlib.nullcontext() if tracer is None else tracer.planning(request, chunk.index)
+        with contextlib.nullcontext() if tracer is None else tracer.planning(request, chunk.index):
+            while True:
+                try:
+                    next(work)
+                except StopIteration as end:
+                    planned: Planned = end.value
+                    return planned
+                await asyncio.sleep(0)
 
     async def _bind(self, planned: Planned) -> BoundPlan:
         constants = await self.weights.ensure(planned.plan.packings)
@@ -534,15 +549,3 @@ def _contents(arrays: Iterable[Array]) -> tuple[Any, ...] | None:
     if sum(a.nbytes for a in arrays) > _KEYED_BYTES:
         return None
     return tuple([(a.shape, a.tobytes()) for a in arrays])
-
-
-def _advanced(state: State, shapes: Mapping[int, Layout], known: Mapping[int, Array]) -> State:
-    """Return *state* with layouts and values that have come since."""
-    if not shapes and not known:
-        return state
-    layouts, values = list(state.layouts), list(state.values)
-    for id, layout in shapes.items():
-        layouts[id] = layout
-    for id, array in known.items():
-        values[id] = array
-    return attrs.evolve(state, layouts=tuple(layouts), values=tuple(values))

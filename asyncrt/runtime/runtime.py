@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ from asyncrt.scheduler.state import SchedulerState, SchedulerStatistics
 from asyncrt.version import __version__
 
 from .checked import CheckedDevice, CheckedStream, CheckedTimeline, Checks
+from .collecting import Collector
 from .dispatcher import Dispatcher
 from .model import Model
 from .network import Counters, Network
@@ -118,6 +120,7 @@ class Runtime:
         self._closing: asyncio.Task[None] | None = None
         self._counters = Counters()
         self._checks: Checks | None = None
+        self._collector: Collector | None = None
 
     def __repr__(self) -> str:
         if self._state != "open":
@@ -137,6 +140,11 @@ class Runtime:
     def info(self) -> DeviceInfo:
         """What is known of the device."""
         return self.device.info
+
+    @property
+    def streams(self) -> int:
+        """How many inferences the device works on at once."""
+        return len(self._dispatcher.streams)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -173,6 +181,8 @@ class Runtime:
         try:
             self._open()
         except BaseException:
+            if self._collector is not None:
+                self._collector.close()
             self.device.close()
             raise
         self._state = "open"
@@ -180,8 +190,10 @@ class Runtime:
     def _open(self) -> None:
         info, options = self.device.info, self.options
         count = self._streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
-        streams: list[Stream] = [self.device.open_stream() for _ in range(count)]
-        self._uploads = WatchedStream(self.device.open_stream())  # networks keep it; a trace puts another behind it
+        open_stream = functools.partial(self.device.open_stream, options.pinned)
+        streams: list[Stream] = [open_stream() for _ in range(count)]
+        reports = self.device.reports(streams) if options.native_callbacks else None
+        self._uploads = WatchedStream(open_stream())  # networks keep it; a trace puts another behind it
         timeline = Timeline(count)
         self._watched_device = self._memory_device = WatchedDevice(self.device)
         if options.check_hazards:
@@ -193,11 +205,15 @@ class Runtime:
         state = SchedulerState(count, self._policy, max_in_flight=options.max_in_flight)
         limit = options.memory_limit or info.memory * 9 // 10
         self._pool = MemoryPool(self._memory_device, timeline, limit, reuse=options.pool)
+        self._collector = Collector(self._loop) if options.collect_when_idle else None
         self._dispatcher = Dispatcher(
             streams, state, timeline,
             checks=self._checks, on_idle=self._pool.trim, idle_s=options.idle_release_s,
+            collector=self._collector,
         )  # fmt: skip
         self._dispatcher.when_lost.add(lambda error: self._pool.keep_all())
+        if reports is not None:
+            self._dispatcher.listen(reports)
         store = None
         if options.disk_cache and info.takes_source:
             folder = options.cache_dir or Path(platformdirs.user_cache_dir("asyncrt")) / "kernels"
@@ -304,6 +320,8 @@ class Runtime:
         """Give a tracer that is told of everything while this lasts; afterwards the streams have passed all of it."""
         self.check_open()
         dispatcher, uploads = self._dispatcher, self._uploads
+        await dispatcher.submissions.none()  # streams are exchanged between chunks
+        self.check_open()
         if dispatcher.tracer is not None:
             raise AsyncrtError("a trace of this runtime is being taken", hint="wait until it has ended")
         tracer = Tracer(self.device, self._pool.statistics)
@@ -326,7 +344,12 @@ class Runtime:
             self._watched_device.on_build, dispatcher.tracer = tracer.built, tracer
             yield tracer
         if self._state == "open":  # otherwise they were closed, and that waits for everything
-            await asyncio.gather(*(stream.passed(dispatcher.when_lost) for stream in traced))
+            await asyncio.gather(*(self._passed(number, stream) for number, stream in enumerate(traced)))
+
+    async def _passed(self, number: int, stream: TracedStream) -> None:
+        """Return when the device has passed what is on a stream."""
+        await self._dispatcher.submissions.turn(number)  # nobody else marks it until it is all there
+        await stream.passed(self._dispatcher.when_lost)
 
     def check_open(self) -> None:
         """Raise `RuntimeClosedError` unless the runtime is open, and `DeviceLostError` if its device is lost."""
@@ -368,6 +391,9 @@ class Runtime:
             else:
                 await asyncio.to_thread(self.device.close)
         finally:
+            if self._collector is not None:
+                self._collector.close()
+            self._dispatcher.close()
             if self._checks is not None:
                 self._checks.finish()
             await self._impls.close()

@@ -16,7 +16,9 @@ from asyncrt.dims import Dim
 from asyncrt.layout import FLOAT32, Array, Shape
 from asyncrt.memory.view import View
 
-from ..conv import Convolution, convolution
+from ..conv import convolution
+from ..conv_form import Convolution
+from ..conv_packed import packs
 from ..epilogue import Epilogue, join
 from ..impl import Impl, inp, out
 from ..matmul import Bias, Operand, matmul
@@ -98,7 +100,7 @@ def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None
     view = window(call.name, call.attributes, x[2:], w[2:])
     fast = not traits.is_cpu or call.dtype(0) is FLOAT32
     joins, joined = join(epilogue, 2)
-    packed = traits.is_cpu and call.constants[1] and traits.packed_weights and w[0] >= 8
+    packed = packs(call.dtype(0), w[0], traits, constant=call.constants[1])
     if group == 1 and _is_product(view) and x[1] > 0 and fast and joins and not packed:
         return _product(call, count(view.outs), traits, joined)
     conv = Convolution(call.dtype(0), x[0], group, w[1], w[0] // group, view.as_3d(), bias=call.has(2))

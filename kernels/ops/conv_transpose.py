@@ -19,7 +19,8 @@ import numpy as np
 from asyncrt.dims import Dim
 from asyncrt.layout import Array, Shape
 
-from ..conv import Convolution, convolution
+from ..conv import convolution
+from ..conv_form import Convolution
 from ..epilogue import Epilogue
 from ..impl import Impl
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator

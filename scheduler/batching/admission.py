@@ -12,8 +12,8 @@ from .options import BatchOptions
 from .waiting import Waiting
 
 _EARLIER = 0.125  # weight of the newest batch in what is typical of batches
-_STEP = 0.1  # how far one request that took longer than expected moves what is allowed for
-_LATE = 0.002  # the share of requests that may
+_STEP = 0.15  # how far one request that took longer than expected moves what is allowed for
+_LATE = 0.0015  # the share of requests that may
 _MOST = 8.0
 
 
@@ -46,7 +46,7 @@ class Allowance:
     those count for which it matters: that were expected to take a good part of the time they had.
     """
 
-    factor: float = 2.0
+    factor: float = 2.25
 
     def saw(self, expected: float, took: float, had: float) -> None:
         """A request that had to be over in *had* seconds took so long."""

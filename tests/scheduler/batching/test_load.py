@@ -59,7 +59,7 @@ def test_under_overload_what_is_let_in_is_in_time(overload: int, deadline: float
     The first fifth is left out: at its beginning nothing is known of how long batches take.
     """
     capacity = _capacity(streams)
-    count = 4000 * overload
+    count = 2500 * overload
     forms = [text(n) for n in lengths(count, 1)]
     world = World(OPTIONS, streams=streams, check=False)
 
