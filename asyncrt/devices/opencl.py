@@ -34,7 +34,7 @@ from .base import (
     Timing,
 )
 from .opencl_arguments import MEMORY_ERRORS, argument_setter, handle_of, refused
-from .opencl_preset import OpenCLPrepared, preset_calls
+from .opencl_preset import LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
 from .opencl_reached import TRUSTED, Inbox, Watch, open_inbox
 from .opencl_submit import native_submitter, python_submitter
 from .record import pack_record
@@ -337,7 +337,9 @@ class OpenCLDevice:
     ) -> Prepared | None:
         calls = preset_calls()
         submitter = (native_submitter() if native else None) or python_submitter()
-        return None if calls is None or submitter is None else OpenCLPrepared(calls, submitter, launches, memory)
+        if calls is None or submitter is None:
+            return None
+        return OpenCLPrepared(calls, submitter, launches, memory, LONG_CPU if self.info.is_cpu else LONG_GPU)
 
     def reports(self, streams: Sequence[Stream]) -> Reports | None:
         inbox = open_inbox() if (self.info.platform, self.info.kind) in TRUSTED else None
