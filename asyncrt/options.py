@@ -44,12 +44,15 @@ class RuntimeOptions:
         specialise: Build kernels for sizes that come often in the background, and use those that are faster.
         share_steps: Let steps of a group's sequences run as one inference where the model allows it. False runs each by
             itself.
+        pinned: Transfer through pinned memory, on a device that has memory of its own. False leaves it to the driver.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
         max_in_flight: Inferences that may hold device memory at once; more wait their turn.
         memory_limit: Bytes of device memory for intermediates; None is nine tenths of the device's memory.
         weights_bytes: Bytes of constants per model beyond which those that no plan in use reads leave; None keeps all.
         idle_release_s: Seconds without a request after which free memory goes back to the device; None keeps it.
+        collect_when_idle: Let Python's full garbage collections, in which the event loop stands still, wait until no
+            request is there. True changes that for the whole process while a runtime is open.
         recipes: Make the plan of a new shape by the formulas of another shape's, where its decisions hold. False plans
             every new shape from the start; so does `replay=False`.
         plan_entries: Plans kept per model, the least recently used leave first.
@@ -81,12 +84,14 @@ class RuntimeOptions:
     native_callbacks: bool = True
     specialise: bool = False
     share_steps: bool = True
+    pinned: bool = True
     pool: bool = True
     preallocate: bool = True
     max_in_flight: int = attrs.field(default=64, validator=v.ge(1))
     memory_limit: int | None = attrs.field(default=None, validator=_optional_positive)
     weights_bytes: int | None = attrs.field(default=None, validator=_optional_positive)
     idle_release_s: float | None = attrs.field(default=30.0, validator=_optional_not_negative)
+    collect_when_idle: bool = False
     recipes: bool = True
     plan_entries: int = attrs.field(default=256, validator=v.ge(1))
     plan_bytes: int = attrs.field(default=64 << 20, validator=v.ge(1))

@@ -25,6 +25,7 @@ BENCHMARKS: Mapping[str, str] = {
     "skip": "Skipped nodes",
     "per_node": "The host's time for a node",
     "streams": "Several streams",
+    "loop": "The event loop's stalls",
     "gemm": "Matrix products",
     "load": "Loading",
 }

@@ -45,7 +45,7 @@ _ROWS = 8  # rows of a GPU's tile
 _CHUNK = 64  # keys that a GPU's tile treats at once
 _GROUP = 128
 _LOCAL_BYTES = 30000
-_MIN_WORK = 100_000  # multiplications that are worth a work-item of a CPU
+_MIN_WORK = 30_000  # multiplications that are worth a work-item of a CPU
 
 def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tuple[Launch, str, int]:
     """Return the launch that carries *a* out, its name, and the bytes of its scratch (0: it has none).
@@ -56,7 +56,7 @@ def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tupl
     form = Form(
         a.query.dtype, a.value.dtype, a.target.dtype, a.mask.dtype if a.mask else None, a.valid is not None, a.causal,
         a.softcap != 0, a.left >= 0 or a.right >= 0, a.scores.dtype if a.scores else None, a.scores_mode,
-        "NAN" if math.isnan(a.unseen) else "0",
+        "NAN" if math.isnan(a.unseen) else "0", a.checked,
     )  # fmt: skip
     masked = a.mask or a.query._replace(batch=0, head=0, row=0)
     strides = tuple(s for t in (a.query, a.key, a.value, a.target, masked) for s in t[2:])
@@ -144,6 +144,7 @@ def _row_kernel(form: Form) -> KernelSource:
   if (m == -INFINITY) m = 0;
   {t} sum = 0;
   for (int j = j0; j < j1; j++) {{ p[j] = exp(p[j] - m); sum += p[j]; }}
+  {"if (isnan(sum)) { for (int j = j0; j < j1; j++) p[j] = 0; sum = 0; }" if form.checked else ""}
   const {t} inverse = sum == 0 ? {form.unseen} : 1 / sum;
   {f"for (int j = j0; j < j1; j++) {{ {give(PROBABILITIES, 'p[j] * inverse')} }}" if everything else ""}
   for (int d = 0; d < vsize; d++) {{
@@ -189,6 +190,9 @@ def _tile_kernel(form: Form, height: int) -> KernelSource:
             f"vstore{step}(e.{part[r]}, 0, s + {r} * padded_keys + j);" for r in rows
         )
     masked = vector_score(form)
+    clear = ""
+    if form.checked:
+        clear = "if (isnan(sum)) { for (int j = lo; j < hi; j += 16) vstore16((float16)(0.0f), 0, p + j); sum = 0.0f; }"
 
     def weights(r: int) -> str:
         return f"""
@@ -213,7 +217,8 @@ def _tile_kernel(form: Form, height: int) -> KernelSource:
         vstore16(e, 0, p + j);
       }}
       const float8 t8 = vt.lo + vt.hi; const float4 t4 = t8.lo + t8.hi; const float2 t2 = t4.lo + t4.hi;
-      const float sum = t2.x + t2.y;
+      float sum = t2.x + t2.y;
+      {clear}
       inverse{r} = sum == 0 ? {form.unseen} : 1.0f / sum;
     }}"""
 
@@ -300,6 +305,10 @@ def _group_kernel(form: Form) -> KernelSource:
     per_row = _GROUP // _ROWS  # work-items that share a row of weights
     share = _ROWS * _CHUNK // _GROUP  # rows of a key that a work-item multiplies
     cap = "e = cap * tanh(e / cap);" if form.softcap else ""
+    weight, result = f"p[r * {_CHUNK} + x]", f"sum[r] == 0 ? {form.unseen} : o[e] / sum[r]"
+    if form.checked:
+        weight = f"(isnan(sum[r]) ? 0 : {weight})"
+        result = "sum[r] == 0 || isnan(sum[r]) ? o[e] : o[e] / sum[r]"
     body = f"""
   __local {t}* q = space; __local {t}* o = q + {_ROWS} * size; __local {t}* p = o + {_ROWS} * vsize;
   __local {t} part[{_GROUP}], top[{_ROWS}], sum[{_ROWS}], keep[{_ROWS}];
@@ -364,14 +373,14 @@ def _group_kernel(form: Form) -> KernelSource:
       const {t} down = exp(top[mine] - shift);
       {t} all = sum[mine] * down;
       for (int x = 0; x < {per_row}; x++) all += part[id + x];
-      keep[mine] = down; sum[mine] = all; top[mine] = m;
+      {"keep[mine] = isnan(all) ? 0 : down;" if form.checked else "keep[mine] = down;"} sum[mine] = all; top[mine] = m;
     }}
     barrier(CLK_LOCAL_MEM_FENCE);
     const int n = min({_CHUNK}, hi - j0);
     for (int e = id; e < {_ROWS} * vsize; e += {_GROUP}) {{
       const int r = e / vsize, v0 = vo + j0 * vs + e - r * vsize;
       {t} y = o[e] * keep[r];
-      for (int x = 0; x < n; x++) y += p[r * {_CHUNK} + x] * ({t})LOAD({form.value.name}, V, v0 + x * vs);
+      for (int x = 0; x < n; x++) y += {weight} * ({t})LOAD({form.value.name}, V, v0 + x * vs);
       o[e] = y;
     }}
   }}
@@ -379,7 +388,7 @@ def _group_kernel(form: Form) -> KernelSource:
   for (int e = id; e < {_ROWS} * vsize; e += {_GROUP}) {{
     const int r = e / vsize, d = e - r * vsize;
     if (r0 + r < rows)
-      STORE({form.target.name}, Y, b * yb + head[r] * yh + query[r] * ys + d, sum[r] == 0 ? {form.unseen} : o[e] / sum[r]);
+      STORE({form.target.name}, Y, b * yb + head[r] * yh + query[r] * ys + d, {result});
   }}"""
     group = f"__attribute__((reqd_work_group_size({_GROUP}, 1, 1)))"
     return kernel("attention_groups", buffers(form), SIZES, body, attributes=group, local=(("space", t),))

@@ -43,6 +43,16 @@ def blocks(a: Attention, form: Form, refs: tuple[Ref, ...], ints: tuple[int, ...
 @functools.cache
 def _kernel(form: Form) -> KernelSource:
     q, v, y = form.query, form.value, form.target
+    clear = ""
+    if form.checked:  # the row's sum stays NaN: those of all its keys count as zeros
+        clear = """if (isnan(sum[r])) {
+          for (int x = 0; x < n; x += 16) vstore16((float16)(0.0f), 0, st + (x / 32 * height + r) * 32 + x % 32);
+          for (int p = 0; p < panels; p++) {
+            __global float* const at = yt + (p * height + r) * 32;
+            vstore16(vload16(0, at) * 0.0f, 0, at);
+            vstore16(vload16(1, at) * 0.0f, 1, at);
+          }
+        }"""
     body = f"""
   const float scale = as_float(scale_), cap = as_float(cap_);
   const int panels = (vsize + {PANEL - 1}) / {PANEL}, item = (int)get_global_id(0);
@@ -104,6 +114,7 @@ def _kernel(form: Form) -> KernelSource:
           }}
         }}
         sum[r] += $_sum(total);
+        {clear}
       }}
       for (int p = 0; p < panels; p++) {{
         __global float* const values = vt + p * {_KEYS * PANEL};
@@ -115,7 +126,7 @@ def _kernel(form: Form) -> KernelSource:
     for (int r = 0; r < rows; r++) {{
       const int g = (r0 + r) / queries, i = r0 + r - g * queries, h = kv * group + g;
       __global {y.c}* const to_ = Y + b * yb + h * yh + i * ys;
-      const float inverse = sum[r] == 0.0f ? {form.unseen} : 1.0f / sum[r];
+      const float inverse = sum[r] == 0.0f{" || isnan(sum[r])" if form.checked else ""} ? {form.unseen} : 1.0f / sum[r];
       int d = 0;
       for (; d + 16 <= vsize; d += 16) {{
         const float16 e = vload16(0, yt + (d / 32 * height + r) * 32 + d % 32) * inverse;

@@ -38,6 +38,7 @@ class Attention(NamedTuple):
         mask_keys: How many keys the mask has; the rest are not seen.
         valid: For each batch the number of keys that there are, int64; then `offset` counts back from there.
         unseen: What a row gives that sees no key, or only with a score of minus infinity: 0 or NaN.
+        checked: Weights of NaN, which make all weights of a row NaN, count as zeros. `unseen` is 0 then.
         scores, scores_mode: Where scores are written, and which: `SCORES`, `CAPPED`, `BIASED` or `PROBABILITIES`.
     """
 
@@ -62,6 +63,7 @@ class Attention(NamedTuple):
     mask_keys: int = 0
     valid: Ref | None = None
     unseen: float = 0.0
+    checked: bool = False
     scores: Tensor | None = None
     scores_mode: int = SCORES
 
@@ -80,6 +82,7 @@ class Form(NamedTuple):
     scores: DataType | None
     scores_mode: int
     unseen: str
+    checked: bool = False
 
 
 SIZES = (

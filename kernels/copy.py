@@ -72,13 +72,17 @@ def _decode(axes: int) -> str:
 
 @functools.cache
 def _cpu_kernel(dtype: DataType, axes: int, unit: bool) -> KernelSource:
-    si, ti = ("c", "c") if unit else ("c * si", "c * ti")
+    move = "for (int c = c0; c < c1; c++) y[to + c * ti] = x[so + c * si];"
+    if unit:  # in vectors: compilers make none of this loop, since to them the buffers might overlap
+        move = """int c = c0;
+    for (; c + 16 <= c1; c += 16) vstore16(vload16(0, x + so + c), 0, y + to + c);
+    for (; c < c1; c++) y[to + c] = x[so + c];"""
     body = f"""
   const int r1 = min(((int)get_global_id(1) + 1) * per_item, rows);
   const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
   for (int r = (int)get_global_id(1) * per_item; r < r1; r++) {{
     {_decode(axes)}
-    for (int c = c0; c < c1; c++) y[to + {ti}] = x[so + {si}];
+    {move}
   }}"""
     ints = ("so0", "to0", "n", "si", "ti", "rows", "chunk", "per_item", *_names(axes))
     return kernel("copy", (("x", dtype, "r"), ("y", dtype, "w")), ints, body)

@@ -179,7 +179,7 @@ def whole_operator(
         fits=fits,
         takes_view=takes_view,
         value_hints=tuple(declared),
-        asks_hints=all(o.asks_hints or not o.declared for o in operators),
+        asks_hints=True,  # not even that: its parts are asked, each with its own
     )
 
 

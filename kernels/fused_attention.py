@@ -24,13 +24,20 @@ _QUERY, _KEY, _VALUE, _MASK = range(4)
 def fused_attention(operators: Sequence[Operator], wiring: Wiring, attributes: Sequence[Attributes]) -> Operator:
     """Return the operator whose first inputs are query, keys, values and, if it has one, the mask.
 
-    Its attributes are `scale`; `masked`: whether there is a mask; `keys` and `result`: the orders in which the keys'
-    axes, and those of the result, are transposed.
+    Its attributes are `scale`; `masked`: whether there is a mask; `checked`: whether weights of NaN become zeros;
+    `keys` and `result`: the orders in which the keys' axes, and those of the result, are transposed.
     """
-    softmax = next(i for i, operator in enumerate(operators) if operator.name == "Softmax")
+    names = [operator.name for operator in operators]
+    mixing = max(i for i, name in enumerate(names) if name == "MatMul")
+    reshapes = [i for i, name in enumerate(names) if name == "Reshape"]
 
     def fits(call: Call, traits: DeviceTraits) -> str:
-        return _why_not(call, call.parts[softmax].shape(0))
+        if reshapes:  # the keys' heads are folded into the batch and back
+            *heads, rows, size = call.shape(_KEY)
+            folded, unfolded = (call.parts[i].outputs[0].shape for i in reshapes)
+            if folded != (math.prod(heads), rows, size) or unfolded != (*heads, size, rows):
+                return "reshapes of the keys do more than fold their heads"
+        return _why_not(call, call.parts[names.index("Softmax")].shape(0), call.parts[mixing].shape(0))
 
     return whole_operator(operators, wiring, attributes, fits, _implement, _takes_view)
 
@@ -63,11 +70,12 @@ def _takes_view(call: Call, index: int, view: View) -> bool:
     return index not in _read(call) or _adjacent(_rows(call, index, view))
 
 
-def _why_not(call: Call, weighted: Shape) -> str:
+def _why_not(call: Call, scored: Shape, weights: Shape) -> str:
     """Return why the kernels cannot do it; "" if they can.
 
     Args:
-        weighted: The shape of what the softmax takes.
+        scored: The shape of what the softmax takes.
+        weights: That of what the values are multiplied by.
     """
     query, key, value = (_rows(call, i, View.dense(call.shape(i))) for i in (_QUERY, _KEY, _VALUE))
     if len(query.shape) not in (3, 4) or not len(query.shape) == len(key.shape) == len(value.shape):
@@ -75,8 +83,9 @@ def _why_not(call: Call, weighted: Shape) -> str:
     if not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]:
         return "query, keys and values are not of as many batches and heads"
     scores = (*query.shape[:-1], key.shape[-2])
-    if weighted != scores:
-        return f"the mask makes {show_shape(weighted)} of scores of {show_shape(scores)}"
+    for shape in (scored, weights):
+        if shape != scores:
+            return f"the mask makes {show_shape(shape)} of scores of {show_shape(scores)}"
     if call.attributes["masked"] and call.shape(_MASK)[-1:] != scores[-1:]:
         return "the mask has no element for each key"
     dtypes = {call.dtype(i) for i in _read(call)}
@@ -117,7 +126,8 @@ def _implement(call: Call, traits: DeviceTraits) -> Impl:
         scale=call.attributes["scale"],
         mask=mask,
         mask_keys=keys if mask else 0,
-        unseen=math.nan,
+        unseen=0.0 if call.attributes["checked"] else math.nan,
+        checked=call.attributes["checked"],
     )
     impl = kernels.attention_impl(whole, (), (), traits)
     return impl._replace(name=f"attention, {impl.name}")

@@ -17,7 +17,7 @@ from .alignment import fake_alignment
 from .epilogue import Epilogue, Operand, bind
 from .grid import round_up
 from .impl import Impl, Launch, Ref, WeightsRequest, weights
-from .matmul_cpu import Source, pack_panels, pack_transposed, rows_per_item, tile_kernel
+from .matmul_cpu import PAIRED, Source, pack_panels, pack_transposed, pair_kernel, rows_per_item, tile_kernel
 from .matmul_form import Form
 from .matmul_gpu import TILE as SHARED
 from .matmul_gpu import generic_kernel, shared_kernel
@@ -90,6 +90,8 @@ def matmul(
         columns = b.view.strides[-1] == 1 and n >= PANEL
         source = Source.PACKED if packed else Source.ROWS if columns else Source.ANY
         launch = Launch(tile_kernel(form, source), refs, (*ints, rows), grid, (1, 1, 1), varying=(0,))
+        if packed and m <= PAIRED and panels * batches >= 4 * traits.compute_units:
+            launch = Launch(pair_kernel(form), refs, ints, (1, -(-panels // 2), batches), (1, 1, 1), varying=(0,))
         if not packed:
             return Impl(f"tiles {TILE}x{PANEL}, {source.value}", (launch,))
         assert constant is not None

@@ -17,10 +17,11 @@ from asyncrt.layout import FLOAT32, Array
 from .impl import KernelSource
 from .matmul_form import Form
 from .source import kernel
-from .tiles import PANEL, TILE, add_tiles, fill_panel
+from .tiles import FETCH, PANEL, TILE, add_tiles, fill_panel, pair_tile
 
 _MOST = 64  # rows of a work-item
 _DEPTH = 64
+PAIRED = 2  # the most rows for which a work-item takes two packed panels at once
 
 
 class Source(enum.Enum):
@@ -69,12 +70,6 @@ def tile_kernel(form: Form, source: Source) -> KernelSource:
     else:
         start = "n0" if source is Source.ROWS else "n0 * K"
         multiply = f"$_tiles(rows, A + ao + m0 * sa_m, sa_m, sa_k, B + bo + {start}, sb_k, K, t);"
-    uniform_bias = form.bias is not None and not form.bias_contiguous
-    vectors = f"""if (c1 - c0 == 32{" && sc_n == 0" if uniform_bias else ""}) {{
-      {form.vector("vload16(0, t + i * 32)", "m", "n0")}
-      {form.vector("vload16(1, t + i * 32)", "m", "n0 + 16")}
-      continue;
-    }}"""
     body = f"""
   const int m0 = (int)get_global_id(0) * per_item, rows = min(per_item, M - m0);
   {place}
@@ -84,9 +79,8 @@ def tile_kernel(form: Form, source: Source) -> KernelSource:
   {multiply}
   for (int i = 0; i < rows; i++) {{
     const int m = m0 + i;
-    {form.rows("m")}
-    {vectors if form.last.vector else ""}
-    for (int j = c0; j < c1; j++) {form.element("t[i * 32 + j]", "m", "n0 + j")}
+    const float* const sums = t + i * 32;
+    {_store(form)}
   }}"""
     space = "" if source is Source.ANY else "__global"
     helpers = form.last.helpers + add_tiles("__global", space, "", fetch=source is Source.PACKED)
@@ -94,3 +88,37 @@ def tile_kernel(form: Form, source: Source) -> KernelSource:
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     ints = (*form.ints, "per_item")
     return kernel(f"{form.name}_{source.value}", form.buffers, ints, body, helpers=helpers, attributes=one)
+
+
+@functools.cache
+def pair_kernel(form: Form) -> KernelSource:
+    """Return the kernel that computes two packed panels of a product of up to `PAIRED` rows at once."""
+    cases = " ".join(f"case {h}: $_pair{h}(A + ao, sa_m, sa_k, b, other, K, t); break;" for h in range(1, PAIRED + 1))
+    body = f"""
+  const int p0 = (int)get_global_id(1) * 2, last = min(p0 + 1, (N - 1) / 32), other = (last - p0) * 32 * K;
+  {form.batch()}
+  __global const float* const b = B + bo + p0 * 32 * K;
+  float t[{2 * PAIRED * PANEL}] __attribute__((aligned(64)));
+  switch (M) {{ {cases} }}
+  for (int p = p0; p <= last; p++)
+    for (int m = 0; m < M; m++) {{
+      const int n0 = p * 32, c0 = 0, c1 = min(32, N - n0);
+      const float* const sums = t + ((p - p0) * M + m) * 32;
+      {_store(form)}
+    }}"""
+    helpers = form.last.helpers + FETCH + "".join(map(pair_tile, range(1, PAIRED + 1)))
+    one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
+    return kernel(f"{form.name}_pairs", form.buffers, form.ints, body, helpers=helpers, attributes=one)
+
+
+def _store(form: Form) -> str:
+    """Store columns c0 to c1 of the 32 ``sums`` of row m from column n0 on, in a loop over rows."""
+    uniform_bias = form.bias is not None and not form.bias_contiguous
+    vectors = f"""if (c1 - c0 == 32{" && sc_n == 0" if uniform_bias else ""}) {{
+      {form.vector("vload16(0, sums)", "m", "n0")}
+      {form.vector("vload16(1, sums)", "m", "n0 + 16")}
+      continue;
+    }}"""
+    return f"""{form.rows("m")}
+    {vectors if form.last.vector else ""}
+    for (int j = c0; j < c1; j++) {form.element("sums[j]", "m", "n0 + j")}"""

@@ -73,6 +73,42 @@ inline void $_tile{height}(
 }}"""
 
 
+def pair_tile(height: int) -> str:
+    """Return ``$_pair<height>(a, sa_m, sa_k, b, other, depth, t)``: the products of a few rows and two packed panels.
+
+    One or two rows times one panel are fewer chains of additions than it takes to keep up with what the caches give. The
+    second panel is ``other`` elements behind the first, and ``t`` is ``[2, height, 32]``.
+    """
+    r, panels = range(height), range(2)
+    rows = " ".join(f"__global const float* a{i} = a + {i} * sa_m;" for i in r)
+    zero = " ".join(f"float16 s{w}{i}l = 0.0f, s{w}{i}h = 0.0f;" for w in panels for i in r)
+    factors = " ".join(f"const float16 v{i} = a{i}[k * sa_k];" for i in r)
+    multiply = " ".join(
+        f"{{ const float16 l = vload16(0, b{w}), h = vload16(1, b{w}); "
+        f"ASYNCRT_FETCH(b{w} + {AHEAD}); ASYNCRT_FETCH(b{w} + {AHEAD + 16}); "
+        + " ".join(f"s{w}{i}l = fma(v{i}, l, s{w}{i}l); s{w}{i}h = fma(v{i}, h, s{w}{i}h);" for i in r)
+        + " }"
+        for w in panels
+    )
+    store = " ".join(
+        f"vstore16(s{w}{i}l, {(w * height + i) * 2}, t); vstore16(s{w}{i}h, {(w * height + i) * 2 + 1}, t);"
+        for w in panels
+        for i in r
+    )
+    return f"""
+inline void $_pair{height}(
+    __global const float* a, int sa_m, int sa_k, __global const float* b, int other, int depth, float* t) {{
+  {rows}
+  {zero}
+  __global const float *b0 = b, *b1 = b + other;
+  for (int k = 0; k < depth; k++, b0 += {PANEL}, b1 += {PANEL}) {{
+    {factors}
+    {multiply}
+  }}
+  {store}
+}}"""
+
+
 def fill_panel(dtype: DataType, space: str) -> str:
     """Return ``$_fill(b, sb_k, sb_n, depth, left, panel)``: *depth* rows of 32 columns of a matrix, one after the other.
 

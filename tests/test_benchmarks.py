@@ -22,6 +22,7 @@ from benchmarks import (
     gemm,
     growth,
     load,
+    loop,
     measure,
     memory,
     minilm,
@@ -70,6 +71,8 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
             return per_node.bench(OPENCL, nodes=6)
         case "streams":
             return streams.bench(HOST, count=4)
+        case "loop":
+            return loop.bench(HOST, callers=4, lengths=4)
         case "gemm":
             return gemm.bench(OPENCL, rows_of=[1, 3], sizes=[40])
         case "load":

@@ -99,7 +99,10 @@ class Stream(Protocol):
         ...
 
     def read(self, source: Allocation, offset: int, target: Array) -> None:
-        """Enqueue a copy from *offset* bytes into *source* to *target*, contiguous and writable."""
+        """Enqueue a copy from *offset* bytes into *source* to *target*, contiguous and writable.
+
+        It is there once a mark behind it was waited for.
+        """
         ...
 
     def fill(self, target: Allocation, offset: int, nbytes: int, byte: int) -> None:
@@ -179,8 +182,12 @@ class Device(Protocol):
 
     info: DeviceInfo
 
-    def open_stream(self) -> Stream:
-        """Return a new stream."""
+    def open_stream(self, pinned: bool = True) -> Stream:
+        """Return a new stream.
+
+        Args:
+            pinned: Carry transfers out through pinned memory, on a device that gains by it.
+        """
         ...
 
     def allocate(self, nbytes: int) -> Allocation:

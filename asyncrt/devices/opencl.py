@@ -10,7 +10,7 @@ import functools
 import logging
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -37,6 +37,7 @@ from .opencl_arguments import MEMORY_ERRORS, argument_setter, handle_of, refused
 from .opencl_preset import LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
 from .opencl_reached import TRUSTED, Inbox, Watch, open_inbox
 from .opencl_submit import native_submitter, python_submitter
+from .pinned import Block, PinnedMemory, PinnedTransfers
 from .record import pack_record
 from .waiter import Waiter
 
@@ -66,30 +67,34 @@ def _raise(error: Exception, doing: str) -> NoReturn:
 class OpenCLMark:
     """The driver's event of the last command before this place, and what must live until it is reached."""
 
-    __slots__ = ("event", "keep")
+    __slots__ = ("event", "keep", "land")
 
-    def __init__(self, event: cl.Event, keep: list[Any]) -> None:
-        self.event, self.keep = event, keep
+    def __init__(self, event: cl.Event, keep: list[Any], land: Callable[[bool], None] | None = None) -> None:
+        self.event, self.keep, self.land = event, keep, land
 
-    def forget(self) -> None:
-        """Let go of what had to live until the mark was reached, which it is."""
+    def forget(self, failed: bool) -> None:
+        """It is reached: let go of what had to live until then, and take what was read, unless that failed."""
         self.keep = []
+        if self.land is not None:
+            self.land(failed)
 
     def wait(self) -> None:
         """Block until the mark is reached; raises `DeviceCommandError` if a command before it failed."""
+        failed = True
         try:
             self.event.wait()
+            failed = False
         except cl.Error as error:
             _raise(error, "running commands")
         finally:
             # Transfer events wait in their destructor with the GIL held: they may die only after they are reached.
-            self.forget()
+            self.forget(failed)
 
 
 class OpenCLStream:
     """An in-order command queue."""
 
-    def __init__(self, device: OpenCLDevice, index: int) -> None:
+    def __init__(self, device: OpenCLDevice, index: int, pinned: PinnedMemory | None) -> None:
         self.index = index
         self._device = device
         self._queue = device.open_queue()
@@ -101,6 +106,9 @@ class OpenCLStream:
         self._set_arguments = argument_setter()
         self._last: cl.Event | None = None
         self._transfers: list[Any] = []
+        self._pinned = None if pinned is None else PinnedTransfers(pinned)
+        self._write_from = contextlib.nullcontext if self._pinned is None else self._pinned.write
+        self._read_to = contextlib.nullcontext if self._pinned is None else self._pinned.read
 
     def launch(
         self,
@@ -131,7 +139,8 @@ class OpenCLStream:
         try:
             # As bytes, because pyopencl knows no bool and no bfloat16 buffers.
             data = source.reshape(-1).view(np.uint8)
-            self._last = cl.enqueue_copy(self._queue, target, data, dst_offset=offset, is_blocking=False)
+            with self._write_from(data) as data:
+                self._last = cl.enqueue_copy(self._queue, target, data, dst_offset=offset, is_blocking=False)
         except (cl.Error, MemoryError) as error:
             _raise(error, f"a write of {source.nbytes} bytes")
         self._transfers.append(self._last)
@@ -141,7 +150,8 @@ class OpenCLStream:
             return
         try:
             data = target.reshape(-1).view(np.uint8)
-            self._last = cl.enqueue_copy(self._queue, data, source, src_offset=offset, is_blocking=False)
+            with self._read_to(data) as data:
+                self._last = cl.enqueue_copy(self._queue, data, source, src_offset=offset, is_blocking=False)
         except (cl.Error, MemoryError) as error:
             _raise(error, f"a read of {target.nbytes} bytes")
         self._transfers.append(self._last)
@@ -171,7 +181,9 @@ class OpenCLStream:
         except (cl.Error, MemoryError) as error:
             _raise(error, "a flush")
         keep, self._transfers = self._transfers, []
-        return OpenCLMark(last, keep)
+        if self._pinned is None:
+            return OpenCLMark(last, keep)
+        return OpenCLMark(last, keep, functools.partial(self._pinned.land, self._pinned.enqueued))
 
     def _newest(self) -> cl.Event:
         """Return the event of the command enqueued last, which is a marker if that has none."""
@@ -224,6 +236,8 @@ class OpenCLStream:
             self._watch.finish()
         try:
             self._queue.finish()
+            if self._pinned is not None:
+                self._pinned.land(self._pinned.enqueued)
         except cl.Error as error:
             _raise(error, "finishing")
         finally:
@@ -258,13 +272,17 @@ class OpenCLDevice:
         except cl.Error as error:
             raise DeviceError(f"{spec} ({self.info.name}): its driver gives no context", detail=str(error)) from error
         self._streams: list[OpenCLStream] = []
+        #: Whether there is anything to gain by it: what computes in the host's memory copies as the host does.
+        self.pins_transfers = not device.host_unified_memory
+        self.pinned = PinnedMemory(self._pin)
+        self._mapping: cl.CommandQueue | None = None
         self._options = _OPTIONS + (b" -D ASYNCRT_CPU" if self.info.is_cpu else b"")
 
     def __repr__(self) -> str:
         return f"<OpenCLDevice {self.info.spec} {self.info.name!r} {len(self._streams)} streams>"
 
-    def open_stream(self) -> OpenCLStream:
-        stream = OpenCLStream(self, len(self._streams))
+    def open_stream(self, pinned: bool = True) -> OpenCLStream:
+        stream = OpenCLStream(self, len(self._streams), self.pinned if pinned and self.pins_transfers else None)
         self._streams.append(stream)
         return stream
 
@@ -273,6 +291,24 @@ class OpenCLDevice:
         if timed:
             return cl.CommandQueue(self.context, self.cl_device, cl.command_queue_properties.PROFILING_ENABLE)
         return cl.CommandQueue(self.context, self.cl_device)
+
+    def _pin(self, nbytes: int) -> Block | None:
+        """Return memory that the driver knows to be pinned: a buffer on the host, mapped as long as it is used."""
+        try:
+            if self._mapping is None:
+                self._mapping = self.open_queue()  # of its own: mapping waits for what is before it
+            queue = self._mapping
+            buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, nbytes)
+            flags = cl.map_flags.READ | cl.map_flags.WRITE
+            array, _ = cl.enqueue_map_buffer(queue, buffer, flags, 0, (nbytes,), np.uint8)
+        except (cl.Error, MemoryError):
+            return None  # transfers work without
+
+        def release() -> None:
+            array.base.release(queue).wait()  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
+            buffer.release()
+
+        return Block(array, release)
 
     def allocate(self, nbytes: int) -> Allocation:
         if nbytes > self.info.max_allocation:
@@ -374,6 +410,7 @@ class OpenCLDevice:
     def close(self) -> None:
         streams, self._streams = self._streams, []
         with contextlib.ExitStack() as closing:  # a stream that fails must not leave the others open
+            closing.callback(self.pinned.close)
             for stream in reversed(streams):
                 closing.callback(stream.close)
 

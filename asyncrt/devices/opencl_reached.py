@@ -31,7 +31,7 @@ class Waits(Protocol):
 
     def wait(self) -> None: ...
 
-    def forget(self) -> None: ...
+    def forget(self, failed: bool) -> None: ...
 
 
 class _Watched:
@@ -67,7 +67,7 @@ class Watch:
             watched.reached, watched.error = True, error
             while self._waiting and self._waiting[0].reached:
                 first = self._waiting.popleft()
-                first.mark.forget()
+                first.mark.forget(first.error is not None)
                 first.callback(first.error)
 
     def finish(self) -> None:

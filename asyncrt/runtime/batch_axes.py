@@ -54,6 +54,7 @@ class BatchAxes:
         outputs: Likewise.
         padded: The names of the dims that requests of one batch may differ in.
         masks: Ids of the inputs that are 1 where a request's elements are, and 0 in the padding.
+        holes: Whether a request may be padded in whose masks some elements are 0 already.
     """
 
     batch: str
@@ -61,19 +62,24 @@ class BatchAxes:
     outputs: tuple[TensorAxes, ...]
     padded: tuple[str, ...]
     masks: frozenset[int]
+    holes: bool = True
     _forms: dict[Any, tuple[int, Form]] = attrs.field(factory=dict, repr=False)
 
     def form(self, arrays: Mapping[int, Array]) -> tuple[int, Form]:
         """Return how many rows a request has, and its form."""
         key: Any = tuple([arrays[t.id].shape for t in self.inputs])
         shared = tuple([(t.id, arrays[t.id].tobytes()) for t in self.inputs if t.rows is None])
-        if shared:
-            key = key, shared
+        whole = self.holes or all(arrays[mask].all() for mask in self.masks)
+        if shared or not whole:
+            key = key, shared, whole
         found = self._forms.get(key)
         if found is None:
             if len(self._forms) >= _FORMS:
                 self._forms.clear()
-            found = self._forms[key] = self._form(arrays, shared)
+            rows, form = self._form(arrays, shared)
+            if not whole:
+                form = Form((form.exact, form.sizes), (), ((form.per_row, ()),))
+            found = self._forms[key] = rows, form
         return found
 
     def _form(self, arrays: Mapping[int, Array], shared: tuple[Any, ...]) -> tuple[int, Form]:

@@ -16,9 +16,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import attrs
 
-from asyncrt.errors import BatchingError, DeadlineExceeded, DeviceLostError, Overloaded, RuntimeClosedError
+from asyncrt.errors import (
+    BatchingError,
+    DeadlineExceeded,
+    DeviceLostError,
+    OutOfDeviceMemory,
+    Overloaded,
+    RuntimeClosedError,
+)
 from asyncrt.layout import Array
 from asyncrt.scheduler.batching import BatchingState, BatchingStatistics, BatchOptions
 from asyncrt.scheduler.batching.happenings import Arrived, Began, Closing, Failed, Finished, Happening, Left, Ticked
@@ -26,6 +34,7 @@ from asyncrt.scheduler.batching.instructions import Drop, Launch, Refusal, Rejec
 
 from .batch_axes import find_axes, sizes_of
 from .inputs import check_inputs
+from .invariance import Invariance
 from .network import Network
 from .pad import check_pad_values, join, with_masks
 from .pad_safety import PadSafety, check_pad_safety
@@ -103,6 +112,7 @@ class Batched:
         self._timer: asyncio.TimerHandle | None = None
         #: Set when there may be less to wait for.
         self._emptied = asyncio.Event()
+        self._invariance = Invariance(self._run_checked) if options.batch_invariant else None
 
     def __repr__(self) -> str:
         if self._state is None:
@@ -130,7 +140,7 @@ class Batched:
             exact=self.options.batch_invariant,
             problem=f"the contents of '{decide[0]}' decide shapes" if decide else "",
         )  # fmt: skip
-        if self._safety.refused:
+        if self._safety.refused or self._safety.holes:
             _log.warning("%s: %s", self._network.program.name, self._safety)
         options = self.options if self._safety.rows else attrs.evolve(self.options, max_batch=1)
         self._state = BatchingState(self._network.streams, options)
@@ -188,7 +198,8 @@ class Batched:
         number = next(self._numbers)
         sizes = sizes_of(self._axes.inputs, arrays)
         request = self._requests[number] = _Request(arrays, rows, sizes, priority, until)
-        due = math.inf if until is None else until
+        # A scope of anyio around the call says when its answer is due; the scope sees to it itself if it is late.
+        due = min(math.inf if until is None else until, anyio.current_effective_deadline())
         nbytes = sum([a.nbytes for a in arrays.values()])
         try:
             now = self._loop.time()
@@ -285,7 +296,7 @@ class Batched:
         self._tell(Ticked(self._loop.time()), self.state)
 
     def _launch(self, launch: Launch) -> None:
-        sizes = dict(zip(self._axes.padded, launch.sizes, strict=True))
+        sizes = dict(zip(self._axes.padded, launch.sizes, strict=False))  # none where nothing may be padded
         if len(launch.requests) == 1:
             request = self._requests[launch.requests[0]]
             if all(request.sizes[name] == size for name, size in sizes.items()):
@@ -308,11 +319,27 @@ class Batched:
             )
         request.wake()
 
+    async def _answer_all(self, members: list[_Request], sizes: Mapping[str, int]) -> bool:
+        """Run requests as one; returns whether they have their answers, or should rather run alone."""
+        requests, shapes = [m.arrays for m in members], [tuple(m.sizes.items()) for m in members]
+        batch = sum(m.rows for m in members), *sizes.values()
+        if self._invariance is not None and self._invariance.refuses(batch, shapes):
+            return False
+        arrays = join(self._axes, requests, sizes, self._values)
+        outputs, records = await self._network.infer(arrays, min(m.priority for m in members))
+        self._model.finished(records)
+        answers = split(self._axes, outputs, [(m.rows, m.sizes) for m in members])
+        if self._invariance is not None and not await self._invariance.holds(batch, shapes, requests, answers):
+            return False
+        for member, answer in zip(members, answers, strict=True):
+            member.answer = answer
+        return True
+
     async def _run(self, batch: int, sizes: Mapping[str, int]) -> None:
         """Run a batch and answer its members."""
         state = self.state
         members: list[_Request] = []
-        worked = failed = False
+        worked = failed = too_large = False
         try:
             # Who left by now is not in it any more; who leaves later leaves an answer that nobody takes.
             numbers = state.members(batch)
@@ -321,19 +348,16 @@ class Batched:
                 self._tell(Began(self._loop.time(), batch), state)
                 self._begun.add(batch)
                 self._model.check_open()
-                arrays = join(self._axes, [m.arrays for m in members], sizes, self._values)
-                outputs, records = await self._network.infer(arrays, min(m.priority for m in members))
-                self._model.finished(records)
-                answers = split(self._axes, outputs, [(m.rows, m.sizes) for m in members])
-                for member, answer in zip(members, answers, strict=True):
-                    member.answer = answer
-                worked = True
+                worked = await self._answer_all(members, sizes)
+                failed = not worked
         except asyncio.CancelledError:
             if state.members(batch):
                 raise  # not because its members have left, but with the loop
         except Exception as error:
             # Who is to blame cannot be told: each gets a run of its own, and what comes of that.
-            failed = len(members) > 1 and not isinstance(error, DeviceLostError | RuntimeClosedError)
+            several = len(members) > 1 or any(members[0].sizes[name] != size for name, size in sizes.items())
+            failed = several and not isinstance(error, DeviceLostError | RuntimeClosedError)
+            too_large = failed and isinstance(error, OutOfDeviceMemory)
             if not failed:
                 for member in members:
                     member.answer = error
@@ -341,7 +365,7 @@ class Batched:
             del self._tasks[batch]
             self._begun.discard(batch)
             now = self._loop.time()
-            self._tell(Failed(now, batch) if failed else Finished(now, batch, worked), state)
+            self._tell(Failed(now, batch, too_large) if failed else Finished(now, batch, worked), state)
             if not failed:
                 for member in members:
                     if member.answer is None:

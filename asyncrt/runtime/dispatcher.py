@@ -25,9 +25,11 @@ from asyncrt.scheduler.instructions import Admit, Expire, Instruction, Launch, R
 from asyncrt.scheduler.state import SchedulerState
 
 from .checked import Checks
+from .collecting import Collector
 from .completion import Completions
 from .submission import Submissions
 from .traced import Tracer
+from .turns import Turns, settle
 
 _ALONE = 2  # times that a request begins again when nobody else has memory to give back: its own may be wasteful
 _RUNS = 4  # times that a request may be hit by others' failures
@@ -83,6 +85,7 @@ class Dispatcher:
         checks: Is told of what the host does; None where hazards are not checked.
         on_idle: Called when for *idle_s* seconds no request was known and no stream had anything to pass.
         idle_s: None never calls it.
+        collector: Is told whether a request is there; None where Python collects when it likes.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class Dispatcher:
         checks: Checks | None = None,
         on_idle: Callable[[], object] = lambda: None,
         idle_s: float | None = None,
+        collector: Collector | None = None,
     ) -> None:
         self.streams = streams
         self.state = state
@@ -103,6 +107,10 @@ class Dispatcher:
         self.tracer: Tracer | None = None
         self._loop = asyncio.get_running_loop()
         self._completions = Completions(self._loop, self._on_reached)
+        #: Of requests that go on, and of those that begin: who ends and begins the next does both in one turn.
+        self._turns, self._beginnings = Turns(self._loop), Turns(self._loop)
+        #: Whose coroutine is running, and goes on at once if it is told to.
+        self._asking: int | None = None
         #: The streams that threads enqueue to.
         self.submissions = Submissions()
         self._stamps = [0] * len(streams)
@@ -122,6 +130,7 @@ class Dispatcher:
         self._changed: list[asyncio.Future[None]] = []
         self._on_idle = on_idle
         self._idle_s = idle_s
+        self._collector = collector
         self._idle: asyncio.TimerHandle | None = None
         #: Goes off at the next deadline.
         self._alarm: asyncio.TimerHandle | None = None
@@ -190,7 +199,7 @@ class Dispatcher:
 
     async def place(self, request: int) -> int:
         """Return the stream that the request's planned chunk goes to, when it is its turn."""
-        return await self._ask(request, Ready(request))
+        return await self._ask(request, Ready(request), at_once=True)
 
     def check_deadline(self, request: int) -> None:
         """Raise `DeadlineExceeded` if it is too late to launch anything of the request."""
@@ -341,11 +350,18 @@ class Dispatcher:
             await self.progress()
         self._stop_idling()
 
-    async def _ask(self, request: int, happening: Happening) -> int:
+    async def _ask(self, request: int, happening: Happening, *, at_once: bool = False) -> int:
+        """Tell the scheduler and return its answer.
+
+        Args:
+            at_once: Go on in the same turn of the loop if the answer is there; others may have to wait for theirs.
+        """
         self.check_lost()
         waiting = self._waiting[request]
         waiting.future = self._loop.create_future()
+        self._asking = request if at_once else None
         self._handle(happening)
+        self._asking = None
         answer = await waiting.future
         waiting.future = None
         self.check_lost()
@@ -388,9 +404,8 @@ class Dispatcher:
         self._tell()
 
     def _tell(self) -> None:
-        if not self._marks and not self._waiting and self._idle_s is not None:
-            self._stop_idling()
-            self._idle = self._loop.call_later(self._idle_s, self._on_idle)
+        if not self._marks and not self._waiting:
+            self._begin_idling()
         changed, self._changed = self._changed, []
         for future in changed:
             if not future.done():
@@ -400,10 +415,19 @@ class Dispatcher:
             if waiting is not None and waiting.future is not None and not waiting.future.done():
                 waiting.future.set_result(0)
 
+    def _begin_idling(self) -> None:
+        self._stop_idling()
+        if self._idle_s is not None:
+            self._idle = self._loop.call_later(self._idle_s, self._on_idle)
+        if self._collector is not None:
+            self._collector.quiet()
+
     def _stop_idling(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
+        if self._collector is not None:
+            self._collector.busy()
 
     def _handle(self, happening: Happening, error: BaseException | None = None) -> None:
         if self.state.next_deadline is not None:
@@ -435,7 +459,7 @@ class Dispatcher:
         for instruction in instructions:
             match instruction:
                 case Admit(request):
-                    self._answer(request, 0)
+                    self._answer(request, 0, turns=self._beginnings)
                 case Launch(request, stream):
                     self._answer(request, stream)
                 case Resume(request):
@@ -443,14 +467,16 @@ class Dispatcher:
                 case Expire(request):
                     self._answer(request, 0, _late())
 
-    def _answer(self, request: int, answer: int, error: BaseException | None = None) -> None:
+    def _answer(
+        self, request: int, answer: int, error: BaseException | None = None, turns: Turns | None = None
+    ) -> None:
         waiting = self._waiting.get(request)
         if waiting is None or waiting.future is None or waiting.future.done():
             return
-        if error is None:
-            waiting.future.set_result(answer)
+        if request == self._asking:
+            settle(waiting.future, answer, error)
         else:
-            waiting.future.set_exception(error)
+            (turns or self._turns).go_on(waiting.future, answer, error)
 
 
 def _late() -> DeadlineExceeded:

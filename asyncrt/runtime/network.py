@@ -40,6 +40,7 @@ from .plan import ChunkPlan, Deferred, NodeRecord, Records, State
 from .plans import Planned, Plans
 from .prepare import Tools, prepare_chunk, start_state
 from .preset import Presets
+from .slices import Slices
 from .specialise import OFTEN, Specialiser
 from .watched import WatchedStream
 
@@ -119,6 +120,8 @@ class Network:
             entries=options.plan_entries,
             nbytes=options.plan_bytes,
         )
+        #: A second plan can often be made by the recipe of the first; and of equal ones, one is enough.
+        self._one_plan = asyncio.Lock()
         #: The sizes of the arenas lately, by chunk; of equal ones in a row only the first.
         self._sizes: dict[int, ShapePredictor] = {}
 
@@ -306,15 +309,19 @@ class Network:
                 shapes.update(made)
                 signature = None if signature is None else (signature, tuple([x.shape for x in made.values()]))
             else:
-                planned = self._plans.find(chunk, signature)
+                planned, new = self._plans.find(chunk, signature), False
                 if planned is None:
-                    with self._planning(request, chunk):
-                        if chunk.index == 0:
-                            planned = self._plans.first(signature, layouts, values, tensors)
-                        else:
-                            before = start_state(program, layouts, values, tensors) if state is None else state
-                            planned = self._plans.later(chunk, signature, _advanced(before, shapes, known))
-                else:
+                    async with self._one_plan:
+                        planned = self._plans.find(chunk, signature)  # made meanwhile, by a request like this one
+                        if planned is None:
+                            new = True
+                            if chunk.index == 0:
+                                work = self._plans.first(signature, layouts, values, tensors)
+                            else:
+                                before = start_state(program, layouts, values, tensors) if state is None else state
+                                work = self._plans.later(chunk, signature, before.advanced(shapes, known))
+                            planned = await self._plan(request, chunk, work)
+                if not new:
                     self._counters.replays += 1
                     if self._specialiser is not None:
                         self._specialise(planned, self._specialiser)
@@ -464,11 +471,18 @@ class Network:
 
     # Plans.
 
-    def _planning(self, request: int, chunk: Chunk) -> contextlib.AbstractContextManager[None]:
-        """Note in a trace how long planning takes, if one is being taken."""
+    async def _plan(self, request: int, chunk: Chunk, work: Slices[Planned]) -> Planned:
+        """Return the plan when it is made, a slice in each turn of the loop."""
         self._counters.plans += 1
         tracer = self._dispatcher.tracer
-        return contextlib.nullcontext() if tracer is None else tracer.planning(request, chunk.index)
+        with contextlib.nullcontext() if tracer is None else tracer.planning(request, chunk.index):
+            while True:
+                try:
+                    next(work)
+                except StopIteration as end:
+                    planned: Planned = end.value
+                    return planned
+                await asyncio.sleep(0)
 
     async def _bind(self, planned: Planned) -> BoundPlan:
         constants = await self.weights.ensure(planned.plan.packings)
@@ -540,15 +554,3 @@ def _contents(arrays: Iterable[Array]) -> tuple[Any, ...] | None:
     if sum(a.nbytes for a in arrays) > _KEYED_BYTES:
         return None
     return tuple([(a.shape, a.tobytes()) for a in arrays])
-
-
-def _advanced(state: State, shapes: Mapping[int, Layout], known: Mapping[int, Array]) -> State:
-    """Return *state* with layouts and values that have come since."""
-    if not shapes and not known:
-        return state
-    layouts, values = list(state.layouts), list(state.values)
-    for id, layout in shapes.items():
-        layouts[id] = layout
-    for id, array in known.items():
-        values[id] = array
-    return attrs.evolve(state, layouts=tuple(layouts), values=tuple(values))

@@ -8,28 +8,23 @@ requests is no proof is why it goes by the model's real kernels, with several si
 from __future__ import annotations
 
 import itertools
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import attrs
 import ml_dtypes
 import numpy as np
 
-from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError, DeviceLostError, RuntimeClosedError
 from asyncrt.layout import Array
 
 from .batch_axes import BatchAxes, learn_outputs, sizes_of
 from .pad import join
+from .samples import draw_samples, take_samples
 from .split import split
 
 Arrays: TypeAlias = "dict[int, Array]"
 Run: TypeAlias = "Callable[[Arrays], Awaitable[Arrays]]"
-
-#: Sizes that are tried, in this order; the first that the model takes for all its dims is the one to begin with.
-SIZES = (8, 5, 13, 24, 32, 64, 96, 128)
-_OTHERS = 2  # sizes that each dim is tried with beside that
-
 
 @attrs.frozen
 class PadSafety:
@@ -40,6 +35,7 @@ class PadSafety:
         rows: Whether requests of equal shapes may share a batch; if not, each runs alone.
         padded: The dims that are padded.
         refused: Why others are not, by name; and why no batches are made, under the name of the batch dim.
+        holes: Why requests in whose masks some elements are 0 are not padded; "" if they are.
         error: The largest difference that was let pass, as a share of the largest element.
         compared: How many requests were compared.
     """
@@ -48,15 +44,17 @@ class PadSafety:
     rows: bool
     padded: tuple[str, ...]
     refused: dict[str, str]
+    holes: str
     error: float
     compared: int
 
     def __str__(self) -> str:
         if not self.rows:
             return f"requests run alone: {self.refused[self.batch]}"
-        exact = ", ".join(f"'{name}' must be equal: {why}" for name, why in self.refused.items())
-        padded = ", ".join(f"'{name}'" for name in self.padded) or "nothing"
-        return f"batches along '{self.batch}', padded: {padded}" + (f"; {exact}" if exact else "")
+        told = [f"batches along '{self.batch}', padded: " + (", ".join(map(repr, self.padded)) or "nothing")]
+        told += [f"'{name}' must be equal: {why}" for name, why in self.refused.items()]
+        told += [f"where a mask has zeros, all must be equal: {self.holes}"] if self.holes else []
+        return "; ".join(told)
 
 
 def tolerance(dtype: np.dtype[Any]) -> float:
@@ -111,6 +109,15 @@ class _Trial:
         self.alone += ran
         return ""
 
+    def pairs(self, names: tuple[str, ...]) -> list[tuple[int, int]]:
+        """Which requests differ in all of these dims, and in no other but the batch."""
+        sizes = [s for _, s, _ in self.alone]
+        kept = [n for n in (sizes[0] if sizes else ()) if n not in (*names, self.axes.batch)]
+        return [
+            (i, j) for i, j in itertools.combinations(range(len(sizes)), 2)
+            if all(sizes[i][n] != sizes[j][n] for n in names) and all(sizes[i][n] == sizes[j][n] for n in kept)
+        ]  # fmt: skip
+
     async def together(self, requests: Iterable[int], padded: tuple[str, ...]) -> str:
         """Run some as one, and compare; "" or what was wrong."""
         members = [self.alone[i] for i in requests]
@@ -152,12 +159,12 @@ async def check_pad_safety(
     Args:
         run: Runs checked inputs.
         values: What inputs are padded with.
-        samples: Requests to try it with. None draws some: floats and booleans at random, integers 0 and 1, masks of 1.
+        samples: Requests to try it with; None draws some.
         exact: Whether every bit must be the same.
         problem: Why no batches can be made, if that is known already.
     """
     trial = _Trial(run, axes, values, exact=exact)
-    problem = problem or await (_draw(trial) if samples is None else _take(trial, samples))
+    problem = problem or await (draw_samples if samples is None else take_samples)(axes, samples or [], trial.add)
     learned = learn_outputs(axes.outputs, axes.batch, [(sizes, outputs) for _, sizes, outputs in trial.alone])
     trial.axes = attrs.evolve(axes, outputs=learned)
     if not problem:
@@ -165,29 +172,32 @@ async def check_pad_safety(
         problem = f"output '{without[0]}' has no axis '{axes.batch}'" if without else await _rows(trial)
     refused: dict[str, str] = {axes.batch: problem} if problem else {}
     padded: list[str] = []
+    holes = ""
     for name in () if problem else axes.padded:
-        others = [tuple(s[n] for n in s if n not in (name, axes.batch)) for _, s, _ in trial.alone]
-        differ = [
-            (i, j) for i, j in itertools.permutations(range(len(others)), 2)
-            if others[i] == others[j] and trial.alone[i][1][name] < trial.alone[j][1][name]
-        ]  # fmt: skip
-        why = await _all(trial, differ, (name,)) if differ else "no two requests that differ in it alone could be tried"
-        if why:
-            refused[name] = why
+        pairs = trial.pairs((name,))
+        why, other = await _padded(trial, pairs, (name,))
+        if why or not pairs:
+            refused[name] = why or "no two requests that differ in it alone could be tried"
         else:
             padded.append(name)
+            holes = holes or other
     if len(padded) > 1:
         kept = tuple(padded)
-        pairs = [
-            (i, j) for i, j in itertools.combinations(range(len(trial.alone)), 2)
-            if sum(trial.alone[i][1][n] != trial.alone[j][1][n] for n in kept) > 1
-            and all(trial.alone[i][1][n] == s for n, s in trial.alone[j][1].items() if n not in (*kept, axes.batch))
-        ]  # fmt: skip
-        if why := await _all(trial, pairs, kept):
+        pairs = trial.pairs(kept)
+        why, other = await _padded(trial, pairs, kept)
+        why, holes = why or ("" if pairs else "no two requests could be tried"), holes or other
+        if why:
             refused.update(dict.fromkeys(padded[1:], f"together with '{padded[0]}', {why}"))
             padded = padded[:1]
-    found = PadSafety(axes.batch, not problem, tuple(padded), refused, trial.error, trial.compared)
-    return attrs.evolve(axes, outputs=learned, padded=found.padded, forms={}), found
+    found = PadSafety(axes.batch, not problem, tuple(padded), refused, holes, trial.error, trial.compared)
+    return attrs.evolve(axes, outputs=learned, padded=found.padded, holes=not holes, forms={}), found
+
+
+async def _padded(trial: _Trial, pairs: list[tuple[int, int]], padded: tuple[str, ...]) -> tuple[str, str]:
+    """Try requests in pairs; returns what was wrong, and what was wrong only of those with zeros in their masks."""
+    whole = [all(arrays[mask].all() for mask in trial.axes.masks) for arrays, _, _ in trial.alone]
+    why = await _all(trial, [(i, j) for i, j in pairs if whole[i] and whole[j]], padded)
+    return why, why or await _all(trial, [(i, j) for i, j in pairs if not (whole[i] and whole[j])], padded)
 
 
 async def _rows(trial: _Trial) -> str:
@@ -204,69 +214,3 @@ async def _all(trial: _Trial, pairs: list[tuple[int, int]], padded: tuple[str, .
         if why := await trial.together(pair, padded):
             return why
     return ""
-
-
-async def _take(trial: _Trial, samples: list[Arrays]) -> str:
-    random = np.random.default_rng(0)
-    for sample in samples:
-        if why := await trial.add(sample, _shuffled(trial.axes, sample, random)):
-            return f"a sample does not run: {why}"
-    return "" if samples else "there are no samples"
-
-
-def _shuffled(axes: BatchAxes, arrays: Arrays, random: np.random.Generator) -> Arrays:
-    """A request of the same shape with other contents: the same elements elsewhere. Masks stay as they are."""
-    return {
-        t.id: arrays[t.id] if t.rows is None or t.id in axes.masks
-        else random.permutation(arrays[t.id].reshape(-1)).reshape(arrays[t.id].shape)
-        for t in axes.inputs
-    }  # fmt: skip
-
-
-async def _draw(trial: _Trial) -> str:
-    """Draw requests, two of each shape: one shape to begin with, and each dim with other sizes."""
-    axes = trial.axes
-    if any(t.dims is None or any(isinstance(d, Dim) and d.name is None for d in t.dims) for t in axes.inputs):
-        return "the model does not say what shapes it takes; give samples"
-    random = np.random.default_rng(0)
-    names = sorted({n for t in axes.inputs for n in t.names()} - {axes.batch})
-    why = ""
-    for size in SIZES:
-        base = {**dict.fromkeys(names, size), axes.batch: 1}
-        if not (why := await trial.add(_random(axes, base, random), _random(axes, base, random))):
-            break
-    else:
-        return f"it takes none of the sizes that were tried; give samples ({why})"
-    for name in axes.padded:
-        found = 0
-        for rows, size in _sizes_but(base[name]):
-            sizes = {**base, axes.batch: rows, name: size}
-            found += not await trial.add(_random(axes, sizes, random), _random(axes, sizes, random))
-            if found == _OTHERS:
-                break
-    if not axes.padded:
-        sizes = {**base, axes.batch: 2}
-        why = await trial.add(_random(axes, sizes, random), _random(axes, sizes, random))
-        return f"it does not take two rows: {why}" if why else ""
-    return ""
-
-
-def _sizes_but(size: int) -> Iterator[tuple[int, int]]:
-    yield from ((1 + i % 2, s) for i, s in enumerate(s for s in SIZES if s != size))
-
-
-def _random(axes: BatchAxes, sizes: Mapping[str, int], random: np.random.Generator) -> Arrays:
-    """Draw a request; an input without a batch axis is the same in all of them."""
-    arrays: Arrays = {}
-    for tensor in axes.inputs:
-        assert tensor.dtype is not None
-        shape = [sizes[d.name or ""] if isinstance(d, Dim) else d or 0 for d in tensor.dims or ()]
-        source = np.random.default_rng(tensor.id) if tensor.rows is None else random
-        if tensor.id in axes.masks:
-            drawn: Any = np.ones(shape)
-        elif tensor.dtype.is_float:
-            drawn = source.standard_normal(shape)
-        else:
-            drawn = source.integers(0, 2, shape)
-        arrays[tensor.id] = np.asarray(drawn).astype(tensor.dtype.numpy)
-    return arrays

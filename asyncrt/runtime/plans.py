@@ -16,8 +16,9 @@ from asyncrt.layout import Array, Layout
 
 from .executor import BoundPlan
 from .plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, State
-from .prepare import Tools, prepare_chunk, start_state
+from .prepare import Tools, prepare_in_slices, start_state
 from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
+from .slices import Slices, finished
 
 _RECIPES = 48  # at most
 _MAKES = 24  # recipes that are made before any has been of use
@@ -77,8 +78,8 @@ class Plans:
 
     def first(
         self, signature: Any, layouts: list[Layout], values: Mapping[int, Array], kept: tuple[KeptTensor, ...]
-    ) -> Planned:
-        """Plan the first chunk.
+    ) -> Slices[Planned]:
+        """Plan the first chunk; no other plan of the network may be made at the same time.
 
         Args:
             signature: To keep the plan under; None keeps none.
@@ -86,38 +87,40 @@ class Plans:
         """
         chunk = self._program.chunks[0]
 
-        def walk() -> ChunkPlan:
+        def walk() -> Slices[ChunkPlan]:
             state = start_state(self._program, layouts, dict(values), kept)
-            return prepare_chunk(self._program, chunk, state, self._tools)
+            return prepare_in_slices(self._program, chunk, state, self._tools)
 
         def records() -> tuple[NodeRecord, ...]:
-            found = walk().records
+            found = finished(walk()).records
             assert not isinstance(found, Deferred)
             return found
 
         if not self._follows:
-            return self._keep(chunk, signature, walk())
+            return self._keep(chunk, signature, (yield from walk()))
         contents = tuple([(id, a.shape, a.tobytes()) for id, a in values.items()])
         room = tuple([k.capacity if k.layout.count else None for k in kept])
         kind, sizes = (contents, room), sizes_of(layouts, self._axes)
-        recipes = self._recipes.pop(kind, [])
+        recipes = self._recipes.get(kind, [])
         for place, recipe in enumerate(recipes):
             if recipe.trusted and (plan := recipe.plan(sizes, records)) is not None:
                 if place:
                     recipes.insert(0, recipes.pop(place))
                 self.by_recipe += 1
-                self._recipes[kind] = recipes  # kinds used last come last
+                self._recipes[kind] = self._recipes.pop(kind)  # kinds used last come last
                 return self._keep(chunk, signature, plan)
-        plan = walk()
-        self._compare(recipes, sizes, plan, layouts, values, kept)
+        plan = yield from walk()
+        yield from self._compare(recipes, sizes, plan, layouts, values, kept)
+        self._recipes.pop(kind, None)
         if recipes and self._follows:
             self._recipes[kind] = recipes
             self._forget()
         return self._keep(chunk, signature, plan)
 
-    def later(self, chunk: Chunk, signature: Any, state: State) -> Planned:
-        """Plan a chunk after others."""
-        return self._keep(chunk, signature, prepare_chunk(self._program, chunk, state, self._tools))
+    def later(self, chunk: Chunk, signature: Any, state: State) -> Slices[Planned]:
+        """Plan a chunk after others; no other plan of the network may be made at the same time."""
+        plan = yield from prepare_in_slices(self._program, chunk, state, self._tools)
+        return self._keep(chunk, signature, plan)
 
     def _compare(
         self,
@@ -127,7 +130,7 @@ class Plans:
         layouts: list[Layout],
         values: Mapping[int, Array],
         kept: tuple[KeptTensor, ...],
-    ) -> None:
+    ) -> Slices[None]:
         """Check recipes that are not trusted yet by a plan that was made without; if there is none, make one."""
         for recipe in recipes:
             made = None if recipe.trusted else recipe.plan(sizes, tuple)
@@ -141,7 +144,7 @@ class Plans:
         if self._makes >= _MAKES + self.by_recipe // 4:
             return  # they do not pay for this model
         self._makes += 1
-        recipe_made = make_recipe(self._program, layouts, values, kept, self._tools)
+        recipe_made = yield from make_recipe(self._program, layouts, values, kept, self._tools)
         if recipe_made is not None:
             recipes.insert(0, recipe_made)
 
@@ -182,7 +185,7 @@ class Plans:
                 if id in self._program.value_inputs
             }
             try:
-                plans.append(self.first(None, layouts, values, ()).plan)
+                plans.append(finished(self.first(None, layouts, values, ())).plan)
             except AsyncrtError:
                 continue  # these sizes do not fit this model; others may
         self.by_recipe = self._makes = 0

@@ -7,14 +7,12 @@ the same state gives the same plan. The functions bear the names of the mechanis
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
 import numpy as np
 
-from asyncrt.errors import AsyncrtError, ShapeError
 from asyncrt.graph.node import Place as Where
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.passes.fold_constants import evaluate
@@ -41,12 +39,15 @@ from asyncrt.memory.view import View
 
 from .kept import KeptMemory
 from .memory_plan import STAGED, MemoryPlan, Place, Tensor
+from .naming import naming
 from .plan import ChunkPlan, Home, Kept, KeptTensor, NodeRecord, Pack, State, run_records
 from .references import reference_copy, reference_impl
+from .slices import Slices, finished
 from .witness import Unfollowed, settled
 
 _REMEMBERED = 1 << 14  # answers
 _COMPARED = 1024  # bytes of a value
+_SLICE = 8  # nodes that are prepared without an interruption; with witnesses, one
 
 
 @attrs.frozen
@@ -129,6 +130,11 @@ class _BrokenFormula(Exception):
 
 
 def prepare_chunk(program: Program, chunk: Chunk, state: State, tools: Tools) -> ChunkPlan:
+    """Plan a chunk at once; as `prepare_in_slices`."""
+    return finished(prepare_in_slices(program, chunk, state, tools))
+
+
+def prepare_in_slices(program: Program, chunk: Chunk, state: State, tools: Tools) -> Slices[ChunkPlan]:
     """Plan a chunk.
 
     Args:
@@ -138,12 +144,14 @@ def prepare_chunk(program: Program, chunk: Chunk, state: State, tools: Tools) ->
         ShapeError: The shapes or values do not fit a node.
     """
     try:
-        return _Planner(program, chunk, state, tools, formulas=chunk.index == 0).plan()
+        return (yield from _Planner(program, chunk, state, tools, formulas=chunk.index == 0).plan())
     except _BrokenFormula:
-        return _Planner(program, chunk, state, tools, formulas=False).plan()
+        return (yield from _Planner(program, chunk, state, tools, formulas=False).plan())
 
 
-def list_chunk(program: Program, chunk: Chunk, state: State, tools: Tools) -> tuple[MemoryPlan, list[NodeRecord]]:
+def list_chunk(
+    program: Program, chunk: Chunk, state: State, tools: Tools
+) -> Slices[tuple[MemoryPlan, list[NodeRecord]]]:
     """Return all that a plan is made of, its numbers as they are calculated: the ints of *state* may be witnesses.
 
     Raises:
@@ -152,7 +160,7 @@ def list_chunk(program: Program, chunk: Chunk, state: State, tools: Tools) -> tu
     """
     planner = _Planner(program, chunk, state, attrs.evolve(tools, origins=False, recording=True), formulas=True)
     try:
-        planner.walk()
+        yield from planner.walk()
     except _BrokenFormula as error:
         raise Unfollowed from error
     return planner.memory, planner.records
@@ -174,19 +182,22 @@ class _Planner:
         self.formulas = formulas
         self.expected: dict[int, tuple[int, ...]] = {}
 
-    def plan(self) -> ChunkPlan:
-        self.walk()
+    def plan(self) -> Slices[ChunkPlan]:
+        yield from self.walk()
         return self.memory.finish(self.records)
 
-    def walk(self) -> None:
+    def walk(self) -> Slices[None]:
         """Prepare every node."""
         symbolic = self.evaluate_formulas() if self.formulas else frozenset()
-        for node in self.chunk.nodes:
+        for number, node in enumerate(self.chunk.nodes, 1):
             if node.id in symbolic:
                 self.take_formula(node)
             else:
                 self.prepare(node)
+            if number % _SLICE == 0 or self.tools.recording:
+                yield
         self.write_out_views()
+        yield
 
     def evaluate_formulas(self) -> frozenset[int]:
         """Set the values of shape arithmetic that loading has as formulas; returns the nodes that need not run."""
@@ -247,7 +258,7 @@ class _Planner:
         """A node whose result a sequence keeps behind what it has kept so far."""
         inst = self.update_shape(node)
         assert node.operator.destinations is not None
-        with _naming(node, inst.call, "cannot be kept"):
+        with naming(node, inst.call, "cannot be kept"):
             how = self.kept.append(node, inst.call, node.operator.destinations(inst.call))
         place = self.places[node.outputs[0]]
         if place is not None and place.view is not None:
@@ -283,7 +294,7 @@ class _Planner:
         if isinstance(inst.decision, Apart):
             return inst
         if strided:
-            with _naming(node, inst.call, "cannot be decided"):
+            with naming(node, inst.call, "cannot be decided"):
                 inst.wants_dense = wants_dense(node.operator, inst.call)
         if not inst.wants_dense:
             inst.decision = inst.decision or self.decide(inst)
@@ -339,7 +350,7 @@ class _Planner:
         call = Call(node.name, node.attributes, inputs, known, (), node.output_types, constants, strided, calls)
         if on_host and node.operator.evaluate is None:
             return PrimitiveInst(node, call)  # its value brings its shape
-        with _naming(node, call, "cannot infer its shapes"):
+        with naming(node, call, "cannot infer its shapes"):
             shapes = node.operator.infer(call)
         outputs = tuple([Layout(t, tuple(s)) for t, s in zip(node.output_types, shapes, strict=True)])
         for v, layout in zip(node.outputs, outputs, strict=True):
@@ -348,13 +359,13 @@ class _Planner:
 
     def decide(self, inst: PrimitiveInst) -> Decision:
         """Whether the node runs, is skipped, or has nothing to do. Final."""
-        with _naming(inst.node, inst.call, "cannot be decided"):
+        with naming(inst.node, inst.call, "cannot be decided"):
             stay = self.tools.views and any(self.program.takes_view[v] for v in inst.node.outputs)
             return decide(inst.node.operator, inst.call, skip=self.tools.skip, stay=stay)
 
     def decide_together(self, inst: PrimitiveInst) -> Run | Apart:
         """Whether a node that stands for several runs, or they do. Final."""
-        with _naming(inst.node, inst.call, "cannot be decided"):
+        with naming(inst.node, inst.call, "cannot be decided"):
             operators = [part.operator for part in inst.node.parts]
             return decide_together(inst.node.operator, operators, inst.call, self.tools.traits)
 
@@ -363,7 +374,7 @@ class _Planner:
         if self.tools.recording:
             raise Unfollowed
         node, call = inst.node, inst.call
-        with _naming(node, call, "failed on the host"):
+        with naming(node, call, "failed on the host"):
             results = evaluate(node.operator, call, call.values)
         outputs = []
         for v, dtype, result in zip(node.outputs, node.output_types, results, strict=False):
@@ -441,7 +452,7 @@ class _Planner:
             inst.impl = reference_impl(inst.node, call)
         else:
             assert operator.implement is not None
-            with _naming(inst.node, call, "has no implementation here"):
+            with naming(inst.node, call, "has no implementation here"):
                 moved = operator.views(call) if call.strided and operator.views is not None else None
                 if moved is not None:  # a view of views
                     inst.impl = materialise(call, moved, self.tools.traits)
@@ -543,17 +554,3 @@ class _Planner:
                 there = Place(target, part.offset * itemsize)
                 self.copy(node, layout, call.view(index), place, there)
         return found
-
-@contextlib.contextmanager
-def _naming(node: ProgramNode, call: Call, what: str) -> Iterator[None]:
-    """Turn whatever an operator's code trips over into a `ShapeError` that names the node and its inputs."""
-    try:
-        yield
-    except AsyncrtError:
-        raise
-    except Exception as error:
-        raise ShapeError(f"'{node.name}': {node.operator.name} {what}: {error!r}", detail=_inputs(call)) from error
-
-
-def _inputs(call: Call) -> str:
-    return "\n".join(f"input {i}  {layout}" for i, layout in enumerate(call.inputs) if layout is not None)

@@ -39,9 +39,11 @@ from .plan import (
     Upload,
 )
 from .prepare import Tools, list_chunk, start_state
+from .slices import Slices
 from .witness import MARK, Recording, Unfollowed, Witness, text
 
 _CHECKS = 2
+_SLICE = 16  # steps that are written down without an interruption
 
 
 class _StepRecipe(NamedTuple):
@@ -205,7 +207,7 @@ def dynamic_axes(program: Program) -> tuple[tuple[int, int], ...]:
 
 def make_recipe(
     program: Program, layouts: list[Layout], values: Mapping[int, Array], kept: tuple[KeptTensor, ...], tools: Tools
-) -> Recipe | None:
+) -> Slices[Recipe | None]:
     """Plan once with witnesses; returns None if the plan has something that is no formula.
 
     Args:
@@ -218,9 +220,9 @@ def make_recipe(
     seen, before = _witnessed(program, layouts, kept, witnesses)
     state = start_state(program, seen, dict(values), before)
     try:
-        memory, records = list_chunk(program, program.chunks[0], state, tools)
+        memory, records = yield from list_chunk(program, program.chunks[0], state, tools)
         skipped = sum(isinstance(r.decision, Skip) for r in records)
-        return _Writer(memory, memory.close(), recording, sizes).write(skipped, tools.pack)
+        return (yield from _Writer(memory, memory.close(), recording, sizes).write(skipped, tools.pack))
     except (Unfollowed, AsyncrtError):
         return None
 
@@ -259,12 +261,16 @@ class _Writer:
         bases = [*closed.roots, *closed.staged]
         self._bases = {tensor: number for number, tensor in enumerate(bases)}
 
-    def write(self, skipped: int, pack: Pack) -> Recipe:
+    def write(self, skipped: int, pack: Pack) -> Slices[Recipe]:
         closed, memory = self._closed, self._memory
         if closed.staged and closed.roots[-1] is not closed.staging:
             raise Unfollowed
         apart = set(closed.staged)
-        steps = tuple([self._step(listed) for listed in memory.launches])
+        steps: list[_StepRecipe] = []
+        for listed in memory.launches:
+            steps.append(self._step(listed))
+            if len(steps) % _SLICE == 0:
+                yield
         uploads = tuple([
             (t.source, *self._at(Place(t, 0)), self._number(t.nbytes), t in apart)
             for t in memory.tensors
@@ -275,7 +281,7 @@ class _Writer:
             roots=tuple([-1 if t is closed.staging else self._number(_at_least_one(t.nbytes)) for t in closed.roots]),
             staged=tuple([self._staged(t) for t in closed.staged]),
             uploads=uploads,
-            steps=steps,
+            steps=tuple(steps),
             fetches=tuple([self._fetch(*fetch) for fetch in closed.fetches]),
             kept=tuple([
                 _KeptRecipe(k, self._all(k.layout.shape), self._all(k.capacity), self._number(k.new))

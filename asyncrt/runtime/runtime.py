@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -30,6 +31,7 @@ from asyncrt.scheduler.state import SchedulerState, SchedulerStatistics
 from asyncrt.version import __version__
 
 from .checked import CheckedDevice, CheckedStream, CheckedTimeline, Checks
+from .collecting import Collector
 from .dispatcher import Dispatcher
 from .model import Model
 from .network import Counters, Network
@@ -118,6 +120,7 @@ class Runtime:
         self._closing: asyncio.Task[None] | None = None
         self._counters = Counters()
         self._checks: Checks | None = None
+        self._collector: Collector | None = None
 
     def __repr__(self) -> str:
         if self._state != "open":
@@ -173,6 +176,8 @@ class Runtime:
         try:
             self._open()
         except BaseException:
+            if self._collector is not None:
+                self._collector.close()
             self.device.close()
             raise
         self._state = "open"
@@ -180,9 +185,10 @@ class Runtime:
     def _open(self) -> None:
         info, options = self.device.info, self.options
         count = self._streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
-        streams: list[Stream] = [self.device.open_stream() for _ in range(count)]
+        open_stream = functools.partial(self.device.open_stream, options.pinned)
+        streams: list[Stream] = [open_stream() for _ in range(count)]
         reports = self.device.reports(streams) if options.native_callbacks else None
-        self._uploads = WatchedStream(self.device.open_stream())  # networks keep it; a trace puts another behind it
+        self._uploads = WatchedStream(open_stream())  # networks keep it; a trace puts another behind it
         timeline = Timeline(count)
         self._watched_device = self._memory_device = WatchedDevice(self.device)
         if options.check_hazards:
@@ -194,9 +200,11 @@ class Runtime:
         state = SchedulerState(count, self._policy, max_in_flight=options.max_in_flight)
         limit = options.memory_limit or info.memory * 9 // 10
         self._pool = MemoryPool(self._memory_device, timeline, limit, reuse=options.pool)
+        self._collector = Collector(self._loop) if options.collect_when_idle else None
         self._dispatcher = Dispatcher(
             streams, state, timeline,
             checks=self._checks, on_idle=self._pool.trim, idle_s=options.idle_release_s,
+            collector=self._collector,
         )  # fmt: skip
         self._dispatcher.when_lost.add(lambda error: self._pool.keep_all())
         if reports is not None:
@@ -378,6 +386,8 @@ class Runtime:
             else:
                 await asyncio.to_thread(self.device.close)
         finally:
+            if self._collector is not None:
+                self._collector.close()
             self._dispatcher.close()
             if self._checks is not None:
                 self._checks.finish()

@@ -257,7 +257,7 @@ def _one(mode: str, dtype: DataType, indices: bool, include: bool, p: int) -> st
 
 
 def _vectors(mode: str, one: str, step: int) -> str:
-    """16 columns at a time, where their windows lie inside the input's rows.
+    """16 columns at a time, where their windows lie inside the input's rows; the last 16 are moved back to end with them.
 
     With a stride of 2 one element more than needed is loaded, so a 17th column's window must be inside too.
     """
@@ -267,10 +267,11 @@ def _vectors(mode: str, one: str, step: int) -> str:
     finish = "a /= (float)(nD * nH * KW);" if average else ""
     return f"""
     const int last = W - 1 - (KW - 1) * dW + pW;
-    const int left = (pW + sW - 1) / sW, right = last < 0 ? 0 : min(OW, last / sW + 1);
-    if (right - left > 16) {{
+    const int left = (pW + sW - 1) / sW, end = (last < 0 ? 0 : min(OW, last / sW + 1)) - {step - 1};
+    if (end - left >= 16) {{
       for (; ow < left; ow++) {{ {one} }}
-      for (; ow + {15 + step} <= right; ow += 16) {{
+      for (int next = left; next < end; next += 16) {{
+        ow = min(next, end - 16);
         float16 a = (float16)({"0.0f" if average else "-INFINITY"});
         for (int kd = 0; kd < KD; kd++) {{
           const int id = bD + kd * dD;
@@ -285,6 +286,7 @@ def _vectors(mode: str, one: str, step: int) -> str:
         {finish}
         vstore16(a, 0, y + r * OW + ow);
       }}
+      ow = end;
     }}"""
 
 

@@ -47,10 +47,14 @@ class Finished(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A batch failed, and one of its members may be to blame: each is to run alone."""
+    """A batch failed, and one of its members may be to blame: each is to run alone.
+
+    `too_large` says that memory was short, so that such batches are not to be made again.
+    """
 
     at: float
     batch: int
+    too_large: bool = False
 
 
 class Ticked(NamedTuple):

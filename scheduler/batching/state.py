@@ -230,8 +230,11 @@ class BatchingState:
                     for member in batch.members.values():
                         self._saw(member, at)
                 self._over(batch, at)
-            case Failed(_, number):
+            case Failed(_, number, too_large):
                 batch = self._expect(happening, number)
+                if too_large:
+                    most = max(batch.rows * batch.form.per_row // 2, 1)
+                    self.options = attrs.evolve(self.options, max_work=min(self.options.max_work or most, most))
                 self._counts["failed"] += 1
                 self._over(batch, at)
                 self._retries.update(batch.members)

@@ -48,7 +48,7 @@ class Waiting:
 def waiting(arrived: Arrived, options: BatchOptions) -> Waiting:
     """Return what is kept of a request that has come."""
     at, number, form, rows, nbytes, priority, due, strict = arrived
-    turn = min(due, at + options.ageing_s / 2) + priority * options.ageing_s
+    turn = min(max(due, at), at + options.ageing_s / 2) + priority * options.ageing_s
     work, own = rows * form.per_row, form
     if options.mode == "buckets":
         form = form.padded_to(tuple([_bucket(size, options.buckets) for size in form.sizes]))

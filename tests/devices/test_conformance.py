@@ -11,17 +11,22 @@ import pytest
 
 from asyncrt.devices.base import Device, Mark, PreparedLaunch, Stream
 from asyncrt.devices.find import open_device
+from asyncrt.devices.opencl import OpenCLDevice
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.kernels.impl import KernelSource, ReferenceKernel
 from asyncrt.kernels.source import kernel
 from asyncrt.layout import DATA_TYPES, INT32, Array, DataType, Layout
 
-DEVICES = ["host", "simulated", None]
+PINNED = "opencl through pinned memory"
+DEVICES = ["host", "simulated", None, PINNED]
 
 
 @pytest.fixture(params=DEVICES, ids=lambda spec: spec or "opencl")
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    device = open_device(request.param)
+    device = open_device(None if request.param == PINNED else request.param)
+    if request.param == PINNED:  # which a CPU device does not do by itself
+        assert isinstance(device, OpenCLDevice)
+        device.pins_transfers = True
     yield device
     device.close()
 

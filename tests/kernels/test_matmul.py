@@ -86,3 +86,30 @@ def test_a_work_item_has_room_for_its_rows() -> None:
 
             assert 1 <= rows <= 8 * TILE, m
             assert -(-m // rows) * panels >= min(16, -(-m // TILE) * panels) // 2, m
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("columns", [256, 257, 300, 288], ids=str)
+def test_few_rows_take_two_panels_at_once_and_give_the_same_bytes(rows: int, columns: int) -> None:
+    """An odd number of panels, and a last one that is not full; beside a device with too many cores to pair them."""
+    random = np.random.default_rng(columns)
+    x, w = random.standard_normal((rows, 70), np.float32), random.standard_normal((70, columns), np.float32)
+    views = View.dense(x.shape), View.dense(w.shape)
+
+    paired, single = (
+        matmul(
+            "product", Operand(inp(0), FLOAT32, views[0]), Operand(inp(1), FLOAT32, views[1]), out(0), (), traits,
+            constant=1,
+        )
+        for traits in (CPU, DeviceTraits("cpu", 64))
+    )  # fmt: skip
+
+    assert paired.launches[0].grid[1] == -(-single.launches[0].grid[1] // 2)
+    call = Call(
+        "product", Attributes(), (layout_of(x), layout_of(w)), (None, None),
+        (Layout(FLOAT32, (rows, columns)),), (FLOAT32,),
+    )  # fmt: skip
+    device = open_device(None)
+    seen = [run_impl(impl, call, (x, w), device)[0] for impl in (paired, single)]
+    np.testing.assert_allclose(seen[0], x.astype(np.float64) @ w, rtol=1e-4, atol=1e-4)
+    assert seen[0].tobytes() == seen[1].tobytes()

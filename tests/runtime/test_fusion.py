@@ -83,6 +83,11 @@ ATTENTION = [
     node("o = MatMul(u, v)"),
     node("y = Transpose(o)", perm=[0, 2, 1, 3]),
 ]
+FOLDED = [
+    node("f = Reshape(k, folding)"), node("r = Transpose(f)", perm=[0, 2, 1]), node("t = Reshape(r, unfolding)"),
+    node("c = Mul(q, half)"), node("d = Mul(t, half)"), node("p = MatMul(c, d)"), node("b = Add(p, m)"),
+    node("u = Softmax(b)", axis=-1), node("n = IsNaN(u)"), node("w = Where(n, zero, u)"), node("y = MatMul(w, v)"),
+]  # fmt: skip
 HEADS = ["q f32[a,h,s,16]", "k f32[a,n,h,16]", "v f32[a,h,n,24]", "m f32[c,1,s,l]"]
 NUMBERS = {
     "axes": i64(-1), "two": np.float32(2), "epsilon": np.float32(1e-5), "one": np.float32(1), "half": np.float32(0.5),
@@ -122,6 +127,13 @@ CASES = {
         [h.replace("f32", "f16") for h in HEADS],
         {"q": (2, 3, 5, 16), "k": (2, 7, 3, 16), "v": (2, 3, 7, 24), "m": (1, 1, 5, 7)},
         {"factor": np.float16(0.25)}, tolerance={"rtol": 3e-3, "atol": 3e-3},
+    ),
+    "attention with folded heads, scaled beforehand, and looked through for NaN": Case(
+        FOLDED, ["q f32[2,3,s,8]", "k f32[2,3,n,d]", "v f32[2,3,14,24]", "m f32[c,1,s,14]"],
+        {"q": (2, 3, 5, 8), "k": (2, 3, 14, 8), "v": (2, 3, 14, 24), "m": (2, 1, 5, 14)},
+        {"half": NUMBERS["half"], "zero": np.float32(0), "folding": i64(-1, 14, 8), "unfolding": i64(2, 3, 8, 14)},
+        {"q": (2, 3, 5, 8), "k": (2, 3, 7, 16), "v": (2, 3, 14, 24), "m": (2, 1, 5, 14)},
+        "reshapes of the keys do more than fold their heads",
     ),
     "layer normalization": Case(
         [*NORM, node("n = Div(d, s)"), node("t = Mul(n, scale)"), node("y = Add(t, bias)")],
@@ -384,6 +396,45 @@ async def test_a_query_that_sees_no_key_is_what_a_softmax_makes_of_it(length: in
     assert np.isnan(apart[:, 2]).all()
     assert not np.isnan(np.delete(apart, 2, axis=1)).any()
     np.testing.assert_allclose(fused, apart, **CLOSE)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("length", [1, 5, 70])
+async def test_where_weights_are_looked_through_for_nan_a_row_of_them_weighs_nothing(length: int) -> None:
+    """A query of NaN gives zeros, and so does one that sees no key, fused or not; values of infinity make them NaN."""
+    checked = [node("n = IsNaN(u)"), node("z = Where(n, zero, u)"), node("o = MatMul(z, v)")]
+    nodes = [*ATTENTION[:5], *checked, ATTENTION[6]]
+    case = Case(nodes, HEADS, {}, {**NUMBERS, "zero": np.float32(0)})
+    shapes = {"q": (1, 2, length, 16), "k": (1, 150, 2, 16), "v": (1, 2, 150, 24), "m": (1, 1, length, 150)}
+    unseen, unknown = given(case, shapes), given(case, shapes)
+    unseen["m"][:, :, 0] = -np.inf
+    unknown["q"][:, :, 0, 3] = np.nan
+    beyond = {**unknown, "v": unknown["v"].copy()}
+    beyond["v"][:, 1, 149, 0] = np.inf
+
+    fused, apart = [await results(case, None, [unseen, unknown, beyond], fuse=fuse) for fuse in (True, False)]
+
+    assert not apart[0][:, 0].any()
+    assert not apart[1][:, 0].any()
+    assert np.isnan(apart[2][:, 0, 1, 0]).all()
+    for a, b in zip(fused, apart, strict=True):
+        np.testing.assert_allclose(a, b, **CLOSE)
+
+
+@pytest.mark.asyncio
+async def test_attention_is_found_where_loading_knows_no_shape() -> None:
+    """Queries are a sum whose shape only a request has, as all layers of a model but the first may be."""
+    nodes = [node("q = Add(x, z)"), *ATTENTION]
+    source = model(nodes, ["x f32[a,h,s,16]", "z f32[b,1,i,16]", *HEADS[1:]], ["y"], {"root": NUMBERS["root"]})
+    shapes = {"x": (2, 3, 5, 16), "z": (2, 1, 1, 16), "k": (2, 7, 3, 16), "v": (2, 3, 7, 24), "m": (2, 1, 5, 7)}
+    feeds = {name: random(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
+
+    async with Runtime(options=RuntimeOptions(warm=False)) as rt:
+        loaded = await rt.load(source)
+        await loaded.infer(feeds)
+        last = [n for n in loaded.explain() if n.decision == "ran"][-1]
+
+    assert last.implementation.startswith("attention")
 
 
 @pytest.mark.asyncio

@@ -18,6 +18,7 @@ from asyncrt.runtime.network import Network
 from asyncrt.runtime.plan import ChunkPlan
 from asyncrt.runtime.plans import same
 from asyncrt.runtime.prepare import prepare_chunk, start_state
+from asyncrt.runtime.slices import finished
 
 from ..builders import i64, model, node
 from ..zoo import ZooModel, zoo
@@ -77,7 +78,7 @@ async def test_a_recipe_gives_the_plan_that_planning_gives(source: ZooModel) -> 
             made = [plan for r in known if (plan := r.plan(sizes, tuple)) is not None]
             assert all(same(expected, plan) for plan in made), layouts
             if not made:
-                found = recipes.make_recipe(net.program, layouts, values, (), net._tools)
+                found = finished(recipes.make_recipe(net.program, layouts, values, (), net._tools))
                 if found is not None:
                     known.append(found)
                     own = found.plan(sizes, tuple)
@@ -113,6 +114,28 @@ async def test_new_shapes_are_planned_by_recipe_and_give_the_same_bytes() -> Non
 
     assert by_recipe > 40
     assert (counted.launches, counted.skipped, counted.plans) == (without.launches, without.skipped, without.plans)
+
+
+@pytest.mark.asyncio
+async def test_a_group_does_not_tie_a_recipe_to_a_value_that_its_parts_may_leave_open() -> None:
+    """The length is added and something is chosen in one kernel, as where the mask of a decoder is made."""
+    nodes = [
+        node("s = Shape(x)"), node("r = Gather(s, zero)"), node("a = Add(i, r)"), node("b = Unsqueeze(a, first)"),
+        node("c = LessOrEqual(j, b)"), node("y = Where(c, x, far)"),
+    ]  # fmt: skip
+    constants = {"zero": np.array(0, np.int64), "first": i64(1), "far": np.float32(-1e4)}
+    source = model(nodes, ["x f32[n,6]", "i i64[n]", "j i64[n,6]"], ["y"], constants)
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(source)
+        for n in range(9, 40):
+            x, i = np.random.default_rng(n).standard_normal((n, 6)).astype(np.float32), np.arange(n)
+            j = np.random.default_rng(n).integers(0, 3 * n, (n, 6))
+            out = await loaded.infer({"x": x, "i": i, "j": j})
+            np.testing.assert_array_equal(np.where(j <= (i + n)[:, None], x, np.float32(-1e4)), out["y"])
+        parts = {record.node for record in loaded.explain() if record.decision == "fused"}
+
+    assert len(parts) == 3
+    assert network(loaded)._plans.by_recipe > 20
 
 
 @pytest.mark.asyncio

@@ -55,6 +55,7 @@ async def test_each_mechanism_off_gives_the_same_bytes(model: ZooModel) -> None:
         "views off": (RuntimeOptions(views=False, warm=False), 2),
         "in place off": (RuntimeOptions(in_place=False, warm=False), 2),
         "replay off": (RuntimeOptions(replay=False, warm=False), 2),
+        "pinned off": (RuntimeOptions(pinned=False, warm=False), 2),
         "pool off": (RuntimeOptions(pool=False, warm=False), 2),
         "preallocation off": (RuntimeOptions(preallocate=False, warm=False), 2),
         "one stream": (RuntimeOptions(warm=False), 1),

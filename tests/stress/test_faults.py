@@ -141,8 +141,10 @@ async def test_a_device_that_says_nothing_any_more_is_found_out(who: str) -> Non
     await loaded.infer({"x": given(0)})
     with nothing_unseen():
         waiting = [asyncio.create_task(outcome_of(loaded, i)) for i in range(3)]
-        for _ in range(3):
-            await asyncio.sleep(0)
+        for _ in range(20):
+            if rt.statistics().scheduler.running < 3:
+                await asyncio.sleep(0)
+        assert rt.statistics().scheduler.running == 3
         device.faults.lose(Fault("device", hangs=True))
         for _ in range(20):
             await asyncio.sleep(0)
@@ -196,7 +198,7 @@ async def test_a_stream_that_cannot_be_opened_leaves_no_runtime_half_open() -> N
     opened_streams: list[object] = []
 
     class Few(SimulatedDevice):
-        def open_stream(self):  # type: ignore[no-untyped-def]
+        def open_stream(self, pinned=True):  # type: ignore[no-untyped-def]
             if len(opened_streams) == 2:
                 raise DeviceError("no more queues")
             opened_streams.append(stream := super().open_stream())

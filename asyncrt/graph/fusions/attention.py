@@ -1,7 +1,7 @@
 """Scaled dot-product attention, written out in pieces as exporters do where ONNX's operator is newer than the opset.
 
-A softmax that is looked through for NaN before it is used (``Where(IsNaN(w), 0, w)``) is left alone: what it makes of a
-row of NaN, the kernels do not.
+The scale stands before or behind the product of queries and keys, the heads may be folded into the batch while the keys
+are transposed, and the softmax may be looked through for NaN before it is used (``Where(IsNaN(w), 0, w)``).
 """
 
 from __future__ import annotations
@@ -15,12 +15,20 @@ from .base import Group, Pattern, Surroundings
 from .text import Text
 
 _ATTENTION = Text("""
-    flipped = Transpose(key)
-    product = MatMul(query, flipped)
-    scores = Div(product, divisor) | Mul(product, factor) | product
+    folded = Reshape(key, folding)
+    turned = Transpose(folded)
+    flipped = Reshape(turned, unfolding) | Transpose(key)
+    queries = Mul(query, QUERY_FACTOR) | query
+    keys = Mul(flipped, KEY_FACTOR) | flipped
+    product = MatMul(queries, keys)
+    scores = Div(product, DIVISOR) | Mul(product, FACTOR) | product
     biased = Add(scores, mask) | scores
-    weights = Softmax(biased)
-    mixed = MatMul(weights, value)
+    shares = Softmax(biased)
+    once = Cast(shares) | shares
+    weights = Cast(once) | once
+    wrong = IsNaN(weights)
+    checked = Where(wrong, 0, weights) | weights
+    mixed = MatMul(checked, value)
     result = Transpose(mixed) | mixed
 """)
 
@@ -30,28 +38,39 @@ def find(last: ProgramNode, around: Surroundings) -> Group | None:
     if found is None:
         return None
     values, nodes = found
-    rank = len(around.shape(nodes["product"].outputs[0]) or ())
-    if rank not in (3, 4) or nodes["weights"].attributes.get("axis", -1) not in (-1, rank - 1):
+    keys = _order(nodes["turned" if "turned" in nodes else "flipped"], around)
+    if "turned" in nodes:  # the heads are folded into the batch: [batch * heads, rows, size]
+        if keys != (0, 2, 1):
+            return None
+        keys = (0, 1, 3, 2)
+    rank = len(keys)
+    if rank not in (3, 4) or nodes["shares"].attributes.get("axis", -1) not in (-1, rank - 1):
+        return None
+    if around.dtype(values["shares"]) is not around.dtype(values["weights"]):
         return None
     scale = 1.0
-    for name in ("divisor", "factor"):
+    for name in ("QUERY_FACTOR", "KEY_FACTOR", "FACTOR", "DIVISOR"):
         if name in values:
             constant = around.constant(values[name])
-            if constant is None or constant.size != 1 or not (number := float(constant.reshape(-1)[0])):
+            assert constant is not None
+            number = float(constant.reshape(-1)[0])
+            if not number:
                 return None
-            scale = number if name == "factor" else 1 / number
+            scale = scale / number if name == "DIVISOR" else scale * number
     attributes: dict[str, Any] = {
         "scale": scale,
         "masked": "mask" in values,
-        "keys": _order(nodes["flipped"], rank),
-        "result": _order(nodes["result"], rank) if "result" in nodes else tuple(range(rank)),
+        "checked": "wrong" in values,
+        "keys": keys,
+        "result": _order(nodes["result"], around) if "result" in nodes else tuple(range(rank)),
     }
     first = [values[name] for name in ("query", "key", "value", "mask") if name in values]
     return Group(nodes.values(), first, fused_attention, attributes)
 
 
-def _order(node: ProgramNode, rank: int) -> tuple[int, ...]:
-    return tuple(node.attributes.get("perm") or reversed(range(rank)))
+def _order(node: ProgramNode, around: Surroundings) -> tuple[int, ...]:
+    """Return the order of a Transpose; empty where that is not known while loading."""
+    return tuple(node.attributes.get("perm") or reversed(range(len(around.shape(node.uses[0]) or ()))))
 
 
 ATTENTION = Pattern("attention", find)

@@ -58,20 +58,24 @@ class Surroundings:
         self._graph, self._taken = graph, taken
         self._outputs = set(graph.outputs)
 
-    def free(self, node: ProgramNode) -> bool:
-        """Whether *node* may be part of a group: on the device, with one output, not skipped in every request."""
+    def free(self, node: ProgramNode, *, skipped: bool = False) -> bool:
+        """Whether *node* may be part of a group: on the device, with one output, not skipped in every request.
+
+        Args:
+            skipped: Let it be skipped in every request.
+        """
         return (
             node.place is Place.DEVICE
             and len(node.outputs) == 1
             and not node.subgraphs
-            and node.skip_mode is not SkipMode.ALWAYS
+            and (skipped or node.skip_mode is not SkipMode.ALWAYS)
             and node not in self._taken
         )
 
-    def producer(self, value: int | None, chunk: int) -> ProgramNode | None:
-        """Return the free node of *chunk* that makes *value*; None if there is none."""
+    def producer(self, value: int | None, chunk: int, *, skipped: bool = False) -> ProgramNode | None:
+        """Return the free node of *chunk* that makes *value*; None if there is none. Args as for `free`."""
         node = self.maker(value, chunk)
-        return node if node is not None and self.free(node) else None
+        return node if node is not None and self.free(node, skipped=skipped) else None
 
     def maker(self, value: int | None, chunk: int) -> ProgramNode | None:
         """Return the node of *chunk* that makes *value*, free or not; None if there is none."""

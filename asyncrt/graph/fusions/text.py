@@ -6,8 +6,9 @@
     square = Pow(centred, 2) | Mul(centred, centred)
 
 A name that has a line is the output of a node of that operator; any other name is whatever value stands there. A number
-is a constant of one element. Alternatives are tried in order; a name alone is the value itself. The two operands of Add
-and Mul may stand in either order. A name means the same value wherever it stands.
+is a constant of one element, and a name in capitals any such constant. Alternatives are tried in order; a name alone is
+the value itself. The two operands of Add and Mul may stand in either order. A name means the same value wherever it
+stands.
 """
 
 from __future__ import annotations
@@ -74,11 +75,13 @@ class Text:
             if values[name] == value:
                 yield values, nodes
             return
+        if name.isupper() and ((constant := around.constant(value)) is None or constant.size != 1):
+            return
         bound = {**values, name: value}
         if name not in self.lines:
             yield bound, nodes
             return
-        node = around.producer(value, chunk)
+        node = around.producer(value, chunk, skipped=True)
         for operator, arguments in self.lines[name]:
             if not operator:
                 yield from self._value(arguments[0], value, chunk, bound, nodes, around)

@@ -1,0 +1,102 @@
+"""Which requests is batching tried out with, before any request has come?
+
+Two of each shape, one behind the other, because rows of equal contents would not show that one sees the other. Floats
+and booleans are drawn at random, integers are 0 and 1, which are indices of most tables; of each two the first has
+masks of ones, and the second some zeros in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from asyncrt.dims import Dim
+from asyncrt.layout import Array
+
+from .batch_axes import BatchAxes, TensorAxes
+
+Arrays: TypeAlias = "dict[int, Array]"
+#: Runs two requests alone, and keeps what they gave; "" or why that cannot be.
+Add: TypeAlias = "Callable[[Arrays, Arrays], Awaitable[str]]"
+
+#: Sizes that are tried, in this order; the first that the model takes for all its dims is the one to begin with.
+SIZES = (8, 5, 13, 24, 32, 64, 96, 128)
+_OTHERS = 2  # sizes that each dim is tried with beside that
+
+
+async def take_samples(axes: BatchAxes, samples: list[Arrays], add: Add) -> str:
+    """Try what the user gave, each with another request of its shape; "" or why that cannot be."""
+    random = np.random.default_rng(0)
+    for sample in samples:
+        if why := await add(sample, _shuffled(axes, sample, random)):
+            return f"a sample does not run: {why}"
+    return "" if samples else "there are no samples"
+
+
+def _shuffled(axes: BatchAxes, arrays: Arrays, random: np.random.Generator) -> Arrays:
+    """A request of the same shape with the same elements elsewhere; masks stay as they are."""
+    return {
+        t.id: arrays[t.id] if t.rows is None or t.id in axes.masks
+        else random.permutation(arrays[t.id].reshape(-1)).reshape(arrays[t.id].shape)
+        for t in axes.inputs
+    }  # fmt: skip
+
+
+async def draw_samples(axes: BatchAxes, samples: list[Arrays], add: Add) -> str:
+    """Try requests of one shape, and of others that differ in one dim, or in all; "" or why that cannot be."""
+    if any(t.dims is None or any(isinstance(d, Dim) and d.name is None for d in t.dims) for t in axes.inputs):
+        return "the model does not say what shapes it takes; give samples"
+    random = np.random.default_rng(0)
+    names = sorted({n for t in axes.inputs for n in t.names()} - {axes.batch})
+
+    async def two(sizes: Mapping[str, int]) -> str:
+        return await add(_drawn(axes, sizes, random), _drawn(axes, sizes, random, holes=True))
+
+    why = ""
+    for size in SIZES:
+        base = {**dict.fromkeys(names, size), axes.batch: 1}
+        if not (why := await two(base)):
+            break
+    else:
+        return f"it takes none of the sizes that were tried; give samples ({why})"
+    taken: dict[str, list[int]] = {}
+    for name in axes.padded:
+        taken[name] = []
+        for i, other in enumerate(s for s in SIZES if s != size):
+            if not await two({**base, axes.batch: 1 + i % 2, name: other}):
+                taken[name].append(other)
+            if len(taken[name]) == _OTHERS:
+                break
+    if len(taken) > 1 and all(taken.values()):
+        await two({**base, **{name: sizes[0] for name, sizes in taken.items()}})
+    if not axes.padded and (why := await two({**base, axes.batch: 2})):
+        return f"it does not take two rows: {why}"
+    return ""
+
+
+def _drawn(axes: BatchAxes, sizes: Mapping[str, int], random: np.random.Generator, *, holes: bool = False) -> Arrays:
+    """Draw a request; an input without a batch axis is the same in all of them."""
+    return {
+        t.id: _mask(t, sizes, random, holes) if t.id in axes.masks else _tensor(t, sizes, random) for t in axes.inputs
+    }
+
+
+def _mask(tensor: TensorAxes, sizes: Mapping[str, int], random: np.random.Generator, holes: bool) -> Array:
+    assert tensor.dtype is not None
+    shape = [sizes[d.name or ""] for d in tensor.dims or () if isinstance(d, Dim)]
+    drawn = np.ones(shape, np.int64)
+    if holes and drawn.size:
+        drawn = random.integers(0, 2, shape)
+        drawn[..., 0] = 0
+        drawn[..., shape[-1] // 2] = 1  # something is left of each row
+    return drawn.astype(tensor.dtype.numpy)
+
+
+def _tensor(tensor: TensorAxes, sizes: Mapping[str, int], random: np.random.Generator) -> Array:
+    assert tensor.dtype is not None
+    shape = [sizes[d.name or ""] if isinstance(d, Dim) else d or 0 for d in tensor.dims or ()]
+    source = np.random.default_rng(tensor.id) if tensor.rows is None else random
+    drawn: Any = source.standard_normal(shape) if tensor.dtype.is_float else source.integers(0, 2, shape)
+    return np.asarray(drawn).astype(tensor.dtype.numpy)
