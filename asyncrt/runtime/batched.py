@@ -76,6 +76,10 @@ class _Request:
     alone: int | None = None
     answer: dict[int, Array] | Exception | None = None
 
+    @property
+    def is_cancelled(self) -> bool:
+        return self.future is not None and self.future.cancelled()
+
     def wake(self) -> None:
         if self.future is not None and not self.future.done():
             self.future.set_result(None)
@@ -352,9 +356,12 @@ class Batched:
         members: list[_Request] = []
         worked = failed = too_large = False
         try:
-            # Who left by now is not in it any more; who leaves later leaves an answer that nobody takes.
-            numbers = state.members(batch)
-            members = [self._requests[n] for n in numbers]
+            # Who was cancelled by now is not in it, even if its task has not gone on since; who leaves later leaves an
+            # answer that nobody takes.
+            for number in state.members(batch):
+                if self._requests[number].is_cancelled:
+                    self._tell(Left(self._loop.time(), number), state)
+            members = [self._requests[n] for n in state.members(batch)]
             if members:
                 self._tell(Began(self._loop.time(), batch), state)
                 self._begun.add(batch)

@@ -181,9 +181,10 @@ class Sequence:
             )
         there = {i: t.layout for i, t in tensors.items() if t.layout.count or self._steps}
         arrays = check_inputs(self._program, inputs, kept=there, optional=frozenset(self._inputs))
-        sizes = _sizes(self._program, arrays, there)
-        for id in self._inputs:
-            if id not in arrays and not tensors[id].layout.count:
+        empty = [i for i in self._inputs if i not in arrays and not tensors[i].layout.count]
+        if empty:
+            sizes = _sizes(self._program, arrays, there)
+            for id in empty:
                 layout = there.get(id) or _resolved(self._program, id, sizes)
                 arrays[id] = np.zeros(layout.shape, layout.dtype.numpy)
         return arrays
