@@ -24,6 +24,7 @@ BENCHMARKS: Mapping[str, str] = {
     "callers": "Many callers at once",
     "skip": "Skipped nodes",
     "per_node": "The host's time for a node",
+    "launches": "Who enqueues",
     "streams": "Several streams",
     "loop": "The event loop's stalls",
     "gemm": "Matrix products",

@@ -21,6 +21,7 @@ from benchmarks import (
     decode,
     gemm,
     growth,
+    launches,
     load,
     loop,
     measure,
@@ -70,6 +71,8 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
             return skip.bench(HOST, steps=(0, 6), large=(4, 8))
         case "per_node":
             return per_node.bench(OPENCL, nodes=6)
+        case "launches":
+            return launches.bench(OPENCL, nodes=6)
         case "streams":
             return streams.bench(HOST, count=4)
         case "loop":

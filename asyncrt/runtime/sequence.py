@@ -17,6 +17,7 @@ from asyncrt.errors import InputError, SequenceError
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array, Layout, show_shape
 
+from .elsewhere import Elsewhere, anywhere
 from .inputs import check_inputs
 from .kept_state import KeptState
 from .network import Network
@@ -93,6 +94,12 @@ class Sequence:
         """What is kept, by slot."""
         return self._kept.tensors
 
+    @property
+    def elsewhere(self) -> Elsewhere | None:
+        """Where its runtime runs if that is not the loop of its callers."""
+        return self._model.elsewhere
+
+    @anywhere
     async def infer(
         self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
     ) -> dict[str, Array]:
@@ -182,6 +189,7 @@ class Sequence:
                 arrays[id] = np.zeros(layout.shape, layout.dtype.numpy)
         return arrays
 
+    @anywhere
     async def close(self) -> None:
         """Give the state's memory back, when a step that is under way is over, which this waits for; steps that wait
         for that one are refused. If this is cancelled, that step gives it back all the same."""
