@@ -35,7 +35,7 @@ from .base import (
     Timing,
 )
 from .opencl_arguments import MEMORY_ERRORS, argument_setter, handle_of, refused
-from .opencl_preset import OpenCLPrepared, preset_calls
+from .opencl_preset import LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
 from .opencl_reached import TRUSTED, Inbox, Watch, open_inbox
 from .opencl_submit import native_submitter, python_submitter
 from .pinned import Block, PinnedMemory, PinnedTransfers
@@ -80,8 +80,9 @@ class OpenCLMark:
     def forget(self, failed: bool) -> None:
         """It is reached: let go of what had to live until then, and take what was read, unless that failed."""
         self.keep = []
-        if self.land is not None:
-            self.land(failed)
+        land, self.land = self.land, None  # once, though both whoever waits and the driver may say so
+        if land is not None:
+            land(failed)
 
     def wait(self) -> None:
         """Block until the mark is reached; raises `DeviceCommandError` if a command before it failed."""
@@ -404,13 +405,17 @@ class OpenCLDevice:
     ) -> Prepared | None:
         calls = preset_calls()
         submitter = (native_submitter() if native else None) or python_submitter()
-        return None if calls is None or submitter is None else OpenCLPrepared(calls, submitter, launches, memory)
+        if calls is None or submitter is None:
+            return None
+        return OpenCLPrepared(calls, submitter, launches, memory, LONG_CPU if self.info.is_cpu else LONG_GPU)
 
     def reports(self, streams: Sequence[Stream]) -> Reports | None:
-        inbox = open_inbox() if (self.info.platform, self.info.kind) in TRUSTED else None
+        own = [stream for stream in streams if isinstance(stream, OpenCLStream)]
+        if (self.info.platform, self.info.kind) not in TRUSTED or len(own) < len(streams):
+            return None  # streams that somebody has wrapped are not known to pass marks on as they are
+        inbox = open_inbox()
         if inbox is not None:
-            for stream in streams:
-                assert isinstance(stream, OpenCLStream)
+            for stream in own:
                 stream.report_to(inbox)
         return inbox
 
@@ -510,6 +515,8 @@ def open_opencl(kind: str | None, index: int | None, *, exact: str | None = None
         try:
             device = OpenCLDevice(cl_device, spec)
             device.probe()
+            for problem in drivers.prepare().problems:
+                _log.warning("using %s %s, and not what may be better: %s", spec, device.info.name, problem)
             for line in refused:
                 _log.warning("using %s %s, because a better device does not work: %s", spec, device.info.name, line)
             return device
