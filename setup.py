@@ -9,15 +9,18 @@ import sysconfig
 
 from setuptools import Extension, setup
 
-SUBMIT = Extension(
-    "asyncrt.devices._submit",
-    ["asyncrt/devices/_submit.c"],
-    define_macros=[("Py_LIMITED_API", "0x030B0000")],  # 3.11: the first in which buffers are part of it
-    py_limited_api=True,
-    optional=True,
-)
+EXTENSIONS = [
+    Extension(
+        f"asyncrt.devices.{name}",
+        [f"asyncrt/devices/{name}.c"],
+        define_macros=[("Py_LIMITED_API", "0x030B0000")],  # 3.11: the first in which buffers are part of it
+        py_limited_api=True,
+        optional=True,
+    )
+    for name in ("_reached", "_submit")
+]
 
 if sysconfig.get_config_var("Py_GIL_DISABLED"):  # such an interpreter has no limited API
     setup()
 else:
-    setup(ext_modules=[SUBMIT], options={"bdist_wheel": {"py_limited_api": "cp311"}})
+    setup(ext_modules=EXTENSIONS, options={"bdist_wheel": {"py_limited_api": "cp311"}})

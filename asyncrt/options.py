@@ -39,10 +39,14 @@ class RuntimeOptions:
         packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
         preset: Set the arguments of launches beforehand for plans that are replayed often. False sets them each time.
         native_submit: Enqueue such launches by a loop in C, where it was built. False makes the same calls from Python.
+        native_callbacks: Have the driver wake the event loop when commands are done, where native code for that was
+            built and the driver can be trusted with it. False has a thread wait on each stream.
         specialise: Build kernels for sizes that come often in the background, and use those that are faster.
         share_steps: Let steps of a group's sequences run as one inference where the model allows it. False runs each by
             itself.
         pinned: Transfer through pinned memory, on a device that has memory of its own. False leaves it to the driver.
+        spin: Let a driver that keeps a core busy while it waits do so, one for each stream. False looks now and then
+            instead; None does so where there are fewer cores than streams and an event loop need.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
         max_in_flight: Inferences that may hold device memory at once; more wait their turn.
@@ -56,7 +60,7 @@ class RuntimeOptions:
         plan_entries: Plans kept per model, the least recently used leave first.
         plan_bytes: Bytes of host memory that they may take, roughly.
         preset_entries: Launches whose arguments are set beforehand; those of the plan used longest ago leave first.
-        policy: Name of a file in `scheduler/policies`: which stream an inference goes to.
+        policy: Name of a file in `scheduler/policies`: which inference goes next, and to which stream.
         cache_dir: Where compiled kernels are kept; None is a folder of the user's cache directory.
         disk_cache: False neither reads nor writes compiled kernels on disk.
         warm: Build, while loading, the kernels that likely shapes will need.
@@ -79,9 +83,11 @@ class RuntimeOptions:
     packed_weights: bool = True
     preset: bool = True
     native_submit: bool = True
+    native_callbacks: bool = True
     specialise: bool = False
     share_steps: bool = True
     pinned: bool = True
+    spin: bool | None = None
     pool: bool = True
     preallocate: bool = True
     max_in_flight: int = attrs.field(default=64, validator=v.ge(1))

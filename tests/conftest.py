@@ -6,4 +6,5 @@ import os
 
 os.environ.setdefault("ASYNCRT_CHECK_HAZARDS", "1")
 
-from .native import submit as submit  # a fixture
+from .native import reached as reached  # fixtures
+from .native import submit as submit

@@ -1,4 +1,4 @@
-"""The extension of `asyncrt.devices`, built of the sources at hand rather than of those that were installed."""
+"""The extensions of `asyncrt.devices`, built of the sources at hand rather than of those that were installed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,30 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="session")
 def submit(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """`asyncrt.devices._submit`, compiled with every warning an error."""
+    """`asyncrt.devices._submit`."""
+    return _built("_submit", tmp_path_factory.mktemp("native"))
+
+
+@pytest.fixture(scope="session")
+def reached(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """`asyncrt.devices._reached`."""
+    return _built("_reached", tmp_path_factory.mktemp("native"))
+
+
+def _built(name: str, folder: Path) -> ModuleType:
+    """Compile an extension with every warning an error, and import it; skip the test where that cannot be."""
     compiler = next((c for c in ("cc", "gcc", "clang") if shutil.which(c)), None)
     headers = sysconfig.get_paths()["include"]
     if compiler is None or not Path(headers, "Python.h").is_file() or sysconfig.get_config_var("Py_GIL_DISABLED"):
         pytest.skip("there is no C compiler, or it has no limited API of Python to compile for")
-    library = tmp_path_factory.mktemp("native") / "_submit.abi3.so"
+    library = folder / f"{name}.abi3.so"
     warnings = ("-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
     subprocess.run(
-        [compiler, "-std=c11", "-O1", *warnings, "-shared", "-fPIC", "-DPy_LIMITED_API=0x030B0000", f"-I{headers}",
-         str(ROOT / "asyncrt" / "devices" / "_submit.c"), "-o", str(library)],
+        [compiler, "-O1", *warnings, "-shared", "-fPIC", "-DPy_LIMITED_API=0x030B0000", f"-I{headers}",
+         str(ROOT / "asyncrt" / "devices" / f"{name}.c"), "-o", str(library)],
         check=True,
     )  # fmt: skip
-    spec = importlib.util.spec_from_file_location("_submit", library)
+    spec = importlib.util.spec_from_file_location(name, library)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

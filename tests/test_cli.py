@@ -62,7 +62,7 @@ def test_the_version_and_the_help_are_there() -> None:
     done = subprocess.run([sys.executable, "-m", "asyncrt", "--version"], capture_output=True, text=True, check=True)
 
     assert f"asyncrt {__version__}\n" == done.stdout
-    for command in ("devices", "run", "explain", "trace", "bench"):
+    for command in ("devices", "run", "explain", "trace", "bench", "tune"):
         assert f"asyncrt {command}" in call(command, "--help")[0].partition("Example")[2]
 
 

@@ -1,4 +1,4 @@
-"""The command line: `asyncrt devices | run | explain | trace | bench`, one file each. The entry point is `main()`."""
+"""The command line: `asyncrt devices | run | explain | trace | bench | tune`, one file each; it begins in `main()`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from asyncrt.version import __version__
 
-from . import bench, devices, explain, run, trace
+from . import bench, devices, explain, run, trace, tune
 
 app = typer.Typer(
     name="asyncrt",
@@ -23,6 +23,7 @@ app.command()(run.run)
 app.command()(explain.explain)
 app.command()(trace.trace)
 app.command()(bench.bench)
+app.command()(tune.tune)
 
 
 def _print_version(wanted: bool) -> None:

@@ -30,6 +30,8 @@ from asyncrt.runtime.runtime import Runtime
 from asyncrt.version import __version__
 
 from . import options as o
+from .arrivals import parse_lengths
+from .bench_batched import Wanted, bench_batched, parse_rates
 from .compare import OnnxRuntime, cores
 from .inputs import InputOptions, Sizes
 from .terminal import note, reporting, stderr, stdout, wrong
@@ -138,6 +140,21 @@ def bench(
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", dir_okay=False, help="Write the figures there, too.")
     ] = None,
+    batched: Annotated[
+        bool, typer.Option("--batched", help="Callers come at random and are batched; see the options below.")
+    ] = False,
+    rate: Annotated[
+        str | None, typer.Option(metavar="N,...", help="Requests/s; by default from a quiet time to four times solo.")
+    ] = None,
+    arrivals: o.Arrivals = "poisson",
+    lengths: o.Lengths = None,
+    deadline: Annotated[float | None, typer.Option(min=1e-6, help="Seconds in which an answer is of use.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Options of batching, as `asyncrt tune` writes.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Draw latency against load, as PNG.")
+    ] = None,
     no_skip: o.NoSkip = False,
     no_replay: o.NoReplay = False,
 ) -> None:
@@ -146,10 +163,30 @@ def bench(
     For every combination of sizes, after a warm-up, the two take turns with the same inputs, as many requests in flight
     and threads for all cores. The ratio is ONNX Runtime's median over asyncrt's, with its spread over the turns.
 
+    With --batched, requests come at random times and are put together (`Model.batched()`), beside the same requests
+    that run alone; --rate, --arrivals, --lengths, --deadline, --config and --plot belong to it.
+
     \b
-    Example:
+    Examples:
       asyncrt bench bert.onnx -s seq=8,16,128 -s batch=1 --concurrency 8 --seconds 5
+      asyncrt bench bert.onnx --batched -s batch=1 --lengths seq=lognormal:40:0.6:256 --rate 50,100,200,400
     """
+    runtime = Runtime(device, streams=streams, options=RuntimeOptions(skip=not no_skip, replay=not no_replay))
+    if batched:
+        if requests is not None or concurrency != 1:
+            raise wrong("--batched", "callers come by --rate for --seconds; --requests and --concurrency do not apply")
+        wanted_load = Wanted(
+            inputs=InputOptions.parse(inputs, shape, ranges, seed, several=True),
+            lengths=parse_lengths(lengths), pattern=arrivals, rates=parse_rates(rate),
+            seconds=seconds or _DEFAULT_SECONDS, deadline=deadline, config=config, compare=not no_compare,
+            json_file=json_file, plot=plot,
+        )  # fmt: skip
+        asyncio.run(bench_batched(model, wanted_load, runtime))
+        return
+    given = {"--rate": rate, "--lengths": lengths, "--deadline": deadline, "--config": config, "--plot": plot}
+    for option, value in given.items():
+        if value is not None:
+            raise wrong(option, "it belongs to --batched")
     if requests is not None and seconds is not None:
         raise wrong("--seconds", "expected either --requests or --seconds, got both")
     if requests is None and seconds is None:
@@ -157,8 +194,7 @@ def bench(
     wanted = InputOptions.parse(inputs, shape, ranges, seed, several=True)
     theirs = None if no_compare else _onnx_runtime(model)
     load = Load(concurrency, requests, seconds)
-    options = RuntimeOptions(skip=not no_skip, replay=not no_replay)
-    document, rows = asyncio.run(_bench(model, wanted, Runtime(device, streams=streams, options=options), theirs, load))
+    document, rows = asyncio.run(_bench(model, wanted, runtime, theirs, load))
     if json_file is not None:
         json_file.write_text(json.dumps({**document, "rows": [attrs.asdict(row) for row in rows]}, indent=2) + "\n")
     stdout().print(_table(rows, concurrency))

@@ -7,6 +7,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from .arrivals import BURST, Pattern
+
 Model: TypeAlias = Annotated[
     Path, typer.Argument(metavar="MODEL", exists=True, dir_okay=False, readable=True, help="An ONNX file.")
 ]
@@ -34,5 +36,17 @@ Device: TypeAlias = Annotated[
     str | None, typer.Option("--device", "-d", help="A device as `asyncrt devices` names it; the best by default.")
 ]
 Streams: TypeAlias = Annotated[int | None, typer.Option(min=1, help="Command queues; as many as suit the device.")]
+Arrivals: TypeAlias = Annotated[
+    Pattern, typer.Option(help=f"How callers come: each at random, or {BURST} at once, at random.")
+]
+Lengths: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lengths",
+        metavar="DIM=...",
+        help="How a dim's sizes are drawn: lognormal:MEDIAN:SIGMA:MOST, uniform:LEAST:MOST, or a FILE with one on each "
+        "line. Repeatable.",
+    ),
+]
 NoSkip: TypeAlias = Annotated[bool, typer.Option("--no-skip", help="Run nodes that could be skipped.")]
 NoReplay: TypeAlias = Annotated[bool, typer.Option("--no-replay", help="Plan every inference anew.")]

@@ -48,24 +48,31 @@ static int open_table(PyObject *object, size_t size, Py_buffer *table) {
     return 0;
 }
 
-PyDoc_STRVAR(submit_doc, "submit(enqueue, queue, launches, /)\n--\n\n"
-                         "Enqueue launches in order, up to the first that is refused.\n\n"
+PyDoc_STRVAR(submit_doc, "submit(enqueue, queue, launches, stop, /)\n--\n\n"
+                         "Enqueue launches in order, until one is refused, or the first byte of stop is not 0.\n\n"
                          "Returns how many were enqueued, and what the driver answered to the next one, or 0.");
 
 static PyObject *submit(PyObject *module, PyObject *arguments) {
     unsigned long long enqueue_address, queue_address;
-    PyObject *object;
-    Py_buffer table;
-    if (!PyArg_ParseTuple(arguments, "KKO:submit", &enqueue_address, &queue_address, &object) ||
-        !open_table(object, sizeof(launch_t), &table))
+    PyObject *object, *stopping;
+    Py_buffer table, stop = {0};
+    if (!PyArg_ParseTuple(arguments, "KKOO:submit", &enqueue_address, &queue_address, &object, &stopping) ||
+        (stopping != Py_None && PyObject_GetBuffer(stopping, &stop, PyBUF_WRITABLE) < 0))
         return NULL;
+    if (!open_table(object, sizeof(launch_t), &table)) {
+        if (stop.buf != NULL)
+            PyBuffer_Release(&stop);
+        return NULL;
+    }
+    static const char never = 0;
+    const volatile char *stopped = stop.len > 0 ? stop.buf : &never; /* another thread sets it */
     enqueue_t enqueue = (enqueue_t)(uintptr_t)enqueue_address;
     void *queue = (void *)(uintptr_t)queue_address;
     const launch_t *launch = table.buf;
     size_t count = (size_t)table.len / sizeof(launch_t), done = 0;
     int32_t status = 0;
     Py_BEGIN_ALLOW_THREADS
-    for (; done < count; done++, launch++) {
+    for (; done < count && !*stopped; done++, launch++) {
         status = enqueue(queue, launch->kernel, (uint32_t)launch->axes, NULL, launch->grid,
                          launch->grouped ? launch->group : NULL, 0, NULL, NULL);
         if (status)
@@ -73,6 +80,8 @@ static PyObject *submit(PyObject *module, PyObject *arguments) {
     }
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&table);
+    if (stop.buf != NULL)
+        PyBuffer_Release(&stop);
     return Py_BuildValue("ni", (Py_ssize_t)done, (int)status);
 }
 

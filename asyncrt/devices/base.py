@@ -135,7 +135,15 @@ class Stream(Protocol):
 
 
 class Prepared(Protocol):
-    """Launches made ready beforehand, for memory that may change from one time to the next."""
+    """Launches made ready beforehand, for memory that may change from one time to the next.
+
+    Attributes:
+        long: Whether `launch()` takes so long that a thread should call it; it gives up the GIL then.
+        busy: Whether a thread does; the memory must not change until it has. Whoever has it called says so.
+    """
+
+    long: bool
+    busy: bool
 
     def bind(self, memory: Sequence[Allocation]) -> None:
         """Let each number that is a buffer stand for the memory at its index; negative ones count from the end.
@@ -144,11 +152,28 @@ class Prepared(Protocol):
         """
         ...
 
-    def launch(self, stream: Stream) -> None:
+    def launch(self, stream: Stream, stop: bytearray | None = None) -> None:
         """Enqueue the launches, in order, on a stream of the device that prepared them.
 
         If it raises, as `Stream.launch` does, those before the one that failed are enqueued.
+
+        Args:
+            stop: A byte; no more are enqueued once it is not 0. Only for those that are *long*.
         """
+        ...
+
+
+class Reports(Protocol):
+    """What a driver says of marks that are reached, for an event loop to collect.
+
+    Attributes:
+        file: A file descriptor that is readable when there is something to collect.
+    """
+
+    file: int
+
+    def collect(self) -> None:
+        """Call back for all marks that were reached. Called on the loop's thread."""
         ...
 
 
@@ -157,11 +182,13 @@ class Device(Protocol):
 
     info: DeviceInfo
 
-    def open_stream(self, pinned: bool = True) -> Stream:
+    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> Stream:
         """Return a new stream.
 
         Args:
             pinned: Carry transfers out through pinned memory, on a device that gains by it.
+            spin: Keep a core busy while marks are waited for, on a device whose driver does; None where there are
+                cores enough.
         """
         ...
 
@@ -196,6 +223,14 @@ class Device(Protocol):
 
         Args:
             native: Enqueue them by native code, on a device that has some; False makes the same calls from Python.
+        """
+        ...
+
+    def reports(self, streams: Sequence[Stream]) -> Reports | None:
+        """Have what is reached on new *streams* collected, rather than told by a thread of each.
+
+        Returns:
+            None if this device gains nothing by it, and goes on telling by threads.
         """
         ...
 

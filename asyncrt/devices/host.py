@@ -18,7 +18,19 @@ import numpy as np
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.layout import Array, Layout
 
-from .base import Allocation, DeviceInfo, Kernel, Mark, Prepared, PreparedLaunch, Reached, Record, Timing
+from .base import (
+    Allocation,
+    DeviceInfo,
+    Kernel,
+    Mark,
+    Prepared,
+    PreparedLaunch,
+    Reached,
+    Record,
+    Reports,
+    Stream,
+    Timing,
+)
 
 
 def tensor(memory: Array, offset: int, layout: Layout) -> Array:
@@ -183,7 +195,7 @@ class HostDevice:
         )
         self._streams: list[HostStream] = []
 
-    def open_stream(self, pinned: bool = True) -> HostStream:
+    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> HostStream:
         stream = HostStream(len(self._streams))
         self._streams.append(stream)
         return stream
@@ -203,6 +215,9 @@ class HostDevice:
     def prepare(
         self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
     ) -> Prepared | None:
+        return None
+
+    def reports(self, streams: Sequence[Stream]) -> Reports | None:
         return None
 
     def clock(self) -> int:

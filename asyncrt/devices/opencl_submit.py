@@ -42,13 +42,23 @@ class Arguments(Protocol):
 class Calls(Protocol):
     """Launches in their order."""
 
-    def submit(self, queue: int) -> tuple[int, int]:
-        """Enqueue them until one is refused; returns how many were enqueued, and the refusal, or 0."""
+    def submit(self, queue: int, stop: bytearray | None = None) -> tuple[int, int]:
+        """Enqueue them until one is refused; returns how many were enqueued, and the refusal, or 0.
+
+        Args:
+            stop: A byte; a submitter that releases the GIL ends early, too, once it is not 0.
+        """
         ...
 
 
 class Submitter(Protocol):
-    """Makes them."""
+    """Makes them.
+
+    Attributes:
+        releases_gil: Whether other threads run while launches are enqueued.
+    """
+
+    releases_gil: bool
 
     def arguments(self, places: Sequence[tuple[int, int]]) -> Arguments:
         """Return arguments, each by its kernel object and its index."""
@@ -61,6 +71,8 @@ class Submitter(Protocol):
 
 class PythonSubmitter:
     """Calls the loader through ctypes."""
+
+    releases_gil = False
 
     def __init__(self, set_argument: Callable[[int, int, int, int], int], enqueue: Callable[..., int]) -> None:
         self._set_argument = set_argument
@@ -96,7 +108,7 @@ class _PythonCalls:
             for c in calls
         )
 
-    def submit(self, queue: int) -> tuple[int, int]:
+    def submit(self, queue: int, stop: bytearray | None = None) -> tuple[int, int]:
         self._queue.value = queue
         calls = iter(self._calls)
         for status in filter(None, itertools.starmap(self._enqueue, calls)):
@@ -116,6 +128,8 @@ class NativeSubmitter:
         set_argument: The address of `clSetKernelArg`.
         enqueue: That of `clEnqueueNDRangeKernel`.
     """
+
+    releases_gil = True
 
     def __init__(self, module: Any, set_argument: int, enqueue: int) -> None:
         self._module = module
@@ -140,12 +154,12 @@ class _NativeArguments(NamedTuple):
 
 
 class _NativeCalls(NamedTuple):
-    function: Callable[[int, int, bytes], tuple[int, int]]
+    function: Callable[[int, int, bytes, bytearray | None], tuple[int, int]]
     enqueue: int
     table: bytes
 
-    def submit(self, queue: int) -> tuple[int, int]:
-        return self.function(self.enqueue, queue, self.table)
+    def submit(self, queue: int, stop: bytearray | None = None) -> tuple[int, int]:
+        return self.function(self.enqueue, queue, self.table, stop)
 
 
 def _launch(call: Call) -> bytes:

@@ -23,7 +23,19 @@ import numpy as np
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.layout import Array
 
-from .base import Allocation, DeviceInfo, Kernel, Mark, Prepared, PreparedLaunch, Reached, Record, Stream, Timing
+from .base import (
+    Allocation,
+    DeviceInfo,
+    Kernel,
+    Mark,
+    Prepared,
+    PreparedLaunch,
+    Reached,
+    Record,
+    Reports,
+    Stream,
+    Timing,
+)
 from .faults import Fault, Faults
 from .host import run_reference
 
@@ -58,7 +70,10 @@ class SimulatedMark:
 class SimulatedPrepared:
     """Launches with their arguments set; like a driver's, they are bound to memory when they are enqueued."""
 
+    long = False  # none of them takes any time
+
     def __init__(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
+        self.busy = False
         self._launches = tuple(launches)
         self.bind(memory)
 
@@ -68,8 +83,10 @@ class SimulatedPrepared:
             for kernel, buffers, record, grid, group, local in self._launches
         ]
 
-    def launch(self, stream: Stream) -> None:
+    def launch(self, stream: Stream, stop: bytearray | None = None) -> None:
         for launch in self._bound:
+            if stop is not None and stop[0]:
+                return
             stream.launch(*launch)
 
 
@@ -204,7 +221,7 @@ class SimulatedDevice:
         """Seconds that the next command takes, between 1 µs and 1 ms."""
         return float(10 ** self._random.uniform(-6, -3))
 
-    def open_stream(self, pinned: bool = True) -> SimulatedStream:
+    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> SimulatedStream:
         stream = SimulatedStream(self, len(self._streams))
         self._streams.append(stream)
         return stream
@@ -235,6 +252,9 @@ class SimulatedDevice:
         self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
     ) -> Prepared | None:
         return SimulatedPrepared(launches, memory)
+
+    def reports(self, streams: Sequence[Stream]) -> Reports | None:
+        return None
 
     def clock(self) -> int:
         return round(self.now * 1e9)

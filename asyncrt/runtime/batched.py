@@ -33,6 +33,7 @@ from asyncrt.scheduler.batching.happenings import Arrived, Began, Closing, Faile
 from asyncrt.scheduler.batching.instructions import Drop, Launch, Refusal, Reject, WakeAt
 
 from .batch_axes import find_axes, sizes_of
+from .elsewhere import Elsewhere, anywhere
 from .inputs import check_inputs
 from .invariance import Invariance
 from .network import Network
@@ -130,6 +131,12 @@ class Batched:
             f"{s.mean_batch:.1f} on average, {s.padding_share:.0%} padding>"
         )
 
+    @property
+    def elsewhere(self) -> Elsewhere | None:
+        """Where its runtime runs if that is not the loop of its callers."""
+        return self._model.elsewhere
+
+    @anywhere
     async def open(self) -> None:
         """Find out what is safe to pad; `async with` does it. Says through logging what is not.
 
@@ -174,6 +181,7 @@ class Batched:
         """Return counts of what was batched, and why."""
         return self.state.statistics()
 
+    @anywhere
     async def infer(
         self, inputs: Mapping[str, Any], *, deadline: float | None = None, priority: int = 0
     ) -> dict[str, Array]:
@@ -259,6 +267,7 @@ class Batched:
             request.alone = None
             self._tell(Finished(self._loop.time(), batch, request.answer is not None), state)
 
+    @anywhere
     async def close(self) -> None:
         """Let those who wait have their answers; who comes later is refused."""
         if self._state is None or self._closed:

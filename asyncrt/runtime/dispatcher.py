@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
-from asyncrt.devices.base import Mark, Stream, mark_behind
+from asyncrt.devices.base import Mark, Reports, Stream, mark_behind
 from asyncrt.errors import DeadlineExceeded, DeviceError, DeviceLostError, OutOfDeviceMemory
 from asyncrt.events import Event, Timeline
 from asyncrt.scheduler.happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
@@ -27,6 +27,7 @@ from asyncrt.scheduler.state import SchedulerState
 from .checked import Checks
 from .collecting import Collector
 from .completion import Completions
+from .submission import Submissions
 from .traced import Tracer
 from .turns import Turns, settle
 
@@ -110,6 +111,8 @@ class Dispatcher:
         self._turns, self._beginnings = Turns(self._loop), Turns(self._loop)
         #: Whose coroutine is running, and goes on at once if it is told to.
         self._asking: int | None = None
+        #: The streams that threads enqueue to.
+        self.submissions = Submissions()
         self._stamps = [0] * len(streams)
         self._marks: dict[Event, Mark] = {}
         #: What the commands before an event use, until it is reached.
@@ -134,6 +137,14 @@ class Dispatcher:
 
     def __repr__(self) -> str:
         return f"<Dispatcher {len(self._waiting)} requests, {len(self._marks)} marks, {self.state!r}>"
+
+    def listen(self, reports: Reports) -> None:
+        """Hear from a device of what is reached on its streams, until `close()`."""
+        self._completions.listen(reports)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._completions.close()
 
     @property
     def in_flight(self) -> int:
@@ -186,15 +197,26 @@ class Dispatcher:
                 self.check_lost()
         await self._ask(request, Submitted(request, waiting.priority, waiting.deadline))
 
-    async def place(self, request: int) -> int:
-        """Return the stream that the request's planned chunk goes to, when it is its turn."""
-        return await self._ask(request, Ready(request), at_once=True)
+    async def place(self, request: int, work: int = 1) -> int:
+        """Return the stream that the request's planned chunk goes to, when it is its turn.
+
+        Args:
+            work: How much the chunk is, about.
+        """
+        return await self._ask(request, Ready(request, work), at_once=True)
 
     def check_deadline(self, request: int) -> None:
         """Raise `DeadlineExceeded` if it is too late to launch anything of the request."""
         deadline = self._waiting[request].deadline
         if deadline is not None and deadline <= self.clock():
             raise _late()
+
+    def begins(self, request: int, stream: int) -> None:
+        """Note that the request's chunk begins to be enqueued on *stream*, whose next event is at its end."""
+        waiting = self._waiting[request]
+        waiting.hit, waiting.known = False, self.timeline.passed(stream)
+        waiting.waits = frozenset(self._waits[stream])
+        waiting.event = Event(stream, self._stamps[stream] + 1)
 
     def launched(self, request: int, stream: int, keep: object = None) -> Event:
         """Note that the request's chunk was enqueued on *stream*; returns the event at its end.
@@ -203,9 +225,10 @@ class Dispatcher:
             keep: What the chunk uses: it is held until the event, even if the request ends before.
         """
         waiting = self._waiting[request]
-        waiting.hit, waiting.known = False, self.timeline.passed(stream)
-        waiting.waits = frozenset(self._waits[stream])
-        event = waiting.event = self._stamp(stream)
+        if waiting.event != Event(stream, self._stamps[stream] + 1):
+            self.begins(request, stream)
+        event = self._stamp(stream)
+        assert event == waiting.event, "while a chunk is enqueued nobody else marks its stream"
         self._kept[event] = keep
         waiting.future = self._loop.create_future()
         self._carry_out(self.state.handle(Launched(request, event)))  # in time, however long enqueueing took
@@ -247,9 +270,10 @@ class Dispatcher:
 
         One that is busy, if there is one: only then does anybody wait for the device.
         """
-        if not self.lost:
+        streams = [s for s in (*[event.stream for event in self._marks], 0) if not self.submissions.busy(s)]
+        if streams and not self.lost:  # whoever enqueues to it will hear of it
             with contextlib.suppress(DeviceLostError):
-                self.abandon(next((event.stream for event in self._marks), 0))
+                self.abandon(streams[0])
 
     def wait_for(self, stream: int, events: Iterable[Event]) -> None:
         """Let what is enqueued next on *stream* wait for *events* of other streams."""

@@ -1,7 +1,8 @@
-"""Carry a plan out: bind its names to memory once, then enqueue it for each request. Never waits."""
+"""Carry a plan out: bind its names to memory once, then enqueue it for each request. Nothing here waits."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ class BoundPlan:
         constants: What the steps read; they stay on the device as long as this record is held.
         records: What became of each node.
         generation: Of the specialised kernels that it was bound to.
+        work: How much it is for the device, very roughly: work-items, and one for each command.
     """
 
     plan: ChunkPlan
@@ -35,6 +37,7 @@ class BoundPlan:
     constants: Mapping[Stored, Resident]
     records: tuple[NodeRecord, ...] | Deferred
     generation: int = 0
+    work: int = 1
 
 
 def bind(
@@ -62,7 +65,8 @@ def bind(
         records = Deferred(lambda: tuple(
             r._replace(how=f"{r.how}, specialised") if r.node.id in specialised else r for r in plan.known_records()
         ))  # fmt: skip
-    return BoundPlan(plan, tuple(steps), kernels, constants, records, generation)
+    work = len(plan.uploads) + len(plan.fetches) + sum([1 + math.prod(s.grid) for s in plan.steps])
+    return BoundPlan(plan, tuple(steps), kernels, constants, records, generation, work)
 
 
 def _index(buffer: int | Kept) -> int:
@@ -84,8 +88,20 @@ def enqueue(
         prepared: The steps with these arenas, if the device has prepared them.
 
     Returns:
-        The arrays that hold what the chunk's fetches read, once the stream has passed it; by value id.
+        What `fetch()` returns.
     """
+    upload(bound, stream, arenas, arrays)
+    if prepared is not None:
+        prepared.launch(stream)
+    else:
+        launch = stream.launch
+        for kernel, buffers, record, grid, group, local in bound.steps:
+            launch(kernel, [arenas[b] if b.__class__ is int else b for b in buffers], record, grid, group, local)
+    return fetch(bound, stream, arenas, arrays)
+
+
+def upload(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> None:
+    """Enqueue what comes before a chunk's kernels: inputs up."""
     plan = bound.plan
     arena = arenas[plan.chunk]
     if plan.staging:
@@ -97,14 +113,18 @@ def enqueue(
     for value, offset, _, staged in plan.uploads:
         if not staged:
             stream.write(arena, offset, arrays[value])
-    if prepared is not None:
-        prepared.launch(stream)
-    else:
-        launch = stream.launch
-        for kernel, buffers, record, grid, group, local in bound.steps:
-            launch(kernel, [arenas[b] if b.__class__ is int else b for b in buffers], record, grid, group, local)
+
+
+def fetch(
+    bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]
+) -> dict[int, Array]:
+    """Enqueue what comes behind a chunk's kernels: results down.
+
+    Returns:
+        The arrays that hold what the chunk's fetches read, once the stream has passed it; by value id.
+    """
     results: dict[int, Array] = {}
-    for fetch in plan.fetches:
+    for fetch in bound.plan.fetches:
         if fetch.home is not None:
             target = np.empty(fetch.layout.shape, fetch.layout.dtype.numpy)
             buffer = fetch.home.buffer

@@ -32,7 +32,7 @@ from asyncrt.options import RuntimeOptions
 
 from .control_flow import Body, carry_out
 from .dispatcher import Dispatcher, RunAgain
-from .executor import BoundPlan, bind, enqueue, host_copy
+from .executor import BoundPlan, bind, enqueue, fetch, host_copy, upload
 from .inputs import layouts_of
 from .kept_state import KeptState
 from .moves import Moves
@@ -314,7 +314,7 @@ class Network:
                                 work = self._plans.first(signature, layouts, values, tensors)
                             else:
                                 before = start_state(program, layouts, values, tensors) if state is None else state
-                                work = self._plans.later(chunk, signature, _advanced(before, shapes, known))
+                                work = self._plans.later(chunk, signature, before.advanced(shapes, known))
                             planned = await self._plan(request, chunk, work)
                 if not new:
                     self._counters.replays += 1
@@ -322,7 +322,7 @@ class Network:
                         self._specialise(planned, self._specialiser)
                 plan, bound = planned.plan, planned.bound or await self._bind(planned)
                 if plan.needs_device:
-                    stream = await dispatcher.place(request)
+                    stream = await dispatcher.place(request, bound.work)
                     lease = await self._lease(request, chunk.index, plan.arena_nbytes, stream, leases)
                     waits: tuple[Event, ...] = ()
                     if lease is not None:
@@ -336,7 +336,7 @@ class Network:
                         waits += kept.after
                         buffers = arenas + kept.buffers()
                     dispatcher.check_deadline(request)
-                    fetched = self._enqueue(request, bound, stream, waits, present, buffers, events)
+                    fetched = await self._enqueue(request, bound, stream, waits, present, buffers, events)
                     events.append(dispatcher.launched(request, stream, bound))
                     await dispatcher.passed(request)
                     if dispatcher.checks is not None:
@@ -434,7 +434,7 @@ class Network:
                 state = prepare_chunk(program, program.chunks[0], state, self._tools).after
         return [state.layouts[id] for id in program.outputs]
 
-    def _enqueue(
+    async def _enqueue(
         self,
         request: int,
         bound: BoundPlan,
@@ -446,6 +446,7 @@ class Network:
     ) -> dict[int, Array]:
         """Enqueue a chunk; if that fails half-way, note where the stream must come before its memory is free."""
         dispatcher = self._dispatcher
+        await dispatcher.submissions.turn(stream)
         target = dispatcher.streams[stream]
         try:
             dispatcher.wait_for(stream, waits)
@@ -453,7 +454,12 @@ class Network:
                 with target.chunk(request, self.program, bound.plan, arenas):
                     return enqueue(bound, target, arenas, arrays)
             prepared = None if self._presets is None else self._presets.prepared(bound, arenas)
-            return enqueue(bound, target, arenas, arrays, prepared)
+            if prepared is None or not prepared.long:
+                return enqueue(bound, target, arenas, arrays, prepared)
+            dispatcher.begins(request, stream)
+            upload(bound, target, arenas, arrays)
+            await dispatcher.submissions.submit(stream, target, prepared)
+            return fetch(bound, target, arenas, arrays)
         except BaseException:
             events.append(dispatcher.abandon(stream, bound))
             raise
@@ -543,15 +549,3 @@ def _contents(arrays: Iterable[Array]) -> tuple[Any, ...] | None:
     if sum(a.nbytes for a in arrays) > _KEYED_BYTES:
         return None
     return tuple([(a.shape, a.tobytes()) for a in arrays])
-
-
-def _advanced(state: State, shapes: Mapping[int, Layout], known: Mapping[int, Array]) -> State:
-    """Return *state* with layouts and values that have come since."""
-    if not shapes and not known:
-        return state
-    layouts, values = list(state.layouts), list(state.values)
-    for id, layout in shapes.items():
-        layouts[id] = layout
-    for id, array in known.items():
-        values[id] = array
-    return attrs.evolve(state, layouts=tuple(layouts), values=tuple(values))

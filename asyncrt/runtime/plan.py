@@ -201,6 +201,17 @@ class State:
     kept: tuple[KeptTensor, ...] = ()
     views: Mapping[int, View] = {}
 
+    def advanced(self, shapes: Mapping[int, Layout], known: Mapping[int, Array]) -> State:
+        """Return this state with layouts and values that have come since."""
+        if not shapes and not known:
+            return self
+        layouts, values = list(self.layouts), list(self.values)
+        for id, layout in shapes.items():
+            layouts[id] = layout
+        for id, array in known.items():
+            values[id] = array
+        return attrs.evolve(self, layouts=tuple(layouts), values=tuple(values))
+
 
 @attrs.frozen(eq=False)
 class ChunkPlan:

@@ -126,9 +126,10 @@ class Presets:
         if len(plan.sets) < _SETS and self._make_room(plan):
             prepared = self._device.prepare(bound.steps, arenas, self._native)
             return None if prepared is None else _Set(prepared, memory)
-        if not plan.sets:
+        free = next((key for key, s in plan.sets.items() if not s.prepared.busy), None)
+        if free is None:
             return None
-        _, oldest = plan.sets.popitem(last=False)
+        oldest = plan.sets.pop(free)
         oldest.prepared.bind(arenas)
         oldest.memory = memory
         self._rebound += 1

@@ -21,6 +21,7 @@ from asyncrt.devices.base import (
     PreparedLaunch,
     Reached,
     Record,
+    Reports,
     Stream,
     Timing,
 )
@@ -123,8 +124,8 @@ class WatchedDevice:
         self.device = device
         self.on_build: Callable[[int, bool, int, int], None] | None = None
 
-    def open_stream(self, pinned: bool = True) -> Stream:
-        return self.device.open_stream(pinned)
+    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> Stream:
+        return self.device.open_stream(pinned, spin)
 
     def allocate(self, nbytes: int) -> Allocation:
         return self.device.allocate(nbytes)
@@ -143,6 +144,9 @@ class WatchedDevice:
         self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
     ) -> Prepared | None:
         return self.device.prepare(launches, memory, native)
+
+    def reports(self, streams: Sequence[Stream]) -> Reports | None:
+        return self.device.reports(streams)
 
     def clock(self) -> int:
         return self.device.clock()

@@ -87,6 +87,27 @@ def test_both_loops_set_the_same_arguments(refused: int, submit: ModuleType) -> 
     assert seen == [expected[: refused + 1 or None]] * 2
 
 
+def test_the_loop_in_c_stops_when_it_is_told_to(submit: ModuleType) -> None:
+    """From another thread, as a rule; here from the driver's third call, which is the last."""
+    stop, loader = bytearray(1), Loader()
+    answer = loader._answer
+
+    def stopping() -> int:
+        stop[0] = len(loader.seen) == 3
+        return answer()
+
+    loader._answer = stopping  # type: ignore[method-assign]
+    calls = loader.submitters(submit)[1].calls(CALLS)
+
+    first = calls.submit(1, stop)
+    loader.seen.clear()
+    never = calls.submit(1, stop)
+    again = calls.submit(1, bytearray(1))
+
+    assert (first, never, again) == ((3, 0), (0, 0), (4, 0))
+    assert len(loader.seen) == 4
+
+
 def test_a_table_of_other_records_is_refused(submit: ModuleType) -> None:
     """The driver would be called with whatever lies there."""
     loader = Loader()
@@ -94,7 +115,7 @@ def test_a_table_of_other_records_is_refused(submit: ModuleType) -> None:
     size = struct.calcsize("@" + LAYOUT.split()[0])
 
     with pytest.raises(ValueError, match=f"records of {size} bytes"):
-        submit.submit(enqueue, 1, b"\0" * (size + 8))
+        submit.submit(enqueue, 1, b"\0" * (size + 8), None)
 
     assert loader.seen == []
 

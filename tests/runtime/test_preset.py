@@ -71,8 +71,8 @@ def native_calls(submit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[in
     functions = opencl_submit._functions()
     assert functions is not None
 
-    def noting(enqueue: int, queue: int, launches: bytes) -> tuple[int, int]:
-        done: tuple[int, int] = submit.submit(enqueue, queue, launches)
+    def noting(enqueue: int, queue: int, launches: bytes, stop: bytearray | None) -> tuple[int, int]:
+        done: tuple[int, int] = submit.submit(enqueue, queue, launches, stop)
         used.append(done[0])
         return done
 
@@ -413,7 +413,7 @@ class Refusing(SimulatedDevice):
         self.fails = ""
         self.countdown = 0
 
-    def open_stream(self, pinned: bool = True) -> SimulatedStream:
+    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> SimulatedStream:
         stream, device = super().open_stream(), self
         launch = stream.launch
 
@@ -438,6 +438,8 @@ class Refusing(SimulatedDevice):
 
 
 class _Refusing:
+    long = busy = False
+
     def __init__(self, prepared: Prepared, device: Refusing) -> None:
         self._prepared, self._device = prepared, device
 
@@ -446,8 +448,8 @@ class _Refusing:
             raise DeviceCommandError("the driver refused an argument")
         self._prepared.bind(memory)
 
-    def launch(self, stream: Stream) -> None:
-        self._prepared.launch(stream)
+    def launch(self, stream: Stream, stop: bytearray | None = None) -> None:
+        self._prepared.launch(stream, stop)
 
 
 @pytest.mark.asyncio

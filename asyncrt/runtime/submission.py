@@ -1,0 +1,89 @@
+"""Who enqueues a long plan? A thread, so that the event loop goes on; until it has, nobody else does on that stream.
+
+Enqueueing a plan of a thousand launches takes a millisecond or more, and longer where the driver's queue is full. A
+device says of its prepared launches whether they take so long (`Prepared.long`), and gives up the GIL in them.
+
+A stream's commands belong to one request at a time: its chunk's copies are enqueued on the loop before the thread
+begins and after it has ended, and the mark behind them says when all of them are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+
+from asyncrt.devices.base import Prepared, Stream
+
+
+class Submissions:
+    """The streams that threads enqueue to now."""
+
+    def __init__(self) -> None:
+        #: Done when the thread has ended, by stream.
+        self._busy: dict[int, asyncio.Future[None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Submissions to {sorted(self._busy)}>"
+
+    def busy(self, stream: int) -> bool:
+        """Whether a thread enqueues to that stream."""
+        return stream in self._busy
+
+    async def turn(self, stream: int) -> None:
+        """Return when no thread enqueues to that stream; in the same turn of the loop, if none does now."""
+        while (busy := self._busy.get(stream)) is not None:
+            await asyncio.wait((busy,))
+
+    async def none(self) -> None:
+        """Return when no thread enqueues to any."""
+        while self._busy:
+            await asyncio.wait(tuple(self._busy.values()))
+
+    async def submit(self, number: int, stream: Stream, prepared: Prepared) -> None:
+        """Enqueue launches on a thread. If cancelled, stops as soon as the driver has taken one, and returns then.
+
+        Raises:
+            DeviceError: As `Prepared.launch()` does.
+        """
+        loop = asyncio.get_running_loop()
+        stop = bytearray(1)
+        work: asyncio.Future[None] = loop.create_future()
+
+        def launch() -> None:
+            error: BaseException | None = None
+            try:
+                prepared.launch(stream, stop)
+            except BaseException as failure:
+                error = failure
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_settle, work, error)
+
+        busy = self._busy[number] = loop.create_future()
+        prepared.busy = True
+        cancelled = False
+        try:
+            # A daemon, because the interpreter would wait for any other, and a lost device's driver may keep it. It is
+            # made anew each time, which is a tenth of the time that it saves the loop.
+            threading.Thread(target=launch, name=f"asyncrt-submit-{number}", daemon=True).start()
+            while not work.done():
+                try:
+                    await asyncio.wait((work,))
+                except asyncio.CancelledError:
+                    cancelled, stop[0] = True, 1
+        finally:
+            prepared.busy = False
+            del self._busy[number]
+            busy.set_result(None)
+        error = work.exception()
+        if cancelled:
+            raise asyncio.CancelledError
+        if error is not None:
+            raise error
+
+
+def _settle(work: asyncio.Future[None], error: BaseException | None) -> None:
+    if error is None:
+        work.set_result(None)
+    else:
+        work.set_exception(error)
