@@ -174,6 +174,8 @@ class OpenCLStream:
 
     def mark(self) -> OpenCLMark:
         try:
+            if self._device.late_events and not (self._transfers and self._last is self._transfers[-1]):
+                self._last = self._device.copy_nothing(self._queue)
             last = self._newest()
             # Another queue, or a host thread, may wait for it: the command must have been submitted by then
             # (OpenCL API specification, appendix A).
@@ -276,6 +278,10 @@ class OpenCLDevice:
         self.pins_transfers = not device.host_unified_memory
         self.pinned = PinnedMemory(self._pin)
         self._mapping: cl.CommandQueue | None = None
+        #: Whether events of kernels, fills and markers come late, for the host and for queues that wait for them: with
+        #: NVIDIA's driver, when all other queues have passed what they had been given by then. Those of copies do not.
+        self.late_events = "nvidia" in self.info.platform.lower()
+        self._scratch: cl.Buffer | None = None
         self._options = _OPTIONS + (b" -D ASYNCRT_CPU" if self.info.is_cpu else b"")
 
     def __repr__(self) -> str:
@@ -309,6 +315,13 @@ class OpenCLDevice:
             buffer.release()
 
         return Block(array, release)
+
+    def copy_nothing(self, queue: cl.CommandQueue) -> cl.Event:
+        """Enqueue a copy that nobody reads, for its event."""
+        if self._scratch is None:
+            self._scratch = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, 8)
+        event: cl.Event = cl.enqueue_copy(queue, self._scratch, self._scratch, byte_count=4, dst_offset=4)
+        return event
 
     def allocate(self, nbytes: int) -> Allocation:
         if nbytes > self.info.max_allocation:

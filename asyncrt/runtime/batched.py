@@ -87,6 +87,7 @@ class Batched:
         self,
         model: Model,
         network: Network,
+        streams: int,
         options: BatchOptions,
         *,
         pad_values: Mapping[str, Any],
@@ -97,6 +98,7 @@ class Batched:
         self.options = options
         self._model = model
         self._network = network
+        self._streams = streams
         self._axes = find_axes(network.program, batch, mask)
         self._values = check_pad_values(self._axes, pad_values)
         self._masks = self._axes.masks
@@ -143,7 +145,7 @@ class Batched:
         if self._safety.refused or self._safety.holes:
             _log.warning("%s: %s", self._network.program.name, self._safety)
         options = self.options if self._safety.rows else attrs.evolve(self.options, max_batch=1)
-        self._state = BatchingState(self._network.streams, options)
+        self._state = BatchingState(self._streams, options)
 
     async def _run_checked(self, arrays: dict[int, Array]) -> dict[int, Array]:
         self._model.check_open()

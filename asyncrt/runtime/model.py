@@ -182,7 +182,10 @@ class Model:
             "max_in_flight": max_in_flight, "ageing_s": ageing_s, "batch_invariant": batch_invariant,
         }  # fmt: skip
         options = batch_options(config, given)
-        return Batched(self, self._network, options, pad_values=pad_values, mask=mask, batch=batch, samples=samples)
+        return Batched(
+            self, self._network, self._runtime.streams, options,
+            pad_values=pad_values, mask=mask, batch=batch, samples=samples,
+        )  # fmt: skip
 
     def check_open(self) -> None:
         """Raise `RuntimeClosedError` if the runtime was closed, and `DeviceLostError` if its device is lost."""

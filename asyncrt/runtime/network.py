@@ -133,11 +133,6 @@ class Network:
         assert constant is not None
         return constant
 
-    @property
-    def streams(self) -> int:
-        """How many inferences the device runs at once."""
-        return len(self._dispatcher.streams)
-
     # Loading.
 
     async def warm(self) -> None:

@@ -142,6 +142,11 @@ class Runtime:
         return self.device.info
 
     @property
+    def streams(self) -> int:
+        """How many inferences the device works on at once."""
+        return len(self._dispatcher.streams)
+
+    @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop it was opened on."""
         return self._loop

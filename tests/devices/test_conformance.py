@@ -17,16 +17,16 @@ from asyncrt.kernels.impl import KernelSource, ReferenceKernel
 from asyncrt.kernels.source import kernel
 from asyncrt.layout import DATA_TYPES, INT32, Array, DataType, Layout
 
-PINNED = "opencl through pinned memory"
-DEVICES = ["host", "simulated", None, PINNED]
+GPU_LIKE = "opencl as on a GPU"
+DEVICES = ["host", "simulated", None, GPU_LIKE]
 
 
 @pytest.fixture(params=DEVICES, ids=lambda spec: spec or "opencl")
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    device = open_device(None if request.param == PINNED else request.param)
-    if request.param == PINNED:  # which a CPU device does not do by itself
+    device = open_device(None if request.param == GPU_LIKE else request.param)
+    if request.param == GPU_LIKE:  # what a CPU device has no need to do
         assert isinstance(device, OpenCLDevice)
-        device.pins_transfers = True
+        device.pins_transfers = device.late_events = True
     yield device
     device.close()
 

@@ -227,6 +227,34 @@ def test_arguments_arrive_whichever_way_they_are_set(
     assert got[0] == 19
 
 
+def test_where_events_of_kernels_come_late_marks_are_events_of_copies(device: OpenCLDevice) -> None:
+    """Behind kernels and fills a copy is put for it; a read or a write is its own, and is there when it is reached."""
+    device.late_events = True
+    source = some("add")
+    built = device.build([source], None)[0][source]
+    stream, memory = device.open_stream(), device.allocate(64)
+    found = np.zeros(1, np.float32)
+    marks = []
+    stream.fill(memory, 0, 64, 0)
+    marks.append(stream.mark())
+    stream.launch(built, [memory], device.pack((0,), (3,)), (1,), None, ())
+    marks.append(stream.mark())
+    stream.wait_for([marks[0]])
+    marks.append(stream.mark())
+    stream.read(memory, 0, found)
+    marks.append(stream.mark())
+    stream.write(memory, 0, found)
+    marks.append(stream.mark())
+
+    for mark in marks:
+        mark.wait()
+
+    kinds = cl.command_type
+    copies = [kinds.COPY_BUFFER] * 3
+    assert [*copies, kinds.READ_BUFFER, kinds.WRITE_BUFFER] == [mark.event.command_type for mark in marks]
+    assert found.tolist() == [3.0]
+
+
 def slow() -> KernelSource:
     """A kernel that makes x[0] twice n, and is at it long enough for others to come too early."""
     return some("slow", "for (int i = 0; i < 10000000; i++) x[0] = x[0] * 0.5f + n;")

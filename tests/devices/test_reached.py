@@ -62,7 +62,7 @@ class Mark:
     def wait(self) -> None:
         self.waited += 1
 
-    def forget(self) -> None:
+    def forget(self, failed: bool) -> None:
         self.forgotten += 1
 
 
