@@ -25,7 +25,6 @@ from . import virtual_loop
 from .runtime.batched_models import masked_mean
 from .test_cli import call
 
-
 TURNS_S = 100 * virtual_loop.TURN_S  # what the turns of the loop take, which are not what is measured
 
 
