@@ -19,7 +19,7 @@ from asyncrt import AsyncrtError, BatchOptions, DeadlineExceeded, InputError, Ov
 from asyncrt.cli import bench_batched, open_loop, search, tune
 from asyncrt.cli.arrivals import BURST, draw_sizes, parse_lengths, times
 from asyncrt.cli.open_loop import Answer, Point, Sent, send
-from asyncrt.cli.search import BATCHES, DELAYS, PRECISION, Setting
+from asyncrt.cli.search import BATCHES, DELAYS, Setting
 
 from . import virtual_loop
 from .runtime.batched_models import masked_mean
@@ -217,7 +217,7 @@ def surface(best: tuple[int, int], batch_gain: float, delay_gain: float) -> dict
 def test_the_search_is_as_good_as_a_sweep_in_a_quarter_of_its_trials(
     best: tuple[int, int], gains: tuple[float, float], first: float
 ) -> None:
-    """Within the precision of one step for each axis; a sweep finds each setting's own highest rate."""
+    """Within 5 %; a sweep finds each setting's own highest rate."""
     rates = surface(best, *gains)
 
     async def sustains(setting: Setting, rate: float) -> bool:
@@ -239,7 +239,7 @@ def test_the_search_is_as_good_as_a_sweep_in_a_quarter_of_its_trials(
 
     assert found is not None
     assert found.rate <= rates[found.setting]
-    assert found.rate * PRECISION**2 >= max(rates.values())
+    assert found.rate * 1.05 >= max(rates.values())
     assert found.trials <= asyncio.run(sweep()) / 4
 
 
