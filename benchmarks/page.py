@@ -24,9 +24,11 @@ BENCHMARKS: Mapping[str, str] = {
     "callers": "Many callers at once",
     "skip": "Skipped nodes",
     "per_node": "The host's time for a node",
+    "launches": "Who enqueues",
     "streams": "Several streams",
     "loop": "The event loop's stalls",
     "gemm": "Matrix products",
+    "sequences": "Many sequences at once",
     "load": "Loading",
 }
 

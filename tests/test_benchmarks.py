@@ -21,6 +21,7 @@ from benchmarks import (
     decode,
     gemm,
     growth,
+    launches,
     load,
     loop,
     measure,
@@ -35,6 +36,7 @@ from benchmarks import (
     plots,
     process,
     resnet,
+    sequences,
     skip,
     streams,
 )  # fmt: skip
@@ -69,12 +71,16 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
             return skip.bench(HOST, steps=(0, 6), large=(4, 8))
         case "per_node":
             return per_node.bench(OPENCL, nodes=6)
+        case "launches":
+            return launches.bench(OPENCL, nodes=6)
         case "streams":
             return streams.bench(HOST, count=4)
         case "loop":
             return loop.bench(HOST, callers=4, lengths=4)
         case "gemm":
             return gemm.bench(OPENCL, rows_of=[1, 3], sizes=[40])
+        case "sequences":
+            return sequences.bench(HOST, tokens=3, size=(1, 16, 2), callers=3)
         case "load":
             return load.bench(HOST, models.SMALL, rounds=1)
     raise AssertionError(f"no test runs the benchmark {name!r}")

@@ -287,3 +287,15 @@ def test_drivers_that_are_not_trusted_have_threads_wait(platform: str, kind: str
 
     assert answer is None
     assert told.get(timeout=30) is None
+
+
+def test_wrapped_streams_have_threads_wait(device: OpenCLDevice) -> None:
+    """As those of a device that notes what is launched: what they pass on is not the device's to know."""
+    streams: list[Any] = [device.open_stream(), SimpleNamespace(index=1)]
+
+    answer = device.reports(streams)
+
+    told = queue.SimpleQueue[BaseException | None]()
+    streams[0].when_reached(streams[0].mark(), told.put)
+    assert answer is None
+    assert told.get(timeout=30) is None

@@ -358,7 +358,8 @@ def native(submit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[[], 
 
     monkeypatch.setattr(opencl, "native_submitter", lambda: opencl_submit.NativeSubmitter(submit, *addresses))
     monkeypatch.setattr(opencl, "OpenCLPrepared", Noting)
-    monkeypatch.setattr(opencl_preset, "LONG", 2)
+    monkeypatch.setattr(opencl, "LONG_CPU", 2)
+    monkeypatch.setattr(opencl, "LONG_GPU", 2)
     monkeypatch.setattr(preset, "OFTEN", 1)
     return lambda: len([t for t in threads if t.startswith("asyncrt-submit")])
 

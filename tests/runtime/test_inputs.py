@@ -1,0 +1,95 @@
+"""Inputs that are looked up are checked as those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrt.errors import InputError
+from asyncrt.graph.program import build_program
+from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.options import RuntimeOptions
+from asyncrt.runtime import inputs
+from asyncrt.runtime.inputs import Checked, check_inputs
+
+from ..builders import model, node
+
+
+@pytest.fixture(scope="module")
+def program() -> Any:
+    source = model([node("s = Add(x, z)"), node("y = Mul(s, s)")], ["x f32[n,3]", "z f32[n,3]"], ["y"])
+    return build_program(source, DeviceTraits("cpu", 1, 1, frozenset()), RuntimeOptions())
+
+
+def fine(rows: int) -> dict[str, Any]:
+    return {"x": np.ones((rows, 3), np.float32), "z": np.zeros((rows, 3), np.float32)}
+
+
+WRONG: dict[str, Mapping[str, Any]] = {
+    "another dtype": {**fine(2), "x": np.ones((2, 3))},
+    "another byte order": {**fine(2), "x": np.ones((2, 3), ">f4")},
+    "another rank": {**fine(2), "x": np.ones((2, 3, 1), np.float32)},
+    "another static dim": {**fine(2), "z": np.ones((2, 4), np.float32)},
+    "dims of one name that differ": {"x": fine(2)["x"], "z": fine(3)["z"]},
+    "one that is missing": {"x": fine(2)["x"]},
+    "one too many": {**fine(2), "w": fine(2)["x"]},
+    "another name": {"x": fine(2)["x"], "w": fine(2)["z"]},
+    "no array": {**fine(2), "x": [[object()]]},
+    "None": {**fine(2), "x": None},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_does_not_fit_is_refused_whatever_has_fitted_before(name: str, program: Any) -> None:
+    """With the same words as if nothing had, and every time."""
+    checked, messages = Checked(program), []
+    for rows in (2, 3, 2):
+        checked.check(fine(rows))
+
+    for check in (lambda g: check_inputs(program, g), checked.check, checked.check):
+        with pytest.raises(InputError) as caught:
+            check(WRONG[name])
+        messages.append(str(caught.value))
+
+    assert messages == [messages[0]] * 3
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(fine(2), id="arrays"),
+        pytest.param(dict(reversed(fine(2).items())), id="in another order"),
+        pytest.param({**fine(2), "x": np.ones((3, 2), np.float32).T}, id="not contiguous"),
+        pytest.param({**fine(2), "x": np.ones((2, 6), np.float32)[:, ::2]}, id="strided"),
+        pytest.param({**fine(2), "x": np.ones((2, 3), np.float32).view(np.matrix)}, id="a subclass"),
+        pytest.param(MappingProxyType(fine(2)), id="another mapping"),
+    ],
+)
+def test_what_fits_is_given_on_as_it_is_without(given: Mapping[str, Any], program: Any) -> None:
+    """Contiguous, of the class that kernels get, and of the same bytes; also the second time."""
+    checked = Checked(program)
+    expected = check_inputs(program, given)
+
+    for _ in range(2):
+        got = checked.check(given)
+
+        assert got.keys() == expected.keys()
+        for id, array in got.items():
+            assert array.flags.c_contiguous
+            assert (array.dtype, array.shape, array.tobytes()) == (
+                expected[id].dtype, expected[id].shape, expected[id].tobytes(),
+            )  # fmt: skip
+
+
+def test_no_more_shapes_are_remembered_than_wanted(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that sees a new shape with every request must not grow."""
+    monkeypatch.setattr(inputs, "_FITTING", 3)
+    checked = Checked(program)
+
+    for rows in range(1, 20):
+        checked.check(fine(rows))
+        assert 1 <= len(checked._fitting) <= 3
