@@ -370,6 +370,8 @@ class Dispatcher:
         self._asking = request if at_once else None
         self._handle(happening)
         self._asking = None
+        if self._short:
+            self._resolve_shortage()  # it may have been the last that went on, and now waits for a place
         answer = await waiting.future
         waiting.future = None
         self.check_lost()
