@@ -273,7 +273,7 @@ class SequenceGroup:
         return True
 
     def _say(self, found: SharedSafety) -> None:
-        level = logging.INFO if found.sharing is Sharing.ANY_LENGTH else logging.WARNING
+        level = logging.WARNING if found.why else logging.INFO
         _log.log(level, "'%s': %s", self._program.name, found)
 
     # Running them.
