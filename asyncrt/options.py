@@ -45,6 +45,8 @@ class RuntimeOptions:
         share_steps: Let steps of a group's sequences run as one inference where the model allows it. False runs each by
             itself.
         pinned: Transfer through pinned memory, on a device that has memory of its own. False leaves it to the driver.
+        spin: Let a driver that keeps a core busy while it waits do so, one for each stream. False looks now and then
+            instead; None does so where there are fewer cores than streams and an event loop need.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
         max_in_flight: Inferences that may hold device memory at once; more wait their turn.
@@ -85,6 +87,7 @@ class RuntimeOptions:
     specialise: bool = False
     share_steps: bool = True
     pinned: bool = True
+    spin: bool | None = None
     pool: bool = True
     preallocate: bool = True
     max_in_flight: int = attrs.field(default=64, validator=v.ge(1))

@@ -136,7 +136,7 @@ class _Background:
             if self.closed:
                 raise RuntimeClosedError("the model was closed", hint="load it again with asyncrt.load_sync()")
             call = partial(self.model.infer, inputs, priority=priority, deadline=deadline)
-            future = self._portal.start_task_soon(call)
+            future: Future[dict[str, Array]] = self._portal.start_task_soon(call)
             self._running.add(future)
         try:
             return future.result()

@@ -36,9 +36,9 @@ class Capturing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.device, name)
 
-    def open_stream(self, pinned: bool = True) -> Any:
+    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> Any:
         """Return a stream of the device's that notes its launches."""
-        return _CapturingStream(self.device.open_stream(pinned), self.launches)
+        return _CapturingStream(self.device.open_stream(pinned, spin), self.launches)
 
 
 class _CapturingStream:

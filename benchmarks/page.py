@@ -28,6 +28,7 @@ BENCHMARKS: Mapping[str, str] = {
     "streams": "Several streams",
     "loop": "The event loop's stalls",
     "gemm": "Matrix products",
+    "sequences": "Many sequences at once",
     "load": "Loading",
 }
 

@@ -106,7 +106,7 @@ def pair_kernel(form: Form) -> KernelSource:
       const float* const sums = t + ((p - p0) * M + m) * 32;
       {_store(form)}
     }}"""
-    helpers = form.last.helpers + FETCH + "".join(map(pair_tile, range(1, PAIRED + 1)))
+    helpers = form.last.helpers + FETCH + "".join(pair_tile(rows, "") for rows in range(1, PAIRED + 1))
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     return kernel(f"{form.name}_pairs", form.buffers, form.ints, body, helpers=helpers, attributes=one)
 

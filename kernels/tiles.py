@@ -73,7 +73,7 @@ inline void $_tile{height}(
 }}"""
 
 
-def pair_tile(height: int) -> str:
+def pair_tile(height: int, sums_space: str) -> str:
     """Return ``$_pair<height>(a, sa_m, sa_k, b, other, depth, t)``: the products of a few rows and two packed panels.
 
     One or two rows times one panel are fewer chains of additions than it takes to keep up with what the caches give. The
@@ -97,7 +97,8 @@ def pair_tile(height: int) -> str:
     )
     return f"""
 inline void $_pair{height}(
-    __global const float* a, int sa_m, int sa_k, __global const float* b, int other, int depth, float* t) {{
+    __global const float* a, int sa_m, int sa_k, __global const float* b, int other, int depth,
+    {sums_space} float* t) {{
   {rows}
   {zero}
   __global const float *b0 = b, *b1 = b + other;

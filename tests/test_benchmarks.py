@@ -36,6 +36,7 @@ from benchmarks import (
     plots,
     process,
     resnet,
+    sequences,
     skip,
     streams,
 )  # fmt: skip
@@ -78,6 +79,8 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
             return loop.bench(HOST, callers=4, lengths=4)
         case "gemm":
             return gemm.bench(OPENCL, rows_of=[1, 3], sizes=[40])
+        case "sequences":
+            return sequences.bench(HOST, tokens=3, size=(1, 16, 2), callers=3)
         case "load":
             return load.bench(HOST, models.SMALL, rounds=1)
     raise AssertionError(f"no test runs the benchmark {name!r}")

@@ -1,4 +1,4 @@
-"""An event loop whose clock is virtual: it does not wait for a time, it goes there."""
+"""An event loop whose clock is virtual: it does not wait for a time, it goes there, and each turn takes a while."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+TURN_S = 2e-5
 
 
 class _Selector(selectors.DefaultSelector):
@@ -16,6 +17,7 @@ class _Selector(selectors.DefaultSelector):
     loop: VirtualLoop
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.loop.now += TURN_S
         if timeout is None or timeout <= 0:
             return super().select(timeout)
         ready = super().select(0)

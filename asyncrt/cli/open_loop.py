@@ -116,11 +116,11 @@ class Point:
         """Summarise what became of requests."""
         counts = {kind: sum(a.outcome == kind for a in sent.answers) for kind in ("answered", "refused", "late")}
         seconds = [a.seconds for a in sent.answers if a.outcome == "answered"]
-        percentiles = (np.percentile(seconds, [50, 90, 99]) * 1e3).tolist() if seconds else [None] * 3
+        p50, p90, p99 = (np.percentile(seconds, [50, 90, 99]) * 1e3).tolist() if seconds else (None, None, None)
+        b = Batching(None, None, {}) if batching is None else batching
         return cls(
             way, rate, len(sent.answers), counts["answered"], counts["refused"], counts["late"],
-            counts["answered"] / sent.wall, *percentiles,
-            **({} if batching is None else attrs.asdict(batching)),
+            counts["answered"] / sent.wall, p50, p90, p99, b.mean_batch, b.padding, b.reasons,
         )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ class Batching:
     """What was batched between two readings."""
 
     mean_batch: float | None
-    padding: float
+    padding: float | None
     reasons: dict[str, int]
 
     @classmethod

@@ -56,7 +56,7 @@ def tune(
     Requests come at random, as for `asyncrt bench --batched`. A trial sends them at some rate with some options; the
     next trial depends on what came of it.
 
-    \\b
+    \b
     Example:
       asyncrt tune bert.onnx --max-p99 0.05 -s batch=1 --lengths seq=lognormal:40:0.6:256
       asyncrt bench bert.onnx --batched --config batching.json -s batch=1 --lengths seq=lognormal:40:0.6:256

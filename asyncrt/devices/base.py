@@ -182,11 +182,13 @@ class Device(Protocol):
 
     info: DeviceInfo
 
-    def open_stream(self, pinned: bool = True) -> Stream:
+    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> Stream:
         """Return a new stream.
 
         Args:
             pinned: Carry transfers out through pinned memory, on a device that gains by it.
+            spin: Keep a core busy while marks are waited for, on a device whose driver does; None where there are
+                cores enough.
         """
         ...
 

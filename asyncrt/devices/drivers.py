@@ -73,7 +73,7 @@ def prepare() -> Preparation:
         return Preparation(
             None, None, (f"pyopencl was imported before asyncrt, so {library} is not used; import asyncrt first",)
         )
-    problem = _preload(library.parent)
+    problem = _preload(library.parent) or _try_loading(library)
     if problem:
         return Preparation(None, None, (problem,))
     try:
@@ -91,6 +91,19 @@ def _preload(folder: Path) -> str:
             ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
             return f"Intel's CPU runtime is installed but {name} does not load: {error}; reinstall asyncrt[cpu]"
+    return ""
+
+
+def _try_loading(library: Path) -> str:
+    """Load the runtime itself, as the loader will, who is silent if that fails. Returns what is wrong, or ""."""
+    try:
+        ctypes.CDLL(str(library))
+    except OSError as error:
+        return (
+            f"Intel's CPU runtime is installed but does not load: {error}; if another package has loaded an older "
+            "libtbb of its own by now (as OpenVINO does), open a device before that package is used; else reinstall "
+            "asyncrt[cpu]"
+        )
     return ""
 
 

@@ -195,7 +195,7 @@ class HostDevice:
         )
         self._streams: list[HostStream] = []
 
-    def open_stream(self, pinned: bool = True) -> HostStream:
+    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> HostStream:
         stream = HostStream(len(self._streams))
         self._streams.append(stream)
         return stream

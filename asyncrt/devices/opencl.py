@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -54,6 +55,8 @@ _OPTIONS = b"-cl-std=CL1.2 -w"
 # pyopencl's own `Program.build` keeps a cache beside ours, and warns about logs through a filter that no two threads
 # can set safely; the class below it does neither.
 _Program = cl._cl._Program  # pyright: ignore[reportPrivateImportUsage]
+# Seconds between two looks at an event, where waiting for it would take a core that others need.
+_LOOK_S = 50e-6
 _PROBE = "__kernel void asyncrt_probe(__global float* x) {\n  x[get_global_id(0)] = 1.0f; }"
 
 
@@ -67,10 +70,12 @@ def _raise(error: Exception, doing: str) -> NoReturn:
 class OpenCLMark:
     """The driver's event of the last command before this place, and what must live until it is reached."""
 
-    __slots__ = ("event", "keep", "land")
+    __slots__ = ("event", "keep", "land", "spin")
 
-    def __init__(self, event: cl.Event, keep: list[Any], land: Callable[[bool], None] | None = None) -> None:
-        self.event, self.keep, self.land = event, keep, land
+    def __init__(
+        self, event: cl.Event, keep: list[Any], land: Callable[[bool], None] | None = None, spin: bool = True
+    ) -> None:
+        self.event, self.keep, self.land, self.spin = event, keep, land, spin
 
     def forget(self, failed: bool) -> None:
         """It is reached: let go of what had to live until then, and take what was read, unless that failed."""
@@ -83,6 +88,8 @@ class OpenCLMark:
         """Block until the mark is reached; raises `DeviceCommandError` if a command before it failed."""
         failed = True
         try:
+            while not self.spin and self.event.command_execution_status > cl.command_execution_status.COMPLETE:
+                time.sleep(_LOOK_S)
             self.event.wait()
             failed = False
         except cl.Error as error:
@@ -95,8 +102,9 @@ class OpenCLMark:
 class OpenCLStream:
     """An in-order command queue."""
 
-    def __init__(self, device: OpenCLDevice, index: int, pinned: PinnedMemory | None) -> None:
+    def __init__(self, device: OpenCLDevice, index: int, pinned: PinnedMemory | None, spin: bool | None) -> None:
         self.index = index
+        self._spin = spin
         self._device = device
         self._queue = device.open_queue()
         #: What is added to the device's times to give the host's, while commands are timed.
@@ -184,9 +192,8 @@ class OpenCLStream:
         except (cl.Error, MemoryError) as error:
             _raise(error, "a flush")
         keep, self._transfers = self._transfers, []
-        if self._pinned is None:
-            return OpenCLMark(last, keep)
-        return OpenCLMark(last, keep, functools.partial(self._pinned.land, self._pinned.enqueued))
+        land = None if self._pinned is None else functools.partial(self._pinned.land, self._pinned.enqueued)
+        return OpenCLMark(last, keep, land, self._device.may_spin if self._spin is None else self._spin)
 
     def _newest(self) -> cl.Event:
         """Return the event of the command enqueued last, which is a marker if that has none."""
@@ -247,6 +254,11 @@ class OpenCLStream:
             self._transfers, self._last = [], None
 
 
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _ahead(queue: cl.CommandQueue) -> int:
     """Return how far the host's clock is ahead of the device's, in nanoseconds. Blocks for about a millisecond.
 
@@ -279,18 +291,24 @@ class OpenCLDevice:
         self.pins_transfers = not device.host_unified_memory
         self.pinned = PinnedMemory(self._pin)
         self._mapping: cl.CommandQueue | None = None
+        nvidia = "nvidia" in self.info.platform.lower()
         #: Whether events of kernels, fills and markers come late, for the host and for queues that wait for them: with
         #: NVIDIA's driver, when all other queues have passed what they had been given by then. Those of copies do not.
-        self.late_events = "nvidia" in self.info.platform.lower()
+        self.late_events = nvidia
         self._scratch: cl.Buffer | None = None
+        #: Whether the driver keeps a core busy while a thread waits, and whether there are cores enough for that.
+        self.spins = nvidia
+        self.may_spin = True
         self._options = _OPTIONS + (b" -D ASYNCRT_CPU" if self.info.is_cpu else b"")
 
     def __repr__(self) -> str:
         return f"<OpenCLDevice {self.info.spec} {self.info.name!r} {len(self._streams)} streams>"
 
-    def open_stream(self, pinned: bool = True) -> OpenCLStream:
-        stream = OpenCLStream(self, len(self._streams), self.pinned if pinned and self.pins_transfers else None)
+    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> OpenCLStream:
+        stream = OpenCLStream(self, len(self._streams), self.pinned if pinned and self.pins_transfers else None, spin)
         self._streams.append(stream)
+        # One of them is for constants, which are seldom brought, so its core is left for the event loop.
+        self.may_spin = not self.spins or len(self._streams) <= _cores()
         return stream
 
     def open_queue(self, *, timed: bool = False) -> cl.CommandQueue:
@@ -497,6 +515,8 @@ def open_opencl(kind: str | None, index: int | None, *, exact: str | None = None
         try:
             device = OpenCLDevice(cl_device, spec)
             device.probe()
+            for problem in drivers.prepare().problems:
+                _log.warning("using %s %s, and not what may be better: %s", spec, device.info.name, problem)
             for line in refused:
                 _log.warning("using %s %s, because a better device does not work: %s", spec, device.info.name, line)
             return device

@@ -221,7 +221,7 @@ class SimulatedDevice:
         """Seconds that the next command takes, between 1 µs and 1 ms."""
         return float(10 ** self._random.uniform(-6, -3))
 
-    def open_stream(self, pinned: bool = True) -> SimulatedStream:
+    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> SimulatedStream:
         stream = SimulatedStream(self, len(self._streams))
         self._streams.append(stream)
         return stream

@@ -33,6 +33,7 @@ from asyncrt.scheduler.batching.happenings import Arrived, Began, Closing, Faile
 from asyncrt.scheduler.batching.instructions import Drop, Launch, Refusal, Reject, WakeAt
 
 from .batch_axes import find_axes, sizes_of
+from .elsewhere import Elsewhere, anywhere
 from .inputs import check_inputs
 from .invariance import Invariance
 from .network import Network
@@ -74,6 +75,10 @@ class _Request:
     future: asyncio.Future[None] | None = None
     alone: int | None = None
     answer: dict[int, Array] | Exception | None = None
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.future is not None and self.future.cancelled()
 
     def wake(self) -> None:
         if self.future is not None and not self.future.done():
@@ -126,6 +131,12 @@ class Batched:
             f"{s.mean_batch:.1f} on average, {s.padding_share:.0%} padding>"
         )
 
+    @property
+    def elsewhere(self) -> Elsewhere | None:
+        """Where its runtime runs if that is not the loop of its callers."""
+        return self._model.elsewhere
+
+    @anywhere
     async def open(self) -> None:
         """Find out what is safe to pad; `async with` does it. Says through logging what is not.
 
@@ -170,6 +181,7 @@ class Batched:
         """Return counts of what was batched, and why."""
         return self.state.statistics()
 
+    @anywhere
     async def infer(
         self, inputs: Mapping[str, Any], *, deadline: float | None = None, priority: int = 0
     ) -> dict[str, Array]:
@@ -255,6 +267,7 @@ class Batched:
             request.alone = None
             self._tell(Finished(self._loop.time(), batch, request.answer is not None), state)
 
+    @anywhere
     async def close(self) -> None:
         """Let those who wait have their answers; who comes later is refused."""
         if self._state is None or self._closed:
@@ -343,9 +356,12 @@ class Batched:
         members: list[_Request] = []
         worked = failed = too_large = False
         try:
-            # Who left by now is not in it any more; who leaves later leaves an answer that nobody takes.
-            numbers = state.members(batch)
-            members = [self._requests[n] for n in numbers]
+            # Who was cancelled by now is not in it, even if its task has not gone on since; who leaves later leaves an
+            # answer that nobody takes.
+            for number in state.members(batch):
+                if self._requests[number].is_cancelled:
+                    self._tell(Left(self._loop.time(), number), state)
+            members = [self._requests[n] for n in state.members(batch)]
             if members:
                 self._tell(Began(self._loop.time(), batch), state)
                 self._begun.add(batch)

@@ -13,6 +13,7 @@ from asyncrt.scheduler.batching import BatchOptions
 from asyncrt.scheduler.batching.options import Mode
 
 from .batched import Batched, batch_options
+from .elsewhere import Elsewhere, anywhere
 from .explain import Explanation, explain
 from .group import SequenceGroup
 from .inputs import Checked, check_inputs
@@ -50,6 +51,12 @@ class Model:
         values = self._network.program.values
         return {values[i].name: values[i].layout for i in ids}
 
+    @property
+    def elsewhere(self) -> Elsewhere | None:
+        """Where its runtime runs if that is not the loop of its callers."""
+        return self._runtime.elsewhere
+
+    @anywhere
     async def infer(
         self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
     ) -> dict[str, Array]:
@@ -94,8 +101,13 @@ class Model:
             )
         if loop.is_closed():
             raise RuntimeClosedError("the runtime's event loop is closed")
-        return asyncio.run_coroutine_threadsafe(self.infer(inputs, priority=priority, deadline=deadline), loop).result()
 
+        async def there() -> dict[str, Array]:
+            return await self.infer(inputs, priority=priority, deadline=deadline)
+
+        return asyncio.run_coroutine_threadsafe(there(), loop).result()
+
+    @anywhere
     async def profile(self, inputs: Mapping[str, Any], *, priority: int = 0) -> Explanation:
         """Run the model once with its commands timed; returns what became of every node, and how long each took.
 

@@ -33,6 +33,7 @@ from asyncrt.version import __version__
 from .checked import CheckedDevice, CheckedStream, CheckedTimeline, Checks
 from .collecting import Collector
 from .dispatcher import Dispatcher
+from .elsewhere import Elsewhere, anywhere, entered, find_elsewhere
 from .model import Model
 from .network import Counters, Network
 from .prepare import Tools
@@ -120,6 +121,8 @@ class Runtime:
         self._closing: asyncio.Task[None] | None = None
         self._counters = Counters()
         self._checks: Checks | None = None
+        #: Where it runs if it was opened on another loop than one of asyncio's.
+        self.elsewhere: Elsewhere | None = None
         self._collector: Collector | None = None
 
     def __repr__(self) -> str:
@@ -168,6 +171,17 @@ class Runtime:
         """
         if self._state != "new":
             raise RuntimeClosedError(f"the runtime is {self._state}; make a new one")
+        elsewhere = self.elsewhere = find_elsewhere()
+        if elsewhere is None:
+            await self._open_here()
+            return
+        try:
+            await elsewhere.call(self._open_here)
+        except BaseException:
+            await elsewhere.close()
+            raise
+
+    async def _open_here(self) -> None:
         self._loop = asyncio.get_running_loop()
         wanted = self._wanted
         # The operators are some hundred modules; they are imported while the driver is tried.
@@ -190,7 +204,7 @@ class Runtime:
     def _open(self) -> None:
         info, options = self.device.info, self.options
         count = self._streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
-        open_stream = functools.partial(self.device.open_stream, options.pinned)
+        open_stream = functools.partial(self.device.open_stream, options.pinned, options.spin)
         streams: list[Stream] = [open_stream() for _ in range(count)]
         reports = self.device.reports(streams) if options.native_callbacks else None
         self._uploads = WatchedStream(open_stream())  # networks keep it; a trace puts another behind it
@@ -250,6 +264,7 @@ class Runtime:
             origins=options.check_hazards,
         )
 
+    @anywhere
     async def load(self, source: ModelSource) -> Model:
         """Load an ONNX model: check it, compile it for the device, bring its weights there.
 
@@ -311,9 +326,14 @@ class Runtime:
         Raises:
             AsyncrtError: Another trace is being taken.
         """
+        async with entered(self.elsewhere, self._trace(Path(path))):
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _trace(self, path: Path) -> AsyncIterator[None]:
         async with self.traced() as tracer:
             yield
-        await asyncio.to_thread(tracer.trace().write, Path(path))
+        await asyncio.to_thread(tracer.trace().write, path)
 
     @contextlib.asynccontextmanager
     async def traced(self) -> AsyncIterator[Tracer]:
@@ -365,6 +385,16 @@ class Runtime:
         Who is cancelled while waiting for it waits on, and is cancelled then: nothing is left behind half closed. What
         a lost device has is not waited for.
         """
+        elsewhere = self.elsewhere
+        if elsewhere is None or elsewhere.here:
+            await self._close_here()
+            return
+        try:
+            await elsewhere.call(self._close_here)
+        finally:
+            await elsewhere.close()
+
+    async def _close_here(self) -> None:
         if self._state == "open":
             self._state = "closed"
             self._closing = asyncio.create_task(self._close())

@@ -17,6 +17,7 @@ from asyncrt.errors import InputError, SequenceError
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array, Layout, show_shape
 
+from .elsewhere import Elsewhere, anywhere
 from .inputs import check_inputs
 from .kept_state import KeptState
 from .network import Network
@@ -93,6 +94,12 @@ class Sequence:
         """What is kept, by slot."""
         return self._kept.tensors
 
+    @property
+    def elsewhere(self) -> Elsewhere | None:
+        """Where its runtime runs if that is not the loop of its callers."""
+        return self._model.elsewhere
+
+    @anywhere
     async def infer(
         self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
     ) -> dict[str, Array]:
@@ -174,13 +181,15 @@ class Sequence:
             )
         there = {i: t.layout for i, t in tensors.items() if t.layout.count or self._steps}
         arrays = check_inputs(self._program, inputs, kept=there, optional=frozenset(self._inputs))
-        sizes = _sizes(self._program, arrays, there)
-        for id in self._inputs:
-            if id not in arrays and not tensors[id].layout.count:
+        empty = [i for i in self._inputs if i not in arrays and not tensors[i].layout.count]
+        if empty:
+            sizes = _sizes(self._program, arrays, there)
+            for id in empty:
                 layout = there.get(id) or _resolved(self._program, id, sizes)
                 arrays[id] = np.zeros(layout.shape, layout.dtype.numpy)
         return arrays
 
+    @anywhere
     async def close(self) -> None:
         """Give the state's memory back, when a step that is under way is over, which this waits for; steps that wait
         for that one are refused. If this is cancelled, that step gives it back all the same."""

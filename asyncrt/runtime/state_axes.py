@@ -32,6 +32,11 @@ class Tensor:
     id: int
     rows: int | None
     dims: PartialShape
+    #: Of the dims that are a plain name each.
+    names: tuple[str | None, ...] = attrs.field(init=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple([d.name if isinstance(d, Dim) else None for d in self.dims]))
 
 
 @attrs.frozen
@@ -78,12 +83,22 @@ class StateAxes:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     fixed: frozenset[int]
+    #: The names of inputs' dims that are not the rows, the past, or in how much is appended.
+    _lengths: frozenset[str] = attrs.field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        names = {n for t in self.inputs if t.rows is not None for n in _names(t.dims)}
+        names -= {n for t in self.inputs if t.rows is None for n in _names(t.dims)}
+        names -= {self.batch, self.past, *(self.appended.names() if isinstance(self.appended, Dim) else ())}
+        object.__setattr__(self, "_lengths", frozenset(names))
 
     def sizes(self, arrays: Mapping[int, Array], state: Sequence[Layout]) -> dict[str, int]:
         """Return the sizes of the named dims, as a step's inputs and its state have them."""
         found: dict[str, int] = {}
         for tensor in self.inputs:
-            found |= _named(tensor.dims, arrays[tensor.id].shape)
+            for name, size in zip(tensor.names, arrays[tensor.id].shape, strict=True):
+                if name is not None:
+                    found[name] = size
         if self.past is not None:
             found[self.past] = next(
                 x.shape[s.grows] for s, x in zip(self.states, state, strict=True) if s.grows is not None
@@ -99,10 +114,7 @@ class StateAxes:
         if self.past is None:
             return frozenset()
         total = sizes[self.past] + self.new(sizes)
-        names = {n for t in self.inputs if t.rows is not None for n in _names(t.dims)}
-        names -= {n for t in self.inputs if t.rows is None for n in _names(t.dims)}
-        names -= {self.batch, self.past, *(self.appended.names() if isinstance(self.appended, Dim) else ())}
-        return frozenset(n for n in names if sizes[n] == total)
+        return frozenset([n for n in self._lengths if sizes[n] == total])
 
 
 def find_axes(program: Program, pairs: Sequence[tuple[int, int]]) -> StateAxes:
@@ -117,16 +129,7 @@ def find_axes(program: Program, pairs: Sequence[tuple[int, int]]) -> StateAxes:
     kept = {v for pair in pairs for v in pair}
     inputs = [i for i in program.inputs if i not in kept]
     outputs = [o for o in program.outputs if o not in kept]
-    shapes: dict[int, PartialShape] = {}
-    for id in (*program.inputs, *program.outputs):
-        shape = program.values[id].layout.shape
-        if shape is not None:
-            shapes[id] = shape
-        elif id not in outputs:
-            raise NotSharable(f"loading cannot tell the shape of '{program.values[id].name}'")
-    for i, o in pairs:
-        if len(shapes[i]) != len(shapes[o]):
-            raise NotSharable(f"'{program.values[i].name}' and '{program.values[o].name}' have different ranks")
+    shapes = _shapes(program, pairs, outputs)
     batch = _batch(program, pairs, inputs, [o for o in outputs if o in shapes], shapes)
     changes = [_changes(shapes[i], shapes[o]) for i, o in pairs]
     growing = {g[1:] for g in changes if g is not None}
@@ -142,6 +145,27 @@ def find_axes(program: Program, pairs: Sequence[tuple[int, int]]) -> StateAxes:
     ]
     fixed = frozenset(t.id for t in taken if t.rows is None or t.id in program.value_inputs)
     return StateAxes(batch, past, appended, tuple(states), taken, given, fixed)
+
+
+def _shapes(
+    program: Program, pairs: Sequence[tuple[int, int]], outputs: Sequence[int]
+) -> dict[int, PartialShape]:
+    """The shapes of inputs and outputs; those of *outputs* that loading cannot tell are left out."""
+    values = program.values
+    found = {v: shape for v in (*program.inputs, *program.outputs) if (shape := values[v].layout.shape) is not None}
+    for i, o in pairs:
+        if o not in found and i in found:
+            # What one layer does to its state another does to a state of the same shape; trying it out will show it.
+            alike = [found[b] for a, b in pairs if a in found and b in found and identical(found[a], found[i])]
+            if alike:
+                found[o] = alike[0]
+    unknown = [v for v in (*program.inputs, *program.outputs) if v not in found and v not in outputs]
+    if unknown:
+        raise NotSharable(f"loading cannot tell the shape of '{values[unknown[0]].name}'")
+    for i, o in pairs:
+        if len(found[i]) != len(found[o]):
+            raise NotSharable(f"'{values[i].name}' and '{values[o].name}' have different ranks")
+    return found
 
 
 def _batch(
@@ -202,7 +226,3 @@ def _axis(name: str, shape: PartialShape) -> int:
 
 def _rows(name: str, shape: PartialShape) -> int | None:
     return _axis(name, shape) if _alone(name, shape) else None
-
-
-def _named(dims: PartialShape, shape: Shape) -> dict[str, int]:
-    return {d.name: s for d, s in zip(dims, shape, strict=True) if isinstance(d, Dim) and d.name is not None}

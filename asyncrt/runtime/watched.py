@@ -124,8 +124,8 @@ class WatchedDevice:
         self.device = device
         self.on_build: Callable[[int, bool, int, int], None] | None = None
 
-    def open_stream(self, pinned: bool = True) -> Stream:
-        return self.device.open_stream(pinned)
+    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> Stream:
+        return self.device.open_stream(pinned, spin)
 
     def allocate(self, nbytes: int) -> Allocation:
         return self.device.allocate(nbytes)

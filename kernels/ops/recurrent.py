@@ -2,7 +2,8 @@
 
 The products of all inputs with the input weights are one matrix product. Then a work-item (CPU) or work-group (GPU)
 walks the time of one batch row in one direction: each step is a product of the state with the recurrent weights,
-which lie transposed so that neighbouring results are neighbours in memory.
+which lie transposed so that neighbouring results are neighbours in memory. Where it can, a CPU does so for several rows
+at once (`recurrent_tiles`).
 
 Steps at or beyond a row's `sequence_lens` give zeros and leave the state as it is; the reverse direction begins at a
 row's last step.
@@ -28,6 +29,7 @@ from ..copy import copy_launch
 from ..impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
 from ..matmul import Operand, matmul
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
+from ..recurrent_tiles import LEAST, Form, pack_gates, tiled
 from ..shapes import check, count
 from ..source import accumulator_type, compute_type, kernel
 
@@ -62,6 +64,11 @@ class _Activation(NamedTuple):
     numpy: Callable[[_Wide, float, float], _Wide]
     alpha: float | None = None
     beta: float | None = None
+
+    @property
+    def vector(self) -> bool:
+        """Whether its text holds for vectors, too."""
+        return "?" not in self.c
 
 
 _ACTIVATIONS = {
@@ -243,6 +250,9 @@ def _pack_state(r: Array) -> Array:
     return np.ascontiguousarray(r.transpose(0, 2, 1))
 
 
+_PACKERS = {kind.gates: functools.partial(pack_gates, gates=kind.gates) for kind in (_LSTM, _GRU, _RNN)}
+
+
 def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     settings = _settings(kind, call.name, call.attributes)
     x, w, dtype = call.shape(0), call.shape(1), call.dtype(0)
@@ -265,7 +275,15 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
         launches.extend([copy] if copy else [])
         return target
 
-    state = transposed(2, View.dense(call.shape(2)).permute((0, 2, 1)), "recurrent state", _pack_state)
+    tiles = (
+        traits.is_cpu and dtype is FLOAT32 and call.constants[2] and traits.packed_weights and hidden >= LEAST
+        and all(_ACTIVATIONS[a.name].vector for direction in settings.activations for a in direction)
+    )  # fmt: skip
+    if tiles:
+        state = weights(0)
+        requests.append(WeightsRequest(2, f"recurrent panels of {kind.gates}", _PACKERS[kind.gates]))
+    else:
+        state = transposed(2, View.dense(call.shape(2)).permute((0, 2, 1)), "recurrent state", _pack_state)
     if t:
         by_input = transposed(1, View.dense(w).permute((2, 0, 1)), "recurrent input", _pack_input)
         product = matmul(
@@ -278,7 +296,6 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
         )
         launches.extend(product.launches)
     optional = tuple(call.has(i) for i in range(3, 8))
-    k = _kernel(kind, settings, dtype, optional, len(call.outputs), traits.is_cpu)
     refs = (scratch(0), state, scratch(1), *(inp(i) for i in range(3, 8) if call.has(i)))
     refs += tuple(out(i) for i in range(len(call.outputs)))
     if settings.batch_first:  # strides in rows: of x by time and batch, of Y and of the states
@@ -286,12 +303,24 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     else:
         strides = (n, 1, d * n, n, 1, n, 1)
     ints = (t, n, d, hidden, *strides)
+    if tiles:
+        form = Form(
+            kind.name, kind.gates, _functions(settings, "float16"), _backwards(settings), optional, len(call.outputs),
+            settings.input_forget, settings.linear_before_reset,
+        )  # fmt: skip
+        launch, sizes[1] = tiled(form, refs, ints, n, d, hidden, traits)
+        return Impl("tiles of rows", (*launches, launch), tuple(sizes), tuple(requests))
+    k = _kernel(kind, settings, dtype, optional, len(call.outputs), traits.is_cpu)
     if traits.is_cpu:
         launches.append(Launch(k, refs, ints, (d * n,), (1,)))
     else:
         group = min(_GROUP, traits.max_group)
         launches.append(Launch(k, refs, ints, (d * n * group,), (group,)))
     return Impl("rows" if traits.is_cpu else "groups", tuple(launches), tuple(sizes), tuple(requests))
+
+
+def _backwards(settings: _Settings) -> str:
+    return "1" if settings.reverse else "d == 1"
 
 
 def _functions(settings: _Settings, real: str) -> str:
@@ -419,7 +448,6 @@ def _kernel(
       h[u] = (1 - gz) * gh + gz * h[u];
       {store}
     }}"""
-    backwards = "1" if settings.reverse else "d == 1"
     finals = [f"{{ const {result} v = {s}[u]; STORE({t}, {o}, so + u, v); }}" for o, s in (("YH", "h"), ("YC", "c"))]
     body = f"""
   const int row = (int){"get_global_id(0)" if cpu else "get_group_id(0)"}, d = row / N, n = row - d * N;
@@ -429,7 +457,7 @@ def _kernel(
   __global {real}* c = h + H;
   __global {real}* part = c + H;
   __global {real}* gate = part + H;
-  const int length = {"clamp(lens[n], 0, T)" if lens else "T"}, backwards = {backwards};
+  const int length = {"clamp(lens[n], 0, T)" if lens else "T"}, backwards = {_backwards(settings)};
   {units} {{
     h[u] = {f"LOAD({t}, H0, so + u)" if has_h else "0"};
     c[u] = {f"LOAD({t}, C0, so + u)" if has_c else "0"};

@@ -26,7 +26,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     device = open_device(None if request.param == GPU_LIKE else request.param)
     if request.param == GPU_LIKE:  # what a CPU device has no need to do
         assert isinstance(device, OpenCLDevice)
-        device.pins_transfers = device.late_events = True
+        device.pins_transfers = device.late_events = device.spins = True
     yield device
     device.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import attrs
@@ -13,6 +14,7 @@ import pytest
 
 from asyncrt.devices import drivers
 from asyncrt.devices.drivers import Preparation, find_intel_runtime
+from asyncrt.devices.find import open_device
 
 from ..environment import with_sources
 
@@ -50,6 +52,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(drivers, "_user_prefix", lambda: ())
     monkeypatch.setattr(drivers, "SYSTEM_VENDORS", machine.system)
     monkeypatch.setattr(drivers, "_INTEL_NEEDS", ())
+    monkeypatch.setattr(drivers, "_try_loading", lambda library: "")  # the file is empty
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda name: str(machine.cache / name))
     monkeypatch.delitem(sys.modules, "pyopencl", raising=False)
     return machine
@@ -131,6 +134,40 @@ def test_a_library_that_is_missing_is_named(machine: Machine, monkeypatch: pytes
     assert problem.startswith("Intel's CPU runtime is installed but libirng.so does not load:")
     assert problem.endswith("reinstall asyncrt[cpu]")
     assert os.environ["OCL_ICD_VENDORS"] == ""
+
+
+def test_a_runtime_that_does_not_load_is_said(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader would leave it out without a word, and everything would run on another device."""
+    monkeypatch.undo()
+
+    problem = drivers._try_loading(machine.library)
+
+    assert problem.startswith("Intel's CPU runtime is installed but does not load:")
+    assert "open a device before that package is used" in problem
+
+
+@pytest.mark.skipif(not find_spec("openvino") or not find_intel_runtime(), reason="it takes both libraries")
+def test_a_program_that_loads_another_libtbb_first_is_told() -> None:
+    """OpenVINO's is too old for Intel's runtime, which shares it by its name."""
+    program = "import openvino; openvino.Core().available_devices; from asyncrt.devices import drivers; "
+    program += "print(*drivers.prepare().problems)"
+    environment = {name: value for name, value in with_sources().items() if name != "OCL_ICD_VENDORS"}
+
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+
+    assert "Intel's CPU runtime is installed but does not load" in done.stdout
+
+
+def test_opening_another_device_than_the_drivers_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who asks for the best device is told what may have been better, and why it is not."""
+    monkeypatch.setattr(drivers, "prepare", lambda: Preparation(None, None, ("a library does not load",)))
+
+    device = open_device(None)
+
+    device.close()
+    assert "and not what may be better: a library does not load" in caplog.text
 
 
 def test_what_the_user_chose_is_left_alone(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,6 +255,37 @@ def test_where_events_of_kernels_come_late_marks_are_events_of_copies(device: Op
     assert found.tolist() == [3.0]
 
 
+def test_a_driver_that_spins_does_so_only_where_there_are_cores_for_it(
+    device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for each stream that is waited for, and one for the event loop; and where it is asked to, or not to."""
+    monkeypatch.setattr(opencl, "_cores", lambda: 3)
+    device.spins = True
+    asked = [device.open_stream(spin=spin) for spin in (True, False)]
+    first = device.open_stream()
+    enough = first.mark().spin
+    last = device.open_stream()
+    memory, found = device.allocate(64), np.zeros(1, np.float32)
+    last.write(memory, 0, np.array([7], np.float32))
+    last.read(memory, 0, found)
+    mark = last.mark()
+    mark.wait()
+
+    assert [s.mark().spin for s in asked] == [True, False]
+    assert (enough, first.mark().spin, mark.spin) == (True, False, False)
+    assert found.tolist() == [7.0]
+
+
+def test_marks_that_are_looked_at_tell_of_failures_too(device: OpenCLDevice) -> None:
+    """A command that failed is over, and its error is raised as if it had been waited for."""
+    event = cl.UserEvent(device.context)
+    mark = opencl.OpenCLMark(event, [], spin=False)
+    event.set_status(-5)
+
+    with pytest.raises(DeviceCommandError, match="running commands"):
+        mark.wait()
+
+
 def slow() -> KernelSource:
     """A kernel that makes x[0] twice n, and is at it long enough for others to come too early."""
     return some("slow", "for (int i = 0; i < 10000000; i++) x[0] = x[0] * 0.5f + n;")

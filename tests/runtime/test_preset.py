@@ -414,7 +414,7 @@ class Refusing(SimulatedDevice):
         self.fails = ""
         self.countdown = 0
 
-    def open_stream(self, pinned: bool = True) -> SimulatedStream:
+    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> SimulatedStream:
         stream, device = super().open_stream(), self
         launch = stream.launch
 

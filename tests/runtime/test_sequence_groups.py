@@ -12,6 +12,7 @@ import attrs
 import numpy as np
 import pytest
 import pytest_asyncio
+from onnx import numpy_helper
 
 import asyncrt
 from asyncrt import DeadlineExceeded, Model, Runtime, RuntimeOptions, Sequence, SequenceGroup, Sharing
@@ -299,7 +300,7 @@ async def test_the_steps_of_a_sequence_can_be_iterated_over(rt: Runtime) -> None
     assert together == [await tokens(loaded.sequence())] * 3
 
 
-def masked(*, additive: bool = False, mixing: bool = False) -> object:
+def masked(*, additive: bool = False, mixing: bool = False, batch: str = "batch") -> object:
     """One head whose keys are masked, by ones and zeros or by what is added to the scores."""
     nodes = [
         node("k = MatMul(x, w)"), node("present.key = Concat(past_key_values.key, k)", axis=1),
@@ -311,8 +312,20 @@ def masked(*, additive: bool = False, mixing: bool = False) -> object:
     ]  # fmt: skip
     constants = {"w": floats(6, 4, seed=1), "one": i64(1), "zero": i64(0), "unit": np.float32(1),
                  "large": np.float32(1e9)}  # fmt: skip
-    inputs = ["x f32[batch,seq,6]", "mask f32[batch,total]", "past_key_values.key f32[batch,past,4]"]
+    inputs = [f"x f32[{batch},seq,6]", f"mask f32[{batch},total]", f"past_key_values.key f32[{batch},past,4]"]
     return model(nodes, inputs, ["y", "present.key"], constants)
+
+
+async def masked_steps(sequence: Sequence, number: int, lengths: list[int], visible: int = 1) -> list[Array]:
+    """Run the steps of a sequence of such a model."""
+    past, outputs = 0, []
+    async with sequence:
+        for length in lengths:
+            mask = np.full((1, past + length), visible, np.float32)
+            inputs = {"x": floats(1, length, 6, seed=number * 99 + past), "mask": mask}
+            outputs.append((await sequence.infer(inputs))["y"])
+            past += length
+    return outputs
 
 
 @pytest.mark.asyncio
@@ -322,8 +335,9 @@ def masked(*, additive: bool = False, mixing: bool = False) -> object:
         (masked(), 1, Sharing.ANY_LENGTH, "^$"),
         (masked(additive=True), 0, Sharing.EQUAL_LENGTH, "filled up gives other results: 'y' is off"),
         (masked(mixing=True), 1, Sharing.NONE, "two steps as one are not what they are alone: 'y' is off"),
+        (masked(batch="1"), 1, Sharing.NONE, "there is no dim that all of the state and of the outputs have"),
     ],
-    ids=["ones and zeros", "added", "rows mix"],
+    ids=["ones and zeros", "added", "rows mix", "one row"],
 )
 async def test_what_a_model_does_not_allow_is_not_done_and_said(
     rt: Runtime, source: object, visible: int, sharing: Sharing, why: str, caplog: pytest.LogCaptureFixture
@@ -332,19 +346,12 @@ async def test_what_a_model_does_not_allow_is_not_done_and_said(
     loaded = await rt.load(source)
     lengths = work(6, 6)
 
-    async def one(sequence: Sequence, number: int) -> list[Array]:
-        past, outputs = 0, []
-        async with sequence:
-            for length in lengths[number]:
-                mask = np.full((1, past + length), visible, np.float32)
-                inputs = {"x": floats(1, length, 6, seed=number * 99 + past), "mask": mask}
-                outputs.append((await sequence.infer(inputs))["y"])
-                past += length
-        return outputs
-
-    alone = [await one(loaded.sequence(), n) for n in range(6)]
+    alone = [await masked_steps(loaded.sequence(), n, x, visible) for n, x in enumerate(lengths)]
     async with loaded.sequences() as group:
-        together = await asyncio.gather(*(one(group.sequence(), n) for n in range(6)))
+        sequences = [group.sequence() for _ in lengths]
+        together = await asyncio.gather(
+            *(masked_steps(s, n, x, visible) for n, (s, x) in enumerate(zip(sequences, lengths, strict=True)))
+        )
 
     for expected, got in zip(alone, together, strict=True):
         assert_close(expected, got)
@@ -354,6 +361,33 @@ async def test_what_a_model_does_not_allow_is_not_done_and_said(
     assert [r.getMessage() for r in caplog.records if r.name.startswith("asyncrt")] == (
         [] if sharing is Sharing.ANY_LENGTH else [f"'test': {group.sharing}"]
     )
+
+
+@pytest.mark.asyncio
+async def test_memory_that_does_not_suffice_for_many_steps_at_once_is_used_by_one_after_the_other() -> None:
+    """400 kB of state for each, and as much for what a step leaves; slower than together, and right."""
+    source = model([node("next_a = Add(a, x)")], ["x f32[batch,1]", "a f32[batch,100000]"], ["next_a", "y"])
+    source.graph.node.append(node("y = ReduceSum(next_a, axes)"))
+    source.graph.initializer.append(numpy_helper.from_array(i64(1), "axes"))
+
+    async def one(sequence: Sequence, first: Array) -> list[float]:
+        async with sequence:
+            outputs = [await sequence.infer({"x": np.full((1, 1), n, np.float32), **given})
+                       for n, given in ((1, {"a": first}), (2, {}), (3, {}))]  # fmt: skip
+            return [float(out["y"].item()) for out in outputs]
+
+    counts = []
+    for limit in (16_000_000, 1_900_000):
+        options = RuntimeOptions(warm=False, memory_limit=limit, preallocate=False, idle_release_s=0)
+        async with Runtime("simulated", options=options) as rt:
+            loaded = await rt.load(source)
+            async with loaded.sequences() as group:
+                firsts = [np.full((1, 100_000), n, np.float32) for n in range(2)]
+                got = await asyncio.gather(*(one(group.sequence(), first) for first in firsts))
+            counts.append(group.statistics().inferences)
+
+        assert got == [[100_000, 300_000, 600_000], [200_000, 400_000, 700_000]]
+    assert counts == [4, 6]
 
 
 @pytest.mark.asyncio
