@@ -60,7 +60,7 @@ class RuntimeOptions:
         plan_entries: Plans kept per model, the least recently used leave first.
         plan_bytes: Bytes of host memory that they may take, roughly.
         preset_entries: Launches whose arguments are set beforehand; those of the plan used longest ago leave first.
-        policy: Name of a file in `scheduler/policies`: which stream an inference goes to.
+        policy: Name of a file in `scheduler/policies`: which inference goes next, and to which stream.
         cache_dir: Where compiled kernels are kept; None is a folder of the user's cache directory.
         disk_cache: False neither reads nor writes compiled kernels on disk.
         warm: Build, while loading, the kernels that likely shapes will need.

@@ -87,11 +87,14 @@ def decoder(
 
     embedded = g.add("Gather", g.weights(vocabulary, hidden, deviation=0.02), "input_ids")
     x = g.add("Add", embedded, g.add("Gather", g.weights(POSITIONS, hidden, deviation=0.02), "position_ids"))
-    # attention_mask is 1 where there is a key; the positions of the queries tell which of them are not of the future.
+    # attention_mask is 1 where there is a key; no query sees what is behind it. Both are counted along the mask, not by
+    # position_ids, as exporters do it: then a shorter text may be filled up at its beginning.
     seen = g.add("Unsqueeze", g.add("Cast", "attention_mask", to=TensorProto.BOOL), g.constant([1, 2]))
-    keys = g.add("Shape", "attention_mask", start=1, end=2)
-    every = g.add("Range", g.constant(np.array(0, np.int64)), g.add("Squeeze", keys), g.constant(np.array(1, np.int64)))
-    past = g.add("LessOrEqual", every, g.add("Unsqueeze", "position_ids", g.constant([1, 3])))
+    one = g.constant(np.array(1, np.int64))
+    total, new = (g.add("Squeeze", g.add("Shape", name, start=1, end=2)) for name in ("attention_mask", "input_ids"))
+    keys = g.add("Range", g.constant(np.array(0, np.int64)), total, one)
+    queries = g.add("Unsqueeze", g.add("Range", g.add("Sub", total, new), total, one), g.constant([1]))
+    past = g.add("LessOrEqual", keys, queries)
     mask = g.add("Where", g.add("And", seen, past), scalar(0.0), scalar(float(np.finfo(np.float32).min)))
     for layer in range(layers):
         qkv = linear(normalize(x), hidden, 3 * hidden)

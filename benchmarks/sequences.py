@@ -18,11 +18,11 @@ import numpy as np
 
 import asyncrt
 
-from . import command
+from . import command, networks
 from . import measure as m
-from .decoder import VOCABULARY, decoder
 
 CALLERS = 16
+VOCABULARY = 2000
 GROUP, SEQUENCES, HOST = "a group of sequences", "sequences", "fed back through the host"
 
 Decode: TypeAlias = Callable[[list[int], int], Awaitable[list[int]]]
@@ -36,15 +36,16 @@ async def bench(
     tokens = tokens or (32 if settings.quick else 128)
     layers, hidden, heads = size or ((4, 384, 6) if settings.quick else (6, 768, 12))
     random = np.random.default_rng(0)
+    network = networks.decoder(layers, hidden, heads, VOCABULARY)
     prompts = [random.integers(0, VOCABULARY, random.integers(4, 9)).tolist() for _ in range(callers)]
     with tempfile.TemporaryDirectory() as folder:
         async with asyncrt.Runtime(settings.device, options=asyncrt.RuntimeOptions(cache_dir=Path(folder))) as rt:
-            model = await rt.load(decoder(layers, hidden, heads))
+            model = await rt.load(network)
             async with model.sequences(max_batch=callers) as group:
                 ways: dict[str, Decode] = {
                     GROUP: lambda prompt, count: steps(model, group.sequence(), prompt, count),
                     SEQUENCES: lambda prompt, count: steps(model, model.sequence(), prompt, count),
-                    HOST: partial(fed_back, model),
+                    HOST: partial(fed_back, model, networks.cache(network, 0)),
                 }
                 found = {name: await asyncio.gather(*(way(p, tokens) for p in prompts)) for name, way in ways.items()}
                 for name, others in found.items():
@@ -107,21 +108,16 @@ async def steps(model: asyncrt.Model, sequence: asyncrt.Sequence, prompt: list[i
     return found
 
 
-async def fed_back(model: asyncrt.Model, prompt: list[int], count: int) -> list[int]:
+async def fed_back(model: asyncrt.Model, cache: m.Inputs, prompt: list[int], count: int) -> list[int]:
     """Decode with the cache as inputs and outputs."""
     ids, past = prompt, 0
     found: list[int] = []
-    cache = {
-        name: np.zeros([1, *(d if isinstance(d, int) else 0 for d in (x.shape or ())[1:])], np.float32)
-        for name, x in model.inputs.items()
-        if name.startswith("past")
-    }
     for _ in range(count):
         outputs = await model.infer({**inputs(ids, past), **cache})
         past += len(ids)
         found.append(int(outputs["logits"][0, -1].argmax()))
         ids = found[-1:]
-        cache = {name: outputs[name.replace("past_key_values", "present")] for name in cache}
+        cache = {name: outputs[output] for name, output in networks.state(cache).items()}
     return found
 
 

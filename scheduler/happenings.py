@@ -19,9 +19,10 @@ class Submitted(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A request has planned its next chunk and wants a stream for it."""
+    """A request has planned its next chunk, which is about so much `work`, and wants a stream for it."""
 
     request: int
+    work: int = 1
 
 
 class Launched(NamedTuple):

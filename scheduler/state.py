@@ -65,6 +65,7 @@ class _Request:
     #: One of waiting, preparing, ready, launching, running, expired, ended.
     state: str = "waiting"
     admitted: bool = False
+    work: int = 0
     stream: int | None = None
     event: Event | None = None
 
@@ -97,6 +98,9 @@ class SchedulerState:
         #: Per stream the newest stamp it was told of.
         self._newest = [0] * streams
         self._by_event: dict[Event, int] = {}
+        #: How much work each event ends, and how much each stream has in all, what is being launched included.
+        self._work_of: dict[Event, int] = {}
+        self._work = [0] * streams
         self._log: deque[Happening | Instruction] = deque(maxlen=story_length)
 
     def __repr__(self) -> str:
@@ -142,11 +146,11 @@ class SchedulerState:
                     self._expire(request, given)
                 elif deadline is not None:
                     bisect.insort(self._deadlines, (deadline, number))
-            case Ready(number):
+            case Ready(number, work):
                 request = self._expect(happening, number, "preparing")
-                request.state = "ready"
+                request.state, request.work = "ready", work
                 self._ready += 1
-                self._policy.push(number, request.priority, request.stream, request.deadline)
+                self._policy.push(number, request.priority, request.stream, request.deadline, work)
                 if self._late(request):
                     self._expire(request, given)
             case Launched(number, event):
@@ -157,6 +161,7 @@ class SchedulerState:
                     raise self._invalid(happening, number, f"it was to be launched on stream {request.stream}")
                 self._enqueued(happening, number, event)
                 self._launching[event.stream] -= 1
+                self._work_of[event] = request.work
                 request.state, request.event = "running", event
                 self._by_event[event] = number
             case Reached(event):
@@ -194,6 +199,8 @@ class SchedulerState:
         for stream, launching in enumerate(self._launching):
             mine = [r for r in admitted if r.state == "launching" and r.stream == stream]
             assert launching == len(mine), (self, stream)
+            work = sum(r.work for r in mine) + sum(w for e, w in self._work_of.items() if e.stream == stream)
+            assert self._work[stream] == work, (self, stream)
             events = list(self._in_flight[stream])
             assert events == sorted(events), (self, stream)
         for event, number in self._by_event.items():
@@ -233,6 +240,7 @@ class SchedulerState:
         in_flight = self._in_flight[event.stream]
         while in_flight and in_flight[0].stamp <= event.stamp:
             passed = in_flight.popleft()
+            self._work[event.stream] -= self._work_of.pop(passed, 0)
             number = self._by_event.pop(passed, None)
             if number is not None:
                 request = self._requests[number]
@@ -274,6 +282,7 @@ class SchedulerState:
             self._policy.discard(number)
         if was == "launching" and request.stream is not None:
             self._launching[request.stream] -= 1
+            self._work[request.stream] -= request.work
         if request.event is not None:
             del self._by_event[request.event]
 
@@ -288,7 +297,7 @@ class SchedulerState:
 
     def _launch(self, given: list[Instruction]) -> None:
         while self._ready:
-            views = [StreamView(s, self._depth(s)) for s in range(len(self._in_flight))]
+            views = [StreamView(s, self._depth(s), work) for s, work in enumerate(self._work)]
             choice = self._policy.pop(views)
             if choice is None:
                 return
@@ -297,6 +306,7 @@ class SchedulerState:
             request = self._requests[number]
             request.state, request.stream = "launching", stream
             self._launching[stream] += 1
+            self._work[stream] += request.work
             given.append(Launch(number, stream))
 
     def _depth(self, stream: int) -> int:

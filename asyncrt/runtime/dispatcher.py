@@ -197,9 +197,13 @@ class Dispatcher:
                 self.check_lost()
         await self._ask(request, Submitted(request, waiting.priority, waiting.deadline))
 
-    async def place(self, request: int) -> int:
-        """Return the stream that the request's planned chunk goes to, when it is its turn."""
-        return await self._ask(request, Ready(request), at_once=True)
+    async def place(self, request: int, work: int = 1) -> int:
+        """Return the stream that the request's planned chunk goes to, when it is its turn.
+
+        Args:
+            work: How much the chunk is, about.
+        """
+        return await self._ask(request, Ready(request, work), at_once=True)
 
     def check_deadline(self, request: int) -> None:
         """Raise `DeadlineExceeded` if it is too late to launch anything of the request."""

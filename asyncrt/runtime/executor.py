@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ class BoundPlan:
         constants: What the steps read; they stay on the device as long as this record is held.
         records: What became of each node.
         generation: Of the specialised kernels that it was bound to.
+        work: How much it is for the device, very roughly: work-items, and one for each command.
     """
 
     plan: ChunkPlan
@@ -35,6 +37,7 @@ class BoundPlan:
     constants: Mapping[Stored, Resident]
     records: tuple[NodeRecord, ...] | Deferred
     generation: int = 0
+    work: int = 1
 
 
 def bind(
@@ -62,7 +65,8 @@ def bind(
         records = Deferred(lambda: tuple(
             r._replace(how=f"{r.how}, specialised") if r.node.id in specialised else r for r in plan.known_records()
         ))  # fmt: skip
-    return BoundPlan(plan, tuple(steps), kernels, constants, records, generation)
+    work = len(plan.uploads) + len(plan.fetches) + sum([1 + math.prod(s.grid) for s in plan.steps])
+    return BoundPlan(plan, tuple(steps), kernels, constants, records, generation, work)
 
 
 def _index(buffer: int | Kept) -> int:

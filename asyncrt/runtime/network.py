@@ -322,7 +322,7 @@ class Network:
                         self._specialise(planned, self._specialiser)
                 plan, bound = planned.plan, planned.bound or await self._bind(planned)
                 if plan.needs_device:
-                    stream = await dispatcher.place(request)
+                    stream = await dispatcher.place(request, bound.work)
                     lease = await self._lease(request, chunk.index, plan.arena_nbytes, stream, leases)
                     waits: tuple[Event, ...] = ()
                     if lease is not None:

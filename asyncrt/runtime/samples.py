@@ -1,8 +1,10 @@
 """Which requests is batching tried out with, before any request has come?
 
 Two of each shape, one behind the other, because rows of equal contents would not show that one sees the other. Floats
-and booleans are drawn at random, integers are 0 and 1, which are indices of most tables; of each two the first has
-masks of ones, and the second some zeros in them.
+and booleans are drawn at random, integers are 0 and 1, which are indices of most tables. Of each two the first has
+masks of ones; the second has some zeros in them, and all along a padded dim numbers that are above zero in one row and
+below it in the other, because the largest or the smallest of them would hide zeros otherwise. Where a model does not
+take integers below zero, it is tried without.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ Add: TypeAlias = "Callable[[Arrays, Arrays], Awaitable[str]]"
 
 #: Sizes that are tried, in this order; the first that the model takes for all its dims is the one to begin with.
 SIZES = (8, 5, 13, 24, 32, 64, 96, 128)
+_FAR = 6.0  # standard deviations
 _OTHERS = 2  # sizes that each dim is tried with beside that
 
 
@@ -52,7 +55,10 @@ async def draw_samples(axes: BatchAxes, samples: list[Arrays], add: Add) -> str:
     names = sorted({n for t in axes.inputs for n in t.names()} - {axes.batch})
 
     async def two(sizes: Mapping[str, int]) -> str:
-        return await add(_drawn(axes, sizes, random), _drawn(axes, sizes, random, holes=True))
+        first = _drawn(axes, sizes, random)
+        if why := await add(first, _drawn(axes, {**sizes, axes.batch: 2}, random, far=True)):
+            why = await add(first, _drawn(axes, sizes, random))
+        return why
 
     why = ""
     for size in SIZES:
@@ -76,10 +82,11 @@ async def draw_samples(axes: BatchAxes, samples: list[Arrays], add: Add) -> str:
     return ""
 
 
-def _drawn(axes: BatchAxes, sizes: Mapping[str, int], random: np.random.Generator, *, holes: bool = False) -> Arrays:
+def _drawn(axes: BatchAxes, sizes: Mapping[str, int], random: np.random.Generator, *, far: bool = False) -> Arrays:
     """Draw a request; an input without a batch axis is the same in all of them."""
     return {
-        t.id: _mask(t, sizes, random, holes) if t.id in axes.masks else _tensor(t, sizes, random) for t in axes.inputs
+        t.id: _mask(t, sizes, random, far) if t.id in axes.masks else _tensor(t, sizes, random, far)
+        for t in axes.inputs
     }
 
 
@@ -94,9 +101,17 @@ def _mask(tensor: TensorAxes, sizes: Mapping[str, int], random: np.random.Genera
     return drawn.astype(tensor.dtype.numpy)
 
 
-def _tensor(tensor: TensorAxes, sizes: Mapping[str, int], random: np.random.Generator) -> Array:
+def _tensor(tensor: TensorAxes, sizes: Mapping[str, int], random: np.random.Generator, far: bool) -> Array:
     assert tensor.dtype is not None
     shape = [sizes[d.name or ""] if isinstance(d, Dim) else d or 0 for d in tensor.dims or ()]
     source = np.random.default_rng(tensor.id) if tensor.rows is None else random
-    drawn: Any = source.standard_normal(shape) if tensor.dtype.is_float else source.integers(0, 2, shape)
+    along = [isinstance(d, Dim) and axis != tensor.rows for axis, d in enumerate(tensor.dims or ())]
+    sign = 1 - 2 * (np.indices([1 if one else s for one, s in zip(along, shape, strict=True)]).sum(0) % 2)
+    drawn: Any
+    if tensor.dtype.is_float:
+        drawn = source.standard_normal(shape) + (_FAR * sign if far else 0.0)
+    elif far and tensor.dtype.numpy.kind == "i":
+        drawn = np.broadcast_to(sign, shape)
+    else:
+        drawn = source.integers(0, 2, shape)
     return np.asarray(drawn).astype(tensor.dtype.numpy)

@@ -18,7 +18,9 @@ class Policy:
     def __init__(self) -> None:
         self._ready = RequestQueue()
 
-    def push(self, request: int, priority: int, last_stream: int | None, deadline: float | None = None) -> None:
+    def push(
+        self, request: int, priority: int, last_stream: int | None, deadline: float | None = None, work: int = 1
+    ) -> None:
         self._ready.push(request, priority, deadline)
 
     def pop(self, streams: Sequence[StreamView]) -> tuple[int, int] | None:

@@ -17,7 +17,9 @@ class Policy:
         #: By request, the stream of its chunk before.
         self._last: dict[int, int | None] = {}
 
-    def push(self, request: int, priority: int, last_stream: int | None, deadline: float | None = None) -> None:
+    def push(
+        self, request: int, priority: int, last_stream: int | None, deadline: float | None = None, work: int = 1
+    ) -> None:
         self._ready.push(request, priority, deadline)
         self._last[request] = last_stream
 

@@ -30,7 +30,7 @@ from asyncrt import (
 from asyncrt.layout import Array
 from asyncrt.runtime.pad_safety import difference
 
-from ..builders import model, node
+from ..builders import i64, model, node
 from ..zoo import FOLDER, ZooModel
 from .batched_models import across_rows, batch_in_the_middle, elementwise, floats, masked_mean, picks, unmasked_mean
 
@@ -491,6 +491,41 @@ async def test_what_padding_would_change_is_batched_by_equal_shapes(
     assert "'seq' must be equal" in caplog.text
     assert statistics.padding == 0
     assert statistics.executions < 6
+
+
+@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin", "ReduceSum", "ReduceMean", "ReduceProd"])
+@pytest.mark.parametrize("dtype", ["f32", "i64"])
+@pytest.mark.asyncio
+async def test_zeros_are_not_taken_for_nothing(operator: str, dtype: str) -> None:
+    """Only a sum is none the worse for them, however the drawn numbers lie."""
+    reduced = model([node(f"y = {operator}(x, one)", keepdims=0)], [f"x {dtype}[batch,seq]"], ["y"], {"one": i64(1)})
+    async with Runtime("host", options=OPTIONS) as rt:
+        loaded = await rt.load(reduced)
+
+        async with loaded.batched() as batched:
+            padded = batched.pad_safety.padded
+
+    assert bool(padded) == (operator == "ReduceSum")
+
+
+@pytest.mark.asyncio
+async def test_what_is_padded_with_decides_whether_it_is_safe(rt: Runtime) -> None:
+    """The largest of what there is: zeros may be larger than that, but nothing is less than minus infinity."""
+    largest = model([node("y = ReduceMax(x, one)", keepdims=0)], ["x f32[batch,seq,4]"], ["y"], {"one": i64(1)})
+    loaded = await rt.load(largest)
+    lengths = (3, 9, 8, 7, 9)
+
+    async with loaded.batched() as batched:
+        with_zeros = batched.pad_safety.padded
+    async with loaded.batched(pad_values={"x": -np.inf}, max_waste=0.9, max_delay=10.0) as batched:
+        with_infinity = batched.pad_safety.padded
+        got = await asyncio.gather(*(batched.infer({"x": -1 - abs(of_length(n)["x"])}) for n in lengths))
+        statistics = batched.statistics()
+
+    assert (with_zeros, with_infinity) == ((), ("seq",))
+    assert statistics.padding > 0
+    for n, outputs in zip(lengths, got, strict=True):
+        assert (-1 - abs(of_length(n)["x"])).max(1).tobytes() == outputs["y"].tobytes()
 
 
 @pytest.mark.asyncio

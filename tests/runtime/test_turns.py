@@ -104,9 +104,9 @@ async def test_planning_lets_the_loop_turn(turns: list[Counted], spec: str | Non
         seen: list[int] = []
         place = rt._dispatcher.place
 
-        async def placed(request: int) -> int:
+        async def placed(*arguments: int) -> int:
             seen.append(counted.number)
-            return await place(request)
+            return await place(*arguments)
 
         rt._dispatcher.place = placed  # type: ignore[method-assign]
         for rows in (3, 3):

@@ -94,7 +94,7 @@ class Walk:
                 assert client.deadline > self.now
                 ready = [c for c in self.clients.values() if c.doing == "ready"]
                 for other in ready:
-                    if self.policy == "fifo" or not (other.streams or client.streams):
+                    if self.policy != "sticky" or not (other.streams or client.streams):
                         urgent = (client.priority, client.deadline) <= (other.priority, other.deadline)
                         assert urgent or client is min(ready, key=lambda c: c.became_ready)
                 client.doing, client.stream = "launching", stream
@@ -179,7 +179,7 @@ class Walk:
         elif client.chunks:
             self.readied += 1
             client.doing, client.became_ready = "ready", self.readied
-            self.tell(Ready(client.number))
+            self.tell(Ready(client.number, self.chance.choice((1, 1, 2, 50))))
         else:
             self.end(client.number)
 

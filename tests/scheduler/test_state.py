@@ -256,6 +256,18 @@ def test_time_does_not_go_back(state: SchedulerState) -> None:
     assert [Expire(1)] == tell(state, Submitted(1, 0, 1.5))
 
 
+def test_a_stream_has_the_work_that_it_has_not_passed() -> None:
+    """What is being launched counts, and what ended requests have launched; what ended before its launch does not."""
+    state = SchedulerState(2, make_policy("critical_path"))
+    tell(state, *(Submitted(n) for n in range(1, 6)))
+
+    assert [Launch(1, 0)] == tell(state, Ready(1, 10))
+    assert [Launch(2, 1)] == tell(state, Ready(2, 30))
+    assert [Launch(3, 0)] == tell(state, Launched(1, Event(0, 1)), Ended(1), Ready(3, 15))
+    assert [Launch(4, 0)] == tell(state, Ready(4, 50))
+    assert [Launch(5, 0)] == tell(state, Ended(4), Reached(Event(0, 1)), Ready(5, 1))
+
+
 def test_an_abandoned_chunk_must_lie_ahead(state: SchedulerState) -> None:
     """The same for the event behind a chunk that was enqueued in part."""
     state.abandoned(Event(1, 4))
@@ -283,7 +295,7 @@ def test_it_tells_the_story_of_a_request(state: SchedulerState) -> None:
     assert state.story(1) == [
         "Submitted(request=1, priority=0, deadline=None)",
         "Admit(request=1)",
-        "Ready(request=1)",
+        "Ready(request=1, work=1)",
         "Launch(request=1, stream=0)",
         "Launched(request=1, event=Event(stream=0, stamp=1))",
         "Resume(request=1, event=Event(stream=0, stamp=1))",

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from . import mutants as mutation
+from .batching import ten_thousand
 from .compare import compare
 from .parts import Result, every_order, seeds, summary
 from .runs import random_run
@@ -36,6 +37,7 @@ def main(
     graphs: Annotated[int, typer.Option(help="Random models on the simulated device.")] = 2_000,
     opencl_graphs: Annotated[int, typer.Option(help="Random models on the best OpenCL device.")] = 100,
     mutants: Annotated[bool, typer.Option(help="Whether to try what the tests find.")] = True,
+    storms: Annotated[int, typer.Option(help="Of ten thousand callers of batched requests.")] = 10,
     requests: Annotated[int, typer.Option(help="Of the soak.")] = 200_000,
     shapes: Annotated[int, typer.Option(help="Of the soak.")] = 5_000,
     cancels: Annotated[int, typer.Option(help="Of the soak.")] = 10_000,
@@ -62,6 +64,7 @@ def main(
             seeds("schedules", random_schedule, range(first, first + schedules), progress),
             every_order(states, progress),
             seeds("runs with faults", random_run, range(first, first + runs), progress),
+            seeds("storms of batched requests", ten_thousand, range(first, first + storms), progress),
             seeds("graphs", compare, range(first, first + graphs), progress),
             seeds(
                 "graphs on OpenCL",

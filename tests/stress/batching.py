@@ -97,6 +97,11 @@ async def storm(seed: int, count: int) -> Storm:
     return told
 
 
+def ten_thousand(seed: int) -> Storm:
+    """A storm of so many callers."""
+    return virtual_loop.run(storm(seed, 10_000))
+
+
 def watch(loaded: asyncrt.Model, told: Storm) -> None:
     """Note which requests reach the device."""
     network = loaded._network

@@ -35,7 +35,7 @@ def random_run(seed: int) -> Outcome:
         preallocate=chance.random() < 0.5,
         memory_limit=chance.choice((9 << 11, 5 << 12, 1 << 16, None)),
         max_in_flight=chance.choice((1, 2, 3, 8, 64)),
-        policy=chance.choice(("fifo", "sticky")),
+        policy=chance.choice(("fifo", "sticky", "critical_path", "auto")),
     )
     cancelled = {n for n in range(1, 40) if chance.random() < chance.choice((0, 0.1, 0.4))}
     streams, count = chance.randrange(1, 5), chance.randrange(1, 9)

@@ -354,7 +354,7 @@ def random_world(chance: random.Random, *, check: bool) -> World:
     return World(
         requests,
         streams=chance.randrange(1, 4),
-        policy=chance.choice(("fifo", "sticky")),
+        policy=chance.choice(("fifo", "sticky", "critical_path", "auto")),
         limit=chance.choice((1 << 13, 3 << 12, 1 << 14, 1 << 16)),
         max_in_flight=chance.choice((1, 2, 64)),
         cancels=True,
