@@ -113,11 +113,11 @@ class _Batch:
     reason: Reason
     #: When a stream had nothing else to do; None while it is behind another batch.
     started: float | None
-    #: When it should be over; of one of which nothing is known, when it was launched.
-    ends: float
+    #: When the device should begin it.
+    begins: float
+    rows: int
     begun: bool = False
     dropped: bool = False
-    rows: int = 0
 
 
 class BatchingState:
@@ -292,6 +292,11 @@ class BatchingState:
             self._gap = gap if self._gap is None else self._gap + _RATE * (gap - self._gap)
         self._arrived = at
         request = waiting(arrived, self.options)
+        if len(self._batches) < self.streams and request.due > at:
+            # Nobody waits, or this could not be: it goes at once. What is expected of it is not asked, because that may
+            # be wrong, and only a run can tell.
+            self._launch(Group([request], request.form, request.rows, request.work, request.due), "idle", at, given)
+            return None
         rejection = self._refusal(request, at)
         if rejection is not None:
             self._reject(rejection, given)
@@ -341,8 +346,6 @@ class BatchingState:
     def _refusal(self, request: Waiting, at: float) -> Reject | None:
         options, queue = self.options, self._queue
         line = self._line(request.form)
-        if len(self._batches) < self.streams and not queue:
-            return None  # it goes at once: what is expected of it may be wrong, and only a run can tell
         if len(queue) >= options.max_queue or queue.nbytes + request.nbytes > options.max_queue_bytes:
             why: Refusal = "count" if len(queue) >= options.max_queue else "bytes"
             return Reject(request.number, why, max(self._until_free(at), 0.001))
@@ -368,8 +371,12 @@ class BatchingState:
         """Seconds until a stream should have nothing to do."""
         if len(self._batches) < self.streams:
             return 0.0
-        ends = sorted(b.ends for b in self._batches.values())
+        ends = sorted(b.begins + self._expected(b) for b in self._batches.values())
         return max(ends[len(ends) - self.streams] - at, 0.0)
+
+    def _expected(self, batch: _Batch) -> float:
+        line = self._line(batch.form)
+        return 0.0 if line is None else line(batch.rows * batch.form.per_row)
 
     def _reject(self, rejection: Reject, given: list[Instruction]) -> None:
         self._rejected[rejection.why] += 1
@@ -446,14 +453,14 @@ class BatchingState:
 
     def _launch(self, group: Group, reason: Reason, at: float, given: list[Instruction]) -> None:
         self._launched += 1
-        line = self._line(group.form)
         batch = _Batch(
             number=self._launched,
             form=group.form,
             members={m.number: m for m in group.members},
             reason=reason,
             started=at if len(self._batches) < self.streams else None,
-            ends=at + self._until_free(at) + (0.0 if line is None else line(group.work)),
+            begins=at + self._until_free(at),
+            rows=group.rows,
         )
         self._batches[batch.number] = batch
         self._batch_of.update(dict.fromkeys(batch.members, batch.number))
