@@ -1,12 +1,14 @@
 """How many requests a second do eight callers at once get, each text of another length?
 
-asyncrt answers them on an event loop. ONNX Runtime answers them from threads, in the two ways that suggest themselves:
-a thread for each caller, with all cores for each request; and a thread for each core, with one core for each request.
-OpenVINO answers them from a queue of its own, set up for throughput.
+asyncrt answers them on an event loop, each by itself, or put together (`Model.batched()`). ONNX Runtime answers them
+from threads, in the two ways that suggest themselves: a thread for each caller, with all cores for each request; and a
+thread for each core, with one core for each request. OpenVINO answers them from a queue of its own, set up for
+throughput.
 """
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 import time
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ from . import command, models, peers
 from . import measure as m
 
 CALLERS = 8
+BATCHED = "asyncrt, batched"
 SHORTEST, LONGEST = 8, 200
 
 
@@ -34,10 +37,19 @@ async def bench(
     requests = [models.tokens(1, length) for length in lengths]
     there, notes = peers.present([peers.ONNX_RUNTIME, peers.OPENVINO])
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(callers) as threads:
-        async with asyncrt.Runtime(settings.device, options=asyncrt.RuntimeOptions(cache_dir=Path(folder))) as rt:
-            loaded = await rt.load(model)
-            turns = {peers.OURS: partial(m.closed_loop, loaded.infer, requests, callers)}
-            ours = list((await loaded.infer(requests[0])).values())
+        options = asyncrt.RuntimeOptions(cache_dir=Path(folder))
+        async with (
+            asyncrt.Runtime(settings.device, options=options) as rt,
+            (loaded := await rt.load(model)).batched() as batched,
+        ):
+            turns = {
+                peers.OURS: partial(m.closed_loop, loaded.infer, requests, callers),
+                BATCHED: partial(m.closed_loop, batched.infer, requests, callers),
+            }
+            together = await asyncio.gather(*map(batched.infer, requests))
+            for request, answer in zip(requests, together, strict=True):
+                m.check_equal("batched", answer.values(), (await loaded.infer(request)).values())
+            ours = list(together[0].values())
             if peers.ONNX_RUNTIME in there:
                 wide, narrow = (peers.load_onnx_runtime(model, cores) for cores in (m.cores(), 1))
                 m.check_equal("one request", ours, wide(requests[0]))
@@ -65,7 +77,8 @@ async def bench(
             for name, theirs in samples.items()
         ],
         summary={
-            f"rate over {peer.name}'s": m.Ratio.of(rates, best(samples, peer.name)) for peer in there
+            **{f"rate over {peer.name}'s": m.Ratio.of(rates, best(samples, peer.name)) for peer in there},
+            "rate with batches over that without": m.Ratio.of(samples[BATCHED], rates),
         },
         notes=[f"{callers} callers, the same {count} texts of {SHORTEST} to {longest} tokens in each turn.", *notes],
     )

@@ -35,7 +35,7 @@ async def bench(
     check_system()
     many = many or (QUICK_SHAPES if settings.quick else SHAPES)
     tokens = tokens or (QUICK_TOKENS if settings.quick else TOKENS)
-    rounds = rounds or (1 if settings.quick else 5)
+    rounds = rounds or (1 if settings.quick else 3)
     there, notes = peers.present([peers.ONNX_RUNTIME, peers.OPENVINO])
     found: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -19,11 +19,13 @@ from asyncrt import AsyncrtError, BatchOptions, DeadlineExceeded, InputError, Ov
 from asyncrt.cli import bench_batched, open_loop, search, tune
 from asyncrt.cli.arrivals import BURST, draw_sizes, parse_lengths, times
 from asyncrt.cli.open_loop import Answer, Point, Sent, send
-from asyncrt.cli.search import BATCHES, DELAYS, PRECISION, Setting
+from asyncrt.cli.search import BATCHES, DELAYS, Setting
 
 from . import virtual_loop
 from .runtime.batched_models import masked_mean
 from .test_cli import call
+
+TURNS_S = 100 * virtual_loop.TURN_S  # what the turns of the loop take, which are not what is measured
 
 
 def random(seed: int = 0) -> np.random.Generator:
@@ -113,8 +115,8 @@ def test_latency_counts_from_when_a_request_was_to_be_sent() -> None:
 
     sent = virtual_loop.run(scenario())
 
-    assert [a.seconds for a in sent.answers] == pytest.approx([1.0, 1.75, 1.0])
-    assert sent.wall == pytest.approx(6.0)
+    assert [a.seconds for a in sent.answers] == pytest.approx([1.0, 1.75, 1.0], abs=TURNS_S)
+    assert sent.wall == pytest.approx(6.0, abs=TURNS_S)
 
 
 def test_nobody_waits_for_the_answer_before() -> None:
@@ -135,7 +137,7 @@ def test_nobody_waits_for_the_answer_before() -> None:
     sent, most = virtual_loop.run(scenario())
 
     assert most == 10
-    assert [a.seconds for a in sent.answers] == pytest.approx([1.0] * 10)
+    assert [a.seconds for a in sent.answers] == pytest.approx([1.0] * 10, abs=TURNS_S)
 
 
 def test_refused_and_late_requests_are_counted_apart() -> None:
@@ -161,7 +163,7 @@ def test_refused_and_late_requests_are_counted_apart() -> None:
     sent = virtual_loop.run(scenario())
 
     assert [a.outcome for a in sent.answers] == ["refused", "late", "answered", "answered", "answered"]
-    assert given == pytest.approx([0.6, 0.6, 0.6, 0.1, 0.15])
+    assert given == pytest.approx([0.6, 0.6, 0.6, 0.1, 0.15], abs=TURNS_S)
 
 
 def test_a_request_that_fails_ends_the_load() -> None:
@@ -215,7 +217,7 @@ def surface(best: tuple[int, int], batch_gain: float, delay_gain: float) -> dict
 def test_the_search_is_as_good_as_a_sweep_in_a_quarter_of_its_trials(
     best: tuple[int, int], gains: tuple[float, float], first: float
 ) -> None:
-    """Within the precision of one step for each axis; a sweep finds each setting's own highest rate."""
+    """Within 5 %; a sweep finds each setting's own highest rate."""
     rates = surface(best, *gains)
 
     async def sustains(setting: Setting, rate: float) -> bool:
@@ -237,7 +239,7 @@ def test_the_search_is_as_good_as_a_sweep_in_a_quarter_of_its_trials(
 
     assert found is not None
     assert found.rate <= rates[found.setting]
-    assert found.rate * PRECISION**2 >= max(rates.values())
+    assert found.rate * 1.05 >= max(rates.values())
     assert found.trials <= asyncio.run(sweep()) / 4
 
 
