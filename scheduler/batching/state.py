@@ -25,6 +25,7 @@ from .group import Group, form_group
 from .happenings import Arrived, Began, Closing, Failed, Finished, Happening, Left, Ticked
 from .instructions import REASONS, REFUSALS, Drop, Instruction, Launch, Reason, Refusal, Reject, WakeAt
 from .options import BatchOptions
+from .ran import Ran
 from .waiting import Waiting, WaitingQueue, waiting
 
 _LEAD_S = 0.0005  # what the host needs from the end of a batch until the device has the next
@@ -144,6 +145,7 @@ class BatchingState:
         self._wake: float | None = None
         #: Why nobody is launched, if only time or enough of company can change that.
         self._hold: _Hold | None = None
+        self._ran = Ran()
         self._typical = Typical()
         self._allowance = Allowance()
         #: Seconds between arrivals lately, and when the newest was.
@@ -227,6 +229,7 @@ class BatchingState:
                     kind = self._kind(batch.form)
                     self.cost.observe(kind, batch.rows * batch.form.per_row, at - batch.started)
                 if worked:
+                    self._ran.saw(batch.form, batch.rows)
                     for member in batch.members.values():
                         self._saw(member, at)
                 self._over(batch, at)
@@ -407,6 +410,9 @@ class BatchingState:
                 return
             for member in group.members:
                 self._queue.take(member.number)
+            if self.options.mode == "cost" and len(group.members) > 1:
+                most = min(group.own / (1 - self.options.max_waste), self.options.max_work or math.inf)
+                group.form = self._ran.fitting(group.form, group.rows, most)
             if len(self._queue) >= group.rows:
                 self._typical.saw(group.rows, group.own / max(group.work, 1))
             self._launch(group, reason, at, given)
