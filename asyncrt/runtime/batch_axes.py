@@ -63,10 +63,10 @@ class BatchAxes:
     padded: tuple[str, ...]
     masks: frozenset[int]
     holes: bool = True
-    _forms: dict[Any, tuple[int, Form]] = attrs.field(factory=dict, repr=False)
+    _forms: dict[Any, tuple[int, Form, dict[str, int]]] = attrs.field(factory=dict, repr=False)
 
-    def form(self, arrays: Mapping[int, Array]) -> tuple[int, Form]:
-        """Return how many rows a request has, and its form."""
+    def form(self, arrays: Mapping[int, Array]) -> tuple[int, Form, Mapping[str, int]]:
+        """Return how many rows a request has, its form, and the sizes of its named dims."""
         key: Any = tuple([arrays[t.id].shape for t in self.inputs])
         shared = tuple([(t.id, arrays[t.id].tobytes()) for t in self.inputs if t.rows is None])
         whole = self.holes or all(arrays[mask].all() for mask in self.masks)
@@ -76,14 +76,14 @@ class BatchAxes:
         if found is None:
             if len(self._forms) >= _FORMS:
                 self._forms.clear()
-            rows, form = self._form(arrays, shared)
+            sizes = sizes_of(self.inputs, arrays)
+            form = self._form(arrays, sizes, shared)
             if not whole:
                 form = Form((form.exact, form.sizes), (), ((form.per_row, ()),))
-            found = self._forms[key] = rows, form
+            found = self._forms[key] = sizes[self.batch], form, sizes
         return found
 
-    def _form(self, arrays: Mapping[int, Array], shared: tuple[Any, ...]) -> tuple[int, Form]:
-        sizes = sizes_of(self.inputs, arrays)
+    def _form(self, arrays: Mapping[int, Array], sizes: Mapping[str, int], shared: tuple[Any, ...]) -> Form:
         exact: list[Any] = list(shared)
         terms: list[tuple[int, tuple[int, ...]]] = []
         for tensor in self.inputs:
@@ -101,8 +101,7 @@ class BatchAxes:
                     if axis != tensor.rows and n not in self.padded
                 )  # fmt: skip
                 terms.append((factor, tuple([self.padded.index(n) for n in names if n in self.padded])))
-        form = Form(tuple(exact), tuple([sizes[name] for name in self.padded]), tuple(terms))
-        return sizes[self.batch], form
+        return Form(tuple(exact), tuple([sizes[name] for name in self.padded]), tuple(terms))
 
 
 def sizes_of(tensors: Iterable[TensorAxes], arrays: Mapping[int, Array]) -> dict[str, int]:

@@ -32,7 +32,7 @@ from asyncrt.scheduler.batching import BatchingState, BatchingStatistics, BatchO
 from asyncrt.scheduler.batching.happenings import Arrived, Began, Closing, Failed, Finished, Happening, Left, Ticked
 from asyncrt.scheduler.batching.instructions import Drop, Launch, Refusal, Reject, WakeAt
 
-from .batch_axes import find_axes, sizes_of
+from .batch_axes import find_axes
 from .elsewhere import Elsewhere, anywhere
 from .inputs import check_inputs
 from .invariance import Invariance
@@ -69,7 +69,7 @@ class _Request:
 
     arrays: dict[int, Array]
     rows: int
-    sizes: dict[str, int]
+    sizes: Mapping[str, int]
     priority: int
     until: float | None
     future: asyncio.Future[None] | None = None
@@ -208,9 +208,8 @@ class Batched:
             raise BatchingError("it is closed", hint="make another one with `model.batched()`")
         until = self._network.until(deadline)
         arrays = self._check(inputs)
-        rows, form = self._axes.form(arrays)
+        rows, form, sizes = self._axes.form(arrays)
         number = next(self._numbers)
-        sizes = sizes_of(self._axes.inputs, arrays)
         request = self._requests[number] = _Request(arrays, rows, sizes, priority, until)
         # A scope of anyio around the call says when its answer is due; the scope sees to it itself if it is late.
         due = min(math.inf if until is None else until, anyio.current_effective_deadline())

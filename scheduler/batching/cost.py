@@ -67,7 +67,10 @@ def resistant_line(runs: list[tuple[int, float]], other: Line | None = None) -> 
     else:
         slope, told = statistics.median(s / max(w, 1) for w, s in runs), False
     slope = max(slope, 0.0)
-    return Line(slope, max(statistics.median(s - slope * w for w, s in runs), 0.0), told)
+    fixed = statistics.median(s - slope * w for w, s in runs)
+    if fixed < 0:  # the slope is too steep for these runs: the line through nothing that fits them
+        slope, fixed = statistics.median(s / max(w, 1) for w, s in runs), 0.0
+    return Line(slope, fixed, told)
 
 
 class CostModel:

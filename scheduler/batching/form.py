@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable
-from typing import NamedTuple
+
+import attrs
 
 
-class Form(NamedTuple):
+@attrs.frozen
+class Form:
     """The shape of a request without its rows.
 
     Attributes:
         exact: What must be equal in a batch.
         sizes: The dims that may be padded.
         terms: How many elements one row has: the sum, over these, of the factor times the sizes at these places.
+        per_row: That number.
     """
 
     exact: Hashable
     sizes: tuple[int, ...] = ()
     terms: tuple[tuple[int, tuple[int, ...]], ...] = ((1, ()),)
+    per_row: int = attrs.field(init=False, eq=False)
 
-    @property
-    def per_row(self) -> int:
-        """Elements of one row."""
+    def __attrs_post_init__(self) -> None:
         sizes = self.sizes
-        return sum(factor * math.prod([sizes[i] for i in places]) for factor, places in self.terms)
+        per_row = sum([factor * math.prod([sizes[i] for i in places]) for factor, places in self.terms])
+        object.__setattr__(self, "per_row", per_row)
 
     def padded_to(self, sizes: tuple[int, ...]) -> Form:
         """Return the form with other sizes."""
-        return self._replace(sizes=sizes)
+        return self if sizes == self.sizes else Form(self.exact, sizes, self.terms)
 
 
 def largest(one: Iterable[int], other: Iterable[int]) -> tuple[int, ...]:

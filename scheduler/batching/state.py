@@ -25,6 +25,7 @@ from .group import Group, form_group
 from .happenings import Arrived, Began, Closing, Failed, Finished, Happening, Left, Ticked
 from .instructions import REASONS, REFUSALS, Drop, Instruction, Launch, Reason, Refusal, Reject, WakeAt
 from .options import BatchOptions
+from .ran import Ran
 from .waiting import Waiting, WaitingQueue, waiting
 
 _LEAD_S = 0.0005  # what the host needs from the end of a batch until the device has the next
@@ -113,11 +114,11 @@ class _Batch:
     reason: Reason
     #: When a stream had nothing else to do; None while it is behind another batch.
     started: float | None
-    #: When it should be over; of one of which nothing is known, when it was launched.
-    ends: float
+    #: When the device should begin it.
+    begins: float
+    rows: int
     begun: bool = False
     dropped: bool = False
-    rows: int = 0
 
 
 class BatchingState:
@@ -144,6 +145,7 @@ class BatchingState:
         self._wake: float | None = None
         #: Why nobody is launched, if only time or enough of company can change that.
         self._hold: _Hold | None = None
+        self._ran = Ran()
         self._typical = Typical()
         self._allowance = Allowance()
         #: Seconds between arrivals lately, and when the newest was.
@@ -227,6 +229,7 @@ class BatchingState:
                     kind = self._kind(batch.form)
                     self.cost.observe(kind, batch.rows * batch.form.per_row, at - batch.started)
                 if worked:
+                    self._ran.saw(batch.form, batch.rows)
                     for member in batch.members.values():
                         self._saw(member, at)
                 self._over(batch, at)
@@ -292,6 +295,11 @@ class BatchingState:
             self._gap = gap if self._gap is None else self._gap + _RATE * (gap - self._gap)
         self._arrived = at
         request = waiting(arrived, self.options)
+        if len(self._batches) < self.streams and request.due > at:
+            # Nobody waits, or this could not be: it goes at once. What is expected of it is not asked, because that may
+            # be wrong, and only a run can tell.
+            self._launch(Group([request], request.form, request.rows, request.work, request.due), "idle", at, given)
+            return None
         rejection = self._refusal(request, at)
         if rejection is not None:
             self._reject(rejection, given)
@@ -341,8 +349,6 @@ class BatchingState:
     def _refusal(self, request: Waiting, at: float) -> Reject | None:
         options, queue = self.options, self._queue
         line = self._line(request.form)
-        if len(self._batches) < self.streams and not queue:
-            return None  # it goes at once: what is expected of it may be wrong, and only a run can tell
         if len(queue) >= options.max_queue or queue.nbytes + request.nbytes > options.max_queue_bytes:
             why: Refusal = "count" if len(queue) >= options.max_queue else "bytes"
             return Reject(request.number, why, max(self._until_free(at), 0.001))
@@ -368,8 +374,12 @@ class BatchingState:
         """Seconds until a stream should have nothing to do."""
         if len(self._batches) < self.streams:
             return 0.0
-        ends = sorted(b.ends for b in self._batches.values())
+        ends = sorted(b.begins + self._expected(b) for b in self._batches.values())
         return max(ends[len(ends) - self.streams] - at, 0.0)
+
+    def _expected(self, batch: _Batch) -> float:
+        line = self._line(batch.form)
+        return 0.0 if line is None else line(batch.rows * batch.form.per_row)
 
     def _reject(self, rejection: Reject, given: list[Instruction]) -> None:
         self._rejected[rejection.why] += 1
@@ -400,6 +410,9 @@ class BatchingState:
                 return
             for member in group.members:
                 self._queue.take(member.number)
+            if self.options.mode == "cost" and len(group.members) > 1:
+                most = min(group.own / (1 - self.options.max_waste), self.options.max_work or math.inf)
+                group.form = self._ran.fitting(group.form, group.rows, most)
             if len(self._queue) >= group.rows:
                 self._typical.saw(group.rows, group.own / max(group.work, 1))
             self._launch(group, reason, at, given)
@@ -446,14 +459,14 @@ class BatchingState:
 
     def _launch(self, group: Group, reason: Reason, at: float, given: list[Instruction]) -> None:
         self._launched += 1
-        line = self._line(group.form)
         batch = _Batch(
             number=self._launched,
             form=group.form,
             members={m.number: m for m in group.members},
             reason=reason,
             started=at if len(self._batches) < self.streams else None,
-            ends=at + self._until_free(at) + (0.0 if line is None else line(group.work)),
+            begins=at + self._until_free(at),
+            rows=group.rows,
         )
         self._batches[batch.number] = batch
         self._batch_of.update(dict.fromkeys(batch.members, batch.number))

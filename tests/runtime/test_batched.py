@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import anyio
+import attrs
 import numpy as np
 import pytest
 import pytest_asyncio
@@ -30,10 +33,12 @@ from asyncrt import (
 from asyncrt.layout import Array
 from asyncrt.runtime.pad_safety import difference
 
+from .. import virtual_loop
 from ..builders import i64, model, node
 from ..zoo import FOLDER, ZooModel
 from .batched_models import across_rows, batch_in_the_middle, elementwise, floats, masked_mean, picks, unmasked_mean
 
+ROOT = Path(__file__).parents[2]
 OPTIONS = RuntimeOptions(warm=False, max_in_flight=1)
 
 
@@ -606,7 +611,29 @@ async def test_a_model_whose_outputs_have_no_batch_runs_alone() -> None:
     assert "has no axis 'batch'" in safety.refused["batch"]
 
 
-# Options.
+# Options, the page and the example.
+
+
+def test_every_option_is_on_the_page() -> None:
+    """With its default: each field of `BatchOptions` is one row of the last table of docs/batching.md."""
+    page = (ROOT / "docs" / "batching.md").read_text(encoding="utf-8").split("## Options")[1]
+    shown = dict(re.findall(r"^\| (\w+) \| ([^|]+) \|", page, re.M))
+    fields = {name: field.default for name, field in attrs.fields_dict(BatchOptions).items()}
+
+    told = {name: f'"{d}"' if isinstance(d, str) else str(d) for name, d in fields.items()}
+    told["max_queue_bytes"] = f"{fields['max_queue_bytes'] >> 20} MiB"
+    assert told == {name: default for name, default in shown.items() if name != "field"}
+
+
+def test_the_example_runs() -> None:
+    """On the simulated device, in no time."""
+    spec = importlib.util.spec_from_file_location("batching_example", ROOT / "examples" / "batching.py")
+    assert spec is not None
+    assert spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+
+    virtual_loop.run(example.serve(40, "simulated"))
 
 
 def test_options_are_written_and_read(tmp_path: Path) -> None:

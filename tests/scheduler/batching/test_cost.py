@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from asyncrt.scheduler.batching.admission import Allowance
 from asyncrt.scheduler.batching.cost import CostModel, Line, resistant_line
 
 
@@ -69,6 +70,25 @@ def test_classes_are_told_apart_and_the_oldest_is_forgotten() -> None:
         model.observe(kind, 10, 1.0)
     assert len(model._classes) == 256
     assert "1006 runs" in repr(model)
+
+
+def test_what_is_allowed_for_follows_what_happens() -> None:
+    """Up at once where a request took longer, slowly down where none does; early ones say nothing of the queue."""
+    allowance = Allowance(factor=2.0)
+
+    allowance.saw(expected=1.0, took=3.0, had=3.0)
+    after_late = allowance.factor
+    for _ in range(100):
+        allowance.saw(expected=1.0, took=1.0, had=3.0)
+    after_many = allowance.factor
+    allowance.saw(expected=0.01, took=10.0, had=3.0)
+
+    assert after_late > 2.0
+    assert 2.0 < after_many < after_late
+    assert allowance.factor == after_many
+    for _ in range(100):
+        allowance.saw(expected=1.0, took=100.0, had=3.0)
+    assert allowance.factor == 8.0
 
 
 def test_a_model_that_has_become_slower_is_noticed() -> None:

@@ -132,7 +132,7 @@ def test_the_urgent_go_as_if_they_were_alone() -> None:
     """However many others wait."""
     urgent, others = of_two_priorities(100.0)
 
-    assert np.percentile([t.latency for t in urgent], 99) <= 0.1
+    assert np.percentile([t.latency for t in urgent], 99) <= 0.15
     assert statistics.median(t.latency for t in others) >= 1.0
 
 

@@ -1,0 +1,40 @@
+"""Which shapes have run lately, so that a batch may take one of them and its plan is there already?
+
+Batches of many lengths and any number of rows have many shapes, and a new one costs the host more than a little padding
+costs the device. A shape that has run is one that the model takes, which one rounded up may not be.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+from .form import Form
+
+_SHAPES = 128  # remembered: half as many as plans are kept
+
+
+class Ran:
+    """The latest shapes of batches."""
+
+    def __init__(self) -> None:
+        self._latest: OrderedDict[tuple[Hashable, int, tuple[int, ...]], Form] = OrderedDict()
+
+    def saw(self, form: Form, rows: int) -> None:
+        """A batch of that shape has run."""
+        key = form.exact, rows, form.sizes
+        self._latest[key] = form
+        self._latest.move_to_end(key)
+        if len(self._latest) > _SHAPES:
+            self._latest.popitem(last=False)
+
+    def fitting(self, form: Form, rows: int, most: float) -> Form:
+        """Return the smallest that a batch of this form fits in, if its work is at most *most*; else the form."""
+        if (form.exact, rows, form.sizes) in self._latest:
+            return form
+        best, least = form, most / max(rows, 1)
+        for (exact, other, sizes), known in self._latest.items():
+            if other == rows and exact == form.exact and known.per_row <= least:
+                if all(size >= own for size, own in zip(sizes, form.sizes, strict=True)):
+                    best, least = known, known.per_row
+        return best
