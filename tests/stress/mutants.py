@@ -115,8 +115,8 @@ MUTANTS = (
     Mutant(
         "S6 the stream is not told to wait",
         "asyncrt/runtime/dispatcher.py",
-        "            self.streams[stream].wait_for([self._marks[e] for e in pending])\n",
-        "            pass\n",
+        "                self.streams[stream].wait_for([self._marks[e] for e in needed])\n",
+        "                pass\n",
         (FAULTS, "tests/runtime/test_checked.py"),
     ),
     Mutant(
@@ -277,9 +277,9 @@ MUTANTS = (
     ),
     Mutant(
         "errors: a failed command counts as passed",
-        "asyncrt/runtime/dispatcher.py",
-        "        if error is None:\n            waiting.future.set_result(answer)",
-        "        if True:\n            waiting.future.set_result(answer)",
+        "asyncrt/runtime/turns.py",
+        "    if error is None:\n        future.set_result(answer)",
+        "    if True:\n        future.set_result(answer)",
         (FAULTS,),
     ),
     Mutant(
