@@ -54,3 +54,44 @@ class Timeline:
     def pending(self, events: Iterable[Event]) -> tuple[Event, ...]:
         """Return those of *events* that are not known to have been reached."""
         return tuple(event for event in events if not self.reached(event))
+
+
+class Order:
+    """What the commands of each stream come after on others, by the waits that were enqueued: which more are needed?"""
+
+    def __init__(self, streams: int) -> None:
+        #: For each stream the stamps, by stream, that its next command comes after.
+        self._behind = [[0] * streams for _ in range(streams)]
+        #: The same of events, until they are reached.
+        self._at: dict[Event, tuple[int, ...]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Order behind={self._behind}>"
+
+    def needed(self, stream: int, events: Iterable[Event]) -> tuple[Event, ...]:
+        """Return those of *events*, not reached yet, that nothing enqueued on *stream* or waited for with them implies."""
+        behind = self._behind[stream]
+        ahead = [e for e in latest(events) if e.stream != stream and e.stamp > behind[e.stream]]
+        return tuple(
+            e for e in ahead if not any(other != e and self._implies(other, e) for other in ahead)
+        )
+
+    def waited(self, stream: int, events: Iterable[Event]) -> None:
+        """Note that *stream* waits for *events*."""
+        behind = self._behind[stream]
+        for event in events:
+            reach = self._at.get(event, ())
+            behind[:] = [max(pair) for pair in zip(behind, reach or behind, strict=True)]
+            behind[event.stream] = max(behind[event.stream], event.stamp)
+
+    def marked(self, event: Event) -> None:
+        """Note that *event* is behind all that is enqueued on its stream."""
+        self._at[event] = tuple(self._behind[event.stream])
+
+    def reached(self, event: Event) -> None:
+        """Forget of what *event* came after."""
+        self._at.pop(event, None)
+
+    def _implies(self, event: Event, other: Event) -> bool:
+        reach = self._at.get(event)
+        return reach is not None and reach[other.stream] >= other.stamp

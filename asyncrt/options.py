@@ -40,7 +40,8 @@ class RuntimeOptions:
         preset: Set the arguments of launches beforehand for plans that are replayed often. False sets them each time.
         native_submit: Enqueue such launches by a loop in C, where it was built. False makes the same calls from Python.
         native_callbacks: Have the driver wake the event loop when commands are done, where native code for that was
-            built and the driver can be trusted with it. False has a thread wait on each stream.
+            built and the driver can be trusted with it. False has a thread wait on each stream, which on Intel's
+            runtime works along with the others.
         specialise: Build kernels for sizes that come often in the background, and use those that are faster.
         share_steps: Let steps of a group's sequences run as one inference where the model allows it. False runs each by
             itself.
@@ -83,7 +84,7 @@ class RuntimeOptions:
     packed_weights: bool = True
     preset: bool = True
     native_submit: bool = True
-    native_callbacks: bool = True
+    native_callbacks: bool = False
     specialise: bool = False
     share_steps: bool = True
     pinned: bool = True

@@ -20,7 +20,7 @@ from .base import Allocation, PreparedLaunch
 from .opencl_arguments import SetArguments, argument_setter, loader, refused
 from .opencl_submit import Arguments, Call, Submitter
 
-# Launches that take a driver more than a millisecond: 1 µs each on Intel's runtime, 5.2 on an H200. A thread costs some
+# Launches that take a driver more than a millisecond: 1 µs each on Intel's runtime, 4 on an H200. A thread costs some
 # tenths of one, so it is not worth it for fewer.
 LONG_CPU, LONG_GPU = 1024, 256
 

@@ -3,6 +3,8 @@
 The driver calls back (`clSetEventCallback`) into C (`_reached.c`), which writes an eventfd that the loop polls. That
 saves waking a thread that wants the GIL, and then the loop through a pipe.
 
+It is not the default: on Intel's runtime a thread that waits calculates, too, and without it a core is idle.
+
 Not every driver can be trusted with it. PoCL 3.1 calls back for a failed command as if it had succeeded, or not at all;
 NVIDIA's driver looks for callbacks only every few milliseconds. There a thread waits.
 """

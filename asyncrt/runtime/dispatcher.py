@@ -19,7 +19,7 @@ import attrs
 
 from asyncrt.devices.base import Mark, Reports, Stream, mark_behind
 from asyncrt.errors import DeadlineExceeded, DeviceError, DeviceLostError, OutOfDeviceMemory
-from asyncrt.events import Event, Timeline
+from asyncrt.events import Event, Order, Timeline
 from asyncrt.scheduler.happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
 from asyncrt.scheduler.instructions import Admit, Expire, Instruction, Launch, Resume
 from asyncrt.scheduler.state import SchedulerState
@@ -115,6 +115,7 @@ class Dispatcher:
         self.submissions = Submissions()
         self._stamps = [0] * len(streams)
         self._marks: dict[Event, Mark] = {}
+        self._order = Order(len(streams))
         #: What the commands before an event use, until it is reached.
         self._kept: dict[Event, object] = {}
         self._waiting: dict[int, _Waiting] = {}
@@ -280,7 +281,10 @@ class Dispatcher:
         pending = self.timeline.pending(events)
         if pending:
             self._waits[stream].update(pending)
-            self.streams[stream].wait_for([self._marks[e] for e in pending])
+            needed = self._order.needed(stream, pending)
+            if needed:
+                self.streams[stream].wait_for([self._marks[e] for e in needed])
+                self._order.waited(stream, needed)
 
     async def memory(self, request: int, error: OutOfDeviceMemory) -> None:
         """Return when a launching request that was refused memory may try again.
@@ -366,6 +370,8 @@ class Dispatcher:
         self._asking = request if at_once else None
         self._handle(happening)
         self._asking = None
+        if self._short:
+            self._resolve_shortage()  # it may have been the last that went on, and now waits for a place
         answer = await waiting.future
         waiting.future = None
         self.check_lost()
@@ -384,6 +390,7 @@ class Dispatcher:
             self.check_lost()
             raise
         self._marks[event] = mark
+        self._order.marked(event)
         self._completions.watch(self.streams[stream], mark, event)
         return event
 
@@ -403,6 +410,7 @@ class Dispatcher:
             for waiting in self._waiting.values():
                 waiting.hit |= waiting.comes_after(event)
         self._marks.pop(event, None)
+        self._order.reached(event)
         self._kept.pop(event, None)
         self._handle(Reached(event), error)
         self._tell()

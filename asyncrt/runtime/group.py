@@ -21,6 +21,7 @@ from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
 from asyncrt.scheduler.queue import RequestQueue
 
+from .elsewhere import Elsewhere, anywhere
 from .network import Network
 from .plan import KeptTensor
 from .rows import Place
@@ -122,6 +123,12 @@ class SequenceGroup:
         self._sequences.add(sequence)
         return sequence
 
+    @property
+    def elsewhere(self) -> Elsewhere | None:
+        """Where its runtime runs if that is not the loop of its callers."""
+        return self._model.elsewhere
+
+    @anywhere
     async def close(self) -> None:
         """Close all of its sequences."""
         self._closed = True
@@ -273,7 +280,7 @@ class SequenceGroup:
         return True
 
     def _say(self, found: SharedSafety) -> None:
-        level = logging.INFO if found.sharing is Sharing.ANY_LENGTH else logging.WARNING
+        level = logging.WARNING if found.why else logging.INFO
         _log.log(level, "'%s': %s", self._program.name, found)
 
     # Running them.

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import itertools
 import math
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -94,7 +95,7 @@ class Network:
         self._dispatcher = dispatcher
         self._pool = pool
         self._impls = impls
-        self._tools = attrs.evolve(tools, memo={})  # answers are numbered by this program's kinds of node
+        self._tools = attrs.evolve(tools, memo=OrderedDict())  # answers are numbered by this program's kinds of node
         self._options = options
         self._counters = counters
         self._specialiser = specialiser

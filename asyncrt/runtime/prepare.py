@@ -7,6 +7,7 @@ the same state gives the same plan. The functions bear the names of the mechanis
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ from .references import reference_copy, reference_impl
 from .slices import Slices, finished
 from .witness import Unfollowed, settled
 
-_REMEMBERED = 1 << 14  # answers
+_REMEMBERED = 1 << 12  # answers, of about a kilobyte; most are asked for again in the same request, by equal layers
 _COMPARED = 1024  # bytes of a value
 _SLICE = 8  # nodes that are prepared without an interruption; with witnesses, one
 
@@ -74,7 +75,7 @@ class Tools:
     in_place: bool = True
     origins: bool = False
     recording: bool = False
-    memo: dict[Any, PrimitiveInst] = attrs.field(factory=dict, eq=False, repr=False)
+    memo: OrderedDict[Any, PrimitiveInst] = attrs.field(factory=OrderedDict, eq=False, repr=False)
 
 
 @attrs.define(eq=False)
@@ -273,11 +274,13 @@ class _Planner:
             strided = self.strided(node) if self.viewed else ()
             key = None if self.tools.recording else self.question(node, strided)
             inst = memo.get(key) if key is not None else None
-            if inst is None:
+            if inst is not None:
+                memo.move_to_end(key)
+            else:
                 inst = self.answer(node, strided)
                 if key is not None:
                     if len(memo) >= _REMEMBERED:
-                        memo.clear()
+                        memo.popitem(last=False)  # one for one: to forget all at once would be done again and again
                     memo[key] = inst
             if not inst.wants_dense:
                 break

@@ -143,17 +143,18 @@ class _Trial:
         try:
             long = await self._alone(1, _LONG, along)
             other = await self._alone(0, _SHORT, along)
+            holed = await self._alone(0, _LONG - 1, along, hole=True)
         except (ShapeError, InputError) as error:
             return SharedSafety(Sharing.EQUAL_LENGTH, f"a longer past does not run ({error.message})")
         if not any(self._off(short[0].outputs[t.id], other.outputs[t.id]) for t in axes.outputs):
             return SharedSafety(Sharing.EQUAL_LENGTH, "the past was found not to matter, which proves nothing")
         everything = along | {axes.past}
-        if why := await self._together([short[0], long, short[1]], everything):
+        if why := await self._together([short[0], long, holed, short[1]], everything):
             return SharedSafety(Sharing.EQUAL_LENGTH, f"a past that is filled up gives other results: {why}")
         return SharedSafety(Sharing.ANY_LENGTH, "", along, self.error)
 
-    async def _alone(self, which: int, past: int, along: frozenset[str]) -> _Alone:
-        """Run a step with another past."""
+    async def _alone(self, which: int, past: int, along: frozenset[str], *, hole: bool = False) -> _Alone:
+        """Run a step with another past; where the caller's masks have a zero in it, if there is to be a *hole*."""
         axes, (given, state) = self._axes, self._steps[which]
         sizes = axes.sizes(given, _layouts(state))
         arrays: Arrays = {}
@@ -162,11 +163,13 @@ class _Trial:
             resized[axes.past] = past
         for tensor in axes.inputs:
             array = given[tensor.id]
-            for axis, dim in enumerate(tensor.dims):
-                size = resized.get(getattr(dim, "name", None) or "")
+            for axis, name in enumerate(tensor.names):
+                size = resized.get(name or "")
                 if size is not None and array.shape[axis]:
                     # All of what a mask says of the newest one.
                     array = np.repeat(np.take(array, [-1], axis=axis), size, axis=axis)
+                    if hole:
+                        array[(slice(None),) * axis + (1,)] = 0
             arrays[tensor.id] = np.ascontiguousarray(array)
         rows = 1
         for s, old in zip(axes.states, state, strict=True):

@@ -112,7 +112,9 @@ class SharedSteps:
                 size for axis, (name, size) in enumerate(zip(tensor.names, array.shape, strict=True))
                 if axis != tensor.rows and name not in along
             ]))  # fmt: skip
-            if tensor.id in axes.fixed:
+            # Where lengths must be equal, only masks of ones were tried out; those with zeros share with their equals.
+            masks = not any_length and not step.along.isdisjoint(tensor.names)
+            if masks or tensor.id in axes.fixed:
                 parts.append(array.tobytes() if array.nbytes <= _COMPARED else step.number)
         parts += [
             s.shape_of(x.shape, 0, 0 if any_length else None)

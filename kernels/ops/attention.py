@@ -197,20 +197,27 @@ def _bias(
     return bias + np.pad(added, missing, constant_values=-np.inf)
 
 
+def takes_view(call: Call, index: int, view: View) -> bool:
+    """Rows of adjacent elements; what is cached is copied, from wherever it lies."""
+    if index in (_PAST_KEY, _PAST_VALUE):
+        return True
+    return index in (_QUERY, _KEY, _VALUE) and (view.strides[-1] == 1 or view.shape[-1] == 1)
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     s = _sizes(call)
     before: list[Launch] = []
     sizes: list[int] = []
     packed = len(call.shape(_QUERY)) == 3
 
-    def strides(heads: int, length: int, size: int) -> tuple[int, int, int]:
+    def strides(view: View, size: int) -> tuple[int, int, int]:
         """Elements between batches, heads and rows of an input or of the first output."""
-        return (length * heads * size, size, heads * size) if packed else (heads * length * size, length * size, size)
+        return (view.strides[0], size, view.strides[1]) if packed else view.strides[:3]  # type: ignore[return-value]  # 4
 
     def cached(index: int, past: int, output: int, size: int) -> kernels.Tensor:
         """Return the keys or values, after writing them behind the cached ones."""
         dtype = call.dtype(index)
-        own = strides(s.kv_heads, s.new, size)
+        own = strides(call.view(index), size)
         present = (s.batch, s.kv_heads, s.keys, size)
         wanted = len(call.outputs) > output
         if not wanted and not call.has(past):
@@ -222,7 +229,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         whole = View.dense(present)
         parts = [(inp(index), View((s.batch, s.kv_heads, s.new, size), (*own, 1)), s.past)]
         if call.has(past):
-            parts.append((inp(past), View.dense(call.shape(past)), 0))
+            parts.append((inp(past), call.view(past), 0))
         for source, view, start in parts:
             place = whole.slice(2, start, view.shape[2])
             launch = copy_launch(source, view, target, place, dtype.itemsize, traits)
@@ -244,10 +251,10 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         scores = kernels.Tensor(out(3), dtype, *row_major(call.outputs[3].shape)[:3])
     attributes = call.attributes
     whole = kernels.Attention(
-        query=kernels.Tensor(inp(_QUERY), dtype, *strides(s.heads, s.queries, s.size)),
+        query=kernels.Tensor(inp(_QUERY), dtype, *strides(call.view(_QUERY), s.size)),
         key=key,
         value=value,
-        target=kernels.Tensor(out(0), dtype, *strides(s.heads, s.queries, s.value_size)),
+        target=kernels.Tensor(out(0), dtype, *strides(View.dense(call.outputs[0].shape), s.value_size)),
         batch=s.batch,
         kv_heads=s.kv_heads,
         group=s.heads // s.kv_heads,
@@ -281,6 +288,7 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     implement=implement,
+    takes_view=takes_view,
     examples=(
         Example(("f32[2,3,5,16]", "f32[2,3,6,16]", "f32[2,3,6,16]"), opset=23),
         Example(("f32[1,2,37,64]", "f32[1,2,37,64]", "f32[1,2,37,64]"), {"is_causal": 1}, opset=23),

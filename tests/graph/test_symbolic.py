@@ -13,6 +13,7 @@ from asyncrt.graph.program import Program, build_program
 from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.layout import FLOAT32, Layout
 from asyncrt.options import RuntimeOptions
+from asyncrt.runtime import prepare
 from asyncrt.runtime.prepare import Tools, prepare_chunk, start_state
 
 from ..builders import i64, model, node
@@ -101,6 +102,24 @@ def test_answers_are_remembered_without_changing_them(first: bool) -> None:
 
     assert plan.steps == other.steps
     assert plan.arena_nbytes == other.arena_nbytes
+
+
+def test_no_more_answers_are_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those asked for longest ago leave, one for one; the plans are what they are without remembering any."""
+    monkeypatch.setattr(prepare, "_REMEMBERED", 3)
+    loaded = program(split_heads())
+    tools = Tools(DeviceTraits(), takes_source=True, pack=TOOLS.pack)
+    counts = []
+    for rows in (2, 3, 4, 2):
+        layouts = [Layout(FLOAT32, (rows, 5, 12))]
+
+        plan = prepare_chunk(loaded, loaded.chunks[0], start_state(loaded, layouts, {}), tools)
+
+        fresh = Tools(DeviceTraits(), takes_source=True, pack=TOOLS.pack)
+        assert prepare_chunk(loaded, loaded.chunks[0], start_state(loaded, layouts, {}), fresh).steps == plan.steps
+        counts.append(len(tools.memo))
+
+    assert counts[1:] == [3, 3, 3]
 
 
 @pytest.mark.asyncio

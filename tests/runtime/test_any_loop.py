@@ -221,6 +221,31 @@ def test_a_failure_is_told_to_its_request_alone(run: Run) -> None:
     run(main)
 
 
+def test_steps_of_a_group_run_together(run: Run) -> None:
+    """Eight callers, three steps each: far fewer inferences, and each has its own sums."""
+
+    async def main() -> tuple[dict[int, list[list[float]]], int]:
+        found: dict[int, list[list[float]]] = {}
+        async with Runtime("simulated", options=ROOMY) as rt:
+            loaded = await rt.load(CUMULATED)
+            async with loaded.sequences({"past": "present"}) as sequences:
+
+                async def caller(number: int) -> None:
+                    async with sequences.sequence() as sequence:
+                        steps = [await sequence.infer({"x": np.full(1, number, np.float32)}) for _ in range(3)]
+                        found[number] = [step["y"].tolist() for step in steps]
+
+                async with anyio.create_task_group() as group:
+                    for number in range(8):
+                        group.start_soon(caller, number)
+                return found, sequences.statistics().inferences
+
+    found, inferences = run(main)
+
+    assert found == {number: [[number], [2.0 * number], [3.0 * number]] for number in range(8)}
+    assert inferences < 24
+
+
 def test_sequences_keep_their_state(run: Run) -> None:
     """Steps of two sequences at once, one of which is cancelled and tried again."""
 

@@ -99,7 +99,7 @@ async def test_a_runtime_may_be_closed_with_requests_in_flight(inboxes: list[Inb
 @pytest.mark.asyncio
 async def test_two_runtimes_hear_of_their_own(inboxes: list[Inbox]) -> None:
     """On one loop, and one of them closed while the other goes on."""
-    first, second = await open_runtime(), await open_runtime()
+    first, second = await open_runtime(native_callbacks=True), await open_runtime(native_callbacks=True)
     one, other = await first.load(SOURCE), await second.load(SOURCE)
     expected = await one.infer(given(3))
 

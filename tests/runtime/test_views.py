@@ -183,6 +183,39 @@ async def test_matrix_products_take_views_whose_rows_are_contiguous(rt: Runtime)
     assert decisions["qh"] == decisions["vh"] == "view"
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("rows", [1, 3, 12])
+@pytest.mark.parametrize("packed", [False, True], ids=["heads on an axis", "heads in a row"])
+async def test_attention_takes_views_of_its_heads_and_of_what_is_cached(
+    rt: Runtime, rows: int, packed: bool
+) -> None:
+    """One matrix holds queries, keys and values, and the cache has its axes in another order; bit for bit."""
+    heads = [node(f"{n}h = Transpose({n}4)", perm=[0, 2, 1, 3]) for n in "qkv"]
+    lying = [node(f"{n}4 = Reshape({n}, heads)") for n in "qkv"] + heads
+    given = "q, k, v" if packed else "qh, kh, vh"
+    kinds = {"q_num_heads": 4, "kv_num_heads": 4} if packed else {}
+    nodes = [
+        node("all = MatMul(x, w)"), node("q, k, v = Split(all)", axis=2, num_outputs=3), *([] if packed else lying),
+        node("n = Neg(cache)"), node("past = Transpose(n)", perm=[1, 2, 0, 3]),
+        node(f"y, pk, pv = Attention({given}, , past, past)", is_causal=1, **kinds),
+    ]  # fmt: skip
+    constants = {"w": floats(24, 96, seed=1), "heads": i64(0, 0, 4, 8)}
+    source = model(nodes, ["x f32[b,s,24]", "cache f32[p,b,4,8]"], ["y", "pk", "pv"], constants, opset=23)
+    loaded = await rt.load(source)
+    inputs = {"x": floats(2, rows, 24), "cache": floats(5, 2, 4, 8)}
+
+    out = await loaded.infer(inputs)
+    async with Runtime(rt.device.info.spec, options=RuntimeOptions(warm=False, views=False)) as plain:
+        expected = await (await plain.load(source)).infer(inputs)
+
+    decisions = {n.output_names[0]: n.decision for n in loaded.explain()}
+    viewed = {"q", "past"} | (set() if packed else {"qh", "kh", "vh"})
+    assert {decisions[name] for name in viewed} <= {"view", "skipped"}
+    assert decisions["past"] == "view"
+    for name, value in expected.items():
+        assert value.tobytes() == out[name].tobytes()
+
+
 # Concat in place.
 
 

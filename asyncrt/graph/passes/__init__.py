@@ -18,6 +18,7 @@ from .fold_normalizations import fold_normalizations
 from .fuse import fuse
 from .infer_layouts import infer_layouts
 from .mark_runtime_skippable_nodes import mark_runtime_skippable_nodes
+from .merge_products import merge_products
 from .place_nodes import place_nodes
 from .remove_dead_nodes import remove_dead_nodes
 
@@ -28,6 +29,7 @@ def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> N
     remove_dead_nodes(graph, options)
     if options.fuse:
         fold_normalizations(graph)
+        merge_products(graph)
     _arrange(graph, traits, options)
 
 
