@@ -69,7 +69,7 @@ class Order:
         return f"<Order behind={self._behind}>"
 
     def needed(self, stream: int, events: Iterable[Event]) -> tuple[Event, ...]:
-        """Return those of *events*, not reached yet, that nothing enqueued on *stream* or waited for with them implies."""
+        """Return those of *events*, not reached yet, that nothing on *stream* or among them implies."""
         behind = self._behind[stream]
         ahead = [e for e in latest(events) if e.stream != stream and e.stamp > behind[e.stream]]
         return tuple(

@@ -325,7 +325,7 @@ class OpenCLDevice:
             queue = self._mapping
             buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR, nbytes)
             flags = cl.map_flags.READ | cl.map_flags.WRITE
-            array, _ = cl.enqueue_map_buffer(queue, buffer, flags, 0, (nbytes,), np.uint8)
+            array, _ = cl.enqueue_map_buffer(queue, buffer, flags, 0, (nbytes,), np.uint8)  # pyright: ignore[reportArgumentType]
         except (cl.Error, MemoryError):
             return None  # transfers work without
 

@@ -34,7 +34,7 @@ from asyncrt.scheduler.batching.instructions import Drop, Launch, Refusal, Rejec
 
 from .batch_axes import find_axes
 from .elsewhere import Elsewhere, anywhere
-from .inputs import check_inputs
+from .inputs import Checked
 from .invariance import Invariance
 from .network import Network
 from .pad import check_pad_values, join, with_masks
@@ -107,6 +107,7 @@ class Batched:
         self._axes = find_axes(network.program, batch, mask)
         self._values = check_pad_values(self._axes, pad_values)
         self._masks = self._axes.masks
+        self._checked = Checked(network.program)
         self._samples = None if samples is None else [self._check(s) for s in samples]
         self._state: BatchingState | None = None
         self._safety: PadSafety | None = None
@@ -238,7 +239,7 @@ class Batched:
     def _check(self, inputs: Mapping[str, Any]) -> dict[int, Array]:
         if self._masks:
             inputs = with_masks(self._axes, inputs)
-        return check_inputs(self._network.program, inputs)
+        return self._checked.check(inputs)
 
     async def _answer(self, request: _Request) -> dict[str, Array]:
         if request.alone is None and request.answer is None:

@@ -66,7 +66,7 @@ class Checked:
         arrays: dict[int, Array] = {}
         seen: list[Any] = []
         for name, id in self._ids.items():
-            array = given.get(name)
+            array: Any = given.get(name)
             if array.__class__ is not np.ndarray or not array.flags.c_contiguous:
                 return check_inputs(self._program, given)
             arrays[id] = array

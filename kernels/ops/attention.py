@@ -247,6 +247,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         mask = kernels.Tensor(inp(_MASK), call.dtype(_MASK), *steps[:3])
     dtype = call.dtype(_QUERY)
     scores = None
+    result = View.dense(call.outputs[0].shape)
     if len(call.outputs) > 3:
         scores = kernels.Tensor(out(3), dtype, *row_major(call.outputs[3].shape)[:3])
     attributes = call.attributes
@@ -254,7 +255,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         query=kernels.Tensor(inp(_QUERY), dtype, *strides(call.view(_QUERY), s.size)),
         key=key,
         value=value,
-        target=kernels.Tensor(out(0), dtype, *strides(View.dense(call.outputs[0].shape), s.value_size)),
+        target=kernels.Tensor(out(0), dtype, *strides(result, s.value_size)),
         batch=s.batch,
         kv_heads=s.kv_heads,
         group=s.heads // s.kv_heads,

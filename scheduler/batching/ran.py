@@ -34,7 +34,7 @@ class Ran:
             return form
         best, least = form, most / max(rows, 1)
         for (exact, other, sizes), known in self._latest.items():
-            if other == rows and exact == form.exact and known.per_row <= least:
-                if all(size >= own for size, own in zip(sizes, form.sizes, strict=True)):
-                    best, least = known, known.per_row
+            alike = other == rows and exact == form.exact and known.per_row <= least
+            if alike and all(size >= own for size, own in zip(sizes, form.sizes, strict=True)):
+                best, least = known, known.per_row
         return best

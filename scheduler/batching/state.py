@@ -324,16 +324,15 @@ class BatchingState:
         if batch.begun or not batch.members:
             raise InvalidHappening(f"{happening!r}: it has {'begun before' if batch.begun else 'no members'}; {self!r}")
         batch.begun = True
-        batch.rows = sum(m.rows for m in batch.members.values())
+        batch.rows = sum([m.rows for m in batch.members.values()])
         work = batch.rows * batch.form.per_row
         self._reasons[batch.reason] += 1
-        self._counts.update(
-            executions=1,
-            rows=batch.rows,
-            members=len(batch.members),
-            work=work,
-            padding=work - sum(m.work for m in batch.members.values()),
-        )
+        counts = self._counts
+        counts["executions"] += 1
+        counts["rows"] += batch.rows
+        counts["members"] += len(batch.members)
+        counts["work"] += work
+        counts["padding"] += work - sum([m.work for m in batch.members.values()])
 
     def _over(self, batch: _Batch, at: float) -> None:
         del self._batches[batch.number]

@@ -534,6 +534,25 @@ async def test_what_is_padded_with_decides_whether_it_is_safe(rt: Runtime) -> No
 
 
 @pytest.mark.asyncio
+async def test_dims_that_are_safe_one_by_one_are_tried_together(rt: Runtime) -> None:
+    """How many pairs are masked on both sides: padding of one side adds none, padding of both does."""
+    nodes = [
+        node("a = Sub(one, a_mask)"), node("b = Sub(one, b_mask)"),
+        node("tall = Unsqueeze(a, two)"), node("wide = Unsqueeze(b, first)"), node("both = Mul(tall, wide)"),
+        node("y = ReduceSum(both, last_two)", keepdims=0),
+    ]  # fmt: skip
+    constants = {"one": np.float32(1), "two": i64(2), "first": i64(1), "last_two": i64(1, 2)}
+    loaded = await rt.load(model(nodes, ["a_mask f32[batch,n]", "b_mask f32[batch,m]"], ["y"], constants))
+
+    async with loaded.batched() as batched:
+        safety = batched.pad_safety
+
+    assert safety.padded == ("n",)
+    assert "together with 'n'" in safety.refused["m"]
+    assert safety.holes
+
+
+@pytest.mark.asyncio
 async def test_rows_that_see_each_other_run_alone(rt: Runtime, caplog: pytest.LogCaptureFixture) -> None:
     """No two requests share a batch, whatever their shapes."""
     loaded = await rt.load(across_rows())
