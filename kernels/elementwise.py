@@ -128,7 +128,7 @@ def _kernel(
   {scalar} {store}"""
     ints = (*head, *(f"e{i}" for i in n), *(x for a in range(axes) for x in (f"d{a}", *(f"s{a}_{i}" for i in n), f"t{a}")))
     buffers = (*((f"x{i}", t, "r") for i, t in zip(n, dtypes, strict=True)), ("y", result, "w"))
-    return kernel(name, buffers, ints, body, helpers=helpers)
+    return kernel(name, buffers, ints, body, helpers=helpers, contract=False)
 
 
 def _load(dtype: DataType, buffer: str, offset: str, *, spread: bool) -> str:

@@ -1,7 +1,7 @@
 """Several element-wise operators as one function of OpenCL C, to be called for each element of a kernel's result.
 
 Each operator becomes a statement of its own, rounded to its dtype, so that the function gives what the operators' own
-kernels give: OpenCL joins a product and a sum into one rounding inside a statement, not across statements.
+kernels give; no product and sum are joined into one rounding, in neither (`EACH_ROUNDED`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from asyncrt.layout import BFLOAT16, BOOL, FLOAT16, FLOAT32, DataType
 
 from .elementwise import VECTORS
 from .operator import Call, Expression
-from .source import compute_type
+from .source import EACH_ROUNDED, compute_type
 
 Wiring: TypeAlias = tuple[tuple[int | None, ...], ...]
 """For each part, where each of its inputs comes from: input k of the whole, or ``~j``, output 0 of part j."""
@@ -108,7 +108,7 @@ def function(parts: Sequence[Part], *, start: tuple[int, DataType] | None = None
         parameters += [f"const {_type(t, wide)} a{i}" for i, t in enumerate(operands.values())]
         result = _type(parts[-1].call.outputs[0].dtype, wide)
         head = f"inline {result} __attribute__((overloadable)) $_fused({', '.join(parameters)})"
-        helpers.append("\n  ".join([f"{head} {{", *lines, f"return t{parts[-1].number};"]) + "\n}")
+        helpers.append("\n  ".join([f"{head} {{", f"\n{EACH_ROUNDED}\n", *lines, f"return t{parts[-1].number};"]) + "\n}")
     return Function("\n".join(filter(None, dict.fromkeys(helpers))), tuple(operands), vector)
 
 

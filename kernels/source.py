@@ -72,6 +72,11 @@ def _macros() -> str:
 _PRELUDE_TEXT = PRELUDE % _macros()
 
 
+EACH_ROUNDED = "#pragma OPENCL FP_CONTRACT OFF"
+"""From here on, or in this block, each product and each sum is rounded. Without it NVIDIA's compiler joins those of
+several statements, which the language does not allow."""
+
+
 def compute_type(dtype: DataType) -> str:
     """Return the OpenCL C type in which values of *dtype* are calculated: float for half and bfloat16."""
     return "float" if dtype in (FLOAT16, BFLOAT16, FLOAT32) else "double" if dtype is FLOAT64 else dtype.c
@@ -94,6 +99,7 @@ def kernel(
     helpers: str = "",
     attributes: str = "",
     local: tuple[tuple[str, str], ...] = (),
+    contract: bool = True,
 ) -> KernelSource:
     """Return the source of a kernel. Equal arguments give the same object.
 
@@ -106,8 +112,12 @@ def kernel(
             write ``$`` where the kernel's unique name should stand.
         attributes: Such as ``__attribute__((reqd_work_group_size(16, 16, 1)))``.
         local: ``(name, C type)`` of each ``__local`` pointer argument.
+        contract: Whether the compiler may round a product and a sum once.
     """
-    parts = (name, repr([(n, t.name, a) for n, t, a in buffers]), repr(ints), body, helpers, attributes, repr(local))
+    parts = (
+        name, repr([(n, t.name, a) for n, t, a in buffers]), repr(ints), body, helpers, attributes, repr(local),
+        repr(contract),
+    )  # fmt: skip
     unique = f"{name}_{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:12]}"
     offsets, sizes = record_slots(len(buffers), len(ints))
     arguments = [
@@ -126,12 +136,14 @@ def kernel(
             _PRELUDE_TEXT,
             functions(helpers + body),
             f"typedef struct {{ long o[{offsets}]; int v[{sizes}]; }} {unique}_args;",
+            *([] if contract else [EACH_ROUNDED]),
             helpers.replace("$", unique),
             f"ASYNCRT_HINT {attributes} __kernel void {unique}({', '.join(arguments)}) {{",
             *moved,
             *sized,
             body.replace("$", unique),
             "}\n",
+            *([] if contract else ["#pragma OPENCL FP_CONTRACT ON\n"]),
         ]
     )
     return KernelSource(unique, text, tuple(_ACCESS[a] for _, _, a in buffers), len(ints), len(local))
