@@ -91,6 +91,9 @@ class OpenCLMark:
             while not self.spin and self.event.command_execution_status > cl.command_execution_status.COMPLETE:
                 time.sleep(_LOOK_S)
             self.event.wait()
+            # NVIDIA's driver raises nothing for an event that was set to have failed.
+            if (status := self.event.command_execution_status) < cl.command_execution_status.COMPLETE:
+                raise DeviceCommandError("the driver refused running commands", detail=f"status {status}")
             failed = False
         except cl.Error as error:
             _raise(error, "running commands")

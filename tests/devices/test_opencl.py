@@ -276,10 +276,11 @@ def test_a_driver_that_spins_does_so_only_where_there_are_cores_for_it(
     assert found.tolist() == [7.0]
 
 
-def test_marks_that_are_looked_at_tell_of_failures_too(device: OpenCLDevice) -> None:
-    """A command that failed is over, and its error is raised as if it had been waited for."""
+@pytest.mark.parametrize("spin", [True, False])
+def test_marks_tell_of_failures_however_they_are_waited_for(spin: bool, device: OpenCLDevice) -> None:
+    """A command that failed is over, and its error is raised."""
     event = cl.UserEvent(device.context)
-    mark = opencl.OpenCLMark(event, [], spin=False)
+    mark = opencl.OpenCLMark(event, [], spin=spin)
     event.set_status(-5)
 
     with pytest.raises(DeviceCommandError, match="running commands"):

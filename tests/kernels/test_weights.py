@@ -13,7 +13,7 @@ import pytest
 
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedStream
 from asyncrt.errors import OutOfDeviceMemory, RuntimeClosedError
-from asyncrt.kernels import conv, matmul_cpu
+from asyncrt.kernels import conv_packed, matmul_cpu
 from asyncrt.kernels.weights import Packing, Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array
 
@@ -334,9 +334,9 @@ async def test_few_packed_copies_exist_at_a_time() -> None:
     [
         matmul_cpu.pack_panels,
         matmul_cpu.pack_transposed,
-        lambda a: conv._pack(a.reshape(100, 1000, 2, 5), 1, False, 32),
-        lambda a: conv._pack(a.reshape(1000, 100, 2, 5), 1, True, 32),
-        lambda a: conv._pack(a.reshape(100, 1000, 2, 5), 4, False, 16),
+        lambda a: conv_packed._pack(a.reshape(100, 1000, 2, 5), 1, False, 32),
+        lambda a: conv_packed._pack(a.reshape(1000, 100, 2, 5), 1, True, 32),
+        lambda a: conv_packed._pack(a.reshape(100, 1000, 2, 5), 4, False, 16),
     ],
     ids=["panels", "panels transposed", "filters", "filters transposed", "filters in groups"],
 )
