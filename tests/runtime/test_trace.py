@@ -116,7 +116,10 @@ async def test_skipped_nodes_are_instants_that_name_what_they_are(tmp_path: Path
 
 @pytest.mark.asyncio
 async def test_waits_name_the_streams_that_are_waited_for(tmp_path: Path) -> None:
-    """A block of a cancelled request is taken over by another stream: its wait is there, and ends with that stream."""
+    """A block of a cancelled request is taken over by another stream: its wait is there, and ends with that stream.
+
+    Unless another wait implies it: then there is none.
+    """
     async with Runtime(SimulatedDevice(3), streams=3, options=TIGHT) as rt:
         cancel_every_third(rt)
         loaded = await rt.load(two_chunks())
@@ -126,7 +129,7 @@ async def test_waits_name_the_streams_that_are_waited_for(tmp_path: Path) -> Non
     events = read(tmp_path / "trace.json")
 
     waits = slices(events, "wait")
-    assert len(waits) == expected > 0
+    assert 0 < len(waits) <= expected
     for wait in waits:
         (number,) = wait["args"]["for streams"]
         assert wait["track"] != f"stream {number}"
