@@ -139,14 +139,14 @@ def table(points: Sequence[Point], deadline: float | None) -> Table:
 def check_matplotlib() -> None:
     """Raise `AsyncrtError` if nothing is there that draws."""
     try:
-        import matplotlib.figure  # noqa: F401
+        import matplotlib.figure  # noqa: F401  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise AsyncrtError("matplotlib is not there, so --plot cannot draw", hint="pip install matplotlib") from error
 
 
 def draw(points: Sequence[Point], file: Path) -> None:
     """Draw latencies against load, as PNG or whatever the file's name ends in."""
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure  # pyright: ignore[reportMissingImports]
 
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes: Any = figure.subplots()
