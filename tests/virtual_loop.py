@@ -38,6 +38,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Wait for the threads: the time after which others give them up would be here at once."""
+        await super().shutdown_default_executor()
+
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run *main* on a loop of its own."""

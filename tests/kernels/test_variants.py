@@ -78,7 +78,9 @@ def compare(name: str, example: Example) -> None:
 
     for g, s in zip(generic, special, strict=True):
         if g.dtype.kind == "f" and g.dtype.itemsize >= 4:
-            np.testing.assert_array_max_ulp(g, s, maxulp=2)
+            # Of the largest element: where terms cancel, what is left of a rounding is many units of its own.
+            largest = np.max(np.abs(g[np.isfinite(g)]), initial=0)
+            np.testing.assert_allclose(s, g, rtol=0, atol=2 * np.spacing(largest))
         else:
             assert g.tobytes() == s.tobytes()
 
