@@ -38,7 +38,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now
 
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the loop's own
         """Wait for the threads: the time after which others give them up would be here at once."""
         await super().shutdown_default_executor()
 

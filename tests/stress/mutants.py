@@ -351,7 +351,8 @@ def found_by(mutant: Mutant) -> str | None:
             raise ValueError(f"{mutant.name}: the text stands {source.count(mutant.text)} times in {mutant.file}")
         more = "".join(text for word, text in _MORE.items() if word in mutant.instead)
         path.write_text(source.replace(mutant.text, mutant.instead) + more, encoding="utf-8")
-        environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        found = os.pathsep.join([str(copy), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": found, "PYTHONDONTWRITEBYTECODE": "1"}
         command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *mutant.tests]
         try:
             done = subprocess.run(
