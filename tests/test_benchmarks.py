@@ -127,8 +127,9 @@ def test_skipped_nodes_are_counted_not_only_timed() -> None:
     report = asyncio.run(smallest("skip"))
 
     assert report.summary["launches that a graph with no-ops has more than one without"] == 0
-    fused_none, fused, none, some, large = report.rows
+    fused_none, fused, none, some, large, others = report.rows
     assert (none["skipped"], some["skipped"], large["skipped"]) == (0, 6, skip.LARGE_STEPS)
+    assert (others["skipped"], others["launches beside it"]) == (skip.LARGE_STEPS, 2 * skip.LARGE_STEPS)
     assert fused["launches"] == fused_none["launches"]
     assert large["launches beside it"] == 2 * skip.LARGE_STEPS
     assert large["launches"] == skip.LARGE_STEPS
