@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -22,6 +23,7 @@ from .slices import Slices, finished
 
 _RECIPES = 48  # at most
 _MAKES = 24  # recipes that are made before any has been of use
+_WALKS = 24  # of sizes that lie close to others, when a model is loaded
 # Rough sizes of what a plan is made of, in bytes.
 _STEP, _RECORD, _PLAN = 1200, 250, 2000
 
@@ -178,18 +180,28 @@ class Plans:
     def likely(self) -> list[ChunkPlan]:
         """Plan for a few likely sizes: to know which kernels are needed, and to have recipes."""
         plans: list[ChunkPlan] = []
-        for layouts in sample_layouts(self._program):
-            values = {
-                id: np.ones(layout.shape, layout.dtype.numpy)
-                for id, layout in zip(self._program.inputs, layouts, strict=True)
-                if id in self._program.value_inputs
-            }
-            try:
-                plans.append(finished(self.first(None, layouts, values, ())).plan)
-            except AsyncrtError:
-                continue  # these sizes do not fit this model; others may
+        for layouts in sample_layouts(self._program, SIZES):
+            self._try(layouts, plans)
+        # With recipes, sizes that lie closer cost little, but for those at which decisions change: what is looked for.
+        walked = 0
+        for layouts in sample_layouts(self._program, CLOSER_SIZES) if self._follows else []:
+            before = self.by_recipe
+            self._try(layouts, plans)
+            walked += self.by_recipe == before
+            if walked == _WALKS:
+                break
         self.by_recipe = self._makes = 0
         return plans
+
+    def _try(self, layouts: list[Layout], plans: list[ChunkPlan]) -> None:
+        """Add the plan for these inputs, if they fit this model."""
+        values = {
+            id: np.ones(layout.shape, layout.dtype.numpy)
+            for id, layout in zip(self._program.inputs, layouts, strict=True)
+            if id in self._program.value_inputs
+        }
+        with contextlib.suppress(AsyncrtError):
+            plans.append(finished(self.first(None, layouts, values, ())).plan)
 
     def clear(self) -> None:
         """Forget all plans."""
@@ -212,11 +224,25 @@ def same(one: ChunkPlan, other: ChunkPlan) -> bool:
     )
 
 
-def sample_layouts(program: Program) -> list[list[Layout]]:
+# What the first dim and all others may be. Ones, small odd numbers, and a batch of one with long other axes, because
+# kernels differ by which axes are units and by how many rows there are. Decisions change at few sizes: half an octave
+# apart most are met, each by as many as make a recipe trusted.
+SIZES = (
+    (1, 1), None, *[(1, n) for n in (2, 4, 7, 32, 64, 224)],
+    (2, 16), (2, 64), (4, 1), (4, 3), (4, 33), (24, 1), (24, 33),
+    *[(1, round(2 ** (half / 2)) + more) for half in range(4, 17) for more in range(3)],
+    (3, 17), (5, 18), (3, 66), (5, 69),
+)  # fmt: skip
+CLOSER_SIZES = tuple((1, round(2 ** (eighth / 8)) + more) for eighth in range(24, 65) for more in range(3))
+
+
+def sample_layouts(program: Program, sizes: Sequence[tuple[int, int] | None]) -> list[list[Layout]]:
     """Return input layouts of a few likely sizes, to find out which kernels a program needs.
 
-    Dims of the same name are equal, as in a request. Sizes are ones, small odd numbers, and a batch of one with long
-    other axes, because kernels differ by which axes are units and by how many rows there are.
+    Dims of the same name are equal, as in a request.
+
+    Args:
+        sizes: The first dim's and all others'; None makes all of them different.
     """
     names = list(
         dict.fromkeys(
@@ -227,21 +253,18 @@ def sample_layouts(program: Program) -> list[list[Layout]]:
         )
     )
     first = names[:1]
-    samples: list[dict[str, int]] = [dict.fromkeys(names, 1), {n: 2 * i + 3 for i, n in enumerate(names)}]
-    sizes_of = [(1, n) for n in (2, 4, 7, 32, 64, 224)]
-    sizes_of += [(2, 16), (2, 64), (4, 1), (4, 3), (4, 33), (24, 1), (24, 33)]
-    # Decisions change at few sizes: half an octave apart most are met, each by as many as make a recipe trusted.
-    sizes_of += [(1, round(2 ** (half / 2)) + more) for half in range(4, 17) for more in range(3)]
-    sizes_of += [(3, 17), (5, 18), (3, 66), (5, 69)]
-    samples += [{n: of if n in first else others for n in names} for of, others in sizes_of]
+    samples = [
+        {n: 2 * i + 3 for i, n in enumerate(names)} if size is None else {n: size[n not in first] for n in names}
+        for size in sizes
+    ]
     result: list[list[Layout]] = []
-    for sizes in samples if names else [{}]:
+    for sample in samples if names else [{}]:
         layouts: list[Layout] = []
         for id in program.inputs:
             dtype, shape = program.values[id].layout
             if dtype is None or shape is None:
                 return []
-            dims = [sizes.get(d.name or "", 1) if isinstance(d, Dim) else d for d in shape]
+            dims = [sample.get(d.name or "", 1) if isinstance(d, Dim) else d for d in shape]
             layouts.append(Layout(dtype, tuple(dims)))
         result.append(layouts)
     return result
