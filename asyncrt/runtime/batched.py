@@ -211,10 +211,10 @@ class Batched:
         arrays = self._check(inputs)
         rows, form, sizes = self._axes.form(arrays)
         number = next(self._numbers)
-        request = self._requests[number] = _Request(arrays, rows, sizes, priority, until)
         # A scope of anyio around the call says when its answer is due; the scope sees to it itself if it is late.
         due = min(math.inf if until is None else until, anyio.current_effective_deadline())
         nbytes = sum([a.nbytes for a in arrays.values()])
+        request = self._requests[number] = _Request(arrays, rows, sizes, priority, until)
         try:
             now = self._loop.time()
             self._tell(Arrived(now, number, form, rows, nbytes, priority, due, until is not None), state)
