@@ -117,6 +117,8 @@ class _Batch:
     #: When the device should begin it.
     begins: float
     rows: int
+    #: Seconds that it has taken of the device.
+    used: float = 0.0
     begun: bool = False
     dropped: bool = False
 
@@ -133,7 +135,10 @@ class BatchingState:
     def __init__(self, streams: int, options: BatchOptions, *, story_length: int = 4096) -> None:
         self.streams = options.max_in_flight or streams
         self.options = options
+        #: Seconds from when a batch begins until it is over, whatever else runs.
         self.cost = CostModel()
+        #: Seconds that it takes of the device: those in which several run are divided among them.
+        self.share = CostModel()
         self._queue = WaitingQueue(options.ageing_s)
         self._batches: dict[int, _Batch] = {}
         self._retries: dict[int, Waiting] = {}
@@ -211,6 +216,8 @@ class BatchingState:
         if at < self._now:
             raise InvalidHappening(f"{happening!r}: it is {self._now} already")
         given: list[Instruction] = []
+        if self._batches:
+            self._divide(at)
         match happening:
             case Arrived():
                 request = self._arrive(happening, given)
@@ -227,7 +234,9 @@ class BatchingState:
                 batch = self._expect(happening, number)
                 if worked and batch.begun and batch.started is not None:
                     kind = self._kind(batch.form)
-                    self.cost.observe(kind, batch.rows * batch.form.per_row, at - batch.started)
+                    work = batch.rows * batch.form.per_row
+                    self.cost.observe(kind, work, at - batch.started)
+                    self.share.observe(kind, work, batch.used)
                 if worked:
                     self._ran.saw(batch.form, batch.rows)
                     for member in batch.members.values():
@@ -334,6 +343,12 @@ class BatchingState:
         counts["work"] += work
         counts["padding"] += work - sum([m.work for m in batch.members.values()])
 
+    def _divide(self, at: float) -> None:
+        """Divide the time since the last happening among those that ran."""
+        running = [b for b in self._batches.values() if b.started is not None]
+        for batch in running:
+            batch.used += (at - self._now) / len(running)
+
     def _over(self, batch: _Batch, at: float) -> None:
         del self._batches[batch.number]
         if batch.started is not None:
@@ -402,8 +417,9 @@ class BatchingState:
                 self._saw(head, at)
                 self._reject(Reject(head.number, "missed", max(self._until_free(at), 0.001)), given)
                 continue
-            group = form_group(self._queue, head, self.options, line, at, at + self._until_free(at))
-            reason, until = self._reason(group, line, at)
+            share = self.share.line(self._kind(head.form))
+            group = form_group(self._queue, head, self.options, line, share, at, at + self._until_free(at))
+            reason, until = self._reason(group, line, share, at)
             if reason is None:
                 self._hold = self._held(group, head, until, line)
                 return
@@ -429,7 +445,7 @@ class BatchingState:
         expected = 0.0 if line is None or not self._batches else line(head.rows * head.form.per_row)
         return at + expected > head.due
 
-    def _reason(self, group: Group, line: Line | None, at: float) -> tuple[Reason | None, float]:
+    def _reason(self, group: Group, line: Line | None, share: Line | None, at: float) -> tuple[Reason | None, float]:
         """Why the group goes now; or None, and when to ask again."""
         if len(self._batches) < self.streams:
             return "idle", at
@@ -452,7 +468,7 @@ class BatchingState:
         last = group.due - line(group.work) - _LEAD_S
         if at >= last:
             return "deadline", at
-        if line.told and (self._gap is None or line.fixed <= self._gap):
+        if share is not None and share.told and (self._gap is None or share.fixed <= self._gap):
             return "no gain", at  # what is saved by those who come is less than the time in which they do
         return None, min(held, last)
 

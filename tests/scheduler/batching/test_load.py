@@ -5,6 +5,7 @@ Lengths are log-normal, 8 to 512 with a median of about 74; one request alone ta
 
 from __future__ import annotations
 
+import math
 import statistics
 
 import attrs
@@ -79,6 +80,32 @@ def _capacity(streams: int) -> float:
     world = World(OPTIONS, streams=streams, check=False)
     told = world.run([Caller(0.0, text(n)) for n in lengths(1500, 2)])
     return served(told, world)
+
+
+def fixed_setting(callers: list[Caller], size: int, delay: float) -> float:
+    """Answers in a second where batches go when they have *size* members, or the first of them has waited *delay*."""
+    now, place = 0.0, 0
+    while place < len(callers):
+        full = callers[place + size - 1].at if place + size <= len(callers) else math.inf
+        now = max(now, min(full, callers[place].at + delay))
+        end = place + 1
+        while end < min(len(callers), place + size) and callers[end].at <= now:
+            end += 1
+        now += about((end - place) * max(c.form.per_row for c in callers[place:end]))
+        place = end
+    return len(callers) / now
+
+
+@pytest.mark.parametrize("load", [1.5, 4, 10])
+def test_no_fixed_setting_serves_more(load: float) -> None:
+    """At high load, of all sizes of batches and delays; each of which would have to be found first."""
+    callers = poisson(load * ALONE, [text(n) for n in lengths(3000, 1)], 1)
+    world = World(OPTIONS, check=False)
+
+    told = world.run(callers)
+
+    sweep = [fixed_setting(callers, size, delay) for size in range(1, 17) for delay in (0, 0.002, 0.01, 0.05, 0.2)]
+    assert served(told, world) >= 0.95 * max(sweep)
 
 
 def test_at_low_load_nobody_waits_for_company() -> None:
