@@ -17,8 +17,8 @@ from asyncrt.devices.base import Device, DeviceInfo, Stream
 from asyncrt.devices.find import open_device
 from asyncrt.errors import AsyncrtError, RuntimeClosedError
 from asyncrt.events import Timeline
-from asyncrt.graph.onnx import ModelSource
 from asyncrt.graph.program import build_program
+from asyncrt.graph.reading import ModelSource
 from asyncrt.kernels.cache import CacheStatistics, ImplCache
 from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.registry import operators
