@@ -51,7 +51,8 @@ class RuntimeOptions:
         fuse: Carry several nodes out as one kernel where the shapes at hand allow it. False runs each on its own.
         packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
         preset: Set the arguments of launches beforehand for plans that are replayed often. False sets them each time.
-        native_submit: Enqueue such launches by a loop in C, where it was built. False makes the same calls from Python.
+        native_submit: Enqueue the launches of plans, preset or not, by a loop in C, where it was built. False makes the
+            same calls from Python.
         native_callbacks: Have the driver wake the event loop when commands are done, where native code for that was
             built and the driver can be trusted with it. False has a thread wait on each stream, which on Intel's
             runtime works along with the others.

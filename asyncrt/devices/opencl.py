@@ -33,6 +33,7 @@ from .base import (
     Reports,
     Stream,
     Timing,
+    launch_each,
 )
 from .opencl_arguments import MEMORY_ERRORS, argument_setter, handle_of, refused
 from .opencl_info import KINDS, describe
@@ -111,7 +112,9 @@ class OpenCLMark:
 class OpenCLStream:
     """An in-order command queue."""
 
-    def __init__(self, device: OpenCLDevice, index: int, pinned: PinnedMemory | None, spin: bool | None) -> None:
+    def __init__(
+        self, device: OpenCLDevice, index: int, pinned: PinnedMemory | None, spin: bool | None, native: bool = True
+    ) -> None:
         self.index = index
         self._spin = spin
         self._device = device
@@ -122,6 +125,7 @@ class OpenCLStream:
         #: Is told of marks by the driver; None leaves them to the thread.
         self._watch: Watch | None = None
         self._set_arguments = argument_setter()
+        self._submitter = native_submitter() if native else None
         self._last: cl.Event | None = None
         self._transfers: list[Any] = []
         self._pinned = None if pinned is None else PinnedTransfers(pinned)
@@ -145,6 +149,12 @@ class OpenCLStream:
             self._last = cl.enqueue_nd_range_kernel(self._queue, kernel, grid, group)
         except (cl.Error, MemoryError) as error:
             _raise(error, f"kernel {kernel.function_name} over {grid}")
+
+    def launch_all(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
+        if self._submitter is None:
+            launch_each(self, launches, memory)
+        else:
+            self._submitter.launch(self.queue_address(), launches, memory)
 
     def queue_address(self) -> int:
         """Return the address of the driver's queue, for launches without events; a marker is put behind them."""
@@ -313,8 +323,9 @@ class OpenCLDevice:
     def __repr__(self) -> str:
         return f"<OpenCLDevice {self.info.spec} {self.info.name!r} {len(self._streams)} streams>"
 
-    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> OpenCLStream:
-        stream = OpenCLStream(self, len(self._streams), self.pinned if pinned and self.pins_transfers else None, spin)
+    def open_stream(self, pinned: bool = True, spin: bool | None = None, native: bool = True) -> OpenCLStream:
+        memory = self.pinned if pinned and self.pins_transfers else None
+        stream = OpenCLStream(self, len(self._streams), memory, spin, native)
         self._streams.append(stream)
         # One of them is for constants, which are seldom brought, so its core is left for the event loop.
         self.may_spin = not self.spins or len(self._streams) <= _cores()

@@ -95,9 +95,7 @@ def enqueue(
     if prepared is not None:
         prepared.launch(stream)
     else:
-        launch = stream.launch
-        for kernel, buffers, record, grid, group, local in bound.steps:
-            launch(kernel, [arenas[b] if b.__class__ is int else b for b in buffers], record, grid, group, local)
+        stream.launch_all(bound.steps, arenas)
     return fetch(bound, stream, arenas, arrays)
 
 
