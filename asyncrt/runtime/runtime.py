@@ -255,6 +255,7 @@ class Runtime:
             max_group=info.max_group,
             features=info.features,
             packed_weights=options.packed_weights,
+            narrow_weights=options.precision == "bf16",
         )
         self._tools = Tools(
             traits,
