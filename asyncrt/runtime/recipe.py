@@ -276,23 +276,31 @@ class _Writer:
             for t in memory.tensors
             if t.used and t.source is not None and t.nbytes
         ])  # fmt: skip
+        roots = tuple([-1 if t is closed.staging else self._number(_at_least_one(t.nbytes)) for t in closed.roots])
+        staged = tuple([self._staged(t) for t in closed.staged])
+        fetches = tuple([self._fetch(*fetch) for fetch in closed.fetches])
+        kept = tuple([
+            _KeptRecipe(k, self._all(k.layout.shape), self._all(k.capacity), self._number(k.new)) for k in memory.kept
+        ])
+        packings = self._packings()
+        yield
+        lifetimes = Lifetimes([(t.first, t.last) for t in closed.roots])
+        yield
+        numbers = yield from self._recording.compiled(self._results)
         return Recipe(
-            lifetimes=Lifetimes([(t.first, t.last) for t in closed.roots]),
-            roots=tuple([-1 if t is closed.staging else self._number(_at_least_one(t.nbytes)) for t in closed.roots]),
-            staged=tuple([self._staged(t) for t in closed.staged]),
+            lifetimes=lifetimes,
+            roots=roots,
+            staged=staged,
             uploads=uploads,
             steps=tuple(steps),
-            fetches=tuple([self._fetch(*fetch) for fetch in closed.fetches]),
-            kept=tuple([
-                _KeptRecipe(k, self._all(k.layout.shape), self._all(k.capacity), self._number(k.new))
-                for k in memory.kept
-            ]),
-            packings=self._packings(),
+            fetches=fetches,
+            kept=kept,
+            packings=packings,
             skipped=skipped,
             pack=pack,
             witness=self._sizes,
             unseen={i for i in range(len(self._sizes)) if f"x{i}" not in self._recording.fixed},
-            numbers=self._recording.compiled(self._results),
+            numbers=numbers,
         )  # fmt: skip
 
     def _packings(self) -> tuple[Packing, ...]:
