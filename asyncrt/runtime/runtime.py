@@ -295,6 +295,8 @@ class Runtime:
                 self._leaving = [n for n in (*self._leaving, network) if n.lets_go]
                 raise
         self._networks.append(network)
+        if self._collector is not None and not self._dispatcher.in_flight:
+            self._collector.quiet()  # so that what was loaded is frozen before requests come
         return Model(self, network)
 
     def statistics(self) -> RuntimeStatistics:
