@@ -19,7 +19,7 @@ import numpy as np
 from asyncrt.errors import DeviceCommandError, DeviceError, KernelBuildError, NoDeviceError, OutOfDeviceMemory
 from asyncrt.layout import Array
 
-from . import drivers
+from . import drivers, opencl_dot
 from .base import (
     Allocation,
     DeviceInfo,
@@ -303,6 +303,7 @@ class OpenCLDevice:
         self.spins = nvidia
         self.may_spin = True
         self._options = _OPTIONS + (b" -D ASYNCRT_CPU" if self.info.is_cpu else b"")
+        self._dots = opencl_dot.Dots(self._try, possible=self.info.is_cpu)
 
     def __repr__(self) -> str:
         return f"<OpenCLDevice {self.info.spec} {self.info.name!r} {len(self._streams)} streams>"
@@ -392,7 +393,7 @@ class OpenCLDevice:
     def _compile(self, text: str) -> Any:
         program = _Program(self.context, text)
         try:
-            program._build(self._options, [self.cl_device])
+            program._build(self._options + self._dots.options(text), [self.cl_device])
             return program
         except cl.Error as error:
             log = f"{error}\n{program.get_build_info(self.cl_device, cl.program_build_info.LOG)}"
@@ -424,19 +425,22 @@ class OpenCLDevice:
 
     def probe(self) -> None:
         """Build and run a two-line kernel. Blocks; raises `KernelBuildError` or `DeviceCommandError`."""
-        program = self._compile(_PROBE)
         try:
-            queue = cl.CommandQueue(self.context, self.cl_device)
-            buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, 64)
-            kernel = cl.Kernel(program, "asyncrt_probe")
-            kernel.set_args(buffer)
-            cl.enqueue_nd_range_kernel(queue, kernel, (16,), None)
-            result = np.zeros(16, np.float32)
-            cl.enqueue_copy(queue, result, buffer)
+            result = self._try(_PROBE, "asyncrt_probe", np.zeros(16, np.float32))
         except cl.Error as error:
             raise DeviceCommandError(f"{self.info.spec}: a two-line kernel does not run", detail=str(error)) from error
         if not (result == 1).all():
             raise DeviceCommandError(f"{self.info.spec}: a two-line kernel gives wrong results")
+
+    def _try(self, text: str, name: str, array: Array) -> Array:
+        """Let 16 work-items of a text's kernel change *array*, and return it."""
+        queue = cl.CommandQueue(self.context, self.cl_device)
+        buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=array)
+        kernel = cl.Kernel(self._compile(text), name)
+        kernel.set_args(buffer)
+        cl.enqueue_nd_range_kernel(queue, kernel, (16,), None)
+        cl.enqueue_copy(queue, array, buffer)
+        return array
 
     def clock(self) -> int:
         return time.perf_counter_ns()
@@ -474,7 +478,8 @@ def _info(device: cl.Device, spec: str) -> DeviceInfo:
         max_allocation=device.max_mem_alloc_size,
         max_group=device.max_work_group_size,
         features=frozenset(features),
-        identity="|".join((device.name, device.driver_version, device.version, platform.name, platform.version)),
+        identity="|".join((device.name, device.driver_version, device.version, platform.name, platform.version))
+        + opencl_dot.processor(),
     )
 
 
