@@ -5,8 +5,9 @@ told the time: the same happenings give the same instructions.
 
 A request *waits* until a `Launch` names it, or until it is refused; then it is a *member* of that batch until the batch
 is over. A batch is *launched*, *begun* (from then on its places are fixed) and over. A stream with nothing to do gets a
-batch at once. While all have one, the next may already be enqueued behind, to keep the device busy between two; only
-for that place a request is held back, as long as waiting for company promises to gain more time than it costs.
+batch at once. Where there is one stream alone, the next may already be enqueued behind, to keep the device busy between
+two; only for that place a request is held back, as long as waiting for company promises to gain more time than it
+costs. With several streams others keep it busy, and behind which of them a batch would go is not known here.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from .ran import Ran
 from .waiting import Waiting, WaitingQueue, waiting
 
 _LEAD_S = 0.0005  # what the host needs from the end of a batch until the device has the next
+_PLAN_S = 0.0003  # what the host needs for a plan of sizes that are new
 _RATE = 1 / 16  # weight of the newest gap between arrivals
 
 
@@ -168,6 +170,10 @@ class BatchingState:
         )
 
     @property
+    def _most_batches(self) -> int:
+        return max(self.streams, 2)
+
+    @property
     def idle(self) -> bool:
         """Whether nobody waits and nothing is in flight."""
         return not (self._queue or self._retries or self._batches)
@@ -278,7 +284,7 @@ class BatchingState:
         assert len(known) == len(set(known)), self
         assert self._batch_of == {m: b.number for b in self._batches.values() for m in b.members}, self
         assert all(b.members or b.dropped for b in self._batches.values()), self
-        assert len(self._batches) <= self.streams + 1, self
+        assert len(self._batches) <= self._most_batches, self
         # Whoever waits does so because every stream has something to do.
         assert not (queue or self._retries) or len(self._batches) >= self.streams, self
         assert sum(self._reasons.values()) == self._counts["executions"], self
@@ -344,8 +350,8 @@ class BatchingState:
         counts["padding"] += work - sum([m.work for m in batch.members.values()])
 
     def _divide(self, at: float) -> None:
-        """Divide the time since the last happening among those that ran."""
-        running = [b for b in self._batches.values() if b.started is not None]
+        """Divide the time since the last happening among those that ran; not what the host needed to begin them."""
+        running = [b for b in self._batches.values() if b.begun and b.started is not None]
         for batch in running:
             batch.used += (at - self._now) / len(running)
 
@@ -407,7 +413,7 @@ class BatchingState:
             request = self._retries.pop(next(iter(self._retries)))
             # As it came: a model may have failed because it does not take sizes that were rounded up.
             self._launch(Group([request], request.own, request.rows, request.work, request.due), "retry", at, given)
-        while not self._retries and len(self._batches) <= self.streams:
+        while not self._retries and len(self._batches) < self._most_batches:
             head = self._queue.first()
             if head is None:
                 return
@@ -417,7 +423,7 @@ class BatchingState:
                 self._saw(head, at)
                 self._reject(Reject(head.number, "missed", max(self._until_free(at), 0.001)), given)
                 continue
-            share = self.share.line(self._kind(head.form))
+            share = self.share.cautious(self._kind(head.form))
             group = form_group(self._queue, head, self.options, line, share, at, at + self._until_free(at))
             reason, until = self._reason(group, line, share, at)
             if reason is None:
@@ -426,11 +432,17 @@ class BatchingState:
             for member in group.members:
                 self._queue.take(member.number)
             if self.options.mode == "cost" and len(group.members) > 1:
-                most = min(group.own / (1 - self.options.max_waste), self.options.max_work or math.inf)
-                group.form = self._ran.fitting(group.form, group.rows, most)
+                group.form = self._ran.fitting(group.form, group.rows, self._most(group, share))
             if len(self._queue) >= group.rows:
                 self._typical.saw(group.rows, group.own / max(group.work, 1))
             self._launch(group, reason, at, given)
+
+    def _most(self, group: Group, share: Line | None) -> float:
+        """How much work a batch may become for the sake of a plan that is there already."""
+        most = min(group.own / (1 - self.options.max_waste), self.options.max_work or math.inf)
+        if share is not None and share.told and share.per_work:
+            most = min(most, group.work + _PLAN_S / share.per_work)
+        return most
 
     def _held(self, group: Group, head: Waiting, until: float, line: Line | None) -> _Hold:
         options = self.options

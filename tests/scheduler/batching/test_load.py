@@ -14,6 +14,7 @@ import pytest
 
 from asyncrt.scheduler.batching import BatchOptions
 
+from .shared_world import SharedWorld
 from .world import Caller, Told, World, about, lengths, poisson, text
 
 OPTIONS = BatchOptions(max_batch=16, max_work=4096, max_queue=100_000)
@@ -127,6 +128,22 @@ def test_a_longer_delay_does_no_harm() -> None:
         medians.append(statistics.median(t.latency for t in told))
 
     assert max(medians) <= 1.1 * min(medians)
+
+
+@pytest.mark.parametrize("fixed", [0.0003, 0.003])
+def test_where_streams_share_the_device_batches_are_no_slower_than_none(fixed: float) -> None:
+    """Eight callers, each with its next request; padding takes no more of the device than company saves."""
+    world = SharedWorld(BatchOptions(), streams=2, seconds=lambda tokens: fixed + 65e-6 * tokens)
+    wanted = np.random.default_rng(0).integers(8, 201, 1500).tolist()
+
+    world.callers(8, wanted)
+
+    alone = sum(fixed + 65e-6 * tokens for tokens in wanted)
+    share = world.state.share.line(None)
+    assert share is not None
+    assert share(100) == pytest.approx(fixed + 0.0065, rel=0.01)
+    assert world.busy_s <= alone
+    assert world.now <= 1.01 * alone
 
 
 def test_no_shape_starves_among_many_of_another() -> None:

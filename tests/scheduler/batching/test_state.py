@@ -38,6 +38,9 @@ class Story:
     def ends(self, batch: int, after: float = 0.01) -> list[Instruction]:
         """It begins, and is over a while later."""
         self.begins(batch)
+        return self.is_over(batch, after)
+
+    def is_over(self, batch: int, after: float) -> list[Instruction]:
         self.now += after
         return self._checked(Finished(self.now, batch))
 
@@ -390,8 +393,9 @@ def test_time_in_which_several_run_is_divided_among_them() -> None:
     story = Story(streams=2)
     for n in range(4):
         (long,), (short,) = launches(story.comes(2 * n, text(100))), launches(story.comes(2 * n + 1, text(20), 0.0))
+        story.begins(long.batch)
         story.ends(short.batch, 0.004)
-        story.ends(long.batch, 0.008)
+        story.is_over(long.batch, 0.008)
 
     share, cost = story.state.share.line(((), ())), story.state.cost.line(((), ()))
     assert share is not None
