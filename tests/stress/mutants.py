@@ -299,8 +299,8 @@ MUTANTS = (
     Mutant(
         "sharing: an output is a constant",
         "asyncrt/runtime/executor.py",
-        "        return fetch.array.copy()\n",
-        "        return fetch.array\n",
+        "        copy = fetch.array.copy()\n",
+        "        copy = fetch.array\n",
         (REQUESTS,),
     ),
     Mutant(
