@@ -43,6 +43,7 @@ from .prepare import Tools, prepare_chunk, start_state
 from .preset import Presets
 from .slices import Slices
 from .specialise import OFTEN, Specialiser
+from .spread import Spread, streams_for
 from .watched import WatchedStream
 
 _KEYED_BYTES = 1 << 16  # values that a plan depends on are compared as bytes; above this, planning anew is cheaper
@@ -296,6 +297,7 @@ class Network:
         arenas: list[Any] = [None] * len(program.chunks)
         records: Records = []
         fetched: dict[int, Array] = {}
+        plans = self._plans.frugal if dispatcher.frugal(request) else self._plans
         for chunk in program.chunks:
             node = chunk.control
             if node is not None:
@@ -305,17 +307,17 @@ class Network:
                 shapes.update(made)
                 signature = None if signature is None else (signature, tuple([x.shape for x in made.values()]))
             else:
-                planned, new = self._plans.find(chunk, signature), False
+                planned, new = plans.find(chunk, signature), False
                 if planned is None:
                     async with self._one_plan:
-                        planned = self._plans.find(chunk, signature)  # made meanwhile, by a request like this one
+                        planned = plans.find(chunk, signature)  # made meanwhile, by a request like this one
                         if planned is None:
                             new = True
                             if chunk.index == 0:
-                                work = self._plans.first(signature, layouts, values, tensors)
+                                work = plans.first(signature, layouts, values, tensors)
                             else:
                                 before = start_state(program, layouts, values, tensors) if state is None else state
-                                work = self._plans.later(chunk, signature, before.advanced(shapes, known))
+                                work = plans.later(chunk, signature, before.advanced(shapes, known))
                             planned = await self._plan(request, chunk, work)
                 if not new:
                     self._counters.replays += 1
@@ -449,8 +451,13 @@ class Network:
         dispatcher = self._dispatcher
         await dispatcher.submissions.turn(stream)
         target = dispatcher.streams[stream]
+        spread = None
         try:
             dispatcher.wait_for(stream, waits)
+            streams = streams_for(dispatcher, bound, stream)
+            if streams is not None:
+                spread = Spread(dispatcher, bound, streams, events)
+                return spread.enqueue(request, self.program, arenas, arrays, self._presets)
             if isinstance(target, WatchedStream):
                 with target.chunk(request, self.program, bound.plan, arenas):
                     return enqueue(bound, target, arenas, arrays)
@@ -462,7 +469,8 @@ class Network:
             await dispatcher.submissions.submit(stream, target, prepared)
             return fetch(bound, target, arenas, arrays)
         except BaseException:
-            events.append(dispatcher.abandon(stream, bound))
+            for number in (stream,) if spread is None else sorted(spread.open):
+                events.append(dispatcher.abandon(number, bound))
             raise
 
     # Plans.
