@@ -65,14 +65,15 @@ class Settings:
         device: As `asyncrt.Runtime` takes it.
         blocks: Turns of each peer.
         block_s: Seconds that a turn lasts at least, where it is not one piece of work.
-        settle_s: Pause before a turn; threads of the peer before may spin for a while after their last work.
+        settle_s: Pause before a turn: threads of the peer before may spin after their last work, those of OpenBLAS for
+            a tenth of a second.
         quick: Fewer and smaller cases: to see that everything works, not to publish.
     """
 
     device: str | None = None
     blocks: int = 30
     block_s: float = 0.1
-    settle_s: float = 0.05
+    settle_s: float = 0.15
     quick: bool = False
 
     @classmethod

@@ -37,7 +37,7 @@ from asyncrt.memory.hazards import (
 )
 
 from .plan import ChunkPlan
-from .regions import touches
+from .regions import Touch, touches
 from .watched import WatchedDevice, WatchedStream
 
 _KEPT = 100  # hazards of a report
@@ -221,16 +221,15 @@ class CheckedStream(WatchedStream):
         group: tuple[int, ...] | None,
         local: tuple[int, ...],
     ) -> None:
-        checks = self._checks
         found = self.next_step()
         if found is None:
-            self._tell(f"kernel {kernel!r}", *(checks.on_device(b, WHOLE, write=True) for b in buffers))
+            name, node = repr(kernel), None
+            touched = self.next_touches() or (Touch(WHOLE, write=True),) * len(buffers)
         else:
             step, node = found
-            accesses = [
-                checks.on_device(b, t.region, write=t.write) for b, t in zip(buffers, touches(step), strict=True)
-            ]
-            self._tell(f"kernel {step.kernel.name}", *accesses, node=node)
+            name, touched = step.kernel.name, touches(step)
+        accesses = [self._checks.on_device(b, t.region, write=t.write) for b, t in zip(buffers, touched, strict=True)]
+        self._tell(f"kernel {name}", *accesses, node=node)
         self.stream.launch(kernel, buffers, record, grid, group, local)
 
     def write(self, target: Allocation, offset: int, source: Array) -> None:

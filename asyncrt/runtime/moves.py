@@ -26,6 +26,8 @@ from asyncrt.memory.view import View
 from .dispatcher import Dispatcher
 from .prepare import Tools
 from .references import reference_append
+from .regions import Touch, strided
+from .watched import WatchedStream
 
 Acquire: TypeAlias = Callable[[int, int, int], Awaitable[Acquired]]
 """Leases memory for a request: its number, how many bytes, and for which stream."""
@@ -45,12 +47,14 @@ class _Copy(NamedTuple):
         source, target: Which of the sources, and of the new leases.
         launch: The kernel.
         record: Its arguments.
+        touches: What it does with its buffers.
     """
 
     source: int
     target: int
     launch: Launch
     record: Any
+    touches: tuple[Touch, ...]
 
 
 @attrs.define(eq=False)
@@ -94,7 +98,7 @@ class Moves:
         """
         itemsize = layout.dtype.itemsize
         view, part = _view(*src), _view(*dst)
-        offset, view = view.offset * itemsize, view._replace(offset=0)
+        memory, offset, view = view, view.offset * itemsize, view._replace(offset=0)
         if not self.tools.takes_source:
             launch: Launch | None = reference_append(layout, view, part, dst[0])
         else:
@@ -108,8 +112,10 @@ class Moves:
             raise ShapeError(
                 f"a state of {layout} lies too far for 32 bits", hint="lower `max_batch`, or keep fewer steps"
             ) from error
+        read = Touch(strided(memory, 0, itemsize), write=False)
+        written = Touch(strided(part, 0, itemsize), write=True)
         self.sources.append(source)
-        self.copies.append(_Copy(len(self.sources) - 1, target, launch, record))
+        self.copies.append(_Copy(len(self.sources) - 1, target, launch, record, (read, *[written] * others)))
 
     async def carry_out(
         self, request: int, dispatcher: Dispatcher, kernels: Mapping[Any, Any], acquire: Acquire
@@ -131,7 +137,7 @@ class Moves:
                 waits += acquired.waits
             try:
                 dispatcher.wait_for(stream, waits)
-                self._enqueue(dispatcher.streams[stream], kernels, leases)
+                self._enqueue(request, dispatcher.streams[stream], kernels, leases)
             except BaseException:
                 events.append(dispatcher.abandon(stream, kernels))
                 raise
@@ -146,10 +152,19 @@ class Moves:
                 lease.drop(after=events)
         return leases, tuple(events)
 
-    def _enqueue(self, stream: Stream, kernels: Mapping[Any, Any], leases: Sequence[Lease]) -> None:
+    def _enqueue(
+        self, request: int, stream: Stream, kernels: Mapping[Any, Any], leases: Sequence[Lease]
+    ) -> None:
+        if isinstance(stream, WatchedStream):
+            with stream.launches(request, [copy.touches for copy in self.copies]):
+                self._launch(stream, kernels, leases)
+        else:
+            self._launch(stream, kernels, leases)
+
+    def _launch(self, stream: Stream, kernels: Mapping[Any, Any], leases: Sequence[Lease]) -> None:
         for index in self.zeroed:
             stream.fill(leases[index].allocation, 0, self.new[index], 0)
-        for source, target, launch, record in self.copies:
+        for source, target, launch, record, _ in self.copies:
             memory = leases[target].allocation
             buffers = [self.sources[source].allocation, *[memory] * (len(launch.buffers) - 1)]
             stream.launch(kernels[launch.kernel], buffers, record, launch.grid, launch.group, launch.local)

@@ -12,13 +12,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 import attrs
-import ml_dtypes
-import numpy as np
 
 from asyncrt.errors import AsyncrtError, DeviceLostError, RuntimeClosedError
 from asyncrt.layout import Array
 
 from .batch_axes import BatchAxes, learn_outputs, sizes_of
+from .closeness import difference, tolerance
 from .pad import join
 from .samples import draw_samples, take_samples
 from .split import split
@@ -55,36 +54,6 @@ class PadSafety:
         told += [f"'{name}' must be equal: {why}" for name, why in self.refused.items()]
         told += [f"where a mask has zeros, all must be equal: {self.holes}"] if self.holes else []
         return "; ".join(told)
-
-
-def tolerance(dtype: np.dtype[Any]) -> float:
-    """Return how far elements of *dtype* may be from those of a request alone, as a share of the largest one.
-
-    The square root of the distance from 1 to the next number, which leaves room for another order of additions; for
-    integers and booleans nothing.
-    """
-    if dtype.kind == "f" or dtype == ml_dtypes.bfloat16:
-        return float(np.sqrt(float(ml_dtypes.finfo(dtype).eps)))
-    return 0.0
-
-
-def difference(expected: Array, got: Array, *, exact: bool) -> float | None:
-    """Return how far *got* is off, as a share of the largest element; None if that is too far, or the shapes differ."""
-    if expected.shape != got.shape or expected.dtype != got.dtype:
-        return None
-    if expected.tobytes() == got.tobytes():
-        return 0.0
-    allowed = 0.0 if exact else tolerance(expected.dtype)
-    if not allowed:
-        return None
-    a, b = expected.astype(np.float64), got.astype(np.float64)
-    special = ~np.isfinite(a)
-    if not np.array_equal(a[special], b[special], equal_nan=True) or not np.isfinite(b[~special]).all():
-        return None
-    scale = np.abs(a[~special]).max(initial=0.0)
-    off = np.abs(a[~special] - b[~special]).max(initial=0.0)
-    share = float(off / scale) if scale else float(off)
-    return share if share <= allowed else None
 
 
 class _Trial:
@@ -131,8 +100,10 @@ class _Trial:
         for (_, own, expected), answer in zip(members, answers, strict=True):
             self.compared += 1
             for tensor in axes.outputs:
-                off = difference(expected[tensor.id], answer[tensor.id], exact=self._exact)
-                if off is None:
+                alone, got = expected[tensor.id], answer[tensor.id]
+                off = difference(alone, got)
+                other_bits = self._exact and alone.tobytes() != got.tobytes()  # 0.0 and -0.0 do not differ
+                if other_bits or off > tolerance(alone.dtype):
                     at = ", ".join(f"{n}={own[n]} in {sizes[n]}" for n in padded) or "equal shapes"
                     return f"output '{tensor.name}' is another in a batch ({at})"
                 self.error = max(self.error, off)

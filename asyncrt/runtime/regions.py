@@ -1,6 +1,6 @@
-"""Which bytes does a step of a plan read and write? A function of the plan, asked only when somebody checks.
+"""Which bytes does a launch read and write? A function of the plan, asked only when somebody checks.
 
-What a launch may touch is what its node's layouts say: all of an input, an output or a scratch buffer. That a kernel
+What a step may touch is what its node's layouts say: all of an input, an output or a scratch buffer. That a kernel
 keeps to them is not decided here.
 """
 
@@ -12,13 +12,12 @@ from asyncrt.kernels.impl import Access
 from asyncrt.memory.hazards import WHOLE, Region
 from asyncrt.memory.view import View, collapse
 
-from .plan import BufferName, Step
+from .plan import Step
 
 
 class Touch(NamedTuple):
-    """Bytes of a part of the plan's memory that a step uses."""
+    """What a launch does with the bytes of one of its buffers."""
 
-    buffer: BufferName
     region: Region
     write: bool
 
@@ -28,9 +27,7 @@ def touches(step: Step) -> tuple[Touch, ...]:
     assert step.origin is not None, "plans are made with their origins where hazards are checked"
     call, scratch, launch, offsets, written = step.origin
     found: list[Touch] = []
-    for (kind, index), buffer, offset, access in zip(
-        launch.buffers, step.buffers, offsets, launch.kernel.accesses, strict=True
-    ):
+    for (kind, index), offset, access in zip(launch.buffers, offsets, launch.kernel.accesses, strict=True):
         if kind == "weights":
             region = WHOLE  # packed: only whoever packed it knows its size
         elif kind == "scratch":
@@ -42,13 +39,13 @@ def touches(step: Step) -> tuple[Touch, ...]:
                 view = written
             else:
                 view = call.strided[index] if call.strided else None
-            region = Region(offset, layout.nbytes) if view is None else _strided(view, offset, layout.dtype.itemsize)
-        found.append(Touch(buffer, region, access is not Access.READ))
+            region = Region(offset, layout.nbytes) if view is None else strided(view, offset, layout.dtype.itemsize)
+        found.append(Touch(region, access is not Access.READ))
     return tuple(found)
 
 
-def _strided(view: View, offset: int, itemsize: int) -> Region:
-    """The bytes of a view: what lies together is one run."""
+def strided(view: View, offset: int, itemsize: int) -> Region:
+    """Return the bytes of a view that begins at byte *offset*: what lies together is one run."""
     offset += view.offset * itemsize
     dims, (strides,) = collapse(view.shape, view.strides)
     if strides[-1] == 1:

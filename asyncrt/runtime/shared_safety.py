@@ -9,18 +9,17 @@ past up is random here, too, so that a model that looks at it shows that.
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import attrs
-import ml_dtypes
 import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.errors import InputError, ShapeError
 from asyncrt.layout import Array, Layout, PartialShape, layout_of
 
+from .closeness import difference, is_float, tolerance
 from .stack import Part, stack, unstack
 from .state_axes import StateAxes, Tensor
 
@@ -57,34 +56,6 @@ class SharedSafety:
 
     def __str__(self) -> str:
         return f"{self.sharing.value} share an inference" + (f": {self.why}" if self.why else "")
-
-
-def tolerance(dtype: np.dtype[Any]) -> float:
-    """Return how far elements may be from those of a step alone, as a share of the largest; 0 for integers.
-
-    Room for another order of additions in a deep model, and less than what a wrong position makes of a float.
-    """
-    if dtype.kind == "f" or dtype == ml_dtypes.bfloat16:
-        eps = float(ml_dtypes.finfo(dtype).eps)
-        return min(256 * eps, math.sqrt(eps))
-    return 0.0
-
-
-def difference(expected: Array, got: Array) -> float:
-    """Return how far *got* is off, as a share of the largest element; infinite if the shapes differ, or NaNs do."""
-    if expected.shape != got.shape:
-        return float("inf")
-    if not expected.size or expected.tobytes() == got.tobytes():
-        return 0.0
-    a, b = expected.astype(np.float64), got.astype(np.float64)
-    if not np.array_equal(np.isfinite(a), np.isfinite(b)):
-        return float("inf")
-    finite = np.isfinite(a)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return float("inf")
-    scale = float(np.abs(a[finite]).max(initial=0.0))
-    off = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
-    return off / scale if scale else off
 
 
 async def try_out(
@@ -221,7 +192,7 @@ class _Trial:
         return difference(a, b) > tolerance(a.dtype)
 
     def _draw(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        if dtype.kind == "f" or dtype == ml_dtypes.bfloat16:
+        if is_float(dtype):
             return self._random.standard_normal(shape).astype(dtype)
         return self._random.integers(0, 2, shape).astype(dtype)
 

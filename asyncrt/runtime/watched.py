@@ -1,7 +1,8 @@
 """A stream between the executor and the device's own, which knows what each command is for; and a device such.
 
 The executor enqueues a chunk in one go and its launches in the order of its plan's steps, so saying once which chunk
-follows says which node and request each launch belongs to. Where nobody watches, the device's streams are used as they
+follows says which node and request each launch belongs to. Launches of no plan are announced with what each touches.
+Where nobody watches, the device's streams are used as they
 are.
 """
 
@@ -29,6 +30,7 @@ from asyncrt.graph.program import Program
 from asyncrt.layout import Array
 
 from .plan import ChunkPlan, Step
+from .regions import Touch
 
 
 class WatchedStream:
@@ -36,7 +38,7 @@ class WatchedStream:
 
     Attributes:
         stream: Carries the commands.
-        request: Whose chunk is being enqueued; None between chunks.
+        request: Whose commands are being enqueued; None where nobody said.
         program: Of that chunk.
     """
 
@@ -46,6 +48,7 @@ class WatchedStream:
         self.request: int | None = None
         self.program: Program | None = None
         self._steps: Iterator[Step] = iter(())
+        self._touches: Iterator[tuple[Touch, ...]] = iter(())
 
     @contextlib.contextmanager
     def chunk(
@@ -95,6 +98,19 @@ class WatchedStream:
     def join(self, own: WatchedStream) -> None:
         """Part of the chunk that began on *own* begins here."""
 
+    @contextlib.contextmanager
+    def launches(self, request: int, touches: Sequence[tuple[Touch, ...]]) -> Iterator[None]:
+        """While this lasts launches of no plan are enqueued: what each does with its buffers, in argument order."""
+        self.request, self._touches = request, iter(touches)
+        try:
+            if isinstance(self.stream, WatchedStream):
+                with self.stream.launches(request, touches):
+                    yield
+            else:
+                yield
+        finally:
+            self.request, self._touches = None, iter(())
+
     def begin(self, plan: ChunkPlan, arenas: Sequence[Allocation]) -> None:
         """A chunk begins; its arena is the one of its number."""
 
@@ -105,6 +121,10 @@ class WatchedStream:
         """Return the step that is launched now, and its node's name; None for a launch that is of no plan."""
         step = next(self._steps, None)
         return None if step is None or self.program is None else (step, self.program.nodes[step.node].name)
+
+    def next_touches(self) -> tuple[Touch, ...] | None:
+        """Return what the launch of no plan that comes now touches; None where nobody said."""
+        return next(self._touches, None)
 
     def launch(
         self,

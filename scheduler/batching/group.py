@@ -37,9 +37,20 @@ class Group:
 
 
 def form_group(
-    queue: WaitingQueue, head: Waiting, options: BatchOptions, line: Line | None, at: float, start: float
+    queue: WaitingQueue,
+    head: Waiting,
+    options: BatchOptions,
+    line: Line | None,
+    share: Line | None,
+    at: float,
+    start: float,
 ) -> Group:
-    """Return the batch that *head* would go in now, if the device begins it at *start*."""
+    """Return the batch that *head* would go in now, if the device begins it at *start*.
+
+    Args:
+        line: When a batch is over.
+        share: What it takes of the device, beside what others that run at the same time take of it.
+    """
     group = Group([head], head.form, head.rows, head.work, math.inf)
     group.due = _due(head, group.work, line, start)
     if head.rows >= options.max_batch or group.work >= (options.max_work or math.inf):
@@ -49,7 +60,7 @@ def form_group(
         for request in same:
             if request is head:
                 continue
-            if not _join(group, request, options, line, start):
+            if not _join(group, request, options, line, share, start):
                 break
             if group.rows == options.max_batch:
                 group.full = True
@@ -57,7 +68,9 @@ def form_group(
     return group
 
 
-def _join(group: Group, request: Waiting, options: BatchOptions, line: Line | None, start: float) -> bool:
+def _join(
+    group: Group, request: Waiting, options: BatchOptions, line: Line | None, share: Line | None, start: float
+) -> bool:
     """Let *request* join if that is right; False if nobody else of its shape can join either."""
     rows = group.rows + request.rows
     if rows > options.max_batch:
@@ -73,7 +86,7 @@ def _join(group: Group, request: Waiting, options: BatchOptions, line: Line | No
     if options.mode == "cost":
         if work - own > options.max_waste * work:
             return False
-        if line is not None and line.told and line.per_work * (work - group.work) > line(request.work):
+        if share is not None and share.told and share.per_work * (work - group.work) > share(request.work):
             return False
     due = group.due
     if line is not None:

@@ -5,8 +5,9 @@ told the time: the same happenings give the same instructions.
 
 A request *waits* until a `Launch` names it, or until it is refused; then it is a *member* of that batch until the batch
 is over. A batch is *launched*, *begun* (from then on its places are fixed) and over. A stream with nothing to do gets a
-batch at once. While all have one, the next may already be enqueued behind, to keep the device busy between two; only
-for that place a request is held back, as long as waiting for company promises to gain more time than it costs.
+batch at once. Where there is one stream alone, the next may already be enqueued behind, to keep the device busy between
+two; only for that place a request is held back, as long as waiting for company promises to gain more time than it
+costs. With several streams others keep it busy, and behind which of them a batch would go is not known here.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from .ran import Ran
 from .waiting import Waiting, WaitingQueue, waiting
 
 _LEAD_S = 0.0005  # what the host needs from the end of a batch until the device has the next
+_PLAN_S = 0.0003  # what the host needs for a plan of sizes that are new
 _RATE = 1 / 16  # weight of the newest gap between arrivals
 
 
@@ -117,6 +119,8 @@ class _Batch:
     #: When the device should begin it.
     begins: float
     rows: int
+    #: Seconds that it has taken of the device.
+    used: float = 0.0
     begun: bool = False
     dropped: bool = False
 
@@ -133,7 +137,10 @@ class BatchingState:
     def __init__(self, streams: int, options: BatchOptions, *, story_length: int = 4096) -> None:
         self.streams = options.max_in_flight or streams
         self.options = options
+        #: Seconds from when a batch begins until it is over, whatever else runs.
         self.cost = CostModel()
+        #: Seconds that it takes of the device: those in which several run are divided among them.
+        self.share = CostModel()
         self._queue = WaitingQueue(options.ageing_s)
         self._batches: dict[int, _Batch] = {}
         self._retries: dict[int, Waiting] = {}
@@ -161,6 +168,10 @@ class BatchingState:
             f"<BatchingState {len(self._queue)} waiting, {len(self._retries)} to run alone, {len(self._batches)} of "
             f"{self.streams} batches in flight, {self._counts['executions']} executions, {self.cost!r}>"
         )
+
+    @property
+    def _most_batches(self) -> int:
+        return max(self.streams, 2)
 
     @property
     def idle(self) -> bool:
@@ -211,6 +222,8 @@ class BatchingState:
         if at < self._now:
             raise InvalidHappening(f"{happening!r}: it is {self._now} already")
         given: list[Instruction] = []
+        if self._batches:
+            self._divide(at)
         match happening:
             case Arrived():
                 request = self._arrive(happening, given)
@@ -227,7 +240,9 @@ class BatchingState:
                 batch = self._expect(happening, number)
                 if worked and batch.begun and batch.started is not None:
                     kind = self._kind(batch.form)
-                    self.cost.observe(kind, batch.rows * batch.form.per_row, at - batch.started)
+                    work = batch.rows * batch.form.per_row
+                    self.cost.observe(kind, work, at - batch.started)
+                    self.share.observe(kind, work, batch.used)
                 if worked:
                     self._ran.saw(batch.form, batch.rows)
                     for member in batch.members.values():
@@ -269,7 +284,7 @@ class BatchingState:
         assert len(known) == len(set(known)), self
         assert self._batch_of == {m: b.number for b in self._batches.values() for m in b.members}, self
         assert all(b.members or b.dropped for b in self._batches.values()), self
-        assert len(self._batches) <= self.streams + 1, self
+        assert len(self._batches) <= self._most_batches, self
         # Whoever waits does so because every stream has something to do.
         assert not (queue or self._retries) or len(self._batches) >= self.streams, self
         assert sum(self._reasons.values()) == self._counts["executions"], self
@@ -334,6 +349,12 @@ class BatchingState:
         counts["work"] += work
         counts["padding"] += work - sum([m.work for m in batch.members.values()])
 
+    def _divide(self, at: float) -> None:
+        """Divide the time since the last happening among those that ran; not what the host needed to begin them."""
+        running = [b for b in self._batches.values() if b.begun and b.started is not None]
+        for batch in running:
+            batch.used += (at - self._now) / len(running)
+
     def _over(self, batch: _Batch, at: float) -> None:
         del self._batches[batch.number]
         if batch.started is not None:
@@ -392,7 +413,7 @@ class BatchingState:
             request = self._retries.pop(next(iter(self._retries)))
             # As it came: a model may have failed because it does not take sizes that were rounded up.
             self._launch(Group([request], request.own, request.rows, request.work, request.due), "retry", at, given)
-        while not self._retries and len(self._batches) <= self.streams:
+        while not self._retries and len(self._batches) < self._most_batches:
             head = self._queue.first()
             if head is None:
                 return
@@ -402,19 +423,26 @@ class BatchingState:
                 self._saw(head, at)
                 self._reject(Reject(head.number, "missed", max(self._until_free(at), 0.001)), given)
                 continue
-            group = form_group(self._queue, head, self.options, line, at, at + self._until_free(at))
-            reason, until = self._reason(group, line, at)
+            share = self.share.line(self._kind(head.form))
+            group = form_group(self._queue, head, self.options, line, share, at, at + self._until_free(at))
+            reason, until = self._reason(group, line, share, at)
             if reason is None:
                 self._hold = self._held(group, head, until, line)
                 return
             for member in group.members:
                 self._queue.take(member.number)
             if self.options.mode == "cost" and len(group.members) > 1:
-                most = min(group.own / (1 - self.options.max_waste), self.options.max_work or math.inf)
-                group.form = self._ran.fitting(group.form, group.rows, most)
+                group.form = self._ran.fitting(group.form, group.rows, self._most(group, share))
             if len(self._queue) >= group.rows:
                 self._typical.saw(group.rows, group.own / max(group.work, 1))
             self._launch(group, reason, at, given)
+
+    def _most(self, group: Group, share: Line | None) -> float:
+        """How much work a batch may become for the sake of a plan that is there already."""
+        most = min(group.own / (1 - self.options.max_waste), self.options.max_work or math.inf)
+        if share is not None and share.told and share.per_work:
+            most = min(most, group.work + _PLAN_S / share.per_work)
+        return most
 
     def _held(self, group: Group, head: Waiting, until: float, line: Line | None) -> _Hold:
         options = self.options
@@ -429,7 +457,7 @@ class BatchingState:
         expected = 0.0 if line is None or not self._batches else line(head.rows * head.form.per_row)
         return at + expected > head.due
 
-    def _reason(self, group: Group, line: Line | None, at: float) -> tuple[Reason | None, float]:
+    def _reason(self, group: Group, line: Line | None, share: Line | None, at: float) -> tuple[Reason | None, float]:
         """Why the group goes now; or None, and when to ask again."""
         if len(self._batches) < self.streams:
             return "idle", at
@@ -452,7 +480,7 @@ class BatchingState:
         last = group.due - line(group.work) - _LEAD_S
         if at >= last:
             return "deadline", at
-        if line.told and (self._gap is None or line.fixed <= self._gap):
+        if share is not None and share.told and (self._gap is None or share.fixed <= self._gap):
             return "no gain", at  # what is saved by those who come is less than the time in which they do
         return None, min(held, last)
 

@@ -125,11 +125,6 @@ async def random_group(seed: int, found: list[Sharing]) -> Counter[str]:
     return storm.counts
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="open: where enqueueing a group's moves fails, the checker now and then (seed 0) finds the next use of a "
-    "block unordered with what had been enqueued",
-)
 @pytest.mark.asyncio
 async def test_sequences_under_random_cancellations_deadlines_and_faults_are_exact() -> None:
     """Every step that ends gives what it gives alone, and nothing is left; a seed that fails is named."""

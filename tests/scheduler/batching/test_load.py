@@ -5,6 +5,7 @@ Lengths are log-normal, 8 to 512 with a median of about 74; one request alone ta
 
 from __future__ import annotations
 
+import math
 import statistics
 
 import attrs
@@ -13,6 +14,7 @@ import pytest
 
 from asyncrt.scheduler.batching import BatchOptions
 
+from .shared_world import SharedWorld
 from .world import Caller, Told, World, about, lengths, poisson, text
 
 OPTIONS = BatchOptions(max_batch=16, max_work=4096, max_queue=100_000)
@@ -81,6 +83,32 @@ def _capacity(streams: int) -> float:
     return served(told, world)
 
 
+def fixed_setting(callers: list[Caller], size: int, delay: float) -> float:
+    """Answers in a second where batches go when they have *size* members, or the first of them has waited *delay*."""
+    now, place = 0.0, 0
+    while place < len(callers):
+        full = callers[place + size - 1].at if place + size <= len(callers) else math.inf
+        now = max(now, min(full, callers[place].at + delay))
+        end = place + 1
+        while end < min(len(callers), place + size) and callers[end].at <= now:
+            end += 1
+        now += about((end - place) * max(c.form.per_row for c in callers[place:end]))
+        place = end
+    return len(callers) / now
+
+
+@pytest.mark.parametrize("load", [1.5, 4, 10])
+def test_no_fixed_setting_serves_more(load: float) -> None:
+    """At high load, of all sizes of batches and delays; each of which would have to be found first."""
+    callers = poisson(load * ALONE, [text(n) for n in lengths(3000, 1)], 1)
+    world = World(OPTIONS, check=False)
+
+    told = world.run(callers)
+
+    sweep = [fixed_setting(callers, size, delay) for size in range(1, 17) for delay in (0, 0.002, 0.01, 0.05, 0.2)]
+    assert served(told, world) >= 0.95 * max(sweep)
+
+
 def test_at_low_load_nobody_waits_for_company() -> None:
     """The median is that of a direct call, within a tenth; and a batch is what comes at the same time."""
     world = World(OPTIONS)
@@ -100,6 +128,22 @@ def test_a_longer_delay_does_no_harm() -> None:
         medians.append(statistics.median(t.latency for t in told))
 
     assert max(medians) <= 1.1 * min(medians)
+
+
+@pytest.mark.parametrize("fixed", [0.0003, 0.003])
+def test_where_streams_share_the_device_batches_are_no_slower_than_none(fixed: float) -> None:
+    """Eight callers, each with its next request; padding takes no more of the device than company saves."""
+    world = SharedWorld(BatchOptions(), streams=2, seconds=lambda tokens: fixed + 65e-6 * tokens)
+    wanted = np.random.default_rng(0).integers(8, 201, 1500).tolist()
+
+    world.callers(8, wanted)
+
+    alone = sum(fixed + 65e-6 * tokens for tokens in wanted)
+    share = world.state.share.line(None)
+    assert share is not None
+    assert share(100) == pytest.approx(fixed + 0.0065, rel=0.01)
+    assert world.busy_s <= alone
+    assert world.now <= 1.01 * alone
 
 
 def test_no_shape_starves_among_many_of_another() -> None:

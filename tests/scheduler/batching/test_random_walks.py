@@ -70,7 +70,7 @@ def test_every_caller_is_told_once_whatever_happens(seed: int) -> None:
 
 def test_a_walk_goes_the_same_way_again() -> None:
     """The same happenings give the same instructions."""
-    one, other = random_world(3, 300), random_world(3, 300)
+    one, other = random_world(0, 300), random_world(0, 300)
 
     assert one.launches == other.launches
     assert len({launch.reason for launch in one.launches}) > 1

@@ -38,6 +38,9 @@ class Story:
     def ends(self, batch: int, after: float = 0.01) -> list[Instruction]:
         """It begins, and is over a while later."""
         self.begins(batch)
+        return self.is_over(batch, after)
+
+    def is_over(self, batch: int, after: float) -> list[Instruction]:
         self.now += after
         return self._checked(Finished(self.now, batch))
 
@@ -383,6 +386,22 @@ def test_a_batch_behind_another_is_timed_from_when_that_was_over() -> None:
     line = story.state.cost.line(((), text(8).per_row.bit_length()))
     assert line is not None
     assert line(32) == pytest.approx(0.02)
+
+
+def test_time_in_which_several_run_is_divided_among_them() -> None:
+    """Two streams that share a device: the short one takes twice as long as alone, and costs what it does alone."""
+    story = Story(streams=2)
+    for n in range(4):
+        (long,), (short,) = launches(story.comes(2 * n, text(100))), launches(story.comes(2 * n + 1, text(20), 0.0))
+        story.begins(long.batch)
+        story.ends(short.batch, 0.004)
+        story.is_over(long.batch, 0.008)
+
+    share, cost = story.state.share.line(((), ())), story.state.cost.line(((), ()))
+    assert share is not None
+    assert cost is not None
+    assert (share(20), share(100)) == pytest.approx((0.002, 0.010))
+    assert (cost(20), cost(100)) == pytest.approx((0.004, 0.012))
 
 
 def test_who_is_more_urgent_than_those_held_back_changes_the_batch() -> None:
