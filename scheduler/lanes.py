@@ -87,7 +87,19 @@ def find_lanes(before: Sequence[Collection[int]], gains: int, most: int) -> Lane
     """
     if most < 2 or gains.bit_count() < 2:
         return None
-    order = _Order(before)
+    ancestors: list[int] = []
+    last, beside = -1, False
+    for step, steps in enumerate(before):
+        over = 0
+        for other in steps:
+            over |= ancestors[other] | 1 << other
+        ancestors.append(over)
+        if gains >> step & 1:
+            beside = beside or (last >= 0 and not over >> last & 1)
+            last = step
+    if not beside:
+        return None  # each step that gains comes after the one before it
+    order = _Order(before, ancestors)
     chains = _chains(order.needed)
     if len(chains) < 2:
         return None
@@ -100,24 +112,27 @@ def find_lanes(before: Sequence[Collection[int]], gains: int, most: int) -> Lane
 class _Order:
     """What each step comes after, and what comes after it.
 
+    Args:
+        before: Of each step, some of that from which all of it follows.
+        ancestors: All of it.
+
     Attributes:
         needed: Of what each comes after, that which nothing else in it implies.
         ancestors, descendants: All of it, a bit for each step.
     """
 
-    def __init__(self, before: Sequence[Iterable[int]]) -> None:
+    def __init__(self, before: Sequence[Iterable[int]], ancestors: list[int]) -> None:
         self.needed: list[tuple[int, ...]] = []
-        self.ancestors: list[int] = []
+        self.ancestors = ancestors
         for steps in before:
             covered, needed = 0, []
             for step in sorted(steps, reverse=True):  # what implies others is later than they are
                 if not covered >> step & 1:
                     needed.append(step)
-                    covered |= self.ancestors[step] | 1 << step
+                    covered |= ancestors[step] | 1 << step
             # The earliest first: where branches meet, what comes behind goes on with the first of them, which is on the
             # lane of what they began with.
             self.needed.append(tuple(reversed(needed)))
-            self.ancestors.append(covered)
         self.descendants = [0] * len(before)
         for step in reversed(range(len(before))):
             for other in self.needed[step]:

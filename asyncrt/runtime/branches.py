@@ -21,17 +21,18 @@ from asyncrt.devices.base import DeviceInfo
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Program
 from asyncrt.kernels.impl import Access
+from asyncrt.kernels.weights import Stored
 from asyncrt.layout import Shape
 from asyncrt.memory.arena import Lifetimes
 from asyncrt.scheduler.lanes import Lanes, find_lanes
 
 from .memory_plan import Closed, Listed, Tensor
-from .plan import Kept, NodeRecord, OnLane
+from .plan import Deferred, Home, Kept, NodeRecord, OnLane
 
 _GROUP = 256  # work-items, where the driver chooses
-# Bytes that each work-group of a launch moves, from which on it may take longer than another stream costs the host: a
-# mark and a wait are about two launches, some 10 µs, and one multiprocessor moves about 25 bytes in a nanosecond. A
-# kernel that calculates with what it moves takes longer.
+# Bytes that each work-group of a launch reads, from which on it may take longer than another stream costs the host: a
+# mark and a wait are about two launches, some 10 µs, and one multiprocessor gets about 25 bytes in a nanosecond. A
+# kernel that calculates with what it reads takes longer.
 _LONG = 1 << 15
 _PICKS = frozenset({"Gather", "GatherElements", "GatherND"})  # they read a few elements of their first input
 
@@ -41,7 +42,7 @@ class Cost(NamedTuple):
 
     Attributes:
         groups: Work-groups.
-        nbytes: Of all that its node reads and writes.
+        nbytes: Of all that it reads.
     """
 
     groups: int
@@ -56,13 +57,25 @@ def cost_of(grid: Shape, group: Shape | None, nbytes: int) -> Cost:
 
 
 def bytes_of(program: Program, launches: Sequence[Listed]) -> list[int]:
-    """Return how many bytes the node of each launch reads and writes."""
+    """Return how many bytes each launch reads."""
     found: list[int] = []
-    for listed in launches:
-        inputs, outputs = listed.call.inputs, listed.call.outputs
-        if program.nodes[listed.node].operator.name in _PICKS:
-            inputs = inputs[1:]
-        found.append(sum([layout.nbytes for layout in (*inputs, *outputs) if layout is not None]))
+    for node, call, launch, places, scratch, _ in launches:
+        picks = program.nodes[node].operator.name in _PICKS
+        nbytes = 0
+        for (kind, index), place, access in zip(launch.buffers, places, launch.kernel.accesses, strict=True):
+            if access is Access.WRITE or (picks and kind == "input" and not index):
+                continue
+            if kind == "weights":
+                assert isinstance(place.base, Home)
+                assert isinstance(place.base.buffer, Stored)
+                constant = program.values[place.base.buffer.value].constant
+                nbytes += 0 if constant is None else constant.nbytes
+            elif kind == "scratch":
+                nbytes += scratch[index]
+            else:
+                layout = (call.inputs if kind == "input" else call.outputs)[index]
+                nbytes += 0 if layout is None else layout.nbytes
+        found.append(nbytes)
     return found
 
 
@@ -84,27 +97,35 @@ class Branches:
 
     def spread(
         self, program: Program, launches: Sequence[Listed], closed: Closed, records: list[NodeRecord]
-    ) -> Spread | None:
-        """Return the lanes for a chunk; None if one is best. What came of each node is noted in its record."""
+    ) -> tuple[Spread | None, Deferred]:
+        """Return the lanes for a chunk, None if one is best, and the nodes' records with what came of each."""
         spreading = self.spreading(launches, closed)
         costs = [
             cost_of(listed.launch.grid, listed.launch.group, nbytes)
             for listed, nbytes in zip(launches, bytes_of(program, launches), strict=True)
         ]
-        notes = {listed.node: note for listed, note in zip(launches, spreading.notes(costs), strict=True)}
-        records[:] = [r._replace(lane=notes.get(r.node.id, r.lane)) for r in records]
-        return spreading.spread(costs)
+        nodes = [listed.node for listed in launches]
+
+        def noted() -> tuple[NodeRecord, ...]:
+            found = dict(zip(nodes, spreading.notes(costs), strict=True))
+            return tuple([r._replace(lane=found.get(r.node.id, r.lane)) for r in records])
+
+        return spreading.spread(costs), Deferred(noted, len(records))
+
+    def gains(self, cost: Cost) -> bool:
+        """Whether a launch gains by running beside others."""
+        groups, nbytes = cost
+        return self.units is None or (2 * groups <= self.units and nbytes >= _LONG * groups)
 
     def against(self, cost: Cost) -> str:
-        """Return why a launch gains nothing by running beside others; nothing if it may."""
+        """Return why it gains nothing; nothing if it does."""
         groups, nbytes = cost
-        if self.units is None:
+        if self.gains(cost):
             return ""
+        assert self.units is not None
         if 2 * groups > self.units:
             return f"fills the device: {groups} work-groups for {self.units} compute units"
-        if nbytes < _LONG * groups:
-            return f"too short: {nbytes} bytes, where {_LONG * groups} may take as long as the waits"
-        return ""
+        return f"too short to run beside others: {groups} work-groups read {nbytes} bytes, fewer than {_LONG} each"
 
 
 def branches_of(wanted: bool | None, info: DeviceInfo, streams: int) -> Branches | None:
@@ -147,7 +168,10 @@ class Spreading:
 
     def spread(self, costs: Iterable[Cost]) -> Spread | None:
         """Return the lanes for launches of these costs; None if one lane is best."""
-        gains = sum([1 << step for step, cost in enumerate(costs) if not self._branches.against(cost)])
+        gains = 0
+        for step, cost in enumerate(costs):
+            if self._branches.gains(cost):
+                gains |= 1 << step
         if gains not in self._found:
             lanes = find_lanes(self._before, gains, self._branches.most)
             self._found[gains] = None if lanes is None else Spread(lanes, self._lifetimes(lanes))
@@ -161,8 +185,8 @@ class Spreading:
         if spread is not None:
             lanes = spread.lanes
             return [OnLane(lane + 1, lanes.width, w) for lane, w in zip(lanes.of_steps(), why, strict=True)]
-        one_after_the_other = find_lanes(self._before, (1 << len(costs)) - 1, 2) is None
-        return [OnLane(why="" if one_after_the_other else w) for w in why]
+        alone = all(step in after for step, after in enumerate(self._before[1:]))  # one comes after the other
+        return [OnLane(why="" if alone else w) for w in why]
 
     def _lifetimes(self, lanes: Lanes) -> Lifetimes:
         """The tensors' lifetimes: those that have no order by lanes and waits are needed at the same time."""

@@ -192,9 +192,9 @@ class MemoryPlan:
             tensor.offset = staging.nbytes
             parts.append(staged_bytes(tensor.array, tensor.nbytes))
             staging.nbytes += len(parts[-1])
-        spread = None
+        spread, noted = None, None
         if self.branches is not None:
-            spread = self.branches.spread(self.program, self.launches, closed, records)
+            spread, noted = self.branches.spread(self.program, self.launches, closed, records)
         if spread is None:
             arena = plan_arena([Interval(max(t.nbytes, 1), t.first, t.last) for t in closed.roots])
         else:
@@ -221,7 +221,7 @@ class MemoryPlan:
             steps=steps,
             packings=tuple(self.packings.values()),
             fetches=tuple(self._bind_fetch(f) for f in closed.fetches),
-            records=tuple(records),
+            records=noted or tuple(records),
             skipped=sum(isinstance(r.decision, Skip) for r in records),
             after=State(tuple(self.layouts), tuple(self.values), homes, tuple(self.kept), views),
             lanes=None if spread is None else spread.lanes,

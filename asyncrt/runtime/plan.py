@@ -181,9 +181,14 @@ def run_records(node: ProgramNode, call: Call, run: Run, how: str) -> list[NodeR
 
 @attrs.frozen(eq=False)
 class Deferred:
-    """Records that are made if somebody asks for them."""
+    """Records that are made if somebody asks for them.
+
+    Attributes:
+        held: How many records it has until then.
+    """
 
     make: Callable[[], tuple[NodeRecord, ...]]
+    held: int = 0
 
 
 Records: TypeAlias = list[NodeRecord | Deferred]

@@ -99,9 +99,7 @@ class Plans:
             return prepare_in_slices(self._program, chunk, state, self._tools)
 
         def records() -> tuple[NodeRecord, ...]:
-            found = finished(walk()).records
-            assert not isinstance(found, Deferred)
-            return found
+            return finished(walk()).known_records()
 
         if not self._follows:
             return self._keep(chunk, signature, (yield from walk()))
@@ -166,7 +164,7 @@ class Plans:
                 del self._recipes[kind]
 
     def _keep(self, chunk: Chunk, signature: Any, plan: ChunkPlan) -> Planned:
-        records = 0 if isinstance(plan.records, Deferred) else len(plan.records)
+        records = plan.records.held if isinstance(plan.records, Deferred) else len(plan.records)
         planned = Planned(plan, _PLAN + _STEP * len(plan.steps) + _RECORD * records + len(plan.staging))
         if self._replay and signature is not None:
             key = (chunk.index, signature)

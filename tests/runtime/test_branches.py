@@ -439,7 +439,7 @@ def test_a_launch_gains_where_it_leaves_half_of_the_device_idle_for_long_enough(
 
     assert branches.against(Cost(24, 24 << 16)) == ""
     assert "fills the device: 144 work-groups for 100 compute units" in branches.against(Cost(144, 1 << 30))
-    assert "too short: 4096 bytes" in branches.against(Cost(1, 4096))
+    assert "too short to run beside others: 1 work-groups read 4096 bytes" in branches.against(Cost(1, 4096))
     assert Branches(4).against(Cost(1000, 1)) == ""
 
 
