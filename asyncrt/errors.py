@@ -10,6 +10,7 @@
     ├── ShapeError (ValueError)               shapes or values of this inference do not fit a node
     ├── SequenceError (ValueError)            a model's state cannot be kept so, or the sequence is closed
     ├── BatchingError (ValueError)            a model's requests cannot be batched so, or it is closed
+    ├── PrecisionError (ValueError)           an option names a precision that there is not
     ├── Overloaded (RuntimeError)             too many requests wait, or the answer would be late
     ├── DeadlineExceeded (TimeoutError)       there is no answer within the request's deadline
     ├── DeviceError (RuntimeError)            something about a device
@@ -80,6 +81,10 @@ class SequenceError(AsyncrtError, ValueError):
 
 class BatchingError(AsyncrtError, ValueError):
     """A model's requests cannot be batched as asked for, or the batching is closed."""
+
+
+class PrecisionError(AsyncrtError, ValueError):
+    """An option names a precision that asyncrt does not have."""
 
 
 class Overloaded(AsyncrtError, RuntimeError):

@@ -19,7 +19,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from asyncrt.devices.find import open_device
 from asyncrt.errors import InputError, ModelTypeError, NoDeviceError
-from asyncrt.graph.onnx import ModelSource
+from asyncrt.graph.reading import ModelSource
 from asyncrt.layout import Array, dtype_of
 from asyncrt.options import RuntimeOptions
 from asyncrt.sync import SyncModel, load_sync

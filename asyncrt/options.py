@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 from attrs import validators as v
+
+from .errors import PrecisionError
+
+Precision: TypeAlias = Literal["fp32", "bf16"]
 
 
 def _optional_positive(instance: object, attribute: attrs.Attribute[int | None], value: int | None) -> None:
@@ -19,6 +23,14 @@ def _optional_positive(instance: object, attribute: attrs.Attribute[int | None],
 def _optional_not_negative(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
     if value is not None and not 0 <= value < math.inf:
         raise ValueError(f"RuntimeOptions.{attribute.name} must be seconds from 0 on or None, got {value}")
+
+
+def _known_precision(instance: object, attribute: attrs.Attribute[str], value: str) -> None:
+    if value not in get_args(Precision):
+        raise PrecisionError(
+            f"RuntimeOptions.precision must be one of {', '.join(get_args(Precision))}, got {value!r}",
+            hint="a model is run in int8 where it is quantised itself; docs/precision.md",
+        )
 
 
 def _hazards_are_checked(wanted: bool | None) -> bool:
@@ -35,6 +47,7 @@ class RuntimeOptions:
             strides. False writes each out, unless it is skipped; so does `skip=False`.
         in_place: Let inputs of a Concat be written where they belong in its result. False copies them.
         replay: Keep the plan of a shape signature and use it again. False plans every inference anew.
+        precision: "fp32", or "bf16": round constant weights of products and convolutions to bfloat16, and keep them so.
         fuse: Carry several nodes out as one kernel where the shapes at hand allow it. False runs each on its own.
         packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
         preset: Set the arguments of launches beforehand for plans that are replayed often. False sets them each time.
@@ -52,6 +65,8 @@ class RuntimeOptions:
             None does so where the device is a GPU and branches leave parts of it idle.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
+        map_files: Leave the large tensors of a model's files there, and read them when they are needed. False reads
+            files as a whole, and keeps their tensors in memory.
         max_in_flight: Inferences that may hold device memory at once; more wait their turn.
         memory_limit: Bytes of device memory for intermediates; None is nine tenths of the device's memory.
         weights_bytes: Bytes of constants per model beyond which those that no plan in use reads leave; None keeps all.
@@ -82,6 +97,7 @@ class RuntimeOptions:
     views: bool = True
     in_place: bool = True
     replay: bool = True
+    precision: Precision = attrs.field(default="fp32", validator=_known_precision)
     fuse: bool = True
     packed_weights: bool = True
     preset: bool = True
@@ -94,6 +110,7 @@ class RuntimeOptions:
     branches: bool | None = None
     pool: bool = True
     preallocate: bool = True
+    map_files: bool = True
     max_in_flight: int = attrs.field(default=64, validator=v.ge(1))
     memory_limit: int | None = attrs.field(default=None, validator=_optional_positive)
     weights_bytes: int | None = attrs.field(default=None, validator=_optional_positive)

@@ -24,7 +24,7 @@ from anyio.from_thread import start_blocking_portal
 
 from asyncrt.devices.base import Device, DeviceInfo
 from asyncrt.errors import RuntimeClosedError
-from asyncrt.graph.onnx import ModelSource
+from asyncrt.graph.reading import ModelSource
 from asyncrt.layout import Array, PartialLayout
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.explain import Explanation

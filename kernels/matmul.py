@@ -10,9 +10,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from asyncrt.layout import FLOAT32, DataType
+from asyncrt.layout import BFLOAT16, FLOAT32, UINT32, DataType
 from asyncrt.memory.view import View, collapse
 
+from . import narrow
 from .alignment import fake_alignment
 from .epilogue import Epilogue, Operand, bind
 from .grid import round_up
@@ -70,9 +71,19 @@ def matmul(
         a = a._replace(view=View((m, k), (_merged_stride(a.view), a.view.strides[-1]), a.view.offset))
         b = b._replace(view=View(b.view.shape[-2:], b.view.strides[-2:], b.view.offset))
         batch = ()
-    packed = constant is not None and traits.packed_weights and _is_tiled(a, b, bias, traits)
+    tiled = _is_tiled(a, b, bias, traits)
+    packed = constant is not None and traits.packed_weights and tiled
+    halved = constant is not None and traits.packed_weights and traits.narrow_weights and b.dtype is FLOAT32
+    requests: tuple[WeightsRequest, ...] = ()
     if packed:
-        b = b._replace(ref=weights(0), view=View(b.view.shape, (*(0,) * len(batch), PANEL, 1)))
+        assert constant is not None
+        requests = (_panels(constant, transposed=transposed, halved=halved),)
+        view = View(b.view.shape, (*(0,) * len(batch), PANEL, 1))
+        b = Operand(weights(0), UINT32 if halved else FLOAT32, view)
+    elif halved and not traits.is_cpu:
+        assert constant is not None
+        requests = (WeightsRequest(constant, "bf16", narrow.bits),)
+        b = Operand(weights(0), BFLOAT16, b.view)
     axes, (sa, sb) = collapse(batch, a.view.strides[:-2], b.view.strides[:-2])
     strides = tuple(x for i in range(len(axes) - 1, -1, -1) for x in (axes[i], sa[i], sb[i]))
     form = Form(
@@ -83,30 +94,35 @@ def matmul(
     ints = (m, n, k, *a.view.strides[-2:], *b.view.strides[-2:], a.view.offset, b.view.offset, *edge, *strides, *last.ints)
     refs = (a.ref, b.ref, target, *(() if bias is None else (bias.ref,)), *last.refs)
     batches = math.prod(batch)
-    if _is_tiled(a, b, bias, traits):
+    if tiled:
         panels = -(-n // PANEL)
         rows = rows_per_item(fake_alignment(m, TILE), panels * batches, traits.compute_units)
         grid = (-(-m // rows), panels, batches)
         columns = b.view.strides[-1] == 1 and n >= PANEL
-        source = Source.PACKED if packed else Source.ROWS if columns else Source.ANY
+        source = Source.ROWS if columns else Source.ANY
+        if packed:
+            source = Source.NARROW if halved else Source.PACKED
         launch = Launch(tile_kernel(form, source), refs, (*ints, rows), grid, (1, 1, 1), varying=(0,))
         if packed and m <= PAIRED and panels * batches >= 4 * traits.compute_units:
-            launch = Launch(pair_kernel(form), refs, ints, (1, -(-panels // 2), batches), (1, 1, 1), varying=(0,))
-        if not packed:
-            return Impl(f"tiles {TILE}x{PANEL}, {source.value}", (launch,))
-        assert constant is not None
-        request = (
-            WeightsRequest(constant, "panels32t", pack_transposed)
-            if transposed
-            else WeightsRequest(constant, "panels32", pack_panels)
-        )
-        return Impl(f"tiles {TILE}x{PANEL}, packed", (launch,), weights=(request,))
+            launch = Launch(pair_kernel(form, source), refs, ints, (1, -(-panels // 2), batches), (1, 1, 1), varying=(0,))
+        return Impl(f"tiles {TILE}x{PANEL}, {source.value}", (launch,), weights=requests)
     if not traits.is_cpu and traits.max_group >= 256:
         grid = (round_up(n, SHARED) // 4, round_up(m, SHARED) // 4, batches)
-        return Impl(f"shared {SHARED}x{SHARED}", (Launch(shared_kernel(form), refs, ints, grid, (16, 16, 1)),))
+        launch = Launch(shared_kernel(form), refs, ints, grid, (16, 16, 1))
+        return Impl(f"shared {SHARED}x{SHARED}", (launch,), weights=requests)
     group = 1 if traits.is_cpu else 64
     grid = (round_up(n, group), m, batches)
-    return Impl("generic", (Launch(generic_kernel(form), refs, ints, grid, (group, 1, 1)),))
+    return Impl("generic", (Launch(generic_kernel(form), refs, ints, grid, (group, 1, 1)),), weights=requests)
+
+
+def _panels(constant: int, *, transposed: bool, halved: bool) -> WeightsRequest:
+    """Ask for a constant as panels."""
+    if halved:
+        pack = narrow.pack_transposed if transposed else narrow.pack_panels
+        return WeightsRequest(constant, "panels32t bf16" if transposed else "panels32 bf16", pack)
+    if transposed:
+        return WeightsRequest(constant, "panels32t", pack_transposed)
+    return WeightsRequest(constant, "panels32", pack_panels)
 
 
 def _is_tiled(a: Operand, b: Operand, bias: Bias | None, traits: DeviceTraits) -> bool:

@@ -17,7 +17,7 @@ from asyncrt.layout import FLOAT32, Array
 from .impl import KernelSource
 from .matmul_form import Form
 from .source import kernel
-from .tiles import FETCH, PANEL, TILE, add_tiles, fill_panel, pair_tile
+from .tiles import FETCH, PANEL, TILE, add_tiles, fill_panel, pair_tile, widen_panel
 
 _MOST = 64  # rows of a work-item
 _DEPTH = 64
@@ -28,6 +28,7 @@ class Source(enum.Enum):
     """Where the 32 columns of the right-hand side come from."""
 
     PACKED = "packed"  # constants: as `pack_panels` has written them
+    NARROW = "packed bf16"  # constants that bfloat16 can say: as `narrow.pack_panels` has written them
     ROWS = "rows"  # read where they lie: columns are adjacent, and there are at least 32
     ANY = "any"  # the work-item packs `_DEPTH` rows at a time for itself
 
@@ -67,6 +68,13 @@ def tile_kernel(form: Form, source: Source) -> KernelSource:
     $_fill(B + bo + k * sb_k + n0 * sb_n, sb_k, sb_n, depth, c1, panel);
     $_tiles(rows, A + ao + m0 * sa_m + k * sa_k, sa_m, sa_k, panel, 32, depth, t);
   }}"""
+    elif source is Source.NARROW:  # made wide once for all rows, so that these are multiplied as ever
+        multiply = f"""float panel[{_DEPTH * PANEL}] __attribute__((aligned(64)));
+  for (int k = 0; k < K; k += {_DEPTH}) {{
+    const int depth = min({_DEPTH}, K - k);
+    $_widen(B + bo + n0 / 2 * K + k * 16, depth, panel);
+    $_tiles(rows, A + ao + m0 * sa_m + k * sa_k, sa_m, sa_k, panel, 32, depth, t);
+  }}"""
     else:
         start = "n0" if source is Source.ROWS else "n0 * K"
         multiply = f"$_tiles(rows, A + ao + m0 * sa_m, sa_m, sa_k, B + bo + {start}, sb_k, K, t);"
@@ -82,22 +90,26 @@ def tile_kernel(form: Form, source: Source) -> KernelSource:
     const float* const sums = t + i * 32;
     {_store(form)}
   }}"""
-    space = "" if source is Source.ANY else "__global"
+    space = "" if source in (Source.ANY, Source.NARROW) else "__global"
     helpers = form.last.helpers + add_tiles("__global", space, "", fetch=source is Source.PACKED)
     helpers += fill_panel(FLOAT32, "") if source is Source.ANY else ""
+    helpers += widen_panel("") if source is Source.NARROW else ""
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     ints = (*form.ints, "per_item")
-    return kernel(f"{form.name}_{source.value}", form.buffers, ints, body, helpers=helpers, attributes=one)
+    name = f"{form.name}_{source.name.lower()}"
+    return kernel(name, form.buffers, ints, body, helpers=helpers, attributes=one)
 
 
 @functools.cache
-def pair_kernel(form: Form) -> KernelSource:
+def pair_kernel(form: Form, source: Source) -> KernelSource:
     """Return the kernel that computes two packed panels of a product of up to `PAIRED` rows at once."""
+    narrow = source is Source.NARROW
+    panel = f"{PANEL // 2 if narrow else PANEL} * K"
     cases = " ".join(f"case {h}: $_pair{h}(A + ao, sa_m, sa_k, b, other, K, t); break;" for h in range(1, PAIRED + 1))
     body = f"""
-  const int p0 = (int)get_global_id(1) * 2, last = min(p0 + 1, (N - 1) / 32), other = (last - p0) * 32 * K;
+  const int p0 = (int)get_global_id(1) * 2, last = min(p0 + 1, (N - 1) / 32), other = (last - p0) * {panel};
   {form.batch()}
-  __global const float* const b = B + bo + p0 * 32 * K;
+  __global const {form.b.c}* const b = B + bo + p0 * {panel};
   float t[{2 * PAIRED * PANEL}] __attribute__((aligned(64)));
   switch (M) {{ {cases} }}
   for (int p = p0; p <= last; p++)
@@ -106,9 +118,9 @@ def pair_kernel(form: Form) -> KernelSource:
       const float* const sums = t + ((p - p0) * M + m) * 32;
       {_store(form)}
     }}"""
-    helpers = form.last.helpers + FETCH + "".join(pair_tile(rows, "") for rows in range(1, PAIRED + 1))
+    helpers = form.last.helpers + FETCH + "".join(pair_tile(rows, "", narrow=narrow) for rows in range(1, PAIRED + 1))
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
-    return kernel(f"{form.name}_pairs", form.buffers, form.ints, body, helpers=helpers, attributes=one)
+    return kernel(f"{form.name}{'_narrow' if narrow else ''}_pairs", form.buffers, form.ints, body, helpers=helpers, attributes=one)
 
 
 def _store(form: Form) -> str:

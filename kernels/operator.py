@@ -321,6 +321,8 @@ class DeviceTraits:
         max_group: Largest work-group.
         features: Any of "fp64", "fp16".
         packed_weights: Whether matrix products may ask for packed weights.
+        narrow_weights: Whether the float32 weights of products, where they are constants, are numbers that bfloat16 has
+            (`graph/passes/round_weights.py`), so that kernels may keep them so.
     """
 
     kind: str = "cpu"
@@ -328,6 +330,7 @@ class DeviceTraits:
     max_group: int = 256
     features: frozenset[str] = frozenset()
     packed_weights: bool = True
+    narrow_weights: bool = False
 
     @property
     def is_cpu(self) -> bool:

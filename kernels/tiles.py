@@ -73,19 +73,44 @@ inline void $_tile{height}(
 }}"""
 
 
-def pair_tile(height: int, sums_space: str) -> str:
+def widen_panel(space: str) -> str:
+    """Return ``$_widen(b, depth, panel)``: *depth* rows of a panel of bfloat16 as float32.
+
+    ``b`` has columns i and i + 16 in the halves of one number (`narrow.pack_panels`): a shift and a mask are all it takes.
+    """
+    return f"""{FETCH}
+inline void $_widen(__global const uint* b, int depth, {space} float* panel) {{
+  for (int k = 0; k < depth; k++, b += 16, panel += {PANEL}) {{
+    ASYNCRT_FETCH(b + {AHEAD});
+    const uint16 w = vload16(0, b);
+    vstore16({LOW_HALF}, 0, panel); vstore16({HIGH_HALF}, 1, panel);
+  }}
+}}"""
+
+
+LOW_HALF = "as_float16(w << 16)"
+HIGH_HALF = "as_float16(w & 0xffff0000u)"
+
+
+def pair_tile(height: int, sums_space: str, *, narrow: bool = False) -> str:
     """Return ``$_pair<height>(a, sa_m, sa_k, b, other, depth, t)``: the products of a few rows and two packed panels.
 
     One or two rows times one panel are fewer chains of additions than it takes to keep up with what the caches give. The
     second panel is ``other`` elements behind the first, and ``t`` is ``[2, height, 32]``.
+
+    Args:
+        narrow: The panels are of bfloat16, as for `widen_panel`.
     """
     r, panels = range(height), range(2)
+    element, step = ("uint", PANEL // 2) if narrow else ("float", PANEL)
+    load = "const float16 l = vload16(0, b{w}), h = vload16(1, b{w}); ASYNCRT_FETCH(b{w} + {near}); ASYNCRT_FETCH(b{w} + {far});"
+    if narrow:
+        load = f"const uint16 w = vload16(0, b{{w}}); const float16 l = {LOW_HALF}, h = {HIGH_HALF}; ASYNCRT_FETCH(b{{w}} + {{near}});"
     rows = " ".join(f"__global const float* a{i} = a + {i} * sa_m;" for i in r)
     zero = " ".join(f"float16 s{w}{i}l = 0.0f, s{w}{i}h = 0.0f;" for w in panels for i in r)
     factors = " ".join(f"const float16 v{i} = a{i}[k * sa_k];" for i in r)
     multiply = " ".join(
-        f"{{ const float16 l = vload16(0, b{w}), h = vload16(1, b{w}); "
-        f"ASYNCRT_FETCH(b{w} + {AHEAD}); ASYNCRT_FETCH(b{w} + {AHEAD + 16}); "
+        f"{{ {load.format(w=w, near=AHEAD, far=AHEAD + 16)} "
         + " ".join(f"s{w}{i}l = fma(v{i}, l, s{w}{i}l); s{w}{i}h = fma(v{i}, h, s{w}{i}h);" for i in r)
         + " }"
         for w in panels
@@ -97,12 +122,12 @@ def pair_tile(height: int, sums_space: str) -> str:
     )
     return f"""
 inline void $_pair{height}(
-    __global const float* a, int sa_m, int sa_k, __global const float* b, int other, int depth,
+    __global const float* a, int sa_m, int sa_k, __global const {element}* b, int other, int depth,
     {sums_space} float* t) {{
   {rows}
   {zero}
-  __global const float *b0 = b, *b1 = b + other;
-  for (int k = 0; k < depth; k++, b0 += {PANEL}, b1 += {PANEL}) {{
+  __global const {element} *b0 = b, *b1 = b + other;
+  for (int k = 0; k < depth; k++, b0 += {step}, b1 += {step}) {{
     {factors}
     {multiply}
   }}

@@ -114,6 +114,7 @@ class WeightsCache:
         device: Where they go.
         stream: Carries the uploads.
         constant: Gives a constant's value by its id.
+        used: Told a value when it was read, for now; what it raises, those who wait for the constant are told.
         limit: Bytes beyond which those that nobody uses leave; None keeps all.
         let_go: Asked while there is no room and everything is in use: lets go of some constants that are not needed
             at the moment, and returns False if there are none.
@@ -125,12 +126,14 @@ class WeightsCache:
         stream: Stream,
         constant: Callable[[int], Array],
         *,
+        used: Callable[[Array], None] = lambda constant: None,
         limit: int | None = None,
         let_go: Callable[[], bool] = lambda: False,
     ) -> None:
         self._device = device
         self._stream = stream
         self._constant = constant
+        self._used = used
         self._limit = limit
         self._let_go = let_go
         #: Least recently used first.
@@ -201,7 +204,9 @@ class WeightsCache:
             if packing.pack is None:
                 return await self._store(key, np.ascontiguousarray(self._constant(key.value)))
             async with self._packers:
-                data = await asyncio.to_thread(_pack, packing.pack, self._constant(key.value))
+                constant = self._constant(key.value)
+                data = await asyncio.to_thread(_pack, packing.pack, constant)
+                self._used(constant)
                 if data is not None:
                     return await self._store(key, data)
             # The same bytes: reinterpreted, as it were.
@@ -223,6 +228,7 @@ class WeightsCache:
         try:
             self._enqueue(upload, data, loop)
             await upload.arrived
+            self._used(data)
             self._check_open()
         except BaseException:
             if upload.passed:

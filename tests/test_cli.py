@@ -122,6 +122,24 @@ def test_without_a_working_opencl_device_the_status_is_1(monkeypatch: pytest.Mon
 # asyncrt run
 
 
+def test_run_takes_a_precision(tmp_path: Path) -> None:
+    """1.001 is 1 in bfloat16; a precision that there is not is a wrong option."""
+    path = str(tmp_path / "scale.onnx")
+    weights = onnx.numpy_helper.from_array(np.full((2, 2), 1.001, np.float32), "w")
+    product = make([helper.make_node("MatMul", ["x", "w"], ["y"])], {"x": "float rows 2"}, ["y"])
+    product.graph.initializer.append(weights)
+    onnx.save(product, path)
+    np.save(tmp_path / "x.npy", np.ones((1, 2), np.float32))
+    given = ("run", path, "-i", f"x={tmp_path / 'x.npy'}", "-d", "host")
+
+    wide, _ = call(*given)
+    narrow, _ = call(*given, "--precision", "bf16")
+    call(*given, "--precision", "bf15", status=2)
+
+    assert "y float32[1,2] 2.002 2.002 2.002" in wide
+    assert "y float32[1,2] 2 2 2" in narrow
+
+
 @pytest.mark.parametrize("options", [(), ("--no-skip", "--no-replay", "--streams", "2", "--repeat", "3")])
 def test_run_fills_inputs_and_summarises_outputs(model: str, options: tuple[str, ...]) -> None:
     """It says what was filled in, and for each output its layout and the range of its values."""

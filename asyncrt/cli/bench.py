@@ -157,6 +157,7 @@ def bench(
     ] = None,
     no_skip: o.NoSkip = False,
     no_replay: o.NoReplay = False,
+    precision: o.Precision = "fp32",
 ) -> None:
     """Measure latency and throughput, beside ONNX Runtime where it is installed.
 
@@ -171,7 +172,8 @@ def bench(
       asyncrt bench bert.onnx -s seq=8,16,128 -s batch=1 --concurrency 8 --seconds 5
       asyncrt bench bert.onnx --batched -s batch=1 --lengths seq=lognormal:40:0.6:256 --rate 50,100,200,400
     """
-    runtime = Runtime(device, streams=streams, options=RuntimeOptions(skip=not no_skip, replay=not no_replay))
+    options = RuntimeOptions(skip=not no_skip, replay=not no_replay, precision=precision)
+    runtime = Runtime(device, streams=streams, options=options)
     if batched:
         if requests is not None or concurrency != 1:
             raise wrong("--batched", "callers come by --rate for --seconds; --requests and --concurrency do not apply")

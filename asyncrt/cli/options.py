@@ -7,6 +7,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from asyncrt.options import Precision as Words
+
 from .arrivals import BURST, Pattern
 
 Model: TypeAlias = Annotated[
@@ -50,3 +52,6 @@ Lengths: TypeAlias = Annotated[
 ]
 NoSkip: TypeAlias = Annotated[bool, typer.Option("--no-skip", help="Run nodes that could be skipped.")]
 NoReplay: TypeAlias = Annotated[bool, typer.Option("--no-replay", help="Plan every inference anew.")]
+Precision: TypeAlias = Annotated[
+    Words, typer.Option(help="Of the constant weights of products and convolutions.")
+]

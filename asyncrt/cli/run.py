@@ -44,6 +44,7 @@ def run(
     ] = False,
     no_skip: o.NoSkip = False,
     no_replay: o.NoReplay = False,
+    precision: o.Precision = "fp32",
 ) -> None:
     """Run a model on given or random inputs, and summarise its outputs.
 
@@ -55,7 +56,7 @@ def run(
       asyncrt run resnet.onnx --input image=photo.npy --save outputs
     """
     wanted = InputOptions.parse(inputs, shape, ranges, seed)
-    options = RuntimeOptions(skip=not no_skip, replay=not no_replay)
+    options = RuntimeOptions(skip=not no_skip, replay=not no_replay, precision=precision)
     filled, outputs, explanation, seconds = asyncio.run(_infer(model, wanted, device, streams, options, repeat))
     _show_inputs(filled)
     _show_outputs(outputs)

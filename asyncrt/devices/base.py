@@ -36,6 +36,18 @@ Timing: TypeAlias = Callable[[], tuple[int, int] | None]
 """When a command began and ended, by the device's `clock`; asked once it was passed. None if the device cannot say."""
 
 
+class Binaries(Protocol):
+    """Where what was built is kept, by what it was built of."""
+
+    def get(self, key: str) -> bytes | None:
+        """Return what was put under *key*, or None."""
+        ...
+
+    def put(self, key: str, body: bytes) -> None:
+        """Keep *body* under *key*."""
+        ...
+
+
 @attrs.frozen(kw_only=True)
 class DeviceInfo:
     """What is known of a device.

@@ -7,19 +7,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from types import ModuleType
 
 from asyncrt.errors import NoDeviceError
 
-from .base import Device, DeviceReport
+from .base import Binaries, Device, DeviceReport
 from .host import HostDevice
 from .simulated import SimulatedDevice
 
 _SPECS = "None, 'cpu', 'gpu', 'gpu:N', 'accelerator', 'opencl:P:D', 'host', 'simulated' or 'simulated:SEED'"
 
 
-def open_device(spec: str | None) -> Device:
+def open_device(spec: str | None, kept: Callable[[], Binaries | None] = lambda: None) -> Device:
     """Open the device that *spec* names. Blocks while a kernel is built to try it.
+
+    Args:
+        spec: Its name; None is the best found.
+        kept: Returns where such kernels are kept. Asked only for a device that builds some.
 
     Raises:
         NoDeviceError: There is none, or none that works, with the reasons.
@@ -37,7 +42,7 @@ def open_device(spec: str | None) -> Device:
             exact = spec
         else:
             raise NoDeviceError(f"device {spec!r} is not a device's name", hint=f"use {_SPECS}")
-    device: Device = _opencl().open_opencl(kind, index, exact=exact)
+    device: Device = _opencl().open_opencl(kind, index, exact=exact, kept=kept())
     return device
 
 

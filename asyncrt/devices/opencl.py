@@ -12,7 +12,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from asyncrt.layout import Array
 from . import drivers
 from .base import (
     Allocation,
-    DeviceInfo,
+    Binaries,
     DeviceReport,
     Kernel,
     Mark,
@@ -35,6 +35,7 @@ from .base import (
     Timing,
 )
 from .opencl_arguments import MEMORY_ERRORS, argument_setter, handle_of, refused
+from .opencl_info import KINDS, describe
 from .opencl_preset import LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
 from .opencl_reached import TRUSTED, Inbox, Watch, open_inbox
 from .opencl_submit import native_submitter, python_submitter
@@ -49,7 +50,6 @@ with warnings.catch_warnings():
 
 _log = logging.getLogger(__name__)
 
-_KINDS = ((cl.device_type.GPU, "gpu"), (cl.device_type.CPU, "cpu"), (cl.device_type.ACCELERATOR, "accelerator"))
 # Nothing that changes results: no fast-math. Warnings are of no use to users of the runtime.
 _OPTIONS = b"-cl-std=CL1.2 -w"
 # pyopencl's own `Program.build` keeps a cache beside ours, and warns about logs through a filter that no two threads
@@ -57,7 +57,13 @@ _OPTIONS = b"-cl-std=CL1.2 -w"
 _Program = cl._cl._Program  # pyright: ignore[reportPrivateImportUsage]
 # Seconds between two looks at an event, where waiting for it would take a core that others need.
 _LOOK_S = 50e-6
-_PROBE = "__kernel void asyncrt_probe(__global float* x) {\n  x[get_global_id(0)] = 1.0f; }"
+
+
+class _Probe(NamedTuple):
+    """The source of a kernel that shows whether a device works."""
+
+    name: str = "asyncrt_probe"
+    text: str = "__kernel void asyncrt_probe(__global float* x) {\n  x[get_global_id(0)] = 1.0f; }"
 
 
 def _raise(error: Exception, doing: str) -> NoReturn:
@@ -284,7 +290,7 @@ class OpenCLDevice:
 
     def __init__(self, device: cl.Device, spec: str) -> None:
         self.cl_device = device
-        self.info = _info(device, spec)
+        self.info = describe(device, spec)
         try:
             self.context = cl.Context([device])
         except cl.Error as error:
@@ -422,15 +428,21 @@ class OpenCLDevice:
                 stream.report_to(inbox)
         return inbox
 
-    def probe(self) -> None:
-        """Build and run a two-line kernel. Blocks; raises `KernelBuildError` or `DeviceCommandError`."""
-        program = self._compile(_PROBE)
+    def probe(self, kept: Binaries | None = None) -> None:
+        """Build and run a two-line kernel. Blocks; raises `KernelBuildError` or `DeviceCommandError`.
+
+        Args:
+            kept: Has the kernel where this driver has built it before: a compiler takes 120 MB as soon as it is used.
+        """
+        probe, key = _Probe(), f"{self.info.identity}|{self._options!r}|{_Probe()}"
+        kernels, binary = self.build([probe], None if kept is None else kept.get(key))
+        if binary is not None and kept is not None:
+            kept.put(key, binary)
         try:
             queue = cl.CommandQueue(self.context, self.cl_device)
             buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, 64)
-            kernel = cl.Kernel(program, "asyncrt_probe")
-            kernel.set_args(buffer)
-            cl.enqueue_nd_range_kernel(queue, kernel, (16,), None)
+            kernels[probe].set_args(buffer)
+            cl.enqueue_nd_range_kernel(queue, kernels[probe], (16,), None)
             result = np.zeros(16, np.float32)
             cl.enqueue_copy(queue, result, buffer)
         except cl.Error as error:
@@ -452,32 +464,6 @@ class OpenCLDevice:
                 closing.callback(stream.close)
 
 
-def _info(device: cl.Device, spec: str) -> DeviceInfo:
-    kind = next((name for flag, name in _KINDS if device.type & flag), "accelerator")
-    extensions = device.extensions.split()
-    features = {
-        name
-        for name, extension in (
-            ("fp64", "cl_khr_fp64"), ("fp16", "cl_khr_fp16"), ("command_buffer", "cl_khr_command_buffer"),
-        )
-        if extension in extensions
-    }  # fmt: skip
-    platform = device.platform
-    return DeviceInfo(
-        spec=spec,
-        name=device.name.strip(),
-        kind=kind,
-        platform=platform.name.strip(),
-        driver=device.driver_version.strip(),
-        compute_units=device.max_compute_units,
-        memory=device.global_mem_size,
-        max_allocation=device.max_mem_alloc_size,
-        max_group=device.max_work_group_size,
-        features=frozenset(features),
-        identity="|".join((device.name, device.driver_version, device.version, platform.name, platform.version)),
-    )
-
-
 @functools.cache
 def find_devices() -> tuple[tuple[str, cl.Device], ...]:
     """Return ``(spec, device)`` of every OpenCL device, best first: GPUs, then CPUs, PoCL last of its kind."""
@@ -492,32 +478,35 @@ def find_devices() -> tuple[tuple[str, cl.Device], ...]:
         except cl.Error:
             continue
         for d, device in enumerate(devices):
-            kind = next((i for i, (flag, _) in enumerate(_KINDS) if device.type & flag), 2)
+            kind = next((i for i, (flag, _) in enumerate(KINDS) if device.type & flag), 2)
             portable = "portable computing language" in platform.name.lower()
             found.append(((kind, int(portable)), f"opencl:{p}:{d}", device))
     return tuple((spec, device) for _, spec, device in sorted(found, key=lambda f: f[0]))
 
 
-def open_opencl(kind: str | None, index: int | None, *, exact: str | None = None) -> OpenCLDevice:
+def open_opencl(
+    kind: str | None, index: int | None, *, exact: str | None = None, kept: Binaries | None = None
+) -> OpenCLDevice:
     """Open the best usable device.
 
     Args:
         kind: "gpu", "cpu" or "accelerator"; None is any.
         index: Which of that kind; None is the first that is usable.
         exact: An ``opencl:P:D`` spec instead.
+        kept: Where what was built to try devices is kept.
 
     Raises:
         NoDeviceError: With what was found, what is wrong with each, and what to do.
     """
     every = find_devices()
-    candidates = [(s, d) for s, d in every if exact in (None, s) and kind in (None, _info(d, s).kind)]
+    candidates = [(s, d) for s, d in every if exact in (None, s) and kind in (None, describe(d, s).kind)]
     if index is not None:
         candidates = candidates[index : index + 1]
     refused: list[str] = []
     for spec, cl_device in candidates:
         try:
             device = OpenCLDevice(cl_device, spec)
-            device.probe()
+            device.probe(kept)
             for problem in drivers.prepare().problems:
                 _log.warning("using %s %s, and not what may be better: %s", spec, device.info.name, problem)
             for line in refused:
@@ -545,7 +534,7 @@ def report_devices() -> list[DeviceReport]:
     """Return a line for every device, after trying each. Blocks."""
     lines: list[DeviceReport] = []
     for spec, cl_device in find_devices():
-        info = _info(cl_device, spec)
+        info = describe(cl_device, spec)
         note, hint = f"{info.compute_units} compute units, {info.memory / 2**30:.1f} GiB, driver {info.driver}", ""
         usable = True
         try:

@@ -9,11 +9,8 @@ the onnx package say how many inputs an operator takes, which dtypes, which attr
 
 from __future__ import annotations
 
-import itertools
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import attrs
 import onnx
@@ -36,17 +33,14 @@ from .functions import (
     names_from_outside,
     opsets_of,
     schema_body,
-    subgraphs,
     title_of,
-    walk,
 )
 from .names import Names
 from .node import ProgramNode, Value
 from .order import in_order
+from .reading import ModelSource, read_model
 from .subgraphs import CONTROL_FLOW, LABELS, Subgraph, check_subgraphs, formal_types
-from .tensors import TensorReader, check_rank, check_size, dtype_name
-
-ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
+from .tensors import TensorReader, check_rank, dtype_name
 
 _TYPE_STRINGS = {
     "tensor(" + {"float32": "float", "float64": "double"}.get(t.name, t.name) + ")": t for t in DATA_TYPES
@@ -89,74 +83,6 @@ class Graph:
             value.readers = tuple(readers[value.id])
 
 
-def read_model(source: ModelSource, options: RuntimeOptions) -> tuple[onnx.ModelProto, Path | None]:
-    """Return the model and the folder that its external data may lie in.
-
-    Args:
-        source: A path, the bytes of a file, or a model, which is only read.
-
-    Raises:
-        ModelFormatError: Not an ONNX model, or truncated.
-        ModelLimitError: Larger than the options allow.
-        OSError: The file cannot be read: `FileNotFoundError`, `IsADirectoryError`, `PermissionError`.
-    """
-    folder: Path | None = None
-    if isinstance(source, onnx.ModelProto):
-        model, where = source, "the given model"
-    else:
-        if isinstance(source, bytes | bytearray | memoryview):
-            data, where = bytes(source), "the given bytes"
-        else:
-            path = Path(source)
-            folder, where = path.absolute().parent.resolve(), f"'{path}'"
-            check_size(path.stat().st_size, options, where)
-            if path.exists() and not path.is_file() and not path.is_dir():
-                raise ModelFormatError(f"{where} is not a regular file")
-            data = path.read_bytes()
-        check_size(len(data), options, where)
-        model = onnx.ModelProto()
-        try:
-            model.ParseFromString(data)
-        except Exception as error:  # protobuf's own class differs by its implementation
-            raise ModelFormatError(
-                f"{where} is not an ONNX model, or is cut short ({len(data)} bytes)", detail=str(error)
-            ) from error
-    if not model.graph.output:
-        raise ModelFormatError(f"{where} holds no ONNX graph with an output")
-    for text in _texts(model):
-        if not isinstance(text, str):  # protobuf gives what is not UTF-8 as bytes
-            raise ModelFormatError(f"a name in {where} is no UTF-8 text: {text!r}")
-    return model, folder
-
-
-def _texts(model: onnx.ModelProto) -> Iterator[str | bytes]:
-    """Every name that the importer may meet. Going there, `walk` also finds graphs that are nested too deeply."""
-    yield from (o.domain for o in model.opset_import)
-    yield from _graph_texts(model.graph)
-    for function in model.functions:
-        yield from (function.name, function.domain, function.overload)
-        yield from (o.domain for o in function.opset_import)
-        yield from itertools.chain(function.input, function.output, function.attribute)
-        yield from (a.name for a in function.attribute_proto)
-    for node in itertools.chain(walk(model.graph.node), *(walk(f.node) for f in model.functions)):
-        yield from (node.name, node.op_type, node.domain, node.overload)
-        yield from node.input
-        yield from node.output
-        for attribute in node.attribute:
-            yield from (attribute.name, attribute.ref_attr_name)
-        for graph in subgraphs(node):
-            yield from _graph_texts(graph)
-
-
-def _graph_texts(graph: onnx.GraphProto) -> Iterator[str | bytes]:
-    yield graph.name
-    for info in itertools.chain(graph.input, graph.output):
-        yield info.name
-        yield from (d.dim_param for d in info.type.tensor_type.shape.dim)
-    yield from (t.name for t in graph.initializer)
-    yield from (s.values.name for s in graph.sparse_initializer)
-
-
 def import_model(source: ModelSource, options: RuntimeOptions) -> Graph:
     """Read and check a model.
 
@@ -165,10 +91,10 @@ def import_model(source: ModelSource, options: RuntimeOptions) -> Graph:
         OSError: The file cannot be read.
     """
     try:
-        model, folder = read_model(source, options)
+        model, folder, large = read_model(source, options)
         opsets = opsets_of(model.opset_import)
         shared = _Shared(options, LocalFunctions(model, opsets), TensorReader(folder, options), Names())
-        return _Importer(model.graph, shared).run(opsets)
+        return _Importer(model.graph, shared).run(opsets, large)
     except RecursionError as error:
         raise ModelFormatError("the model's functions use each other too deeply") from error
 
@@ -202,8 +128,9 @@ class _Importer:
         shared.names.known |= defined_names(proto)
         shared.names.known |= {d.dim_param for i in proto.input for d in i.type.tensor_type.shape.dim}
 
-    def run(self, opsets: Opsets) -> Graph:
-        self.add_initializers()
+    def run(self, opsets: Opsets, large: Mapping[int, Array]) -> Graph:
+        """Import the model's graph; *large* are the bytes of initializers that lie elsewhere, by their number."""
+        self.add_initializers(large)
         given = {t.name for t in self.proto.initializer}
         inputs: list[int] = []
         for info in self.proto.input:
@@ -246,11 +173,13 @@ class _Importer:
         graph.keep(self.nodes)
         return graph
 
-    def add_initializers(self) -> None:
+    def add_initializers(self, large: Mapping[int, Array] | None = None) -> None:
         for sparse in self.proto.sparse_initializer:
             raise UnsupportedOperatorError(f"initializer '{sparse.values.name}' is sparse, which asyncrt does not read")
-        for tensor in self.proto.initializer:
-            self.add(tensor.name, "initializer", constant=self.tensors.read(tensor, f"initializer '{tensor.name}'"))
+        for i, tensor in enumerate(self.proto.initializer):
+            raw = None if large is None else large.get(i)
+            array = self.tensors.read(tensor, f"initializer '{tensor.name}'", raw)
+            self.add(tensor.name, "initializer", constant=array)
 
     def outputs(self) -> tuple[int, ...]:
         outputs: list[int] = []

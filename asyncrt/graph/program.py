@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -10,11 +10,13 @@ import attrs
 from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.options import RuntimeOptions
 
+from .mapped import with_memory
 from .node import Place, ProgramNode, Value
-from .onnx import Graph, ModelSource, import_model
+from .onnx import Graph, import_model
 from .passes import run_passes
 from .passes.memory_dependencies import memory_dependencies
 from .passes.value_inputs import decisive_values
+from .reading import ModelSource
 from .symbolic import SymbolicValues, symbolic_values
 
 
@@ -96,6 +98,8 @@ def _program(graph: Graph) -> Program:
     for node in graph.nodes:
         for sub in node.subgraphs:
             sub.finish(_program(sub.graph))
+    declared = _declared(graph)
+    _keep_for_host(graph, declared)
     made = [v for node in graph.nodes if node.subgraphs for v in node.outputs]
     decisive = decisive_values(graph, (*graph.inputs, *made))
     return Program(
@@ -112,7 +116,7 @@ def _program(graph: Graph) -> Program:
         last_use=memory_dependencies(graph),
         symbolic=symbolic_values(graph),
         kinds=_kinds(graph),
-        declared=_declared(graph),
+        declared=declared,
     )
 
 
@@ -184,6 +188,18 @@ def _declared(graph: Graph) -> dict[ProgramNode, tuple[int, ...]]:
         seen = {part.inputs[i] for part in node.parts for i in declared[part]}
         declared[node] = tuple(i for i, v in enumerate(node.inputs) if v in seen)
     return declared
+
+
+def _keep_for_host(graph: Graph, declared: Mapping[ProgramNode, Sequence[int]]) -> None:
+    """Give constants that the host looks at in a request memory of their own: files are for what the device gets."""
+    read = set(graph.outputs)
+    for node in graph.nodes:
+        read.update(node.uses if node.place is Place.HOST else node.host_reads)
+        read.update(v for i in declared[node] if (v := node.inputs[i]) is not None)
+        read.update(outer for sub in node.subgraphs for _, outer in sub.taken)
+    for value in (graph.values[v] for v in read):
+        if value.constant is not None:
+            value.constant = with_memory(value.constant)
 
 
 def _comparable(value: Any) -> Any:

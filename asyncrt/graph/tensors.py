@@ -13,6 +13,8 @@ from asyncrt.errors import ModelError, ModelFormatError, ModelLimitError, ModelT
 from asyncrt.layout import BOOL, Array, DataType, dtype_from_onnx
 from asyncrt.options import RuntimeOptions
 
+from . import mapped
+
 
 class TensorReader:
     """Reads tensors and keeps count of their bytes.
@@ -25,12 +27,14 @@ class TensorReader:
         self._folder = folder
         self._options = options
         self._nbytes = 0
+        self._files: dict[Path, mapped.MappedFile | None] = {}
 
-    def read(self, tensor: onnx.TensorProto, what: str) -> Array:
-        """Return the array of *tensor*.
+    def read(self, tensor: onnx.TensorProto, what: str, raw: Array | None = None) -> Array:
+        """Return the array of *tensor*, which may be a part of a file; see `mapped.py`.
 
         Args:
             what: What it is, for messages: "initializer 'w'".
+            raw: Its bytes, where it does not have them itself.
         """
         dtype = dtype_from_onnx(tensor.data_type)
         if dtype is None:
@@ -45,10 +49,11 @@ class TensorReader:
         try:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 array = self._external(tensor, what, nbytes, dtype)
-            elif tensor.HasField("raw_data") and len(tensor.raw_data) != nbytes:
-                raise ModelFormatError(
-                    f"{what} of shape {list(shape)} needs {nbytes} bytes, it has {len(tensor.raw_data)}"
-                )
+            elif raw is not None or tensor.HasField("raw_data"):
+                raw = np.frombuffer(tensor.raw_data, np.uint8) if raw is None else raw
+                if raw.nbytes != nbytes:
+                    raise ModelFormatError(f"{what} of shape {list(shape)} needs {nbytes} bytes, it has {raw.nbytes}")
+                array = np.frombuffer(raw, dtype.numpy)
             else:
                 array = numpy_helper.to_array(tensor)
             array = np.ascontiguousarray(array).astype(dtype.numpy, copy=False).reshape(shape)
@@ -84,6 +89,11 @@ class TensorReader:
                     f"{what} needs {nbytes} bytes of '{location}'; "
                     f"it names bytes {offset} to {offset + length} of {size}"
                 )
+            if path not in self._files:
+                self._files[path] = mapped.map_file(path) if self._options.map_files else None
+            file = self._files[path]
+            if file is not None and length >= mapped.LEAST:
+                return np.frombuffer(memoryview(file)[offset : offset + length], dtype.numpy)
             with path.open("rb") as f:
                 f.seek(offset)
                 return np.frombuffer(f.read(length), dtype.numpy)

@@ -10,6 +10,7 @@ import attrs
 import numpy as np
 
 from asyncrt.devices.base import Prepared, PreparedLaunch, Stream
+from asyncrt.graph.mapped import check
 from asyncrt.kernels.weights import Resident, Stored
 from asyncrt.layout import Array
 
@@ -144,7 +145,9 @@ def fetch(
 def host_copy(fetch: Fetch, arrays: Mapping[int, Array]) -> Array:
     """Return a value that the host has, as an array of its own: nothing that a caller gets is shared."""
     if fetch.array is not None:
-        return fetch.array.copy()
+        copy = fetch.array.copy()
+        check(fetch.array)
+        return copy
     assert fetch.source is not None
     data = arrays[fetch.source].reshape(-1).view(np.uint8)[fetch.offset : fetch.offset + fetch.layout.nbytes]
     return data.copy().view(fetch.layout.dtype.numpy).reshape(fetch.layout.shape)

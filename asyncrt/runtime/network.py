@@ -21,6 +21,7 @@ import attrs
 from asyncrt.devices.base import Device, Stream
 from asyncrt.errors import AsyncrtError, DeviceError, OutOfDeviceMemory
 from asyncrt.events import Event
+from asyncrt.graph.mapped import check, used
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.cache import ImplCache
@@ -102,7 +103,7 @@ class Network:
         self._specialiser = specialiser
         self._presets = presets
         self.weights = WeightsCache(
-            device, uploads, self._constant, limit=options.weights_bytes, let_go=self._unbind_one
+            device, uploads, self._constant, used=used, limit=options.weights_bytes, let_go=self._unbind_one
         )
         dispatcher.when_lost.add(self.weights.fail)
         #: What nodes with subgraphs run, by node.
@@ -133,6 +134,7 @@ class Network:
     def _constant(self, id: int) -> Array:
         constant = self.program.values[id].constant
         assert constant is not None
+        check(constant)
         return constant
 
     # Loading.

@@ -17,8 +17,8 @@ from asyncrt.devices.base import Device, DeviceInfo, Stream
 from asyncrt.devices.find import open_device
 from asyncrt.errors import AsyncrtError, RuntimeClosedError
 from asyncrt.events import Timeline
-from asyncrt.graph.onnx import ModelSource
 from asyncrt.graph.program import build_program
+from asyncrt.graph.reading import ModelSource
 from asyncrt.kernels.cache import CacheStatistics, ImplCache
 from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.registry import operators
@@ -189,7 +189,7 @@ class Runtime:
         imported = asyncio.create_task(asyncio.to_thread(operators))
         try:
             if wanted is None or isinstance(wanted, str):
-                wanted = await asyncio.to_thread(open_device, wanted)
+                wanted = await asyncio.to_thread(open_device, wanted, self._binaries)
         finally:
             await imported
         self.device: Device = wanted
@@ -201,6 +201,12 @@ class Runtime:
             self.device.close()
             raise
         self._state = "open"
+
+    def _binaries(self) -> BinaryStore | None:
+        """Return where compiled kernels are kept, if they are."""
+        if not self.options.disk_cache:
+            return None
+        return BinaryStore(self.options.cache_dir or Path(platformdirs.user_cache_dir("asyncrt")) / "kernels")
 
     def _open(self) -> None:
         info, options = self.device.info, self.options
@@ -229,13 +235,9 @@ class Runtime:
         self._dispatcher.when_lost.add(lambda error: self._pool.keep_all())
         if reports is not None:
             self._dispatcher.listen(reports)
-        store = None
-        if options.disk_cache and info.takes_source:
-            folder = options.cache_dir or Path(platformdirs.user_cache_dir("asyncrt")) / "kernels"
-            store = BinaryStore(folder)
         self._impls = ImplCache(
             self._watched_device,
-            store,
+            self._binaries() if info.takes_source else None,
             version=__version__,
             threads=options.build_threads,
             entries=options.impl_cache_entries,
@@ -254,6 +256,7 @@ class Runtime:
             max_group=info.max_group,
             features=info.features,
             packed_weights=options.packed_weights,
+            narrow_weights=options.precision == "bf16",
         )
         self._tools = Tools(
             traits,

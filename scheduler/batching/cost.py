@@ -30,8 +30,8 @@ class Line(NamedTuple):
 class _Runs:
     """The latest runs of a class, and the line through them."""
 
-    def __init__(self) -> None:
-        self._latest: deque[tuple[int, float]] = deque(maxlen=_LATEST)
+    def __init__(self, latest: int = _LATEST) -> None:
+        self._latest: deque[tuple[int, float]] = deque(maxlen=latest)
         self._line: Line | None = None
         self._wait = 0
 
@@ -77,7 +77,7 @@ class CostModel:
     """The lines of a model's classes of shapes."""
 
     def __init__(self) -> None:
-        self._all = _Runs()
+        self._all = _Runs(4 * _LATEST)
         self._classes: OrderedDict[Hashable, _Runs] = OrderedDict()
         self._seen = 0
 
@@ -98,6 +98,19 @@ class CostModel:
                 self._classes.popitem(last=False)
         self._classes.move_to_end(kind)
         runs.add(work, seconds)
+
+    def cautious(self, kind: Hashable) -> Line | None:
+        """Return the same with the less that is fixed, of that class and of all: runs of about one size tell it badly.
+
+        Who decides by it whether padding pays for company loses nothing where it does not.
+        """
+        line = self.line(kind)
+        if line is None or not line.told:
+            return line
+        everything = self._all.line()
+        if not everything.told or everything.fixed >= line.fixed:
+            return line
+        return Line(max(line.per_work, everything.per_work), everything.fixed)
 
     def line(self, kind: Hashable) -> Line | None:
         """Return what to expect in that class; of one that was never seen, what holds for all; None at first."""

@@ -423,7 +423,7 @@ class BatchingState:
                 self._saw(head, at)
                 self._reject(Reject(head.number, "missed", max(self._until_free(at), 0.001)), given)
                 continue
-            share = self.share.line(self._kind(head.form))
+            share = self.share.cautious(self._kind(head.form))
             group = form_group(self._queue, head, self.options, line, share, at, at + self._until_free(at))
             reason, until = self._reason(group, line, share, at)
             if reason is None:

@@ -266,7 +266,7 @@ def test_code_shown_is_code_that_is_there(page: Path) -> None:
 def host_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """Examples open the best device; here that is the host, which every machine has."""
 
-    def opened(spec: str | None) -> Device:
+    def opened(spec: str | None, kept: object) -> Device:
         return HostDevice() if spec is None else open_device(spec)
 
     monkeypatch.setattr("asyncrt.runtime.runtime.open_device", opened)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from asyncrt.devices.find import list_devices, open_device
 from asyncrt.devices.host import HostDevice
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.errors import NoDeviceError
+from asyncrt.kernels.store import BinaryStore
 
 
 def test_the_devices_that_are_always_there() -> None:
@@ -38,11 +40,21 @@ def test_none_is_the_best_opencl_device() -> None:
     assert device.info.spec == opencl.find_devices()[0][0]
 
 
+def test_what_was_built_to_try_a_device_is_kept(tmp_path: Path) -> None:
+    """Where the caller says; who builds nothing asks for no such place."""
+    store = BinaryStore(tmp_path)
+
+    open_device(None, lambda: store).close()
+    open_device("host", lambda: pytest.fail("a device without a compiler has nothing to keep")).close()
+
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_a_kind_is_the_best_of_its_kind() -> None:
     """With and without a number."""
     for spec, cl_device in opencl.find_devices():
-        kind = opencl._info(cl_device, spec).kind
-        of_kind = [s for s, d in opencl.find_devices() if opencl._info(d, s).kind == kind]
+        kind = opencl.describe(cl_device, spec).kind
+        of_kind = [s for s, d in opencl.find_devices() if opencl.describe(d, s).kind == kind]
         for word in (kind, f"{kind}:0"):
             device = open_device(word)
             device.close()

@@ -147,7 +147,7 @@ def test_a_device_that_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(opencl, "find_devices", lambda: ((f"{spec}:broken", found), (spec, found)))
     probe = OpenCLDevice.probe
 
-    def fails(self: OpenCLDevice) -> None:
+    def fails(self: OpenCLDevice, kept: Any = None) -> None:
         if self.info.spec.endswith("broken"):
             raise KernelBuildError("its compiler is older than the processor")
         probe(self)
@@ -160,6 +160,38 @@ def test_a_device_that_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPa
     assert spec == device.info.spec
     assert [r.usable for r in reports] == [False, True]
     assert "older than the processor" in reports[0].note
+
+
+class Kept(dict[str, bytes]):
+    """Binaries in memory."""
+
+    def put(self, key: str, body: bytes) -> None:
+        self[key] = body
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_device_is_tried_without_its_compiler_where_that_has_built_the_kernel(
+    damaged: bool, device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiler is used once for each driver, and again only where the driver does not take what it built."""
+    kept, compiled = Kept(), []
+    compile_ = OpenCLDevice._compile
+
+    def count(self: OpenCLDevice, text: str) -> Any:
+        compiled.append(text)
+        return compile_(self, text)
+
+    monkeypatch.setattr(OpenCLDevice, "_compile", count)
+    device.probe(kept)
+    first = dict(kept)
+    if damaged:
+        kept.update(dict.fromkeys(kept, b"nothing that a driver takes"))
+
+    device.probe(kept)
+
+    assert len(compiled) == 1 + damaged
+    assert kept.keys() == first.keys()
+    assert b"nothing that a driver takes" not in kept.values()
 
 
 def test_closing_one_stream_badly_closes_the_others(device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +220,7 @@ def test_a_device_that_fails_the_probe_is_never_chosen_silently(
     (best, device), probe = found[0], OpenCLDevice.probe
     monkeypatch.setattr(opencl, "find_devices", lambda: (("opencl:9:0", device), (best, device)))
 
-    def fail(self: OpenCLDevice) -> None:
+    def fail(self: OpenCLDevice, kept: Any = None) -> None:
         if self.info.spec == "opencl:9:0":
             raise KernelBuildError("its driver does not build a kernel", hint="install another")
         probe(self)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from asyncrt.devices.find import open_device
+from asyncrt.kernels import conv_packed
 from asyncrt.kernels.epilogue import Epilogue, Operand
 from asyncrt.kernels.impl import inp
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits
@@ -42,6 +43,11 @@ CASES = {
     "packed, whole tiles of 7": Case("packed 32x7", CPU, (1, 3, 16, 16), (32, 3, 5, 3), {"strides": (2, 2)}),
     "packed, whole tiles of 6": Case("packed 32x6", CPU, (1, 3, 5, 7), (32, 3, 2, 2)),
     "packed, whole tiles of 5": Case("packed 32x5", CPU, (1, 3, 4, 7), (32, 3, 2, 3)),
+    "packed, several rows": Case("packed 32x2x4", CPU, (2, 3, 7, 6), (64, 3, 3, 3)),
+    "packed, rows of 3": Case("packed 32x2x3", CPU, (1, 3, 7, 3), (33, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "packed, rows of 2": Case("packed 32x4x2", CPU, (1, 3, 11, 4), (32, 3, 3, 3), {"strides": (2, 1)}),
+    "packed, rows of 1": Case("packed 32x8x1", CPU, (1, 3, 21, 3), (32, 3, 3, 3)),
+    "packed, runs of 16": Case("packed 32x8", CPU, (1, 3, 3, 42), (64, 3, 3, 3)),
     "packed, far cells": Case("packed 32x5", CPU, (1, 3, 9, 9), (32, 3, 3, 3), {"dilations": (2, 2)}),
     "packed, wide windows": Case("packed 32x", CPU, (1, 3, 12, 24), (32, 3, 9, 9)),
     "packed, three axes": Case("packed", CPU, (1, 3, 4, 5, 6), (20, 3, 2, 2, 2)),
@@ -153,3 +159,23 @@ def test_rows_that_an_operand_does_not_walk_as_one_are_not_joined() -> None:
     kernel, _ = convolved(case, [*inputs, extra], Epilogue("v + a0", (Operand(inp(3), layout_of(extra).dtype, view),)))
 
     assert kernel.startswith("planes")
+
+
+@pytest.mark.parametrize(
+    "name", ["packed", "packed blocks of 16", "packed, several rows", "packed, one long row", "packed, far cells"]
+)
+def test_weights_walked_in_pieces_give_the_same_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tile alone, several of a work-item, and pieces of which the last is shorter: no sum changes its order."""
+    case = CASES[name]
+    inputs = data(case)
+    _, whole = convolved(case, inputs, None)
+    activated = Epilogue("v > 0.0f ? v : 0.5f * v")
+
+    monkeypatch.setattr(conv_packed, "_WHOLE", 0)
+    monkeypatch.setattr(conv_packed, "_PIECE", 2 * case.w[2] * case.w[3] * 32)
+    kernel, pieces = convolved(case, inputs, None)
+    _, after = convolved(case, inputs, activated)
+
+    assert kernel.startswith(case.kernel)
+    assert whole.tobytes() == pieces.tobytes()
+    np.testing.assert_array_equal(after, np.where(whole > 0, whole, np.float32(0.5) * whole))

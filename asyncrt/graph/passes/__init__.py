@@ -1,8 +1,8 @@
 """The passes, in their order, and why that order.
 
 Layouts come first, because folding needs them and they need folded values. What nobody needs is dropped before anything
-is decided about it, and then what can be part of a constant becomes part of it. Places come before skips (a host node
-is never skipped) and before cuts (which depend on places).
+is decided about it, and then what can be part of a constant becomes part of it; only then are weights rounded. Places
+come before skips (a host node is never skipped) and before cuts (which depend on places).
 Fusion comes last: it only groups nodes of which everything is decided by then, and moves them together.
 The graphs inside a node are inferred and pruned with it: it needs what they give, and they decide what it takes.
 """
@@ -21,6 +21,7 @@ from .mark_runtime_skippable_nodes import mark_runtime_skippable_nodes
 from .merge_products import merge_products
 from .place_nodes import place_nodes
 from .remove_dead_nodes import remove_dead_nodes
+from .round_weights import round_weights
 
 
 def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> None:
@@ -30,6 +31,8 @@ def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> N
     if options.fuse:
         fold_normalizations(graph)
         merge_products(graph)
+    if options.precision == "bf16":
+        round_weights(graph)
     _arrange(graph, traits, options)
 
 

@@ -29,7 +29,8 @@ def evaluate(operator: Operator, call: Call, inputs: Sequence[Array | None]) -> 
     with np.errstate(all="ignore"):
         if operator.evaluate is not None:
             return operator.evaluate(call)
-        return operator.reference(call.attributes, inputs)
+        # Parts of files may begin anywhere, and where an array does may decide in which order NumPy adds.
+        return operator.reference(call.attributes, [None if a is None else np.require(a, None, "A") for a in inputs])
 
 
 def as_model_error(node: ProgramNode, failed: str, error: Exception) -> ModelError:

@@ -101,3 +101,20 @@ def test_a_model_that_has_become_slower_is_noticed() -> None:
 
     assert line is not None
     assert line(100) == pytest.approx(0.02)
+
+
+def test_what_is_fixed_is_not_believed_of_one_class_alone() -> None:
+    """Runs of about one size tell it badly: the less of what they and all say; what a unit of work takes, the more."""
+    model = CostModel()
+    for work, seconds in ((100, 0.009), (160, 0.0095)) * 6:
+        model.observe("few", work, seconds)
+    for work in (100, 200, 400, 800) * 20:
+        model.observe("many", work, 0.001 + 1e-5 * work)
+    few, cautious = model.line("few"), model.cautious("few")
+
+    assert few is not None
+    assert cautious is not None
+    assert few.fixed > 0.008
+    assert cautious.fixed < 0.005
+    assert cautious.per_work >= few.per_work
+    assert model.cautious("many") == pytest.approx(model.line("many"))

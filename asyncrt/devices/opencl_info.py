@@ -1,0 +1,37 @@
+"""What does an OpenCL driver say of a device?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import DeviceInfo
+
+KINDS = ((1 << 2, "gpu"), (1 << 1, "cpu"), (1 << 3, "accelerator"))
+"""OpenCL's bits for types of devices, in the order in which devices are chosen."""
+
+
+def describe(device: Any, spec: str) -> DeviceInfo:
+    """Return what the driver says of a `pyopencl.Device`, named *spec*."""
+    kind = next((name for flag, name in KINDS if device.type & flag), "accelerator")
+    extensions = device.extensions.split()
+    features = {
+        name
+        for name, extension in (
+            ("fp64", "cl_khr_fp64"), ("fp16", "cl_khr_fp16"), ("command_buffer", "cl_khr_command_buffer"),
+        )
+        if extension in extensions
+    }  # fmt: skip
+    platform = device.platform
+    return DeviceInfo(
+        spec=spec,
+        name=device.name.strip(),
+        kind=kind,
+        platform=platform.name.strip(),
+        driver=device.driver_version.strip(),
+        compute_units=device.max_compute_units,
+        memory=device.global_mem_size,
+        max_allocation=device.max_mem_alloc_size,
+        max_group=device.max_work_group_size,
+        features=frozenset(features),
+        identity="|".join((device.name, device.driver_version, device.version, platform.name, platform.version)),
+    )

@@ -1,0 +1,102 @@
+"""How are a model's tensors at hand without taking memory? As parts of their file, which the system reads when needed.
+
+A mapped file costs no memory of the process's own, and what was read of it can be given back at any time. In return the
+file has to stay as it is: bytes that are written into it show through, and what is cut off ends the process as soon as
+it is looked at. So a file is mapped only if nobody but the user (or root) may write to it, and whoever has looked at a
+tensor asks `check()` whether the file was written to by then. Only the device is given such tensors; those that the
+host looks at in a request are copied when the model is loaded. Files that are replaced or deleted stay as they were.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asyncrt.errors import ModelFormatError
+from asyncrt.layout import Array
+
+LEAST = 1 << 16
+"""Bytes of a tensor that is worth it; smaller ones are read."""
+
+
+class MappedFile(mmap.mmap):
+    """A file's bytes. Made by `map_file()`."""
+
+    path: Path
+    descriptor: int
+    status: os.stat_result
+
+    def changed(self) -> bool:
+        """Whether the file was written to since it was mapped."""
+        now = os.fstat(self.descriptor)
+        return (now.st_size, now.st_mtime_ns) != (self.status.st_size, self.status.st_mtime_ns)
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+def map_file(path: Path) -> MappedFile | None:
+    """Return the bytes of a file, or None if it should be read instead: others may write to it, or it is too small."""
+    if not hasattr(os, "getuid") or not hasattr(mmap, "MADV_DONTNEED"):
+        return None
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        own = status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o022
+        if not own or not stat.S_ISREG(status.st_mode) or status.st_size < LEAST:
+            os.close(descriptor)
+            return None
+        file = MappedFile(descriptor, 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):  # of a file system that maps nothing, or a file that is empty by now
+        os.close(descriptor)
+        return None
+    file.path, file.descriptor, file.status = path, descriptor, status
+    return file
+
+
+def file_of(array: Array) -> MappedFile | None:
+    """Return the file that an array is a part of; None if it has memory."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    return base if isinstance(base, MappedFile) else None
+
+
+def check(array: Array) -> None:
+    """Raise `ModelFormatError` if *array* is a part of a file that was written to since the model was loaded."""
+    file = file_of(array)
+    if file is not None and file.changed():
+        raise ModelFormatError(
+            f"'{file.path}' was written to while a model of it is loaded, and its tensors are read when needed",
+            hint="write the new model to another file and rename that, or set RuntimeOptions(map_files=False)",
+        )
+
+
+def forget(array: Array) -> None:
+    """Give back what was read of *array* if it is a part of a file: who looks at it again has it read again."""
+    file = file_of(array)
+    if file is None or not array.nbytes:
+        return
+    offset = array.ctypes.data - np.frombuffer(file, np.uint8, 1).ctypes.data
+    page = mmap.PAGESIZE
+    start, end = -(-offset // page) * page, (offset + array.nbytes) // page * page
+    if start < end:
+        file.madvise(mmap.MADV_DONTNEED, start, end - start)
+
+
+def used(array: Array) -> None:
+    """Give back what was read of *array*, and raise as `check()` does if that may not have been what was loaded."""
+    forget(array)
+    check(array)
+
+
+def with_memory(array: Array) -> Array:
+    """Return *array*, as a copy if it is a part of a file."""
+    return array if file_of(array) is None else array.copy()

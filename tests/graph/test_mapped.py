@@ -1,0 +1,271 @@
+"""Tensors that stay in the model's files: what that costs, and what may happen to the files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from asyncrt import ModelFormatError, Runtime, RuntimeOptions
+from asyncrt.graph import mapped
+from asyncrt.graph.mapped import check, file_of, forget, map_file, with_memory
+from asyncrt.graph.program import Program
+from asyncrt.layout import Array
+
+from ..builders import model, node
+from ..zoo import ZooModel, zoo
+from .models import compute, program
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="files are mapped where owners and pages are known")
+#: Those with most to read, of all kinds of networks.
+MODELS = {m.name: m for m in sorted(zoo(), key=lambda m: m.path.stat().st_size)[-10:]}
+ROWS, COLUMNS = 300, 200
+W = np.random.default_rng(1).standard_normal((ROWS, COLUMNS), np.float32)
+
+
+def written(source: onnx.ModelProto, path: Path, mode: int = 0o644) -> Path:
+    """A model in a file of its own."""
+    path.write_bytes(source.SerializeToString())
+    path.chmod(mode)
+    return path
+
+
+def product(**constants: Array) -> onnx.ModelProto:
+    """A product with one large constant and a small bias."""
+    bias = np.arange(COLUMNS, dtype=np.float32)
+    nodes = [node("p = MatMul(x, w)"), node("y = Add(p, b)")]
+    return model(nodes, [f"x f32[rows,{ROWS}]"], ["y"], {"w": W, "b": bias} | constants)
+
+
+def files(built: Program) -> Mapping[str, Path]:
+    """Which constants are parts of which files."""
+    found = ((v.name, file_of(v.constant)) for v in built.values if v.constant is not None)
+    return {name: file.path for name, file in found if file is not None}
+
+
+def test_large_tensors_of_a_file_stay_there(tmp_path: Path) -> None:
+    """Small ones are read, and everything is where nothing is mapped."""
+    path = written(product(), tmp_path / "m.onnx")
+
+    assert files(program(path)) == {"w": path}
+    assert files(program(path, RuntimeOptions(map_files=False))) == {}
+
+
+def test_large_tensors_beside_a_file_stay_there(tmp_path: Path) -> None:
+    """External data is mapped as the model is, once for all tensors."""
+    path, data = tmp_path / "m.onnx", tmp_path / "m.data"
+    onnx.save(product(), path, save_as_external_data=True, location=data.name, size_threshold=0)
+    data.chmod(0o644)
+
+    built = program(path)
+
+    assert files(built) == {"w": data}
+    (w,) = (v.constant for v in built.values if v.name == "w")
+    assert w is not None
+    np.testing.assert_array_equal(w, W)
+
+
+def test_tensors_of_given_bytes_are_parts_of_them() -> None:
+    """They are the caller's, and cannot change."""
+    data = product().SerializeToString()
+
+    (w,) = (v.constant for v in program(data).values if v.name == "w")
+
+    assert w is not None
+    assert np.shares_memory(w, np.frombuffer(data, np.uint8))
+    np.testing.assert_array_equal(w, W)
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646])
+def test_a_file_that_others_may_write_to_is_read(mode: int, tmp_path: Path) -> None:
+    """They could cut it off, which would end this process."""
+    path = written(product(), tmp_path / "m.onnx", mode)
+
+    assert files(program(path)) == {}
+
+
+def test_a_file_of_somebody_else_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The owner may write to it; root is trusted."""
+    path = written(product(), tmp_path / "m.onnx")
+    really, owner = os.fstat, [12345]
+
+    def fstat(descriptor: int) -> os.stat_result:
+        fields = list(really(descriptor))
+        fields[4] = owner[0]
+        return os.stat_result(fields)
+
+    monkeypatch.setattr("asyncrt.graph.mapped.os.fstat", fstat)
+    others = map_file(path)
+    owner[0] = 0
+
+    assert others is None
+    assert map_file(path) is not None
+
+
+def test_what_the_host_looks_at_has_memory(tmp_path: Path) -> None:
+    """An output of the model, and the shape of a Reshape, large as it may be."""
+    table = np.arange(40_000, dtype=np.int64).reshape(200, 200)
+    nodes = [node("p = MatMul(x, w)"), node("y = Gather(t, i)")]
+    source = model(nodes, [f"x f32[rows,{ROWS}]", "i i64[n]"], ["p", "y", "o"], {"w": W, "t": table, "o": table})
+    path = written(source, tmp_path / "m.onnx")
+
+    assert set(files(program(path))) == {"w", "t"}
+
+
+@pytest.mark.parametrize("shift", range(8))
+def test_sums_of_what_lies_anywhere_are_the_same(shift: int, tmp_path: Path) -> None:
+    """NumPy adds in another order where an array does not begin at a multiple of its elements' size."""
+    w = np.random.default_rng(2).standard_normal((1, 300_000), np.float32)
+    nodes = [node("s = ReduceSum(w)", keepdims=0), node("y = Add(x, s)")]
+    source = model(nodes, ["x f32[n]"], ["y"], {"w": w})
+    source.doc_string = "d" * shift
+    path = written(source, tmp_path / "m.onnx")
+    given = {"x": np.zeros(1, np.float32)}
+
+    (on,), (off,) = (compute(program(path, RuntimeOptions(map_files=m)), given) for m in (True, False))
+
+    assert on.tobytes() == off.tobytes()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("name", MODELS)
+async def test_results_are_the_same_wherever_tensors_are(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, with all tensors in the file, in given bytes, or in memory."""
+    monkeypatch.setattr(mapped, "LEAST", 1)
+    spec: ZooModel = MODELS[name]
+    path = tmp_path / "m.onnx"
+    path.write_bytes(spec.path.read_bytes())
+    path.chmod(0o600)
+    given = [spec.inputs(case) for case in range(spec.cases)]
+    sources: list[tuple[Any, bool]] = [(path, True), (path, False), (path.read_bytes(), True)]
+
+    results = []
+    for source, mapping in sources:
+        async with Runtime(options=RuntimeOptions(map_files=mapping)) as rt:
+            loaded = await rt.load(source)
+            results.append([{k: a.tobytes() for k, a in (await loaded.infer(g)).items()} for g in given])
+
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", ["simulated", "host", None], ids=lambda d: d or "opencl")
+@pytest.mark.parametrize("what", ["deleted", "replaced"])
+async def test_a_file_that_is_gone_goes_on_serving(what: str, device: str | None, tmp_path: Path) -> None:
+    """Deleted, or another in its place: the model stays what was loaded, also where its constants are brought again."""
+    path = written(product(), tmp_path / "m.onnx")
+    x = np.random.default_rng(3).standard_normal((2, ROWS), np.float32)
+    async with Runtime(device, options=RuntimeOptions(weights_bytes=1, warm=False)) as rt:
+        loaded = await rt.load(path)
+        if what == "deleted":
+            path.unlink()
+        else:
+            written(product(w=W * 2), tmp_path / "new.onnx").replace(path)
+
+        first = (await loaded.infer({"x": x}))["y"]
+
+    np.testing.assert_allclose(first, x @ W + np.arange(COLUMNS, dtype=np.float32), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", ["simulated", "host", None], ids=lambda d: d or "opencl")
+@pytest.mark.parametrize("what", ["changed", "cut short"])
+async def test_a_file_that_is_written_to_is_an_error_and_never_a_wrong_result(
+    what: str, device: str | None, tmp_path: Path
+) -> None:
+    """Who needs its tensors again is told; nothing of the new content is used, and the process lives."""
+    path = written(product(), tmp_path / "m.onnx")
+    x = np.ones((2, ROWS), np.float32)
+    async with Runtime(device, options=RuntimeOptions(warm=False)) as rt:
+        loaded = await rt.load(path)
+        with path.open("r+b") as file:
+            if what == "changed":
+                file.write(written(product(w=W * 2), tmp_path / "other.onnx").read_bytes())
+            else:
+                file.truncate(100)
+        os.utime(path, ns=(1, 1))  # clocks of file systems are coarse
+
+        with pytest.raises(ModelFormatError, match="was written to while"):
+            await loaded.infer({"x": x})
+
+        assert rt.statistics().weights.nbytes <= 4 * COLUMNS  # the bias, which was read when the model was loaded
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_is_written_to_while_a_tensor_is_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read may be of the old and of the new; it does not stay on the device."""
+    path = written(product(), tmp_path / "m.onnx")
+    forgotten: list[Array] = []
+
+    def forget_late(array: Array) -> None:
+        forgotten.append(array)
+        os.utime(path, ns=(1, 1))
+
+    monkeypatch.setattr(mapped, "forget", forget_late)
+    async with Runtime("host", options=RuntimeOptions(warm=False, packed_weights=False)) as rt:
+        loaded = await rt.load(path)
+
+        with pytest.raises(ModelFormatError, match="was written to while"):
+            await loaded.infer({"x": np.ones((2, ROWS), np.float32)})
+
+        assert any(a.nbytes == W.nbytes for a in forgotten)
+        assert rt.statistics().weights.nbytes <= 4 * COLUMNS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system tells what is resident in /proc")
+@pytest.mark.asyncio
+async def test_a_loaded_model_takes_the_memory_of_its_file_only_once(tmp_path: Path) -> None:
+    """On the device: what was read of the file to bring it there is given back."""
+    w = np.random.default_rng(4).standard_normal((1024, 1024), np.float32)
+    path = written(
+        model([node("y = MatMul(x, w)")], ["x f32[rows,1024]"], ["y"], {"w": w}), tmp_path / "resident.onnx"
+    )
+    async with Runtime() as rt:
+        loaded = await rt.load(path)
+        await loaded.infer({"x": np.ones((1, 1024), np.float32)})
+
+        assert rt.statistics().weights.nbytes >= w.nbytes
+        assert resident(path) <= 64 << 10
+
+
+def resident(path: Path) -> int:
+    """How many bytes of a mapped file this process has in memory."""
+    found, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        word = line.split()
+        if not word[0].endswith(":"):
+            inside = line.endswith(str(path))
+        elif inside and word[0] == "Rss:":
+            found += int(word[1]) * 1024
+    return found
+
+
+def test_what_is_forgotten_is_read_again(tmp_path: Path) -> None:
+    """Whole pages are given back, and no byte is another afterwards."""
+    path = tmp_path / "data"
+    path.write_bytes(bytes(range(256)) * 1024)
+    path.chmod(0o600)
+    file = map_file(path)
+    assert file is not None
+    array = np.frombuffer(memoryview(file)[5:-5], np.uint8)
+    before = array.copy()
+    full = resident(path)
+
+    for part in (array[:10], array[5000:5001], array[4000:20000], array[:0], array, before):
+        forget(part)
+
+    assert resident(path) <= 8192 < full
+    np.testing.assert_array_equal(array, before)
+    check(array)
+    assert with_memory(before) is before
+    assert with_memory(array) is not array
