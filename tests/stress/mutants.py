@@ -200,7 +200,7 @@ MUTANTS = (
     ),
     Mutant(
         "leases: a chunk that was enqueued in part is forgotten",
-        "asyncrt/runtime/network.py",
+        "asyncrt/runtime/enqueueing.py",
         "                events.append(dispatcher.abandon(number, bound))\n",
         "                pass\n",
         (FAULTS,),
@@ -356,8 +356,8 @@ MUTANTS = (
     Mutant(
         "sharing: an output is a constant",
         "asyncrt/runtime/executor.py",
-        "        return fetch.array.copy()\n",
-        "        return fetch.array\n",
+        "        copy = fetch.array.copy()\n",
+        "        copy = fetch.array\n",
         (REQUESTS,),
     ),
     Mutant(
