@@ -48,6 +48,8 @@ class RuntimeOptions:
         in_place: Let inputs of a Concat be written where they belong in its result. False copies them.
         replay: Keep the plan of a shape signature and use it again. False plans every inference anew.
         precision: "fp32", or "bf16": round constant weights of products and convolutions to bfloat16, and keep them so.
+        integer_products: Where a model dequantises both operands of a product, multiply the integers, on CPUs. False
+            dequantises them first, as the model says; results may differ by one step of what is quantised next.
         fuse: Carry several nodes out as one kernel where the shapes at hand allow it. False runs each on its own.
         packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
         preset: Set the arguments of launches beforehand for plans that are replayed often. False sets them each time.
@@ -62,6 +64,8 @@ class RuntimeOptions:
         pinned: Transfer through pinned memory, on a device that has memory of its own. False leaves it to the driver.
         spin: Let a driver that keeps a core busy while it waits do so, one for each stream. False looks now and then
             instead; None does so where there are fewer cores than streams and an event loop need.
+        branches: Run the branches of one inference side by side on several streams. False runs one after the other;
+            None does so where the device is a GPU and branches leave parts of it idle.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
         map_files: Leave the large tensors of a model's files there, and read them when they are needed. False reads
@@ -97,6 +101,7 @@ class RuntimeOptions:
     in_place: bool = True
     replay: bool = True
     precision: Precision = attrs.field(default="fp32", validator=_known_precision)
+    integer_products: bool = True
     fuse: bool = True
     packed_weights: bool = True
     preset: bool = True
@@ -106,6 +111,7 @@ class RuntimeOptions:
     share_steps: bool = True
     pinned: bool = True
     spin: bool | None = None
+    branches: bool | None = None
     pool: bool = True
     preallocate: bool = True
     map_files: bool = True
