@@ -8,11 +8,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -36,7 +35,7 @@ from .base import (
     launch_each,
 )
 from .opencl_arguments import MEMORY_ERRORS, argument_setter, handle_of, refused
-from .opencl_info import KINDS, describe
+from .opencl_info import KINDS, Probe, cores, describe
 from .opencl_preset import LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
 from .opencl_reached import TRUSTED, Inbox, Watch, open_inbox
 from .opencl_submit import native_submitter, python_submitter
@@ -58,13 +57,6 @@ _OPTIONS = b"-cl-std=CL1.2 -w"
 _Program = cl._cl._Program  # pyright: ignore[reportPrivateImportUsage]
 # Seconds between two looks at an event, where waiting for it would take a core that others need.
 _LOOK_S = 50e-6
-
-
-class _Probe(NamedTuple):
-    """The source of a kernel that shows whether a device works."""
-
-    name: str = "asyncrt_probe"
-    text: str = "__kernel void asyncrt_probe(__global float* x) {\n  x[get_global_id(0)] = 1.0f; }"
 
 
 def _raise(error: Exception, doing: str) -> NoReturn:
@@ -273,11 +265,6 @@ class OpenCLStream:
             self._transfers, self._last = [], None
 
 
-def _cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _ahead(queue: cl.CommandQueue) -> int:
     """Return how far the host's clock is ahead of the device's, in nanoseconds. Blocks for about a millisecond.
 
@@ -329,7 +316,7 @@ class OpenCLDevice:
         stream = OpenCLStream(self, len(self._streams), memory, spin, native)
         self._streams.append(stream)
         # One of them is for constants, which are seldom brought, so its core is left for the event loop.
-        self.may_spin = not self.spins or len(self._streams) <= _cores()
+        self.may_spin = not self.spins or len(self._streams) <= cores()
         return stream
 
     def open_queue(self, *, timed: bool = False) -> cl.CommandQueue:
@@ -446,7 +433,7 @@ class OpenCLDevice:
         Args:
             kept: Has the kernel where this driver has built it before: a compiler takes 120 MB as soon as it is used.
         """
-        probe, key = _Probe(), f"{self.info.identity}|{self._options!r}|{_Probe()}"
+        probe, key = Probe(), f"{self.info.identity}|{self._options!r}|{Probe()}"
         kernels, binary = self.build([probe], None if kept is None else kept.get(key))
         if binary is not None and kept is not None:
             kept.put(key, binary)

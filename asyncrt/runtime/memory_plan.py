@@ -28,7 +28,7 @@ from .slices import Slices
 if TYPE_CHECKING:
     from .branches import Branches
 
-_SLICE = 32  # launches that are given their places without an interruption
+_SLICE = 12  # launches that are given their places without an interruption
 STAGED = 4096  # bytes: larger inputs are not worth a copy to travel with the others
 
 

@@ -49,7 +49,7 @@ from .witness import Unfollowed, settled
 
 _REMEMBERED = 1 << 12  # answers, of about a kilobyte; most are asked for again in the same request, by equal layers
 _COMPARED = 1024  # bytes of a value
-_SLICE = 8  # nodes that are prepared without an interruption; with witnesses, one
+_SLICE = 4  # nodes that are prepared without an interruption; with witnesses, one
 
 
 @attrs.frozen

@@ -324,7 +324,7 @@ def test_a_driver_that_spins_does_so_only_where_there_are_cores_for_it(
     device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One for each stream that is waited for, and one for the event loop; and where it is asked to, or not to."""
-    monkeypatch.setattr(opencl, "_cores", lambda: 3)
+    monkeypatch.setattr(opencl, "cores", lambda: 3)
     device.spins = True
     asked = [device.open_stream(spin=spin) for spin in (True, False)]
     first = device.open_stream()
