@@ -365,6 +365,16 @@ class OpenCLDevice:
                 f"{self.info.spec}: the driver did not allocate {nbytes} bytes", detail=str(error)
             ) from error
 
+    def adopt(self, pages: Array) -> Allocation:
+        try:
+            buffer = cl.Buffer(self.context, cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR, hostbuf=pages)
+            buffer.handle, buffer.pages = handle_of(buffer.int_ptr), pages  # pyright: ignore[reportAttributeAccessIssue]
+            return buffer
+        except (cl.Error, MemoryError) as error:
+            raise OutOfDeviceMemory(
+                f"{self.info.spec}: the driver did not take {pages.nbytes} bytes where they lie", detail=str(error)
+            ) from error
+
     def release(self, allocation: Allocation) -> None:
         allocation.release()
 
