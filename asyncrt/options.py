@@ -48,6 +48,8 @@ class RuntimeOptions:
         in_place: Let inputs of a Concat be written where they belong in its result. False copies them.
         replay: Keep the plan of a shape signature and use it again. False plans every inference anew.
         precision: "fp32", or "bf16": round constant weights of products and convolutions to bfloat16, and keep them so.
+        integer_products: Where a model dequantises both operands of a product, multiply the integers, on CPUs. False
+            dequantises them first, as the model says; results may differ by one step of what is quantised next.
         fuse: Carry several nodes out as one kernel where the shapes at hand allow it. False runs each on its own.
         packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
         preset: Set the arguments of launches beforehand for plans that are replayed often. False sets them each time.
@@ -98,6 +100,7 @@ class RuntimeOptions:
     in_place: bool = True
     replay: bool = True
     precision: Precision = attrs.field(default="fp32", validator=_known_precision)
+    integer_products: bool = True
     fuse: bool = True
     packed_weights: bool = True
     preset: bool = True

@@ -9,16 +9,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from asyncrt.layout import BOOL, FLOAT16, FLOAT32, DataType, Layout, row_major
+from asyncrt.layout import BOOL, FLOAT16, DataType, Layout, row_major
 from asyncrt.memory.view import View, broadcast_strides, collapse
 
 from .grid import GPU_GROUP, cut_rows, round_up
 from .impl import Impl, KernelSource, Launch, inp, out
 from .operator import DeviceTraits
 from .source import compute_type, kernel
-
-VECTORS = {FLOAT32: "float16", FLOAT16: "float16", BOOL: "int16"}
-"""The dtypes that are calculated with in vectors, and in which."""
+from .vectors import ALL_VECTORS, INTEGER_VECTORS, VECTORS
 
 
 def elementwise(
@@ -31,6 +29,7 @@ def elementwise(
     sources: Sequence[int] | None = None,
     views: Sequence[View | None] = (),
     vector: bool = False,
+    integers: bool = False,
     helpers: str = "",
 ) -> Impl:
     """Return the implementation of ``output = expression(inputs...)``, inputs broadcast to the output's shape.
@@ -42,6 +41,7 @@ def elementwise(
         sources: For each operand the node's input that it is; default 0, 1, 2, ...
         views: For each operand how it lies, or None if dense; empty if all are.
         vector: The expression also holds for vectors; booleans are 0 and -1 in them.
+        integers: Also where operands or the result are `INTEGER_VECTORS`.
         helpers: OpenCL C functions that the expression calls; ``$`` stands for the kernel's unique name.
     """
     shape = output.shape
@@ -61,7 +61,8 @@ def elementwise(
         x for a in range(len(outer) - 1, -1, -1) for x in (outer[a], *(s[a] for s in ins), outs[a])
     )
     buffers = tuple(inp(i) for i in (sources or range(len(inputs)))) + (out(0),)
-    use_vectors = vector and traits.is_cpu and {*dtypes, output.dtype} <= VECTORS.keys() and 2 not in patterns
+    allowed = ALL_VECTORS if integers else VECTORS
+    use_vectors = vector and traits.is_cpu and {*dtypes, output.dtype} <= allowed.keys() and 2 not in patterns
     k = _kernel(
         name, expression, dtypes, output.dtype, len(outer), patterns, traits.is_cpu, use_vectors, helpers
     )
@@ -105,7 +106,7 @@ def _kernel(
         fast = ""
         if vectors:
             loads = " ".join(
-                f"const {VECTORS[t]} a{i} = {_load(t, f'x{i}', f'o{i}', spread=p == 0)};"
+                f"const {ALL_VECTORS[t]} a{i} = {_load(t, f'x{i}', f'o{i}', spread=p == 0)};"
                 for i, t, p in zip(n, dtypes, patterns, strict=True)
             )
             fast = f"for (; c + 16 <= c1; c += 16) {{ {loads} {_store(result, expression)} }}"
@@ -135,10 +136,12 @@ def _load(dtype: DataType, buffer: str, offset: str, *, spread: bool) -> str:
     """Return OpenCL C for 16 elements from column ``c`` on, or for one element 16 times."""
     if spread:
         element = f"LOAD({dtype.name}, {buffer}, {offset})"
-        return f"({VECTORS[dtype]})({f'-({element} != 0)' if dtype is BOOL else element})"
+        return f"({ALL_VECTORS[dtype]})({f'-({element} != 0)' if dtype is BOOL else element})"
     if dtype is FLOAT16:
         return f"vload_half16(0, {buffer} + {offset} + c)"
     load = f"vload16(0, {buffer} + {offset} + c)"
+    if dtype in INTEGER_VECTORS:
+        return f"convert_int16({load})"
     return f"convert_int16({load}) != 0" if dtype is BOOL else load
 
 
@@ -148,4 +151,6 @@ def _store(dtype: DataType, expression: str) -> str:
         return f"vstore_half16_rte((float16)({expression}), 0, y + oy + c);"
     if dtype is BOOL:
         return f"vstore16(convert_uchar16(({expression}) & 1), 0, y + oy + c);"
+    if dtype in INTEGER_VECTORS:
+        return f"vstore16(convert_{dtype.c}16((int16)({expression})), 0, y + oy + c);"
     return f"vstore16((float16)({expression}), 0, y + oy + c);"

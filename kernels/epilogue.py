@@ -14,6 +14,7 @@ from asyncrt.memory.view import View, collapse
 
 from .impl import Ref
 from .source import compute_type
+from .vectors import ALL_VECTORS, INTEGER_VECTORS
 
 _GATHERED = 2
 
@@ -34,12 +35,14 @@ class Epilogue(NamedTuple):
         operands: Broadcast to the shape of the result, with any strides; no kernel writes to them.
         vector: The expression also holds for ``float16`` vectors (no comparisons, no ``?:``).
         helpers: OpenCL C functions that the expression calls; ``$`` stands for the kernel's unique name.
+        result: The dtype of what it gives; None is that of what it takes. Only for an operator that `converts`.
     """
 
     expression: str
     operands: tuple[Operand, ...] = ()
     vector: bool = False
     helpers: str = ""
+    result: DataType | None = None
 
 
 class Form(NamedTuple):
@@ -92,25 +95,47 @@ inline float16 $_gathered(__global const float* p, int step) {{
             lines.append(f"{{ const int eq = er / ed{a}, ei = er - eq * ed{a}; {moves} er = eq; }}")
         return " ".join(lines)
 
-    def element(self, dtype: DataType, target: str, at: str, column: str, value: str) -> str:
-        """Write the statement that stores *value*, of *column*, as element *at* of *target*."""
+    def element(
+        self, dtype: DataType, target: str, at: str, column: str, value: str, result: DataType | None = None
+    ) -> str:
+        """Write the statement that stores *value*, of *column*, as element *at* of *target*.
+
+        Args:
+            dtype: Of the value.
+            result: Of what is stored; None is the same.
+        """
+        result = result or dtype
         t = compute_type(dtype)
         offset = ("", f" + {column}", f" + ({column}) * ec{{i}}")
         loads = " ".join(
             f"const {compute_type(d)} a{i} = LOAD({d.name}, E{i}, e{i}{offset[s].format(i=i)});"
             for i, (d, s) in enumerate(zip(self.dtypes, self.steps, strict=True))
         )
-        return f"{{ const {t} v = ({t})({value}); {loads} STORE({dtype.name}, {target}, {at}, ({t})({self.expression})); }}"
+        stored = f"STORE({result.name}, {target}, {at}, ({compute_type(result)})({self.expression}));"
+        return f"{{ const {t} v = ({t})({value}); {loads} {stored} }}"
 
-    def stored_vector(self, address: str, column: str, value: str) -> str:
-        """Write the statement that stores *value*, 16 floats from *column* on, at *address*; needs `vector`."""
-        loads = (
-            "(float16)(E{i}[e{i}])",
-            f"vload16(0, E{{i}} + e{{i}} + {column})",
-            f"$_gathered(E{{i}} + e{{i}} + ({column}) * ec{{i}}, ec{{i}})",
-        )
-        operands = " ".join(f"const float16 a{i} = {loads[s].format(i=i)};" for i, s in enumerate(self.steps))
-        return f"{{ const float16 v = {value}; {operands} vstore16((float16)({self.expression}), 0, {address}); }}"
+    def stored_vector(
+        self, address: str, column: str, value: str, dtype: DataType = FLOAT32, result: DataType = FLOAT32
+    ) -> str:
+        """Write the statement that stores *value*, 16 of *dtype* from *column* on, at *address*; needs `vector`."""
+        operands = " ".join(self._load16(i, column) for i in range(len(self.dtypes)))
+        stored = f"({ALL_VECTORS[result]})({self.expression})"
+        if result in INTEGER_VECTORS:
+            stored = f"convert_{result.c}16({stored})"
+        return f"{{ const {ALL_VECTORS[dtype]} v = {value}; {operands} vstore16({stored}, 0, {address}); }}"
+
+    def _load16(self, index: int, column: str) -> str:
+        """Write the statement that loads 16 of an operand's elements."""
+        dtype, step, at = self.dtypes[index], self.steps[index], f"E{index} + e{index}"
+        if step == 0:
+            loaded = f"({ALL_VECTORS[dtype]})(E{index}[e{index}])"
+        elif step == _GATHERED:
+            loaded = f"$_gathered({at} + ({column}) * ec{index}, ec{index})"
+        else:
+            loaded = f"vload16(0, {at} + {column})"
+            if dtype in INTEGER_VECTORS:
+                loaded = f"convert_int16({loaded})"
+        return f"const {ALL_VECTORS[dtype]} a{index} = {loaded};"
 
     def stored_pair(self, rows: Sequence[str], addresses: Sequence[str], column: str, value: str, width: int) -> str:
         """Write the statement that stores *value*, 8 floats of each of two rows, at two addresses; needs `vector`.
@@ -180,8 +205,12 @@ class Bound(NamedTuple):
     ints: tuple[int, ...] = ()
 
 
-def bind(epilogue: Epilogue | None, shape: Sequence[int]) -> Bound:
-    """Return *epilogue* for a result of *shape*, whose last axis is the columns and all others the rows."""
+def bind(epilogue: Epilogue | None, shape: Sequence[int], *, integers: bool = False) -> Bound:
+    """Return *epilogue* for a result of *shape*, whose last axis is the columns and all others the rows.
+
+    Args:
+        integers: Whether the kernel stores vectors also where operands are `INTEGER_VECTORS`.
+    """
     if epilogue is None:
         return Bound()
     operands = epilogue.operands
@@ -198,7 +227,11 @@ def bind(epilogue: Epilogue | None, shape: Sequence[int]) -> Bound:
         tuple(o.dtype for o in operands),
         tuple(c if c in (0, 1) else _GATHERED for c in columns),
         len(axes),
-        epilogue.vector and all(o.dtype is FLOAT32 for o in operands),
+        epilogue.vector
+        and all(
+            o.dtype is FLOAT32 or (integers and o.dtype in INTEGER_VECTORS and c in (0, 1))
+            for o, c in zip(operands, columns, strict=True)
+        ),
         epilogue.helpers,
     )
     return Bound(form, tuple(o.ref for o in operands), tuple(ints))

@@ -14,9 +14,9 @@ import numpy as np
 
 from asyncrt.layout import BFLOAT16, BOOL, FLOAT16, FLOAT32, DataType
 
-from .elementwise import VECTORS
 from .operator import Call, Expression
 from .source import EACH_ROUNDED, compute_type
+from .vectors import ALL_VECTORS, INTEGER_VECTORS, VECTORS
 
 Wiring: TypeAlias = tuple[tuple[int | None, ...], ...]
 """For each part, where each of its inputs comes from: input k of the whole, or ``~j``, output 0 of part j."""
@@ -41,11 +41,13 @@ class Function(NamedTuple):
         text: Its OpenCL C with all that it calls; for scalars, and also for vectors if `vector`.
         operands: For each of its parameters the input of the whole that it is.
         vector: Whether it also takes vectors of 16.
+        integers: Whether some of what it takes, makes or goes through is of `INTEGER_VECTORS`.
     """
 
     text: str
     operands: tuple[int, ...]
     vector: bool
+    integers: bool = False
 
     def call(self, first: str = "") -> str:
         """Return the expression that calls it with ``a0, a1, ...``, after an operand named *first* if there is one."""
@@ -91,7 +93,7 @@ def function(parts: Sequence[Part], *, start: tuple[int, DataType] | None = None
     numbers = {source: number for number, source in enumerate(operands)}
     dtypes = {*operands.values(), *(p.call.outputs[0].dtype for p in parts)}
     dtypes |= set() if start is None else {start[1]}
-    vector = all(p.expression.vector for p in parts) and dtypes <= VECTORS.keys()
+    vector = all(map(_is_vector, parts)) and dtypes <= ALL_VECTORS.keys()
     helpers = list(dict.fromkeys(p.expression.helpers for p in parts))
     for wide in (False, True) if vector else (False,):
         parameters: list[str] = []
@@ -109,7 +111,13 @@ def function(parts: Sequence[Part], *, start: tuple[int, DataType] | None = None
         result = _type(parts[-1].call.outputs[0].dtype, wide)
         head = f"inline {result} __attribute__((overloadable)) $_fused({', '.join(parameters)})"
         helpers.append("\n  ".join([f"{head} {{", f"\n{EACH_ROUNDED}\n", *lines, f"return t{parts[-1].number};"]) + "\n}")
-    return Function("\n".join(filter(None, dict.fromkeys(helpers))), tuple(operands), vector)
+    return Function("\n".join(filter(None, dict.fromkeys(helpers))), tuple(operands), vector, not dtypes.isdisjoint(INTEGER_VECTORS))
+
+
+def _is_vector(part: Part) -> bool:
+    """Whether the part's expression holds for vectors of the dtypes that it has here."""
+    dtypes = {*(part.call.dtype(p) for p in part.positions), part.call.outputs[0].dtype}
+    return part.expression.vector and (part.expression.integers or dtypes <= VECTORS.keys())
 
 
 def _round_helper(dtype: DataType, wide: bool) -> str:
@@ -117,7 +125,7 @@ def _round_helper(dtype: DataType, wide: bool) -> str:
 
 
 def _type(dtype: DataType, wide: bool) -> str:
-    return VECTORS[dtype] if wide else compute_type(dtype)
+    return ALL_VECTORS[dtype] if wide else compute_type(dtype)
 
 
 def _used(part: Part) -> list[int]:

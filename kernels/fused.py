@@ -49,7 +49,8 @@ def fused_elementwise(operators: Sequence[Operator], wiring: Wiring, attributes:
             views = [call.strided[k] if call.strided and layouts[i].shape else None for i, k in enumerate(whole.operands)]
         impl = elementwise(
             "fused", whole.call(), layouts, output, traits,
-            sources=whole.operands, vector=whole.vector, helpers=whole.text, views=views,
+            sources=whole.operands, vector=whole.vector, integers=whole.integers,
+            helpers=whole.text, views=views,
         )  # fmt: skip
         return impl._replace(name="one kernel")
 
@@ -84,7 +85,7 @@ def fused_product(
             return f"'{call.parts[product].name}' multiplies by a vector"
         if made.shape != wanted.shape and made.count != wanted.count:
             return f"the result is larger than the product of '{call.parts[product].name}'"
-        if made.dtype is not wanted.dtype:
+        if made.dtype is not wanted.dtype and not operators[product].converts:
             return f"the result is {wanted.dtype}, the product {made.dtype}"
         return _forbidden(parts, call, traits)
 
@@ -103,7 +104,7 @@ def fused_product(
             else:
                 view = (call.view(k) if shape else View.dense(shape)).expand(made.shape)
             operands.append(Operand(inp(k), dtype, view))
-        epilogue = Epilogue(whole.call("v"), tuple(operands), whole.vector, whole.text)
+        epilogue = Epilogue(whole.call("v"), tuple(operands), whole.vector, whole.text, call.outputs[0].dtype)
         impl = with_epilogue(call.parts[product], traits, epilogue)
         return impl._replace(name=f"{impl.name}, with epilogue")
 

@@ -197,6 +197,7 @@ class Expression(NamedTuple):
         text: OpenCL C over ``a0, a1, ...``, the operands in their arithmetic types.
         operands: For each operand the node's input that it is.
         vector: The text also holds for vectors, in which booleans are 0 and -1 (no statements, no scalar branches).
+        integers: It does so for integers of 8 and 32 bits too, which are 32 bits wide in vectors.
         helpers: OpenCL C functions that the text calls; ``$`` stands for the kernel's unique name.
     """
 
@@ -204,6 +205,7 @@ class Expression(NamedTuple):
     operands: tuple[int, ...]
     vector: bool = False
     helpers: str = ""
+    integers: bool = False
 
     @property
     def cheap(self) -> bool:
@@ -263,6 +265,7 @@ class Operator:
         expression: For an element-wise operator: its output as an expression of its operands, so that it can be part
             of another kernel; None if this call is not one. Asked of runs only.
         with_epilogue: `implement`, calculating on from each result before it is stored.
+        converts: Whether what that gives may be of another dtype (`Epilogue.result`).
         fits: For an operator that stands for several nodes: "" if its kernel can carry out this call, else why these
             shapes or values forbid it.
         evaluate: For operators whose output needs only layouts (Shape, Size): the output's value. Dims may be
@@ -287,6 +290,7 @@ class Operator:
     destinations: Callable[[Call], Sequence[View]] | None = None
     expression: Callable[[Call], Expression | None] | None = None
     with_epilogue: Callable[[Call, DeviceTraits, Epilogue], Impl] | None = None
+    converts: bool = False
     fits: Callable[[Call, DeviceTraits], str] | None = None
     evaluate: Callable[[Call], Sequence[Array]] | None = None
     types: Callable[[Attributes, Sequence[DataType | None], int], Sequence[DataType]] | None = None

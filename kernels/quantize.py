@@ -24,6 +24,38 @@ inline float $_half(float a) {
 }
 inline float $_bfloat(float a) { return asyncrt_bf16_load(asyncrt_bf16_store(a)); }
 """
+
+# What QuantizeLinear and DequantizeLinear are for one element or for 16, so that they can be part of other kernels.
+EXPRESSIONS = (
+    HELPERS
+    + """
+#ifdef ASYNCRT_CPU
+inline float __attribute__((overloadable)) $_ratio(float a, float b) { return a / b; }
+#else
+inline float __attribute__((overloadable)) $_ratio(float a, float b) { return $_divide(a, b); }
+#endif
+inline float16 __attribute__((overloadable)) $_ratio(float16 a, float16 b) { return a / b; }
+"""
+    + "".join(
+        f"inline float __attribute__((overloadable)) $_real({t} a) {{ return (float)a; }}\n"
+        for t in ("uchar", "char", "ushort", "short", "int", "uint")
+    )
+    + """
+inline float16 __attribute__((overloadable)) $_real(int16 a) { return convert_float16(a); }
+inline int __attribute__((overloadable)) $_level(float a, float s, float z, float low, float high) {
+  return (int)clamp(rint($_ratio(a, s)) + z, low, high);
+}
+inline int __attribute__((overloadable)) $_level(float a, float s, float low, float high) {
+  return $_level(a, s, 0.0f, low, high);
+}
+inline int16 __attribute__((overloadable)) $_level(float16 a, float16 s, float16 z, float low, float high) {
+  return convert_int16(clamp(rint($_ratio(a, s)) + z, low, high));
+}
+inline int16 __attribute__((overloadable)) $_level(float16 a, float16 s, float low, float high) {
+  return convert_int16(clamp(rint($_ratio(a, s)), low, high));
+}
+"""
+)
 _ROUND = {FLOAT16: "$_half({})", BFLOAT16: "$_bfloat({})"}
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from asyncrt.errors import DeviceCommandError, DeviceError, KernelBuildError, NoDeviceError, OutOfDeviceMemory
 from asyncrt.layout import Array
 
-from . import drivers
+from . import drivers, opencl_dot
 from .base import (
     Allocation,
     Binaries,
@@ -309,6 +309,7 @@ class OpenCLDevice:
         self.spins = nvidia
         self.may_spin = True
         self._options = _OPTIONS + (b" -D ASYNCRT_CPU" if self.info.is_cpu else b"")
+        self._dots = opencl_dot.Dots(self._try, possible=self.info.is_cpu)
 
     def __repr__(self) -> str:
         return f"<OpenCLDevice {self.info.spec} {self.info.name!r} {len(self._streams)} streams>"
@@ -398,7 +399,7 @@ class OpenCLDevice:
     def _compile(self, text: str) -> Any:
         program = _Program(self.context, text)
         try:
-            program._build(self._options, [self.cl_device])
+            program._build(self._options + self._dots.options(text), [self.cl_device])
             return program
         except cl.Error as error:
             log = f"{error}\n{program.get_build_info(self.cl_device, cl.program_build_info.LOG)}"
@@ -439,16 +440,24 @@ class OpenCLDevice:
         if binary is not None and kept is not None:
             kept.put(key, binary)
         try:
-            queue = cl.CommandQueue(self.context, self.cl_device)
-            buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, 64)
-            kernels[probe].set_args(buffer)
-            cl.enqueue_nd_range_kernel(queue, kernels[probe], (16,), None)
-            result = np.zeros(16, np.float32)
-            cl.enqueue_copy(queue, result, buffer)
+            result = self._run(kernels[probe], np.zeros(16, np.float32))
         except cl.Error as error:
             raise DeviceCommandError(f"{self.info.spec}: a two-line kernel does not run", detail=str(error)) from error
         if not (result == 1).all():
             raise DeviceCommandError(f"{self.info.spec}: a two-line kernel gives wrong results")
+
+    def _try(self, text: str, name: str, array: Array) -> Array:
+        """Let the kernel of a text, built for this alone, change *array*, and return it."""
+        return self._run(cl.Kernel(self._compile(text), name), array)
+
+    def _run(self, kernel: cl.Kernel, array: Array) -> Array:
+        """Let 16 work-items change *array*, and return it. Blocks."""
+        queue = cl.CommandQueue(self.context, self.cl_device)
+        buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR, hostbuf=array)
+        kernel.set_args(buffer)
+        cl.enqueue_nd_range_kernel(queue, kernel, (16,), None)
+        cl.enqueue_copy(queue, array, buffer)
+        return array
 
     def clock(self) -> int:
         return time.perf_counter_ns()

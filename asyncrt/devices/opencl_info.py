@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .base import DeviceInfo
+from .opencl_dot import processor
 
 KINDS = ((1 << 2, "gpu"), (1 << 1, "cpu"), (1 << 3, "accelerator"))
 """OpenCL's bits for types of devices, in the order in which devices are chosen."""
@@ -33,5 +34,6 @@ def describe(device: Any, spec: str) -> DeviceInfo:
         max_allocation=device.max_mem_alloc_size,
         max_group=device.max_work_group_size,
         features=frozenset(features),
-        identity="|".join((device.name, device.driver_version, device.version, platform.name, platform.version)),
+        identity="|".join((device.name, device.driver_version, device.version, platform.name, platform.version))
+        + processor(),
     )

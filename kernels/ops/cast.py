@@ -18,6 +18,7 @@ from asyncrt.layout import (
     FLOAT16,
     FLOAT32,
     FLOAT64,
+    INT32,
     INT64,
     Array,
     DataType,
@@ -83,7 +84,15 @@ def why_not(call: Call) -> str:
     return f"{call.dtype(0)} and {call.outputs[0].dtype} differ in their bytes"
 
 
+_WIDE = """
+inline float __attribute__((overloadable)) $_to_float(int a) { return (float)a; }
+inline float16 __attribute__((overloadable)) $_to_float(int16 a) { return convert_float16(a); }
+"""
+
+
 def express(call: Call) -> Expression:
+    if (call.dtype(0), call.outputs[0].dtype) == (INT32, FLOAT32):
+        return Expression("$_to_float(a0)", (0,), vector=True, helpers=_WIDE, integers=True)
     text = _expression(call.dtype(0), call.outputs[0].dtype)
     vector = call.dtype(0) in (FLOAT16, FLOAT32) and call.outputs[0].dtype in (FLOAT16, FLOAT32, BOOL)
     return Expression(text, (0,), vector, _ODD if "$" in text else "")
@@ -93,11 +102,12 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     same = views(call)
     if same is not None:
         return materialise(call, same, traits)
-    layout, (text, _, vector, helpers) = call.inputs[0], express(call)
+    layout, found = call.inputs[0], express(call)
     assert layout is not None
     return elementwise(
-        "cast", text, (layout,), call.outputs[0], traits, vector=vector, helpers=helpers, views=call.strided[:1]
-    )
+        "cast", found.text, (layout,), call.outputs[0], traits, vector=found.vector, integers=found.integers,
+        helpers=found.helpers, views=call.strided[:1],
+    )  # fmt: skip
 
 
 def _target(attributes: Attributes) -> DataType:

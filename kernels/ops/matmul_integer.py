@@ -1,6 +1,7 @@
 """MatMulInteger and QLinearMatMul: matrix products of 8-bit integers less their zero points, in 32 bits.
 
 MatMulInteger gives the 32-bit sums. QLinearMatMul scales them, rounds half to even, adds a zero point and saturates.
+`SCALED` gives them scaled, as float32; `passes/quantized_products.py` puts it where a model dequantises both operands.
 A zero point or scale is one for the matrix, one for each row of the left (``[M]`` or ``[..., M, 1]``) or one for each
 column of the right (``[N]`` or ``[..., 1, N]``).
 
@@ -17,11 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncrt.dims import Undetermined
-from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of, row_major
+from asyncrt.layout import INT8, INT32, Array, DataType, Shape, dtype_of, row_major
 from asyncrt.memory.view import broadcast_strides, collapse
 
+from .. import epilogue as after
+from ..epilogue import Epilogue, bind
 from ..grid import round_up
-from ..impl import Impl, KernelSource, Launch, inp, out
+from ..impl import Impl, KernelSource, Launch, Ref, inp, out
+from ..integer_product import Product, Scales, integer_product
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..quantize import HELPERS, divided, saturate, saturated
 from ..shapes import broadcast_shapes, check, count
@@ -44,6 +48,7 @@ class _Places(NamedTuple):
 
 
 _INTEGER = _Places(b=1, a_zero=2, b_zero=3)
+_SCALED = _Places(b=1, a_scale=2, b_scale=3, a_zero=4, b_zero=5)
 _LINEAR = _Places(b=3, a_zero=2, b_zero=5, a_scale=1, b_scale=4, y_scale=6, y_zero=7)
 
 
@@ -132,7 +137,10 @@ def _linear_reference(attributes: Attributes, inputs: Sequence[Array | None]) ->
     return (np.ascontiguousarray(_drop(saturate(scaled, zero.reshape(()), kind), inputs[0], inputs[3])),)
 
 
-def _implement(places: _Places, call: Call, traits: DeviceTraits) -> Impl:
+def _implement(places: _Places, call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None) -> Impl:
+    product = _packed(places, call) if traits.is_cpu and traits.packed_weights else None
+    if product is not None:
+        return integer_product(product, traits, call.outputs[0].shape, epilogue)
     left, right = _matrices(call.shape(0), call.shape(places.b))
     (m, k), n = left[-2:], right[-1]
     batch = broadcast_shapes(call, left[:-2], right[:-2])
@@ -164,13 +172,49 @@ def _implement(places: _Places, call: Call, traits: DeviceTraits) -> Impl:
         dtypes += (call.dtype(places.y_scale), call.dtype(places.y_zero))
         refs += (inp(places.y_scale), inp(places.y_zero))
     span = _SPAN if traits.is_cpu else 1
-    form = _Form(names, dtypes, call.outputs[0].dtype, len(axes), span)
-    ints = (m, n, k, za_row, zb_column, sa_row, sb_column, *walk)
+    last = bind(epilogue, call.outputs[0].shape)
+    made = call.outputs[0].dtype
+    result = made if epilogue is None or epilogue.result is None else epilogue.result
+    form = _Form(names, dtypes, made, result, len(axes), span, last.form)
+    ints = (m, n, k, za_row, zb_column, sa_row, sb_column, *walk, *last.ints)
     if traits.is_cpu:
         grid, group = (-(-n // _SPAN), m, batches), (1, 1, 1)
     else:
         grid, group = (round_up(n, _GPU_GROUP), m, batches), (_GPU_GROUP, 1, 1)
-    return Impl("integers", (Launch(_kernel(form), (*refs, out(0)), ints, grid, group),))
+    return Impl("integers", (Launch(_kernel(form), (*refs, out(0), *last.refs), ints, grid, group),))
+
+
+def _packed(places: _Places, call: Call) -> Product | None:
+    """Return the product as one of packed weights: constants, and one scale and zero point on the left; else None."""
+    a, b = call.shape(0), call.shape(places.b)
+    if not call.constants[places.b] or len(b) != 2 or 0 in b:
+        return None
+    for index in (places.a_zero, places.a_scale):
+        if index is not None and call.has(index) and not _is_one(call.shape(index)):
+            return None
+    per_column: dict[int, bool] = {}
+    for index in (places.b_zero, places.b_scale):
+        if index is not None and call.has(index):
+            per_column[index] = not _is_one(call.shape(index))
+            if per_column[index] and call.shape(index) != (b[1],):
+                return None
+    zeros = [inp(index) if call.has(index) else None for index in (places.a_zero, places.b_zero)]
+    known, plain = call.value(places.b_zero), 0 if call.dtype(places.b) is INT8 else 128
+    neutral = (known == plain).all() if known is not None else not call.has(places.b_zero) and plain == 0
+    scales = None
+    if places.a_scale is not None and places.b_scale is not None:
+        result: tuple[Ref, Ref] | None = None
+        if places.y_scale is not None and places.y_zero is not None:
+            result = inp(places.y_scale), inp(places.y_zero)
+        scales = Scales(inp(places.a_scale), inp(places.b_scale), per_column[places.b_scale], result)
+    return Product(
+        "matmul_integer", call.dtype(0), call.dtype(places.b), count(a[:-1]), b[1], b[0], call.outputs[0].dtype, places.b,
+        (zeros[0], None if neutral and plain == 0 else zeros[1]), per_column.get(places.b_zero, False), bool(neutral), scales,
+    )  # fmt: skip
+
+
+def _is_one(shape: Shape) -> bool:
+    return len(shape) <= 1 and count(shape) == 1
 
 
 class _Form(NamedTuple):
@@ -178,9 +222,11 @@ class _Form(NamedTuple):
 
     names: tuple[str, ...]
     dtypes: tuple[DataType, ...]
+    made: DataType
     result: DataType
     axes: int
     span: int
+    last: after.Form
 
 
 @functools.cache
@@ -205,7 +251,9 @@ def _kernel(form: _Form) -> KernelSource:
             f"LOAD({of['sa'].name}, sa, osa + m * sa_row) * LOAD({of['sb'].name}, sb, osb + (n0 + j) * sb_column)"
         )
         ratio = divided(scales, f"LOAD({of['sy'].name}, sy, 0)", gpu)
-        result = saturated(f"(float)(int)sum[j] * {ratio}", "zy[0]", form.result)
+        result = saturated(f"(float)(int)sum[j] * {ratio}", "zy[0]", form.made)
+    elif "sa" in of:
+        result = "(float)(int)sum[j] * (sa[osa + m * sa_row] * sb[osb + (n0 + j) * sb_column])"
     else:
         result = "(int)sum[j]"
     loop = "for (int k = 0; k < K; k++, b += N) {{ const uint l = (uint)((int)a[k] - low); {} }}"
@@ -223,11 +271,21 @@ def _kernel(form: _Form) -> KernelSource:
   __global const {of["B"].c}* b = B + oB + n0;
   if (left == {form.span}) {loop.format(add.format(form.span))}
   else {loop.format(add.format("left"))}
-  for (int j = 0; j < left; j++) Y[oY + m * N + n0 + j] = ({form.result.c})({result});"""
+  {form.last.rows("oY / N + m")}
+  for (int j = 0; j < left; j++) {form.last.element(form.made, "Y", "oY + m * N + n0 + j", "n0 + j", result, form.result)}"""
     walk = (x for i in range(form.axes) for x in (f"d{i}", *(f"t{name}{i}" for name in moved), f"tY{i}"))
-    ints = ("M", "N", "K", "za_row", "zb_column", "sa_row", "sb_column", *walk)
+    ints = ("M", "N", "K", "za_row", "zb_column", "sa_row", "sb_column", *walk, *form.last.ints)
     buffers = (*((n, t, "r") for n, t in zip(form.names, form.dtypes, strict=True)), ("Y", form.result, "w"))
-    return kernel("matmul_integer", buffers, ints, body, helpers=helpers)
+    return kernel("matmul_integer", (*buffers, *form.last.buffers), ints, body, helpers=helpers + form.last.helper_text)
+
+
+def _scaled_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
+    a, b = inputs[2], inputs[3]
+    assert a is not None
+    assert b is not None
+    scale = a.astype(np.float32).reshape(()) * b.astype(np.float32)
+    y = _product(_SCALED, inputs).astype(np.float32) * (scale if b.ndim else scale.reshape(()))
+    return (np.ascontiguousarray(_drop(np.asarray(y), inputs[0], inputs[1])),)
 
 
 def _linear_types(attributes: Attributes, inputs: Sequence[DataType | None], outputs: int) -> Sequence[DataType]:
@@ -251,13 +309,29 @@ def _one(value: float) -> Array:
     return np.array(value, np.float32)
 
 
+SCALED = Operator(
+    name="MatMulScaled",
+    infer=functools.partial(_infer, _SCALED),
+    reference=_scaled_reference,
+    implement=functools.partial(_implement, _SCALED),
+    with_epilogue=functools.partial(_implement, _SCALED),
+    converts=True,
+    value_hints=(5,),
+    compares_hints=False,
+    domain="asyncrt",
+)
+
 OPERATORS = (
     Operator(
         name="MatMulInteger",
         infer=functools.partial(_infer, _INTEGER),
         reference=_integer_reference,
         implement=functools.partial(_implement, _INTEGER),
+        with_epilogue=functools.partial(_implement, _INTEGER),
+        converts=True,
         types=_integer_types,
+        value_hints=(3,),
+        compares_hints=False,
         examples=(
             Example(("u8[5,7]", "u8[7,40]")),
             Example(("u8[5,7]", "i8[7,33]", np.array(3, np.uint8), np.array(-2, np.int8))),
@@ -272,6 +346,8 @@ OPERATORS = (
         reference=_linear_reference,
         implement=functools.partial(_implement, _LINEAR),
         types=_linear_types,
+        value_hints=(5,),
+        compares_hints=False,
         examples=(
             Example(
                 ("u8[5,7]", _one(0.0066), np.array(113, np.uint8), "u8[7,40]", _one(0.00705), np.array(114, np.uint8),

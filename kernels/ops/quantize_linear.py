@@ -23,8 +23,8 @@ from ..copy import copy_launch
 from ..elementwise import elementwise
 from ..grid import GPU_GROUP
 from ..impl import Impl, KernelSource, Launch, Ref, inp, out, scratch
-from ..operator import Attributes, Call, DeviceTraits, Example, Operator
-from ..quantize import HELPERS, divided, precision_of, quotient, rounded, saturate, saturated
+from ..operator import Attributes, Call, DeviceTraits, Example, Expression, Operator
+from ..quantize import EXPRESSIONS, HELPERS, divided, limits, precision_of, quotient, rounded, saturate, saturated
 from ..shapes import check, count
 from ..source import kernel
 
@@ -96,6 +96,17 @@ def _transform(call: Call, traits: DeviceTraits, name: str, expression: str) -> 
     return Impl(f"{name}, last block shorter", tuple(launches), sizes)
 
 
+def _one_step(call: Call, step: DataType) -> bool:
+    """Whether scale and zero point broadcast as they are: one for all, or one for each index of the last axis."""
+    shape, scale = call.shape(0), call.shape(1)
+    if call.dtype(1) is not FLOAT32 or step is not FLOAT32:
+        return False
+    if count(scale) == 1 and len(scale) <= 1:
+        return True
+    last = call.attributes.get("axis", 1) in (-1, len(shape) - 1)
+    return len(scale) == 1 and last and not call.attributes.get("block_size", 0)
+
+
 def _spread_launches(
     call: Call, index: int, target: Ref, axis: int, block: int, traits: DeviceTraits
 ) -> list[Launch]:
@@ -116,6 +127,18 @@ def _spread_launches(
     )
     made = [copy_launch(inp(index), src, target, dst, itemsize, traits) for src, dst in pieces]
     return [launch for launch in made if launch is not None]
+
+
+def _expressed(call: Call, traits: DeviceTraits, name: str, found: Expression) -> Impl:
+    """Return the implementation of an expression over the input, its scale and its zero point."""
+    one = count(call.shape(1)) == 1
+    layouts = [
+        Layout(call.dtype(i), call.shape(0) if i == 0 else () if one else call.shape(i)) for i in found.operands
+    ]
+    return elementwise(
+        name, found.text, layouts, call.outputs[0], traits, sources=found.operands, vector=found.vector,
+        integers=found.integers, helpers=found.helpers,
+    )  # fmt: skip
 
 
 # QuantizeLinear
@@ -146,7 +169,20 @@ def _quantize_reference(attributes: Attributes, inputs: Sequence[Array | None]) 
     return (saturate(ratio, None if zero_point is None else _spread(attributes, x.shape, zero_point), kind),)
 
 
+def _quantize_expression(call: Call) -> Expression | None:
+    kind = call.outputs[0].dtype
+    if call.dtype(0) is not FLOAT32 or not _one_step(call, _precision(call.attributes, FLOAT32, call.dtype(1))):
+        return None
+    low, high = limits(kind)
+    zero = "$_real(a2), " if call.has(2) else ""
+    text = f"$_level(a0, a1, {zero}{low}.0f, {high}.0f)"
+    operands = (0, 1, 2) if call.has(2) else (0, 1)
+    return Expression(text, operands, vector=True, helpers=EXPRESSIONS, integers=True)
+
+
 def _quantize(call: Call, traits: DeviceTraits) -> Impl:
+    if (found := _quantize_expression(call)) is not None:
+        return _expressed(call, traits, "quantize", found)
     precision = _precision(call.attributes, call.dtype(0), call.dtype(1))
     ratio = rounded(divided(rounded("a0", precision), rounded("a1", precision), traits), precision)
     text = saturated(ratio, "a2" if call.has(2) else "0", call.outputs[0].dtype)
@@ -174,7 +210,17 @@ def _dequantize_reference(attributes: Attributes, inputs: Sequence[Array | None]
         return (np.asarray(result).astype(kind.numpy if kind else scale.dtype),)
 
 
+def _dequantize_expression(call: Call) -> Expression | None:
+    if not _one_step(call, call.outputs[0].dtype):
+        return None
+    text = "($_real(a0) - $_real(a2)) * a1" if call.has(2) else "$_real(a0) * a1"
+    operands = (0, 1, 2) if call.has(2) else (0, 1)
+    return Expression(text, operands, vector=True, helpers=EXPRESSIONS, integers=True)
+
+
 def _dequantize(call: Call, traits: DeviceTraits) -> Impl:
+    if (found := _dequantize_expression(call)) is not None:
+        return _expressed(call, traits, "dequantize", found)
     value = "((float)a0 - (float)a2)" if call.has(2) else "(float)a0"
     return _transform(call, traits, "dequantize", f"{value} * (float)a1")
 
@@ -251,6 +297,7 @@ OPERATORS = (
         infer=infer,
         reference=_quantize_reference,
         implement=_quantize,
+        expression=_quantize_expression,
         types=_quantize_types,
         examples=(
             Example((_TIES, np.array(1, np.float32)), opset=13),
@@ -271,6 +318,7 @@ OPERATORS = (
         infer=infer,
         reference=_dequantize_reference,
         implement=_dequantize,
+        expression=_dequantize_expression,
         types=_dequantize_types,
         examples=(
             Example(("u8[3,40]", np.array(0.01, np.float32), np.array(3, np.uint8)), opset=19),

@@ -1,6 +1,7 @@
 """The passes, in their order, and why that order.
 
-Layouts come first, because folding needs them and they need folded values. What nobody needs is dropped before anything
+Layouts come first, because folding needs them and they need folded values. Products of what was quantised are found
+before the nodes are gone that say so. What nobody needs is dropped before anything
 is decided about it, and then what can be part of a constant becomes part of it; only then are weights rounded. Places
 come before skips (a host node is never skipped) and before cuts (which depend on places).
 Fusion comes last: it only groups nodes of which everything is decided by then, and moves them together.
@@ -20,6 +21,7 @@ from .infer_layouts import infer_layouts
 from .mark_runtime_skippable_nodes import mark_runtime_skippable_nodes
 from .merge_products import merge_products
 from .place_nodes import place_nodes
+from .quantized_products import quantized_products
 from .remove_dead_nodes import remove_dead_nodes
 from .round_weights import round_weights
 
@@ -27,6 +29,8 @@ from .round_weights import round_weights
 def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> None:
     """Turn what the file says into what is run. Changes *graph*."""
     infer_layouts(graph, options)
+    if options.integer_products and traits.is_cpu:
+        quantized_products(graph)
     remove_dead_nodes(graph, options)
     if options.fuse:
         fold_normalizations(graph)

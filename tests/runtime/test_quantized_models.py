@@ -1,0 +1,251 @@
+"""Models with QuantizeLinear and DequantizeLinear: which products become products of integers, and what they give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from asyncrt import Runtime, RuntimeOptions
+from asyncrt.devices import opencl_dot
+from asyncrt.layout import Array
+
+from ..builders import model, node
+
+DEVICES = ("simulated", "host", None)
+STEP = np.float32(0.05)
+
+
+def integers(dtype: Any, *shape: int, seed: int = 0) -> Array:
+    info = np.iinfo(dtype)
+    return np.random.default_rng(seed).integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def floats(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def onnxruntime_gives(loaded: onnx.ModelProto, request: Mapping[str, Array]) -> Array:
+    """Return output y as ONNX Runtime has it, node by node."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    given = onnx.ModelProto()
+    given.CopyFrom(loaded)
+    session = onnxruntime.InferenceSession(given.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    result: Array = session.run(["y"], dict(request))[0]
+    return result
+
+
+async def outcome(
+    loaded: onnx.ModelProto, requests: Sequence[Mapping[str, Array]], device: str | None, **options: Any
+) -> tuple[list[Array], list[str]]:
+    """Return output y of each request, and the operators of the last one's nodes."""
+    async with Runtime(device, options=RuntimeOptions(warm=False, check_hazards=True, **options)) as rt:
+        found = await rt.load(loaded)
+        return [(await found.infer(r))["y"] for r in requests], [n.operator for n in found.explain()]
+
+
+READ = [node("q = QuantizeLinear(x, sx, zx)"), node("d = DequantizeLinear(q, sx, zx)")]
+WRITE = [node("qy = QuantizeLinear(p, sy, zx)"), node("y = DequantizeLinear(qy, sy, zx)")]
+ADDED = [node("a = Add(m, b)"), node("p = Relu(a)")]
+SPELLINGS = {
+    "MatMul": ([node("f = DequantizeLinear(w, sw, zw)", axis=1), node("m = MatMul(d, f)"), *ADDED], False),
+    "Gemm": ([node("f = DequantizeLinear(w, sw, zw)", axis=1), node("p = Gemm(d, f, b)")], False),
+    "Gemm, transposed": ([node("f = DequantizeLinear(w, sw, zw)", axis=0), node("p = Gemm(d, f, b)", transB=1)], True),
+    "Transpose": (
+        [node("f = DequantizeLinear(w, sw, zw)", axis=0), node("t = Transpose(f)", perm=[1, 0]),
+         node("m = MatMul(d, t)"), *ADDED],
+        True,
+    ),
+}  # fmt: skip
+
+
+def quantized(spelling: str, left: Any, right: Any, *, per_column: bool, k: int = 70, n: int = 45) -> onnx.ModelProto:
+    """Return a product as exporters quantise it."""
+    nodes, turned = SPELLINGS[spelling]
+    weights, zero = integers(right, k, n, seed=1), 0 if right is np.int8 else 128
+    constants = {
+        "w": weights.T.copy() if turned else weights, "sx": STEP, "sy": np.float32(1.3), "b": floats(n, seed=2),
+        "zx": np.array(117 if left is np.uint8 else -5, left),
+        "sw": np.linspace(0.01, 0.03, n, dtype=np.float32) if per_column else np.float32(0.02),
+        "zw": np.full(n, zero, right) if per_column else np.array(zero + 3, right),
+    }  # fmt: skip
+    return model([*READ, *nodes, *WRITE], [f"x f32[s,{k}]"], ["y"], constants)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d or "opencl")
+@pytest.mark.parametrize("per_column", [False, True], ids=["per tensor", "per column"])
+@pytest.mark.parametrize("left", [np.uint8, np.int8])
+@pytest.mark.parametrize("right", [np.int8, np.uint8])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+async def test_a_product_of_dequantised_operands_is_one_of_integers(
+    spelling: str, left: Any, right: Any, per_column: bool, device: str | None
+) -> None:
+    """What is quantised again is at most one step from what ONNX Runtime and the model as written give."""
+    loaded = quantized(spelling, left, right, per_column=per_column)
+    requests = [{"x": 3 * floats(rows, 70, seed=rows)} for rows in (1, 2, 9, 70)]
+
+    got, operators = await outcome(loaded, requests, device)
+    plain, written = await outcome(loaded, requests, device, integer_products=False)
+    apart, _ = await outcome(loaded, requests, device, fuse=False)
+
+    assert "MatMulScaled" in operators
+    assert not {"MatMul", "Gemm"} & set(operators)
+    assert "MatMulScaled" not in written
+    for request, ours, floating, unfused in zip(requests, got, plain, apart, strict=True):
+        expected = onnxruntime_gives(loaded, request)
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=1.31)
+        np.testing.assert_allclose(ours, floating, rtol=0, atol=1.31)
+        assert np.mean(ours != expected) < 0.01, "few sums are so near to a tie"
+        assert ours.tobytes() == unfused.tobytes()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d or "opencl")
+async def test_a_dynamically_quantised_model_gives_what_onnx_runtime_gives(device: str | None) -> None:
+    """DynamicQuantizeLinear, MatMulInteger, and what makes floats of its sums, element by element the same."""
+    nodes = [
+        node("q, s, z = DynamicQuantizeLinear(x)"), node("p = MatMulInteger(q, w, z, zw)"), node("c = Cast(p)", to=1),
+        node("f = Mul(s, sw)"), node("m = Mul(c, f)"), node("y = Add(m, b)"),
+    ]  # fmt: skip
+    constants = {
+        "w": integers(np.int8, 70, 45), "zw": np.int8(0), "sw": np.linspace(0.01, 0.03, 45, dtype=np.float32),
+        "b": floats(45),
+    }  # fmt: skip
+    loaded = model(nodes, ["x f32[r,s,70]"], ["y"], constants)
+    requests = [{"x": floats(2, rows, 70, seed=rows)} for rows in (1, 5, 40)]
+
+    got, _ = await outcome(loaded, requests, device)
+
+    for request, ours in zip(requests, got, strict=True):
+        np.testing.assert_allclose(ours, onnxruntime_gives(loaded, request), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("zero", ["absent", "neutral", "other", "per column"])
+@pytest.mark.parametrize(("left", "right"), [(a, b) for a in (np.uint8, np.int8) for b in (np.uint8, np.int8)])
+async def test_packed_bytes_give_exact_sums(left: Any, right: Any, zero: str) -> None:
+    """For every sign, with any zero point, whatever the sizes leave over; with the instruction and without it."""
+    for k, n in ((3, 5), (64, 96), (130, 33)):
+        weights, za = integers(right, k, n), integers(left, 1)[0]
+        zb = {
+            "absent": None, "neutral": right(0 if right is np.int8 else 128), "other": integers(right, 1, seed=3)[0],
+            "per column": integers(right, n, seed=4),
+        }[zero]  # fmt: skip
+        constants = {"w": weights, "za": za} | ({} if zb is None else {"zb": zb})
+        given = f"x {'u8' if left is np.uint8 else 'i8'}[s,{k}]"
+        product = node(f"y = MatMulInteger(x, w, za{'' if zb is None else ', zb'})")
+        loaded = model([product], [given], ["y"], constants)
+        requests = [{"x": integers(left, rows, k, seed=rows)} for rows in (1, 7, 8, 65)]
+
+        got, _ = await outcome(loaded, requests, None)
+
+        wide = weights.astype(np.int64) - (0 if zb is None else np.asarray(zb, np.int64))
+        for request, ours in zip(requests, got, strict=True):
+            np.testing.assert_array_equal((request["x"].astype(np.int64) - int(za)) @ wide, ours)
+
+
+@pytest.mark.asyncio
+async def test_without_the_instruction_sums_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop in OpenCL C is what other processors have."""
+    loaded = quantized("MatMul", np.int8, np.uint8, per_column=True)
+    requests = [{"x": floats(rows, 70)} for rows in (1, 3, 20)]
+    named, _ = await outcome(loaded, requests, None, disk_cache=False)
+    monkeypatch.setattr(opencl_dot, "multiplies_bytes", lambda run: False)
+
+    plain, _ = await outcome(loaded, requests, None, disk_cache=False)
+
+    assert [a.tobytes() for a in named] == [a.tobytes() for a in plain]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d or "opencl")
+async def test_one_dequantised_value_may_have_several_readers(device: str | None) -> None:
+    """Two products and a sum read it: the products take the integers, the sum the floats."""
+    nodes = [
+        *READ, node("f = DequantizeLinear(w, sw)"), node("m = MatMul(d, f)"), node("n = MatMul(d, f)"),
+        node("t = Add(m, n)"), node("y = Add(t, d)"),
+    ]  # fmt: skip
+    constants = {"w": integers(np.int8, 40, 40), "sx": STEP, "zx": np.uint8(100), "sw": np.float32(0.01)}
+    loaded = model(nodes, ["x f32[s,40]"], ["y"], constants)
+    request = {"x": floats(6, 40)}
+
+    (got,), operators = await outcome(loaded, [request], device)
+
+    assert operators.count("MatMulScaled") == 2
+    np.testing.assert_allclose(got, onnxruntime_gives(loaded, request), rtol=1e-5, atol=1e-5)
+
+
+TALL = 70_000
+LEFT_ALONE = {
+    "sums that 32 bits may not hold": (
+        [*READ, node("f = DequantizeLinear(w, sw)"), node("y = MatMul(d, f)")], f"x f32[s,{TALL}]",
+        {"w": np.full((TALL, 1), 127, np.int8), "sw": np.float32(1e-4)}, (2, TALL),
+    ),
+    "a scale for each row of the weights": (
+        [*READ, node("f = DequantizeLinear(w, sw)", axis=0), node("y = MatMul(d, f)")], "x f32[s,40]",
+        {"w": integers(np.int8, 40, 40), "sw": np.linspace(0.01, 0.02, 40, dtype=np.float32)}, (3, 40),
+    ),
+    "a scale for each column of the left": (
+        [node("q = QuantizeLinear(x, sc, zc)", axis=1), node("d = DequantizeLinear(q, sc, zc)", axis=1),
+         node("f = DequantizeLinear(w, sw)"), node("y = MatMul(d, f)")], "x f32[s,40]",
+        {"w": integers(np.int8, 40, 9), "sw": np.float32(0.01), "sc": np.linspace(0.01, 0.02, 40, dtype=np.float32),
+         "zc": np.zeros(40, np.int8)}, (3, 40),
+    ),
+    "weights of 32 bits": (
+        [*READ, node("f = DequantizeLinear(w, sw)"), node("y = MatMul(d, f)")], "x f32[s,40]",
+        {"w": integers(np.int8, 40, 9).astype(np.int32), "sw": np.float32(0.01)}, (3, 40),
+    ),
+    "a Gemm that scales": (
+        [*READ, node("f = DequantizeLinear(w, sw)"), node("y = Gemm(d, f)", alpha=0.5)], "x f32[s,40]",
+        {"w": integers(np.int8, 40, 9), "sw": np.float32(0.01)}, (3, 40),
+    ),
+    "floats on the left": (
+        [node("f = DequantizeLinear(w, sw)"), node("y = MatMul(x, f)")], "x f32[s,40]",
+        {"w": integers(np.int8, 40, 9), "sw": np.float32(0.01)}, (3, 40),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", ["host", None], ids=lambda d: d or "opencl")
+@pytest.mark.parametrize("case", LEFT_ALONE)
+async def test_what_is_no_product_of_integers_is_calculated_as_written(case: str, device: str | None) -> None:
+    """Where scales differ along the sum, or integers might not hold it."""
+    nodes, given, constants, shape = LEFT_ALONE[case]
+    loaded = model(nodes, [given], ["y"], {"sx": STEP, "zx": np.uint8(100), **constants}, opset=21)
+    request = {"x": floats(*shape)}
+
+    (got,), operators = await outcome(loaded, [request], device)
+
+    assert "MatMulScaled" not in operators
+    np.testing.assert_allclose(got, onnxruntime_gives(loaded, request), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d or "opencl")
+async def test_steps_between_element_wise_nodes_are_part_of_their_kernel(device: str | None) -> None:
+    """Dequantise, add, quantise: one kernel, with the integers that three give."""
+    nodes = [
+        node("a = DequantizeLinear(x, sx, zx)"), node("b = DequantizeLinear(w, sw)", axis=1), node("c = Add(a, b)"),
+        node("r = Relu(c)"), node("y = QuantizeLinear(r, sy, zy)"),
+    ]  # fmt: skip
+    constants = {
+        "w": integers(np.int8, 3, 40), "sx": STEP, "zx": np.uint8(100),
+        "sw": np.linspace(0.01, 0.02, 40, dtype=np.float32), "sy": np.float32(0.0625), "zy": np.int8(-100),
+    }  # fmt: skip
+    loaded = model(nodes, ["x u8[3,40]"], ["y"], constants)
+    requests = [{"x": integers(np.uint8, 3, 40, seed=i)} for i in range(3)]
+
+    got, _ = await outcome(loaded, requests, device)
+    apart, _ = await outcome(loaded, requests, device, fuse=False)
+
+    assert [a.tobytes() for a in got] == [a.tobytes() for a in apart]
+    for request, ours in zip(requests, got, strict=True):
+        np.testing.assert_array_equal(onnxruntime_gives(loaded, request), ours)
