@@ -249,3 +249,21 @@ async def test_steps_between_element_wise_nodes_are_part_of_their_kernel(device:
     assert [a.tobytes() for a in got] == [a.tobytes() for a in apart]
     for request, ours in zip(requests, got, strict=True):
         np.testing.assert_array_equal(onnxruntime_gives(loaded, request), ours)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d or "opencl")
+async def test_dynamic_levels_are_those_of_onnx_runtime_for_every_size(device: str | None) -> None:
+    """Less than a vector, vectors and a rest, what one work-item takes and what several do; only one sign, or two."""
+    nodes = [
+        node("q, s, z = DynamicQuantizeLinear(x)"), node("w = Cast(q)", to=1), node("v = Cast(z)", to=1),
+        node("u = Unsqueeze(v, zero)"), node("t = Unsqueeze(s, zero)"), node("y = Concat(w, u, t)", axis=0),
+    ]  # fmt: skip
+    loaded = model(nodes, ["x f32[n]"], ["y"], {"zero": np.array([0])}, opset=17)
+    drawn = [floats(n, seed=n) for n in (1, 15, 16, 17, 8192, 8193, 12345)]
+    requests = [{"x": x} for one in drawn for x in (3 * one, np.abs(one), -np.abs(one))]
+
+    got, _ = await outcome(loaded, requests, device)
+
+    for request, ours in zip(requests, got, strict=True):
+        np.testing.assert_array_equal(onnxruntime_gives(loaded, request), ours)
