@@ -267,3 +267,42 @@ async def test_dynamic_levels_are_those_of_onnx_runtime_for_every_size(device: s
 
     for request, ours in zip(requests, got, strict=True):
         np.testing.assert_array_equal(onnxruntime_gives(loaded, request), ours)
+
+
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "borders": ((2, 3, 9, 21), (17, 3, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "strides": ((1, 4, 15, 37), (70, 4, 3, 3), {"strides": [2, 2], "pads": [0, 1, 1, 0]}),
+    "steps of three": ((1, 2, 40, 70), (9, 2, 2, 2), {"strides": [3, 3]}),
+    "one cell": ((2, 7, 5, 9), (20, 7, 1, 1), {}),
+    "one axis, dilated": ((1, 5, 50), (9, 5, 3), {"dilations": [2], "pads": [2, 2]}),
+    "three axes": ((1, 2, 5, 6, 18), (8, 2, 2, 3, 3), {"pads": [0, 1, 1, 0, 1, 1]}),
+    "groups": ((1, 6, 7, 17), (40, 3, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
+    "few filters": ((1, 6, 7, 17), (6, 1, 3, 3), {"group": 6}),
+    "many channels": ((1, 96, 4, 5), (12, 96, 3, 3), {"pads": [1, 1, 1, 1]}),
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+@pytest.mark.parametrize("zero", ["absent", "neutral", "other", "for each filter"])
+@pytest.mark.parametrize(("left", "right"), [(a, b) for a in (np.uint8, np.int8) for b in (np.uint8, np.int8)])
+async def test_convolutions_of_bytes_give_exact_sums(case: str, left: Any, right: Any, zero: str) -> None:
+    """What the borders add is nothing: they are the zero point."""
+    shape, filters, attributes = CONVOLUTIONS[case]
+    weights, za = integers(right, *filters), integers(left, 1)[0]
+    zb = {
+        "absent": None, "neutral": right(0 if right is np.int8 else 128), "other": integers(right, 1, seed=3)[0],
+        "for each filter": integers(right, filters[0], seed=4),
+    }[zero]  # fmt: skip
+    constants = {"w": weights, "za": za} | ({} if zb is None else {"zb": zb})
+    spatial = ",".join("hwd"[: len(shape) - 2])
+    given = f"x {'u8' if left is np.uint8 else 'i8'}[n,{shape[1]},{spatial}]"
+    loaded = model([node(f"y = ConvInteger(x, w, za{'' if zb is None else ', zb'})", **attributes)], [given], ["y"], constants)
+    x = integers(left, *shape, seed=7)
+
+    (got,), _ = await outcome(loaded, [{"x": x}], None)
+
+    wide = weights.astype(np.float64) - np.asarray(0 if zb is None else zb, np.float64).reshape(-1, *(1,) * (len(shape) - 1))
+    floating = model([node("y = Conv(x, w)", **attributes)], [f"x f64[n,{shape[1]},{spatial}]"], ["y"], {"w": wide})
+    (expected,), _ = await outcome(floating, [{"x": x.astype(np.float64) - float(za)}], "host")
+    np.testing.assert_array_equal(expected, got)
