@@ -70,8 +70,8 @@ def _windows(attributes: Attributes, x: Shape, w: Shape) -> tuple[list[int], tup
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         raise ShapeError(f"auto_pad is {mode!r}")
     begins, ends = [], []
-    for dim, stride, window in zip(x[2:], strides, windows, strict=True):
-        needed = (-(-dim // stride) - 1) * stride + window - dim
+    for dim, stride, extent in zip(x[2:], strides, windows, strict=True):
+        needed = (-(-dim // stride) - 1) * stride + extent - dim
         total = needed if needed > 0 else 0
         small = total // 2
         begins.append(small if mode == "SAME_UPPER" else total - small)

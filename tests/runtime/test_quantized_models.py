@@ -297,12 +297,45 @@ async def test_convolutions_of_bytes_give_exact_sums(case: str, left: Any, right
     constants = {"w": weights, "za": za} | ({} if zb is None else {"zb": zb})
     spatial = ",".join("hwd"[: len(shape) - 2])
     given = f"x {'u8' if left is np.uint8 else 'i8'}[n,{shape[1]},{spatial}]"
-    loaded = model([node(f"y = ConvInteger(x, w, za{'' if zb is None else ', zb'})", **attributes)], [given], ["y"], constants)
+    convolution = node(f"y = ConvInteger(x, w, za{'' if zb is None else ', zb'})", **attributes)
+    loaded = model([convolution], [given], ["y"], constants)
     x = integers(left, *shape, seed=7)
 
     (got,), _ = await outcome(loaded, [{"x": x}], None)
 
-    wide = weights.astype(np.float64) - np.asarray(0 if zb is None else zb, np.float64).reshape(-1, *(1,) * (len(shape) - 1))
+    zeros = np.asarray(0 if zb is None else zb, np.float64).reshape(-1, *(1,) * (len(shape) - 1))
+    wide = weights.astype(np.float64) - zeros
     floating = model([node("y = Conv(x, w)", **attributes)], [f"x f64[n,{shape[1]},{spatial}]"], ["y"], {"w": wide})
     (expected,), _ = await outcome(floating, [{"x": x.astype(np.float64) - float(za)}], "host")
     np.testing.assert_array_equal(expected, got)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d or "opencl")
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+async def test_a_convolution_of_dequantised_operands_is_one_of_integers(case: str, device: str | None) -> None:
+    """With its bias, and what follows, until the next QuantizeLinear; at most one step from ONNX Runtime."""
+    shape, filters, attributes = CONVOLUTIONS[case]
+    k = int(np.prod(filters[1:]))
+    nodes = [
+        *READ, node("f = DequantizeLinear(w, sw)", axis=0), node("c = Conv(d, f, b)", **attributes),
+        node("p = Relu(c)"), *WRITE,
+    ]  # fmt: skip
+    constants = {
+        "w": integers(np.int8, *filters, seed=1), "sx": STEP, "zx": np.uint8(117), "b": floats(filters[0], seed=2),
+        "sw": np.linspace(0.5, 1.5, filters[0], dtype=np.float32) / np.float32(50 * k**0.5),
+        "sy": np.float32(0.05),
+    }  # fmt: skip
+    spatial = ",".join("hwd"[: len(shape) - 2])
+    loaded = model(nodes, [f"x f32[n,{shape[1]},{spatial}]"], ["y"], constants)
+    request = {"x": 2 * floats(*shape)}
+
+    (got,), operators = await outcome(loaded, [request], device)
+    (apart,), _ = await outcome(loaded, [request], device, fuse=False)
+
+    assert ("ConvScaled" in operators) == (case != "few filters")
+    expected = onnxruntime_gives(loaded, request)
+    assert len(np.unique(expected)) > 10
+    np.testing.assert_allclose(got, expected, rtol=0, atol=0.0501)
+    assert np.mean(got != expected) < 0.01, "few sums are so near to a tie"
+    np.testing.assert_allclose(apart, got, rtol=0, atol=0 if "ConvScaled" in operators else 0.0501)
