@@ -62,8 +62,8 @@ class Order:
     def __init__(self, streams: int) -> None:
         #: For each stream the stamps, by stream, that its next command comes after.
         self._behind = [[0] * streams for _ in range(streams)]
-        #: The same of events, until they are reached.
-        self._at: dict[Event, tuple[int, ...]] = {}
+        #: The same of events, by stream and stamp, until they are reached; those of a stream in their order.
+        self._at: list[dict[int, tuple[int, ...]]] = [{} for _ in range(streams)]
 
     def __repr__(self) -> str:
         return f"<Order behind={self._behind}>"
@@ -80,18 +80,20 @@ class Order:
         """Note that *stream* waits for *events*."""
         behind = self._behind[stream]
         for event in events:
-            reach = self._at.get(event, ())
+            reach = self._at[event.stream].get(event.stamp, ())
             behind[:] = [max(pair) for pair in zip(behind, reach or behind, strict=True)]
             behind[event.stream] = max(behind[event.stream], event.stamp)
 
     def marked(self, event: Event) -> None:
         """Note that *event* is behind all that is enqueued on its stream."""
-        self._at[event] = tuple(self._behind[event.stream])
+        self._at[event.stream][event.stamp] = tuple(self._behind[event.stream])
 
     def reached(self, event: Event) -> None:
-        """Forget of what *event* came after."""
-        self._at.pop(event, None)
+        """Forget of what *event* came after, and those before it on its stream."""
+        at = self._at[event.stream]
+        while at and (oldest := next(iter(at))) <= event.stamp:
+            del at[oldest]
 
     def _implies(self, event: Event, other: Event) -> bool:
-        reach = self._at.get(event)
+        reach = self._at[event.stream].get(event.stamp)
         return reach is not None and reach[other.stream] >= other.stamp

@@ -63,6 +63,8 @@ class RuntimeOptions:
         pinned: Transfer through pinned memory, on a device that has memory of its own. False leaves it to the driver.
         spin: Let a driver that keeps a core busy while it waits do so, one for each stream. False looks now and then
             instead; None does so where there are fewer cores than streams and an event loop need.
+        branches: Run the branches of one inference side by side on several streams. False runs one after the other;
+            None does so where the device is a GPU and branches leave parts of it idle.
         pool: Give memory back to a pool that orders reuse by events. False allocates for each inference.
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
         map_files: Leave the large tensors of a model's files there, and read them when they are needed. False reads
@@ -111,6 +113,7 @@ class RuntimeOptions:
     share_steps: bool = True
     pinned: bool = True
     spin: bool | None = None
+    branches: bool | None = None
     pool: bool = True
     preallocate: bool = True
     map_files: bool = True

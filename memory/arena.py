@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 ALIGNMENT = 256  # bytes; vector loads and every driver's base alignment are met
@@ -57,14 +57,21 @@ class Lifetimes:
 
     Args:
         steps: The first and the last of each tensor.
+        ordered: Whether of two tensors one is over before the other begins, where the steps do not run one after the
+            other and so do not say it.
     """
 
-    def __init__(self, steps: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self, steps: Sequence[tuple[int, int]], ordered: Callable[[int, int], bool] = lambda i, j: True
+    ) -> None:
         self._first = [first for first, _ in steps]
         self._beside = [
-            [j for j, (begin, end) in enumerate(steps) if j != i and begin <= last and first <= end]
+            [
+                j for j, (begin, end) in enumerate(steps)
+                if j != i and ((begin <= last and first <= end) or not ordered(i, j))
+            ]
             for i, (first, last) in enumerate(steps)
-        ]
+        ]  # fmt: skip
 
     def place(self, nbytes: Sequence[int]) -> ArenaPlan:
         """Return offsets for tensors of these sizes."""

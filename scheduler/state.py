@@ -125,6 +125,11 @@ class SchedulerState:
         return self._deadlines[0][0] if self._deadlines else None
 
     @property
+    def idle_streams(self) -> list[int]:
+        """The streams that have nothing in flight, and to which nothing is being launched."""
+        return [s for s in range(len(self._in_flight)) if not self._depth(s)]
+
+    @property
     def idle(self) -> bool:
         """Whether no request is known and no stream has anything in flight."""
         return not self._requests and not any(self._in_flight)

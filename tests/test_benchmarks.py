@@ -74,7 +74,7 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
         case "launches":
             return launches.bench(OPENCL, nodes=6)
         case "streams":
-            return streams.bench(HOST, count=4)
+            return streams.bench(OPENCL, count=2, blocks=1)
         case "loop":
             return loop.bench(HOST, callers=4, lengths=4)
         case "gemm":

@@ -53,6 +53,8 @@ class _Waiting:
         yields: Whether it gave memory up for others, and waits until one of them has ended.
         frugal: Whether memory was so short that it takes no more than it needs.
         alone: How often it began again because nobody else could give any back.
+        beside: The ends of the chunk's parts on other streams than its own.
+        failed: What failed there.
     """
 
     priority: int
@@ -66,6 +68,8 @@ class _Waiting:
     yields: bool = False
     frugal: bool = False
     alone: int = 0
+    beside: tuple[Event, ...] = ()
+    failed: BaseException | None = None
 
     def comes_after(self, event: Event) -> bool:
         """Whether its chunk was enqueued behind *event*, before that was known to be reached."""
@@ -115,6 +119,8 @@ class Dispatcher:
         self.submissions = Submissions()
         self._stamps = [0] * len(streams)
         self._marks: dict[Event, Mark] = {}
+        #: By stream and stamp the marks in the middle of chunks, each with what failed before it.
+        self._inside: list[dict[int, list[BaseException]]] = [{} for _ in streams]
         self._order = Order(len(streams))
         #: What the commands before an event use, until it is reached.
         self._kept: dict[Event, object] = {}
@@ -204,6 +210,7 @@ class Dispatcher:
         Args:
             work: How much the chunk is, about.
         """
+        self._waiting[request].beside, self._waiting[request].failed = (), None
         return await self._ask(request, Ready(request, work), at_once=True)
 
     def check_deadline(self, request: int) -> None:
@@ -245,6 +252,11 @@ class Dispatcher:
         assert waiting.future is not None
         try:
             await waiting.future
+            while self.timeline.pending(waiting.beside):  # reports of different streams come in any order
+                await self.progress()
+                self.check_lost()
+            if waiting.failed is not None:
+                raise waiting.failed
         except DeviceError as error:
             self.check_lost()
             # Reports of different streams come in any order: of what is not known yet, the worst is assumed.
@@ -281,10 +293,31 @@ class Dispatcher:
         pending = self.timeline.pending(events)
         if pending:
             self._waits[stream].update(pending)
-            needed = self._order.needed(stream, pending)
-            if needed:
-                self.streams[stream].wait_for([self._marks[e] for e in needed])
-                self._order.waited(stream, needed)
+            self.wait_inside(stream, pending)
+
+    # Of a chunk that is on several streams; see `Spread`.
+
+    def idle_beside(self, stream: int) -> list[int]:
+        """Return the other streams that have nothing to pass and to which nobody enqueues."""
+        return [s for s in self.state.idle_streams if s != stream and not self.submissions.busy(s)]
+
+    def mark_inside(self, stream: int) -> Event:
+        """Put a mark behind what is enqueued of a chunk so far; before long its end on that stream follows."""
+        event, mark = self._mark(stream)
+        failed = self._inside[stream][event.stamp] = []
+        self.streams[stream].when_reached(mark, lambda error: None if error is None else failed.append(error))
+        return event
+
+    def wait_inside(self, stream: int, events: Iterable[Event]) -> None:
+        """Let what is enqueued next on *stream* wait for *events*, of the same chunk or not reached yet."""
+        needed = self._order.needed(stream, events)
+        if needed:
+            self.streams[stream].wait_for([self._marks[e] for e in needed])
+            self._order.waited(stream, needed)
+
+    def ends_beside(self, request: int, events: Iterable[Event]) -> None:
+        """Note that parts of the request's chunk end at *events*, on other streams: it is not passed before them."""
+        self._waiting[request].beside = tuple(events)
 
     async def memory(self, request: int, error: OutOfDeviceMemory) -> None:
         """Return when a launching request that was refused memory may try again.
@@ -378,9 +411,15 @@ class Dispatcher:
         return answer
 
     def _stamp(self, stream: int) -> Event:
+        """Put a mark behind a chunk on *stream*, or a part of one, which is told when it is reached."""
+        self._waits[stream].clear()
+        event, mark = self._mark(stream)
+        self._completions.watch(self.streams[stream], mark, event)
+        return event
+
+    def _mark(self, stream: int) -> tuple[Event, Mark]:
         """Put a mark behind what is enqueued on *stream*; without one, nobody could know when it is passed."""
         self.check_lost()
-        self._waits[stream].clear()
         self._stamps[stream] += 1
         event = Event(stream, self._stamps[stream])
         try:
@@ -391,8 +430,7 @@ class Dispatcher:
             raise
         self._marks[event] = mark
         self._order.marked(event)
-        self._completions.watch(self.streams[stream], mark, event)
-        return event
+        return event, mark
 
     def _lose(self, error: BaseException) -> None:
         """The device is lost: tell everybody who waits."""
@@ -406,9 +444,15 @@ class Dispatcher:
 
     def _on_reached(self, event: Event, error: BaseException | None) -> None:
         self.timeline.advance(event)
+        inside = self._inside[event.stream]
+        while inside and (stamp := next(iter(inside))) < event.stamp:
+            error = next(iter(inside.pop(stamp)), error)
+            self._marks.pop(Event(event.stream, stamp), None)
         if error is not None:
             for waiting in self._waiting.values():
                 waiting.hit |= waiting.comes_after(event)
+                if event in waiting.beside:
+                    waiting.failed = error
         self._marks.pop(event, None)
         self._order.reached(event)
         self._kept.pop(event, None)

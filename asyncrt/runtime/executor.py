@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -95,10 +95,15 @@ def enqueue(
     if prepared is not None:
         prepared.launch(stream)
     else:
-        launch = stream.launch
-        for kernel, buffers, record, grid, group, local in bound.steps:
-            launch(kernel, [arenas[b] if b.__class__ is int else b for b in buffers], record, grid, group, local)
+        launch_steps(bound.steps, stream, arenas)
     return fetch(bound, stream, arenas, arrays)
+
+
+def launch_steps(steps: Iterable[PreparedLaunch], stream: Stream, arenas: Sequence[Any]) -> None:
+    """Enqueue launches, each with its arguments."""
+    launch = stream.launch
+    for kernel, buffers, record, grid, group, local in steps:
+        launch(kernel, [arenas[b] if b.__class__ is int else b for b in buffers], record, grid, group, local)
 
 
 def upload(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> None:

@@ -44,6 +44,8 @@ class NodeExplanation:
         output_names: Names of the values that it makes. No other node of the explanation makes one of that name: where
             a model uses a name again, as two subgraphs may, the later one has `'1` or the like behind it.
         inside: The node whose subgraph it is in, which comes before it; "" for a node of the model's own graph.
+        lane, lanes: On which of how many lanes its kernels were, the first being 1, where branches of its chunk may run
+            side by side (`RuntimeOptions.branches`).
         device_us: Microseconds that its kernels took, in all executions of a subgraph together; None where that was not
             measured, or where none ran.
     """
@@ -61,6 +63,8 @@ class NodeExplanation:
     inputs: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     inside: str = ""
+    lane: int = 1
+    lanes: int = 1
     device_us: float | None = None
 
 
@@ -89,9 +93,15 @@ class Explanation:
         measured = [n.device_us for n in self.nodes if n.device_us is not None]
         return sum(measured) if measured else None
 
+    @property
+    def lanes(self) -> int:
+        """On how many lanes branches may have run side by side: of the chunk that has most."""
+        return max((n.lanes for n in self.nodes), default=1)
+
     def summary(self) -> str:
         """Return one line: how many nodes, what became of them, and how long they took if that was measured."""
         counts = ", ".join(f"{n} {_SAID.get(word, word)}" for word, n in self.counts.items())
+        counts += f"; {self.lanes} lanes" if self.lanes > 1 else ""
         time = "" if self.device_us is None else f"; {self.device_us:.1f} µs on the device"
         return f"{self.model or 'model'}: {len(self)} nodes, {counts}{time}"
 
@@ -109,7 +119,8 @@ class Explanation:
             alias = f"{'view of' if n.strides else 'is'} {n.alias_of}" if n.alias_of else ""
             alias += f" + {n.offset} bytes" if n.offset else ""
             alias += f", strides {list(n.strides)}" if n.strides else ""
-            how = "; ".join(filter(None, (n.implementation, alias, n.why)))
+            lane = f"lane {n.lane} of {n.lanes}" if n.lanes > 1 and n.decision == "ran" else ""
+            how = "; ".join(filter(None, (n.implementation, alias, n.why, lane)))
             decision = f"[{colours[n.decision]}]{n.decision}"
             row = [escape(n.node), n.operator, decision, escape("\n".join(n.outputs)), escape(how)]
             if timed:
@@ -186,10 +197,12 @@ def _all(
         found = _explain(program, record, names)
         yield attrs.evolve(
             found,
-            why="; ".join(filter(None, (found.why, record.note))),
+            why="; ".join(filter(None, (found.why, record.note, record.lane.why))),
             inputs=tuple(names(program, v) for v in node.uses),
             output_names=tuple(names(program, v) for v in node.outputs),
             inside=inside,
+            lane=record.lane.lane,
+            lanes=record.lane.lanes,
             device_us=None if (time := times.get((program, node.id))) is None else time / 1000,
         )
         if record.inner is not None:

@@ -7,7 +7,7 @@ tensor may become part of another after the launch that makes it was listed.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import attrs
 import numpy as np
@@ -23,6 +23,9 @@ from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
 from asyncrt.memory.view import View
 
 from .plan import ChunkPlan, Fetch, Home, Kept, NodeRecord, Origin, Pack, State, Step, Upload
+
+if TYPE_CHECKING:
+    from .branches import Branches
 
 STAGED = 4096  # bytes: larger inputs are not worth a copy to travel with the others
 
@@ -62,7 +65,7 @@ class Place:
         self.base, self.offset, self.view = base, offset, view
 
 
-class _Listed(NamedTuple):
+class Listed(NamedTuple):
     """A launch whose buffers have no offsets yet."""
 
     node: int
@@ -101,6 +104,7 @@ class MemoryPlan:
         layouts, values: Of every value as far as they are known; they grow while the chunk is planned.
         pack: The device's packing of a launch's offsets and sizes.
         origins: Whether steps keep what they were made from.
+        branches: Whether branches run side by side; None: one after the other.
     """
 
     def __init__(
@@ -113,6 +117,7 @@ class MemoryPlan:
         pack: Pack,
         *,
         origins: bool = False,
+        branches: Branches | None = None,
     ) -> None:
         self.program, self.chunk, self.inputs = program, chunk, program.arriving
         self.layouts, self.values, self._pack, self._origins = layouts, values, pack, origins
@@ -120,8 +125,9 @@ class MemoryPlan:
             None if h is None else Place(h, 0, state.views.get(v)) for v, h in enumerate(state.homes)
         ]
         self.kept = list(state.kept)
+        self.branches = branches
         self.tensors: list[Tensor] = []
-        self.launches: list[_Listed] = []
+        self.launches: list[Listed] = []
         self.packings: dict[Stored, Packing] = {}
 
     def read(self, place: Place, at: int) -> None:
@@ -176,7 +182,7 @@ class MemoryPlan:
         written: View | None = None,
     ) -> None:
         """List a launch of *node*; offsets come when the chunk ends."""
-        self.launches.append(_Listed(node, call, launch, places, scratch, written))
+        self.launches.append(Listed(node, call, launch, places, scratch, written))
 
     def finish(self, records: list[NodeRecord]) -> ChunkPlan:
         """Lay all tensors out in one arena and return the plan."""
@@ -186,7 +192,13 @@ class MemoryPlan:
             tensor.offset = staging.nbytes
             parts.append(staged_bytes(tensor.array, tensor.nbytes))
             staging.nbytes += len(parts[-1])
-        arena = plan_arena([Interval(max(t.nbytes, 1), t.first, t.last) for t in closed.roots])
+        spread, noted = None, None
+        if self.branches is not None:
+            spread, noted = self.branches.spread(self.program, self.launches, closed, records)
+        if spread is None:
+            arena = plan_arena([Interval(max(t.nbytes, 1), t.first, t.last) for t in closed.roots])
+        else:
+            arena = spread.lifetimes.place([max(t.nbytes, 1) for t in closed.roots])
         for tensor, offset in zip(closed.roots, arena.offsets, strict=True):
             tensor.offset = offset
         for tensor in closed.staged:
@@ -209,9 +221,10 @@ class MemoryPlan:
             steps=steps,
             packings=tuple(self.packings.values()),
             fetches=tuple(self._bind_fetch(f) for f in closed.fetches),
-            records=tuple(records),
+            records=noted or tuple(records),
             skipped=sum(isinstance(r.decision, Skip) for r in records),
             after=State(tuple(self.layouts), tuple(self.values), homes, tuple(self.kept), views),
+            lanes=None if spread is None else spread.lanes,
         )
 
     def close(self) -> Closed:
@@ -283,7 +296,7 @@ class MemoryPlan:
             return Home(self.chunk.index, place.base.position + place.offset)
         return Home(place.base.buffer, place.base.offset + place.offset)
 
-    def _step(self, listed: _Listed) -> Step:
+    def _step(self, listed: Listed) -> Step:
         node, call, launch, places, scratch, written = listed
         homes = [self._home(p) for p in places]
         offsets = [h.offset for h in homes if h is not None]

@@ -35,7 +35,8 @@ from asyncrt.options import RuntimeOptions
 
 from .control_flow import Body, carry_out
 from .dispatcher import Dispatcher, RunAgain
-from .executor import BoundPlan, bind, enqueue, fetch, host_copy, upload
+from .enqueueing import Enqueueing
+from .executor import BoundPlan, bind, host_copy
 from .inputs import layouts_of
 from .kept_state import KeptState
 from .moves import Moves
@@ -45,7 +46,6 @@ from .prepare import Tools, prepare_chunk, start_state
 from .preset import Presets
 from .slices import Slices
 from .specialise import OFTEN, Specialiser
-from .watched import WatchedStream
 
 _KEYED_BYTES = 1 << 16  # values that a plan depends on are compared as bytes; above this, planning anew is cheaper
 _REQUESTS = itertools.count(1)
@@ -101,7 +101,7 @@ class Network:
         self._options = options
         self._counters = counters
         self._specialiser = specialiser
-        self._presets = presets
+        self._enqueueing = Enqueueing(program, dispatcher, presets)
         self.weights = WeightsCache(
             device, uploads, self._constant,
             folder=cache_folder(options) if options.page_constants and options.disk_cache else None,
@@ -301,6 +301,7 @@ class Network:
         arenas: list[Any] = [None] * len(program.chunks)
         records: Records = []
         fetched: dict[int, Array] = {}
+        plans = self._plans.frugal if dispatcher.frugal(request) else self._plans
         for chunk in program.chunks:
             node = chunk.control
             if node is not None:
@@ -310,17 +311,17 @@ class Network:
                 shapes.update(made)
                 signature = None if signature is None else (signature, tuple([x.shape for x in made.values()]))
             else:
-                planned, new = self._plans.find(chunk, signature), False
+                planned, new = plans.find(chunk, signature), False
                 if planned is None:
                     async with self._one_plan:
-                        planned = self._plans.find(chunk, signature)  # made meanwhile, by a request like this one
+                        planned = plans.find(chunk, signature)  # made meanwhile, by a request like this one
                         if planned is None:
                             new = True
                             if chunk.index == 0:
-                                work = self._plans.first(signature, layouts, values, tensors)
+                                work = plans.first(signature, layouts, values, tensors)
                             else:
                                 before = start_state(program, layouts, values, tensors) if state is None else state
-                                work = self._plans.later(chunk, signature, before.advanced(shapes, known))
+                                work = plans.later(chunk, signature, before.advanced(shapes, known))
                             planned = await self._plan(request, chunk, work)
                 if not new:
                     self._counters.replays += 1
@@ -342,7 +343,7 @@ class Network:
                         waits += kept.after
                         buffers = arenas + kept.buffers()
                     dispatcher.check_deadline(request)
-                    fetched = await self._enqueue(request, bound, stream, waits, present, buffers, events)
+                    fetched = await self._enqueueing.enqueue(request, bound, stream, waits, present, buffers, events)
                     events.append(dispatcher.launched(request, stream, bound))
                     await dispatcher.passed(request)
                     if dispatcher.checks is not None:
@@ -439,36 +440,6 @@ class Network:
             with contextlib.suppress(AsyncrtError):  # what never runs need not fit
                 state = prepare_chunk(program, program.chunks[0], state, self._tools).after
         return [state.layouts[id] for id in program.outputs]
-
-    async def _enqueue(
-        self,
-        request: int,
-        bound: BoundPlan,
-        stream: int,
-        waits: Iterable[Event],
-        arrays: Mapping[int, Array],
-        arenas: list[Any],
-        events: list[Event],
-    ) -> dict[int, Array]:
-        """Enqueue a chunk; if that fails half-way, note where the stream must come before its memory is free."""
-        dispatcher = self._dispatcher
-        await dispatcher.submissions.turn(stream)
-        target = dispatcher.streams[stream]
-        try:
-            dispatcher.wait_for(stream, waits)
-            if isinstance(target, WatchedStream):
-                with target.chunk(request, self.program, bound.plan, arenas):
-                    return enqueue(bound, target, arenas, arrays)
-            prepared = None if self._presets is None else self._presets.prepared(bound, arenas)
-            if prepared is None or not prepared.long:
-                return enqueue(bound, target, arenas, arrays, prepared)
-            dispatcher.begins(request, stream)
-            upload(bound, target, arenas, arrays)
-            await dispatcher.submissions.submit(stream, target, prepared)
-            return fetch(bound, target, arenas, arrays)
-        except BaseException:
-            events.append(dispatcher.abandon(stream, bound))
-            raise
 
     # Plans.
 

@@ -18,6 +18,7 @@ from asyncrt.kernels.operator import Call, Decision, Fused, Run
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout, Shape, row_major
 from asyncrt.memory.view import View
+from asyncrt.scheduler.lanes import Lanes
 
 
 class Kept(NamedTuple):
@@ -131,6 +132,18 @@ class Fetch(NamedTuple):
     array: Array | None = None
 
 
+class OnLane(NamedTuple):
+    """On which of how many lanes the launches of a node are, the first being 1.
+
+    Attributes:
+        why: Why they would gain nothing by running beside others, if there are others and it was asked.
+    """
+
+    lane: int = 1
+    lanes: int = 1
+    why: str = ""
+
+
 class NodeRecord(NamedTuple):
     """What became of a node, for `explain()`.
 
@@ -148,6 +161,7 @@ class NodeRecord(NamedTuple):
     call: Call | None = None
     inner: tuple[Program, Records] | None = None
     note: str = ""
+    lane: OnLane = OnLane()
 
     def not_fused(self, why: str) -> NodeRecord:
         """Return the record with that note, unless the node is fused with fewer nodes, or says itself why not."""
@@ -167,9 +181,14 @@ def run_records(node: ProgramNode, call: Call, run: Run, how: str) -> list[NodeR
 
 @attrs.frozen(eq=False)
 class Deferred:
-    """Records that are made if somebody asks for them."""
+    """Records that are made if somebody asks for them.
+
+    Attributes:
+        held: How many records it has until then.
+    """
 
     make: Callable[[], tuple[NodeRecord, ...]]
+    held: int = 0
 
 
 Records: TypeAlias = list[NodeRecord | Deferred]
@@ -229,6 +248,7 @@ class ChunkPlan:
         records: What became of each node.
         skipped: How many were skipped.
         after: What the next chunk's plan starts from.
+        lanes: On which lanes the steps are where they are spread over several streams; None: on one.
     """
 
     chunk: int
@@ -242,6 +262,7 @@ class ChunkPlan:
     records: tuple[NodeRecord, ...] | Deferred
     skipped: int
     after: State
+    lanes: Lanes | None = None
 
     def known_records(self) -> tuple[NodeRecord, ...]:
         """Return the records, made now if they were deferred."""

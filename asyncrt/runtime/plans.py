@@ -65,6 +65,11 @@ class Plans:
         whole = len(program.chunks) == 1 and program.chunks[0].control is None
         self._follows = recipes and whole and tools.takes_source and not tools.origins and bool(self._axes)
         self.by_recipe = self._makes = 0
+        #: Makes plans for requests that memory is short for; keeps none.
+        self.frugal = self
+        if tools.branches is not None:
+            one_lane = attrs.evolve(tools, branches=None)  # less of the arena is needed at a time
+            self.frugal = Plans(program, one_lane, replay=False, recipes=False, entries=1, nbytes=1)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -94,9 +99,7 @@ class Plans:
             return prepare_in_slices(self._program, chunk, state, self._tools)
 
         def records() -> tuple[NodeRecord, ...]:
-            found = finished(walk()).records
-            assert not isinstance(found, Deferred)
-            return found
+            return finished(walk()).known_records()
 
         if not self._follows:
             return self._keep(chunk, signature, (yield from walk()))
@@ -161,7 +164,7 @@ class Plans:
                 del self._recipes[kind]
 
     def _keep(self, chunk: Chunk, signature: Any, plan: ChunkPlan) -> Planned:
-        records = 0 if isinstance(plan.records, Deferred) else len(plan.records)
+        records = plan.records.held if isinstance(plan.records, Deferred) else len(plan.records)
         planned = Planned(plan, _PLAN + _STEP * len(plan.steps) + _RECORD * records + len(plan.staging))
         if self._replay and signature is not None:
             key = (chunk.index, signature)
@@ -217,6 +220,7 @@ def same(one: ChunkPlan, other: ChunkPlan) -> bool:
         and one.staging_offset == other.staging_offset
         and one.uploads == other.uploads
         and one.steps == other.steps
+        and one.lanes == other.lanes
         and one.fetches == other.fetches
         and one.skipped == other.skipped
         and one.after.kept == other.after.kept

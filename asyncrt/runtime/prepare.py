@@ -38,6 +38,7 @@ from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout, dtype_of
 from asyncrt.memory.view import View
 
+from .branches import Branches
 from .kept import KeptMemory
 from .memory_plan import STAGED, MemoryPlan, Place, Tensor
 from .naming import naming
@@ -63,6 +64,7 @@ class Tools:
         views: Whether results may stay views with strides.
         in_place: Whether the inputs of a Concat may be written where they belong in its result.
         origins: Whether steps keep what they were made from, for who checks hazards.
+        branches: Whether branches run side by side.
         recording: Whether ints may be witnesses; then answers are not remembered.
         memo: Answers by question, of one program; see `_Planner.remember`.
     """
@@ -74,6 +76,7 @@ class Tools:
     views: bool = True
     in_place: bool = True
     origins: bool = False
+    branches: Branches | None = None
     recording: bool = False
     memo: OrderedDict[Any, PrimitiveInst] = attrs.field(factory=OrderedDict, eq=False, repr=False)
 
@@ -173,7 +176,7 @@ class _Planner:
         self.layouts = list(state.layouts)
         self.values = list(state.values)
         self.memory = MemoryPlan(
-            program, chunk, state, self.layouts, self.values, tools.pack, origins=tools.origins
+            program, chunk, state, self.layouts, self.values, tools.pack, origins=tools.origins, branches=tools.branches
         )
         self.places = self.memory.places
         self.kept = KeptMemory(self.memory, tools.traits if tools.takes_source else None)
@@ -205,8 +208,7 @@ class _Planner:
         layouts = [self.layouts[id] for id in self.program.inputs]
         try:
             found, self.expected = self.program.symbolic.evaluate(
-                layouts,  # type: ignore[arg-type]  # inputs have layouts
-                as_objects=self.tools.recording,
+                layouts, as_objects=self.tools.recording  # type: ignore[arg-type]  # inputs have layouts
             )
         except ZeroDivisionError:
             return frozenset()
@@ -381,8 +383,7 @@ class _Planner:
             results = evaluate(node.operator, call, call.values)
         outputs = []
         for v, dtype, result in zip(node.outputs, node.output_types, results, strict=False):
-            array = np.asarray(result, dtype.numpy)
-            self.values[v] = array
+            array = self.values[v] = np.asarray(result, dtype.numpy)
             self.layouts[v] = Layout(dtype, array.shape)
             outputs.append(Layout(dtype, array.shape))
         self.records.append(NodeRecord(node, None, tuple(outputs), "host"))

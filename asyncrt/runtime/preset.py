@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from asyncrt.devices.base import Allocation, Device, Prepared
+from asyncrt.devices.base import Allocation, Device, Prepared, Stream
 from asyncrt.errors import DeviceError
 
 from .executor import BoundPlan
@@ -37,6 +37,28 @@ class PresetStatistics:
     launches: int
     replays: int
     rebound: int
+
+
+class Parts:
+    """The launches of a plan with lanes, prepared segment by segment: each may go to another stream.
+
+    Args:
+        parts: In the order of the segments.
+    """
+
+    def __init__(self, parts: Sequence[Prepared]) -> None:
+        self.parts = parts
+        self.long = any(part.long for part in parts)
+        self.busy = False
+
+    def bind(self, memory: Sequence[Allocation]) -> None:
+        for part in self.parts:
+            part.bind(memory)
+
+    def launch(self, stream: Stream, stop: bytearray | None = None) -> None:
+        """Enqueue all of them on one stream."""
+        for part in self.parts:
+            part.launch(stream, stop if part.long else None)
 
 
 class _Set:
@@ -124,7 +146,7 @@ class Presets:
     ) -> _Set | None:
         """Return a set for other memory than there are sets for; None if there can be none."""
         if len(plan.sets) < _SETS and self._make_room(plan):
-            prepared = self._device.prepare(bound.steps, arenas, self._native)
+            prepared = self._prepare(bound, arenas)
             return None if prepared is None else _Set(prepared, memory)
         free = next((key for key, s in plan.sets.items() if not s.prepared.busy), None)
         if free is None:
@@ -134,6 +156,17 @@ class Presets:
         oldest.memory = memory
         self._rebound += 1
         return oldest
+
+    def _prepare(self, bound: BoundPlan, arenas: Sequence[Allocation]) -> Prepared | None:
+        if bound.plan.lanes is None:
+            return self._device.prepare(bound.steps, arenas, self._native)
+        parts: list[Prepared] = []
+        for segment in bound.plan.lanes.segments:
+            part = self._device.prepare(bound.steps[segment.begin : segment.end], arenas, self._native)
+            if part is None:
+                return None
+            parts.append(part)
+        return Parts(parts)
 
     def _make_room(self, plan: _Plan) -> bool:
         """Make room for a set. Only for a plan's first one do those of others go."""

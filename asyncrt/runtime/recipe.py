@@ -24,6 +24,7 @@ from asyncrt.kernels.weights import Packing
 from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.arena import Lifetimes
 
+from .branches import Spreading, bytes_of, cost_of
 from .memory_plan import Closed, MemoryPlan, Place, Tensor, staged_bytes
 from .plan import (
     BufferName,
@@ -89,6 +90,8 @@ class Recipe:
         kept: What a sequence keeps.
         packings, skipped: As the plan's.
         pack: The device's packing of a launch's offsets and sizes.
+        spreading: Finds lanes for the steps; None where there is to be one.
+        nbytes: What the steps read and write, for that.
         witness: The sizes that it was made from.
         unseen: Which of them have not been others yet in what it was compared with.
     """
@@ -104,6 +107,8 @@ class Recipe:
     packings: tuple[Packing, ...]
     skipped: int
     pack: Pack
+    spreading: Spreading | None
+    nbytes: tuple[int, ...]
     witness: tuple[int, ...]
     unseen: set[int]
     _checks: int = 0
@@ -143,7 +148,13 @@ class Recipe:
             parts.append(data)
             nbytes += len(data)
         lengths = [nbytes if r < 0 else numbers[r] for r in self.roots]
-        arena = self.lifetimes.place(lengths)
+        spread = None
+        if self.spreading is not None:
+            spread = self.spreading.spread([
+                cost_of(tuple([numbers[g] for g in step.grid]), step.group, numbers[n])
+                for step, n in zip(self.steps, self.nbytes, strict=True)
+            ])  # fmt: skip
+        arena = (self.lifetimes if spread is None else spread.lifetimes).place(lengths)
         staging = arena.offsets[-1] if staged else 0
         base = [*arena.offsets, *(staging + s for s in staged), 0]
         steps: list[Step] = []
@@ -184,6 +195,7 @@ class Recipe:
                 )
                 for tensor, shape, capacity, new in self.kept
             ])),
+            lanes=None if spread is None else spread.lanes,
         )  # fmt: skip
 
 
@@ -276,7 +288,11 @@ class _Writer:
             for t in memory.tensors
             if t.used and t.source is not None and t.nbytes
         ])  # fmt: skip
+        spreading = None if memory.branches is None else memory.branches.spreading(memory.launches, closed)
+        nbytes = [] if spreading is None else bytes_of(memory.program, memory.launches)
         return Recipe(
+            spreading=spreading,
+            nbytes=self._all(tuple(nbytes)),
             lifetimes=Lifetimes([(t.first, t.last) for t in closed.roots]),
             roots=tuple([-1 if t is closed.staging else self._number(_at_least_one(t.nbytes)) for t in closed.roots]),
             staged=tuple([self._staged(t) for t in closed.staged]),

@@ -29,6 +29,7 @@ from asyncrt.scheduler.policies import make_policy
 from asyncrt.scheduler.state import SchedulerState, SchedulerStatistics
 from asyncrt.version import __version__
 
+from .branches import branches_of
 from .checked import CheckedDevice, CheckedStream, CheckedTimeline, Checks
 from .collecting import Collector
 from .dispatcher import Dispatcher
@@ -263,6 +264,7 @@ class Runtime:
             views=options.skip and options.views,
             in_place=options.in_place,
             origins=options.check_hazards,
+            branches=branches_of(options.branches, info, count),
         )
 
     @anywhere

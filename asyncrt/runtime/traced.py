@@ -31,8 +31,9 @@ _ENQUEUEING = Track(_HOST, "enqueueing")
 
 @attrs.define(eq=False)
 class _Command:
-    """A command on a stream. *node* is the number of its node in the chunk's program, if it is a kernel's."""
+    """A command. *node* is the number of its node in the chunk's program, if it is a kernel's."""
 
+    stream: int
     name: str
     category: str
     arguments: dict[str, Any]
@@ -42,7 +43,7 @@ class _Command:
 
 @attrs.define(eq=False)
 class _Chunk:
-    """A chunk that was enqueued, from *begin* to *end* on the host."""
+    """A chunk that was enqueued, from *begin* to *end* on the host; *stream* is its own, others may have part of it."""
 
     request: int
     program: Program
@@ -68,8 +69,8 @@ class Tracer:
         self.begin = self.clock()
         self._names: dict[int, str] = {}
         self._chunks: list[_Chunk] = []
-        #: Per stream, what belongs to no chunk: waits, and uploads of constants.
-        self._others: list[tuple[int, _Command]] = []
+        #: What belongs to no chunk: waits, and uploads of constants.
+        self._others: list[_Command] = []
         self._spans: list[tuple[Track, str, int, int, str, dict[str, Any]]] = []
         self._requests: dict[int, tuple[int, int | None]] = {}
         self._samples: list[tuple[int, PoolStatistics]] = []
@@ -94,11 +95,8 @@ class Tracer:
         self.sample()
         return chunk
 
-    def command(self, stream: int, chunk: _Chunk | None, command: _Command) -> None:
-        if chunk is None:
-            self._others.append((stream, command))
-        else:
-            chunk.commands.append(command)
+    def command(self, chunk: _Chunk | None, command: _Command) -> None:
+        (self._others if chunk is None else chunk.commands).append(command)
 
     def sample(self) -> None:
         """Note what the pool holds now."""
@@ -153,16 +151,19 @@ class Tracer:
         for track in tracks.values():
             trace.track(track)
         flows: dict[int, list[tuple[int, Track]]] = {}
-        for number, command in self._others:
-            _show(trace, tracks[number], command)
+        for command in self._others:
+            _show(trace, tracks[command.stream], command)
         for chunk in self._chunks:
             points = flows.setdefault(chunk.request, [])
             arguments = {"request": chunk.request, "chunk": chunk.plan.chunk, "commands": len(chunk.commands)}
             trace.slice(_ENQUEUEING, f"request {chunk.request}", chunk.begin, chunk.end, "enqueue", arguments)
             points.append((chunk.begin, _ENQUEUEING))
-            shown = [i for c in chunk.commands if (i := _show(trace, tracks[chunk.stream], c, chunk.request))]
-            if shown:
-                points.append((shown[0][0], tracks[chunk.stream]))
+            shown: dict[int, int] = {}
+            for c in chunk.commands:
+                interval = _show(trace, tracks[c.stream], c, chunk.request)
+                if interval is not None:
+                    shown.setdefault(c.stream, interval[0])
+            points += [(begin, tracks[stream]) for stream, begin in shown.items()]
             _show_skipped(trace, tracks[chunk.stream], chunk)
         for request, points in flows.items():
             trace.flow(f"request {request}", request, points)
@@ -227,14 +228,18 @@ class TracedStream(WatchedStream):
         assert self.program is not None
         self._chunk = self._tracer.chunk(self.request, self.program, plan, self._number)
 
+    def join(self, own: WatchedStream) -> None:
+        assert isinstance(own, TracedStream)
+        self._chunk = own._chunk
+
     def end(self) -> None:
         if self._chunk is not None:
             self._chunk.end = self._tracer.clock()
             self._chunk = None
 
     def _tell(self, name: str, category: str, arguments: dict[str, Any], node: int | None = None) -> None:
-        command = _Command(name, category, arguments, self.stream.timing(), node)
-        self._tracer.command(self._number, self._chunk, command)
+        command = _Command(self._number, name, category, arguments, self.stream.timing(), node)
+        self._tracer.command(self._chunk, command)
 
     def launch(
         self,

@@ -52,20 +52,51 @@ class WatchedStream:
 
     @contextlib.contextmanager
     def chunk(
-        self, request: int, program: Program, plan: ChunkPlan, arenas: Sequence[Allocation]
+        self,
+        request: int,
+        program: Program,
+        plan: ChunkPlan,
+        arenas: Sequence[Allocation],
+        steps: Sequence[Step] | None = None,
     ) -> Iterator[None]:
-        """While this lasts the commands of a chunk are enqueued, and no others."""
-        self.request, self.program, self._steps = request, program, iter(plan.steps)
+        """While this lasts the commands of a chunk are enqueued, and no others.
+
+        Args:
+            steps: Those that are enqueued here; None: all of the plan's.
+        """
+        self.request, self.program, self._steps = request, program, iter(plan.steps if steps is None else steps)
         try:
             self.begin(plan, arenas)
             if isinstance(self.stream, WatchedStream):
-                with self.stream.chunk(request, program, plan, arenas):
+                with self.stream.chunk(request, program, plan, arenas, steps):
                     yield
             else:
                 yield
         finally:
             self.end()
             self.request, self.program, self._steps = None, None, iter(())
+
+    @contextlib.contextmanager
+    def beside(self, own: WatchedStream, steps: Sequence[Step]) -> Iterator[None]:
+        """While this lasts those steps of a chunk are enqueued here, and no other commands.
+
+        Args:
+            own: The chunk's own stream, to which it has been told; watched in the same way as this one.
+        """
+        self.request, self.program, self._steps = own.request, own.program, iter(steps)
+        try:
+            self.join(own)
+            if isinstance(self.stream, WatchedStream) and isinstance(own.stream, WatchedStream):
+                with self.stream.beside(own.stream, steps):
+                    yield
+            else:
+                yield
+        finally:
+            self.end()
+            self.request, self.program, self._steps = None, None, iter(())
+
+    def join(self, own: WatchedStream) -> None:
+        """Part of the chunk that began on *own* begins here."""
 
     @contextlib.contextmanager
     def launches(self, request: int, touches: Sequence[tuple[Touch, ...]]) -> Iterator[None]:

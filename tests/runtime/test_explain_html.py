@@ -267,7 +267,7 @@ async def test_json_holds_the_whole_explanation() -> None:
     assert list(document) == ["model", "counts", "nodes"]
     assert list(document["nodes"][0]) == [
         "node", "operator", "decision", "outputs", "implementation", "alias_of", "offset", "strides", "why",
-        "skip_mode", "inputs", "output_names", "inside", "device_us",
+        "skip_mode", "inputs", "output_names", "inside", "lane", "lanes", "device_us",
     ]  # fmt: skip
     back = [{k: tuple(v) if isinstance(v, list) else v for k, v in n.items()} for n in document["nodes"]]
     assert explanation == Explanation(document["model"], tuple(NodeExplanation(**n) for n in back))

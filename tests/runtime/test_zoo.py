@@ -57,6 +57,7 @@ async def test_each_mechanism_off_gives_the_same_bytes(model: ZooModel) -> None:
         "replay off": (RuntimeOptions(replay=False, warm=False), 2),
         "pinned off": (RuntimeOptions(pinned=False, warm=False), 2),
         "pool off": (RuntimeOptions(pool=False, warm=False), 2),
+        "branches side by side": (RuntimeOptions(branches=True, max_in_flight=1, warm=False), 4),
         "preallocation off": (RuntimeOptions(preallocate=False, warm=False), 2),
         "one stream": (RuntimeOptions(warm=False), 1),
     }

@@ -58,9 +58,11 @@ WAYS = (
     Way("views off", attrs.evolve(ALL, views=False), streams=2, poisons=True),
     Way("in place off", attrs.evolve(ALL, in_place=False), streams=2),
     Way("replay off", attrs.evolve(ALL, replay=False), streams=4, poisons=True),
+    Way("branches side by side", attrs.evolve(ALL, branches=True), streams=4, at_once=1, poisons=True),
+    Way("branches side by side, two at once", attrs.evolve(ALL, branches=True, skip=False), streams=3, at_once=2),
     Way("pool off", attrs.evolve(ALL, pool=False), streams=2),
 )
-ON_OPENCL = (WAYS[0], attrs.evolve(WAYS[2], streams=2), WAYS[3], WAYS[6])
+ON_OPENCL = (WAYS[0], attrs.evolve(WAYS[2], streams=2), WAYS[3], WAYS[6], WAYS[7])
 
 
 class Poisoning(WatchedStream):

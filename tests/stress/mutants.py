@@ -31,6 +31,7 @@ GRAPHS = "tests/stress/test_graphs.py::test_many_models_give_the_same_bytes_in_e
 ORDERS = "tests/stress/test_schedules.py"
 FAULTS = "tests/stress/test_faults.py"
 HAZARDS = "tests/runtime/test_hazards.py"
+BRANCHES = "tests/runtime/test_branches.py"
 REQUESTS = "tests/runtime/test_requests.py"
 TRANSITIONS = "tests/runtime/test_skip_transitions.py"
 
@@ -115,8 +116,8 @@ MUTANTS = (
     Mutant(
         "S6 the stream is not told to wait",
         "asyncrt/runtime/dispatcher.py",
-        "                self.streams[stream].wait_for([self._marks[e] for e in needed])\n",
-        "                pass\n",
+        "            self.streams[stream].wait_for([self._marks[e] for e in needed])\n",
+        "            pass\n",
         (FAULTS, "tests/runtime/test_checked.py"),
     ),
     Mutant(
@@ -199,9 +200,9 @@ MUTANTS = (
     ),
     Mutant(
         "leases: a chunk that was enqueued in part is forgotten",
-        "asyncrt/runtime/network.py",
-        "            events.append(dispatcher.abandon(stream, bound))\n",
-        "            pass\n",
+        "asyncrt/runtime/enqueueing.py",
+        "                events.append(dispatcher.abandon(number, bound))\n",
+        "                pass\n",
         (FAULTS,),
     ),
     Mutant(
@@ -210,6 +211,62 @@ MUTANTS = (
         "        self._after = buffer.busy_until\n",
         "        self._after = ()\n",
         ("tests/memory/test_pool_model.py", ORDERS),
+    ),
+    Mutant(
+        "branches: a lane does not wait for the last of those that it comes after",
+        "asyncrt/runtime/spread.py",
+        "[self._marks[s] for s in segments if s in self._marks]",
+        "[self._marks[s] for s in segments if s in self._marks][:-1]",
+        (BRANCHES, GRAPHS),
+    ),
+    Mutant(
+        "branches: results are read before all lanes are over",
+        "asyncrt/runtime/spread.py",
+        "        self._wait(own, lanes.joins)\n",
+        "",
+        (BRANCHES,),
+    ),
+    Mutant(
+        "branches: tensors share bytes as if there were one lane",
+        "asyncrt/runtime/branches.py",
+        "Lifetimes(self._steps, lambda a, b: not users[a] & ~after[b] or not users[b] & ~after[a])",
+        "Lifetimes(self._steps)",
+        (BRANCHES, GRAPHS),
+    ),
+    Mutant(
+        "branches: who reads the whole of a tensor does not come after who writes its parts",
+        "asyncrt/runtime/branches.py",
+        "((own, False), (own, True), ",
+        "((own, False), ",
+        (BRANCHES, GRAPHS),
+    ),
+    Mutant(
+        "branches: memory is free before all streams have passed",
+        "asyncrt/runtime/spread.py",
+        "                self._events.append(event)\n",
+        "",
+        (BRANCHES, FAULTS),
+    ),
+    Mutant(
+        "branches: what fails on another stream than a request's own is not told",
+        "asyncrt/runtime/dispatcher.py",
+        "                    waiting.failed = error\n",
+        "                    pass\n",
+        (BRANCHES,),
+    ),
+    Mutant(
+        "branches: a request is over before all its streams have told so",
+        "asyncrt/runtime/dispatcher.py",
+        "            while self.timeline.pending(waiting.beside):",
+        "            while False:",
+        (BRANCHES,),
+    ),
+    Mutant(
+        "branches: a wait that is needed counts as implied",
+        "scheduler/lanes.py",
+        "if other != lane and step > behind[lane][other]:",
+        "if other != lane and step > behind[lane][other] + 1:",
+        ("tests/scheduler/test_lanes.py",),
     ),
     Mutant(
         "sizes: a class too small by one",
@@ -299,8 +356,8 @@ MUTANTS = (
     Mutant(
         "sharing: an output is a constant",
         "asyncrt/runtime/executor.py",
-        "        return fetch.array.copy()\n",
-        "        return fetch.array\n",
+        "        copy = fetch.array.copy()\n",
+        "        copy = fetch.array\n",
         (REQUESTS,),
     ),
     Mutant(

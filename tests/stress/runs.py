@@ -6,6 +6,8 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+import attrs
+
 from asyncrt import DeadlineExceeded, DeviceError, RuntimeOptions
 from asyncrt.devices.faults import SITES, Fault
 from asyncrt.devices.simulated import SimulatedDevice
@@ -41,6 +43,7 @@ def random_run(seed: int) -> Outcome:
     streams, count = chance.randrange(1, 5), chance.randrange(1, 9)
     # Seconds, of commands that take up to a millisecond each.
     deadlines = [chance.choice((None, 0.0, 0.001, 0.01, 0.1)) for _ in range(count)] if chance.random() < 0.3 else []
+    options = attrs.evolve(options, branches=chance.random() < 0.5)
 
     async def main() -> Outcome:
         async with opened(device, options, streams) as rt:

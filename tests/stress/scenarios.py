@@ -28,6 +28,8 @@ _T = TypeVar("_T")
 
 TIGHT = RuntimeOptions(warm=False, memory_limit=5 << 12, preallocate=False, max_in_flight=3)
 ROOMY = RuntimeOptions(warm=False)
+SPREAD = attrs.evolve(ROOMY, branches=True, max_in_flight=1)
+"""Each request has all streams, so that its branches are on several."""
 
 
 @functools.cache
