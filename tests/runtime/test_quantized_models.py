@@ -349,3 +349,28 @@ async def test_a_convolution_of_dequantised_operands_is_one_of_integers(case: st
     np.testing.assert_allclose(got, expected, rtol=0, atol=0.0501)
     assert np.mean(got != expected) < 0.01, "few sums are so near to a tie"
     np.testing.assert_allclose(apart, got, rtol=0, atol=0 if "ConvScaled" in operators else 0.0501)
+
+
+@pytest.mark.asyncio
+async def test_a_long_chain_of_steps_is_cut_where_a_kernel_takes_no_more_operands() -> None:
+    """Every scale and zero point is one; what is grouped while loading can be carried out in one kernel."""
+    nodes, constants = [], {}
+    for i in range(8):
+        given = f"s{i - 1}" if i else "x"
+        nodes += [
+            node(f"q{i} = QuantizeLinear({given}, sx{i}, zx{i})"), node(f"d{i} = DequantizeLinear(q{i}, sx{i}, zx{i})"),
+            node(f"s{i} = Add(d{i}, b{i})"),
+        ]  # fmt: skip
+        constants |= {f"sx{i}": np.float32(0.01 * (i + 1)), f"zx{i}": np.uint8(100 + i), f"b{i}": floats(40, seed=i)}
+    nodes.append(node("y = Relu(s7)"))
+    loaded = model(nodes, ["x f32[s,40]"], ["y"], constants)
+    request = {"x": floats(3, 40)}
+
+    async with Runtime(options=RuntimeOptions(warm=False)) as rt:
+        found = await rt.load(loaded)
+        got = (await found.infer(request))["y"]
+        explained = list(found.explain())
+
+    np.testing.assert_allclose(got, onnxruntime_gives(loaded, request), rtol=1e-6, atol=1e-6)
+    assert not [n.why for n in explained if "operands" in n.why]
+    assert sum(n.decision == "ran" for n in explained) <= 4
