@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from asyncrt import Runtime, RuntimeOptions
+from asyncrt.runtime import collecting
 from asyncrt.runtime.collecting import MANY, PATIENCE_S, QUIET_S, Collector
 
 from ..builders import model, node
@@ -56,9 +57,10 @@ def collector(loop: FakeLoop) -> Iterator[Collector]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_frozen() -> Iterator[None]:
-    """By other tests, whose runtimes are closed; nor after these."""
-    assert gc.get_freeze_count() == 0
+def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever runtimes of other tests are open; and nothing is left frozen by these."""
+    gc.unfreeze()
+    monkeypatch.setattr(collecting, "_PROCESS", collecting._Process())
     yield
     assert gc.get_freeze_count() == 0
 
