@@ -69,6 +69,9 @@ class RuntimeOptions:
         preallocate: Allocate more than is needed now where sizes grow. False allocates what is needed.
         map_files: Leave the large tensors of a model's files there, and read them when they are needed. False reads
             files as a whole, and keeps their tensors in memory.
+        page_constants: Keep large constants in files without a name in `cache_dir`, of which the system keeps in memory
+            what is used: those that loading calculates, and those that kernels on a CPU read as the model has them.
+            False keeps them in memory; so does `disk_cache=False`.
         max_in_flight: Inferences that may hold device memory at once; more wait their turn.
         memory_limit: Bytes of device memory for intermediates; None is nine tenths of the device's memory.
         weights_bytes: Bytes of constants per model beyond which those that no plan in use reads leave; None keeps all.
@@ -114,6 +117,7 @@ class RuntimeOptions:
     pool: bool = True
     preallocate: bool = True
     map_files: bool = True
+    page_constants: bool = True
     max_in_flight: int = attrs.field(default=64, validator=v.ge(1))
     memory_limit: int | None = attrs.field(default=None, validator=_optional_positive)
     weights_bytes: int | None = attrs.field(default=None, validator=_optional_positive)

@@ -13,7 +13,16 @@ import os
 import tempfile
 from pathlib import Path
 
+import platformdirs
+
+from asyncrt.options import RuntimeOptions
+
 _MAGIC = b"asyncrt-kernels-1\n"
+
+
+def cache_folder(options: RuntimeOptions) -> Path:
+    """Return the folder for what is kept on disk."""
+    return options.cache_dir or Path(platformdirs.user_cache_dir("asyncrt")) / "kernels"
 
 
 class BinaryStore:

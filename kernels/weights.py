@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
@@ -20,7 +22,9 @@ import numpy as np
 from asyncrt.devices.base import Device, Stream, mark_behind
 from asyncrt.errors import OutOfDeviceMemory, RuntimeClosedError
 from asyncrt.layout import Array
+from asyncrt.memory.paged import page_out, pages_of
 
+_PAGED = 1 << 20  # bytes of a constant that is worth a file
 _PACKERS = 2  # constants that are packed or on their way packed at once: each is a copy in host memory
 
 
@@ -114,6 +118,7 @@ class WeightsCache:
         device: Where they go.
         stream: Carries the uploads.
         constant: Gives a constant's value by its id.
+        folder: Where files may be for constants that the device reads where they lie; None makes none.
         used: Told a value when it was read, for now; what it raises, those who wait for the constant are told.
         limit: Bytes beyond which those that nobody uses leave; None keeps all.
         let_go: Asked while there is no room and everything is in use: lets go of some constants that are not needed
@@ -126,6 +131,7 @@ class WeightsCache:
         stream: Stream,
         constant: Callable[[int], Array],
         *,
+        folder: Path | None = None,
         used: Callable[[Array], None] = lambda constant: None,
         limit: int | None = None,
         let_go: Callable[[], bool] = lambda: False,
@@ -133,6 +139,7 @@ class WeightsCache:
         self._device = device
         self._stream = stream
         self._constant = constant
+        self._folder = folder if device.info.shares_memory else None
         self._used = used
         self._limit = limit
         self._let_go = let_go
@@ -202,7 +209,8 @@ class WeightsCache:
         key = packing.key
         try:
             if packing.pack is None:
-                return await self._store(key, np.ascontiguousarray(self._constant(key.value)))
+                constant = np.ascontiguousarray(self._constant(key.value))
+                return await self._adopt(key, constant) or await self._store(key, constant)
             async with self._packers:
                 constant = self._constant(key.value)
                 data = await asyncio.to_thread(_pack, packing.pack, constant)
@@ -220,10 +228,27 @@ class WeightsCache:
         finally:
             self._pending.pop(key, None)
 
+    async def _adopt(self, key: Stored, constant: Array) -> Resident | None:
+        """Let the device read a large constant in a file of its own; None if it should have a copy."""
+        if self._folder is None or constant.nbytes < _PAGED:
+            return None
+        pages = pages_of(constant)
+        if pages is None:
+            paged = await asyncio.to_thread(page_out, constant, self._folder)
+            self._used(constant)
+            pages = None if paged is None else pages_of(paged)
+        if pages is None:
+            return None
+        self._check_open()
+        memory = self._allocate(constant.nbytes, functools.partial(self._device.adopt, pages))
+        entry = self._entries[key] = _Entry([key], memory, constant.nbytes)
+        return entry.resident()
+
     async def _store(self, key: Stored, data: Array) -> Resident:
         self._check_open()
         loop = asyncio.get_running_loop()
-        upload = _Upload(self._allocate(data.nbytes), data.nbytes, loop.create_future())
+        allocate = functools.partial(self._device.allocate, max(data.nbytes, 1))
+        upload = _Upload(self._allocate(data.nbytes, allocate), data.nbytes, loop.create_future())
         self._uploads.add(upload)
         try:
             self._enqueue(upload, data, loop)
@@ -240,12 +265,12 @@ class WeightsCache:
         entry = self._entries[key] = _Entry([key], upload.memory, data.nbytes)
         return entry.resident()
 
-    def _allocate(self, nbytes: int) -> Any:
+    def _allocate(self, nbytes: int, allocate: Callable[[], Any]) -> Any:
         while self._limit is not None and self._nbytes + nbytes > self._limit and self._make_room():
             pass
         while True:
             try:
-                allocation = self._device.allocate(max(nbytes, 1))
+                allocation = allocate()
             except OutOfDeviceMemory:
                 if not self._make_room():
                     raise

@@ -64,6 +64,7 @@ class DeviceInfo:
         max_group: Largest work-group.
         features: Any of "fp64", "fp16", "command_buffer".
         identity: Everything a compiled kernel depends on.
+        shares_memory: Whether it computes in the host's memory, and so can use data where it lies; see `Device.adopt`.
         takes_source: Whether it builds OpenCL C; otherwise it runs operators' references.
     """
 
@@ -79,6 +80,7 @@ class DeviceInfo:
     features: frozenset[str] = frozenset()
     identity: str = ""
     takes_source: bool = True
+    shares_memory: bool = False
 
     @property
     def is_cpu(self) -> bool:
@@ -206,6 +208,14 @@ class Device(Protocol):
 
     def allocate(self, nbytes: int) -> Allocation:
         """Return *nbytes* bytes of device memory; raises `OutOfDeviceMemory`."""
+        ...
+
+    def adopt(self, pages: Array) -> Allocation:
+        """Return an allocation that is *pages*, for kernels that only read; only of a device that shares memory.
+
+        Args:
+            pages: Bytes that begin and end with a page of memory, which nobody changes before it is released.
+        """
         ...
 
     def release(self, allocation: Allocation) -> None:

@@ -192,6 +192,7 @@ class HostDevice:
             features=frozenset({"fp64", "fp16"}),
             identity="numpy",
             takes_source=False,
+            shares_memory=True,
         )
         self._streams: list[HostStream] = []
 
@@ -205,6 +206,9 @@ class HostDevice:
             return np.empty(nbytes, np.uint8)
         except MemoryError as error:
             raise OutOfDeviceMemory(f"host: NumPy did not allocate {nbytes} bytes") from error
+
+    def adopt(self, pages: Array) -> Allocation:
+        return pages
 
     def release(self, allocation: Allocation) -> None:
         pass

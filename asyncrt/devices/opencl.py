@@ -357,9 +357,15 @@ class OpenCLDevice:
             raise OutOfDeviceMemory(
                 f"{self.info.spec}: {nbytes} bytes in one allocation; its driver allows {self.info.max_allocation}"
             )
+        return self._buffer(cl.mem_flags.READ_WRITE, max(nbytes, 1))
+
+    def adopt(self, pages: Array) -> Allocation:
+        return self._buffer(cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR, pages.nbytes, pages)
+
+    def _buffer(self, flags: int, nbytes: int, pages: Array | None = None) -> Allocation:
         try:
-            buffer = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, max(nbytes, 1))
-            buffer.handle = handle_of(buffer.int_ptr)  # pyright: ignore[reportAttributeAccessIssue]
+            buffer = cl.Buffer(self.context, flags, nbytes, pages)
+            buffer.handle, buffer.pages = handle_of(buffer.int_ptr), pages  # pyright: ignore[reportAttributeAccessIssue]
             return buffer
         except (cl.Error, MemoryError) as error:
             raise OutOfDeviceMemory(
@@ -432,8 +438,7 @@ class OpenCLDevice:
     def probe(self, kept: Binaries | None = None) -> None:
         """Build and run a two-line kernel. Blocks; raises `KernelBuildError` or `DeviceCommandError`.
 
-        Args:
-            kept: Has the kernel where this driver has built it before: a compiler takes 120 MB as soon as it is used.
+        What this driver has built before is *kept*, because a compiler takes 120 MB as soon as it is used.
         """
         probe, key = _Probe(), f"{self.info.identity}|{self._options!r}|{_Probe()}"
         kernels, binary = self.build([probe], None if kept is None else kept.get(key))

@@ -34,6 +34,7 @@ def describe(device: Any, spec: str) -> DeviceInfo:
         max_allocation=device.max_mem_alloc_size,
         max_group=device.max_work_group_size,
         features=frozenset(features),
+        shares_memory=kind == "cpu" and bool(device.host_unified_memory),
         identity="|".join((device.name, device.driver_version, device.version, platform.name, platform.version))
         + processor(),
     )

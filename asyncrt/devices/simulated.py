@@ -240,6 +240,9 @@ class SimulatedDevice:
         self.allocated += nbytes
         return np.full(nbytes, POISON, np.uint8)
 
+    def adopt(self, pages: Array) -> Allocation:
+        raise NotImplementedError("a simulated device has memory of its own")
+
     def release(self, allocation: Allocation) -> None:
         self.allocated -= allocation.size
         allocation[:] = POISON ^ 0xFF  # whoever still reads it reads something else

@@ -12,13 +12,12 @@ from __future__ import annotations
 import mmap
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from asyncrt.errors import ModelFormatError
 from asyncrt.layout import Array
+from asyncrt.memory.paged import forget, mapping_of
 
 LEAST = 1 << 16
 """Bytes of a tensor that is worth it; smaller ones are read."""
@@ -60,13 +59,9 @@ def map_file(path: Path) -> MappedFile | None:
 
 
 def file_of(array: Array) -> MappedFile | None:
-    """Return the file that an array is a part of; None if it has memory."""
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if isinstance(base, memoryview):
-        base = base.obj
-    return base if isinstance(base, MappedFile) else None
+    """Return the file that an array is a part of; None if it has memory, or is in a file of its own."""
+    file = mapping_of(array)
+    return file if isinstance(file, MappedFile) else None
 
 
 def check(array: Array) -> None:
@@ -79,22 +74,17 @@ def check(array: Array) -> None:
         )
 
 
-def forget(array: Array) -> None:
-    """Give back what was read of *array* if it is a part of a file: who looks at it again has it read again."""
-    file = file_of(array)
-    if file is None or not array.nbytes:
-        return
-    offset = array.ctypes.data - np.frombuffer(file, np.uint8, 1).ctypes.data
-    page = mmap.PAGESIZE
-    start, end = -(-offset // page) * page, (offset + array.nbytes) // page * page
-    if start < end:
-        file.madvise(mmap.MADV_DONTNEED, start, end - start)
-
-
 def used(array: Array) -> None:
     """Give back what was read of *array*, and raise as `check()` does if that may not have been what was loaded."""
     forget(array)
     check(array)
+
+
+def forget_files(arrays: Iterable[Array | None]) -> None:
+    """Give back what was read of all files that *arrays* are parts of, between them, too."""
+    for file in {file_of(array) for array in arrays if array is not None} - {None}:
+        assert file is not None
+        file.madvise(mmap.MADV_DONTNEED)
 
 
 def with_memory(array: Array) -> Array:

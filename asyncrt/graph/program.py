@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
 
 from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.store import cache_folder
+from asyncrt.memory.paged import mapping_of, page_out
 from asyncrt.options import RuntimeOptions
 
-from .mapped import with_memory
+from .mapped import LEAST, forget_files, with_memory
 from .node import Place, ProgramNode, Value
 from .onnx import Graph, import_model
 from .passes import run_passes
@@ -91,7 +94,19 @@ def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOpt
     """
     graph = import_model(source, options)
     run_passes(graph, traits, options)
-    return _program(graph)
+    if options.page_constants and options.disk_cache:
+        _page_constants(graph, cache_folder(options))
+    program = _program(graph)
+    forget_files(v.constant for v in program.values)
+    return program
+
+
+def _page_constants(graph: Graph, folder: Path) -> None:
+    """Put large constants that were calculated, or came without a file, into files of their own."""
+    for value in graph.values:
+        if value.constant is not None and value.constant.nbytes >= LEAST and mapping_of(value.constant) is None:
+            paged = page_out(value.constant, folder)
+            value.constant = value.constant if paged is None else paged
 
 
 def _program(graph: Graph) -> Program:

@@ -294,6 +294,11 @@ class CheckedDevice(WatchedDevice):
         self._checks.allocated(allocation, nbytes)
         return allocation
 
+    def adopt(self, pages: Array) -> Allocation:
+        allocation = super().adopt(pages)
+        self._checks.allocated(allocation, pages.nbytes)
+        return allocation
+
     def release(self, allocation: Allocation) -> None:
         self._checks.released(allocation)
         super().release(allocation)

@@ -25,6 +25,7 @@ from asyncrt.graph.mapped import check, used
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.cache import ImplCache
+from asyncrt.kernels.store import cache_folder
 from asyncrt.kernels.weights import Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
@@ -102,8 +103,10 @@ class Network:
         self._specialiser = specialiser
         self._enqueueing = Enqueueing(program, dispatcher, presets)
         self.weights = WeightsCache(
-            device, uploads, self._constant, used=used, limit=options.weights_bytes, let_go=self._unbind_one
-        )
+            device, uploads, self._constant,
+            folder=cache_folder(options) if options.page_constants and options.disk_cache else None,
+            used=used, limit=options.weights_bytes, let_go=self._unbind_one,
+        )  # fmt: skip
         dispatcher.when_lost.add(self.weights.fail)
         #: What nodes with subgraphs run, by node.
         self._inner: dict[int, tuple[Network, ...]] = {}

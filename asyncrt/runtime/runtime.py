@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 
 import attrs
-import platformdirs
 
 from asyncrt.devices.base import Device, DeviceInfo, Stream
 from asyncrt.devices.find import open_device
@@ -22,7 +21,7 @@ from asyncrt.graph.reading import ModelSource
 from asyncrt.kernels.cache import CacheStatistics, ImplCache
 from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.registry import operators
-from asyncrt.kernels.store import BinaryStore
+from asyncrt.kernels.store import BinaryStore, cache_folder
 from asyncrt.kernels.weights import WeightsStatistics
 from asyncrt.memory.pool import MemoryPool, PoolStatistics
 from asyncrt.options import RuntimeOptions
@@ -35,6 +34,7 @@ from .checked import CheckedDevice, CheckedStream, CheckedTimeline, Checks
 from .collecting import Collector
 from .dispatcher import Dispatcher
 from .elsewhere import Elsewhere, anywhere, entered, find_elsewhere
+from .freed import give_back_freed
 from .model import Model
 from .network import Counters, Network
 from .prepare import Tools
@@ -204,9 +204,7 @@ class Runtime:
 
     def _binaries(self) -> BinaryStore | None:
         """Return where compiled kernels are kept, if they are."""
-        if not self.options.disk_cache:
-            return None
-        return BinaryStore(self.options.cache_dir or Path(platformdirs.user_cache_dir("asyncrt")) / "kernels")
+        return BinaryStore(cache_folder(self.options)) if self.options.disk_cache else None
 
     def _open(self) -> None:
         info, options = self.device.info, self.options
@@ -297,6 +295,7 @@ class Runtime:
                 self._leaving = [n for n in (*self._leaving, network) if n.lets_go]
                 raise
         self._networks.append(network)
+        await asyncio.to_thread(give_back_freed)
         return Model(self, network)
 
     def statistics(self) -> RuntimeStatistics:

@@ -181,6 +181,9 @@ class WatchedDevice:
     def allocate(self, nbytes: int) -> Allocation:
         return self.device.allocate(nbytes)
 
+    def adopt(self, pages: Array) -> Allocation:
+        return self.device.adopt(pages)
+
     def release(self, allocation: Allocation) -> None:
         self.device.release(allocation)
 

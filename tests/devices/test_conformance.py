@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +17,7 @@ from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.kernels.impl import KernelSource, ReferenceKernel
 from asyncrt.kernels.source import kernel
 from asyncrt.layout import DATA_TYPES, INT32, Array, DataType, Layout
+from asyncrt.memory.paged import page_out, pages_of
 
 GPU_LIKE = "opencl as on a GPU"
 DEVICES = ["host", "simulated", None, GPU_LIKE]
@@ -262,6 +264,38 @@ async def test_memory_can_be_given_back_and_asked_for_again(device: Device) -> N
         device.release(nothing)
 
         assert (found == turn).all()
+
+
+@pytest.mark.asyncio
+async def test_kernels_read_adopted_pages_where_they_lie(device: Device, tmp_path: Path) -> None:
+    """A device of the host's memory takes bytes that nobody may write to, and leaves them as they are."""
+    data = np.arange(2000, dtype=np.int32)
+    paged = page_out(data, tmp_path)
+    pages = None if paged is None else pages_of(paged)
+    assert pages is not None
+    if not device.info.shares_memory:
+        pytest.skip("its memory is its own")
+    stream, memory, found = device.open_stream(), device.adopt(pages), np.zeros(1000, np.int32)
+    target = device.allocate(4000)
+    source = copying(device)
+    kernels, _ = device.build([source], None)
+
+    stream.launch(kernels[source], [memory, target], device.pack([4000, 0], []), (1000,), None, ())
+    stream.read(target, 0, found)
+    await passed(stream)
+    device.release(memory)
+
+    assert found.tolist() == list(range(1000, 2000))
+    assert pages[: data.nbytes].tobytes() == data.tobytes()
+
+
+def copying(device: Device) -> KernelSource | ReferenceKernel:
+    """A kernel that copies a thousand ints."""
+    if device.info.takes_source:
+        body = "int i = get_global_id(0); y[i] = x[i];"
+        return kernel("copying", (("x", INT32, "r"), ("y", INT32, "w")), (), body)
+    layout = Layout(INT32, (1000,))
+    return ReferenceKernel("copying", lambda arrays: [arrays[0]], (layout,), (layout,))
 
 
 @pytest.mark.asyncio

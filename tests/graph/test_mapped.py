@@ -14,9 +14,11 @@ import pytest
 
 from asyncrt import ModelFormatError, Runtime, RuntimeOptions
 from asyncrt.graph import mapped
-from asyncrt.graph.mapped import check, file_of, forget, map_file, with_memory
+from asyncrt.graph.mapped import check, file_of, map_file, with_memory
 from asyncrt.graph.program import Program
+from asyncrt.kernels import weights
 from asyncrt.layout import Array
+from asyncrt.memory.paged import forget, pages_of
 
 from ..builders import model, node
 from ..zoo import ZooModel, zoo
@@ -24,7 +26,7 @@ from .models import compute, program
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="files are mapped where owners and pages are known")
 #: Those with most to read, of all kinds of networks.
-MODELS = {m.name: m for m in sorted(zoo(), key=lambda m: m.path.stat().st_size)[-10:]}
+MODELS = {m.name: m for m in sorted(zoo(), key=lambda m: m.path.stat().st_size)[-6:]}
 ROWS, COLUMNS = 300, 200
 W = np.random.default_rng(1).standard_normal((ROWS, COLUMNS), np.float32)
 
@@ -71,14 +73,16 @@ def test_large_tensors_beside_a_file_stay_there(tmp_path: Path) -> None:
     np.testing.assert_array_equal(w, W)
 
 
-def test_tensors_of_given_bytes_are_parts_of_them() -> None:
-    """They are the caller's, and cannot change."""
+@pytest.mark.parametrize("paged", [True, False])
+def test_tensors_of_given_bytes_are_not_copied_in_memory(paged: bool) -> None:
+    """They are in files of their own, so that the bytes may go, or are parts of these bytes."""
     data = product().SerializeToString()
 
-    (w,) = (v.constant for v in program(data).values if v.name == "w")
+    (w,) = (v.constant for v in program(data, RuntimeOptions(page_constants=paged)).values if v.name == "w")
 
     assert w is not None
-    assert np.shares_memory(w, np.frombuffer(data, np.uint8))
+    assert (pages_of(w) is not None) == paged
+    assert np.shares_memory(w, np.frombuffer(data, np.uint8)) == (not paged)
     np.testing.assert_array_equal(w, W)
 
 
@@ -133,27 +137,75 @@ def test_sums_of_what_lies_anywhere_are_the_same(shift: int, tmp_path: Path) -> 
     assert on.tobytes() == off.tobytes()
 
 
+def test_what_loading_calculates_is_put_into_a_file(tmp_path: Path) -> None:
+    """And what came without one. Where there is no cache on disk, or none is wanted, it stays in memory."""
+    nodes = [node("v = Mul(w, two)"), node("y = MatMul(x, v)")]
+    source = model(nodes, [f"x f32[rows,{ROWS}]"], ["y"], {"w": W, "two": np.array(2, np.float32)})
+    cases: list[tuple[Any, dict[str, Any], bool]] = [
+        (written(source, tmp_path / "m.onnx"), {}, True),
+        (source, {}, True),
+        (source, {"page_constants": False}, False),
+        (source, {"disk_cache": False}, False),
+        (source, {"cache_dir": tmp_path / "missing"}, False),
+    ]
+
+    for given, options, expected in cases:
+        built = program(given, RuntimeOptions(**{"cache_dir": tmp_path, **options}))
+
+        (found,) = (v.constant for v in built.values if v.constant is not None and v.constant.nbytes == W.nbytes)
+        assert (pages_of(found) is not None) == expected
+        np.testing.assert_array_equal(found, W * 2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system tells what is resident in /proc")
+@pytest.mark.asyncio
+async def test_of_a_table_of_embeddings_only_rows_that_were_wanted_are_in_memory(tmp_path: Path) -> None:
+    """Neither in the model's file nor on the device the table is there as a whole."""
+    table = np.arange(1 << 24, dtype=np.float32).reshape(1 << 14, 1 << 10)
+    source = model([node("y = Gather(t, i)")], ["i i64[n]"], ["y"], {"t": table})
+    path = written(source, tmp_path / "m.onnx")
+    async with Runtime(options=RuntimeOptions(cache_dir=tmp_path / "cache")) as rt:
+        loaded = await rt.load(path)
+        (y,) = (await loaded.infer({"i": np.array([3, 16000])})).values()
+
+        if not rt.info.shares_memory:
+            pytest.skip("its memory is its own")
+        assert rt.statistics().weights.nbytes == table.nbytes
+        assert resident(path) <= 4 << 20  # where tags are, systems read ahead
+        assert resident(tmp_path / "cache") <= 16 << 20
+    np.testing.assert_array_equal(y, table[[3, 16000]])
+
+
 @pytest.mark.asyncio
 @pytest.mark.parametrize("name", MODELS)
 async def test_results_are_the_same_wherever_tensors_are(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bit for bit, with all tensors in the file, in given bytes, or in memory."""
+    """Bit for bit: all tensors in the model's file, in given bytes, or in memory; those that loading calculates, and
+    those that kernels read, in files of their own or not; and with constants that leave and come again."""
     monkeypatch.setattr(mapped, "LEAST", 1)
+    monkeypatch.setattr(weights, "_PAGED", 1)
     spec: ZooModel = MODELS[name]
     path = tmp_path / "m.onnx"
     path.write_bytes(spec.path.read_bytes())
     path.chmod(0o600)
     given = [spec.inputs(case) for case in range(spec.cases)]
-    sources: list[tuple[Any, bool]] = [(path, True), (path, False), (path.read_bytes(), True)]
+    variants: list[tuple[Any, dict[str, Any]]] = [
+        (path, {}),
+        (path, {"map_files": False, "page_constants": False}),
+        (path, {"page_constants": False}),
+        (path.read_bytes(), {"map_files": False}),
+        (path.read_bytes(), {"page_constants": False}),
+        (path, {"weights_bytes": 1, "plan_entries": 1}),
+    ]
 
     results = []
-    for source, mapping in sources:
-        async with Runtime(options=RuntimeOptions(map_files=mapping)) as rt:
+    for source, options in variants:
+        async with Runtime(options=RuntimeOptions(**options)) as rt:
             loaded = await rt.load(source)
             results.append([{k: a.tobytes() for k, a in (await loaded.infer(g)).items()} for g in given])
 
-    assert results[0] == results[1] == results[2]
+    assert all(result == results[0] for result in results)
 
 
 @pytest.mark.asyncio
@@ -239,12 +291,12 @@ async def test_a_loaded_model_takes_the_memory_of_its_file_only_once(tmp_path: P
 
 
 def resident(path: Path) -> int:
-    """How many bytes of a mapped file this process has in memory."""
+    """How many bytes of a mapped file, or of those in a folder, this process has in memory."""
     found, inside = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         word = line.split()
         if not word[0].endswith(":"):
-            inside = line.endswith(str(path))
+            inside = str(path) in line
         elif inside and word[0] == "Rss:":
             found += int(word[1]) * 1024
     return found

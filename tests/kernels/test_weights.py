@@ -7,15 +7,18 @@ import gc
 import threading
 import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from asyncrt.devices.host import HostDevice
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedStream
 from asyncrt.errors import OutOfDeviceMemory, RuntimeClosedError
-from asyncrt.kernels import conv_packed, matmul_cpu
+from asyncrt.kernels import conv_packed, matmul_cpu, weights
 from asyncrt.kernels.weights import Packing, Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array
+from asyncrt.memory.paged import page_out, pages_of
 
 VALUES: dict[int, Array] = {
     1: np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -78,6 +81,78 @@ async def test_a_constant_in_two_layouts_is_there_twice() -> None:
 
     assert VALUES[1].T.tobytes() == cache.get(Stored(1, "turned")).tobytes()
     assert WeightsStatistics(entries=2, nbytes=48, packed=1, shared=0, evictions=0) == cache.statistics()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("where", ["in a file", "too small", "no folder", "no such folder", "a device of its own"])
+async def test_large_constants_are_read_where_they_lie(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a file of their own, by a device of the host's memory; packed ones, and where that cannot be, are copied."""
+    monkeypatch.setattr(weights, "_PAGED", 24 if where != "too small" else 25)
+    device = SimulatedDevice() if where == "a device of its own" else HostDevice()
+    folder = {"no folder": None, "no such folder": tmp_path / "missing"}.get(where, tmp_path)
+    used: list[Array] = []
+    cache = WeightsCache(device, device.open_stream(), VALUES.__getitem__, folder=folder, used=used.append)
+
+    await cache.ensure([Packing(Stored(1)), Packing(Stored(2)), Packing(Stored(1, "turned"), Packer())])
+
+    memory = cache.get(Stored(1))
+    assert VALUES[1].tobytes() == memory[:24].tobytes()
+    assert VALUES[1].T.tobytes() == cache.get(Stored(1, "turned"))[:24].tobytes()
+    assert (pages_of(memory) is not None) == (where == "in a file")
+    assert pages_of(cache.get(Stored(1, "turned"))) is None
+    assert cache.statistics().nbytes == 24 + 3 + 24
+    assert any(a is VALUES[1] for a in used)
+    device.close()
+
+
+@pytest.mark.asyncio
+async def test_a_constant_that_is_in_a_file_of_its_own_needs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device reads the very pages; what leaves because there is no room leaves them as they are."""
+    monkeypatch.setattr(weights, "_PAGED", 24)
+    device = HostDevice()
+    constants = [page_out(VALUES[1] * (i + 1), tmp_path) for i in range(2)]
+    assert all(c is not None for c in constants)
+    monkeypatch.setattr(weights, "page_out", lambda data, folder: pytest.fail("it is in a file already"))
+    cache = WeightsCache(device, device.open_stream(), constants.__getitem__, folder=tmp_path, limit=24)  # type: ignore[arg-type]
+
+    for i in (0, 1, 0):
+        await cache.ensure([Packing(Stored(i))])
+        assert np.shares_memory(cache.get(Stored(i)), constants[i])  # type: ignore[arg-type]
+        assert cache.get(Stored(i))[:24].tobytes() == (VALUES[1] * (i + 1)).tobytes()
+
+    assert cache.statistics().evictions == 2
+    device.close()
+
+
+@pytest.mark.asyncio
+async def test_a_cache_that_is_closed_while_a_file_is_written_adopts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for it is told."""
+    monkeypatch.setattr(weights, "_PAGED", 24)
+    begun, gate = threading.Event(), threading.Event()
+
+    def slow(data: Array, folder: Path) -> Array | None:
+        begun.set()
+        assert gate.wait(10), "nobody opened the gate"
+        return page_out(data, folder)
+
+    monkeypatch.setattr(weights, "page_out", slow)
+    device = HostDevice()
+    cache = WeightsCache(device, device.open_stream(), VALUES.__getitem__, folder=tmp_path)
+    waiting = asyncio.ensure_future(cache.ensure([Packing(Stored(1))]))
+    assert await asyncio.to_thread(begun.wait, 10), "no file is written"
+    cache.close()
+    gate.set()
+
+    with pytest.raises(RuntimeClosedError):
+        await waiting
+    assert cache.statistics().nbytes == 0
+    device.close()
 
 
 @pytest.mark.asyncio

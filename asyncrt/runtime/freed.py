@@ -1,0 +1,25 @@
+"""How does memory get back to the system that this process has freed, but the C library keeps for later?
+
+Loading a model allocates a lot for a moment, on several threads, for each of which glibc keeps memory of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+
+def give_back_freed() -> None:
+    """Have the C library give back what it can, if it is one that does so when asked. Takes a few milliseconds."""
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@functools.cache
+def _malloc_trim() -> Any:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):  # it is not glibc
+        return None
