@@ -28,6 +28,7 @@ BENCHMARKS: Mapping[str, str] = {
     "streams": "Several streams",
     "loop": "The event loop's stalls",
     "gemm": "Matrix products",
+    "precision": "Precision",
     "sequences": "Many sequences at once",
     "load": "Loading",
 }
@@ -44,7 +45,7 @@ The rules:
 
 - Peers run in the same process on the same cores, in turns (A B A B ...), and start when two turns in a row agree.
 - Figures are medians. A ratio is of medians, and the brackets hold its 95 % interval, from a bootstrap over the turns.
-- Peers must give the same results, or there is no table. All calculate in float32.
+- Peers must give the same results, or there is no table. All calculate in float32, unless the table says otherwise.
 - A peer that is not installed is left out, and the table says so; `make bench` installs them.
 - Where others use more than a tenth of a core meanwhile, there is no table either: figures would say nothing.
 """

@@ -27,6 +27,9 @@ from .operator import DeviceTraits
 # each multiplication.
 _BLOCKS = {32: 1.0, 16: 1.4}
 _TILE = 8  # positions of a packed tile
+# What a tile costs beside its products, as many products of a position; and fewer positions take as long as these, because
+# sums wait for themselves.
+_FINISH, _LATENCY = 96, 4
 _UNROLLED = 7  # cells of a window's row that are written out one after the other
 # Elements of a block's weights that are walked in one piece: half of what a core's second cache has. Longer ones are cut
 # into pieces of `_PIECE`: while the last tiles pass over one, the next is fetched, for which the first must be short.
@@ -59,9 +62,12 @@ def _packer(group: int, transposed: bool, block: int) -> Callable[[Array], Array
     return functools.partial(_pack, group=group, transposed=transposed, block=block)
 
 
-def _tile_width(positions: int) -> int:
-    """Return how many positions of a row a tile has: few are calculated twice, and tiles are not too narrow."""
-    return min(range(1, min(_TILE, positions) + 1), key=lambda p: (-(-positions // p) * (p + 2), -p))
+def _tile_width(positions: int, products: int) -> int:
+    """Return how many positions of a row a tile has, for so many products in each sum: few are calculated twice."""
+    return min(
+        range(1, min(_TILE, positions) + 1),
+        key=lambda p: (-(-positions // p) * (max(p, _LATENCY) * products + _FINISH), -p),
+    )
 
 
 def packs(dtype: DataType, outputs: int, traits: DeviceTraits, *, constant: bool) -> bool:
@@ -80,13 +86,14 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
         after = joined
         if w.size == (1, 1, 1) and w.strides == (1, 1, 1):  # rows follow each other: one long row
             od, oh, ow, spatial = 1, 1, od * oh * ow, (1, 1, od * oh * ow)
-    rows, width = 1, _tile_width(ow)
+    cells = kd * kh * kw
+    rows, width = 1, _tile_width(ow, conv.inputs * cells)
     if joins and width == ow and 2 * width <= _TILE and oh > 1:  # short rows: several of them
         rows = next(r for r in (_TILE // width, 2) if r <= oh)
     block = min(_BLOCKS, key=lambda b: round_up(conv.outputs, b) * _BLOCKS[b])
     blocks = -(-conv.outputs // block)
     down, across = -(-oh // rows), -(-ow // width)
-    tiles, cells = od * down * across, kd * kh * kw
+    tiles = od * down * across
     each = -(-WORK // (conv.inputs * cells * rows * width))
     each = -(-tiles // -(-tiles // each))
     whole = conv.inputs * cells * block <= _WHOLE

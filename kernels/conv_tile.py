@@ -77,7 +77,7 @@ def tile_kernel(form: ConvForm, tile: Tile) -> KernelSource:
         {place}
         __global const float* xn = xg + c0 * plane + od * sd * H * W + oh * hop + ow0 * {_step(tile)};
         __global const float* wp = weights + c0 * deep;
-        {_soon(tile)}
+        {_fetching(tile)}
         float* const own = t + i * {tile.positions * block};
         {load}
         for (int c = c0; c < c1; c++, xn += plane) {_walk(tile)}
@@ -139,13 +139,15 @@ def _row(tile: Tile, j: str) -> str:
     return f"channel + {j}" if tile.joined else f"(channel + {j}) * OD * OH + line"
 
 
-def _soon(tile: Tile) -> str:
-    """Return statements that find what to fetch while the weights at ``wp`` are multiplied."""
-    if not tile.pieces:
-        return ""
-    # A tile alone needs what comes next; several fetch the next piece together, each a line of every cell.
-    return f"""__global const float* soon = wp + (count == 1 ? {AHEAD} : piece * deep + i % 2 * 16);
-        __global const float* later = soon + (count == 1 ? 16 : 0);"""
+def _fetching(tile: Tile) -> str:
+    """Return statements that find what to fetch while the weights at ``wp`` are multiplied.
+
+    A tile alone needs what comes next. Several have time for what follows all that they walk, and fetch a part each.
+    """
+    walked, number, tiles = ("piece", "i", "count") if tile.pieces else ("C", "(g0 - i0 + i)", "(i1 - i0)")
+    return f"""const int pace = ({tile.block - 1} + {tiles}) / {tiles};
+        const int near = {tiles} == 1 ? {AHEAD + 16} : {number} == 0 ? {AHEAD} : 0;
+        __global const float* soon = wp + ({tiles} == 1 ? {AHEAD} : {walked} * deep + {number} * pace * (c1 - c0) * (KD * KH * KW));"""
 
 
 def _step(tile: Tile) -> str:
@@ -165,28 +167,23 @@ def _walk(tile: Tile) -> str:
             for i in range(tile.rows)
             for j in range(tile.width)
         )
-        fetched = (("soon", 0), ("later", 0)) if tile.pieces else (("wp", AHEAD), ("wp", AHEAD + 16))
-        ahead = " ".join(f"ASYNCRT_FETCH({p} + {o + number * tile.block});" for p, o in fetched[: len(halves)])
+        ahead = f"ASYNCRT_FETCH(soon); soon += pace; ASYNCRT_FETCH(wp + near + {number * tile.block});"
         return f"{{ {weights} {ahead} float16 e; {multiply} }}"
-
-    def move(cells: int) -> str:
-        pointers = ("wp", "soon", "later") if tile.pieces else ("wp",)
-        return ", ".join(f"{p} += {cells * tile.block}" for p in pointers)
 
     if tile.tall:
         cells = [(i, j) for i in range(tile.tall) for j in range(tile.wide)]
         row = " ".join(cell(i * tile.wide + j, f"{i} * W + {j} + ") for i, j in cells)
-        return f"{{ __global const float* const xr = xn; {row} {move(len(cells))}; }}"
+        return f"{{ __global const float* const xr = xn; {row} wp += {len(cells) * tile.block}; }}"
     if tile.wide:
         row = " ".join(cell(j, f"{j} + ") for j in range(tile.wide))
-        return f"""for (int kh = 0; kh < KH; kh++, {move(tile.wide)}) {{
+        return f"""for (int kh = 0; kh < KH; kh++, wp += {tile.wide * tile.block}) {{
           __global const float* const xr = xn + kh * W;
           {row}
         }}"""
     return f"""for (int kd = 0; kd < KD; kd++)
         for (int kh = 0; kh < KH; kh++) {{
           __global const float* xr = xn + (kd * dd * H + kh * dh) * W;
-          for (int kw = 0; kw < KW; kw++, {move(1)}, xr += dw) {cell(0, "")}
+          for (int kw = 0; kw < KW; kw++, wp += {tile.block}, xr += dw) {cell(0, "")}
         }}"""
 
 

@@ -28,26 +28,38 @@ FETCH = """
 """
 
 
+# One tile of rows fetches what is soon needed of its panel. Several have time for the next panel, and fetch a part of it
+# each: else the first tile of every panel waits for memory, and the others leave it idle.
+_FETCH_PLAN = f"""const int all = (rows + {TILE - 1}) / {TILE}, pace = ({PANEL - 1} + all) / all;
+  int near = all > 1 ? {AHEAD} : {AHEAD + 16};
+  __global const float* soon = b + (all > 1 ? depth * {PANEL} : {AHEAD});"""
+_FETCH_NEXT = "soon += depth * pace; near = 0;"
+
+
 def add_tiles(a_space: str, b_space: str, sums_space: str, *, fetch: bool = False) -> str:
     """Return the function ``$_tiles(rows, a, sa_m, sa_k, b, step, depth, t)``: the products of rows and a panel, added to sums.
 
     ``a`` are *depth* elements of each row, ``b`` as many rows of 32 columns, ``t`` the sums, ``[rows, 32]``. Tiles have every height, so that no new number of rows needs another kernel or is rounded up.
 
     Args:
-        fetch: ``b`` is long and comes from memory: ask for it early.
+        fetch: ``b`` is one of many panels that follow one another in memory: ask for them early.
     """
+    more = ", soon, pace, near" if fetch else ""
     cases = " ".join(
-        f"case {h}: $_tile{h}(a + i * sa_m, sa_m, sa_k, b, step, depth, t + i * 32); break;" for h in range(1, TILE + 1)
+        f"case {h}: $_tile{h}(a + i * sa_m, sa_m, sa_k, b, step, depth, t + i * 32{more}); break;"
+        for h in range(1, TILE + 1)
     )
     return f"""{FETCH if fetch else ""}{"".join(_tile(h, a_space, b_space, sums_space, fetch) for h in range(1, TILE + 1))}
 inline void $_tiles(
     int rows, {a_space} const float* a, int sa_m, int sa_k, {b_space} const float* b, int step, int depth,
     {sums_space} float* t) {{
   int i = 0;
+  {_FETCH_PLAN if fetch else ""}
   for (int tiles = (rows + {TILE - 1}) / {TILE}; tiles > 0; tiles--) {{
     const int height = (rows - i) / tiles;
     switch (height) {{ {cases} }}
     i += height;
+    {_FETCH_NEXT if fetch else ""}
   }}
 }}"""
 
@@ -61,12 +73,12 @@ def _tile(height: int, a_space: str, b_space: str, sums_space: str, fetch: bool)
     return f"""
 inline void $_tile{height}(
     {a_space} const float* a, int sa_m, int sa_k, {b_space} const float* b, int step, int depth,
-    {sums_space} float* t) {{
+    {sums_space} float* t{", __global const float* soon, int pace, int near" if fetch else ""}) {{
   {rows}
   {load}
   for (int k = 0; k < depth; k++, b += step) {{
     const float16 b0 = vload16(0, b), b1 = vload16(1, b); float16 v;
-    {f"ASYNCRT_FETCH(b + {AHEAD}); ASYNCRT_FETCH(b + {AHEAD + 16});" if fetch else ""}
+    {"ASYNCRT_FETCH(soon); soon += pace; ASYNCRT_FETCH(b + near);" if fetch else ""}
     {multiply}
   }}
   {store}

@@ -34,6 +34,7 @@ from benchmarks import (
     peers,
     per_node,
     plots,
+    precision,
     process,
     resnet,
     sequences,
@@ -79,6 +80,8 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
             return loop.bench(HOST, callers=4, lengths=4)
         case "gemm":
             return gemm.bench(OPENCL, rows_of=[1, 3], sizes=[40])
+        case "precision":
+            return precision.bench(HOST, models.SMALL, networks.decoder(1, 16, 2, 60), [(1, 4)], [3])
         case "sequences":
             return sequences.bench(HOST, tokens=3, size=(1, 16, 2), callers=3)
         case "load":

@@ -435,6 +435,10 @@ class Dispatcher:
     def _lose(self, error: BaseException) -> None:
         """The device is lost: tell everybody who waits."""
         self._lost = error
+        for stream, inside in enumerate(self._inside):  # no end follows any more, with which they would go
+            for stamp in inside:
+                self._marks.pop(Event(stream, stamp), None)
+            inside.clear()
         for waiting in self._waiting.values():
             if waiting.future is not None and not waiting.future.done():
                 waiting.future.set_exception(self._loss())

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from asyncrt.devices.base import Allocation, Device, Prepared, Stream
+from asyncrt.devices.base import Allocation, Device, Prepared
 from asyncrt.errors import DeviceError
 
 from .executor import BoundPlan
@@ -40,25 +40,21 @@ class PresetStatistics:
 
 
 class Parts:
-    """The launches of a plan with lanes, prepared segment by segment: each may go to another stream.
+    """The launches of a plan with lanes, prepared segment by segment, because each may go to another stream.
 
     Args:
         parts: In the order of the segments.
     """
 
+    busy = False  # no thread enqueues them
+
     def __init__(self, parts: Sequence[Prepared]) -> None:
         self.parts = parts
-        self.long = any(part.long for part in parts)
-        self.busy = False
 
     def bind(self, memory: Sequence[Allocation]) -> None:
+        """Bind all of them to other memory; see `Prepared`."""
         for part in self.parts:
             part.bind(memory)
-
-    def launch(self, stream: Stream, stop: bytearray | None = None) -> None:
-        """Enqueue all of them on one stream."""
-        for part in self.parts:
-            part.launch(stream, stop if part.long else None)
 
 
 class _Set:
@@ -66,7 +62,7 @@ class _Set:
 
     __slots__ = ("memory", "prepared")
 
-    def __init__(self, prepared: Prepared, memory: tuple[Allocation, ...]) -> None:
+    def __init__(self, prepared: Prepared | Parts, memory: tuple[Allocation, ...]) -> None:
         self.prepared = prepared
         self.memory = memory
 
@@ -80,14 +76,14 @@ class _Plan:
         size: How many launches a set is.
         uses: How often it was enqueued since it lost its sets, or ever.
         last: When it was used last.
-        sets: By the identities of the memory they are bound to; those unused longest first.
+        sets: By whether they are parts, and the identities of the memory they are bound to; those unused longest first.
     """
 
     numbers: tuple[int, ...]
     size: int
     uses: int = 0
     last: int = 0
-    sets: OrderedDict[tuple[int, ...], _Set] = attrs.Factory(OrderedDict)
+    sets: OrderedDict[tuple[bool, tuple[int, ...]], _Set] = attrs.Factory(OrderedDict)
 
 
 class Presets:
@@ -117,6 +113,16 @@ class Presets:
 
     def prepared(self, bound: BoundPlan, arenas: Sequence[Allocation]) -> Prepared | None:
         """Return a plan's launches, bound to a request's memory; None if they are to be enqueued one by one."""
+        found = self._find(bound, arenas, apart=False)
+        assert not isinstance(found, Parts)
+        return found
+
+    def parts(self, bound: BoundPlan, arenas: Sequence[Allocation]) -> Sequence[Prepared] | None:
+        """Return the same of a plan with lanes, by segment."""
+        found = self._find(bound, arenas, apart=True)
+        return found.parts if isinstance(found, Parts) else None
+
+    def _find(self, bound: BoundPlan, arenas: Sequence[Allocation], *, apart: bool) -> Prepared | Parts | None:
         plan = self._plans.get(bound)
         if plan is None:
             used = {b for _, buffers, *_ in bound.steps for b in buffers if isinstance(b, int)}
@@ -126,11 +132,11 @@ class Presets:
             return None
         plan.last = next(self._clock)
         memory = tuple([arenas[n] for n in plan.numbers])
-        key = tuple(map(id, memory))
+        key = apart, tuple(map(id, memory))
         found = plan.sets.get(key)
         if found is None:
             try:
-                found = self._bind(bound, plan, arenas, memory)
+                found = self._bind(bound, plan, arenas, memory, apart=apart)
             except DeviceError:
                 found = None  # it may work without, and if it does not, that says why
             if found is None:
@@ -142,24 +148,36 @@ class Presets:
         return found.prepared
 
     def _bind(
-        self, bound: BoundPlan, plan: _Plan, arenas: Sequence[Allocation], memory: tuple[Allocation, ...]
+        self,
+        bound: BoundPlan,
+        plan: _Plan,
+        arenas: Sequence[Allocation],
+        memory: tuple[Allocation, ...],
+        *,
+        apart: bool,
     ) -> _Set | None:
         """Return a set for other memory than there are sets for; None if there can be none."""
         if len(plan.sets) < _SETS and self._make_room(plan):
-            prepared = self._prepare(bound, arenas)
+            prepared = self._prepare(bound, arenas, apart=apart)
             return None if prepared is None else _Set(prepared, memory)
-        free = next((key for key, s in plan.sets.items() if not s.prepared.busy), None)
-        if free is None:
-            return None
-        oldest = plan.sets.pop(free)
+        free = [key for key, s in plan.sets.items() if not s.prepared.busy]
+        alike = next((key for key in free if key[0] is apart), None)
+        if alike is None:
+            if not free:
+                return None
+            del plan.sets[free[0]]  # of the other kind: one goes for one
+            prepared = self._prepare(bound, arenas, apart=apart)
+            return None if prepared is None else _Set(prepared, memory)
+        oldest = plan.sets.pop(alike)
         oldest.prepared.bind(arenas)
         oldest.memory = memory
         self._rebound += 1
         return oldest
 
-    def _prepare(self, bound: BoundPlan, arenas: Sequence[Allocation]) -> Prepared | None:
-        if bound.plan.lanes is None:
+    def _prepare(self, bound: BoundPlan, arenas: Sequence[Allocation], *, apart: bool) -> Prepared | Parts | None:
+        if not apart:
             return self._device.prepare(bound.steps, arenas, self._native)
+        assert bound.plan.lanes is not None
         parts: list[Prepared] = []
         for segment in bound.plan.lanes.segments:
             part = self._device.prepare(bound.steps[segment.begin : segment.end], arenas, self._native)

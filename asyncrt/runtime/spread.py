@@ -25,7 +25,7 @@ from asyncrt.scheduler.lanes import START, Lanes
 from .dispatcher import Dispatcher
 from .executor import BoundPlan, fetch, launch_steps, upload
 from .plan import Step
-from .preset import Parts, Presets
+from .preset import Presets
 from .watched import WatchedStream
 
 
@@ -59,13 +59,13 @@ class Spread:
         """Enqueue the chunk; returns as `executor.enqueue` does."""
         dispatcher, bound, own = self._dispatcher, self._bound, self._streams[0]
         with contextlib.ExitStack() as stack:
-            prepared = None
+            parts = None
             if isinstance(dispatcher.streams[own], WatchedStream):
                 self._tell(stack, request, program, arenas)
             elif presets is not None:
-                prepared = presets.prepared(bound, arenas)
+                parts = presets.parts(bound, arenas)
             upload(bound, dispatcher.streams[own], arenas, arrays)
-            self._launch(request, arenas, prepared)
+            self._launch(request, arenas, parts)
             return fetch(bound, dispatcher.streams[own], arenas, arrays)
 
     def _tell(
@@ -84,13 +84,10 @@ class Spread:
             assert isinstance(beside, WatchedStream)
             stack.enter_context(beside.beside(own, steps[number]))
 
-    def _launch(self, request: int, arenas: Sequence[Any], prepared: Prepared | None) -> None:
+    def _launch(self, request: int, arenas: Sequence[Any], parts: Sequence[Prepared] | None) -> None:
         """Enqueue the steps with the marks and waits between them."""
         dispatcher, lanes, of = self._dispatcher, self._lanes, self._streams
-        own, parts = of[0], None
-        if prepared is not None:
-            assert isinstance(prepared, Parts)
-            parts = prepared.parts
+        own = of[0]
         awaited = self._awaited(lanes)
         last = {of[s.lane]: number for number, s in enumerate(lanes.segments)}
         del last[own]

@@ -1,7 +1,8 @@
-"""ConvInteger and QLinearConv: convolutions of 8-bit integers less their zero points, in 32 bits. They run on the host.
+"""ConvInteger and QLinearConv: convolutions of 8-bit integers less their zero points, in 32 bits.
 
 ConvInteger gives the 32-bit sums. QLinearConv adds its bias, scales, rounds half to even, adds a zero point and
-saturates.
+saturates. `SCALED` gives them scaled, as float32; `passes/quantized_products.py` puts it where a model dequantises both
+operands.
 
 Source: ONNX ConvInteger-10, QLinearConv-10.
 """
@@ -12,18 +13,24 @@ Source: ONNX ConvInteger-10, QLinearConv-10.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from asyncrt.dims import Undetermined
 from asyncrt.errors import ShapeError
-from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of
+from asyncrt.layout import INT8, INT32, Array, DataType, Shape, dtype_of
 
-from ..operator import Attributes, Call, Example, Operator
+from ..epilogue import Epilogue
+from ..impl import Impl, inp
+from ..integer_conv import IntegerConv, integer_conv
+from ..integer_product import Scales
+from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..quantize import saturate
-from ..shapes import check
+from ..shapes import check, count
+from ..window import window
 
 
 def _infer(call: Call, weights: int) -> tuple[Shape]:
@@ -63,8 +70,8 @@ def _windows(attributes: Attributes, x: Shape, w: Shape) -> tuple[list[int], tup
     if mode not in ("SAME_UPPER", "SAME_LOWER"):
         raise ShapeError(f"auto_pad is {mode!r}")
     begins, ends = [], []
-    for dim, stride, window in zip(x[2:], strides, windows, strict=True):
-        needed = (-(-dim // stride) - 1) * stride + window - dim
+    for dim, stride, extent in zip(x[2:], strides, windows, strict=True):
+        needed = (-(-dim // stride) - 1) * stride + extent - dim
         total = needed if needed > 0 else 0
         small = total // 2
         begins.append(small if mode == "SAME_UPPER" else total - small)
@@ -116,6 +123,55 @@ def _linear_reference(attributes: Attributes, inputs: Sequence[Array | None]) ->
     return (saturate(scaled, y_zero.reshape(()), kind),)
 
 
+def _scaled_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
+    x, w, x_scale, w_scale, x_zero, w_zero = inputs
+    assert x_scale is not None
+    assert w_scale is not None
+    sums = _convolve(attributes, x, w, x_zero, w_zero)
+    factor: Any = x_scale.astype(np.float32).reshape(()) * w_scale.astype(np.float32)
+    return (np.asarray(sums.astype(np.float32) * factor.reshape(-1, *(1,) * (sums.ndim - 2))).astype(np.float32),)
+
+
+class _Places(NamedTuple):
+    """Which input is what; None where the operator has no such input."""
+
+    w: int
+    x_zero: int
+    w_zero: int
+    x_scale: int | None = None
+    w_scale: int | None = None
+    y_scale: int | None = None
+    y_zero: int | None = None
+    bias: int | None = None
+
+
+_INTEGER = _Places(w=1, x_zero=2, w_zero=3)
+_LINEAR = _Places(w=3, x_zero=2, w_zero=5, x_scale=1, w_scale=4, y_scale=6, y_zero=7, bias=8)
+_SCALED = _Places(w=1, x_scale=2, w_scale=3, x_zero=4, w_zero=5)
+
+
+def _implement(places: _Places, call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None) -> Impl:
+    x, w = call.shape(0), call.shape(places.w)
+    view = window(call.name, call.attributes, x[2:], w[2:])
+    zeros = [inp(i) if call.has(i) else None for i in (places.x_zero, places.w_zero)]
+    known, plain = call.value(places.w_zero), 0 if call.dtype(places.w) is INT8 else 128
+    neutral = bool((known == plain).all()) if known is not None else not call.has(places.w_zero) and plain == 0
+    scales = None
+    if places.x_scale is not None and places.w_scale is not None:
+        result = None
+        if places.y_scale is not None and places.y_zero is not None:
+            result = inp(places.y_scale), inp(places.y_zero)
+        scales = Scales(inp(places.x_scale), inp(places.w_scale), count(call.shape(places.w_scale)) > 1, result)
+    group = call.attributes.get("group", 1)
+    conv = IntegerConv(
+        call.dtype(0), call.dtype(places.w), call.outputs[0].dtype, places.w, call.constants[places.w], x[0], group, w[1],
+        w[0] // group, view.as_3d(), (zeros[0], None if neutral and plain == 0 else zeros[1]),
+        call.has(places.w_zero) and count(call.shape(places.w_zero)) > 1, neutral, scales,
+        inp(places.bias) if places.bias is not None and call.has(places.bias) else None,
+    )  # fmt: skip
+    return integer_conv(conv, traits, call.outputs[0].shape, epilogue)
+
+
 def _integer_types(attributes: Attributes, inputs: Sequence[DataType | None], outputs: int) -> Sequence[DataType]:
     return (INT32,)
 
@@ -144,11 +200,28 @@ def _u8(value: int) -> Array:
 
 
 _FACTORS = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
+SCALED = Operator(
+    name="ConvScaled",
+    infer=integer_infer,
+    reference=_scaled_reference,
+    implement=functools.partial(_implement, _SCALED),
+    with_epilogue=functools.partial(_implement, _SCALED),
+    converts=True,
+    value_hints=(5,),
+    compares_hints=False,
+    domain="asyncrt",
+)
+
 OPERATORS = (
     Operator(
         name="ConvInteger",
         infer=integer_infer,
         reference=_integer_reference,
+        implement=functools.partial(_implement, _INTEGER),
+        with_epilogue=functools.partial(_implement, _INTEGER),
+        converts=True,
+        value_hints=(3,),
+        compares_hints=False,
         types=_integer_types,
         examples=(
             Example(("u8[1,2,5,6]", "u8[3,2,3,3]", _u8(2)), {"pads": (1, 1, 1, 1)}),
@@ -160,6 +233,9 @@ OPERATORS = (
         name="QLinearConv",
         infer=linear_infer,
         reference=_linear_reference,
+        implement=functools.partial(_implement, _LINEAR),
+        value_hints=(5,),
+        compares_hints=False,
         types=_linear_types,
         examples=(
             Example(

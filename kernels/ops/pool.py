@@ -28,6 +28,7 @@ from ..source import accumulator_type, compute_type, kernel
 from ..window import MAX_SPATIAL, Window, output_dims, patches, window
 
 _FLOATS = frozenset({FLOAT16, BFLOAT16, FLOAT32, FLOAT64})
+_COLUMNS, _LINE = 64, 512  # results whose windows share a line of private memory, and its elements
 
 
 def _size(attributes: Attributes) -> tuple[int, ...]:
@@ -167,6 +168,10 @@ def _implement(mode: str, call: Call, traits: DeviceTraits) -> Impl:
     rows = x[0] * x[1] * od * oh
     ints = (*w.spatial, *w.outs, *w.size, *w.strides, *w.dilations, *w.before, *w.after, *strides, rows)
     step = w.strides[2] if w.strides[2] <= 2 else 0
+    if mode == "max" and traits.is_cpu and call.dtype(0) is FLOAT32 and step and not indices and _fits_line(w):
+        per_item = cut_rows(rows, ow * (w.size[0] * w.size[1] + w.size[2]), traits).rows_per_item
+        launch = Launch(_line_kernel(step), (inp(0), out(0)), (*ints, per_item), (-(-rows // per_item),), (1,))
+        return Impl("lines", (launch,))
     form = (mode, call.dtype(0), indices, include, int(call.attributes.get("p", 2)) if mode == "lp" else 0)
     k = _kernel(*form, traits.is_cpu, step)
     buffers = (inp(0), out(0)) + ((out(1),) if indices else ())
@@ -175,6 +180,11 @@ def _implement(mode: str, call: Call, traits: DeviceTraits) -> Impl:
         return Impl("elements", (Launch(k, buffers, (*ints, 1), grid, (GPU_GROUP,)),))
     per_item = cut_rows(rows, ow * w.size[0] * w.size[1] * w.size[2], traits).rows_per_item
     return Impl("rows", (Launch(k, buffers, (*ints, per_item), (-(-rows // per_item),), (1,)),))
+
+
+def _fits_line(w: Window) -> bool:
+    """Whether the windows of `_COLUMNS` results lie in `_LINE` elements of a row."""
+    return (_COLUMNS - 1) * w.strides[2] + w.extents[2] <= _LINE
 
 
 _INTS = (
@@ -189,7 +199,7 @@ def _kernel(mode: str, dtype: DataType, indices: bool, include: bool, p: int, cp
     one = _one(mode, dtype, indices, include, p)
     row = _ROW + (f" {_count('D', include)} {_count('H', include)}" if mode == "average" else "")
     if cpu:
-        vectors = _vectors(mode, one, step) if dtype is FLOAT32 and step and mode != "lp" and not indices else ""
+        vectors = _vectors(one, step) if dtype is FLOAT32 and step and mode == "average" else ""
         body = f"""
   const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
   for (int r = r0; r < r1; r++) {{
@@ -207,6 +217,49 @@ def _kernel(mode: str, dtype: DataType, indices: bool, include: bool, p: int, cp
   {one}"""
     buffers = (("x", dtype, "r"), ("y", dtype, "w")) + ((("z", INT64, "w"),) if indices else ())
     return kernel(f"{mode}_pool", buffers, _INTS, body)
+
+
+@functools.cache
+def _line_kernel(step: int) -> KernelSource:
+    """The maxima of float32: first those of all rows of the windows, in a line of its own with borders, then along it."""
+    width = 16 * step
+    load = "vload16(0, at)" if step == 1 else "(float16)(vload16(0, at).even, vload16(1, at).even)"
+    greater = "a = select(v, a, (v <= a) | (a != a));"  # a NaN stays
+    body = f"""
+  float line[{_LINE + width + 16}], t[16];
+  const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
+  for (int r = r0; r < r1; r++) {{
+    {_ROW}
+    for (int w0 = 0; w0 < OW; w0 += {_COLUMNS}) {{
+      const int n = min({_COLUMNS}, OW - w0), in0 = w0 * sW - pW, length = (n - 1) * sW + (KW - 1) * dW + 1;
+      const int first = max(0, -in0), end = min(length, W - in0);
+      for (int c = 0; c < length + {width}; c += 16) vstore16((float16)(-INFINITY), 0, line + c);
+      for (int kd = 0; kd < KD; kd++) {{
+        const int id = bD + kd * dD;
+        if (id < 0 || id >= D) continue;
+        for (int kh = 0; kh < KH; kh++) {{
+          const int ih = bH + kh * dH;
+          if (ih < 0 || ih >= H) continue;
+          __global const float* from = x + ((plane * D + id) * H + ih) * W + in0;
+          int c = first;
+          for (; c + 16 <= end; c += 16) {{
+            const float16 v = vload16(0, from + c); float16 a = vload16(0, line + c);
+            {greater}
+            vstore16(a, 0, line + c);
+          }}
+          for (; c < end; c++) {{ const float v = from[c], a = line[c]; if (a == a && !(v <= a)) line[c] = v; }}
+        }}
+      }}
+      for (int o = 0; o < n; o += 16) {{
+        float16 a = (float16)(-INFINITY);
+        const float* at = line + o * {step};
+        for (int kw = 0; kw < KW; kw++, at += dW) {{ const float16 v = {load}; {greater} }}
+        if (o + 16 <= n) vstore16(a, 0, y + r * OW + w0 + o);
+        else {{ vstore16(a, 0, t); for (int i = 0; i < n - o; i++) y[r * OW + w0 + o + i] = t[i]; }}
+      }}
+    }}
+  }}"""
+    return kernel("max_pool_lines", (("x", FLOAT32, "r"), ("y", FLOAT32, "w")), _INTS, body)
 
 
 def _count(axis: str, include: bool) -> str:
@@ -256,15 +309,12 @@ def _one(mode: str, dtype: DataType, indices: bool, include: bool, p: int) -> st
       {index}"""
 
 
-def _vectors(mode: str, one: str, step: int) -> str:
-    """16 columns at a time, where their windows lie inside the input's rows; the last 16 are moved back to end with them.
+def _vectors(one: str, step: int) -> str:
+    """16 means at a time, where their windows lie inside the input's rows; the last 16 are moved back to end with them.
 
     With a stride of 2 one element more than needed is loaded, so a 17th column's window must be inside too.
     """
     load = "vload16(0, from)" if step == 1 else "(float16)(vload16(0, from).even, vload16(1, from).even)"
-    average = mode == "average"
-    fold = "a += v;" if average else "a = select(v, a, (v <= a) | (a != a));"
-    finish = "a /= (float)(nD * nH * KW);" if average else ""
     return f"""
     const int last = W - 1 - (KW - 1) * dW + pW;
     const int left = (pW + sW - 1) / sW, end = (last < 0 ? 0 : min(OW, last / sW + 1)) - {step - 1};
@@ -272,7 +322,7 @@ def _vectors(mode: str, one: str, step: int) -> str:
       for (; ow < left; ow++) {{ {one} }}
       for (int next = left; next < end; next += 16) {{
         ow = min(next, end - 16);
-        float16 a = (float16)({"0.0f" if average else "-INFINITY"});
+        float16 a = 0.0f;
         for (int kd = 0; kd < KD; kd++) {{
           const int id = bD + kd * dD;
           if (id < 0 || id >= D) continue;
@@ -280,10 +330,10 @@ def _vectors(mode: str, one: str, step: int) -> str:
             const int ih = bH + kh * dH;
             if (ih < 0 || ih >= H) continue;
             __global const float* from = x + ((plane * D + id) * H + ih) * W + ow * {step} - pW;
-            for (int kw = 0; kw < KW; kw++, from += dW) {{ const float16 v = {load}; {fold} }}
+            for (int kw = 0; kw < KW; kw++, from += dW) {{ const float16 v = {load}; a += v; }}
           }}
         }}
-        {finish}
+        a /= (float)(nD * nH * KW);
         vstore16(a, 0, y + r * OW + ow);
       }}
       ow = end;
@@ -314,6 +364,9 @@ OPERATORS = (
             Example(("f32[2,2,6,6]",), {"kernel_shape": (2, 2), "strides": (2, 2), "storage_order": 1}, 2),
             Example(("f16[1,2,9,9]",), _K3),
             Example(("f32[1,2,3,4]",), _K1),
+            Example(("f32[1,1,6,150]",), {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}),
+            Example(("f32[1,1,3,300]",), {"kernel_shape": (2, 3), "strides": (1, 2), "dilations": (1, 100)}),
+            Example(("f32[1,1,3,900]",), {"kernel_shape": (2, 3), "strides": (1, 2), "dilations": (1, 400)}),
         ),
     ),
     Operator(

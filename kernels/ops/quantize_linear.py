@@ -253,8 +253,8 @@ def _extremes_kernel() -> KernelSource:
 
 
 @functools.cache
-def _parameters_kernel(gpu: bool) -> KernelSource:
-    traits = DeviceTraits("gpu" if gpu else "cpu")
+def _parameters_kernel() -> KernelSource:
+    traits = DeviceTraits("gpu")
     body = f"""
   float low = 0.0f, high = 0.0f;
   for (int i = 0; i < parts; i++) {{ low = fmin(low, part[2 * i]); high = fmax(high, part[2 * i + 1]); }}
@@ -265,18 +265,96 @@ def _parameters_kernel(gpu: bool) -> KernelSource:
     return kernel("quantization", buffers, ("parts",), body, helpers=HELPERS)
 
 
+# Both are written without branches and calls, which would keep elements apart. What is not a number is neither.
+_EXTREMES = """
+inline float2 $_extremes(__global const float* x, int n) {
+  float16 l = 0.0f, h = 0.0f;
+  int c = 0;
+  for (; c + 16 <= n; c += 16) {
+    const float16 v = vload16(0, x + c);
+    l = select(l, v, v < l);
+    h = select(h, v, v > h);
+  }
+  float low = 0.0f, high = 0.0f, t[32];
+  vstore16(l, 0, t); vstore16(h, 1, t);
+  for (int i = 0; i < 16; i++) { low = t[i] < low ? t[i] : low; high = t[16 + i] > high ? t[16 + i] : high; }
+  for (; c < n; c++) { low = x[c] < low ? x[c] : low; high = x[c] > high ? x[c] : high; }
+  return (float2)(low, high);
+}"""
+_LEVELS = """
+inline void $_levels(__global const float* x, int n, float2 range, __global float* scale, __global uchar* zero,
+                     __global uchar* y, bool first) {
+  const float s = (range.y == range.x ? 1.0f : range.y - range.x) / 255.0f;
+  const float z = rint(clamp(-(range.x / s), 0.0f, 255.0f));
+  if (first) { scale[0] = s; zero[0] = (uchar)z; }
+  int c = 0;
+  for (; c + 16 <= n; c += 16)
+    vstore16(convert_uchar16(clamp(rint(vload16(0, x + c) / s) + z, 0.0f, 255.0f)), 0, y + c);
+  for (; c < n; c++) y[c] = (uchar)clamp(rint(x[c] / s) + z, 0.0f, 255.0f);
+}"""
+_ONE_ITEM = 8192  # elements that one work-item takes sooner than two kernels could
+
+
+@functools.cache
+def _at_once_kernel() -> KernelSource:
+    """One work-item finds the extremes and quantises."""
+    body = "$_levels(x, n, $_extremes(x, n), scale, zero, y, true);"
+    buffers = (("x", FLOAT32, "r"), ("y", UINT8, "w"), ("scale", FLOAT32, "w"), ("zero", UINT8, "w"))
+    return kernel("quantize_at_once", buffers, ("n",), body, helpers=_EXTREMES + _LEVELS, contract=False)
+
+
+@functools.cache
+def _parts_kernel() -> KernelSource:
+    """Each work-item finds the extremes of its piece."""
+    body = """
+  const int id = (int)get_global_id(0), c0 = min(id * each, n);
+  vstore2($_extremes(x + c0, min(each, n - c0)), id, part);"""
+    return kernel("extremes", (("x", FLOAT32, "r"), ("part", FLOAT32, "w")), ("n", "each"), body, helpers=_EXTREMES)
+
+
+@functools.cache
+def _pieces_kernel() -> KernelSource:
+    """Each work-item quantises its piece, by the extremes of all."""
+    body = """
+  const int id = (int)get_global_id(0), c0 = min(id * each, n);
+  float2 range = 0.0f;
+  for (int i = 0; i < parts; i++) {
+    const float2 p = vload2(i, part);
+    range = (float2)(p.x < range.x ? p.x : range.x, p.y > range.y ? p.y : range.y);
+  }
+  $_levels(x + c0, min(each, n - c0), range, scale, zero, y + c0, id == 0);"""
+    buffers = (
+        ("x", FLOAT32, "r"), ("part", FLOAT32, "r"), ("y", UINT8, "w"), ("scale", FLOAT32, "w"), ("zero", UINT8, "w"),
+    )  # fmt: skip
+    return kernel("quantize_pieces", buffers, ("n", "each", "parts"), body, helpers=_LEVELS, contract=False)
+
+
+def _dynamic_cpu(n: int, traits: DeviceTraits) -> Impl:
+    if n <= _ONE_ITEM:
+        launch = Launch(_at_once_kernel(), (inp(0), out(0), out(1), out(2)), (n,), (1,), (1,))
+        return Impl("dynamic, at once", (launch,))
+    parts = 4 * traits.compute_units
+    each = -(-n // (16 * parts)) * 16
+    launches = (
+        Launch(_parts_kernel(), (inp(0), scratch(0)), (n, each), (parts,), (1,)),
+        Launch(_pieces_kernel(), (inp(0), scratch(0), out(0), out(1), out(2)), (n, each, parts), (parts,), (1,)),
+    )
+    return Impl("dynamic", launches, (8 * parts,))
+
+
 def _dynamic(call: Call, traits: DeviceTraits) -> Impl:
     shape = call.shape(0)
     n = count(shape)
-    most = 4 * traits.compute_units if traits.is_cpu else 16 * GPU_GROUP
-    parts = max(1, min(most, n // 256))
+    if traits.is_cpu:
+        return _dynamic_cpu(n, traits)
+    parts = max(1, min(16 * GPU_GROUP, n // 256))
     each = max(1, -(-n // parts))
     text = saturated(divided("a0", "a1", traits), "a2", UINT8)
     layouts = (Layout(FLOAT32, shape), Layout(FLOAT32, ()), Layout(UINT8, ()))
     last = elementwise("quantize", text, layouts, call.outputs[0], traits, helpers=HELPERS) if n else None
     launches = [
         Launch(_extremes_kernel(), (inp(0), scratch(0)), (n, each), (parts,), None),
-        Launch(_parameters_kernel(not traits.is_cpu), (scratch(0), out(1), out(2)), (parts,), (1,), (1,)),
+        Launch(_parameters_kernel(), (scratch(0), out(1), out(2)), (parts,), (1,), (1,)),
     ]
     if last is not None:
         launches += [launch._replace(buffers=(inp(0), out(1), out(2), out(0))) for launch in last.launches]
@@ -341,6 +419,7 @@ OPERATORS = (
             Example((_f32(0, 0, 0),), outputs=3),
             Example((_f32(1, 2.5, 3),), outputs=3),
             Example(("f32[50,100]",), outputs=3),
+            Example(("f32[97,101]",), outputs=3),
         ),
     ),
 )

@@ -82,6 +82,17 @@ def test_kernels_for_gpus_agree_with_the_reference(name: str) -> None:
         check_kernels(name, example, arrays(example), ("gpu",))
 
 
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2), (1, 3)])
+def test_maxima_of_infinities_and_nan(strides: tuple[int, int]) -> None:
+    """A NaN is the greatest of every window that it is in; where there is nothing else, minus infinity is."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 9, 90)).astype(np.float32)
+    x[0, 0, ::4, ::23] = np.nan
+    x[0, 1] = -np.inf
+    attributes = {"kernel_shape": (3, 3), "strides": strides, "pads": (1, 1, 1, 1)}
+
+    check_kernels("MaxPool", Example((x,), attributes), [x], ("cpu", "gpu"))
+
+
 _LENGTHS = np.array([2, 5, 1], np.int32)
 _GRID = (np.random.default_rng(3).random((2, 4, 6, 2)) * 2.8 - 1.4).astype(np.float32)
 _LSTM = ("f32[5,3,4]", "f32[2,24,4]", "f32[2,24,6]", "f32[2,48]", _LENGTHS, "f32[2,3,6]", "f32[2,3,6]", "f32[2,18]")

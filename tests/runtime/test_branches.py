@@ -19,7 +19,9 @@ import asyncrt.debug
 from asyncrt import DeviceCommandError, HazardError, Runtime, RuntimeOptions
 from asyncrt.devices.base import Device, DeviceInfo
 from asyncrt.devices.faults import Fault
+from asyncrt.devices.find import open_device
 from asyncrt.devices.host import HostDevice
+from asyncrt.devices.opencl import OpenCLDevice
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.events import Event
 from asyncrt.layout import Array
@@ -392,11 +394,16 @@ async def test_a_request_for_which_lanes_take_too_much_memory_goes_without() -> 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("device", ["simulated", None], ids=lambda d: d or "opencl")
+@pytest.mark.parametrize("sets", [16, 1])
 async def test_launches_that_are_set_beforehand_go_to_their_lanes(
-    device: str | None, monkeypatch: pytest.MonkeyPatch
+    device: str | None, sets: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On several streams, and on one where no other is idle; with memory that changes between them."""
+    """On several streams, and on one where no other is idle; with memory that changes between them.
+
+    Where a plan may have one set of launches, one for several streams goes for one for a single stream, and back.
+    """
     monkeypatch.setattr(preset, "OFTEN", 1)
+    monkeypatch.setattr(preset, "_SETS", sets)
     async with spreading(device, check_hazards=False) as rt:
         loaded = await rt.load(network())
         for _ in range(3):
@@ -404,7 +411,36 @@ async def test_launches_that_are_set_beforehand_go_to_their_lanes(
         together = await asyncio.gather(*(loaded.infer(given(i % 6)) for i in range(30)))
 
         assert [truth(device)[i % 6] for i in range(30)] == [as_bytes(out) for out in together]
-        assert rt.statistics().presets.replays > 20
+        assert truth(device) == await each(loaded)
+        statistics = rt.statistics().presets
+        assert statistics.replays > 20
+        assert statistics.launches <= sets * sum(len(p.steps) for p in plans_of(loaded))
+
+
+class Discrete(OpenCLDevice):
+    """A device whose events of kernels come late, and whose transfers are pinned, as those of GPUs are."""
+
+    def __init__(self, device: Any, spec: str) -> None:
+        super().__init__(device, spec)
+        self.late_events = self.pins_transfers = True
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("traced", [False, True])
+async def test_devices_with_memory_of_their_own_wait_for_copies_and_land_what_they_read(
+    traced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Marks in the middle of a chunk are copies of nothing there, and what is read lands when its own mark comes."""
+    monkeypatch.setattr(preset, "OFTEN", 1)
+    best = open_device(None)
+    assert isinstance(best, OpenCLDevice)
+    async with spreading(Discrete(best.cl_device, best.info.spec), check_hazards=False) as rt:
+        loaded = await rt.load(network())
+        async with rt.trace(tmp_path / "trace.json") if traced else contextlib.AsyncExitStack():
+            got = [await each(loaded) for _ in range(3)]
+    best.close()
+
+    assert [truth(None)] * 3 == got
 
 
 @pytest.mark.asyncio

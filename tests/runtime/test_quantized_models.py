@@ -249,3 +249,93 @@ async def test_steps_between_element_wise_nodes_are_part_of_their_kernel(device:
     assert [a.tobytes() for a in got] == [a.tobytes() for a in apart]
     for request, ours in zip(requests, got, strict=True):
         np.testing.assert_array_equal(onnxruntime_gives(loaded, request), ours)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d or "opencl")
+async def test_dynamic_levels_are_those_of_onnx_runtime_for_every_size(device: str | None) -> None:
+    """Less than a vector, vectors and a rest, what one work-item takes and what several do; only one sign, or two."""
+    nodes = [
+        node("q, s, z = DynamicQuantizeLinear(x)"), node("w = Cast(q)", to=1), node("v = Cast(z)", to=1),
+        node("u = Unsqueeze(v, zero)"), node("t = Unsqueeze(s, zero)"), node("y = Concat(w, u, t)", axis=0),
+    ]  # fmt: skip
+    loaded = model(nodes, ["x f32[n]"], ["y"], {"zero": np.array([0])}, opset=17)
+    drawn = [floats(n, seed=n) for n in (1, 15, 16, 17, 8192, 8193, 12345)]
+    requests = [{"x": x} for one in drawn for x in (3 * one, np.abs(one), -np.abs(one))]
+
+    got, _ = await outcome(loaded, requests, device)
+
+    for request, ours in zip(requests, got, strict=True):
+        np.testing.assert_array_equal(onnxruntime_gives(loaded, request), ours)
+
+
+CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "borders": ((2, 3, 9, 21), (17, 3, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "strides": ((1, 4, 15, 37), (70, 4, 3, 3), {"strides": [2, 2], "pads": [0, 1, 1, 0]}),
+    "steps of three": ((1, 2, 40, 70), (9, 2, 2, 2), {"strides": [3, 3]}),
+    "one cell": ((2, 7, 5, 9), (20, 7, 1, 1), {}),
+    "one axis, dilated": ((1, 5, 50), (9, 5, 3), {"dilations": [2], "pads": [2, 2]}),
+    "three axes": ((1, 2, 5, 6, 18), (8, 2, 2, 3, 3), {"pads": [0, 1, 1, 0, 1, 1]}),
+    "groups": ((1, 6, 7, 17), (40, 3, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
+    "few filters": ((1, 6, 7, 17), (6, 1, 3, 3), {"group": 6}),
+    "many channels": ((1, 96, 4, 5), (12, 96, 3, 3), {"pads": [1, 1, 1, 1]}),
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+@pytest.mark.parametrize("zero", ["absent", "neutral", "other", "for each filter"])
+@pytest.mark.parametrize(("left", "right"), [(a, b) for a in (np.uint8, np.int8) for b in (np.uint8, np.int8)])
+async def test_convolutions_of_bytes_give_exact_sums(case: str, left: Any, right: Any, zero: str) -> None:
+    """What the borders add is nothing: they are the zero point."""
+    shape, filters, attributes = CONVOLUTIONS[case]
+    weights, za = integers(right, *filters), integers(left, 1)[0]
+    zb = {
+        "absent": None, "neutral": right(0 if right is np.int8 else 128), "other": integers(right, 1, seed=3)[0],
+        "for each filter": integers(right, filters[0], seed=4),
+    }[zero]  # fmt: skip
+    constants = {"w": weights, "za": za} | ({} if zb is None else {"zb": zb})
+    spatial = ",".join("hwd"[: len(shape) - 2])
+    given = f"x {'u8' if left is np.uint8 else 'i8'}[n,{shape[1]},{spatial}]"
+    convolution = node(f"y = ConvInteger(x, w, za{'' if zb is None else ', zb'})", **attributes)
+    loaded = model([convolution], [given], ["y"], constants)
+    x = integers(left, *shape, seed=7)
+
+    (got,), _ = await outcome(loaded, [{"x": x}], None)
+
+    zeros = np.asarray(0 if zb is None else zb, np.float64).reshape(-1, *(1,) * (len(shape) - 1))
+    wide = weights.astype(np.float64) - zeros
+    floating = model([node("y = Conv(x, w)", **attributes)], [f"x f64[n,{shape[1]},{spatial}]"], ["y"], {"w": wide})
+    (expected,), _ = await outcome(floating, [{"x": x.astype(np.float64) - float(za)}], "host")
+    np.testing.assert_array_equal(expected, got)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d or "opencl")
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+async def test_a_convolution_of_dequantised_operands_is_one_of_integers(case: str, device: str | None) -> None:
+    """With its bias, and what follows, until the next QuantizeLinear; at most one step from ONNX Runtime."""
+    shape, filters, attributes = CONVOLUTIONS[case]
+    k = int(np.prod(filters[1:]))
+    nodes = [
+        *READ, node("f = DequantizeLinear(w, sw)", axis=0), node("c = Conv(d, f, b)", **attributes),
+        node("p = Relu(c)"), *WRITE,
+    ]  # fmt: skip
+    constants = {
+        "w": integers(np.int8, *filters, seed=1), "sx": STEP, "zx": np.uint8(117), "b": floats(filters[0], seed=2),
+        "sw": np.linspace(0.5, 1.5, filters[0], dtype=np.float32) / np.float32(50 * k**0.5),
+        "sy": np.float32(0.05),
+    }  # fmt: skip
+    spatial = ",".join("hwd"[: len(shape) - 2])
+    loaded = model(nodes, [f"x f32[n,{shape[1]},{spatial}]"], ["y"], constants)
+    request = {"x": 2 * floats(*shape)}
+
+    (got,), operators = await outcome(loaded, [request], device)
+    (apart,), _ = await outcome(loaded, [request], device, fuse=False)
+
+    assert ("ConvScaled" in operators) == (case != "few filters")
+    expected = onnxruntime_gives(loaded, request)
+    assert len(np.unique(expected)) > 10
+    np.testing.assert_allclose(got, expected, rtol=0, atol=0.0501)
+    assert np.mean(got != expected) < 0.01, "few sums are so near to a tie"
+    np.testing.assert_allclose(apart, got, rtol=0, atol=0 if "ConvScaled" in operators else 0.0501)

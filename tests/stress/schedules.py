@@ -83,7 +83,10 @@ def tell(checker: HazardChecker, entry: Entry) -> None:
 
 @attrs.define(eq=False)
 class Chunk:
-    """What is enqueued: for which request, what it waits for, and its blocks, its own last."""
+    """What is enqueued: for which request, what it waits for, and its blocks, its own last.
+
+    One whose branches are on several streams is a part on each, of which the first has an end that nobody is told of.
+    """
 
     request: int
     event: Event
@@ -91,11 +94,12 @@ class Chunk:
     blocks: tuple[Block, ...]
     begun: bool = False
     whole: bool = True
+    told: bool = True
 
 
 @attrs.define(eq=False)
 class Request:
-    """A request; *doing* is one of wait, prepare, launch, run, over, gone."""
+    """A request; *doing* is one of wait, prepare, launch, run, over, gone. Parts of its chunk end at *beside*."""
 
     sizes: tuple[int, ...]
     doing: str = "new"
@@ -104,6 +108,7 @@ class Request:
     leases: list[Lease] = attrs.Factory(list)
     blocks: tuple[Block, ...] = ()
     events: list[Event] = attrs.Factory(list)
+    beside: tuple[Event, ...] = ()
 
 
 class World:
@@ -117,6 +122,7 @@ class World:
         max_in_flight: Of the scheduler.
         cancels: Whether requests may be cancelled at any time, and chunks may fail to be enqueued.
         reuse: Of the pool.
+        branches: Whether chunks are spread over the streams that are idle.
         check: Whether the scheduler checks itself after each step.
     """
 
@@ -130,6 +136,7 @@ class World:
         max_in_flight: int = 64,
         cancels: bool = True,
         reuse: bool = True,
+        branches: bool = False,
         check: bool = True,
     ) -> None:
         self.state = SchedulerState(streams, make_policy(policy), max_in_flight=max_in_flight, story_length=0)
@@ -141,7 +148,10 @@ class World:
         self.streams: list[deque[Chunk]] = [deque() for _ in range(streams)]
         self.ended = [0] * streams  # the newest stamp that the stream has passed, whether it was reported or not
         self.stamps = [0] * streams
+        self.untold: list[deque[int]] = [deque() for _ in range(streams)]  # the stamps that are to be reported
         self.cancels = cancels
+        self.branches = branches
+        self.spread = 0
         self.check = check
         self.refused = 0
 
@@ -153,6 +163,8 @@ class World:
                 case "new":
                     if number == 1 or self.requests[number - 2].doing != "new":  # one after the other
                         found.append(Step("submit", number))
+                case "prepare" if self.timeline.pending(request.beside):
+                    pass  # not all of its streams have told that they are through with it
                 case "prepare":
                     found.append(Step("ready" if request.chunk < len(request.sizes) else "end", number))
                 case "launch":
@@ -164,7 +176,7 @@ class World:
         for stream, queue in enumerate(self.streams):
             if queue and queue[0].begun:
                 found.append(Step("finish", stream))
-            if self.ended[stream] > self.timeline.passed(stream):
+            if self.untold[stream] and self.ended[stream] >= self.untold[stream][0]:
                 found.append(Step("report", stream))
         return found
 
@@ -223,23 +235,53 @@ class World:
             return
         request.leases.append(lease)
         request.blocks += (lease.allocation,)
-        for event in waits:
-            tell(self.checker, Waited(stream, event))
-        *before, own = request.blocks
-        accesses = [Access(b.number, Region(0, b.nbytes), False) for b in before]
-        accesses.append(Access(own.number, Region(0, own.nbytes), True))
-        tell(self.checker, Enqueued(stream, f"request {number}, chunk {request.chunk}", tuple(accesses)))
-        self.stamps[stream] += 1
-        event = Event(stream, self.stamps[stream])
-        tell(self.checker, Marked(event))
+        beside = [s for s in self.state.idle_streams if s != stream] if self.branches else []
+        own = request.blocks[-1]
+        if beside:
+            self.spread += 1
+            begin = self.enqueue(number, stream, waits, Region(0, own.nbytes), write=True, told=False)
+            request.beside = tuple(self.enqueue(number, s, (begin,), Region(s, 1), write=True) for s in beside)
+            request.events += request.beside
+            for event in request.beside:
+                self.state.abandoned(event)
+            joined = request.beside if whole else ()
+            event = self.enqueue(number, stream, joined, Region(0, own.nbytes if whole else 0), whole=whole)
+        else:
+            event = self.enqueue(number, stream, waits, Region(0, own.nbytes), write=True, whole=whole)
         request.events.append(event)
-        self.streams[stream].append(Chunk(number, event, waits, request.blocks, whole=whole))
         if whole:
             request.doing = "run"
             self.tell(Launched(number, event))
         else:
             self.state.abandoned(event)
             self.end(number)
+
+    def enqueue(
+        self,
+        number: int,
+        stream: int,
+        waits: tuple[Event, ...],
+        region: Region,
+        *,
+        write: bool = False,
+        told: bool = True,
+        whole: bool = True,
+    ) -> Event:
+        """Enqueue a chunk, or a part of one, which reads the blocks before its own and uses *region* of that."""
+        request = self.requests[number - 1]
+        for event in waits:
+            tell(self.checker, Waited(stream, event))
+        *before, own = request.blocks
+        accesses = [Access(b.number, Region(0, b.nbytes), False) for b in before]
+        accesses.append(Access(own.number, region, write))
+        tell(self.checker, Enqueued(stream, f"request {number}, chunk {request.chunk}", tuple(accesses)))
+        self.stamps[stream] += 1
+        event = Event(stream, self.stamps[stream])
+        tell(self.checker, Marked(event))
+        self.streams[stream].append(Chunk(number, event, waits, request.blocks, whole=whole, told=told))
+        if told:
+            self.untold[stream].append(event.stamp)
+        return event
 
     def end(self, number: int) -> None:
         request = self.requests[number - 1]
@@ -266,7 +308,7 @@ class World:
         self.ended[stream] = chunk.event.stamp
 
     def report(self, stream: int) -> None:
-        event = Event(stream, self.timeline.passed(stream) + 1)
+        event = Event(stream, self.untold[stream].popleft())
         self.timeline.advance(event)
         tell(self.checker, Seen(event))
         self.tell(Reached(event))
@@ -288,10 +330,11 @@ class World:
             return blocks.setdefault(block.number, len(blocks)), block.nbytes, block.holds
 
         requests = tuple(
-            (r.doing, r.chunk, r.stream, tuple(map(name, r.blocks)) if r.doing != "gone" else ()) for r in self.requests
+            (r.doing, r.chunk, r.stream, tuple(map(name, r.blocks)) if r.doing != "gone" else (), r.beside)
+            for r in self.requests
         )
         queues = tuple(
-            tuple((c.request, c.waits, c.begun, c.whole, tuple(map(name, c.blocks))) for c in queue)
+            tuple((c.request, c.waits, c.begun, c.whole, c.told, tuple(map(name, c.blocks))) for c in queue)
             for queue in self.streams
         )
         free = tuple((name(b.allocation), self.timeline.pending(b.busy_until)) for b in self.pool._free)
@@ -359,6 +402,7 @@ def random_world(chance: random.Random, *, check: bool) -> World:
         max_in_flight=chance.choice((1, 2, 64)),
         cancels=True,
         reuse=chance.random() < 0.9,
+        branches=chance.random() < 0.3,
         check=check,
     )
 

@@ -19,6 +19,7 @@ from asyncrt.layout import Array
 from ..builders import model, node
 from .scenarios import (
     ROOMY,
+    SPREAD,
     TIGHT,
     as_bytes,
     assert_clean,
@@ -81,7 +82,8 @@ async def at_each(scenario: Callable[[int], Awaitable[tuple[int, Any]]]) -> int:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("again", AGAIN)
 @pytest.mark.parametrize("spec", ["simulated", "host", None], ids=lambda d: d or "opencl")
-async def test_an_inference(spec: str | None, again: int) -> None:
+@pytest.mark.parametrize("options", [TIGHT, SPREAD], ids=["tight", "spread"])
+async def test_an_inference(spec: str | None, options: RuntimeOptions, again: int) -> None:
     """Beside others on the same model, whose results stay exact; then one more succeeds, and nothing is left."""
     streams = 2
     async with Runtime(spec, streams=streams, options=ROOMY) as rt:
@@ -90,7 +92,7 @@ async def test_an_inference(spec: str | None, again: int) -> None:
 
     async def scenario(first: int) -> tuple[int, Any]:
         with nothing_unseen():
-            async with Runtime(spec, streams=streams, options=TIGHT) as rt:
+            async with Runtime(spec, streams=streams, options=options) as rt:
                 loaded = await rt.load(two_chunks())
                 others = [asyncio.create_task(outcome_of(loaded, i)) for i in (1, 2)]
                 found = await cancelled_at(loaded.infer({"x": given(0)}), first, again)

@@ -61,7 +61,7 @@ CASES = [
     if site != "fill"  # requests have none
     for error in ERRORS.get(site, [DeviceCommandError, OutOfDeviceMemory])
     for persistent in (False, True)
-    for options in ([TIGHT] if persistent else [TIGHT, ROOMY, SPREAD])
+    for options in ([TIGHT, *([SPREAD] if site == "mark" else [])] if persistent else [TIGHT, ROOMY, SPREAD])
 ]
 
 

@@ -24,8 +24,11 @@ SEEDS = range(1500)
         ([(100, 5000), (5000,)], {"reuse": False}),
         ([(100,), (100,), (100,)], {"cancels": False, "limit": 8192}),
         ([(100,), (100,), (100,)], {"max_in_flight": 1}),
+        ([(100, 5000), (5000,)], {"branches": True}),
     ],
-    ids=["two of two chunks", "little memory", "no reuse", "memory for two of three", "one after the other"],
+    ids=[
+        "two of two chunks", "little memory", "no reuse", "memory for two of three", "one after the other", "branches",
+    ],
 )
 def test_every_order_of_a_few_requests(requests: Any, more: dict[str, Any], policy: str) -> None:
     """Callers may be cancelled and chunks fail to be enqueued at any time; streams report as late as they like."""
@@ -44,6 +47,7 @@ def test_many_orders_of_more_requests() -> None:
     waited = sum(w.pool.statistics().reused_with_wait for w in worlds)
     assert refused > 100, "memory was never short"
     assert waited > 50, "no block was taken over from another stream"
+    assert sum(w.spread for w in worlds) > 500, "hardly any chunk was on several streams"
 
 
 @pytest.fixture

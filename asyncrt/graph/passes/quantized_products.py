@@ -1,4 +1,4 @@
-"""Where a model dequantises both operands of a product, which product of integers is that?
+"""Where a model dequantises both operands of a product or a convolution, which one of integers is that?
 
 Models quantised with QuantizeLinear and DequantizeLinear say ``MatMul(DequantizeLinear(x), DequantizeLinear(w))``:
 floats, which stand for integers times a scale. As the scales are the same along the summed axis, the integers are
@@ -17,13 +17,15 @@ import numpy as np
 
 from asyncrt.graph.node import ProgramNode, Value
 from asyncrt.graph.onnx import Graph
-from asyncrt.kernels.operator import Attributes
-from asyncrt.kernels.ops.matmul_integer import SCALED
+from asyncrt.kernels.operator import Attributes, Operator
+from asyncrt.kernels.ops.conv_integer import SCALED as CONV
+from asyncrt.kernels.ops.matmul_integer import SCALED as MATMUL
 from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import FLOAT32, INT8, UINT8, Array, PartialLayout, dtype_of
 
 _BYTES = (UINT8, INT8)
 _LARGEST = 2**31 - 1
+_FILTERS = 8
 
 
 class _Levels(NamedTuple):
@@ -33,6 +35,15 @@ class _Levels(NamedTuple):
     scale: int
     zero: int | None
     axis: int
+
+
+class _Weights(NamedTuple):
+    """Constant weights, with one scale, or one for each index of an axis."""
+
+    integers: Array
+    scale: Array
+    zero: Array | None
+    axis: int | None
 
 
 def quantized_products(graph: Graph) -> None:
@@ -50,47 +61,76 @@ def quantized_products(graph: Graph) -> None:
 
 def _of_integers(node: ProgramNode, graph: Graph) -> list[ProgramNode] | None:
     """Return what *node* is as a product of integers; None if it is not one."""
-    if node.operator.domain or node.operator.name not in ("MatMul", "Gemm"):
-        return None
-    a = node.attributes
-    if node.operator.name == "Gemm" and (a.get("alpha", 1.0), a.get("beta", 1.0), a.get("transA", 0)) != (1.0, 1.0, 0):
+    if node.operator.domain or node.operator.name not in ("MatMul", "Gemm", "Conv"):
         return None
     left, (right, turned) = _dequantized(node.inputs[0], graph), _weights(node.inputs[1], graph)
     if left is None or right is None or not _is_one(graph.values[left.scale]):
         return None
     weights, scale, zero = (_constant(v, graph) for v in (right.integers, right.scale, right.zero))
-    if weights is None or scale is None or (zero is None and right.zero is not None) or weights.ndim != 2:
+    if weights is None or scale is None or (zero is None and right.zero is not None):
+        return None
+    given = _Weights(weights, scale, zero, None if _is_one(graph.values[right.scale]) else right.axis % weights.ndim)
+    if node.operator.name == "Conv":
+        return None if turned else _convolution(node, left, given, graph)
+    return _matrix(node, left, given, turned, graph)
+
+
+def _matrix(node: ProgramNode, left: _Levels, given: _Weights, turned: bool, graph: Graph) -> list[ProgramNode] | None:
+    a = node.attributes
+    if node.operator.name == "Gemm" and (a.get("alpha", 1.0), a.get("beta", 1.0), a.get("transA", 0)) != (1.0, 1.0, 0):
+        return None
+    if given.integers.ndim != 2:
         return None
     axis = 1
     if turned != bool(a.get("transB", 0)):
-        axis, weights = 0, np.ascontiguousarray(weights.T)
-    per_column = scale.shape == weights.shape[1:] and right.axis % 2 == axis
-    if not (_is_one(graph.values[right.scale]) or per_column) or not _fits(weights, zero):
+        axis, given = 0, given._replace(integers=np.ascontiguousarray(given.integers.T))
+    if given.axis not in (None, axis) or not _fits(given.integers, given.zero):
         return None
-    return _replacement(node, left, weights, scale, zero, graph)
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    return _replacement(node, MATMUL, Attributes({}, a.opset), left, given, bias, graph)
+
+
+def _convolution(node: ProgramNode, left: _Levels, given: _Weights, graph: Graph) -> list[ProgramNode] | None:
+    """Floats are faster for few filters, and a bias that is no constant could not be added as it is."""
+    filters, group = given.integers, node.attributes.get("group", 1)
+    if filters.ndim < 3 or filters.shape[0] < _FILTERS * group or given.axis not in (None, 0):
+        return None
+    if not _fits(filters.reshape(filters.shape[0], -1).T, given.zero):
+        return None
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is not None:
+        constant = graph.values[bias].constant
+        if constant is None or constant.shape != filters.shape[:1]:
+            return None
+        bias = _add(graph, f"{node.name}.bias", constant.reshape(-1, *(1,) * (filters.ndim - 2)))
+    return _replacement(node, CONV, node.attributes, left, given, bias, graph)
 
 
 def _replacement(
-    node: ProgramNode, left: _Levels, weights: Array, scale: Array, zero: Array | None, graph: Graph
+    node: ProgramNode,
+    operator: Operator,
+    attributes: Attributes,
+    left: _Levels,
+    given: _Weights,
+    bias: int | None,
+    graph: Graph,
 ) -> list[ProgramNode]:
     right = [
         None if array is None else _add(graph, f"{node.name}.{name}", array)
-        for name, array in (("weights", weights), ("scale", scale), ("zero", zero))
+        for name, array in (("weights", given.integers), ("scale", given.scale), ("zero", given.zero))
     ]
     inputs = (left.integers, right[0], left.scale, right[1], left.zero, right[2])
-    attributes = Attributes({}, node.attributes.opset)
-    product = attrs.evolve(node, operator=SCALED, attributes=attributes, inputs=inputs)
-    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    product = attrs.evolve(node, operator=operator, attributes=attributes, inputs=inputs)
     if bias is None:
         return [product]
     add = find_operator("", "Add")
     assert add is not None
     made = Value(len(graph.values), graph.fresh(f"{node.name}.product"), graph.values[node.outputs[0]].layout)
     graph.values.append(made)
-    name = f"{node.name}.bias"
+    own = Attributes({}, node.attributes.opset)
     return [
         attrs.evolve(product, outputs=(made.id,)),
-        ProgramNode(0, name, add, attributes, (made.id, bias), node.outputs, node.output_types),
+        ProgramNode(0, f"{node.name}.sum", add, own, (made.id, bias), node.outputs, node.output_types),
     ]
 
 
@@ -131,7 +171,7 @@ def _is_one(value: Value) -> bool:
 
 
 def _fits(weights: Array, zero: Array | None) -> bool:
-    """Whether 32 bits hold the sums, whatever bytes and zero point are on the left."""
+    """Whether 32 bits hold the sums of columns, whatever bytes and zero point are on the left."""
     wide = weights.astype(np.int64)
     if zero is not None:
         wide = wide - zero.astype(np.int64).reshape(-1)
