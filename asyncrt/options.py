@@ -53,7 +53,8 @@ class RuntimeOptions:
         fuse: Carry several nodes out as one kernel where the shapes at hand allow it. False runs each on its own.
         packed_weights: Multiply by weights packed for the device. False uses each operator's generic kernel.
         preset: Set the arguments of launches beforehand for plans that are replayed often. False sets them each time.
-        native_submit: Enqueue such launches by a loop in C, where it was built. False makes the same calls from Python.
+        native_submit: Enqueue the launches of plans, preset or not, by a loop in C, where it was built. False makes the
+            same calls from Python.
         native_callbacks: Have the driver wake the event loop when commands are done, where native code for that was
             built and the driver can be trusted with it. False has a thread wait on each stream, which on Intel's
             runtime works along with the others.
@@ -77,7 +78,7 @@ class RuntimeOptions:
         weights_bytes: Bytes of constants per model beyond which those that no plan in use reads leave; None keeps all.
         idle_release_s: Seconds without a request after which free memory goes back to the device; None keeps it.
         collect_when_idle: Let Python's full garbage collections, in which the event loop stands still, wait until no
-            request is there. True changes that for the whole process while a runtime is open.
+            request is there, and go through no model then. False lets Python collect when it likes.
         recipes: Make the plan of a new shape by the formulas of another shape's, where its decisions hold. False plans
             every new shape from the start; so does `replay=False`.
         plan_entries: Plans kept per model, the least recently used leave first.
@@ -122,7 +123,7 @@ class RuntimeOptions:
     memory_limit: int | None = attrs.field(default=None, validator=_optional_positive)
     weights_bytes: int | None = attrs.field(default=None, validator=_optional_positive)
     idle_release_s: float | None = attrs.field(default=30.0, validator=_optional_not_negative)
-    collect_when_idle: bool = False
+    collect_when_idle: bool = True
     recipes: bool = True
     plan_entries: int = attrs.field(default=256, validator=v.ge(1))
     plan_bytes: int = attrs.field(default=64 << 20, validator=v.ge(1))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import asyncrt
-from asyncrt.devices.base import Device
+from asyncrt.devices.base import Allocation, Device, PreparedLaunch, launch_each
 from asyncrt.devices.find import open_device
 
 from .measure import BenchmarkError, Inputs
@@ -36,9 +36,9 @@ class Capturing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.device, name)
 
-    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> Any:
+    def open_stream(self, pinned: bool = True, spin: bool | None = None, native: bool = True) -> Any:
         """Return a stream of the device's that notes its launches."""
-        return _CapturingStream(self.device.open_stream(pinned, spin), self.launches)
+        return _CapturingStream(self.device.open_stream(pinned, spin, native), self.launches)
 
 
 class _CapturingStream:
@@ -51,6 +51,9 @@ class _CapturingStream:
     def launch(self, *launch: Any) -> None:
         self._launches.append(Launched(*launch))
         self._stream.launch(*launch)
+
+    def launch_all(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
+        launch_each(cast(Any, self), launches, memory)
 
 
 def open_capturing(spec: str | None) -> Capturing:

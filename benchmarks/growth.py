@@ -88,6 +88,7 @@ async def random_shapes(rt: asyncrt.Runtime, many: int) -> dict[str, Growth]:
 
 def read(rt: asyncrt.Runtime) -> dict[str, float]:
     """Return what could grow."""
+    gc.unfreeze()  # what a rest has frozen is neither collected nor counted
     gc.collect()
     statistics = rt.statistics()
     objects = gc.get_objects()

@@ -79,7 +79,7 @@ def _kernel(form: Form) -> KernelSource:
     for (int x = 0; x < panels * height * 2; x++) vstore16((float16)(0.0f), x, yt);
     for (int k0 = j0; k0 < j1; k0 += {_KEYS}) {{
       const int n = min({_KEYS}, j1 - k0);
-      for (int x = 0; x < height * {_KEYS // 16}; x++) vstore16((float16)(0.0f), x, st);
+      for (int x = 0; x < (n + 31) / 32 * height * 2; x++) vstore16((float16)(0.0f), x, st);
       for (int p = 0; p * 32 < n; p++) {{
         $_fill(K + b * kb + kv * kh + (k0 + p * 32) * ks, 1, ks, size, n - p * 32, kt + p * size * 32);
         $_tiles(rows, qt, size, 1, kt + p * size * 32, 32, size, st + p * height * 32);
@@ -104,9 +104,10 @@ def _kernel(form: Form) -> KernelSource:
           total += e;
           vstore16(e, 0, at);
         }}
-        if (now != before) {{
+        if (now != before) top[r] = now;
+        if (now != before && k0 > j0) {{ /* there is nothing yet in front of the first keys */
           const float down = exp(before - shift);
-          sum[r] *= down; top[r] = now;
+          sum[r] *= down;
           for (int p = 0; p < panels; p++) {{
             __global float* const at = yt + (p * height + r) * 32;
             vstore16(vload16(0, at) * down, 0, at);

@@ -37,7 +37,7 @@ def plan_arena(tensors: Sequence[Interval]) -> ArenaPlan:
     # What was placed so far, as (begin, end): by the step at which it begins to live, and by each at which it lives.
     born: list[list[tuple[int, int]]] = [[] for _ in starts]
     alive: list[list[tuple[int, int]]] = [[] for _ in starts]
-    for i in sorted(range(len(tensors)), key=lambda i: (-tensors[i].nbytes, tensors[i].first)):
+    for i in sorted(range(len(tensors)), key=lambda i: (-_aligned(tensors[i].nbytes), tensors[i].first)):
         nbytes, first, last = tensors[i]
         if not nbytes:
             continue
@@ -72,20 +72,27 @@ class Lifetimes:
             ]
             for i, (first, last) in enumerate(steps)
         ]  # fmt: skip
+        #: The sizes that were placed last, and where: those of a decoder's next step are often the same.
+        self._latest: tuple[list[int], ArenaPlan] = [], ArenaPlan((), 0)
 
     def place(self, nbytes: Sequence[int]) -> ArenaPlan:
         """Return offsets for tensors of these sizes."""
+        sizes = [-(-n // ALIGNMENT) * ALIGNMENT for n in nbytes]
+        if sizes == self._latest[0]:
+            return self._latest[1]
         count, first = len(nbytes), self._first
         offsets, ends = [0] * count, [-1] * count
         total = 0
-        for i in sorted(range(count), key=lambda i: (-nbytes[i], first[i])):
-            size = _aligned(nbytes[i])
+        for i in sorted(range(count), key=lambda i: (-sizes[i], first[i])):
+            size = sizes[i]
             if not size:
-                continue
+                break  # as have all behind it
             offset = _lowest(size, [(offsets[j], ends[j]) for j in self._beside[i] if ends[j] >= 0])
             offsets[i], ends[i] = offset, offset + size
             total = max(total, ends[i])
-        return ArenaPlan(tuple(offsets), total)
+        plan = ArenaPlan(tuple(offsets), total)
+        self._latest = sizes, plan
+        return plan
 
 
 def live_bytes(tensors: Sequence[Interval]) -> int:

@@ -1,5 +1,7 @@
-/* How are all launches of a plan enqueued in one call, with the GIL given up once?
+/* How are all launches of a plan enqueued in one call?
  *
+ * Those whose arguments are set go to the driver with the GIL given up once (`submit`); others get their arguments here,
+ * each before it is enqueued (`launch`).
  * It knows nothing of OpenCL but the signatures of two functions, whose addresses the caller gives: to build it takes
  * neither headers nor the loader, and it calls the loader that pyopencl has loaded.
  * opencl_submit.py makes its tables, and does the same through ctypes where this was not built.
@@ -106,15 +108,133 @@ static PyObject *bind(PyObject *module, PyObject *arguments) {
     return PyLong_FromLong(status);
 }
 
+/* The names of what is looked up in Python's objects. */
+static PyObject *POINTER, *HANDLE;
+
+/* The address of a variable that holds a buffer, which memory has if the buffer is a number; NULL is an error. */
+static const void *variable_of(PyObject *buffer, PyObject *memory) {
+    PyObject *found = NULL;
+    if (PyLong_Check(buffer)) {
+        Py_ssize_t number = PyLong_AsSsize_t(buffer);
+        if (number == -1 && PyErr_Occurred())
+            return NULL;
+        buffer = found = PySequence_GetItem(memory, number);
+        if (found == NULL)
+            return NULL;
+    }
+    PyObject *handle = PyObject_GetAttr(buffer, HANDLE);
+    PyObject *address = handle == NULL ? NULL : PyTuple_GetItem(handle, 1);
+    const void *variable = address == NULL ? NULL : PyLong_AsVoidPtr(address);
+    Py_XDECREF(handle);
+    Py_XDECREF(found);
+    return variable;
+}
+
+static int get_sizes(PyObject *tuple, size_t sizes[3], Py_ssize_t *count) {
+    *count = PyTuple_Size(tuple);
+    if (*count > 3)
+        PyErr_SetString(PyExc_ValueError, "a grid has three axes at most");
+    for (Py_ssize_t axis = 0; axis < *count && !PyErr_Occurred(); axis++)
+        sizes[axis] = PyLong_AsSize_t(PyTuple_GetItem(tuple, axis));
+    return PyErr_Occurred() == NULL;
+}
+
+enum { ENQUEUEING, SETTING };
+
+/* Set the arguments of a launch and enqueue it; returns what the driver answered, and what it was asked for last.
+   Where there is an error of Python's, the status means nothing. */
+static int32_t launch_one(set_argument_t set_argument, enqueue_t enqueue, void *queue, PyObject *launch,
+                          PyObject *memory, int *asked) {
+    PyObject *owner, *buffers, *record, *over, *in, *local;
+    size_t grid[3], group[3], *groups = NULL;
+    Py_ssize_t axes, same;
+    if (!PyArg_ParseTuple(launch, "OO!O!O!OO!:launch", &owner, &PyTuple_Type, &buffers, &PyBytes_Type, &record,
+                          &PyTuple_Type, &over, &in, &PyTuple_Type, &local) ||
+        !get_sizes(over, grid, &axes))
+        return 0;
+    if (in != Py_None) {
+        if (!PyTuple_Check(in) || !get_sizes(in, group, &same) || same != axes) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_ValueError, "a group has as many axes as its grid");
+            return 0;
+        }
+        groups = group;
+    }
+    PyObject *pointer = PyObject_GetAttr(owner, POINTER);
+    void *kernel = pointer == NULL ? NULL : PyLong_AsVoidPtr(pointer);
+    Py_XDECREF(pointer);
+    if (PyErr_Occurred())
+        return 0;
+    Py_ssize_t count = PyTuple_Size(buffers), locals = PyTuple_Size(local);
+    uint32_t index = 0;
+    int32_t status = 0;
+    *asked = SETTING;
+    for (Py_ssize_t i = 0; i < count && !status; i++) {
+        const void *variable = variable_of(PyTuple_GetItem(buffers, i), memory);
+        if (variable == NULL)
+            return 0;
+        status = set_argument(kernel, index++, sizeof(void *), variable);
+    }
+    if (!status)
+        status = set_argument(kernel, index++, (size_t)PyBytes_Size(record), PyBytes_AsString(record));
+    for (Py_ssize_t i = 0; i < locals && !status; i++) {
+        size_t nbytes = PyLong_AsSize_t(PyTuple_GetItem(local, i));
+        if (PyErr_Occurred())
+            return 0;
+        status = set_argument(kernel, index++, nbytes, NULL);
+    }
+    if (status)
+        return status;
+    *asked = ENQUEUEING;
+    Py_BEGIN_ALLOW_THREADS
+    status = enqueue(queue, kernel, (uint32_t)axes, NULL, grid, groups, 0, NULL, NULL);
+    Py_END_ALLOW_THREADS
+    return status;
+}
+
+PyDoc_STRVAR(launch_doc, "launch(set_argument, enqueue, queue, launches, memory, /)\n--\n\n"
+                         "Set the arguments of each launch and enqueue it, in order, until one is refused.\n\n"
+                         "Returns how many were enqueued, what the driver answered to the next one, or 0, and whether "
+                         "it refused one of its arguments.");
+
+static PyObject *launch(PyObject *module, PyObject *arguments) {
+    unsigned long long set_address, enqueue_address, queue_address;
+    PyObject *launches, *memory;
+    if (!PyArg_ParseTuple(arguments, "KKKO!O:launch", &set_address, &enqueue_address, &queue_address, &PyTuple_Type,
+                          &launches, &memory))
+        return NULL;
+    set_argument_t set_argument = (set_argument_t)(uintptr_t)set_address;
+    enqueue_t enqueue = (enqueue_t)(uintptr_t)enqueue_address;
+    Py_ssize_t count = PyTuple_Size(launches), done = 0;
+    int32_t status = 0;
+    int asked = ENQUEUEING;
+    for (; done < count; done++) {
+        status = launch_one(set_argument, enqueue, (void *)(uintptr_t)queue_address, PyTuple_GetItem(launches, done),
+                            memory, &asked);
+        if (PyErr_Occurred())
+            return NULL;
+        if (status)
+            break;
+    }
+    return Py_BuildValue("niO", done, (int)status, status && asked == SETTING ? Py_True : Py_False);
+}
+
 static PyMethodDef methods[] = {
+    {"launch", launch, METH_VARARGS, launch_doc},
     {"submit", submit, METH_VARARGS, submit_doc},
     {"bind", bind, METH_VARARGS, bind_doc},
     {NULL, NULL, 0, NULL},
 };
 
-static int add_layout(PyObject *module) { return PyModule_AddStringConstant(module, "LAYOUT", LAYOUT); }
+static int execute(PyObject *module) {
+    if (POINTER == NULL)
+        POINTER = PyUnicode_InternFromString("pointer");
+    if (HANDLE == NULL)
+        HANDLE = PyUnicode_InternFromString("handle");
+    return POINTER == NULL || HANDLE == NULL ? -1 : PyModule_AddStringConstant(module, "LAYOUT", LAYOUT);
+}
 
-static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)add_layout}, {0, NULL}};
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)execute}, {0, NULL}};
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,

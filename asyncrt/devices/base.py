@@ -108,6 +108,13 @@ class Stream(Protocol):
         """Enqueue a kernel."""
         ...
 
+    def launch_all(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
+        """Enqueue kernels, in order; a number among their buffers stands for the memory at that index.
+
+        If it raises, as `launch` does, those before the one that failed are enqueued.
+        """
+        ...
+
     def write(self, target: Allocation, offset: int, source: Array) -> None:
         """Enqueue a copy of *source*, contiguous, to *offset* bytes into *target*; *source* must not change before."""
         ...
@@ -196,13 +203,14 @@ class Device(Protocol):
 
     info: DeviceInfo
 
-    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> Stream:
+    def open_stream(self, pinned: bool = True, spin: bool | None = None, native: bool = True) -> Stream:
         """Return a new stream.
 
         Args:
             pinned: Carry transfers out through pinned memory, on a device that gains by it.
             spin: Keep a core busy while marks are waited for, on a device whose driver does; None where there are
                 cores enough.
+            native: Enqueue the launches of plans by native code, on a device that has some.
         """
         ...
 
@@ -267,6 +275,13 @@ class Device(Protocol):
     def close(self) -> None:
         """Close all streams. Blocks until their commands are done."""
         ...
+
+
+def launch_each(stream: Stream, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
+    """Do what `Stream.launch_all` does, one after the other."""
+    launch = stream.launch
+    for kernel, buffers, record, grid, group, local in launches:
+        launch(kernel, [memory[b] if b.__class__ is int else b for b in buffers], record, grid, group, local)
 
 
 def mark_behind(stream: Stream, tries: int = 3) -> Mark:

@@ -30,6 +30,7 @@ from .base import (
     Reports,
     Stream,
     Timing,
+    launch_each,
 )
 
 
@@ -119,6 +120,9 @@ class HostStream:
     ) -> None:
         self._enqueue(lambda: run_reference(kernel, buffers, record)())
 
+    def launch_all(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
+        launch_each(self, launches, memory)
+
     def write(self, target: Allocation, offset: int, source: Array) -> None:
         def action() -> None:
             target[offset : offset + source.nbytes] = source.reshape(-1).view(np.uint8)
@@ -196,7 +200,7 @@ class HostDevice:
         )
         self._streams: list[HostStream] = []
 
-    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> HostStream:
+    def open_stream(self, pinned: bool = True, spin: bool | None = None, native: bool = True) -> HostStream:
         stream = HostStream(len(self._streams))
         self._streams.append(stream)
         return stream

@@ -8,11 +8,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -33,9 +32,10 @@ from .base import (
     Reports,
     Stream,
     Timing,
+    launch_each,
 )
 from .opencl_arguments import MEMORY_ERRORS, argument_setter, handle_of, refused
-from .opencl_info import KINDS, describe
+from .opencl_info import KINDS, Probe, cores, describe
 from .opencl_preset import LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
 from .opencl_reached import TRUSTED, Inbox, Watch, open_inbox
 from .opencl_submit import native_submitter, python_submitter
@@ -57,13 +57,6 @@ _OPTIONS = b"-cl-std=CL1.2 -w"
 _Program = cl._cl._Program  # pyright: ignore[reportPrivateImportUsage]
 # Seconds between two looks at an event, where waiting for it would take a core that others need.
 _LOOK_S = 50e-6
-
-
-class _Probe(NamedTuple):
-    """The source of a kernel that shows whether a device works."""
-
-    name: str = "asyncrt_probe"
-    text: str = "__kernel void asyncrt_probe(__global float* x) {\n  x[get_global_id(0)] = 1.0f; }"
 
 
 def _raise(error: Exception, doing: str) -> NoReturn:
@@ -111,7 +104,9 @@ class OpenCLMark:
 class OpenCLStream:
     """An in-order command queue."""
 
-    def __init__(self, device: OpenCLDevice, index: int, pinned: PinnedMemory | None, spin: bool | None) -> None:
+    def __init__(
+        self, device: OpenCLDevice, index: int, pinned: PinnedMemory | None, spin: bool | None, native: bool = True
+    ) -> None:
         self.index = index
         self._spin = spin
         self._device = device
@@ -122,6 +117,7 @@ class OpenCLStream:
         #: Is told of marks by the driver; None leaves them to the thread.
         self._watch: Watch | None = None
         self._set_arguments = argument_setter()
+        self._submitter = native_submitter() if native else None
         self._last: cl.Event | None = None
         self._transfers: list[Any] = []
         self._pinned = None if pinned is None else PinnedTransfers(pinned)
@@ -145,6 +141,12 @@ class OpenCLStream:
             self._last = cl.enqueue_nd_range_kernel(self._queue, kernel, grid, group)
         except (cl.Error, MemoryError) as error:
             _raise(error, f"kernel {kernel.function_name} over {grid}")
+
+    def launch_all(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
+        if self._submitter is None:
+            launch_each(self, launches, memory)
+        else:
+            self._submitter.launch(self.queue_address(), launches, memory)
 
     def queue_address(self) -> int:
         """Return the address of the driver's queue, for launches without events; a marker is put behind them."""
@@ -263,11 +265,6 @@ class OpenCLStream:
             self._transfers, self._last = [], None
 
 
-def _cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _ahead(queue: cl.CommandQueue) -> int:
     """Return how far the host's clock is ahead of the device's, in nanoseconds. Blocks for about a millisecond.
 
@@ -314,11 +311,12 @@ class OpenCLDevice:
     def __repr__(self) -> str:
         return f"<OpenCLDevice {self.info.spec} {self.info.name!r} {len(self._streams)} streams>"
 
-    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> OpenCLStream:
-        stream = OpenCLStream(self, len(self._streams), self.pinned if pinned and self.pins_transfers else None, spin)
+    def open_stream(self, pinned: bool = True, spin: bool | None = None, native: bool = True) -> OpenCLStream:
+        memory = self.pinned if pinned and self.pins_transfers else None
+        stream = OpenCLStream(self, len(self._streams), memory, spin, native)
         self._streams.append(stream)
         # One of them is for constants, which are seldom brought, so its core is left for the event loop.
-        self.may_spin = not self.spins or len(self._streams) <= _cores()
+        self.may_spin = not self.spins or len(self._streams) <= cores()
         return stream
 
     def open_queue(self, *, timed: bool = False) -> cl.CommandQueue:
@@ -440,7 +438,7 @@ class OpenCLDevice:
 
         What this driver has built before is *kept*, because a compiler takes 120 MB as soon as it is used.
         """
-        probe, key = _Probe(), f"{self.info.identity}|{self._options!r}|{_Probe()}"
+        probe, key = Probe(), f"{self.info.identity}|{self._options!r}|{Probe()}"
         kernels, binary = self.build([probe], None if kept is None else kept.get(key))
         if binary is not None and kept is not None:
             kept.put(key, binary)

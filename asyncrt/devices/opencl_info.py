@@ -1,14 +1,27 @@
-"""What does an OpenCL driver say of a device?"""
+"""What does an OpenCL driver say of a device, and what shows that it works? How many cores has the host?"""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, NamedTuple
 
 from .base import DeviceInfo
 from .opencl_dot import processor
 
 KINDS = ((1 << 2, "gpu"), (1 << 1, "cpu"), (1 << 3, "accelerator"))
 """OpenCL's bits for types of devices, in the order in which devices are chosen."""
+
+
+class Probe(NamedTuple):
+    """The source of a kernel that shows whether a device works."""
+
+    name: str = "asyncrt_probe"
+    text: str = "__kernel void asyncrt_probe(__global float* x) {\n  x[get_global_id(0)] = 1.0f; }"
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe(device: Any, spec: str) -> DeviceInfo:

@@ -2,7 +2,8 @@
 
 The loop in C (`_submit.c`) gives up the GIL once for all launches of a plan, and takes less time for each than a call
 through ctypes does. Where it was not built, or is not wanted, the loop in Python makes the same calls in the same
-order.
+order. Launches whose arguments are not set yet get them in C as well; without it `OpenCLStream.launch` is called for
+each.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from .opencl_arguments import loader
+from .base import Allocation, PreparedLaunch
+from .opencl_arguments import loader, refused
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 LAYOUT = "PNN3N3N PN"
@@ -143,6 +145,19 @@ class NativeSubmitter:
     def calls(self, calls: Sequence[Call]) -> Calls:
         return _NativeCalls(self._module.submit, self._enqueue, b"".join(map(_launch, calls)))
 
+    def launch(self, queue: int, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
+        """Set the arguments of each launch and enqueue it, on the queue at an address.
+
+        Raises:
+            DeviceError: The driver refuses one. Those before it are enqueued, and those after it are not.
+        """
+        launches = tuple(launches)
+        done, status, argument = self._module.launch(self._set_argument, self._enqueue, queue, launches, memory)
+        if status:
+            kernel, _, _, grid, _, _ = launches[done]
+            what = f"setting an argument of {kernel.function_name}"
+            raise refused(what if argument else f"kernel {kernel.function_name} over {grid}", status)
+
 
 class _NativeArguments(NamedTuple):
     function: Callable[[int, bytes, int], int]
@@ -193,7 +208,7 @@ def python_submitter() -> Submitter | None:
     return None if functions is None else PythonSubmitter(*functions)
 
 
-def native_submitter() -> Submitter | None:
+def native_submitter() -> NativeSubmitter | None:
     """Return the loop in C; None where it was not built, or the loader is not to be called directly."""
     functions = _functions()
     if functions is None or why_not_built():
@@ -211,6 +226,6 @@ def why_not_built() -> str:
         from . import _submit
     except ImportError:
         return "asyncrt.devices._submit was not built; install asyncrt again with a C compiler at hand"
-    if _submit.LAYOUT != LAYOUT:
+    if _submit.LAYOUT != LAYOUT or not hasattr(_submit, "launch"):
         return "asyncrt.devices._submit was built of another version; install asyncrt again"
     return ""

@@ -35,6 +35,7 @@ from .base import (
     Reports,
     Stream,
     Timing,
+    launch_each,
 )
 from .faults import Fault, Faults
 from .host import run_reference
@@ -130,6 +131,9 @@ class SimulatedStream:
         self._enqueue("launch", lambda: run_reference(kernel, buffers, record))
         self._device.launches += 1
 
+    def launch_all(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
+        launch_each(self, launches, memory)
+
     def write(self, target: Allocation, offset: int, source: Array) -> None:
         def start() -> Callable[[], None]:
             data = source.reshape(-1).view(np.uint8).copy()
@@ -221,7 +225,7 @@ class SimulatedDevice:
         """Seconds that the next command takes, between 1 µs and 1 ms."""
         return float(10 ** self._random.uniform(-6, -3))
 
-    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> SimulatedStream:
+    def open_stream(self, pinned: bool = True, spin: bool | None = None, native: bool = True) -> SimulatedStream:
         stream = SimulatedStream(self, len(self._streams))
         self._streams.append(stream)
         return stream

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -45,7 +45,7 @@ def bind(
     plan: ChunkPlan,
     kernels: Mapping[Any, Any],
     constants: Mapping[Stored, Resident],
-    special: Callable[[Step], Any] = lambda step: None,
+    special: Callable[[Step], Any] | None = None,
     generation: int = 0,
 ) -> BoundPlan:
     """Put a plan's kernels and constants in the place of their names.
@@ -55,12 +55,17 @@ def bind(
     """
     steps = []
     specialised = set()
+    built: dict[int, Any] = {}  # a source's hash is that of its text and more, so each is looked up once
     for s in plan.steps:
-        kernel = special(s)
+        kernel = None if special is None else special(s)
         if kernel is not None:
             specialised.add(s.node)
-        buffers = tuple([constants[b].memory if isinstance(b, Stored) else _index(b) for b in s.buffers])
-        steps.append((kernels[s.kernel] if kernel is None else kernel, buffers, s.record, s.grid, s.group, s.local))
+        elif (kernel := built.get(id(s.kernel))) is None:
+            kernel = built[id(s.kernel)] = kernels[s.kernel]
+        buffers = tuple([
+            b if isinstance(b, int) else constants[b].memory if isinstance(b, Stored) else place(b) for b in s.buffers
+        ])
+        steps.append((kernel, buffers, s.record, s.grid, s.group, s.local))
     records = plan.records
     if specialised:
         records = Deferred(lambda: tuple(
@@ -95,15 +100,8 @@ def enqueue(
     if prepared is not None:
         prepared.launch(stream)
     else:
-        launch_steps(bound.steps, stream, arenas)
+        stream.launch_all(bound.steps, arenas)
     return fetch(bound, stream, arenas, arrays)
-
-
-def launch_steps(steps: Iterable[PreparedLaunch], stream: Stream, arenas: Sequence[Any]) -> None:
-    """Enqueue launches, each with its arguments."""
-    launch = stream.launch
-    for kernel, buffers, record, grid, group, local in steps:
-        launch(kernel, [arenas[b] if b.__class__ is int else b for b in buffers], record, grid, group, local)
 
 
 def upload(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> None:

@@ -23,10 +23,12 @@ from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
 from asyncrt.memory.view import View
 
 from .plan import ChunkPlan, Fetch, Home, Kept, NodeRecord, Origin, Pack, State, Step, Upload
+from .slices import Slices
 
 if TYPE_CHECKING:
     from .branches import Branches
 
+_SLICE = 12  # launches that are given their places without an interruption
 STAGED = 4096  # bytes: larger inputs are not worth a copy to travel with the others
 
 
@@ -184,7 +186,7 @@ class MemoryPlan:
         """List a launch of *node*; offsets come when the chunk ends."""
         self.launches.append(Listed(node, call, launch, places, scratch, written))
 
-    def finish(self, records: list[NodeRecord]) -> ChunkPlan:
+    def finish(self, records: list[NodeRecord]) -> Slices[ChunkPlan]:
         """Lay all tensors out in one arena and return the plan."""
         closed = self.close()
         staging, parts = closed.staging, []
@@ -199,6 +201,7 @@ class MemoryPlan:
             arena = plan_arena([Interval(max(t.nbytes, 1), t.first, t.last) for t in closed.roots])
         else:
             arena = spread.lifetimes.place([max(t.nbytes, 1) for t in closed.roots])
+        yield
         for tensor, offset in zip(closed.roots, arena.offsets, strict=True):
             tensor.offset = offset
         for tensor in closed.staged:
@@ -209,7 +212,11 @@ class MemoryPlan:
             for t in self.tensors
             if t.used and t.source is not None and t.nbytes
         )
-        steps = tuple([self._step(listed) for listed in self.launches])
+        steps: list[Step] = []
+        for listed in self.launches:
+            steps.append(self._step(listed))
+            if len(steps) % _SLICE == 0:
+                yield
         homes = tuple([None if p is None or not self._stays(p) else self._home(p) for p in self.places])
         views = {v: p.view for v, p in enumerate(self.places) if p is not None and p.view is not None and homes[v]}
         return ChunkPlan(
@@ -218,7 +225,7 @@ class MemoryPlan:
             staging=b"".join(parts),
             staging_offset=staging.offset,
             uploads=uploads,
-            steps=steps,
+            steps=tuple(steps),
             packings=tuple(self.packings.values()),
             fetches=tuple(self._bind_fetch(f) for f in closed.fetches),
             records=noted or tuple(records),

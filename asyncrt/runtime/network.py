@@ -450,13 +450,18 @@ class Network:
         self._counters.plans += 1
         tracer = self._dispatcher.tracer
         with contextlib.nullcontext() if tracer is None else tracer.planning(request, chunk.index):
+            sliced = False
             while True:
                 try:
                     next(work)
                 except StopIteration as end:
                     planned: Planned = end.value
-                    return planned
+                    break
+                sliced = True
                 await asyncio.sleep(0)
+            if sliced:
+                await asyncio.sleep(0)  # to bind it and to enqueue it takes as long as some slices
+            return planned
 
     async def _bind(self, planned: Planned) -> BoundPlan:
         constants = await self.weights.ensure(planned.plan.packings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -62,8 +62,8 @@ class Plans:
         self._recipes: dict[Any, list[Recipe]] = {}
         self._axes = dynamic_axes(program)
         # A recipe is for all that a request does; and references of devices without kernels have their shapes in them.
-        whole = len(program.chunks) == 1 and program.chunks[0].control is None
-        self._follows = recipes and whole and tools.takes_source and not tools.origins and bool(self._axes)
+        self._whole = len(program.chunks) == 1 and program.chunks[0].control is None
+        self._follows = recipes and self._whole and tools.takes_source and not tools.origins and bool(self._axes)
         self.by_recipe = self._makes = 0
         #: Makes plans for requests that memory is short for; keeps none.
         self.frugal = self
@@ -93,6 +93,7 @@ class Plans:
             layouts, values, kept: As for `start_state`.
         """
         chunk = self._program.chunks[0]
+        values = {id: array.copy() for id, array in values.items()}  # a caller may change them before records are made
 
         def walk() -> Slices[ChunkPlan]:
             state = start_state(self._program, layouts, dict(values), kept)
@@ -102,7 +103,7 @@ class Plans:
             return finished(walk()).known_records()
 
         if not self._follows:
-            return self._keep(chunk, signature, (yield from walk()))
+            return self._keep(chunk, signature, self._light((yield from walk()), records))
         contents = tuple([(id, a.shape, a.tobytes()) for id, a in values.items()])
         room = tuple([k.capacity if k.layout.count else None for k in kept])
         kind, sizes = (contents, room), sizes_of(layouts, self._axes)
@@ -114,13 +115,22 @@ class Plans:
                 self.by_recipe += 1
                 self._recipes[kind] = self._recipes.pop(kind)  # kinds used last come last
                 return self._keep(chunk, signature, plan)
-        plan = yield from walk()
+        plan = self._light((yield from walk()), records)
         yield from self._compare(recipes, sizes, plan, layouts, values, kept)
         self._recipes.pop(kind, None)
         if recipes and self._follows:
             self._recipes[kind] = recipes
             self._forget()
         return self._keep(chunk, signature, plan)
+
+    def _light(self, plan: ChunkPlan, records: Callable[[], tuple[NodeRecord, ...]]) -> ChunkPlan:
+        """Return a plan without what nobody may ask for: records are made again then, and no chunk comes after it.
+
+        They are most of the objects that a plan is made of, and garbage collections go through all there are.
+        """
+        if not self._whole:
+            return plan
+        return attrs.evolve(plan, records=Deferred(records), after=State((), (), (), plan.after.kept))
 
     def later(self, chunk: Chunk, signature: Any, state: State) -> Slices[Planned]:
         """Plan a chunk after others; no other plan of the network may be made at the same time."""

@@ -49,7 +49,7 @@ from .witness import Unfollowed, settled
 
 _REMEMBERED = 1 << 12  # answers, of about a kilobyte; most are asked for again in the same request, by equal layers
 _COMPARED = 1024  # bytes of a value
-_SLICE = 8  # nodes that are prepared without an interruption; with witnesses, one
+_SLICE = 4  # nodes that are prepared without an interruption; with witnesses, one
 
 
 @attrs.frozen
@@ -188,7 +188,7 @@ class _Planner:
 
     def plan(self) -> Slices[ChunkPlan]:
         yield from self.walk()
-        return self.memory.finish(self.records)
+        return (yield from self.memory.finish(self.records))
 
     def walk(self) -> Slices[None]:
         """Prepare every node."""

@@ -10,8 +10,9 @@ that can be another one has been another one. One that was wrong is thrown away,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 import numpy as np
@@ -47,16 +48,26 @@ _CHECKS = 2
 _SLICE = 16  # steps that are written down without an interruption
 
 
+_Pick: TypeAlias = Callable[[Sequence[int]], tuple[int, ...]]
+
+
+def _pick(places: tuple[int, ...]) -> _Pick:
+    """Return what takes the numbers at those places out of all, in less time than a loop."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return (lambda numbers: (numbers[places[0]],)) if places else (lambda numbers: ())
+
+
 class _StepRecipe(NamedTuple):
     node: int
     kernel: Any
     buffers: tuple[BufferName, ...]
-    bases: tuple[int, ...]  # numbers of tensors
-    offsets: tuple[int, ...]  # this and what follows: places among the numbers
-    ints: tuple[int, ...]
-    grid: tuple[int, ...]
+    bases: _Pick  # of where the tensors begin
+    offsets: _Pick  # this and what follows: of the numbers
+    ints: _Pick
+    grid: _Pick
     group: tuple[int, ...] | None
-    local: tuple[int, ...]
+    local: _Pick
     varying: tuple[int, ...]
 
 
@@ -151,7 +162,7 @@ class Recipe:
         spread = None
         if self.spreading is not None:
             spread = self.spreading.spread([
-                cost_of(tuple([numbers[g] for g in step.grid]), step.group, numbers[n])
+                cost_of(step.grid(numbers), step.group, numbers[n])
                 for step, n in zip(self.steps, self.nbytes, strict=True)
             ])  # fmt: skip
         arena = (self.lifetimes if spread is None else spread.lifetimes).place(lengths)
@@ -160,12 +171,11 @@ class Recipe:
         steps: list[Step] = []
         pack = self.pack
         for node, kernel, buffers, bases, offsets, ints, grid, group, local, varying in self.steps:
-            sizes_ = tuple([numbers[i] for i in ints])
-            record = pack([base[b] + numbers[o] for b, o in zip(bases, offsets, strict=True)], sizes_)
-            steps.append(Step(
-                node, kernel, buffers, record, tuple([numbers[g] for g in grid]), group,
-                tuple([numbers[n] for n in local]) if local else (), None, sizes_, varying,
-            ))  # fmt: skip
+            sizes_ = ints(numbers)
+            record = pack(list(map(operator.add, bases(base), offsets(numbers))), sizes_)
+            steps.append(
+                Step(node, kernel, buffers, record, grid(numbers), group, local(numbers), None, sizes_, varying)
+            )
         return ChunkPlan(
             chunk=0,
             arena_nbytes=arena.nbytes,
@@ -288,27 +298,35 @@ class _Writer:
             for t in memory.tensors
             if t.used and t.source is not None and t.nbytes
         ])  # fmt: skip
+        roots = tuple([-1 if t is closed.staging else self._number(_at_least_one(t.nbytes)) for t in closed.roots])
+        staged = tuple([self._staged(t) for t in closed.staged])
+        fetches = tuple([self._fetch(*fetch) for fetch in closed.fetches])
+        kept = tuple([
+            _KeptRecipe(k, self._all(k.layout.shape), self._all(k.capacity), self._number(k.new)) for k in memory.kept
+        ])
+        packings = self._packings()
         spreading = None if memory.branches is None else memory.branches.spreading(memory.launches, closed)
-        nbytes = [] if spreading is None else bytes_of(memory.program, memory.launches)
+        nbytes = () if spreading is None else self._all(tuple(bytes_of(memory.program, memory.launches)))
+        yield
+        lifetimes = Lifetimes([(t.first, t.last) for t in closed.roots])
+        yield
+        numbers = yield from self._recording.compiled(self._results)
         return Recipe(
             spreading=spreading,
-            nbytes=self._all(tuple(nbytes)),
-            lifetimes=Lifetimes([(t.first, t.last) for t in closed.roots]),
-            roots=tuple([-1 if t is closed.staging else self._number(_at_least_one(t.nbytes)) for t in closed.roots]),
-            staged=tuple([self._staged(t) for t in closed.staged]),
+            nbytes=nbytes,
+            lifetimes=lifetimes,
+            roots=roots,
+            staged=staged,
             uploads=uploads,
             steps=tuple(steps),
-            fetches=tuple([self._fetch(*fetch) for fetch in closed.fetches]),
-            kept=tuple([
-                _KeptRecipe(k, self._all(k.layout.shape), self._all(k.capacity), self._number(k.new))
-                for k in memory.kept
-            ]),
-            packings=self._packings(),
+            fetches=fetches,
+            kept=kept,
+            packings=packings,
             skipped=skipped,
             pack=pack,
             witness=self._sizes,
             unseen={i for i in range(len(self._sizes)) if f"x{i}" not in self._recording.fixed},
-            numbers=self._recording.compiled(self._results),
+            numbers=numbers,
         )  # fmt: skip
 
     def _packings(self) -> tuple[Packing, ...]:
@@ -352,12 +370,12 @@ class _Writer:
             node,
             launch.kernel,
             tuple([self._buffer(p) for p in places if self._there(p)]),
-            tuple([base for base, _ in at]),
-            tuple([offset for _, offset in at]),
-            self._all(launch.ints),
-            self._all(launch.grid),
+            _pick(tuple([base for base, _ in at])),
+            _pick(tuple([offset for _, offset in at])),
+            _pick(self._all(launch.ints)),
+            _pick(self._all(launch.grid)),
             launch.group,
-            self._all(launch.local),
+            _pick(self._all(launch.local)),
             launch.varying,
         )
 

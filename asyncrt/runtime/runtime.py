@@ -209,7 +209,7 @@ class Runtime:
     def _open(self) -> None:
         info, options = self.device.info, self.options
         count = self._streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
-        open_stream = functools.partial(self.device.open_stream, options.pinned, options.spin)
+        open_stream = functools.partial(self.device.open_stream, options.pinned, options.spin, options.native_submit)
         streams: list[Stream] = [open_stream() for _ in range(count)]
         reports = self.device.reports(streams) if options.native_callbacks else None
         self._uploads = WatchedStream(open_stream())  # networks keep it; a trace puts another behind it
@@ -295,6 +295,8 @@ class Runtime:
                 self._leaving = [n for n in (*self._leaving, network) if n.lets_go]
                 raise
         self._networks.append(network)
+        if self._collector is not None and not self._dispatcher.in_flight:
+            self._collector.quiet()  # so that what was loaded is frozen before requests come
         await asyncio.to_thread(give_back_freed)
         return Model(self, network)
 

@@ -23,7 +23,7 @@ from asyncrt.layout import Array
 from asyncrt.scheduler.lanes import START, Lanes
 
 from .dispatcher import Dispatcher
-from .executor import BoundPlan, fetch, launch_steps, upload
+from .executor import BoundPlan, fetch, upload
 from .plan import Step
 from .preset import Presets
 from .watched import WatchedStream
@@ -101,7 +101,7 @@ class Spread:
             if parts is not None:
                 parts[number].launch(target)
             else:
-                launch_steps(self._bound.steps[segment.begin : segment.end], target, arenas)
+                target.launch_all(self._bound.steps[segment.begin : segment.end], arenas)
             if last.get(stream) == number:
                 self._marks[number] = event = dispatcher.abandon(stream, self._bound)
                 self.open.discard(stream)

@@ -25,6 +25,7 @@ from asyncrt.devices.base import (
     Reports,
     Stream,
     Timing,
+    launch_each,
 )
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array
@@ -137,6 +138,9 @@ class WatchedStream:
     ) -> None:
         self.stream.launch(kernel, buffers, record, grid, group, local)
 
+    def launch_all(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
+        launch_each(self, launches, memory)  # each of them is watched
+
     def write(self, target: Allocation, offset: int, source: Array) -> None:
         self.stream.write(target, offset, source)
 
@@ -175,8 +179,8 @@ class WatchedDevice:
         self.device = device
         self.on_build: Callable[[int, bool, int, int], None] | None = None
 
-    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> Stream:
-        return self.device.open_stream(pinned, spin)
+    def open_stream(self, pinned: bool = True, spin: bool | None = None, native: bool = True) -> Stream:
+        return self.device.open_stream(pinned, spin, native)
 
     def allocate(self, nbytes: int) -> Allocation:
         return self.device.allocate(nbytes)

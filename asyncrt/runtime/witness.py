@@ -11,15 +11,24 @@ sees that a text, such as a kernel's, depends on it.
 
 from __future__ import annotations
 
+import functools
 import operator
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from asyncrt.layout import Array
 
+from .slices import Slices
+
 MARK = "\N{WHITE SQUARE}"
+_PART = 64  # lines that are compiled without an interruption, which takes some tenths of a millisecond
+_NAME = re.compile(r"\b[tx]\d+\b")
+
+Formulas: TypeAlias = Callable[..., tuple[int, ...] | None]
+"""Numbers for sizes; None where an answer is another one."""
 
 
 class Unfollowed(Exception):
@@ -57,15 +66,46 @@ class Recording:
             self._lines.append(f"if {'not ' if answer else ''}({question}): return None")
         return answer
 
-    def compiled(self, results: Sequence[int]) -> Callable[..., tuple[int, ...] | None]:
-        """Return the function of the sizes that gives *results*; None where an answer is another one."""
-        arguments = ", ".join(f"x{i}" for i in range(self._sizes))
-        given = "".join(f"{text(r)}, " for r in results)
-        source = "\n  ".join([f"def numbers({arguments}):", *self._lines, f"return ({given})"])
-        scope: dict[str, Any] = {}
-        exec(compile(source, "<recipe>", "exec"), {"__builtins__": {}}, scope)  # of ints and operators alone
-        numbers: Callable[..., tuple[int, ...] | None] = scope["numbers"]
-        return numbers
+    def compiled(self, results: Sequence[int], lines: int = _PART) -> Slices[Formulas]:
+        """Return the function of the sizes that gives *results*; None where an answer is another one.
+
+        Args:
+            lines: How many are compiled at a time.
+        """
+        sizes = [f"x{i}" for i in range(self._sizes)]
+        parts = [self._lines[begin : begin + lines] for begin in range(0, len(self._lines), lines)] or [[]]
+        # A part gives what those behind it want; none of them makes the same name again.
+        given = [list(map(text, results))]
+        for part in reversed(parts[1:]):
+            made = {line.partition(" = ")[0] for line in part}
+            wanted = dict.fromkeys(name for line in (*part, *given[0]) for name in _NAME.findall(line))
+            given.insert(0, [name for name in wanted if name not in made])
+        functions: list[Formulas] = []
+        for taken, part, gives in zip([sizes, *given], parts, given, strict=False):
+            yield
+            functions.append(_compile(taken, part, gives))
+        return functions[0] if len(functions) == 1 else functools.partial(_in_turn, functions)
+
+
+def _compile(taken: list[str], lines: list[str], given: list[str]) -> Formulas:
+    """Compile a part."""
+    end = f"return ({''.join(f'{name}, ' for name in given)})"
+    source = "\n  ".join([f"def numbers({', '.join(taken)}):", *lines, end])
+    scope: dict[str, Any] = {}
+    exec(compile(source, "<recipe>", "exec"), {"__builtins__": {}}, scope)  # of ints and operators alone
+    function: Formulas = scope["numbers"]
+    return function
+
+
+def _in_turn(parts: list[Formulas], *sizes: int) -> tuple[int, ...] | None:
+    """Call the parts, each with what the one before it gave."""
+    numbers = sizes
+    for part in parts:
+        found = part(*numbers)
+        if found is None:
+            return None
+        numbers = found
+    return numbers
 
 
 def settled(values: Array) -> Array:

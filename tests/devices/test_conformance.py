@@ -134,6 +134,26 @@ async def test_commands_run_in_the_order_they_were_enqueued(device: Device) -> N
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("native", [True, False])
+async def test_launches_may_be_enqueued_at_once(native: bool, device: Device) -> None:
+    """In their order, with numbers for the memory of some: from the beginning, or from the end."""
+    stream = device.open_stream(native=native)
+    memory, constant = device.allocate(8000), device.allocate(4000)
+    source = plus_one(device, 1000)
+    built = device.build([source], None)[0][source]
+    start, found = np.arange(1000, dtype=np.int32), np.zeros(1000, np.int32)
+    stream.write(constant, 0, start)
+    there: PreparedLaunch = (built, (constant, 1), device.pack([0, 0], (1000,)), (1000,), None, ())
+    on: PreparedLaunch = (built, (-1, 1), device.pack([0, 4000], (1000,)), (1000,), None, ())
+    back: PreparedLaunch = (built, (1, -1), device.pack([4000, 0], (1000,)), (1000,), None, ())
+    stream.launch_all((there, on, back, on), [constant, memory])
+    stream.read(memory, 4000, found)
+    await passed(stream)
+
+    assert (start + 4).tolist() == found.tolist()
+
+
+@pytest.mark.asyncio
 async def test_prepared_launches_do_what_launches_do(device: Device) -> None:
     """In order, each time with the memory they are bound to then, whatever they are bound to before they have run."""
     streams = [device.open_stream() for _ in range(2)]

@@ -259,6 +259,39 @@ def test_arguments_arrive_whichever_way_they_are_set(
     assert got[0] == 19
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_launches_of_a_plan_are_enqueued_whichever_way(
+    native: bool, device: OpenCLDevice, submit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the loop in C, if it is wanted, or one by one; a number's memory is the request's, from either end."""
+    submitter = Loop(submit).submitter()
+    assert isinstance(submitter, NativeSubmitter)
+    calls: list[int] = []
+    launch = submitter.launch
+    monkeypatch.setattr(submitter, "launch", lambda *given: calls.append(len(given[1])) or launch(*given))
+    monkeypatch.setattr(opencl, "native_submitter", lambda: submitter)
+    body = "scratch[0] = x[0] * n + m; barrier(CLK_LOCAL_MEM_FENCE); y[0] = scratch[0];"
+    source = kernel(
+        "arguments", (("x", FLOAT32, "r"), ("y", FLOAT32, "w")), ("n", "m"), body, local=(("scratch", "float"),)
+    )
+    built = device.build([source], None)[0][source]
+    stream, x, y = device.open_stream(native=native), device.allocate(64), device.allocate(64)
+    stream.write(x, 8, np.array([5], np.float32))
+    record = device.pack([8, 16], [3, 4])
+
+    stream.launch_all(
+        ((built, (0, -1), record, (1,), (1,), (16,)), (built, (y, 0), device.pack([16, 8], [2, 1]), (1,), None, (16,))),
+        [x, device.allocate(64), y],
+    )
+    got, back = np.empty(1, np.float32), np.empty(1, np.float32)
+    stream.read(y, 16, got)
+    stream.read(x, 8, back)
+    stream.mark().wait()
+
+    assert (got[0], back[0]) == (19, 39)
+    assert calls == [2] * native
+
+
 def test_where_events_of_kernels_come_late_marks_are_events_of_copies(device: OpenCLDevice) -> None:
     """Behind kernels and fills a copy is put for it; a read or a write is its own, and is there when it is reached."""
     device.late_events = True
@@ -291,7 +324,7 @@ def test_a_driver_that_spins_does_so_only_where_there_are_cores_for_it(
     device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One for each stream that is waited for, and one for the event loop; and where it is asked to, or not to."""
-    monkeypatch.setattr(opencl, "_cores", lambda: 3)
+    monkeypatch.setattr(opencl, "cores", lambda: 3)
     device.spins = True
     asked = [device.open_stream(spin=spin) for spin in (True, False)]
     first = device.open_stream()

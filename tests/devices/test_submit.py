@@ -5,14 +5,15 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
-from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from asyncrt.devices import opencl_submit
-from asyncrt.devices.opencl_submit import LAYOUT, Call, NativeSubmitter, PythonSubmitter, Submitter
+from asyncrt.devices.opencl_arguments import Handle, handle_of
+from asyncrt.devices.opencl_submit import LAYOUT, Call, NativeSubmitter, PythonSubmitter
+from asyncrt.errors import DeviceCommandError
 
 _ENQUEUE = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, *[ctypes.POINTER(ctypes.c_size_t)] * 3,
@@ -43,11 +44,11 @@ class Loader:
         return self._answer()
 
     def _set_argument(self, kernel: int, index: int, nbytes: int, variable: int) -> int:
-        value = ctypes.c_void_p.from_address(variable).value
+        value = ctypes.c_void_p.from_address(variable).value if variable else None
         self.seen.append((kernel, index, nbytes, value))
         return self._answer()
 
-    def submitters(self, submit: ModuleType) -> Sequence[Submitter]:
+    def submitters(self, submit: ModuleType) -> tuple[PythonSubmitter, NativeSubmitter]:
         """Both loops."""
         addresses = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in (self.set_argument, self.enqueue))
         return PythonSubmitter(self.set_argument, self.enqueue), NativeSubmitter(submit, *addresses)
@@ -67,6 +68,82 @@ def test_both_loops_make_the_same_calls(refused: int, submit: ModuleType) -> Non
         seen.append(loader.seen)
     expected = [(0x7F00_0000_1000, *call) for call in CALLS]
     assert seen == [expected[: refused + 1 or None]] * 2
+
+
+class Kernel(NamedTuple):
+    """As the loop in C looks at one."""
+
+    pointer: int
+    function_name: str = "k"
+
+
+class Memory(NamedTuple):
+    """Likewise."""
+
+    handle: Handle
+
+
+def one_by_one() -> tuple[list[Any], list[Memory], list[tuple[Any, ...]]]:
+    """Launches with buffers of both kinds, the memory that the numbers stand for, and the calls that they are."""
+    constant, arena, state = (Memory(handle_of(pointer)) for pointer in (0xC0, 1 << 63, 0x50))
+    launches = [
+        (Kernel(0x10), (constant, 0, -1), b"\x01\0\0\0\x02\0\0\0", (7,), None, ()),
+        (Kernel(1 << 63), (), b"\x03\0\0\0\0\0\0\0", (4, 2**40, 1), (4, 1, 1), (64, 8)),
+    ]
+    calls = [
+        (0x10, 0, 8, 0xC0), (0x10, 1, 8, 1 << 63), (0x10, 2, 8, 0x50), (0x10, 3, 8, 0x2_0000_0001),
+        (0xABC, 0x10, (7,), None),
+        (1 << 63, 0, 8, 3), (1 << 63, 1, 64, None), (1 << 63, 2, 8, None),
+        (0xABC, 1 << 63, (4, 2**40, 1), (4, 1, 1)),
+    ]  # fmt: skip
+    return launches, [arena, Memory(handle_of(0x99)), state], calls
+
+
+def test_the_loop_in_c_sets_arguments_and_enqueues(submit: ModuleType) -> None:
+    """Buffers, those that are numbers from either end, then the record, then local memory; launch after launch."""
+    launches, memory, calls = one_by_one()
+    loader = Loader()
+
+    loader.submitters(submit)[1].launch(0xABC, launches, memory)
+
+    assert calls == loader.seen
+
+
+@pytest.mark.parametrize("refused", range(9))
+def test_what_the_driver_refuses_of_a_launch_is_said(refused: int, submit: ModuleType) -> None:
+    """Whatever it is, it is the last call."""
+    launches, memory, calls = one_by_one()
+    loader = Loader(refused)
+    what = {4: r"refused kernel k over \(7,\)", 8: r"refused kernel k over \(4, 1099511627776, 1\)"}
+
+    with pytest.raises(DeviceCommandError, match=what.get(refused, "refused setting an argument of k")) as caught:
+        loader.submitters(submit)[1].launch(0xABC, launches, memory)
+
+    assert "-54" in caught.value.detail
+    assert calls[: refused + 1] == loader.seen
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({0: object()}, AttributeError), ({1: (7,)}, IndexError), ({1: (object(),)}, AttributeError),
+        ({2: bytearray(8)}, TypeError), ({3: (1, 2, 3, 4)}, ValueError), ({3: (-1,)}, OverflowError),
+        ({4: (1, 1)}, ValueError), ({5: ("8",)}, TypeError),
+    ],
+)  # fmt: skip
+def test_what_is_no_launch_is_not_enqueued(
+    change: dict[int, Any], error: type[Exception], submit: ModuleType
+) -> None:
+    """Nor what comes behind it; what was before it is."""
+    launches, memory, calls = one_by_one()
+    loader = Loader()
+    broken = [change.get(place, part) for place, part in enumerate(launches[0])]
+
+    with pytest.raises(error):
+        loader.submitters(submit)[1].launch(0xABC, [launches[1], tuple(broken), launches[1]], memory)
+
+    enqueued = [call for call in loader.seen if call[0] == 0xABC]
+    assert enqueued == calls[-1:]
 
 
 @pytest.mark.parametrize("refused", [-1, 0, 1])
@@ -120,11 +197,14 @@ def test_a_table_of_other_records_is_refused(submit: ModuleType) -> None:
     assert loader.seen == []
 
 
-def test_an_extension_of_other_records_is_not_used(submit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was built before the tables were changed; what to do about it is said."""
+@pytest.mark.parametrize("layout", ["PN PN", LAYOUT])
+def test_an_extension_of_another_version_is_not_used(
+    layout: str, submit: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was built before the tables were changed, or without a function; what to do about it is said."""
     assert submit.LAYOUT == LAYOUT
     stale = ModuleType("asyncrt.devices._submit")
-    stale.LAYOUT = "PN PN"  # type: ignore[attr-defined]
+    stale.LAYOUT = layout  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, stale.__name__, stale)
     monkeypatch.setattr("asyncrt.devices._submit", stale, raising=False)
     opencl_submit.why_not_built.cache_clear()

@@ -8,7 +8,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrt.memory.arena import ALIGNMENT, ArenaPlan, Interval, live_bytes, plan_arena
+from asyncrt.memory.arena import ALIGNMENT, ArenaPlan, Interval, Lifetimes, live_bytes, plan_arena
 
 SIZES = st.one_of(st.integers(0, 2000), st.sampled_from([4096, 4097, 100_000, 1 << 20]))
 TENSORS = st.lists(
@@ -39,6 +39,21 @@ def test_tensors_that_live_together_do_not_overlap(tensors: list[Interval]) -> N
     assert_sound(tensors, plan)
     everything = sum(-(-t.nbytes // ALIGNMENT) * ALIGNMENT for t in tensors)
     assert live_bytes(tensors) <= plan.nbytes <= everything
+
+
+@given(TENSORS, st.lists(st.lists(SIZES, min_size=40, max_size=40), max_size=3))
+@settings(max_examples=400, deadline=None)
+def test_the_same_tensors_at_other_sizes_get_the_plan_they_would_get(
+    tensors: list[Interval], others: list[list[int]]
+) -> None:
+    """Whatever was planned before: other sizes, these, or some that are as many steps of the alignment."""
+    lifetimes = Lifetimes([(t.first, t.last) for t in tensors])
+    sizes = [[t.nbytes for t in tensors], *(other[: len(tensors)] for other in others)]
+    sizes += [[max(1, n - n % 2) if n else 0 for n in given] for given in sizes]
+
+    for given_now in (*sizes, *reversed(sizes)):
+        expected = plan_arena([t._replace(nbytes=n) for t, n in zip(tensors, given_now, strict=True)])
+        assert expected == lifetimes.place(given_now)
 
 
 def test_a_chain_needs_room_for_two() -> None:

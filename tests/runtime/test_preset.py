@@ -76,7 +76,7 @@ def native_calls(submit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[in
         used.append(done[0])
         return done
 
-    module = SimpleNamespace(submit=noting, bind=submit.bind)
+    module = SimpleNamespace(submit=noting, bind=submit.bind, launch=submit.launch)
     addresses = [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions]
     monkeypatch.setattr(opencl, "native_submitter", lambda: opencl_submit.NativeSubmitter(module, *addresses))
     return used
@@ -414,7 +414,7 @@ class Refusing(SimulatedDevice):
         self.fails = ""
         self.countdown = 0
 
-    def open_stream(self, pinned: bool = True, spin: bool | None = None) -> SimulatedStream:
+    def open_stream(self, pinned: bool = True, spin: bool | None = None, native: bool = True) -> SimulatedStream:
         stream, device = super().open_stream(), self
         launch = stream.launch
 

@@ -98,6 +98,7 @@ def check(x: Array, out: dict[str, Array]) -> None:
 
 def resident() -> int:
     """Bytes of this process in memory, after what can be given back was."""
+    gc.unfreeze()  # what a rest has frozen is not collected
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # another C library than GNU's
         ctypes.CDLL(None).malloc_trim(0)

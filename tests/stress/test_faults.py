@@ -201,7 +201,7 @@ async def test_a_stream_that_cannot_be_opened_leaves_no_runtime_half_open() -> N
     opened_streams: list[object] = []
 
     class Few(SimulatedDevice):
-        def open_stream(self, pinned=True, spin=None):  # type: ignore[no-untyped-def]
+        def open_stream(self, pinned=True, spin=None, native=True):  # type: ignore[no-untyped-def]
             if len(opened_streams) == 2:
                 raise DeviceError("no more queues")
             opened_streams.append(stream := super().open_stream())

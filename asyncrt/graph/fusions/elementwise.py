@@ -10,6 +10,7 @@ import functools
 
 from asyncrt.graph.node import ProgramNode
 from asyncrt.kernels.fused import MAX_OPERANDS, fused_elementwise, fused_product
+from asyncrt.layout import FLOAT32
 
 from .base import Group, Pattern, Surroundings
 
@@ -53,8 +54,22 @@ def calculated(parts: list[ProgramNode], product: ProgramNode | None) -> Group:
 def operands(parts: list[ProgramNode], around: Surroundings) -> int:
     """Return how many operands element-wise *parts* have that need a buffer."""
     made = {part.outputs[0] for part in parts}
-    taken = {v for part in parts if part.operator.expression is not None for v in part.uses} - made
-    return sum(1 for v in taken if (constant := around.constant(v)) is None or constant.size != 1)
+    calculated = [part for part in parts if part.operator.expression is not None]
+    return len(
+        {
+            v
+            for part in calculated
+            for position, v in enumerate(part.inputs)
+            if v is not None and v not in made and not _is_literal(part, position, v, around)
+        }
+    )
+
+
+def _is_literal(part: ProgramNode, position: int, value: int, around: Surroundings) -> bool:
+    """Whether an input may be written into the kernel's text: a float, where the operator sees its value."""
+    constant = around.constant(value)
+    seen = position in part.operator.declared and around.dtype(value) is FLOAT32
+    return seen and constant is not None and constant.size == 1
 
 
 def _differ(a: tuple[object, ...] | None, b: tuple[object, ...] | None) -> bool:
