@@ -25,6 +25,7 @@ from .buffer import Buffer, Lease
 
 _RECLAIM = 10  # times what was asked lately: a free block that is larger goes back to the device; the plugin's factor
 _LATELY = 64  # requests
+_ANY = 1 << 62  # times too large: however large
 
 
 class Acquired(NamedTuple):
@@ -104,7 +105,9 @@ class MemoryPool:
             self._active, self._held, self.limit, self._leases, self._reused, self._waited, self._allocated
         )
 
-    def acquire(self, nbytes: int, stream: int, *, room: int = 0, exact: bool = False) -> Acquired:
+    def acquire(
+        self, nbytes: int, stream: int, *, room: int = 0, exact: bool = False, brief: bool = False
+    ) -> Acquired:
         """Return at least *nbytes* bytes for commands on *stream*.
 
         In order of cost: a block that is free now or was last used on this stream; a new block; a block that another
@@ -116,6 +119,8 @@ class MemoryPool:
             room: How large a new block should be, for what will be asked later. It is no larger than needed where that
                 would exceed the limit or what the device has, and where reuse is off.
             exact: Take no free block that is larger than needed, unless nothing else is left.
+            brief: They are given back soon. While nobody else has any, one block serves requests of all sizes, as large
+                as the largest needs: each takes it, and a larger one takes its place.
 
         Raises:
             OutOfDeviceMemory: With what was asked, what is in use and the limit.
@@ -123,14 +128,17 @@ class MemoryPool:
         size = min(block_size(nbytes), max(nbytes, min(self.limit, self._device.info.max_allocation)))
         self._reclaim(size)
         buffer = None
+        alone = brief and not exact and not self._leases
         if self._reuse:
-            slack = 1 if exact else 2
+            slack = 1 if exact else _ANY if alone else 2
             buffer = self._take(size, lambda b: all(e.stream == stream for e in self._pending(b)), slack)
         if buffer is None:
+            if alone:
+                self.trim()
             try:
                 buffer = self._allocate_room(size, room) or self._allocate(size)
             except OutOfDeviceMemory:
-                buffer = self._take(size, lambda b: True, 1 << 62)
+                buffer = self._take(size, lambda b: True, _ANY)
                 if buffer is None:
                     raise
         waits = tuple(e for e in self._pending(buffer) if e.stream != stream)

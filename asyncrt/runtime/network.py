@@ -376,17 +376,19 @@ class Network:
         if not nbytes:
             return None
         room = self._room(chunk, nbytes) if self._options.preallocate else 0
-        acquired = await self._acquire(request, nbytes, stream, room)
+        acquired = await self._acquire(request, nbytes, stream, room, brief=True)
         leases.append(acquired.lease)
         return acquired
 
-    async def _acquire(self, request: int, nbytes: int, stream: int, room: int = 0) -> Acquired:
+    async def _acquire(
+        self, request: int, nbytes: int, stream: int, room: int = 0, *, brief: bool = False
+    ) -> Acquired:
         """Lease memory. If it is short, wait for what others give back; raise if nobody will."""
         asked = False
         while True:
             frugal = self._dispatcher.frugal(request)
             try:
-                return self._pool.acquire(nbytes, stream, room=0 if frugal else room, exact=frugal)
+                return self._pool.acquire(nbytes, stream, room=0 if frugal else room, exact=frugal, brief=brief)
             except OutOfDeviceMemory as error:
                 short = error
             if not asked:

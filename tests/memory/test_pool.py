@@ -249,7 +249,7 @@ def test_trim_gives_back_what_nothing_uses() -> None:
 
 
 def test_a_small_request_does_not_take_a_large_block() -> None:
-    """A block more than twice too large, and large at all, stays for those who need it."""
+    """A block more than twice too large, and large at all, stays for those who need it: who knows for how long."""
     pool, _, _ = make(limit=1 << 30)
     pool.acquire(64 << 20, 0).lease.drop()
 
@@ -257,6 +257,59 @@ def test_a_small_request_does_not_take_a_large_block() -> None:
 
     assert small.buffer.nbytes == 1 << 20
     assert pool.statistics().held == 64 << 20
+
+
+def test_one_block_serves_requests_of_all_sizes_one_after_the_other() -> None:
+    """A small one takes the large block, and a larger one's takes its place: memory is what the largest needs."""
+    pool, _, device = make(limit=1 << 30)
+    sizes = [3 << 20, 64 << 20, 1 << 20, 5, 128 << 20, 64 << 20]
+
+    given = []
+    for size in sizes:
+        lease = pool.acquire(size, 0, brief=True).lease
+        given.append((lease.buffer.nbytes >> 20, device.allocated >> 20))
+        lease.drop()
+
+    assert given == [(3, 3), (64, 64), (64, 64), (64, 64), (128, 128), (128, 128)]
+    assert pool.statistics().allocated == 3
+
+
+def test_a_request_beside_others_takes_a_block_of_its_size() -> None:
+    """However brief: else each of many small ones might keep a large one from the block that it needs."""
+    pool, _, _ = make(limit=1 << 30)
+    pool.acquire(64 << 20, 0).lease.drop()
+    kept = pool.acquire(5000, 0).lease
+
+    small = pool.acquire(1 << 20, 0, brief=True).lease
+    large = pool.acquire(96 << 20, 0, brief=True).lease
+
+    assert [kept.buffer.nbytes, small.buffer.nbytes, large.buffer.nbytes] == [5120, 1 << 20, 96 << 20]
+    assert pool.statistics().held == 64 << 20
+
+
+def test_a_block_that_a_stream_is_not_done_with_is_not_replaced() -> None:
+    """Nor taken by another stream while there is room."""
+    pool, timeline, device = make(limit=1 << 30)
+    pool.acquire(8 << 20, 0, brief=True).lease.drop(after=[A])
+
+    other = pool.acquire(1 << 20, 1, brief=True)
+    other.lease.drop()
+    timeline.advance(A)
+    pool.acquire(16 << 20, 1, brief=True).lease.drop()
+
+    assert (other.lease.buffer.nbytes, other.waits) == (1 << 20, ())
+    assert device.allocated == 16 << 20
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_who_should_take_no_more_than_needed_does_not(exact: bool) -> None:
+    """Where memory is short, also of what is given back soon."""
+    pool, _, _ = make(limit=1 << 30)
+    pool.acquire(64 << 20, 0, brief=True).lease.drop()
+
+    lease = pool.acquire(2 << 20, 0, brief=True, exact=exact).lease
+
+    assert lease.buffer.nbytes == (2 if exact else 64) << 20
 
 
 def test_a_new_block_has_the_room_that_was_wished() -> None:

@@ -62,7 +62,10 @@ class Walk:
         stream = self.chance.randrange(STREAMS)
         try:
             lease, waits = self.pool.acquire(
-                self.chance.choice((100, 4096, 5000, 9000)), stream, room=self.chance.choice((0, 0, 10_000))
+                self.chance.choice((100, 4096, 5000, 9000)),
+                stream,
+                room=self.chance.choice((0, 0, 10_000)),
+                brief=self.chance.random() < 0.5,
             )
         except OutOfDeviceMemory:
             self.refused += 1

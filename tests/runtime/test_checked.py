@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -176,8 +177,8 @@ async def test_a_pool_that_forgets_who_uses_a_block_is_found(monkeypatch: pytest
     """Even if the bytes that both use would not meet: a block that is given out belongs to one."""
     acquire = MemoryPool.acquire
 
-    def forgetful(pool: MemoryPool, nbytes: int, stream: int, *, room: int = 0, exact: bool = False) -> Acquired:
-        return acquire(pool, nbytes, stream, room=room, exact=exact)._replace(waits=())
+    def forgetful(pool: MemoryPool, nbytes: int, stream: int, **how: Any) -> Acquired:
+        return acquire(pool, nbytes, stream, **how)._replace(waits=())
 
     monkeypatch.setattr(MemoryPool, "acquire", forgetful)
     async with Runtime(SimulatedDevice(3), streams=3, options=TIGHT) as rt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -113,8 +114,8 @@ async def test_a_move_to_memory_that_another_still_writes_is_found(monkeypatch: 
     """A pool that forgets who uses a block, in which a move that was cancelled is not over."""
     acquire = MemoryPool.acquire
 
-    def forgetful(pool: MemoryPool, nbytes: int, stream: int, *, room: int = 0, exact: bool = False) -> Acquired:
-        return acquire(pool, nbytes, stream, room=room, exact=exact)._replace(waits=())
+    def forgetful(pool: MemoryPool, nbytes: int, stream: int, **how: Any) -> Acquired:
+        return acquire(pool, nbytes, stream, **how)._replace(waits=())
 
     async with runtime(SimulatedDevice(3), 2) as rt:
         net = await network(rt)
