@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
@@ -114,6 +115,9 @@ async def until(condition: Callable[[], object]) -> None:
     raise AssertionError("it never came to that")
 
 
+#: No timers but those of memory.
+ALONE: Any = {"warm": False, "collect_when_idle": False}
+
 Timer = tuple[float, Callable[[], object], asyncio.TimerHandle]
 
 
@@ -140,7 +144,7 @@ def waiting(timers: list[Timer]) -> list[Timer]:
 async def test_an_idle_runtime_gives_its_memory_back(timers: list[Timer]) -> None:
     """The time begins with the end of the last request, starts anew with each, and ends with `close()`."""
     device = SimulatedDevice()
-    async with Runtime(device, options=RuntimeOptions(warm=False, idle_release_s=2.5)) as rt:
+    async with Runtime(device, options=RuntimeOptions(idle_release_s=2.5, **ALONE)) as rt:
         loaded = await rt.load(growing())
         assert timers == []
 
@@ -164,7 +168,7 @@ async def test_an_idle_runtime_gives_its_memory_back(timers: list[Timer]) -> Non
 async def test_a_cancelled_request_makes_nothing_idle_before_its_stream_has_passed(timers: list[Timer]) -> None:
     """What it enqueued still uses its memory: the time begins when the stream has come to the end of it."""
     device = SimulatedDevice()
-    async with Runtime(device, options=RuntimeOptions(warm=False)) as rt:
+    async with Runtime(device, options=RuntimeOptions(**ALONE)) as rt:
         loaded = await rt.load(growing())
         task = asyncio.ensure_future(step(loaded, 8))
         await until(lambda: device.launches)
@@ -182,7 +186,7 @@ async def test_a_cancelled_request_makes_nothing_idle_before_its_stream_has_pass
 @pytest.mark.asyncio
 async def test_memory_is_kept_where_no_time_is_given(timers: list[Timer]) -> None:
     """`idle_release_s=None` sets no timer."""
-    async with Runtime("simulated", options=RuntimeOptions(warm=False, idle_release_s=None)) as rt:
+    async with Runtime("simulated", options=RuntimeOptions(idle_release_s=None, **ALONE)) as rt:
         loaded = await rt.load(growing())
         await step(loaded, 8)
 
