@@ -62,7 +62,7 @@ def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.unfreeze()
     monkeypatch.setattr(collecting, "_PROCESS", collecting._Process())
     yield
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() <= collecting.OWN
 
 
 @pytest.fixture
