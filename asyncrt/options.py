@@ -25,7 +25,7 @@ def _optional_not_negative(instance: object, attribute: attrs.Attribute[Any], va
         raise ValueError(f"RuntimeOptions.{attribute.name} must be seconds from 0 on or None, got {value}")
 
 
-def _known_precision(instance: object, attribute: attrs.Attribute[str], value: str) -> None:
+def _known_precision(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     if value not in get_args(Precision):
         raise PrecisionError(
             f"RuntimeOptions.precision must be one of {', '.join(get_args(Precision))}, got {value!r}",
