@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from asyncrt.devices.base import (
@@ -51,7 +52,6 @@ class WatchedStream:
         self._steps: Iterator[Step] = iter(())
         self._touches: Iterator[tuple[Touch, ...]] = iter(())
 
-    @contextlib.contextmanager
     def chunk(
         self,
         request: int,
@@ -59,38 +59,43 @@ class WatchedStream:
         plan: ChunkPlan,
         arenas: Sequence[Allocation],
         steps: Sequence[Step] | None = None,
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """While this lasts the commands of a chunk are enqueued, and no others.
 
         Args:
             steps: Those that are enqueued here; None: all of the plan's.
         """
-        self.request, self.program, self._steps = request, program, iter(plan.steps if steps is None else steps)
-        try:
-            self.begin(plan, arenas)
-            if isinstance(self.stream, WatchedStream):
-                with self.stream.chunk(request, program, plan, arenas, steps):
-                    yield
-            else:
-                yield
-        finally:
-            self.end()
-            self.request, self.program, self._steps = None, None, iter(())
+        below = self.stream
+        inner = below.chunk(request, program, plan, arenas, steps) if isinstance(below, WatchedStream) else None
+        here = plan.steps if steps is None else steps
+        return self._enqueueing(request, program, here, lambda: self.begin(plan, arenas), inner)
 
-    @contextlib.contextmanager
-    def beside(self, own: WatchedStream, steps: Sequence[Step]) -> Iterator[None]:
+    def beside(self, own: WatchedStream, steps: Sequence[Step]) -> AbstractContextManager[None]:
         """While this lasts those steps of a chunk are enqueued here, and no other commands.
 
         Args:
             own: The chunk's own stream, to which it has been told; watched in the same way as this one.
         """
-        self.request, self.program, self._steps = own.request, own.program, iter(steps)
+        below, other = self.stream, own.stream
+        inner = None
+        if isinstance(below, WatchedStream) and isinstance(other, WatchedStream):
+            inner = below.beside(other, steps)
+        return self._enqueueing(own.request, own.program, steps, lambda: self.join(own), inner)
+
+    @contextlib.contextmanager
+    def _enqueueing(
+        self,
+        request: int | None,
+        program: Program | None,
+        steps: Sequence[Step],
+        begin: Callable[[], None],
+        inner: AbstractContextManager[None] | None,
+    ) -> Iterator[None]:
+        """While this lasts those steps are enqueued here; *inner* says so to the stream below, if that is watched."""
+        self.request, self.program, self._steps = request, program, iter(steps)
         try:
-            self.join(own)
-            if isinstance(self.stream, WatchedStream) and isinstance(own.stream, WatchedStream):
-                with self.stream.beside(own.stream, steps):
-                    yield
-            else:
+            begin()
+            with inner or contextlib.nullcontext():
                 yield
         finally:
             self.end()
