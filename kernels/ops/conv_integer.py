@@ -15,21 +15,21 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from asyncrt.dims import Undetermined
 from asyncrt.errors import ShapeError
-from asyncrt.layout import INT8, INT32, Array, DataType, Shape, dtype_of
+from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of
 
 from ..epilogue import Epilogue
 from ..impl import Impl, inp
 from ..integer_conv import IntegerConv, integer_conv
-from ..integer_product import Scales
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..quantize import saturate
-from ..shapes import check, count
+from ..quantized_inputs import Places, scales_of, zeros_of
+from ..shapes import check
 from ..window import window
 
 
@@ -132,41 +132,19 @@ def _scaled_reference(attributes: Attributes, inputs: Sequence[Array | None]) ->
     return (np.asarray(sums.astype(np.float32) * factor.reshape(-1, *(1,) * (sums.ndim - 2))).astype(np.float32),)
 
 
-class _Places(NamedTuple):
-    """Which input is what; None where the operator has no such input."""
-
-    w: int
-    x_zero: int
-    w_zero: int
-    x_scale: int | None = None
-    w_scale: int | None = None
-    y_scale: int | None = None
-    y_zero: int | None = None
-    bias: int | None = None
+_INTEGER = Places(w=1, x_zero=2, w_zero=3)
+_LINEAR = Places(w=3, x_zero=2, w_zero=5, x_scale=1, w_scale=4, y_scale=6, y_zero=7, bias=8)
+_SCALED = Places(w=1, x_scale=2, w_scale=3, x_zero=4, w_zero=5)
 
 
-_INTEGER = _Places(w=1, x_zero=2, w_zero=3)
-_LINEAR = _Places(w=3, x_zero=2, w_zero=5, x_scale=1, w_scale=4, y_scale=6, y_zero=7, bias=8)
-_SCALED = _Places(w=1, x_scale=2, w_scale=3, x_zero=4, w_zero=5)
-
-
-def _implement(places: _Places, call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None) -> Impl:
+def _implement(places: Places, call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None) -> Impl:
     x, w = call.shape(0), call.shape(places.w)
     view = window(call.name, call.attributes, x[2:], w[2:])
-    zeros = [inp(i) if call.has(i) else None for i in (places.x_zero, places.w_zero)]
-    known, plain = call.value(places.w_zero), 0 if call.dtype(places.w) is INT8 else 128
-    neutral = bool((known == plain).all()) if known is not None else not call.has(places.w_zero) and plain == 0
-    scales = None
-    if places.x_scale is not None and places.w_scale is not None:
-        result = None
-        if places.y_scale is not None and places.y_zero is not None:
-            result = inp(places.y_scale), inp(places.y_zero)
-        scales = Scales(inp(places.x_scale), inp(places.w_scale), count(call.shape(places.w_scale)) > 1, result)
+    zeros = zeros_of(places, call)
     group = call.attributes.get("group", 1)
     conv = IntegerConv(
         call.dtype(0), call.dtype(places.w), call.outputs[0].dtype, places.w, call.constants[places.w], x[0], group, w[1],
-        w[0] // group, view.as_3d(), (zeros[0], None if neutral and plain == 0 else zeros[1]),
-        call.has(places.w_zero) and count(call.shape(places.w_zero)) > 1, neutral, scales,
+        w[0] // group, view.as_3d(), zeros.refs, zeros.per_column, zeros.neutral, scales_of(places, call),
         inp(places.bias) if places.bias is not None and call.has(places.bias) else None,
     )  # fmt: skip
     return integer_conv(conv, traits, call.outputs[0].shape, epilogue)

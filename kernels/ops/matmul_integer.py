@@ -18,16 +18,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncrt.dims import Undetermined
-from asyncrt.layout import INT8, INT32, Array, DataType, Shape, dtype_of, row_major
+from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of, row_major
 from asyncrt.memory.view import broadcast_strides, collapse
 
 from .. import epilogue as after
 from ..epilogue import Epilogue, bind
 from ..grid import round_up
-from ..impl import Impl, KernelSource, Launch, Ref, inp, out
-from ..integer_product import Product, Scales, integer_product
+from ..impl import Impl, KernelSource, Launch, inp, out
+from ..integer_product import Product, integer_product
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..quantize import HELPERS, divided, saturate, saturated
+from ..quantized_inputs import Places, scales_of, zeros_of
 from ..shapes import broadcast_shapes, check, count
 from ..source import kernel
 
@@ -35,21 +36,9 @@ _SPAN = 32  # results that a work-item of a CPU calculates at once
 _GPU_GROUP = 64
 
 
-class _Places(NamedTuple):
-    """Which input is what; None where the operator has no such input."""
-
-    b: int
-    a_zero: int
-    b_zero: int
-    a_scale: int | None = None
-    b_scale: int | None = None
-    y_scale: int | None = None
-    y_zero: int | None = None
-
-
-_INTEGER = _Places(b=1, a_zero=2, b_zero=3)
-_SCALED = _Places(b=1, a_scale=2, b_scale=3, a_zero=4, b_zero=5)
-_LINEAR = _Places(b=3, a_zero=2, b_zero=5, a_scale=1, b_scale=4, y_scale=6, y_zero=7)
+_INTEGER = Places(w=1, x_zero=2, w_zero=3)
+_SCALED = Places(w=1, x_scale=2, w_scale=3, x_zero=4, w_zero=5)
+_LINEAR = Places(w=3, x_zero=2, w_zero=5, x_scale=1, w_scale=4, y_scale=6, y_zero=7)
 
 
 def _matrices(a: Shape, b: Shape) -> tuple[Shape, Shape]:
@@ -57,16 +46,16 @@ def _matrices(a: Shape, b: Shape) -> tuple[Shape, Shape]:
     return a if len(a) > 1 else (1, *a), b if len(b) > 1 else (*b, 1)
 
 
-def _infer(places: _Places, call: Call) -> tuple[Shape]:
-    a, b = call.shape(0), call.shape(places.b)
+def _infer(places: Places, call: Call) -> tuple[Shape]:
+    a, b = call.shape(0), call.shape(places.w)
     check(call, len(a) > 0 and len(b) > 0, "operands must have at least one axis")
     left, right = _matrices(a, b)
     check(call, left[-1] == right[-2], f"inner dims differ: {left[-1]} and {right[-2]}")
     batch = broadcast_shapes(call, left[:-2], right[:-2])
-    for index in (places.a_zero, places.a_scale):
+    for index in (places.x_zero, places.x_scale):
         if index is not None and call.has(index):
             _fits(call, index, _of_rows(call.shape(index)), (*batch, left[-2], 1))
-    for index in (places.b_zero, places.b_scale):
+    for index in (places.w_zero, places.w_scale):
         if index is not None and call.has(index):
             _fits(call, index, _of_columns(call.shape(index)), (*batch, 1, right[-1]))
     for index in (places.y_scale, places.y_zero):
@@ -90,16 +79,16 @@ def _of_columns(shape: Shape) -> Shape:
     return (1, shape[0]) if len(shape) == 1 else shape
 
 
-def _product(places: _Places, inputs: Sequence[Array | None]) -> Any:
-    a, b = inputs[0], inputs[places.b]
+def _product(places: Places, inputs: Sequence[Array | None]) -> Any:
+    a, b = inputs[0], inputs[places.w]
     assert a is not None
     assert b is not None
     left: Any = a.astype(np.int64)
     right: Any = b.astype(np.int64)
     rows, columns = _matrices(a.shape, b.shape)
     left, right = left.reshape(rows), right.reshape(columns)
-    za = inputs[places.a_zero] if len(inputs) > places.a_zero else None
-    zb = inputs[places.b_zero] if len(inputs) > places.b_zero else None
+    za = inputs[places.x_zero] if len(inputs) > places.x_zero else None
+    zb = inputs[places.w_zero] if len(inputs) > places.w_zero else None
     if za is not None:
         left = left - za.astype(np.int64).reshape(_of_rows(za.shape))
     if zb is not None:
@@ -137,20 +126,20 @@ def _linear_reference(attributes: Attributes, inputs: Sequence[Array | None]) ->
     return (np.ascontiguousarray(_drop(saturate(scaled, zero.reshape(()), kind), inputs[0], inputs[3])),)
 
 
-def _implement(places: _Places, call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None) -> Impl:
+def _implement(places: Places, call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None) -> Impl:
     product = _packed(places, call) if traits.is_cpu and traits.packed_weights else None
     if product is not None:
         return integer_product(product, traits, call.outputs[0].shape, epilogue)
-    left, right = _matrices(call.shape(0), call.shape(places.b))
+    left, right = _matrices(call.shape(0), call.shape(places.w))
     (m, k), n = left[-2:], right[-1]
     batch = broadcast_shapes(call, left[:-2], right[:-2])
     operands: list[tuple[str, int, tuple[int, ...]]] = [
         ("A", 0, broadcast_strides(left, (*batch, m, k))),
-        ("B", places.b, broadcast_strides(right, (*batch, k, n))),
+        ("B", places.w, broadcast_strides(right, (*batch, k, n))),
     ]
     for name, index, rows in (
-        ("za", places.a_zero, True), ("zb", places.b_zero, False),
-        ("sa", places.a_scale, True), ("sb", places.b_scale, False),
+        ("za", places.x_zero, True), ("zb", places.w_zero, False),
+        ("sa", places.x_scale, True), ("sb", places.w_scale, False),
     ):  # fmt: skip
         if index is not None and call.has(index):
             shape = _of_rows(call.shape(index)) if rows else _of_columns(call.shape(index))
@@ -184,32 +173,23 @@ def _implement(places: _Places, call: Call, traits: DeviceTraits, epilogue: Epil
     return Impl("integers", (Launch(_kernel(form), (*refs, out(0), *last.refs), ints, grid, group),))
 
 
-def _packed(places: _Places, call: Call) -> Product | None:
+def _packed(places: Places, call: Call) -> Product | None:
     """Return the product as one of packed weights: constants, and one scale and zero point on the left; else None."""
-    a, b = call.shape(0), call.shape(places.b)
-    if not call.constants[places.b] or len(b) != 2 or 0 in b:
+    a, b = call.shape(0), call.shape(places.w)
+    if not call.constants[places.w] or len(b) != 2 or 0 in b:
         return None
-    for index in (places.a_zero, places.a_scale):
+    for index in (places.x_zero, places.x_scale):
         if index is not None and call.has(index) and not _is_one(call.shape(index)):
             return None
-    per_column: dict[int, bool] = {}
-    for index in (places.b_zero, places.b_scale):
+    for index in (places.w_zero, places.w_scale):
         if index is not None and call.has(index):
-            per_column[index] = not _is_one(call.shape(index))
-            if per_column[index] and call.shape(index) != (b[1],):
+            shape = call.shape(index)
+            if not _is_one(shape) and shape != (b[1],):
                 return None
-    zeros = [inp(index) if call.has(index) else None for index in (places.a_zero, places.b_zero)]
-    known, plain = call.value(places.b_zero), 0 if call.dtype(places.b) is INT8 else 128
-    neutral = (known == plain).all() if known is not None else not call.has(places.b_zero) and plain == 0
-    scales = None
-    if places.a_scale is not None and places.b_scale is not None:
-        result: tuple[Ref, Ref] | None = None
-        if places.y_scale is not None and places.y_zero is not None:
-            result = inp(places.y_scale), inp(places.y_zero)
-        scales = Scales(inp(places.a_scale), inp(places.b_scale), per_column[places.b_scale], result)
+    zeros = zeros_of(places, call)
     return Product(
-        "matmul_integer", call.dtype(0), call.dtype(places.b), count(a[:-1]), b[1], b[0], call.outputs[0].dtype, places.b,
-        (zeros[0], None if neutral and plain == 0 else zeros[1]), per_column.get(places.b_zero, False), bool(neutral), scales,
+        "matmul_integer", call.dtype(0), call.dtype(places.w), count(a[:-1]), b[1], b[0], call.outputs[0].dtype, places.w,
+        zeros.refs, zeros.per_column, zeros.neutral, scales_of(places, call),
     )  # fmt: skip
 
 
