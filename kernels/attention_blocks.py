@@ -4,7 +4,8 @@ A work-item takes a block of up to 128 query rows and walks the keys up to 128 a
 has one element for each row: queries are turned once, then scores, their maxima, weights and sums of weights need
 nothing from one element of a vector to the next. Weights times values are tiles of rows (`tiles.add_tiles`). When a
 block of keys raises a row's maximum, what was summed so far is scaled down. All of this lies in a scratch of the
-work-item's own, small enough for its caches, so that no matrix of all scores is ever written.
+work-item's own, small enough for its caches, so that no matrix of all scores is ever written. Keys and values are read
+where they lie, unless they are halves or do not fill the tiles.
 
 A row's sums are over keys one by one, and end at multiples of 128 keys: they do not depend on the other rows of a block.
 """
@@ -82,17 +83,23 @@ def _kernel(form: Form) -> KernelSource:
     for (int x = 0; x < panels * height * 2; x++) vstore16((float16)(0.0f), x, yt);
     for (int k0 = j0, n; k0 < j1; k0 += n) {{
       n = min({_KEYS} - k0 % {_KEYS}, j1 - k0);
+      __global const {q.c}* const ki = K + b * kb + kv * kh + k0 * ks;
+      __global const {v.c}* const vi = V + b * vb + kv * vh + k0 * vs;
+      __global const float *key_rows = kt, *value_rows = vt;
+      int key_step = size, value_step = 32, panel_step = {_KEYS * PANEL};
+      {"if (n % 8 == 0) { key_rows = ki; key_step = ks; } else" if q is FLOAT32 else ""}
       for (int j = 0; j < ((n + 7) & ~7); j++) /* tiles end with the last key, once more */
-        $_key(K + b * kb + kv * kh + (k0 + min(j, n - 1)) * ks, size, kt + j * size);
-      for (int p = 0; p < panels; p++)
-        $_values(V + b * vb + kv * vh + k0 * vs + p * 32, vs, n, vsize - p * 32, vt + p * {_KEYS * PANEL});
+        $_key(ki + min(j, n - 1) * ks, size, kt + j * size);
+      {"if (vsize % 32 == 0) { value_rows = vi; value_step = vs; panel_step = 32; } else" if v is FLOAT32 else ""}
+      for (int p = 0; p < panels; p++) $_values(vi + p * 32, vs, n, vsize - p * 32, vt + p * {_KEYS * PANEL});
       for (int c = 0; c < rows; c += 32) {{
         const int count = min(32, rows - c), x0 = max(0, first[c / 32] - k0) & ~15, x1 = min(n, end[c / 32] - k0);
         if (x0 >= x1) continue;
         if (count > 16) {{ {_weights(form, 2)} }}
         else {{ {_weights(form, 1)} }}
         for (int p = 0; p < panels; p++)
-          $_tiles(count, st + x0 * 32, 1, 32, vt + p * {_KEYS * PANEL} + x0 * 32, 32, x1 - x0, yt + (p * height + c) * 32);
+          $_tiles(count, st + x0 * 32, 1, 32, value_rows + p * panel_step + x0 * value_step, value_step, x1 - x0,
+                  yt + (p * height + c) * 32);
       }}
     }}
     for (int r = 0; r < rows; r++) {{
@@ -155,7 +162,7 @@ def _weights(form: Form, vectors: int) -> str:
           {all_("const float16 before{i} = vload16({i}, top + c); float16 now{i} = before{i}, total{i} = 0.0f;")}
           for (int j = x0; j < x1; j += {_TILE}) {{
             {fill}
-            $_scores{vectors}(kt + j * size, size, qt + c * size, k0 + j,
+            $_scores{vectors}(key_rows + j * key_step, key_step, size, qt + c * size, k0 + j,
                 k0 + j < latest[c / 32] || k0 + j + {_TILE} > min(k0 + n, earliest[c / 32]), k0 + n, from + c, to + c, cap,
                 {f"same[c / 32], M + mask[c], mask_keys - 1, bias + j % 16 * {PANEL}, " if form.mask else ""}st + j * 32, {", ".join(f"&now{i}" for i in each)});
           }}
@@ -182,7 +189,7 @@ def _weights(form: Form, vectors: int) -> str:
 def _scores(form: Form, vectors: int) -> str:
     """A tile of scores: 8 keys and 16 or 32 rows; and the highest scores so far."""
     each, tile = range(vectors), range(_TILE)
-    keys = " ".join(f"__global const float* const k{x} = k + {x} * size;" for x in tile)
+    keys = " ".join(f"__global const float* const k{x} = k + {x} * step;" for x in tile)
     zero = " ".join(f"float16 c{x}_{i} = 0.0f;" for x in tile for i in each)
     queries = " ".join(f"const float16 q{i} = vload16({i}, q);" for i in each)
     multiply = " ".join(
@@ -205,7 +212,7 @@ def _scores(form: Form, vectors: int) -> str:
     bias = f"int same, __global const {form.mask.c}* row, int last, const float* bias, " if form.mask else ""
     return f"""
 inline void $_scores{vectors}(
-    __global const float* k, int size, __global const float* q, int key, int hidden, int end, const int* from, const int* to,
+    __global const float* k, int step, int size, __global const float* q, int key, int hidden, int end, const int* from, const int* to,
     float cap, {bias}__global float* s, {", ".join(f"float16* now{i}" for i in each)}) {{
   {keys}
   {zero}
