@@ -67,7 +67,7 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
         case "memory":
             return memory.bench(HOST, models.SMALL, many=3, tokens=5, rounds=1)
         case "callers":
-            return callers.bench(HOST, models.SMALL, count=4, longest=12, callers=3)
+            return callers.bench(HOST, models.SMALL, count=4, longest=12, callers=3, pairs=4)
         case "skip":
             return skip.bench(HOST, steps=(0, 6), large=(4, 8))
         case "per_node":

@@ -121,6 +121,26 @@ async def test_one_request_by_itself_runs_as_it_is(rt: Runtime) -> None:
     assert rt.statistics().requests == before + 1
 
 
+@pytest.mark.asyncio
+async def test_the_story_of_one_request_by_itself_has_all_that_happened(rt: Runtime) -> None:
+    """It came, was launched and began in one moment, and was over; so it is with a deadline, or if it fails."""
+    loaded = await rt.load(elementwise())
+
+    async with loaded.batched() as batched:
+        await batched.infer(of_length(7))
+        await batched.infer(of_length(7), deadline=60.0)
+        with pytest.raises(TimeoutError):
+            await timed_out(batched)
+        stories = [[entry.partition("(")[0] for entry in batched.state.story(n)] for n in (1, 2, 3)]
+        statistics = batched.statistics()
+        await batched.infer(of_length(7))  # the stream is free again
+
+    assert stories[0] == stories[1] == ["Arrived", "Launch", "Began", "Finished"]
+    assert stories[2] == ["Arrived", "Launch", "Began", "Finished", "Left"]
+    assert (statistics.requests, statistics.members, statistics.left) == (3, 3, 0)
+    assert (statistics.waiting, statistics.in_flight) == (0, 0)
+
+
 @pytest.mark.parametrize("wrong", [{"x": np.ones((1, 2, 4))}, {"z": np.ones(1)}, {"x": floats(1, 2, 5)}, {}, None])
 @pytest.mark.asyncio
 async def test_a_wrong_request_fails_alone_before_it_joins(rt: Runtime, wrong: dict[str, Array] | None) -> None:
