@@ -22,6 +22,7 @@ BENCHMARKS: Mapping[str, str] = {
     "growth": "What shapes leave behind",
     "memory": "Memory",
     "callers": "Many callers at once",
+    "cancelling": "Callers who leave",
     "skip": "Skipped nodes",
     "per_node": "The host's time for a node",
     "launches": "Who enqueues",

@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks import (
     callers,
+    cancelling,
     compiled,
     decode,
     gemm,
@@ -68,6 +69,8 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
             return memory.bench(HOST, models.SMALL, many=3, tokens=5, rounds=1)
         case "callers":
             return callers.bench(HOST, models.SMALL, count=4, longest=12, callers=3, pairs=4)
+        case "cancelling":
+            return cancelling.bench(HOST, models.SMALL, lengths=[4, 5], callers=3)
         case "skip":
             return skip.bench(HOST, steps=(0, 6), large=(4, 8))
         case "per_node":
