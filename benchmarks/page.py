@@ -23,6 +23,7 @@ BENCHMARKS: Mapping[str, str] = {
     "memory": "Memory",
     "callers": "Many callers at once",
     "cancelling": "Callers who leave",
+    "tune": "Settings of batching",
     "skip": "Skipped nodes",
     "per_node": "The host's time for a node",
     "launches": "Who enqueues",
