@@ -55,6 +55,8 @@ class RuntimeOptions:
         preset: Set the arguments of launches beforehand for plans that are replayed often. False sets them each time.
         native_submit: Enqueue the launches of plans, preset or not, by a loop in C, where it was built. False makes the
             same calls from Python.
+        hold_tiny: Let the device begin on a plan of tiny launches when all of them are enqueued, with a driver that
+            gains by it. False lets it begin on the first.
         native_callbacks: Have the driver wake the event loop when commands are done, where native code for that was
             built and the driver can be trusted with it. False has a thread wait on each stream, which on Intel's
             runtime works along with the others.
@@ -109,6 +111,7 @@ class RuntimeOptions:
     packed_weights: bool = True
     preset: bool = True
     native_submit: bool = True
+    hold_tiny: bool = True
     native_callbacks: bool = False
     specialise: bool = False
     share_steps: bool = True

@@ -93,11 +93,12 @@ class Presets:
         device: Prepares launches.
         most: Launches that may be prepared at a time.
         native: Whether native code may enqueue them.
+        hold: Whether tiny ones may be held back until all of a plan are enqueued.
     """
 
-    def __init__(self, device: Device, most: int, *, native: bool = True) -> None:
+    def __init__(self, device: Device, most: int, *, native: bool = True, hold: bool = True) -> None:
         self._device = device
-        self._native = native
+        self._native, self._hold = native, hold
         self._most = most
         self._plans: weakref.WeakKeyDictionary[BoundPlan, _Plan] = weakref.WeakKeyDictionary()
         self._clock = itertools.count()
@@ -176,11 +177,11 @@ class Presets:
 
     def _prepare(self, bound: BoundPlan, arenas: Sequence[Allocation], *, apart: bool) -> Prepared | Parts | None:
         if not apart:
-            return self._device.prepare(bound.steps, arenas, self._native)
+            return self._device.prepare(bound.steps, arenas, self._native, self._hold)
         assert bound.plan.lanes is not None
         parts: list[Prepared] = []
         for segment in bound.plan.lanes.segments:
-            part = self._device.prepare(bound.steps[segment.begin : segment.end], arenas, self._native)
+            part = self._device.prepare(bound.steps[segment.begin : segment.end], arenas, self._native, self._hold)
             if part is None:
                 return None
             parts.append(part)
