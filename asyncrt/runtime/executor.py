@@ -14,7 +14,7 @@ from asyncrt.graph.mapped import check
 from asyncrt.kernels.weights import Resident, Stored
 from asyncrt.layout import Array
 
-from .kept_state import place
+from .kept_state import Between, between, place
 from .plan import ChunkPlan, Deferred, Fetch, Kept, NodeRecord, Step
 
 
@@ -27,6 +27,7 @@ class BoundPlan:
         steps: ``(kernel, buffers, record, grid, group, local)``; a buffer is memory, or the number of an arena.
         kernels: The generic ones, by their sources.
         constants: What the steps read; they stay on the device as long as this record is held.
+        left: What it leaves a sequence.
         records: What became of each node.
         generation: Of the specialised kernels that it was bound to.
         work: How much it is for the device, very roughly: work-items, and one for each command.
@@ -36,6 +37,7 @@ class BoundPlan:
     steps: tuple[PreparedLaunch, ...]
     kernels: Mapping[Any, Any]
     constants: Mapping[Stored, Resident]
+    left: Between
     records: tuple[NodeRecord, ...] | Deferred
     generation: int = 0
     work: int = 1
@@ -72,7 +74,7 @@ def bind(
             r._replace(how=f"{r.how}, specialised") if r.node.id in specialised else r for r in plan.known_records()
         ))  # fmt: skip
     work = len(plan.uploads) + len(plan.fetches) + sum([1 + math.prod(s.grid) for s in plan.steps])
-    return BoundPlan(plan, tuple(steps), kernels, constants, records, generation, work)
+    return BoundPlan(plan, tuple(steps), kernels, constants, between(plan.after.kept), records, generation, work)
 
 
 def _index(buffer: int | Kept) -> int:

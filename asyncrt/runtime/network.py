@@ -37,8 +37,8 @@ from .control_flow import Body, carry_out
 from .dispatcher import Dispatcher, RunAgain
 from .enqueueing import Enqueueing
 from .executor import BoundPlan, bind, host_copy
-from .inputs import layouts_of
-from .kept_state import KeptState
+from .inputs import Checked, layouts_of
+from .kept_state import NOTHING, KeptState
 from .moves import Moves
 from .plan import ChunkPlan, Deferred, NodeRecord, Records, State
 from .plans import Planned, Plans
@@ -94,6 +94,7 @@ class Network:
         presets: Presets | None = None,
     ) -> None:
         self.program = program
+        self.checked = Checked(program)
         self._dispatcher = dispatcher
         self._pool = pool
         self._impls = impls
@@ -286,13 +287,13 @@ class Network:
         events: list[Event],
     ) -> tuple[dict[int, Array], Records]:
         dispatcher, program = self._dispatcher, self.program
-        tensors = () if kept is None else kept.tensors
-        layouts = layouts_of(program, arrays, {t.input: t.layout for t in tensors if t.layout.count})
+        before = NOTHING if kept is None else kept.between
         values = {id: arrays[id] for id in program.value_inputs}
-        signature: Any = (tuple([x.shape for x in layouts]), _contents(values.values()))
-        if kept is not None:
-            signature = (signature, kept.signature())
+        # Of a step, what is kept says which inputs are not among the arrays.
+        shapes_given = tuple([arrays[id].shape for id in program.inputs if id in arrays])
+        signature: Any = (shapes_given, _contents(values.values()), before.signature)
         state: State | None = None
+        left = before
         #: What the host has so far: the inputs, what was read, and what nodes with subgraphs made.
         present = dict(arrays)
         #: What has come since `state` and later plans start from.
@@ -318,10 +319,13 @@ class Network:
                         if planned is None:
                             new = True
                             if chunk.index == 0:
-                                work = plans.first(signature, layouts, values, tensors)
+                                layouts = layouts_of(program, arrays, before.layouts)
+                                work = plans.first(signature, layouts, values, before.tensors)
                             else:
-                                before = start_state(program, layouts, values, tensors) if state is None else state
-                                work = plans.later(chunk, signature, before.advanced(shapes, known))
+                                if state is None:
+                                    layouts = layouts_of(program, arrays, before.layouts)
+                                    state = start_state(program, layouts, values, before.tensors)
+                                work = plans.later(chunk, signature, state.advanced(shapes, known))
                             planned = await self._plan(request, chunk, work)
                 if not new:
                     self._counters.replays += 1
@@ -356,8 +360,8 @@ class Network:
                     records.append(bound.records)
                 else:
                     records += bound.records
+                state, left, known, shapes = plan.after, bound.left, {}, {}
                 del bound  # its constants may make room for those of the next chunk
-                state, known, shapes = plan.after, {}, {}
             present.update(fetched)
             if chunk.decides:
                 known.update((v, fetched[v]) for v in chunk.decides)
@@ -365,9 +369,8 @@ class Network:
                     contents = _contents(fetched[v] for v in chunk.decides)
                     signature = None if contents is None else (signature, contents)
         if kept is not None and state is not None:
-            kept.succeeded(state.kept, events)
-        on_device = {t.output for t in tensors}
-        return {v: fetched[v] for v in program.outputs if v not in on_device}, records
+            kept.succeeded(state.kept, left, events)
+        return {v: fetched[v] for v in program.outputs if v not in before.outputs}, records
 
     async def _lease(
         self, request: int, chunk: int, nbytes: int, stream: int, leases: list[Lease]
