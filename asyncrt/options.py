@@ -83,6 +83,8 @@ class RuntimeOptions:
             request is there, and go through no model then. False lets Python collect when it likes.
         recipes: Make the plan of a new shape by the formulas of another shape's, where its decisions hold. False plans
             every new shape from the start; so does `replay=False`.
+        foresee: Make the plan of a sequence's next step by recipe while the device works on the one before. False makes
+            it when the step comes; so does `recipes=False`.
         plan_entries: Plans kept per model, the least recently used leave first.
         plan_bytes: Bytes of host memory that they may take, roughly.
         preset_entries: Launches whose arguments are set beforehand; those of the plan used longest ago leave first.
@@ -128,6 +130,7 @@ class RuntimeOptions:
     idle_release_s: float | None = attrs.field(default=30.0, validator=_optional_not_negative)
     collect_when_idle: bool = True
     recipes: bool = True
+    foresee: bool = True
     plan_entries: int = attrs.field(default=256, validator=v.ge(1))
     plan_bytes: int = attrs.field(default=64 << 20, validator=v.ge(1))
     preset_entries: int = attrs.field(default=16384, validator=v.ge(1))

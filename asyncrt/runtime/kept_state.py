@@ -7,7 +7,7 @@ counts as kept, and memory that it allocated is given back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -17,12 +17,15 @@ from asyncrt.memory.buffer import Lease
 
 from .plan import Kept, KeptTensor
 
+if TYPE_CHECKING:
+    from .foresight import Guess
+
 
 @attrs.frozen(cache_hash=True)
 class Signature:
-    """What plans depend on: of each tensor its shape, and the one that there is room for."""
+    """What plans depend on: of each tensor which input and output it is, its shape, and that there is room for."""
 
-    shapes: tuple[tuple[Shape, Shape], ...]
+    tensors: tuple[tuple[int, int, Shape, Shape], ...]
 
 
 @attrs.frozen(eq=False)
@@ -50,7 +53,7 @@ def between(tensors: Iterable[KeptTensor]) -> Between:
         settled,
         {t.input: t.layout for t in settled if t.layout.count},
         frozenset([t.output for t in settled]),
-        Signature(tuple([(t.layout.shape, t.capacity) for t in settled])),
+        Signature(tuple([(t.input, t.output, t.layout.shape, t.capacity) for t in settled])),
     )
 
 
@@ -66,11 +69,15 @@ class KeptState:
         between: The tensors as the next step finds them.
         leases: Their memory; None where a tensor is empty.
         after: Where the streams must come before the next step may touch that memory.
+        given: The shapes of what the last step was given.
+        guess: What the next step may be; see `Foresight`.
     """
 
     between: Between
     leases: list[Lease | None]
     after: tuple[Event, ...] = ()
+    given: tuple[Shape, ...] | None = None
+    guess: Guess | None = None
     #: The memory that the step under way has allocated, by slot.
     _new: dict[int, Lease] = attrs.field(factory=dict)
 
@@ -126,6 +133,7 @@ class KeptState:
             if lease is not None:
                 lease.drop(after=self.after)
         self.leases = [None] * len(self.tensors)
+        self.guess = None
 
 
 def place(kept: Kept) -> int:

@@ -37,6 +37,7 @@ from .control_flow import Body, carry_out
 from .dispatcher import Dispatcher, RunAgain
 from .enqueueing import Enqueueing
 from .executor import BoundPlan, bind, host_copy
+from .foresight import Foresight, step_signature
 from .inputs import Checked, layouts_of
 from .kept_state import NOTHING, KeptState
 from .moves import Moves
@@ -126,6 +127,7 @@ class Network:
             entries=options.plan_entries,
             nbytes=options.plan_bytes,
         )
+        self._foresight = Foresight(program, self._plans, dispatcher) if options.foresee else None
         #: A second plan can often be made by the recipe of the first; and of equal ones, one is enough.
         self._one_plan = asyncio.Lock()
         #: The sizes of the arenas lately, by chunk; of equal ones in a row only the first.
@@ -290,8 +292,8 @@ class Network:
         before = NOTHING if kept is None else kept.between
         values = {id: arrays[id] for id in program.value_inputs}
         # Of a step, what is kept says which inputs are not among the arrays.
-        shapes_given = tuple([arrays[id].shape for id in program.inputs if id in arrays])
-        signature: Any = (shapes_given, _contents(values.values()), before.signature)
+        given = tuple([arrays[id].shape for id in program.inputs if id in arrays])
+        signature = step_signature(given, _contents(values.values()), before)
         state: State | None = None
         left = before
         #: What the host has so far: the inputs, what was read, and what nodes with subgraphs made.
@@ -313,6 +315,9 @@ class Network:
                 signature = None if signature is None else (signature, tuple([x.shape for x in made.values()]))
             else:
                 planned, new = plans.find(chunk, signature), False
+                if planned is None and kept is not None and plans is self._plans:
+                    planned = self._foreseen(kept, signature)
+                    new = planned is not None
                 if planned is None:
                     async with self._one_plan:
                         planned = plans.find(chunk, signature)  # made meanwhile, by a request like this one
@@ -349,7 +354,11 @@ class Network:
                     dispatcher.check_deadline(request)
                     fetched = await self._enqueueing.enqueue(request, bound, stream, waits, present, buffers, events)
                     events.append(dispatcher.launched(request, stream, bound))
-                    await dispatcher.passed(request)
+                    if kept is None or self._foresight is None:
+                        await dispatcher.passed(request)
+                    else:
+                        with self._foresight.guessing(kept, given, bound.left):
+                            await dispatcher.passed(request)
                     if dispatcher.checks is not None:
                         dispatcher.checks.looks_at(request, [fetched[f.value] for f in plan.fetches if f.home])
                 else:
@@ -447,6 +456,14 @@ class Network:
         return [state.layouts[id] for id in program.outputs]
 
     # Plans.
+
+    def _foreseen(self, kept: KeptState, signature: Any) -> Planned | None:
+        """Return the plan of a step that was guessed while the device worked on the one before."""
+        plan = None if self._foresight is None else self._foresight.take(kept, signature)
+        if plan is None:
+            return None
+        self._counters.plans += 1
+        return self._plans.keep_made(signature, plan)
 
     async def _plan(self, request: int, chunk: Chunk, work: Slices[Planned]) -> Planned:
         """Return the plan when it is made, a slice in each turn of the loop."""
