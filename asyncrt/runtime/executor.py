@@ -15,7 +15,7 @@ from asyncrt.kernels.weights import Resident, Stored
 from asyncrt.layout import Array
 
 from .kept_state import Between, between, place
-from .plan import ChunkPlan, Deferred, Fetch, Kept, NodeRecord, Step
+from .plan import BufferName, ChunkPlan, Deferred, Fetch, Kept, NodeRecord, Step
 
 
 @attrs.frozen(eq=False)
@@ -55,6 +55,7 @@ def bind(
     Args:
         special: Gives the specialised kernel of a step, if there is one.
     """
+    memory = _Named(constants).__getitem__
     steps = []
     specialised = set()
     built: dict[int, Any] = {}  # a source's hash is that of its text and more, so each is looked up once
@@ -64,10 +65,7 @@ def bind(
             specialised.add(s.node)
         elif (kernel := built.get(id(s.kernel))) is None:
             kernel = built[id(s.kernel)] = kernels[s.kernel]
-        buffers = tuple([
-            b if isinstance(b, int) else constants[b].memory if isinstance(b, Stored) else place(b) for b in s.buffers
-        ])
-        steps.append((kernel, buffers, s.record, s.grid, s.group, s.local))
+        steps.append((kernel, tuple(map(memory, s.buffers)), s.record, s.grid, s.group, s.local))
     records = plan.records
     if specialised:
         records = Deferred(lambda: tuple(
@@ -75,6 +73,17 @@ def bind(
         ))  # fmt: skip
     work = len(plan.uploads) + len(plan.fetches) + sum([1 + math.prod(s.grid) for s in plan.steps])
     return BoundPlan(plan, tuple(steps), kernels, constants, between(plan.after.kept), records, generation, work)
+
+
+class _Named(dict[BufferName, Any]):
+    """What a step takes for each name of memory; of a plan's names most come again and again."""
+
+    def __init__(self, constants: Mapping[Stored, Resident]) -> None:
+        self._constants = constants
+
+    def __missing__(self, name: BufferName) -> Any:
+        found = self[name] = self._constants[name].memory if isinstance(name, Stored) else _index(name)
+        return found
 
 
 def _index(buffer: int | Kept) -> int:

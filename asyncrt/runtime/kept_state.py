@@ -47,8 +47,8 @@ class Between:
 def between(tensors: Iterable[KeptTensor]) -> Between:
     """Return what a step has left as the next one finds it."""
     settled = tuple([
-        t._replace(new=0, done=False, capacity=t.capacity if t.layout.count else t.layout.shape) for t in tensors
-    ])  # fmt: skip
+        KeptTensor(t.input, t.output, t.layout, t.capacity if t.layout.count else t.layout.shape) for t in tensors
+    ])
     return Between(
         settled,
         {t.input: t.layout for t in settled if t.layout.count},

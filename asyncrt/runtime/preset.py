@@ -72,15 +72,15 @@ class _Plan:
     """What is known of a plan.
 
     Attributes:
-        numbers: Of the arenas that its steps use.
         size: How many launches a set is.
+        numbers: Of the arenas that its steps use, once it has been used often.
         uses: How often it was enqueued since it lost its sets, or ever.
         last: When it was used last.
         sets: By whether they are parts, and the identities of the memory they are bound to; those unused longest first.
     """
 
-    numbers: tuple[int, ...]
     size: int
+    numbers: tuple[int, ...] | None = None
     uses: int = 0
     last: int = 0
     sets: OrderedDict[tuple[bool, tuple[int, ...]], _Set] = attrs.Factory(OrderedDict)
@@ -126,12 +126,13 @@ class Presets:
     def _find(self, bound: BoundPlan, arenas: Sequence[Allocation], *, apart: bool) -> Prepared | Parts | None:
         plan = self._plans.get(bound)
         if plan is None:
-            used = {b for _, buffers, *_ in bound.steps for b in buffers if isinstance(b, int)}
-            plan = self._plans[bound] = _Plan(tuple(sorted(used)), len(bound.steps))
+            plan = self._plans[bound] = _Plan(len(bound.steps))
         plan.uses += 1
         if plan.uses <= OFTEN or not plan.size:
             return None
         plan.last = next(self._clock)
+        if plan.numbers is None:
+            plan.numbers = tuple(sorted({b for _, buffers, *_ in bound.steps for b in buffers if isinstance(b, int)}))
         memory = tuple([arenas[n] for n in plan.numbers])
         key = apart, tuple(map(id, memory))
         found = plan.sets.get(key)
