@@ -29,7 +29,7 @@ from asyncrt.kernels.store import cache_folder
 from asyncrt.kernels.weights import Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
-from asyncrt.memory.pool import Acquired, MemoryPool
+from asyncrt.memory.pool import Acquired, MemoryPool, Room
 from asyncrt.memory.predictor import SIZES, ShapePredictor
 from asyncrt.options import RuntimeOptions
 
@@ -387,20 +387,20 @@ class Network:
         """Lease a chunk's arena."""
         if not nbytes:
             return None
-        room = self._room(chunk, nbytes) if self._options.preallocate else 0
+        room = self._room(chunk, nbytes) if self._options.preallocate else None
         acquired = await self._acquire(request, nbytes, stream, room, brief=True)
         leases.append(acquired.lease)
         return acquired
 
     async def _acquire(
-        self, request: int, nbytes: int, stream: int, room: int = 0, *, brief: bool = False
+        self, request: int, nbytes: int, stream: int, room: Room | None = None, *, brief: bool = False
     ) -> Acquired:
         """Lease memory. If it is short, wait for what others give back; raise if nobody will."""
         asked = False
         while True:
             frugal = self._dispatcher.frugal(request)
             try:
-                return self._pool.acquire(nbytes, stream, room=0 if frugal else room, exact=frugal, brief=brief)
+                return self._pool.acquire(nbytes, stream, room=None if frugal else room, exact=frugal, brief=brief)
             except OutOfDeviceMemory as error:
                 short = error
             if not asked:
@@ -409,16 +409,15 @@ class Network:
                 self._dispatcher.ask_device()
             await self._dispatcher.memory(request, short)
 
-    def _room(self, chunk: int, nbytes: int) -> int:
-        """Return how large a new block for this arena should be, going by the sizes before it; 0 if they say nothing.
+    def _room(self, chunk: int, nbytes: int) -> Room:
+        """Return what says how large a new block for this arena should be, going by the sizes before it.
 
         Requests of the same size, one after the other or at once, are no growth and count once.
         """
         sizes = self._sizes.setdefault(chunk, ShapePredictor(SIZES))
         if sizes.last != (nbytes,):
             sizes.record((nbytes,))
-        predicted = sizes.predict(bits=8)
-        return 0 if predicted is None else predicted[0]
+        return lambda: (sizes.predict(bits=8) or (0,))[0]
 
     async def _control(
         self, request: int, node: ProgramNode, present: Mapping[int, Array], state: State | None
