@@ -122,6 +122,7 @@ def tile_kernel(form: ConvForm, tile: Tile) -> KernelSource:
   int oa0 = i0 % across, ob0 = i0 / across % down, od0 = i0 / across / down;
   for (int g0 = i0; g0 < i1; g0 += {tile.together}) {{
     const int count = min({tile.together}, i1 - g0);
+    {_fetched_results(tile, form.last, place)}
     {compute}
     int oa = oa0, ob = ob0, od = od0;
     for (int i = 0; i < count; i++) {{
@@ -162,6 +163,25 @@ def _fetching(tile: Tile) -> str:
     return f"""const int pace = ({tile.block - 1} + {tiles}) / {tiles};
         const int near = {tiles} == 1 ? {AHEAD + 16} : {number} == 0 ? {AHEAD} : 0;
         __global const float* soon = wp + ({tiles} == 1 ? {AHEAD} : {walked} * deep + {number} * pace * (c1 - c0) * (KD * KH * KW));"""
+
+
+def _fetched_results(tile: Tile, last: epilogue.Form, place: str) -> str:
+    """Return statements that fetch where the results of the next tiles go, and the rows that they meet there.
+
+    Each channel has a line of its own, and what was there last is in another core's cache or in none.
+    """
+    end = tile.together * tile.positions - 1
+    meets = last.fetched("column", end)
+    return f"""{{
+      const int oa = oa0, ob = ob0, od = od0;
+      {place}
+      const int line = od * OH + oh, at = line * OW + ow0, column = {"at" if tile.joined else "ow0"};
+      for (int j = 0; j < left; j++) {{
+        __global const float* const to = y + (channel + j) * P + at;
+        ASYNCRT_FETCH_TO_WRITE(to); ASYNCRT_FETCH_TO_WRITE(to + {end});
+        {f"const int row = {_row(tile, 'j')}; {last.rows('row')} {meets}" if meets else ""}
+      }}
+    }}"""
 
 
 def _step(tile: Tile) -> str:

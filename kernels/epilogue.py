@@ -95,6 +95,14 @@ inline float16 $_gathered(__global const float* p, int step) {{
             lines.append(f"{{ const int eq = er / ed{a}, ei = er - eq * ed{a}; {moves} er = eq; }}")
         return " ".join(lines)
 
+    def fetched(self, column: str, end: int) -> str:
+        """Write the statements that fetch what a row needs of the operands from *column* to *end* further on.
+
+        They come after those of `rows`; `tiles.FETCH` has what they call.
+        """
+        adjacent = [f"E{i} + e{i} + {column}" for i, step in enumerate(self.steps) if step == 1]
+        return " ".join(f"ASYNCRT_FETCH({at}); ASYNCRT_FETCH({at} + {end});" for at in adjacent)
+
     def element(
         self, dtype: DataType, target: str, at: str, column: str, value: str, result: DataType | None = None
     ) -> str:

@@ -84,6 +84,7 @@ def tile_kernel(form: Form, source: Source) -> KernelSource:
   {form.batch()}
   float t[{_MOST * PANEL}] __attribute__((aligned(64)));
   for (int i = 0; i < rows * 2; i++) vstore16((float16)(0.0f), i, t);
+  {_fetched_results(form)}
   {multiply}
   for (int i = 0; i < rows; i++) {{
     const int m = m0 + i;
@@ -91,7 +92,7 @@ def tile_kernel(form: Form, source: Source) -> KernelSource:
     {_store(form)}
   }}"""
     space = "" if source in (Source.ANY, Source.NARROW) else "__global"
-    helpers = form.last.helpers + add_tiles("__global", space, "", fetch=source is Source.PACKED)
+    helpers = FETCH + form.last.helpers + add_tiles("__global", space, "", fetch=source is Source.PACKED)
     helpers += fill_panel(FLOAT32, "") if source is Source.ANY else ""
     helpers += widen_panel("") if source is Source.NARROW else ""
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
@@ -121,6 +122,16 @@ def pair_kernel(form: Form, source: Source) -> KernelSource:
     helpers = form.last.helpers + FETCH + "".join(pair_tile(rows, "", narrow=narrow) for rows in range(1, PAIRED + 1))
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     return kernel(f"{form.name}{'_narrow' if narrow else ''}_pairs", form.buffers, form.ints, body, helpers=helpers, attributes=one)
+
+
+def _fetched_results(form: Form) -> str:
+    """Fetch where the results go, and the rows that they meet there: other cores wrote them, or had what was there last."""
+    meets = form.last.fetched("n0", PANEL - 1)
+    return f"""for (int i = 0; i < rows; i++) {{
+    __global const float* const to = Y + (first + m0 + i) * N + n0;
+    ASYNCRT_FETCH_TO_WRITE(to); ASYNCRT_FETCH_TO_WRITE(to + {PANEL - 1});
+    {f"{form.rows('m0 + i')} {meets}" if meets else ""}
+  }}"""
 
 
 def _store(form: Form) -> str:

@@ -20,10 +20,12 @@ FETCH = """
 #if defined(ASYNCRT_CPU) && defined(__has_builtin)
 #if __has_builtin(__builtin_prefetch)
 #define ASYNCRT_FETCH(p) __builtin_prefetch((const void*)(size_t)(p))
+#define ASYNCRT_FETCH_TO_WRITE(p) __builtin_prefetch((const void*)(size_t)(p), 1)
 #endif
 #endif
 #ifndef ASYNCRT_FETCH
 #define ASYNCRT_FETCH(p)
+#define ASYNCRT_FETCH_TO_WRITE(p)
 #endif
 """
 
