@@ -23,7 +23,7 @@ from .operator import DeviceTraits
 from .source import kernel
 from .tiles import PANEL, add_tiles, load16, store16, turn
 
-LEAST = 8  # query rows for which this kernel is worth it
+LEAST = 5  # query rows for which this kernel is worth it
 _ROWS = 128
 _PANELS = _ROWS // PANEL
 _KEYS = 128
