@@ -23,12 +23,12 @@ from .operator import DeviceTraits
 from .source import kernel
 from .tiles import PANEL, add_tiles, load16, store16, turn
 
-LEAST = 8  # query rows for which this kernel is worth it
-_ROWS = 128
+LEAST = 5  # query rows for which this kernel is worth it
+_ROWS, _KEYS = 128, 128
 _PANELS = _ROWS // PANEL
-_KEYS = 128
 _LANES = 16
 _TILE = 8  # keys of a tile of scores: with 32 rows 16 sums
+_ALIGNED = "__attribute__((aligned(64)))"
 
 
 def blocks(a: Attention, form: Form, refs: tuple[Ref, ...], ints: tuple[int, ...], traits: DeviceTraits) -> tuple[Launch, int]:
@@ -134,10 +134,8 @@ inline void $_values(__global const {v.c}* v, int vs, int n, int left, __global 
     return kernel("attention_blocks", (*buffers(form), ("work", FLOAT32, "rw")), ints, body, helpers=helpers)
 
 
-_ALIGNED = "__attribute__((aligned(64)))"
-
 def _weights(form: Form, vectors: int) -> str:
-    """Make weights of the scores of 32 rows from c on, or of 16."""
+    """Calculate the weights of 32 rows from c on, or of 16, for keys x0 to x1 of a block: `st`; and their sums."""
     each = range(vectors)
 
     def all_(text: str) -> str:
@@ -203,7 +201,7 @@ def _scores(form: Form, vectors: int) -> str:
     mask = ""
     if form.mask is not None:
         add = "{e} += {b};" if form.mask is not BOOL else "{e} = select({e}, (float16)(-INFINITY), {b} == 0.0f);"
-        own = " ".join(f"const float16 b{x} = LOAD({form.mask.name}, row, min(key + {x}, last));" for x in tile)
+        own = " ".join(f"const float16 b{x} = (float)LOAD({form.mask.name}, row, min(key + {x}, last));" for x in tile)
         mask = f"if (same) {{ {own} {every(add, 'b{x}')} }} else {{ {every(add, 'vload16({at}, bias)')} }}"
     limits = " ".join(f"const int16 f{i} = vload16({i}, from), t{i} = min(vload16({i}, to), end);" for i in each)
     hide = every("{e} = select({e}, (float16)(-INFINITY), key + {x} < f{i} || key + {x} >= t{i});")
@@ -212,8 +210,8 @@ def _scores(form: Form, vectors: int) -> str:
     bias = f"int same, __global const {form.mask.c}* row, int last, const float* bias, " if form.mask else ""
     return f"""
 inline void $_scores{vectors}(
-    __global const float* k, int step, int size, __global const float* q, int key, int hidden, int end, const int* from, const int* to,
-    float cap, {bias}__global float* s, {", ".join(f"float16* now{i}" for i in each)}) {{
+    __global const float* k, int step, int size, __global const float* q, int key, int hidden, int end,
+    const int* from, const int* to, float cap, {bias}__global float* s, {", ".join(f"float16* now{i}" for i in each)}) {{
   {keys}
   {zero}
   for (int d = 0; d < size; d++, q += 32) {{ float16 v; {queries} {multiply} }}
@@ -226,17 +224,15 @@ inline void $_scores{vectors}(
 
 
 def _bias(form: Form) -> str:
-    """What the mask has for 16 keys from `key` on and 16 or 32 rows, whose elements begin at `at`; as [keys, 32]."""
+    """What the mask has for 16 keys from `key` on and 16 or 32 rows, whose elements begin at `at`: to [16, 32]."""
     if form.mask is None:
         return ""
     m = form.mask
     whole = ""
     if m in (FLOAT32, FLOAT16, BOOL):
-        def load(r: int) -> str:
-            where = f"M + at[i * 16 + {r}] + key"
-            return f"convert_float16(vload16(0, {where}))" if m is BOOL else load16(m, where)
-
-        loads = " ".join(f"const float16 x{r} = {load(r)};" for r in range(_LANES))
+        at = [f"M + at[i * 16 + {r}] + key" for r in range(_LANES)]
+        each = [f"convert_float16(vload16(0, {where}))" if m is BOOL else load16(m, where) for where in at]
+        loads = " ".join(f"const float16 x{r} = {load};" for r, load in enumerate(each))
         steps, names = turn([f"x{r}" for r in range(_LANES)], "y")
         stores = " ".join(f"vstore16({name}, {2 * x} + i, to);" for x, name in enumerate(names))
         whole = f"if (key + 16 <= keys) {{ for (int i = 0; i < vectors; i++) {{ {loads} {steps} {stores} }} return; }}"

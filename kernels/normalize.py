@@ -7,6 +7,7 @@ What the normalisations share: for each row a shift and a factor are calculated,
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from asyncrt.layout import FLOAT32, FLOAT64, DataType
@@ -157,6 +158,15 @@ def _segments(form: _Form, loop: str) -> str:
     }}"""
 
 
+def _steps(vectors: Sequence[str], end: str) -> str:
+    """Walk ``c`` to *end* in steps of that many vectors, then of half as many, down to one."""
+    k = len(vectors)
+    loops = [f"for (; c + {16 * k} <= {end}; c += {16 * k}) {{ {' '.join(vectors)} }}"]
+    while (k := k // 2) > 0:
+        loops.append(f"if (c + {16 * k} <= {end}) {{ {' '.join(vectors[:k])} c += {16 * k}; }}")
+    return " ".join(loops)
+
+
 @functools.cache
 def _cpu_kernel(form: _Form) -> KernelSource:
     """A work-item takes some rows; float32 in vectors of 16."""
@@ -176,8 +186,7 @@ def _cpu_kernel(form: _Form) -> KernelSource:
     float {name} = 0.0f;
     {{
       {" ".join(f"float16 {s} = 0.0f;" for s in sums)} int c = 0;
-      for (; c + {16 * _SUMS} <= n; c += {16 * _SUMS}) {{ {" ".join(add)} }}
-      for (; c + 16 <= n; c += 16) {add[0]}
+      {_steps(add, "n")}
       const float16 s = {" + ".join(sums)};
       const float8 s8 = s.lo + s.hi; const float4 s4 = s8.lo + s8.hi; const float2 s2 = s4.lo + s4.hi;
       {name} = s2.x + s2.y;
@@ -192,7 +201,7 @@ def _cpu_kernel(form: _Form) -> KernelSource:
         if form.biased:
             text += " + z" if form.grouped else " + vload16({k}, bias + bo + c)"
         store = [f"vstore16({text.format(k=k)}, {k}, y + o + c);" for k in range(_SUMS)]
-        fast = f"for (; c + {16 * _SUMS} <= c1; c += {16 * _SUMS}) {{ {' '.join(store)} }} for (; c + 16 <= c1; c += 16) {store[0]}"
+        fast = _steps(store, "c1")
     loop = f"int c = c0; {fast} for (; c < c1; c++) {{ {_element(form, 'c')} }}"
     body = f"""
   const {t} eps = {_eps(form)};
