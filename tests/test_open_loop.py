@@ -404,6 +404,30 @@ def test_tune_writes_what_batched_reads(model: str, tmp_path: Path) -> None:
     assert "requests/s: p99" in notes
 
 
+@pytest.mark.parametrize(("streams", "delays"), [(1, DELAYS), (2, (0.004,))])
+@pytest.mark.asyncio
+async def test_tune_searches_delays_only_where_they_change_anything(
+    streams: int, delays: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With several streams nobody is held back, whatever the delay: the given one stays."""
+    grids: list[tuple[Any, ...]] = []
+
+    async def solo_rate(*arguments: Any) -> float:
+        return 64.0
+
+    async def searching(sustains: search.Sustains, first: float, *grid: Any) -> None:
+        grids.append(grid)
+
+    monkeypatch.setattr(tune, "solo_rate", solo_rate)
+    monkeypatch.setattr(tune, "search", searching)
+    async with Runtime("host", streams=streams) as rt:
+        loaded = await rt.load(masked_mean())
+
+        await tune.find(loaded, cast(Any, None), BatchOptions(max_delay=0.004), 1.0, 0.01)
+
+    assert grids == [(BATCHES, delays)]
+
+
 def test_tune_says_so_if_nothing_is_fast_enough(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
