@@ -243,6 +243,22 @@ def test_the_search_is_as_good_as_a_sweep_in_a_quarter_of_its_trials(
     assert found.trials <= asyncio.run(sweep()) / 4
 
 
+@pytest.mark.parametrize("best", [(0, 0), (3, 3), (6, 5), (6, 0), (2, 5)])
+@pytest.mark.parametrize("slow", [range(15), range(10, 30), range(20, 40)], ids=["at first", "early", "later"])
+def test_the_search_is_as_good_on_a_machine_that_is_slow_for_a_while(best: tuple[int, int], slow: range) -> None:
+    """What did not sustain a rate then is tried again, and what the best sustains is what it sustains now."""
+    rates = surface(best, 0.3, 0.05)
+    trials = itertools.count()
+
+    async def sustains(setting: Setting, rate: float) -> bool:
+        return rate <= rates[setting] * (0.4 if next(trials) in slow else 1.0)
+
+    found = asyncio.run(search.search(sustains, 700.0))
+
+    assert found is not None
+    assert rates[found.setting] * 1.05 >= max(rates.values())
+
+
 def test_a_model_that_is_too_slow_at_any_rate_has_no_setting() -> None:
     """After a handful of trials."""
     tried: list[float] = []
