@@ -55,6 +55,8 @@ class RuntimeOptions:
         preset: Set the arguments of launches beforehand for plans that are replayed often. False sets them each time.
         native_submit: Enqueue the launches of plans, preset or not, by a loop in C, where it was built. False makes the
             same calls from Python.
+        hold_tiny: Let the device begin on a plan of tiny launches when all of them are enqueued, with a driver that
+            gains by it. False lets it begin on the first.
         native_callbacks: Have the driver wake the event loop when commands are done, where native code for that was
             built and the driver can be trusted with it. False has a thread wait on each stream, which on Intel's
             runtime works along with the others.
@@ -81,6 +83,8 @@ class RuntimeOptions:
             request is there, and go through no model then. False lets Python collect when it likes.
         recipes: Make the plan of a new shape by the formulas of another shape's, where its decisions hold. False plans
             every new shape from the start; so does `replay=False`.
+        foresee: Make the plan of a sequence's next step by recipe while the device works on the one before. False makes
+            it when the step comes; so does `recipes=False`.
         plan_entries: Plans kept per model, the least recently used leave first.
         plan_bytes: Bytes of host memory that they may take, roughly.
         preset_entries: Launches whose arguments are set beforehand; those of the plan used longest ago leave first.
@@ -109,6 +113,7 @@ class RuntimeOptions:
     packed_weights: bool = True
     preset: bool = True
     native_submit: bool = True
+    hold_tiny: bool = True
     native_callbacks: bool = False
     specialise: bool = False
     share_steps: bool = True
@@ -125,6 +130,7 @@ class RuntimeOptions:
     idle_release_s: float | None = attrs.field(default=30.0, validator=_optional_not_negative)
     collect_when_idle: bool = True
     recipes: bool = True
+    foresee: bool = True
     plan_entries: int = attrs.field(default=256, validator=v.ge(1))
     plan_bytes: int = attrs.field(default=64 << 20, validator=v.ge(1))
     preset_entries: int = attrs.field(default=16384, validator=v.ge(1))

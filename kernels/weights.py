@@ -192,6 +192,8 @@ class WeightsCache:
             else:
                 self._entries.move_to_end(packing.key)
                 residents[packing.key] = entry.resident()
+        if not tasks:
+            return residents
         # Shielded: who stops waiting must not stop what others wait for.
         arrived = await asyncio.gather(*(asyncio.shield(t) for t in tasks.values()))
         return residents | dict(zip(tasks, arrived, strict=True))

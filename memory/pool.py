@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 
@@ -26,6 +26,10 @@ from .buffer import Buffer, Lease
 _RECLAIM = 10  # times what was asked lately: a free block that is larger goes back to the device; the plugin's factor
 _LATELY = 64  # requests
 _ANY = 1 << 62  # times too large: however large
+
+
+Room: TypeAlias = Callable[[], int]
+"""How many bytes a new block should have; 0 for no more than are needed."""
 
 
 class Acquired(NamedTuple):
@@ -106,7 +110,7 @@ class MemoryPool:
         )
 
     def acquire(
-        self, nbytes: int, stream: int, *, room: int = 0, exact: bool = False, brief: bool = False
+        self, nbytes: int, stream: int, *, room: Room | None = None, exact: bool = False, brief: bool = False
     ) -> Acquired:
         """Return at least *nbytes* bytes for commands on *stream*.
 
@@ -116,8 +120,9 @@ class MemoryPool:
         Args:
             nbytes: How many.
             stream: Whose commands use them first.
-            room: How large a new block should be, for what will be asked later. It is no larger than needed where that
-                would exceed the limit or what the device has, and where reuse is off.
+            room: Says how large a new block should be, for what will be asked later; asked only if there is to be one.
+                It is no larger than needed where that would exceed the limit or what the device has, and where reuse
+                is off.
             exact: Take no free block that is larger than needed, unless nothing else is left.
             brief: They are given back soon. While nobody else has any, one block serves requests of all sizes, as large
                 as the largest needs: each takes it, and a larger one takes its place.
@@ -199,9 +204,11 @@ class MemoryPool:
             if not self._pending(self._free[position]):
                 self._release(self._free.pop(position))
 
-    def _allocate_room(self, size: int, room: int) -> Buffer | None:
+    def _allocate_room(self, size: int, room: Room | None) -> Buffer | None:
         """A new block with room for more than *size*; None where none is wanted, or it would be at others' cost."""
-        larger = block_size(room)
+        if room is None:
+            return None
+        larger = block_size(room())
         most = min(self.limit - self._active - self._held, self._device.info.max_allocation)
         if not self._reuse or not size < larger <= most:
             return None

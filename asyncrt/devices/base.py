@@ -247,12 +247,13 @@ class Device(Protocol):
         ...
 
     def prepare(
-        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True, hold: bool = True
     ) -> Prepared | None:
         """Make launches ready, bound to *memory*; None if this device gains nothing by it.
 
         Args:
             native: Enqueue them by native code, on a device that has some; False makes the same calls from Python.
+            hold: Let the device begin when all are enqueued, on one that gains by it where they are tiny.
         """
         ...
 

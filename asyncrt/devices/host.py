@@ -221,7 +221,7 @@ class HostDevice:
         return {s: s for s in sources}, None
 
     def prepare(
-        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True, hold: bool = True
     ) -> Prepared | None:
         return None
 

@@ -35,6 +35,7 @@ from .base import (
     launch_each,
 )
 from .opencl_arguments import MEMORY_ERRORS, argument_setter, handle_of, refused
+from .opencl_gate import find_gate
 from .opencl_info import KINDS, Probe, cores, describe
 from .opencl_preset import LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
 from .opencl_reached import TRUSTED, Inbox, Watch, open_inbox
@@ -307,6 +308,7 @@ class OpenCLDevice:
         self.may_spin = True
         self._options = _OPTIONS + (b" -D ASYNCRT_CPU" if self.info.is_cpu else b"")
         self._dots = opencl_dot.Dots(self._try, possible=self.info.is_cpu)
+        self._gate = find_gate(self.info.platform, self.info.kind, self.context.int_ptr)
 
     def __repr__(self) -> str:
         return f"<OpenCLDevice {self.info.spec} {self.info.name!r} {len(self._streams)} streams>"
@@ -415,13 +417,14 @@ class OpenCLDevice:
             ) from error
 
     def prepare(
-        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True, hold: bool = True
     ) -> Prepared | None:
         calls = preset_calls()
         submitter = (native_submitter() if native else None) or python_submitter()
         if calls is None or submitter is None:
             return None
-        return OpenCLPrepared(calls, submitter, launches, memory, LONG_CPU if self.info.is_cpu else LONG_GPU)
+        long = LONG_CPU if self.info.is_cpu else LONG_GPU
+        return OpenCLPrepared(calls, submitter, launches, memory, long, self._gate if hold else None)
 
     def reports(self, streams: Sequence[Stream]) -> Reports | None:
         own = [stream for stream in streams if isinstance(stream, OpenCLStream)]
@@ -530,8 +533,7 @@ def open_opencl(
     if refused:
         raise NoDeviceError(
             f"no usable OpenCL device for {wanted!r}",
-            detail="\n".join(refused),
-            hint="`asyncrt devices` shows them all",
+            detail="\n".join(refused), hint="`asyncrt devices` shows them all",
         )
     detail = "found: " + (", ".join(f"{s} {d.name.strip()}" for s, d in every) or "no OpenCL device at all")
     problems = drivers.prepare().problems

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from .base import Allocation, PreparedLaunch
 from .opencl_arguments import SetArguments, argument_setter, loader, refused
+from .opencl_gate import Gate, are_tiny
 from .opencl_submit import Arguments, Call, Submitter
 
 # Launches that take a driver more than a millisecond: 1 µs each on Intel's runtime, 4 on an H200. A thread costs some
@@ -59,6 +60,7 @@ class OpenCLPrepared:
         launches: In order. Their kernels stay as they are.
         memory: What buffers that are numbers stand for.
         long: How many launches take so long that a thread should enqueue them.
+        gate: Keeps the device from beginning on tiny ones before all are enqueued; None lets it.
 
     Raises:
         DeviceError: The driver refuses a kernel object or an argument.
@@ -71,9 +73,12 @@ class OpenCLPrepared:
         launches: Sequence[PreparedLaunch],
         memory: Sequence[Allocation],
         long: int = LONG_CPU,
+        gate: Gate | None = None,
     ) -> None:
         self.long = submitter.releases_gil and len(launches) >= long
         self.busy = False
+        # Those of a long plan begin at once: the device would have nothing to do for a millisecond.
+        self._gate = gate if are_tiny(launches) and not self.long else None
         self._what = [(kernel.function_name, grid) for kernel, _, _, grid, _, _ in launches]
         kernels: list[int] = []
         weakref.finalize(self, _release, calls, kernels)
@@ -114,7 +119,17 @@ class OpenCLPrepared:
         Raises:
             DeviceError: The driver refuses one. Those before it are enqueued, and those after it are not.
         """
-        done, status = self._calls.submit(stream.queue_address(), stop)
+        queue, gate = stream.queue_address(), self._gate
+        if gate is None:
+            done, status = self._calls.submit(queue, stop)
+        else:
+            event = gate.shut(queue)
+            try:
+                done, status = self._calls.submit(queue, stop)
+            finally:
+                refusal = 0 if event is None else gate.open(event)
+            if refusal:
+                raise refused("opening a gate", refusal)
         if status:
             kernel, grid = self._what[done]
             raise refused(f"kernel {kernel} over {grid}", status)

@@ -256,7 +256,7 @@ class SimulatedDevice:
         return {s: s for s in sources}, None
 
     def prepare(
-        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True, hold: bool = True
     ) -> Prepared | None:
         return SimulatedPrepared(launches, memory)
 

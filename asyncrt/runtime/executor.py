@@ -14,8 +14,8 @@ from asyncrt.graph.mapped import check
 from asyncrt.kernels.weights import Resident, Stored
 from asyncrt.layout import Array
 
-from .kept_state import place
-from .plan import ChunkPlan, Deferred, Fetch, Kept, NodeRecord, Step
+from .kept_state import Between, between, place
+from .plan import BufferName, ChunkPlan, Deferred, Fetch, Kept, NodeRecord, Step
 
 
 @attrs.frozen(eq=False)
@@ -27,6 +27,7 @@ class BoundPlan:
         steps: ``(kernel, buffers, record, grid, group, local)``; a buffer is memory, or the number of an arena.
         kernels: The generic ones, by their sources.
         constants: What the steps read; they stay on the device as long as this record is held.
+        left: What it leaves a sequence.
         records: What became of each node.
         generation: Of the specialised kernels that it was bound to.
         work: How much it is for the device, very roughly: work-items, and one for each command.
@@ -36,6 +37,7 @@ class BoundPlan:
     steps: tuple[PreparedLaunch, ...]
     kernels: Mapping[Any, Any]
     constants: Mapping[Stored, Resident]
+    left: Between
     records: tuple[NodeRecord, ...] | Deferred
     generation: int = 0
     work: int = 1
@@ -53,6 +55,7 @@ def bind(
     Args:
         special: Gives the specialised kernel of a step, if there is one.
     """
+    memory = _Named(constants).__getitem__
     steps = []
     specialised = set()
     built: dict[int, Any] = {}  # a source's hash is that of its text and more, so each is looked up once
@@ -62,17 +65,25 @@ def bind(
             specialised.add(s.node)
         elif (kernel := built.get(id(s.kernel))) is None:
             kernel = built[id(s.kernel)] = kernels[s.kernel]
-        buffers = tuple([
-            b if isinstance(b, int) else constants[b].memory if isinstance(b, Stored) else place(b) for b in s.buffers
-        ])
-        steps.append((kernel, buffers, s.record, s.grid, s.group, s.local))
+        steps.append((kernel, tuple(map(memory, s.buffers)), s.record, s.grid, s.group, s.local))
     records = plan.records
     if specialised:
         records = Deferred(lambda: tuple(
             r._replace(how=f"{r.how}, specialised") if r.node.id in specialised else r for r in plan.known_records()
         ))  # fmt: skip
     work = len(plan.uploads) + len(plan.fetches) + sum([1 + math.prod(s.grid) for s in plan.steps])
-    return BoundPlan(plan, tuple(steps), kernels, constants, records, generation, work)
+    return BoundPlan(plan, tuple(steps), kernels, constants, between(plan.after.kept), records, generation, work)
+
+
+class _Named(dict[BufferName, Any]):
+    """What a step takes for each name of memory; of a plan's names most come again and again."""
+
+    def __init__(self, constants: Mapping[Stored, Resident]) -> None:
+        self._constants = constants
+
+    def __missing__(self, name: BufferName) -> Any:
+        found = self[name] = self._constants[name].memory if isinstance(name, Stored) else _index(name)
+        return found
 
 
 def _index(buffer: int | Kept) -> int:

@@ -6,15 +6,59 @@ counts as kept, and memory that it allocated is given back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from asyncrt.events import Event, latest
+from asyncrt.layout import Layout, Shape
 from asyncrt.memory.buffer import Lease
 
 from .plan import Kept, KeptTensor
+
+if TYPE_CHECKING:
+    from .foresight import Guess
+
+
+@attrs.frozen(cache_hash=True)
+class Signature:
+    """What plans depend on: of each tensor which input and output it is, its shape, and that there is room for."""
+
+    tensors: tuple[tuple[int, int, Shape, Shape], ...]
+
+
+@attrs.frozen(eq=False)
+class Between:
+    """What a sequence keeps between two steps, and what every step asks of it. A plan leaves it, so it is made once.
+
+    Attributes:
+        tensors: By slot.
+        layouts: Of those that are not empty, by the input.
+        outputs: What stays on the device.
+    """
+
+    tensors: tuple[KeptTensor, ...]
+    layouts: Mapping[int, Layout]
+    outputs: frozenset[int]
+    signature: Signature
+
+
+def between(tensors: Iterable[KeptTensor]) -> Between:
+    """Return what a step has left as the next one finds it."""
+    settled = tuple([
+        KeptTensor(t.input, t.output, t.layout, t.capacity if t.layout.count else t.layout.shape) for t in tensors
+    ])
+    return Between(
+        settled,
+        {t.input: t.layout for t in settled if t.layout.count},
+        frozenset([t.output for t in settled]),
+        Signature(tuple([(t.input, t.output, t.layout.shape, t.capacity) for t in settled])),
+    )
+
+
+NOTHING = between(())
+"""Of a request that is no step."""
 
 
 @attrs.define(eq=False)
@@ -22,14 +66,18 @@ class KeptState:
     """The tensors of a sequence, by slot, and their memory.
 
     Attributes:
-        tensors: As the next step finds them.
+        between: The tensors as the next step finds them.
         leases: Their memory; None where a tensor is empty.
         after: Where the streams must come before the next step may touch that memory.
+        given: The shapes of what the last step was given.
+        guess: What the next step may be; see `Foresight`.
     """
 
-    tensors: tuple[KeptTensor, ...]
+    between: Between
     leases: list[Lease | None]
     after: tuple[Event, ...] = ()
+    given: tuple[Shape, ...] | None = None
+    guess: Guess | None = None
     #: The memory that the step under way has allocated, by slot.
     _new: dict[int, Lease] = attrs.field(factory=dict)
 
@@ -38,9 +86,10 @@ class KeptState:
         """Bytes of device memory."""
         return sum(lease.buffer.nbytes for lease in self.leases if lease is not None)
 
-    def signature(self) -> tuple[Any, ...]:
-        """What plans depend on."""
-        return tuple([(t.layout.shape, t.capacity) for t in self.tensors])
+    @property
+    def tensors(self) -> tuple[KeptTensor, ...]:
+        """As the next step finds them."""
+        return self.between.tensors
 
     def buffers(self) -> list[Any]:
         """Device memory at the places of `place`, which count from the end."""
@@ -58,8 +107,8 @@ class KeptState:
         """Note memory for the step under way."""
         self._new[slot] = lease
 
-    def succeeded(self, tensors: Sequence[KeptTensor], events: Iterable[Event]) -> None:
-        """The step is over, and has left *tensors*."""
+    def succeeded(self, tensors: Sequence[KeptTensor], left: Between, events: Iterable[Event]) -> None:
+        """The step is over: its plan leaves *tensors*, which are *left* for the next one."""
         events = tuple(events)
         for slot, tensor in enumerate(tensors):
             old = self.leases[slot]
@@ -68,9 +117,7 @@ class KeptState:
                 self.leases[slot] = None
             if tensor.new:
                 self.leases[slot] = self._new.pop(slot)
-        self.tensors = tuple([
-            t._replace(new=0, done=False, capacity=t.capacity if t.layout.count else t.layout.shape) for t in tensors
-        ])  # fmt: skip
+        self.between = left
         self.failed(events)
 
     def failed(self, events: Iterable[Event]) -> None:
@@ -86,6 +133,7 @@ class KeptState:
             if lease is not None:
                 lease.drop(after=self.after)
         self.leases = [None] * len(self.tensors)
+        self.guess = None
 
 
 def place(kept: Kept) -> int:

@@ -16,7 +16,7 @@ from .batched import Batched, batch_options
 from .elsewhere import Elsewhere, anywhere
 from .explain import Explanation, explain
 from .group import SequenceGroup
-from .inputs import Checked, check_inputs
+from .inputs import check_inputs
 from .network import Network
 from .plan import Records
 from .sequence import Sequence
@@ -31,7 +31,6 @@ class Model:
     def __init__(self, runtime: Runtime, network: Network) -> None:
         self._runtime = runtime
         self._network = network
-        self._checked = Checked(network.program)
         self._last: Records | None = None
 
     def __repr__(self) -> str:
@@ -81,7 +80,7 @@ class Model:
         self._runtime.check_open()
         until = self._network.until(deadline)
         program = self._network.program
-        arrays = self._checked.check(inputs)
+        arrays = self._network.checked.check(inputs)
         results, records = await self._network.infer(arrays, priority, deadline=until)
         self.finished(records)
         return {program.values[id].name: array for id, array in results.items()}

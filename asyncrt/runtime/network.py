@@ -29,7 +29,7 @@ from asyncrt.kernels.store import cache_folder
 from asyncrt.kernels.weights import Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
-from asyncrt.memory.pool import Acquired, MemoryPool
+from asyncrt.memory.pool import Acquired, MemoryPool, Room
 from asyncrt.memory.predictor import SIZES, ShapePredictor
 from asyncrt.options import RuntimeOptions
 
@@ -37,8 +37,9 @@ from .control_flow import Body, carry_out
 from .dispatcher import Dispatcher, RunAgain
 from .enqueueing import Enqueueing
 from .executor import BoundPlan, bind, host_copy
-from .inputs import layouts_of
-from .kept_state import KeptState
+from .foresight import Foresight, step_signature
+from .inputs import Checked, layouts_of
+from .kept_state import NOTHING, KeptState
 from .moves import Moves
 from .plan import ChunkPlan, Deferred, NodeRecord, Records, State
 from .plans import Planned, Plans
@@ -94,6 +95,7 @@ class Network:
         presets: Presets | None = None,
     ) -> None:
         self.program = program
+        self.checked = Checked(program)
         self._dispatcher = dispatcher
         self._pool = pool
         self._impls = impls
@@ -125,6 +127,7 @@ class Network:
             entries=options.plan_entries,
             nbytes=options.plan_bytes,
         )
+        self._foresight = Foresight(program, self._plans, dispatcher) if options.foresee else None
         #: A second plan can often be made by the recipe of the first; and of equal ones, one is enough.
         self._one_plan = asyncio.Lock()
         #: The sizes of the arenas lately, by chunk; of equal ones in a row only the first.
@@ -286,13 +289,13 @@ class Network:
         events: list[Event],
     ) -> tuple[dict[int, Array], Records]:
         dispatcher, program = self._dispatcher, self.program
-        tensors = () if kept is None else kept.tensors
-        layouts = layouts_of(program, arrays, {t.input: t.layout for t in tensors if t.layout.count})
+        before = NOTHING if kept is None else kept.between
         values = {id: arrays[id] for id in program.value_inputs}
-        signature: Any = (tuple([x.shape for x in layouts]), _contents(values.values()))
-        if kept is not None:
-            signature = (signature, kept.signature())
+        # Of a step, what is kept says which inputs are not among the arrays.
+        given = tuple([arrays[id].shape for id in program.inputs if id in arrays])
+        signature = step_signature(given, _contents(values.values()), before)
         state: State | None = None
+        left = before
         #: What the host has so far: the inputs, what was read, and what nodes with subgraphs made.
         present = dict(arrays)
         #: What has come since `state` and later plans start from.
@@ -312,16 +315,22 @@ class Network:
                 signature = None if signature is None else (signature, tuple([x.shape for x in made.values()]))
             else:
                 planned, new = plans.find(chunk, signature), False
+                if planned is None and kept is not None and plans is self._plans:
+                    planned = self._foreseen(kept, signature)
+                    new = planned is not None
                 if planned is None:
                     async with self._one_plan:
                         planned = plans.find(chunk, signature)  # made meanwhile, by a request like this one
                         if planned is None:
                             new = True
                             if chunk.index == 0:
-                                work = plans.first(signature, layouts, values, tensors)
+                                layouts = layouts_of(program, arrays, before.layouts)
+                                work = plans.first(signature, layouts, values, before.tensors)
                             else:
-                                before = start_state(program, layouts, values, tensors) if state is None else state
-                                work = plans.later(chunk, signature, before.advanced(shapes, known))
+                                if state is None:
+                                    layouts = layouts_of(program, arrays, before.layouts)
+                                    state = start_state(program, layouts, values, before.tensors)
+                                work = plans.later(chunk, signature, state.advanced(shapes, known))
                             planned = await self._plan(request, chunk, work)
                 if not new:
                     self._counters.replays += 1
@@ -345,7 +354,11 @@ class Network:
                     dispatcher.check_deadline(request)
                     fetched = await self._enqueueing.enqueue(request, bound, stream, waits, present, buffers, events)
                     events.append(dispatcher.launched(request, stream, bound))
-                    await dispatcher.passed(request)
+                    if kept is None or self._foresight is None:
+                        await dispatcher.passed(request)
+                    else:
+                        with self._foresight.guessing(kept, given, bound.left):
+                            await dispatcher.passed(request)
                     if dispatcher.checks is not None:
                         dispatcher.checks.looks_at(request, [fetched[f.value] for f in plan.fetches if f.home])
                 else:
@@ -356,8 +369,8 @@ class Network:
                     records.append(bound.records)
                 else:
                     records += bound.records
+                state, left, known, shapes = plan.after, bound.left, {}, {}
                 del bound  # its constants may make room for those of the next chunk
-                state, known, shapes = plan.after, {}, {}
             present.update(fetched)
             if chunk.decides:
                 known.update((v, fetched[v]) for v in chunk.decides)
@@ -365,9 +378,8 @@ class Network:
                     contents = _contents(fetched[v] for v in chunk.decides)
                     signature = None if contents is None else (signature, contents)
         if kept is not None and state is not None:
-            kept.succeeded(state.kept, events)
-        on_device = {t.output for t in tensors}
-        return {v: fetched[v] for v in program.outputs if v not in on_device}, records
+            kept.succeeded(state.kept, left, events)
+        return {v: fetched[v] for v in program.outputs if v not in before.outputs}, records
 
     async def _lease(
         self, request: int, chunk: int, nbytes: int, stream: int, leases: list[Lease]
@@ -375,20 +387,20 @@ class Network:
         """Lease a chunk's arena."""
         if not nbytes:
             return None
-        room = self._room(chunk, nbytes) if self._options.preallocate else 0
+        room = self._room(chunk, nbytes) if self._options.preallocate else None
         acquired = await self._acquire(request, nbytes, stream, room, brief=True)
         leases.append(acquired.lease)
         return acquired
 
     async def _acquire(
-        self, request: int, nbytes: int, stream: int, room: int = 0, *, brief: bool = False
+        self, request: int, nbytes: int, stream: int, room: Room | None = None, *, brief: bool = False
     ) -> Acquired:
         """Lease memory. If it is short, wait for what others give back; raise if nobody will."""
         asked = False
         while True:
             frugal = self._dispatcher.frugal(request)
             try:
-                return self._pool.acquire(nbytes, stream, room=0 if frugal else room, exact=frugal, brief=brief)
+                return self._pool.acquire(nbytes, stream, room=None if frugal else room, exact=frugal, brief=brief)
             except OutOfDeviceMemory as error:
                 short = error
             if not asked:
@@ -397,16 +409,15 @@ class Network:
                 self._dispatcher.ask_device()
             await self._dispatcher.memory(request, short)
 
-    def _room(self, chunk: int, nbytes: int) -> int:
-        """Return how large a new block for this arena should be, going by the sizes before it; 0 if they say nothing.
+    def _room(self, chunk: int, nbytes: int) -> Room:
+        """Return what says how large a new block for this arena should be, going by the sizes before it.
 
         Requests of the same size, one after the other or at once, are no growth and count once.
         """
         sizes = self._sizes.setdefault(chunk, ShapePredictor(SIZES))
         if sizes.last != (nbytes,):
             sizes.record((nbytes,))
-        predicted = sizes.predict(bits=8)
-        return 0 if predicted is None else predicted[0]
+        return lambda: (sizes.predict(bits=8) or (0,))[0]
 
     async def _control(
         self, request: int, node: ProgramNode, present: Mapping[int, Array], state: State | None
@@ -444,6 +455,14 @@ class Network:
         return [state.layouts[id] for id in program.outputs]
 
     # Plans.
+
+    def _foreseen(self, kept: KeptState, signature: Any) -> Planned | None:
+        """Return the plan of a step that was guessed while the device worked on the one before."""
+        plan = None if self._foresight is None else self._foresight.take(kept, signature)
+        if plan is None:
+            return None
+        self._counters.plans += 1
+        return self._plans.keep_made(signature, plan)
 
     async def _plan(self, request: int, chunk: Chunk, work: Slices[Planned]) -> Planned:
         """Return the plan when it is made, a slice in each turn of the loop."""

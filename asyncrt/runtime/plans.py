@@ -74,6 +74,11 @@ class Plans:
     def __len__(self) -> int:
         return len(self._kept)
 
+    @property
+    def follows(self) -> bool:
+        """Whether plans are made by recipe; no more once one was wrong."""
+        return self._follows
+
     def find(self, chunk: Chunk, signature: Any) -> Planned | None:
         """Return the plan that is kept for the signature."""
         if not self._replay or signature is None:
@@ -104,17 +109,14 @@ class Plans:
 
         if not self._follows:
             return self._keep(chunk, signature, self._light((yield from walk()), records))
-        contents = tuple([(id, a.shape, a.tobytes()) for id, a in values.items()])
-        room = tuple([k.capacity if k.layout.count else None for k in kept])
-        kind, sizes = (contents, room), sizes_of(layouts, self._axes)
+        kind, sizes = _kind(values, kept), sizes_of(layouts, self._axes)
         recipes = self._recipes.get(kind, [])
         for place, recipe in enumerate(recipes):
             if recipe.trusted and (plan := recipe.plan(sizes, records)) is not None:
                 if place:
                     recipes.insert(0, recipes.pop(place))
-                self.by_recipe += 1
                 self._recipes[kind] = self._recipes.pop(kind)  # kinds used last come last
-                return self._keep(chunk, signature, plan)
+                return self.keep_made(signature, plan)
         plan = self._light((yield from walk()), records)
         yield from self._compare(recipes, sizes, plan, layouts, values, kept)
         self._recipes.pop(kind, None)
@@ -122,6 +124,40 @@ class Plans:
             self._recipes[kind] = recipes
             self._forget()
         return self._keep(chunk, signature, plan)
+
+    def foresee(
+        self, signature: Any, layouts: list[Layout], kept: tuple[KeptTensor, ...]
+    ) -> Slices[ChunkPlan | None] | None:
+        """Make the plan of a request that may come, in slices, and keep it nowhere; None if it is there, or if there
+        is no recipe that it could be made by.
+
+        Args:
+            signature, layouts, kept: As for `first()`, of a program that looks at no values.
+        """
+        if not self.follows or (0, signature) in self._kept:
+            return None
+        recipes = [r for r in self._recipes.get(_kind({}, kept), []) if r.trusted]
+        if not recipes:
+            return None
+
+        def records() -> tuple[NodeRecord, ...]:
+            state = start_state(self._program, layouts, {}, kept)
+            chunk = self._program.chunks[0]
+            return finished(prepare_in_slices(self._program, chunk, state, self._tools)).known_records()
+
+        def work() -> Slices[ChunkPlan | None]:
+            for recipe in recipes:
+                plan = yield from recipe.plan_in_slices(sizes_of(layouts, self._axes), records)
+                if plan is not None:
+                    return plan
+            return None
+
+        return work()
+
+    def keep_made(self, signature: Any, plan: ChunkPlan) -> Planned:
+        """Keep a plan that was made by recipe; returns it as `first()` does."""
+        self.by_recipe += 1
+        return self._keep(self._program.chunks[0], signature, plan)
 
     def _light(self, plan: ChunkPlan, records: Callable[[], tuple[NodeRecord, ...]]) -> ChunkPlan:
         """Return a plan without what nobody may ask for: records are made again then, and no chunk comes after it.
@@ -220,6 +256,12 @@ class Plans:
         """Forget all plans."""
         self._kept.clear()
         self._nbytes = 0
+
+
+def _kind(values: Mapping[int, Array], kept: tuple[KeptTensor, ...]) -> Any:
+    """Return what recipes are for: the contents of what decides, and what there is room for in what is kept."""
+    contents = tuple([(id, a.shape, a.tobytes()) for id, a in values.items()])
+    return contents, tuple([(k.input, k.output, k.capacity if k.layout.count else None) for k in kept])
 
 
 def same(one: ChunkPlan, other: ChunkPlan) -> bool:

@@ -72,15 +72,15 @@ class _Plan:
     """What is known of a plan.
 
     Attributes:
-        numbers: Of the arenas that its steps use.
         size: How many launches a set is.
+        numbers: Of the arenas that its steps use, once it has been used often.
         uses: How often it was enqueued since it lost its sets, or ever.
         last: When it was used last.
         sets: By whether they are parts, and the identities of the memory they are bound to; those unused longest first.
     """
 
-    numbers: tuple[int, ...]
     size: int
+    numbers: tuple[int, ...] | None = None
     uses: int = 0
     last: int = 0
     sets: OrderedDict[tuple[bool, tuple[int, ...]], _Set] = attrs.Factory(OrderedDict)
@@ -93,11 +93,12 @@ class Presets:
         device: Prepares launches.
         most: Launches that may be prepared at a time.
         native: Whether native code may enqueue them.
+        hold: Whether tiny ones may be held back until all of a plan are enqueued.
     """
 
-    def __init__(self, device: Device, most: int, *, native: bool = True) -> None:
+    def __init__(self, device: Device, most: int, *, native: bool = True, hold: bool = True) -> None:
         self._device = device
-        self._native = native
+        self._native, self._hold = native, hold
         self._most = most
         self._plans: weakref.WeakKeyDictionary[BoundPlan, _Plan] = weakref.WeakKeyDictionary()
         self._clock = itertools.count()
@@ -125,12 +126,13 @@ class Presets:
     def _find(self, bound: BoundPlan, arenas: Sequence[Allocation], *, apart: bool) -> Prepared | Parts | None:
         plan = self._plans.get(bound)
         if plan is None:
-            used = {b for _, buffers, *_ in bound.steps for b in buffers if isinstance(b, int)}
-            plan = self._plans[bound] = _Plan(tuple(sorted(used)), len(bound.steps))
+            plan = self._plans[bound] = _Plan(len(bound.steps))
         plan.uses += 1
         if plan.uses <= OFTEN or not plan.size:
             return None
         plan.last = next(self._clock)
+        if plan.numbers is None:
+            plan.numbers = tuple(sorted({b for _, buffers, *_ in bound.steps for b in buffers if isinstance(b, int)}))
         memory = tuple([arenas[n] for n in plan.numbers])
         key = apart, tuple(map(id, memory))
         found = plan.sets.get(key)
@@ -176,11 +178,11 @@ class Presets:
 
     def _prepare(self, bound: BoundPlan, arenas: Sequence[Allocation], *, apart: bool) -> Prepared | Parts | None:
         if not apart:
-            return self._device.prepare(bound.steps, arenas, self._native)
+            return self._device.prepare(bound.steps, arenas, self._native, self._hold)
         assert bound.plan.lanes is not None
         parts: list[Prepared] = []
         for segment in bound.plan.lanes.segments:
-            part = self._device.prepare(bound.steps[segment.begin : segment.end], arenas, self._native)
+            part = self._device.prepare(bound.steps[segment.begin : segment.end], arenas, self._native, self._hold)
             if part is None:
                 return None
             parts.append(part)

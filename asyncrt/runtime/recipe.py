@@ -41,7 +41,7 @@ from .plan import (
     Upload,
 )
 from .prepare import Tools, list_chunk, start_state
-from .slices import Slices
+from .slices import Slices, finished
 from .witness import MARK, Recording, Unfollowed, Witness, text
 
 _CHECKS = 2
@@ -135,6 +135,12 @@ class Recipe:
         self.unseen -= {i for i, (a, b) in enumerate(zip(sizes, self.witness, strict=True)) if a != b}
 
     def plan(self, sizes: tuple[int, ...], records: Callable[[], tuple[NodeRecord, ...]]) -> ChunkPlan | None:
+        """Return what `plan_in_slices()` does."""
+        return finished(self.plan_in_slices(sizes, records))
+
+    def plan_in_slices(
+        self, sizes: tuple[int, ...], records: Callable[[], tuple[NodeRecord, ...]]
+    ) -> Slices[ChunkPlan | None]:
         """Return the plan; None if planning would take other decisions.
 
         Args:
@@ -166,6 +172,7 @@ class Recipe:
                 for step, n in zip(self.steps, self.nbytes, strict=True)
             ])  # fmt: skip
         arena = (self.lifetimes if spread is None else spread.lifetimes).place(lengths)
+        yield
         staging = arena.offsets[-1] if staged else 0
         base = [*arena.offsets, *(staging + s for s in staged), 0]
         steps: list[Step] = []
@@ -176,6 +183,8 @@ class Recipe:
             steps.append(
                 Step(node, kernel, buffers, record, grid(numbers), group, local(numbers), None, sizes_, varying)
             )
+            if len(steps) % _SLICE == 0:
+                yield
         return ChunkPlan(
             chunk=0,
             arena_nbytes=arena.nbytes,

@@ -56,7 +56,7 @@ class Rows:
     def begin(self) -> KeptState:
         """Return the state for a step to start from; it may leave another one there."""
         leases = [None if lease is None else lease.hold() for lease in self.kept.leases]
-        return KeptState(self.kept.tensors, leases, self.kept.after)
+        return KeptState(self.kept.between, leases, self.kept.after)
 
     def failed(self, step: KeptState) -> None:
         """The step has come to nothing."""

@@ -247,7 +247,9 @@ class Runtime:
             self._specialiser = Specialiser(self.device, self._impls, self._dispatcher)
         self._presets = None
         if options.preset and options.replay:
-            self._presets = Presets(self.device, options.preset_entries, native=options.native_submit)
+            self._presets = Presets(
+                self.device, options.preset_entries, native=options.native_submit, hold=options.hold_tiny
+            )
         traits = DeviceTraits(
             kind="cpu" if info.is_cpu else "gpu",
             compute_units=info.compute_units,

@@ -19,7 +19,7 @@ from asyncrt.layout import Array, Layout, show_shape
 
 from .elsewhere import Elsewhere, anywhere
 from .inputs import check_inputs
-from .kept_state import KeptState
+from .kept_state import KeptState, between
 from .network import Network
 from .plan import KeptTensor
 
@@ -124,7 +124,7 @@ class Sequence:
         async with self._lock:
             self._check_open()
             arrays = self._arrays(inputs)
-            given = any(self._program.values[i].name in inputs for i in self._inputs)
+            given = not self._steps and any(self._program.values[i].name in inputs for i in self._inputs)
             self._under_way = True
             try:
                 results = await self._step(arrays, given, priority, until)
@@ -171,6 +171,10 @@ class Sequence:
 
     def _arrays(self, inputs: Mapping[str, Any]) -> dict[int, Array]:
         """Check a step's inputs; those that are kept, and empty so far, are arrays as well."""
+        if self._tensors is self._kept.tensors and len(self._kept.between.layouts) == len(self._inputs):
+            fitting = self._network.checked.fitting(inputs, self._kept.between.layouts)
+            if fitting is not None:
+                return fitting
         tensors = {t.input: t for t in self._tensors}
         names = {self._program.values[i].name: i for i in self._inputs}
         again = [name for name in names if self._steps and name in inputs]
@@ -262,7 +266,7 @@ def nothing(program: Program, pairs: Iterable[tuple[int, int]]) -> KeptState:
         assert dtype is not None
         empty = Layout(dtype, (0,) * len(shape or (0,)))
         tensors.append(KeptTensor(input, output, empty, empty.shape))
-    return KeptState(tuple(tensors), [None] * len(tensors))
+    return KeptState(between(tensors), [None] * len(tensors))
 
 
 def _sizes(program: Program, arrays: Mapping[int, Array], kept: Mapping[int, Layout]) -> dict[str, int]:

@@ -16,7 +16,7 @@ import attrs
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
 
-from .kept_state import KeptState
+from .kept_state import KeptState, between
 from .network import Network
 from .plan import KeptTensor, Records
 from .rows import Member, Place, Rows, gather
@@ -157,7 +157,7 @@ class SharedSteps:
         if moves.new:
             leases, kept.after = await self._network.move(moves, min(step.priority for step in steps))
             self.gathered += 1
-        kept.tensors = tuple([t for t, _ in tensors])
+        kept.between = between([t for t, _ in tensors])
         kept.leases = [None if number is None else leases[number] for _, number in tensors]
         start = 0
         for i in order:

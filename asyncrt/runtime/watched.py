@@ -204,9 +204,9 @@ class WatchedDevice:
         return kernels, kept
 
     def prepare(
-        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True, hold: bool = True
     ) -> Prepared | None:
-        return self.device.prepare(launches, memory, native)
+        return self.device.prepare(launches, memory, native, hold)
 
     def reports(self, streams: Sequence[Stream]) -> Reports | None:
         return self.device.reports(streams)

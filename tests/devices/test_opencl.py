@@ -264,7 +264,8 @@ def test_launches_of_a_plan_are_enqueued_whichever_way(
     native: bool, device: OpenCLDevice, submit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the loop in C, if it is wanted, or one by one; a number's memory is the request's, from either end."""
-    submitter = Loop(submit).submitter()
+    loop = Loop(submit)  # its functions are called as long as the submitter is used
+    submitter = loop.submitter()
     assert isinstance(submitter, NativeSubmitter)
     calls: list[int] = []
     launch = submitter.launch

@@ -315,9 +315,9 @@ def test_who_should_take_no_more_than_needed_does_not(exact: bool) -> None:
 def test_a_new_block_has_the_room_that_was_wished() -> None:
     """It is given out again as it is to whoever needs more; room is no reason for a new block."""
     pool, _, device = make()
-    first = pool.acquire(5000, 0, room=20 * KB).lease
+    first = pool.acquire(5000, 0, room=lambda: 20 * KB).lease
     first.drop()
-    second = pool.acquire(18 * KB, 0, room=90 * KB).lease
+    second = pool.acquire(18 * KB, 0, room=lambda: 90 * KB).lease
 
     assert first.buffer is second.buffer
     assert 20 * KB == device.allocated == second.buffer.nbytes
@@ -328,7 +328,7 @@ def test_room_for_no_more_than_needed_changes_nothing(room: int) -> None:
     """A block is never smaller than what is asked."""
     pool, _, _ = make()
 
-    assert pool.acquire(5000, 0, room=room).lease.buffer.nbytes == 5120
+    assert pool.acquire(5000, 0, room=lambda: room).lease.buffer.nbytes == 5120
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_room_is_left_out_where_it_does_not_fit(limit: int, memory: int, reuse: 
     pool, _, _ = make(limit, reuse=reuse, device=SimulatedDevice(memory=memory))
     held = pool.acquire(8 * KB, 0).lease
 
-    lease = pool.acquire(5000, 1, room=20 * KB).lease
+    lease = pool.acquire(5000, 1, room=lambda: 20 * KB).lease
 
     assert lease.buffer.nbytes == 5120
     held.drop()
@@ -354,7 +354,7 @@ def test_a_driver_that_has_no_room_is_asked_for_what_is_needed() -> None:
     pool.acquire(8 * KB, 0).lease.drop(after=[A])
     device.refusals = 1
 
-    assert pool.acquire(5000, 1, room=20 * KB).lease.buffer.nbytes == 5120
+    assert pool.acquire(5000, 1, room=lambda: 20 * KB).lease.buffer.nbytes == 5120
     assert (pool.statistics().held, pool.statistics().allocated) == (8 * KB, 2)
 
 
@@ -365,7 +365,7 @@ def test_a_block_far_larger_than_what_was_asked_lately_goes_back() -> None:
     for lease in leases:
         lease.drop()
     for _ in range(63):
-        pool.acquire(4 * KB, 0, room=0).lease.drop()
+        pool.acquire(4 * KB, 0, room=lambda: 0).lease.drop()
 
     assert device.allocated == 84 * KB
 

@@ -59,12 +59,12 @@ class Walk:
 
     def begin(self) -> None:
         """Lease a block and write to it; some give up between the two."""
-        stream = self.chance.randrange(STREAMS)
+        stream, room = self.chance.randrange(STREAMS), self.chance.choice((0, 0, 10_000))
         try:
             lease, waits = self.pool.acquire(
                 self.chance.choice((100, 4096, 5000, 9000)),
                 stream,
-                room=self.chance.choice((0, 0, 10_000)),
+                room=lambda: room,
                 brief=self.chance.random() < 0.5,
             )
         except OutOfDeviceMemory:

@@ -1,4 +1,4 @@
-"""Inputs that are looked up are checked as those that are not."""
+"""Inputs that fit as they are are told from others as the whole check does it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from asyncrt.errors import InputError
 from asyncrt.graph.program import build_program
 from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.layout import FLOAT32, Layout
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime import inputs
 from asyncrt.runtime.inputs import Checked, check_inputs
 
 from ..builders import model, node
@@ -44,8 +44,8 @@ WRONG: dict[str, Mapping[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_does_not_fit_is_refused_whatever_has_fitted_before(name: str, program: Any) -> None:
-    """With the same words as if nothing had, and every time."""
+def test_what_does_not_fit_is_refused_in_the_same_words(name: str, program: Any) -> None:
+    """Every time, whatever has fitted before."""
     checked, messages = Checked(program), []
     for rows in (2, 3, 2):
         checked.check(fine(rows))
@@ -85,11 +85,32 @@ def test_what_fits_is_given_on_as_it_is_without(given: Mapping[str, Any], progra
             )  # fmt: skip
 
 
-def test_no_more_shapes_are_remembered_than_wanted(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that sees a new shape with every request must not grow."""
-    monkeypatch.setattr(inputs, "_FITTING", 3)
-    checked = Checked(program)
+def kept(shape: tuple[int, ...]) -> dict[str, Layout]:
+    """What is on the device already."""
+    return {"z": Layout(FLOAT32, shape)}
 
-    for rows in range(1, 20):
-        checked.check(fine(rows))
-        assert 1 <= len(checked._fitting) <= 3
+
+@pytest.mark.parametrize(
+    ("given", "kept", "fits"),
+    [
+        pytest.param({"x": fine(2)["x"]}, kept((2, 3)), True, id="what is given and what is kept"),
+        pytest.param({"x": fine(2)["x"]}, kept((3, 3)), False, id="dims of one name that differ"),
+        pytest.param({"x": fine(2)["x"]}, kept((2, 4)), False, id="another static dim"),
+        pytest.param({"x": fine(2)["x"]}, kept((2, 3, 1)), False, id="another rank"),
+        pytest.param(fine(2), kept((2, 3)), False, id="given though it is kept"),
+        pytest.param({}, kept((2, 3)), False, id="one that is missing"),
+        pytest.param({"w": fine(2)["x"]}, kept((2, 3)), False, id="another name"),
+    ],
+)
+def test_inputs_that_are_kept_are_checked_by_their_layouts(
+    given: dict[str, Any], kept: dict[str, Layout], fits: bool, program: Any
+) -> None:
+    """As `check_inputs()` does, which is asked about all that does not fit."""
+    ids = {program.values[i].name: i for i in program.inputs}
+
+    got = Checked(program).fitting(given, {ids[name]: layout for name, layout in kept.items()})
+
+    assert (got is not None) == fits
+    if got is not None:
+        assert list(got) == [ids["x"]]
+        assert got[ids["x"]] is given["x"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -429,11 +430,11 @@ class Refusing(SimulatedDevice):
         return stream
 
     def prepare(
-        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True, hold: bool = True
     ) -> Prepared | None:
         if self.fails == "prepare":
             raise OutOfDeviceMemory("the driver has no more kernel objects")
-        prepared = super().prepare(launches, memory, native)
+        prepared = super().prepare(launches, memory, native, hold)
         assert prepared is not None
         return _Refusing(prepared, self)
 
@@ -498,3 +499,29 @@ async def test_a_driver_that_refuses_to_preset_is_not_asked_for_it(fails: str, m
         assert presets is not None
         assert presets.statistics().replays > 0
     assert all(same(expected, r) for r in refused + served)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("hold", [True, False])
+async def test_tiny_launches_give_the_same_bytes_held_or_not(hold: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of 40, one after the other and eight at once, on two streams; the option says whether they are held."""
+    monkeypatch.setattr(preset, "OFTEN", 1)
+    asked: list[bool] = []
+    really = opencl.OpenCLDevice.prepare
+
+    def prepare(device: Any, launches: Any, memory: Any, native: bool, hold: bool) -> Prepared | None:
+        asked.append(hold)
+        return really(device, launches, memory, native, hold)
+
+    monkeypatch.setattr(opencl.OpenCLDevice, "prepare", prepare)
+    names = ["x", *(f"v{i}" for i in range(39)), "y"]
+    chain = [node(f"{b} = {'Neg' if i % 2 else 'Exp'}({a})") for i, (a, b) in enumerate(itertools.pairwise(names))]
+    source, inputs = model(chain, ["x f32[n,3]"], ["y"]), [{"x": given(4, i)["x"][0, :5, :3]} for i in range(8)]
+    expected = await without(source, inputs, None)
+
+    async with Runtime(streams=2, options=options(hold_tiny=hold)) as rt:
+        loaded = await rt.load(source)
+        found = [await loaded.infer(i) for i in inputs] + await asyncio.gather(*(loaded.infer(i) for i in inputs))
+
+    assert set(asked) == {hold}
+    assert all(same(a, b) for a, b in zip(expected * 2, found, strict=True))

@@ -1,0 +1,133 @@
+"""Which plan will the next step of a sequence want? The loop makes it while the device works on the step before.
+
+A plan by recipe takes some tenths of a millisecond, for which the device would have nothing to do. What the next step
+finds kept is known when this one is planned. What it is given is a guess: each axis goes on as it went from the step
+before. If another step comes, the guess is thrown away; no plan that is kept for others makes room for it.
+
+A guess keeps nobody waiting: it is made in slices, while no other request is there, and not for longer than the device
+is at the step. What is left of it then is made if that step comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from asyncrt.graph.program import Program
+from asyncrt.layout import Layout, Shape
+
+from .dispatcher import Dispatcher
+from .kept_state import Between, KeptState
+from .plan import ChunkPlan
+from .plans import Plans
+from .slices import Slices, finished
+
+
+class Guess:
+    """The plan of a step that may come.
+
+    Args:
+        signature: Of that step.
+        work: Makes the plan, unless there is no recipe for it.
+    """
+
+    def __init__(self, signature: Any, work: Slices[ChunkPlan | None]) -> None:
+        self.signature = signature
+        self._work = work
+        self._plan: ChunkPlan | None = None
+        self._done = False
+
+    def go_on(self) -> bool:
+        """Make a slice of it; returns whether there is more to do."""
+        if not self._done:
+            try:
+                next(self._work)
+            except StopIteration as end:
+                self._plan, self._done = end.value, True
+        return not self._done
+
+    def plan(self) -> ChunkPlan | None:
+        """Return the plan, with all of it that is left made now."""
+        if not self._done:
+            self._plan, self._done = finished(self._work), True
+        return self._plan
+
+
+class Foresight:
+    """Guesses of one network's sequences; each lies with the state that it is about.
+
+    Args:
+        plans: Has the recipes.
+        dispatcher: Knows of other requests.
+    """
+
+    def __init__(self, program: Program, plans: Plans, dispatcher: Dispatcher) -> None:
+        self._program = program
+        self._plans = plans
+        self._dispatcher = dispatcher
+        self._loop = asyncio.get_running_loop()
+        #: How many guesses were right, all time.
+        self.taken = 0
+
+    @contextlib.contextmanager
+    def guessing(self, kept: KeptState, given: tuple[Shape, ...], left: Between) -> Iterator[None]:
+        """While this lasts, make the plan of the step behind one that was *given* these shapes and leaves *left*."""
+        before, kept.given = kept.given, given
+        guess = kept.guess = self._guess(before, given, left)
+        handle: asyncio.Handle | None = None
+
+        def go_on() -> None:
+            nonlocal handle
+            handle = None
+            if self._dispatcher.in_flight == 1 and guess is not None and guess.go_on():
+                handle = self._loop.call_soon(go_on)
+
+        if guess is not None:
+            handle = self._loop.call_soon(go_on)
+        try:
+            yield
+        finally:
+            if handle is not None:
+                handle.cancel()
+
+    def _guess(self, before: tuple[Shape, ...] | None, given: tuple[Shape, ...], left: Between) -> Guess | None:
+        shapes = following(before, given)
+        ids = [id for id in self._program.inputs if id not in left.layouts]
+        if shapes is None or len(shapes) != len(ids) or self._program.value_inputs:
+            return None
+        dtypes = [self._program.values[id].layout.dtype for id in ids]
+        layouts = dict(left.layouts)
+        layouts.update((i, Layout(t, s)) for i, t, s in zip(ids, dtypes, shapes, strict=True) if t is not None)
+        signature = step_signature(shapes, (), left)
+        work = self._plans.foresee(signature, [layouts[id] for id in self._program.inputs], left.tensors)
+        return None if work is None else Guess(signature, work)
+
+    def take(self, kept: KeptState, signature: Any) -> ChunkPlan | None:
+        """Return the plan that was guessed for a step, if it was, and forget the guess."""
+        guess, kept.guess = kept.guess, None
+        if guess is None or guess.signature != signature or not self._plans.follows:
+            return None
+        plan = guess.plan()
+        self.taken += plan is not None
+        return plan
+
+
+def step_signature(given: tuple[Shape, ...], contents: Any, left: Between) -> Any:
+    """Return what the plan of a step depends on.
+
+    Args:
+        given: The shapes of the inputs that are not kept, in the program's order.
+        contents: Of those inputs whose contents decide.
+        left: What is kept; it says which inputs are.
+    """
+    return given, contents, left.signature
+
+
+def following(before: tuple[Shape, ...] | None, now: tuple[Shape, ...]) -> tuple[Shape, ...] | None:
+    """Return the shapes that come next where each axis goes on as it went; None where that says nothing."""
+    if before is None or [len(shape) for shape in before] != [len(shape) for shape in now]:
+        return None
+    shapes = tuple([tuple([2 * n - b for b, n in zip(x, y, strict=True)]) for x, y in zip(before, now, strict=True)])
+    return None if any(size < 0 for shape in shapes for size in shape) else shapes
