@@ -243,6 +243,22 @@ def test_the_search_is_as_good_as_a_sweep_in_a_quarter_of_its_trials(
     assert found.trials <= asyncio.run(sweep()) / 4
 
 
+@pytest.mark.parametrize("best", [(0, 0), (3, 3), (6, 5), (6, 0), (2, 5)])
+@pytest.mark.parametrize("slow", [range(15), range(10, 30), range(20, 40)], ids=["at first", "early", "later"])
+def test_the_search_is_as_good_on_a_machine_that_is_slow_for_a_while(best: tuple[int, int], slow: range) -> None:
+    """What did not sustain a rate then is tried again, and what the best sustains is what it sustains now."""
+    rates = surface(best, 0.3, 0.05)
+    trials = itertools.count()
+
+    async def sustains(setting: Setting, rate: float) -> bool:
+        return rate <= rates[setting] * (0.4 if next(trials) in slow else 1.0)
+
+    found = asyncio.run(search.search(sustains, 700.0))
+
+    assert found is not None
+    assert rates[found.setting] * 1.05 >= max(rates.values())
+
+
 def test_a_model_that_is_too_slow_at_any_rate_has_no_setting() -> None:
     """After a handful of trials."""
     tried: list[float] = []
@@ -402,6 +418,30 @@ def test_tune_writes_what_batched_reads(model: str, tmp_path: Path) -> None:
     assert options.max_delay in DELAYS
     assert f"max_batch {options.max_batch}, max_delay {options.max_delay:g} s" in told
     assert "requests/s: p99" in notes
+
+
+@pytest.mark.parametrize(("streams", "delays"), [(1, DELAYS), (2, (0.004,))])
+@pytest.mark.asyncio
+async def test_tune_searches_delays_only_where_they_change_anything(
+    streams: int, delays: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With several streams nobody is held back, whatever the delay: the given one stays."""
+    grids: list[tuple[Any, ...]] = []
+
+    async def solo_rate(*arguments: Any) -> float:
+        return 64.0
+
+    async def searching(sustains: search.Sustains, first: float, *grid: Any) -> None:
+        grids.append(grid)
+
+    monkeypatch.setattr(tune, "solo_rate", solo_rate)
+    monkeypatch.setattr(tune, "search", searching)
+    async with Runtime("host", streams=streams) as rt:
+        loaded = await rt.load(masked_mean())
+
+        await tune.find(loaded, cast(Any, None), BatchOptions(max_delay=0.004), 1.0, 0.01)
+
+    assert grids == [(BATCHES, delays)]
 
 
 def test_tune_says_so_if_nothing_is_fast_enough(

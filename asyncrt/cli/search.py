@@ -16,6 +16,8 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 DELAYS = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01)
 PRECISION = 1.025  # rates closer than this are the same
 _REACH = 2  # neighbours so far away are tried; the nearest may be no better where the next but one is
+_SLOWER = 1.05  # a setting that does not sustain a rate less than this below its highest: the machine has changed
+_PATIENCE = 8  # times that it may
 _LOWEST = 1 / 64  # of the first rate; what does not sustain that sustains nothing
 
 
@@ -44,6 +46,8 @@ async def search(
     """Return the setting that sustains the highest rate, or None if none sustains a 64th of *first*.
 
     It climbs from the middle: to a neighbour that sustains more, along one axis or the other, until there is none.
+    What is compared is tried one after the other, because a machine may be busy with other things for seconds: who wins
+    is to win against the one before at the rate of now, and who loses is only done with if the best still is the best.
 
     Args:
         first: Requests a second to begin with.
@@ -54,20 +58,31 @@ async def search(
         next(trials)
         return await sustains(setting, rate)
 
-    place = len(batches) // 2, len(delays) // 2
-    best = Setting(batches[place[0]], delays[place[1]])
-    rate = await highest(counted, best, first)
+    def setting(place: tuple[int, int]) -> Setting:
+        return Setting(batches[place[0]], delays[place[1]])
+
+    best = len(batches) // 2, len(delays) // 2
+    rate = await highest(counted, setting(best), first)
     if rate is None:
         return None
-    tried = {place}  # once is enough: what did not sustain a rate sustains no higher one, and rates only rise
-    waiting = neighbours(place, len(batches), len(delays))
+    tried = {best}  # once is enough: what did not sustain a rate sustains no higher one, and rates only rise
+    patience = _PATIENCE
+    waiting = neighbours(best, len(batches), len(delays))
     while (here := next((place for place in waiting if place not in tried), None)) is not None:
         tried.add(here)
-        setting = Setting(batches[here[0]], delays[here[1]])
-        if await counted(setting, rate * PRECISION):
-            best, rate = setting, await climb(counted, setting, rate * PRECISION, PRECISION)
-            waiting = neighbours(here, len(batches), len(delays))
-    return Found(best, rate, next(trials))
+        if await counted(setting(here), rate * PRECISION):
+            before, best = best, here
+            rate = await climb(counted, setting(best), rate * PRECISION, PRECISION)
+            waiting = neighbours(best, len(batches), len(delays))
+            if patience and await counted(setting(before), rate):
+                patience -= 1
+                tried = {best}  # the machine is faster than it was: so might the others be that were tried
+        elif patience and not await counted(setting(best), rate / _SLOWER):
+            patience -= 1  # the machine is slower than it was: this one's trial says nothing
+            tried.remove(here)
+            rate = await highest(counted, setting(best), rate) or rate
+            waiting = neighbours(best, len(batches), len(delays))
+    return Found(setting(best), rate, next(trials))
 
 
 def neighbours(place: tuple[int, int], batches: int, delays: int) -> Iterator[tuple[int, int]]:

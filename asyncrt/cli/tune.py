@@ -104,7 +104,12 @@ async def find(
     batches: Sequence[int] = BATCHES,
     delays: Sequence[float] = DELAYS,
 ) -> Found | None:
-    """Return the best setting for a model."""
+    """Return the best setting for a model. Where several batches run at once, none is held back: the delay stays."""
+    async with model.batched(config=base) as batched:
+        at_once = batched.state.streams
+    if at_once > 1:
+        note(f"{at_once} batches run at once, so none is held back: max_delay stays {base.max_delay:g} s")
+        delays = (base.max_delay,)
 
     async def sustains(setting: Setting, rate: float) -> bool:
         async with model.batched(config=with_setting(base, setting)) as batched:

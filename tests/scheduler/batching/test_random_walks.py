@@ -10,7 +10,7 @@ import pytest
 
 from asyncrt.scheduler.batching import BatchOptions, Form
 
-from .world import Caller, World, about
+from .world import Caller, World, about, poisson
 
 
 def random_world(seed: int, count: int, at_once: Literal["one", "two"] | None = None) -> World:
@@ -89,6 +89,19 @@ def test_a_request_that_begins_when_it_comes_is_told_of_in_one_call_or_two(seed:
     assert one.state.statistics() == two.state.statistics()
     assert [one.state.story(n) for n in range(300)] == [two.state.story(n) for n in range(300)]
     assert repr(one.state) == repr(two.state)  # with what was learned of costs
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_with_several_streams_the_delay_changes_nothing(seed: int) -> None:
+    """Behind a batch that runs nothing goes, so nothing is held back from there."""
+    forms = [Form((), (8 + n * 7 % 50,), ((1, (0,)),)) for n in range(300)]
+    worlds = [World(BatchOptions(max_delay=delay), streams=2) for delay in (0.0, 0.002, 10.0)]
+
+    for world in worlds:
+        world.run(poisson(900.0, forms, seed, deadline=0.05))
+
+    assert worlds[0].launches == worlds[1].launches == worlds[2].launches
+    assert {launch.reason for launch in worlds[0].launches} == {"idle"}
 
 
 def test_only_the_guilty_fail() -> None:
