@@ -3,7 +3,7 @@
 asyncrt answers them on an event loop, each by itself, or put together (`Model.batched()`). ONNX Runtime answers them
 from threads, in the two ways that suggest themselves: a thread for each caller, with all cores for each request; and a
 thread for each core, with one core for each request. OpenVINO answers them from a queue of its own, set up for
-throughput.
+throughput. And one caller by itself, whom batches cannot help: how much longer does it wait with them?
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -26,13 +26,20 @@ from . import measure as m
 CALLERS = 8
 BATCHED = "asyncrt, batched"
 SHORTEST, LONGEST = 8, 200
+ALONE = 8  # words of the one caller's text
 
 
 async def bench(
-    settings: m.Settings, model: Path, count: int | None = None, longest: int = LONGEST, callers: int = CALLERS
+    settings: m.Settings,
+    model: Path,
+    count: int | None = None,
+    longest: int = LONGEST,
+    callers: int = CALLERS,
+    pairs: int | None = None,
 ) -> m.Report:
-    """Measure *count* requests of up to *longest* tokens."""
+    """Measure *count* requests of up to *longest* tokens, and *pairs* of a caller by itself."""
     count = count or (32 if settings.quick else 128)
+    pairs = pairs or (200 if settings.quick else 2000)
     lengths = np.random.default_rng(0).integers(SHORTEST, longest + 1, count).tolist()
     requests = [models.tokens(1, length) for length in lengths]
     there, notes = peers.present([peers.ONNX_RUNTIME, peers.OPENVINO])
@@ -62,6 +69,9 @@ async def bench(
                 m.check_equal("one request", ours, queue.run(requests[:1])[0])
                 turns[f"OpenVINO, {callers} requests in its queue"] = partial(queued, queue, requests)
             samples = await m.interleave(turns, settings)
+            alone = {"MiniLM": await one_caller(loaded.infer, batched.infer, pairs)}
+            async with (small := await rt.load(models.SMALL)).batched() as small_batched:
+                alone["a BERT of two small layers"] = await one_caller(small.infer, small_batched.infer, pairs)
             info = rt.info
     rates = samples[peers.OURS]
     return m.Report(
@@ -79,9 +89,37 @@ async def bench(
         summary={
             **{f"rate over {peer.name}'s": m.Ratio.of(rates, best(samples, peer.name)) for peer in there},
             "rate with batches over that without": m.Ratio.of(samples[BATCHED], rates),
+            **{
+                f"one caller of {name}: time with batches over that without": m.Ratio.of(batches, direct)
+                for name, (direct, batches) in alone.items()
+            },
         },
-        notes=[f"{callers} callers, the same {count} texts of {SHORTEST} to {longest} tokens in each turn.", *notes],
+        notes=[
+            f"{callers} callers, the same {count} texts of {SHORTEST} to {longest} tokens in each turn.",
+            f"One caller sends {pairs} pairs of texts of {ALONE} tokens, one with batches and one without: "
+            + "; ".join(
+                f"{name} {np.median(direct) * 1e3:.3f} ms without, {np.median(batches) * 1e3:.3f} ms with"
+                for name, (direct, batches) in alone.items()
+            )
+            + ".",
+            *notes,
+        ],
     )
+
+
+async def one_caller(
+    direct: Callable[[m.Inputs], Awaitable[object]], batched: Callable[[m.Inputs], Awaitable[object]], pairs: int
+) -> tuple[list[float], list[float]]:
+    """Return the seconds of each request of a caller who sends one after the other, directly and batched in turns."""
+    request = models.tokens(1, ALONE)
+    taken: tuple[list[float], list[float]] = ([], [])
+    ways = list(zip((direct, batched), taken, strict=True))
+    for number in range(pairs):
+        for infer, seconds in ways if number % 2 else reversed(ways):
+            start = time.perf_counter()
+            await infer(request)
+            seconds.append(time.perf_counter() - start)
+    return taken
 
 
 def best(samples: dict[str, list[float]], peer: str) -> list[float]:

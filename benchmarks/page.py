@@ -22,6 +22,8 @@ BENCHMARKS: Mapping[str, str] = {
     "growth": "What shapes leave behind",
     "memory": "Memory",
     "callers": "Many callers at once",
+    "cancelling": "Callers who leave",
+    "tune": "Settings of batching",
     "skip": "Skipped nodes",
     "per_node": "The host's time for a node",
     "launches": "Who enqueues",

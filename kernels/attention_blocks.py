@@ -1,41 +1,47 @@
 """Attention on CPU devices for many query rows: blocks of rows times blocks of keys, as products of tiles.
 
-A work-item takes a block of up to 64 query rows and walks the keys 128 at a time. It turns those keys into panels, has
-the scores calculated in tiles (`tiles.add_tiles`), makes weights of them with a running maximum and sum of each row,
-and adds the weights times the values to the result, again in tiles. When a block of keys raises a row's maximum, what
-was summed so far is scaled down. All of this lies in a scratch of the work-item's own, small enough for its caches, so
-that no matrix of all scores is ever written.
+A work-item takes a block of up to 128 query rows and walks the keys up to 128 at a time, for 32 rows at once. A vector
+has one element for each row: queries are turned once, then scores, their maxima, weights and sums of weights need
+nothing from one element of a vector to the next. Weights times values are tiles of rows (`tiles.add_tiles`). When a
+block of keys raises a row's maximum, what was summed so far is scaled down. All of this lies in a scratch of the
+work-item's own, small enough for its caches, so that no matrix of all scores is ever written. Keys and values are read
+where they lie, unless they are halves or do not fill the tiles.
+
+A row's sums are over keys one by one, and end at multiples of 128 keys: they do not depend on the other rows of a block.
 """
 
 from __future__ import annotations
 
 import functools
 
-from asyncrt.layout import FLOAT32
+from asyncrt.layout import BOOL, FLOAT16, FLOAT32
 
-from .attention_form import SIZES, Attention, Form, bounds, buffers, vector_score
+from .attention_form import SIZES, Attention, Form, bounds, buffers
 from .grid import round_up
 from .impl import KernelSource, Launch, Ref
 from .operator import DeviceTraits
 from .source import kernel
-from .tiles import PANEL, TILE, add_tiles, fill_panel, load16, store16
+from .tiles import PANEL, add_tiles, load16, store16, turn
 
-LEAST = 8  # query rows for which this kernel is worth it: those of one tile
-_ROWS = 64
+LEAST = 8  # query rows for which this kernel is worth it
+_ROWS = 128
+_PANELS = _ROWS // PANEL
 _KEYS = 128
+_LANES = 16
+_TILE = 8  # keys of a tile of scores: with 32 rows 16 sums
 
 
 def blocks(a: Attention, form: Form, refs: tuple[Ref, ...], ints: tuple[int, ...], traits: DeviceTraits) -> tuple[Launch, int]:
     """Return the launch and the bytes of its scratch, which is the last of *refs*."""
     rows, heads = a.group * a.queries, a.batch * a.kv_heads
-    cuts = max(-(-rows // _ROWS), min(-(-rows // TILE), -(-4 * traits.compute_units // heads)))
-    height = -(-rows // cuts)
+    cuts = max(-(-rows // _ROWS), min(-(-rows // _LANES), -(-4 * traits.compute_units // heads)))
+    height = round_up(-(-rows // cuts), _LANES)
     cuts = -(-rows // height)
     # A few work-items with several blocks each: the next block finds the scratch in the caches.
     per_item = -(-heads * cuts // (4 * traits.compute_units))
     items = -(-heads * cuts // per_item)
-    columns = round_up(a.value_size, PANEL)
-    work = height * (a.size + _KEYS + columns) + _KEYS * (a.size + columns)
+    across, columns = round_up(height, PANEL), round_up(a.value_size, PANEL)
+    work = across * a.size + _KEYS * (a.size + columns + PANEL) + height * columns
     launch = Launch(_kernel(form), refs, (*ints, height, cuts, heads * cuts, per_item, work), (items,), (1,))
     return launch, items * work * 4
 
@@ -43,90 +49,61 @@ def blocks(a: Attention, form: Form, refs: tuple[Ref, ...], ints: tuple[int, ...
 @functools.cache
 def _kernel(form: Form) -> KernelSource:
     q, v, y = form.query, form.value, form.target
-    clear = ""
-    if form.checked:  # the row's sum stays NaN: those of all its keys count as zeros
-        clear = """if (isnan(sum[r])) {
-          for (int x = 0; x < n; x += 16) vstore16((float16)(0.0f), 0, st + (x / 32 * height + r) * 32 + x % 32);
-          for (int p = 0; p < panels; p++) {
-            __global float* const at = yt + (p * height + r) * 32;
-            vstore16(vload16(0, at) * 0.0f, 0, at);
-            vstore16(vload16(1, at) * 0.0f, 1, at);
-          }
-        }"""
     body = f"""
   const float scale = as_float(scale_), cap = as_float(cap_);
   const int panels = (vsize + {PANEL - 1}) / {PANEL}, item = (int)get_global_id(0);
-  __global float* const qt = work + (size_t)item * own;         /* [height, size] */
-  __global float* const kt = qt + height * size;                /* [{_KEYS} / 32, size, 32] */
+  __global float* const kt = work + (size_t)item * own;         /* [{_KEYS}, size] */
   __global float* const vt = kt + {_KEYS} * size;               /* [panels, {_KEYS}, 32] */
-  __global float* const st = vt + panels * {_KEYS * PANEL};     /* [{_KEYS} / 32, height, 32] */
-  __global float* const yt = st + height * {_KEYS};             /* [panels, height, 32] */
-  float top[{_ROWS}], sum[{_ROWS}];
-  int from[{_ROWS}], to[{_ROWS}], mask[{_ROWS}];
+  __global float* const st = vt + panels * {_KEYS * PANEL};     /* [{_KEYS}, 32] */
+  __global float* const yt = st + {_KEYS * PANEL};              /* [panels, height, 32] */
+  __global float* const qt = yt + panels * height * {PANEL};    /* [height / 32, size, 32] */
+  float top[{_ROWS}] {_ALIGNED}, sum[{_ROWS}] {_ALIGNED}, down[{PANEL}] {_ALIGNED};
+  int from[{_ROWS}] {_ALIGNED}, to[{_ROWS}] {_ALIGNED}, query[{_ROWS}], target[{_ROWS}], mask[{_ROWS}];
+  int first[{_PANELS}], end[{_PANELS}], latest[{_PANELS}], earliest[{_PANELS}], same[{_PANELS}]; /* of 32 rows each */
+  {f"float bias[{_LANES * PANEL}] {_ALIGNED};" if form.mask else ""}
   const int last = min((item + 1) * per_item, all);
   for (int block = item * per_item; block < last; block++) {{
     const int r0 = block % cuts * height, rows = min(height, group * queries - r0);
     const int kv = block / cuts % kv_heads, b = block / cuts / kv_heads;
+    const int padded = (rows + 15) & ~15;
     int j0 = keys, j1 = 0;
-    for (int r = 0; r < rows; r++) {{
-      const int g = (r0 + r) / queries, i = r0 + r - g * queries, h = kv * group + g;
+    for (int r = 0, h = kv * group + r0 / queries, i = r0 % queries; r < padded; r++) {{ /* the last row, once more */
       int lo, hi;
       {bounds(form, "i", "lo", "hi")}
-      from[r] = lo; to[r] = hi; top[r] = -INFINITY; sum[r] = 0.0f; mask[r] = b * mb + h * mh + i * ms;
-      if (lo < hi) {{ j0 = min(j0, lo); j1 = max(j1, hi); }}
-      $_query(Q + b * qb + h * qh + i * qs, size, scale, qt + r * size);
+      from[r] = lo; to[r] = hi; query[r] = b * qb + h * qh + i * qs; target[r] = b * yb + h * yh + i * ys;
+      mask[r] = b * mb + h * mh + i * ms;
+      const int p = r / 32;
+      if (r % 32 == 0) {{ first[p] = keys; end[p] = 0; latest[p] = 0; earliest[p] = keys; same[p] = 1; }}
+      if (lo < hi) {{ first[p] = min(first[p], lo); end[p] = max(end[p], hi); j0 = min(j0, lo); j1 = max(j1, hi); }}
+      latest[p] = max(latest[p], lo); earliest[p] = min(earliest[p], hi); same[p] &= mask[r] == mask[p * 32];
+      if (r < rows - 1 && ++i == queries) {{ i = 0; h++; }}
     }}
+    for (int r = 0; r < padded; r += 16) $_queries(Q, query + r, size, scale, qt + r / 32 * 32 * size + r % 32);
+    for (int r = 0; r < rows; r += 16) {{ vstore16((float16)(-INFINITY), 0, top + r); vstore16((float16)(0.0f), 0, sum + r); }}
     for (int x = 0; x < panels * height * 2; x++) vstore16((float16)(0.0f), x, yt);
-    for (int k0 = j0; k0 < j1; k0 += {_KEYS}) {{
-      const int n = min({_KEYS}, j1 - k0);
-      for (int x = 0; x < (n + 31) / 32 * height * 2; x++) vstore16((float16)(0.0f), x, st);
-      for (int p = 0; p * 32 < n; p++) {{
-        $_fill(K + b * kb + kv * kh + (k0 + p * 32) * ks, 1, ks, size, n - p * 32, kt + p * size * 32);
-        $_tiles(rows, qt, size, 1, kt + p * size * 32, 32, size, st + p * height * 32);
-      }}
-      for (int r = 0; r < rows; r++) {{
-        const int mo = mask[r];
-        float16 highest = -INFINITY, total = 0.0f;
-        for (int x = 0; x < n; x += 16) {{
-          __global float* const at = st + (x / 32 * height + r) * 32 + x % 32;
-          const int j = k0 + x;
-          const int16 key = j + (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-          float16 e = vload16(0, at);
-          {vector_score(form)}
-          e = select(e, (float16)(-INFINITY), key < from[r] || key >= to[r]);
-          highest = fmax(highest, e);
-          vstore16(e, 0, at);
-        }}
-        const float before = top[r], now = fmax(before, $_max(highest)), shift = now == -INFINITY ? 0.0f : now;
-        for (int x = 0; x < n; x += 16) {{
-          __global float* const at = st + (x / 32 * height + r) * 32 + x % 32;
-          const float16 e = exp(vload16(0, at) - shift);
-          total += e;
-          vstore16(e, 0, at);
-        }}
-        if (now != before) top[r] = now;
-        if (now != before && k0 > j0) {{ /* there is nothing yet in front of the first keys */
-          const float down = exp(before - shift);
-          sum[r] *= down;
-          for (int p = 0; p < panels; p++) {{
-            __global float* const at = yt + (p * height + r) * 32;
-            vstore16(vload16(0, at) * down, 0, at);
-            vstore16(vload16(1, at) * down, 1, at);
-          }}
-        }}
-        sum[r] += $_sum(total);
-        {clear}
-      }}
-      for (int p = 0; p < panels; p++) {{
-        __global float* const values = vt + p * {_KEYS * PANEL};
-        $_values(V + b * vb + kv * vh + k0 * vs + p * 32, vs, n, vsize - p * 32, values);
-        for (int x = 0; x < n; x += 32)
-          $_tiles(rows, st + x * height, 32, 1, values + x * 32, 32, min(32, n - x), yt + p * height * 32);
+    for (int k0 = j0, n; k0 < j1; k0 += n) {{
+      n = min({_KEYS} - k0 % {_KEYS}, j1 - k0);
+      __global const {q.c}* const ki = K + b * kb + kv * kh + k0 * ks;
+      __global const {v.c}* const vi = V + b * vb + kv * vh + k0 * vs;
+      __global const float *key_rows = kt, *value_rows = vt;
+      int key_step = size, value_step = 32, panel_step = {_KEYS * PANEL};
+      {"if (n % 8 == 0) { key_rows = ki; key_step = ks; } else" if q is FLOAT32 else ""}
+      for (int j = 0; j < ((n + 7) & ~7); j++) /* tiles end with the last key, once more */
+        $_key(ki + min(j, n - 1) * ks, size, kt + j * size);
+      {"if (vsize % 32 == 0) { value_rows = vi; value_step = vs; panel_step = 32; } else" if v is FLOAT32 else ""}
+      for (int p = 0; p < panels; p++) $_values(vi + p * 32, vs, n, vsize - p * 32, vt + p * {_KEYS * PANEL});
+      for (int c = 0; c < rows; c += 32) {{
+        const int count = min(32, rows - c), x0 = max(0, first[c / 32] - k0) & ~15, x1 = min(n, end[c / 32] - k0);
+        if (x0 >= x1) continue;
+        if (count > 16) {{ {_weights(form, 2)} }}
+        else {{ {_weights(form, 1)} }}
+        for (int p = 0; p < panels; p++)
+          $_tiles(count, st + x0 * 32, 1, 32, value_rows + p * panel_step + x0 * value_step, value_step, x1 - x0,
+                  yt + (p * height + c) * 32);
       }}
     }}
     for (int r = 0; r < rows; r++) {{
-      const int g = (r0 + r) / queries, i = r0 + r - g * queries, h = kv * group + g;
-      __global {y.c}* const to_ = Y + b * yb + h * yh + i * ys;
+      __global {y.c}* const to_ = Y + target[r];
       const float inverse = sum[r] == 0.0f{" || isnan(sum[r])" if form.checked else ""} ? {form.unseen} : 1.0f / sum[r];
       int d = 0;
       for (; d + 16 <= vsize; d += 16) {{
@@ -136,19 +113,13 @@ def _kernel(form: Form) -> KernelSource:
       for (; d < vsize; d++) STORE({y.name}, to_, d, yt[(d / 32 * height + r) * 32 + d % 32] * inverse);
     }}
   }}"""
-    helpers = f"""{add_tiles("__global", "__global", "__global")}{fill_panel(q, "__global")}
-inline float $_max(float16 v) {{
-  const float8 a = fmax(v.lo, v.hi); const float4 b = fmax(a.lo, a.hi); const float2 c = fmax(b.lo, b.hi);
-  return fmax(c.x, c.y);
-}}
-inline float $_sum(float16 v) {{
-  const float8 a = v.lo + v.hi; const float4 b = a.lo + a.hi; const float2 c = b.lo + b.hi;
-  return c.x + c.y;
-}}
-inline void $_query(__global const {q.c}* q, int size, float scale, __global float* to) {{
+    helpers = f"""{add_tiles("__global", "__global", "__global")}
+{_scores(form, 1)}{_scores(form, 2)}{_bias(form)}
+{_queries(form)}
+inline void $_key(__global const {q.c}* k, int size, __global float* to) {{
   int d = 0;
-  for (; d + 16 <= size; d += 16) vstore16({load16(q, "q + d")} * scale, 0, to + d);
-  for (; d < size; d++) to[d] = LOAD({q.name}, q, d) * scale;
+  for (; d + 16 <= size; d += 16) vstore16({load16(q, "k + d")}, 0, to + d);
+  for (; d < size; d++) to[d] = LOAD({q.name}, k, d);
 }}
 inline void $_values(__global const {v.c}* v, int vs, int n, int left, __global float* to) {{
   for (int j = 0; j < n; j++, v += vs, to += 32) {{
@@ -161,3 +132,133 @@ inline void $_values(__global const {v.c}* v, int vs, int n, int left, __global 
 }}"""
     ints = (*SIZES, "height", "cuts", "all", "per_item", "own")
     return kernel("attention_blocks", (*buffers(form), ("work", FLOAT32, "rw")), ints, body, helpers=helpers)
+
+
+_ALIGNED = "__attribute__((aligned(64)))"
+
+def _weights(form: Form, vectors: int) -> str:
+    """Make weights of the scores of 32 rows from c on, or of 16."""
+    each = range(vectors)
+
+    def all_(text: str) -> str:
+        return " ".join(text.format(i=i) for i in each)
+
+    fill = ""
+    if form.mask:
+        fill = f"if (!same[c / 32] && j % 16 == 0) $_bias(M, mask + c, k0 + j, mask_keys, {vectors}, bias);"
+    clear = ""
+    if form.checked:  # the row's sum stays NaN: those of all its keys count as zeros
+        clear = f"if ({' || '.join(f'any(isnan(total{i}))' for i in each)})" + """
+          for (int r = 0; r < count; r++)
+            if (isnan(sum[c + r])) {
+              for (int j = x0; j < x1; j++) st[j * 32 + r] = 0.0f;
+              for (int p = 0; p < panels; p++) {
+                __global float* const at = yt + (p * height + c + r) * 32;
+                vstore16(vload16(0, at) * 0.0f, 0, at);
+                vstore16(vload16(1, at) * 0.0f, 1, at);
+              }
+            }"""
+    return f"""
+          {all_("const float16 before{i} = vload16({i}, top + c); float16 now{i} = before{i}, total{i} = 0.0f;")}
+          for (int j = x0; j < x1; j += {_TILE}) {{
+            {fill}
+            $_scores{vectors}(key_rows + j * key_step, key_step, size, qt + c * size, k0 + j,
+                k0 + j < latest[c / 32] || k0 + j + {_TILE} > min(k0 + n, earliest[c / 32]), k0 + n, from + c, to + c, cap,
+                {f"same[c / 32], M + mask[c], mask_keys - 1, bias + j % 16 * {PANEL}, " if form.mask else ""}st + j * 32, {", ".join(f"&now{i}" for i in each)});
+          }}
+          {all_("vstore16(now{i}, {i}, top + c);")}
+          {all_("const float16 shift{i} = select(now{i}, (float16)(0.0f), now{i} == -INFINITY);")}
+          for (int j = x0; j < x1; j++) {{
+            __global float* const at = st + j * 32;
+            {all_("{{ const float16 e = exp(vload16({i}, at) - shift{i}); total{i} += e; vstore16(e, {i}, at); }}")}
+          }}
+          if (k0 > j0) {{ /* there is nothing yet in front of the first keys */
+            {all_("const float16 down{i} = exp(before{i} - shift{i}); vstore16(down{i}, {i}, down); total{i} += vload16({i}, sum + c) * down{i};")}
+            for (int r = 0; r < count; r++)
+              if (down[r] != 1.0f)
+                for (int p = 0; p < panels; p++) {{
+                  __global float* const at = yt + (p * height + c + r) * 32;
+                  vstore16(vload16(0, at) * down[r], 0, at);
+                  vstore16(vload16(1, at) * down[r], 1, at);
+                }}
+          }}
+          {all_("vstore16(total{i}, {i}, sum + c);")}
+          {clear}"""
+
+
+def _scores(form: Form, vectors: int) -> str:
+    """A tile of scores: 8 keys and 16 or 32 rows; and the highest scores so far."""
+    each, tile = range(vectors), range(_TILE)
+    keys = " ".join(f"__global const float* const k{x} = k + {x} * step;" for x in tile)
+    zero = " ".join(f"float16 c{x}_{i} = 0.0f;" for x in tile for i in each)
+    queries = " ".join(f"const float16 q{i} = vload16({i}, q);" for i in each)
+    multiply = " ".join(
+        f"v = k{x}[d]; " + " ".join(f"c{x}_{i} = fma(v, q{i}, c{x}_{i});" for i in each) for x in tile
+    )
+
+    def every(text: str, b: str = "") -> str:
+        return " ".join(text.format(x=x, i=i, e=f"c{x}_{i}", b=b.format(x=x, at=2 * x + i)) for x in tile for i in each)
+
+    cap = every("{e} = cap * tanh({e} / cap);") if form.softcap else ""
+    mask = ""
+    if form.mask is not None:
+        add = "{e} += {b};" if form.mask is not BOOL else "{e} = select({e}, (float16)(-INFINITY), {b} == 0.0f);"
+        own = " ".join(f"const float16 b{x} = LOAD({form.mask.name}, row, min(key + {x}, last));" for x in tile)
+        mask = f"if (same) {{ {own} {every(add, 'b{x}')} }} else {{ {every(add, 'vload16({at}, bias)')} }}"
+    limits = " ".join(f"const int16 f{i} = vload16({i}, from), t{i} = min(vload16({i}, to), end);" for i in each)
+    hide = every("{e} = select({e}, (float16)(-INFINITY), key + {x} < f{i} || key + {x} >= t{i});")
+    highest = every("*now{i} = {e} > *now{i} ? {e} : *now{i};")
+    store = every("vstore16({e}, 2 * {x} + {i}, s);")
+    bias = f"int same, __global const {form.mask.c}* row, int last, const float* bias, " if form.mask else ""
+    return f"""
+inline void $_scores{vectors}(
+    __global const float* k, int step, int size, __global const float* q, int key, int hidden, int end, const int* from, const int* to,
+    float cap, {bias}__global float* s, {", ".join(f"float16* now{i}" for i in each)}) {{
+  {keys}
+  {zero}
+  for (int d = 0; d < size; d++, q += 32) {{ float16 v; {queries} {multiply} }}
+  {cap}
+  {mask}
+  if (hidden) {{ {limits} {hide} }}
+  {highest}
+  {store}
+}}"""
+
+
+def _bias(form: Form) -> str:
+    """What the mask has for 16 keys from `key` on and 16 or 32 rows, whose elements begin at `at`; as [keys, 32]."""
+    if form.mask is None:
+        return ""
+    m = form.mask
+    whole = ""
+    if m in (FLOAT32, FLOAT16, BOOL):
+        def load(r: int) -> str:
+            where = f"M + at[i * 16 + {r}] + key"
+            return f"convert_float16(vload16(0, {where}))" if m is BOOL else load16(m, where)
+
+        loads = " ".join(f"const float16 x{r} = {load(r)};" for r in range(_LANES))
+        steps, names = turn([f"x{r}" for r in range(_LANES)], "y")
+        stores = " ".join(f"vstore16({name}, {2 * x} + i, to);" for x, name in enumerate(names))
+        whole = f"if (key + 16 <= keys) {{ for (int i = 0; i < vectors; i++) {{ {loads} {steps} {stores} }} return; }}"
+    one = f"LOAD({m.name}, M, at[r] + min(key + x, keys - 1))"
+    return f"""
+inline void $_bias(__global const {m.c}* M, const int* at, int key, int keys, int vectors, float* to) {{
+  {whole}
+  for (int x = 0; x < 16; x++)
+    for (int r = 0; r < vectors * 16; r++) to[x * 32 + r] = {one};
+}}"""
+
+
+def _queries(form: Form) -> str:
+    """Turn 16 queries, whose rows begin at `at`: to [size, 32]."""
+    q = form.query
+    loads = " ".join(f"const float16 x{r} = {load16(q, f'Q + at[{r}] + d')} * scale;" for r in range(_LANES))
+    steps, names = turn([f"x{r}" for r in range(_LANES)], "y")
+    stores = " ".join(f"vstore16({name}, {2 * x}, to);" for x, name in enumerate(names))
+    return f"""
+inline void $_queries(__global const {q.c}* Q, const int* at, int size, float scale, __global float* to) {{
+  int d = 0;
+  for (; d + 16 <= size; d += 16, to += 512) {{ {loads} {steps} {stores} }}
+  for (; d < size; d++, to += 32)
+    for (int r = 0; r < 16; r++) to[r] = LOAD({q.name}, Q, at[r] + d) * scale;
+}}"""

@@ -1,4 +1,4 @@
-"""What every kernel of a convolution is given: its sizes, its buffers, and its input with the borders written out."""
+"""What every kernel of a convolution is given: its sizes, its buffers, and its input as it wants to read it."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def bind_conv(conv: Convolution, source: Ref, filter_: Ref, after: Epilogue | No
 
 
 class Padded(NamedTuple):
-    """The input as the vector kernels read it: with borders and inserted zeros written out."""
+    """The input as the vector kernels read it: with borders and inserted zeros written out, or thinned."""
 
     ref: Ref
     spatial: tuple[int, ...]
@@ -97,9 +97,38 @@ def padded_input(conv: Convolution, traits: DeviceTraits) -> Padded:
     return Padded(scratch(0), reach, (launch,), (rows * reach[2] * conv.dtype.itemsize,))
 
 
+def thinned_input(conv: Convolution, traits: DeviceTraits) -> Padded:
+    """Return the input with only the elements that windows of one cell see, one beside the other."""
+    w = conv.window
+    rows = conv.batch * conv.group * conv.inputs * w.outs[0] * w.outs[1]
+    cut = cut_rows(rows, w.outs[2], traits)
+    ints = (*w.spatial, *w.outs, *w.strides, rows, cut.rows_per_item)
+    items = -(-rows // cut.rows_per_item)
+    launch = Launch(_thin_kernel(conv.dtype), (inp(0), scratch(0)), ints, (items,), (1,))
+    return Padded(scratch(0), w.outs, (launch,), (rows * w.outs[2] * conv.dtype.itemsize,))
+
+
+@functools.cache
+def _thin_kernel(dtype: DataType) -> KernelSource:
+    body = """
+  const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
+  int plane = r0 / OH / OD, d = r0 / OH % OD, h = r0 % OH;
+  for (int r = r0; r < r1; r++) {
+    const int from = ((plane * D + d * sd) * H + h * sh) * W, to = r * OW;
+    int c = 0;
+    if (sw == 2)
+      for (; c + 8 < OW; c += 8) vstore8(vload16(0, x + from + 2 * c).even, 0, y + to + c);
+    for (; c < OW; c++) y[to + c] = x[from + c * sw];
+    if (++h == OH) { h = 0; if (++d == OD) { d = 0; plane++; } }
+  }"""
+    ints = ("D", "H", "W", "OD", "OH", "OW", "sd", "sh", "sw", "rows", "per_item")
+    return kernel("conv_thin", (("x", dtype, "r"), ("y", dtype, "w")), ints, body)
+
+
 @functools.cache
 def _pad_kernel(dtype: DataType, stepped: bool) -> KernelSource:
     """Element i of an axis goes to ``before + i * step``; what falls outside is dropped, the rest is zero."""
+    c = dtype.c
     if stepped:
         inside = "h >= 0 && d >= 0 && h % th == 0 && d % td == 0 && h / th < H && d / td < D"
         row = "(plane * D + d / td) * H + h / th"
@@ -108,20 +137,38 @@ def _pad_kernel(dtype: DataType, stepped: bool) -> KernelSource:
         inside = "h >= 0 && d >= 0 && h < H && d < D"
         row = "(plane * D + d) * H + h"
         copy = """for (int c = 0; c < pw; c++) to[c] = 0;
-    int c = first;
-    for (; c + 16 <= last; c += 16) vstore16(vload16(0, from + c), 0, to + pw + c);
-    for (; c < last; c++) to[pw + c] = from[c];
-    for (int c = max(pw + last, 0); c < PW; c++) to[c] = 0;"""
+      $_copy(from + first, to + pw + first, last - first);
+      for (int c = pw + last; c < PW; c++) to[c] = 0;"""
+    # Rows are short: counting is faster than dividing, and vectors that overlap are faster than single elements.
     body = f"""
   const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
   const int first = pw < 0 ? (-pw + tw - 1) / tw : 0;
   const int last = pw >= PW ? 0 : min(W, (PW - pw - 1) / tw + 1);
-  for (int r = r0; r < r1; r++) {{
-    const int line = r / PH, plane = line / PD, h = r - line * PH - ph, d = line - plane * PD - pd;
-    __global {dtype.c}* to = y + r * PW;
-    if (!({inside}) || last <= first) {{ for (int c = 0; c < PW; c++) to[c] = 0; continue; }}
-    __global const {dtype.c}* from = x + ({row}) * W;
-    {copy}
+  int plane = r0 / PH / PD, d = r0 / PH % PD - pd, h = r0 % PH - ph;
+  __global {c}* to = y + r0 * PW;
+  for (int r = r0; r < r1; r++, to += PW) {{
+    if ({inside} && first < last) {{
+      __global const {c}* from = x + ({row}) * W;
+      {copy}
+    }} else {{
+      for (int c = 0; c < PW; c++) to[c] = 0;
+    }}
+    if (++h == PH - ph) {{ h = -ph; if (++d == PD - pd) {{ d = -pd; plane++; }} }}
   }}"""
+    vectors = " ".join(
+        f"if (n >= {v}) {{ vstore{v}(vload{v}(0, from), 0, to); vstore{v}(vload{v}(0, from + n - {v}), 0, to + n - {v}); return; }}"
+        for v in (8, 4, 2)
+    )
+    helpers = f"""
+inline void $_copy(__global const {c}* from, __global {c}* to, int n) {{
+  if (n >= 16) {{
+    for (int i = 0; i < n - 16; i += 16) vstore16(vload16(0, from + i), 0, to + i);
+    vstore16(vload16(0, from + n - 16), 0, to + n - 16);
+    return;
+  }}
+  {vectors}
+  to[0] = from[0];
+}}"""
     ints = ("D", "H", "W", "PD", "PH", "PW", "pd", "ph", "pw", "td", "th", "tw", "rows", "per_item")
-    return kernel("conv_pad", (("x", dtype, "r"), ("y", dtype, "w")), ints, body)
+    buffers = (("x", dtype, "r"), ("y", dtype, "w"))
+    return kernel("conv_pad", buffers, ints, body, helpers="" if stepped else helpers)

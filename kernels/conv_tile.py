@@ -9,6 +9,7 @@ cannot keep as many halves of lines at such distances.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 from . import epilogue
@@ -21,6 +22,12 @@ _INTS = (
     "C", "M", "G", "blocks", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "dd", "dh", "dw", "sw",
     "deep", "tiles", "down", "across", "each", "piece",
 )  # fmt: skip
+BORDER = ("ph", "pw")
+ZEROS = 32
+"""Elements behind the weights that are 0: what tiles with `borders` read in the place of elements that are not there."""
+
+
+_FETCHING = 7  # columns of a tile
 
 
 class Tile(NamedTuple):
@@ -33,6 +40,9 @@ class Tile(NamedTuple):
         tall, wide: Cells of the window that are written out: all, the rows of it (tall is 0), or none.
         pieces: The weights are walked in pieces.
         joined: All positions of a channel are one row to the epilogue.
+        borders: The input has no borders: at most so many columns of a tile's are left and right of it, and rows of the
+            window may be above and below. None: it has what the windows reach. Only where a row of cells is written out
+            and the stride is.
     """
 
     block: int
@@ -43,6 +53,7 @@ class Tile(NamedTuple):
     wide: int
     pieces: bool
     joined: bool
+    borders: tuple[int, int] | None = None
 
     @property
     def positions(self) -> int:
@@ -70,12 +81,14 @@ def tile_kernel(form: ConvForm, tile: Tile) -> KernelSource:
     first = "j < left ? bias[oc0 + j] : 0.0f" if form.bias else "0.0f"
     # Counted on from tile to tile: divisions would take a tenth of the time of a tile of few channels.
     go_on = "if (++oa == across) { oa = 0; if (++ob == down) { ob = 0; od++; } }"
+    zeros = "__global const float* const zeros = f + G * blocks * C * deep;" if tile.borders else ""
     place = f"const int oh = min(ob * {tile.rows}, OH - {tile.rows}), ow0 = min(oa * {tile.width}, OW - {tile.width});"
     compute = f"""
       int oa = oa0, ob = ob0, od = od0;
       for (int i = 0; i < count; i++) {{
         {place}
-        __global const float* xn = xg + c0 * plane + od * sd * H * W + oh * hop + ow0 * {_step(tile)};
+        {_corner(tile)}
+        __global const float* xn = xg + c0 * plane + (od * sd * H + ih) * W + iw;
         __global const float* wp = weights + c0 * deep;
         {_fetching(tile)}
         float* const own = t + i * {tile.positions * block};
@@ -102,6 +115,7 @@ def tile_kernel(form: ConvForm, tile: Tile) -> KernelSource:
   const int hop = sh * W, plane = D * H * W, P = OD * OH * OW;
   __global const float* const xg = x + (n * G + g) * C * plane;
   __global const float* const weights = f + (g * blocks + block) * C * deep;
+  {zeros}
   float bs[{block}] __attribute__((aligned(64)));
   for (int j = 0; j < {block}; j++) bs[j] = {first};
   float t[{tile.together * tile.positions * block}] __attribute__((aligned(64)));
@@ -128,7 +142,7 @@ def tile_kernel(form: ConvForm, tile: Tile) -> KernelSource:
     oa0 = oa; ob0 = ob; od0 = od;
   }}"""
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
-    ints = (*_INTS, *form.last.ints)
+    ints = (*_INTS, *(BORDER if tile.borders else ()), *form.last.ints)
     return kernel(
         f"conv_packed{tile.positions}", form.buffers, ints, body, helpers=FETCH + form.last.helpers, attributes=one
     )
@@ -154,15 +168,31 @@ def _step(tile: Tile) -> str:
     return str(tile.stride) if tile.stride else "sw"
 
 
+def _corner(tile: Tile) -> str:
+    """Return statements that find the first element that a tile sees, and which columns of it are not there."""
+    if tile.borders is None:
+        return f"const int ih = oh * sh, iw = ow0 * {_step(tile)};"
+    there = " ".join(f"const int there{o} = iw >= {-o} && iw < W - {o};" for o in _outside(tile))
+    return f"const int ih = oh * sh - ph, iw = ow0 * {_step(tile)} - pw; {there}"
+
+
+def _outside(tile: Tile) -> list[int]:
+    """Return which columns that a tile sees may be outside of the input, counted from its first."""
+    assert tile.borders is not None
+    left, right = tile.borders
+    seen = range((tile.width - 1) * tile.stride + tile.wide)
+    return [o for o in seen if o < left or o >= len(seen) - right]
+
+
 def _walk(tile: Tile) -> str:
     """Return statements that add the products of one input channel, and move on in the weights."""
     halves, step = range(tile.block // 16), _step(tile)
 
-    def cell(number: int, at: str) -> str:
-        """Multiply with one cell of the window, whose element for the first position is at ``xr[at]``."""
+    def cell(number: int, element: Callable[[int, int], str]) -> str:
+        """Multiply with one cell of the window, which sees *element* for a row and a column of the tile."""
         weights = " ".join(f"const float16 v{h} = vload16({number * len(halves) + h}, wp);" for h in halves)
         multiply = " ".join(
-            f"e = xr[{at}{i} * hop + {j} * {step}]; "
+            f"e = {element(i, j)}; "
             + " ".join(f"a{i * tile.width + j}_{h} = fma(v{h}, e, a{i * tile.width + j}_{h});" for h in halves)
             for i in range(tile.rows)
             for j in range(tile.width)
@@ -170,20 +200,36 @@ def _walk(tile: Tile) -> str:
         ahead = f"ASYNCRT_FETCH(soon); soon += pace; ASYNCRT_FETCH(wp + near + {number * tile.block});"
         return f"{{ {weights} {ahead} float16 e; {multiply} }}"
 
+    outside = [] if tile.borders is None else _outside(tile)
+
+    def seen(c: int, i: int, j: int) -> str:
+        """The element that cell *c* of a row of cells sees for a row and a column of the tile."""
+        o = j * tile.stride + c
+        return f"*r{i}_{o}" if o in outside else f"r{i}[{j} * {step} + {c}]"
+
+    def row(kh: str, first: int) -> str:
+        """Multiply with one row of cells, the first of which is cell number *first*."""
+        start = ""
+        for i in range(tile.rows):
+            there = "" if tile.borders is None else f"(uint)(ih + {i} * sh + {kh}) >= (uint)H ? zeros : "
+            start += f"__global const float* const r{i} = {there}xn + {kh} * W + {i} * hop; "
+            start += " ".join(f"__global const float* const r{i}_{o} = there{o} ? r{i} + {o} : zeros;" for o in outside)
+        # The next tile's elements are fetched meanwhile: each channel's are far from the last one's. Narrow tiles load
+        # as much as they can already.
+        fetched = f"ASYNCRT_FETCH(r0 + {2 * tile.width - 1});" if tile.stride == 1 and tile.width >= _FETCHING else ""
+        multiply = " ".join(cell(first + c, functools.partial(seen, c)) for c in range(tile.wide))
+        return f"{{ {start} {fetched} {multiply} }}"
+
     if tile.tall:
-        cells = [(i, j) for i in range(tile.tall) for j in range(tile.wide)]
-        row = " ".join(cell(i * tile.wide + j, f"{i} * W + {j} + ") for i, j in cells)
-        return f"{{ __global const float* const xr = xn; {row} wp += {len(cells) * tile.block}; }}"
+        rows = " ".join(row(str(i), i * tile.wide) for i in range(tile.tall))
+        return f"{{ {rows} wp += {tile.tall * tile.wide * tile.block}; }}"
     if tile.wide:
-        row = " ".join(cell(j, f"{j} + ") for j in range(tile.wide))
-        return f"""for (int kh = 0; kh < KH; kh++, wp += {tile.wide * tile.block}) {{
-          __global const float* const xr = xn + kh * W;
-          {row}
-        }}"""
+        return f"for (int kh = 0; kh < KH; kh++, wp += {tile.wide * tile.block}) {row('kh', 0)}"
     return f"""for (int kd = 0; kd < KD; kd++)
         for (int kh = 0; kh < KH; kh++) {{
           __global const float* xr = xn + (kd * dd * H + kh * dh) * W;
-          for (int kw = 0; kw < KW; kw++, wp += {tile.block}, xr += dw) {cell(0, "")}
+          for (int kw = 0; kw < KW; kw++, wp += {tile.block}, xr += dw)
+            {cell(0, lambda i, j: f"xr[{i} * hop + {j} * {step}]")}
         }}"""
 
 

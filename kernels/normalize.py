@@ -17,6 +17,7 @@ from .operator import DeviceTraits
 from .source import compute_type, kernel
 
 _GROUP = 128
+_SUMS = 4  # of a row on a CPU: an addition waits for the one before
 
 # How a row's shift and factor come from its sums: `first` is summed over elements x to give `a`, then `second` to give
 # `b`; {t} is the arithmetic type and eps the operator's epsilon.
@@ -169,11 +170,15 @@ def _cpu_kernel(form: _Form) -> KernelSource:
         scalar = f"{{ const {t} v = LOAD({form.dtype.name}, x, o + c); {name} += {term}; }}"
         if not plain:
             return f"{t} {name} = 0; for (int c = 0; c < n; c++) {scalar}"
+        sums = [f"u{k}" for k in range(_SUMS)]
+        add = [f"{{ const float16 v = vload16({k}, x + o + c); {s} += {term}; }}" for k, s in enumerate(sums)]
         return f"""
     float {name} = 0.0f;
     {{
-      float16 s = 0.0f; int c = 0;
-      for (; c + 16 <= n; c += 16) {{ const float16 v = vload16(0, x + o + c); s += {term}; }}
+      {" ".join(f"float16 {s} = 0.0f;" for s in sums)} int c = 0;
+      for (; c + {16 * _SUMS} <= n; c += {16 * _SUMS}) {{ {" ".join(add)} }}
+      for (; c + 16 <= n; c += 16) {add[0]}
+      const float16 s = {" + ".join(sums)};
       const float8 s8 = s.lo + s.hi; const float4 s4 = s8.lo + s8.hi; const float2 s2 = s4.lo + s4.hi;
       {name} = s2.x + s2.y;
       for (; c < n; c++) {scalar}
@@ -181,12 +186,13 @@ def _cpu_kernel(form: _Form) -> KernelSource:
 
     fast = ""
     if plain:
-        text = "(vload16(0, x + o + c) - shift) * factor"
+        text = "(vload16({k}, x + o + c) - shift) * factor"
         if form.scaled:
-            text += " * w" if form.grouped else " * vload16(0, scale + so + c)"
+            text += " * w" if form.grouped else " * vload16({k}, scale + so + c)"
         if form.biased:
-            text += " + z" if form.grouped else " + vload16(0, bias + bo + c)"
-        fast = f"for (; c + 16 <= c1; c += 16) vstore16({text}, 0, y + o + c);"
+            text += " + z" if form.grouped else " + vload16({k}, bias + bo + c)"
+        store = [f"vstore16({text.format(k=k)}, {k}, y + o + c);" for k in range(_SUMS)]
+        fast = f"for (; c + {16 * _SUMS} <= c1; c += {16 * _SUMS}) {{ {' '.join(store)} }} for (; c + 16 <= c1; c += 16) {store[0]}"
     loop = f"int c = c0; {fast} for (; c < c1; c++) {{ {_element(form, 'c')} }}"
     body = f"""
   const {t} eps = {_eps(form)};

@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks import (
     callers,
+    cancelling,
     compiled,
     decode,
     gemm,
@@ -40,6 +41,7 @@ from benchmarks import (
     sequences,
     skip,
     streams,
+    tune,
 )  # fmt: skip
 from benchmarks.measure import BenchmarkError, Ratio, Report, Settings
 
@@ -67,7 +69,11 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
         case "memory":
             return memory.bench(HOST, models.SMALL, many=3, tokens=5, rounds=1)
         case "callers":
-            return callers.bench(HOST, models.SMALL, count=4, longest=12, callers=3)
+            return callers.bench(HOST, models.SMALL, count=4, longest=12, callers=3, pairs=4)
+        case "cancelling":
+            return cancelling.bench(HOST, models.SMALL, lengths=[4, 5], callers=3)
+        case "tune":
+            return tune.bench(OPENCL, [1], [0.0], searched=([1, 8], [0.0]), rounds=2, seconds=0.01)
         case "skip":
             return skip.bench(HOST, steps=(0, 6), large=(4, 8))
         case "per_node":

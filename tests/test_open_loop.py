@@ -8,14 +8,14 @@ import json
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
 import pytest
 import typer
 
-from asyncrt import AsyncrtError, BatchOptions, DeadlineExceeded, InputError, Overloaded
+from asyncrt import AsyncrtError, BatchOptions, DeadlineExceeded, InputError, Overloaded, Runtime
 from asyncrt.cli import bench_batched, open_loop, search, tune
 from asyncrt.cli.arrivals import BURST, draw_sizes, parse_lengths, times
 from asyncrt.cli.open_loop import Answer, Point, Sent, send
@@ -274,6 +274,36 @@ def test_a_setting_keeps_up_if_answers_come_in_time_and_as_fast_as_requests(
     point = Point.of("batched", 200, Sent([Answer("answered", s) for s in seconds], wall))
 
     assert tune.keeps_up(point, 0.6 if wall > 1.2 else 0.1, lasted=1.0) == keeps
+
+
+@pytest.mark.parametrize(("disturbed", "found"), [(1, True), (2, False)])
+@pytest.mark.asyncio
+async def test_a_trial_that_was_too_slow_is_made_once_more(
+    disturbed: int, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What else the machine does makes a trial slower, so one that was in time counts; two that were not do, too."""
+    rates: list[float] = []
+
+    async def trial(batched: Any, traffic: Any, rate: float, *others: Any) -> tuple[bool, Point]:
+        rates.append(rate)
+        return rates.count(rate) > disturbed, Point("batched", rate, 1, 1, 0, 0, rate, 1.0, 1.0, 1.0)
+
+    async def solo_rate(*arguments: Any) -> float:
+        return 64.0
+
+    async def one_question(sustains: search.Sustains, first: float, *grid: Any) -> bool:
+        return await sustains(Setting(1, 0.0), first)
+
+    monkeypatch.setattr(tune, "trial", trial)
+    monkeypatch.setattr(tune, "solo_rate", solo_rate)
+    monkeypatch.setattr(tune, "search", one_question)
+    async with Runtime("host") as rt:
+        loaded = await rt.load(masked_mean())
+
+        kept = await tune.find(loaded, cast(Any, None), BatchOptions(), 1.0, 0.01)
+
+    assert kept == found
+    assert rates == [64.0, 64.0]
 
 
 # The commands.

@@ -106,7 +106,8 @@ class Batched:
         self._streams = streams
         self._axes = find_axes(network.program, batch, mask)
         self._values = check_pad_values(self._axes, pad_values)
-        self._masks = self._axes.masks
+        #: Their names; of requests that have them all, none is to be made.
+        self._masks = frozenset([t.name for t in self._axes.inputs if t.id in self._axes.masks])
         self._checked = Checked(network.program)
         self._samples = None if samples is None else [self._check(s) for s in samples]
         self._state: BatchingState | None = None
@@ -211,23 +212,78 @@ class Batched:
         arrays = self._check(inputs)
         rows, form, sizes = self._axes.form(arrays)
         number = next(self._numbers)
-        # A scope of anyio around the call says when its answer is due; the scope sees to it itself if it is late.
-        due = min(math.inf if until is None else until, anyio.current_effective_deadline())
+        due = math.inf if until is None else until
         nbytes = sum([a.nbytes for a in arrays.values()])
-        request = self._requests[number] = _Request(arrays, rows, sizes, priority, until)
+        arrived = Arrived(self._loop.time(), number, form, rows, nbytes, priority, due, until is not None)
+        if until is None:
+            return await self._answer(arrived, arrays, sizes, until, state)
+        scope = asyncio.timeout_at(until)
         try:
-            now = self._loop.time()
-            self._tell(Arrived(now, number, form, rows, nbytes, priority, due, until is not None), state)
-            if until is None:
-                return await self._answer(request)
-            scope = asyncio.timeout_at(until)
+            async with scope:
+                return await self._answer(arrived, arrays, sizes, until, state)
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            raise DeadlineExceeded(f"no answer within {deadline:.6g} s") from error
+
+    def _check(self, inputs: Mapping[str, Any]) -> dict[int, Array]:
+        if self._masks and not (isinstance(inputs, dict) and self._masks <= inputs.keys()):
+            inputs = with_masks(self._axes, inputs)
+        return self._checked.check(inputs)
+
+    async def _answer(
+        self,
+        arrived: Arrived,
+        arrays: dict[int, Array],
+        sizes: Mapping[str, int],
+        until: float | None,
+        state: BatchingState,
+    ) -> dict[str, Array]:
+        """Return the outputs of a request that comes now, whoever runs it."""
+        batch = state.begin_at_once(arrived)
+        if batch is None:
+            outputs = await self._wait(arrived, _Request(arrays, arrived.rows, sizes, arrived.priority, until), state)
+        else:
+            answered = False
             try:
-                async with scope:
-                    return await self._answer(request)
-            except TimeoutError as error:
-                if not scope.expired():
-                    raise
-                raise DeadlineExceeded(f"no answer within {deadline:.6g} s") from error
+                outputs, records = await self._network.infer(arrays, arrived.priority, deadline=until)
+                self._model.finished(records)
+                answered = True
+            finally:
+                self._tell(Finished(self._loop.time(), batch, answered), state)
+                if not answered:
+                    self._tell(Left(self._loop.time(), arrived.request), state)
+        values = self._network.program.values
+        return {values[id].name: array for id, array in outputs.items()}
+
+    async def _wait(self, arrived: Arrived, request: _Request, state: BatchingState) -> dict[int, Array]:
+        """Return the outputs of a request whose turn may come later, and which others may share a batch with."""
+        # A scope of anyio around the call says when its answer is due; the scope sees to it itself if it is late. Of a
+        # request that begins at once nothing hangs on that.
+        arrived = arrived._replace(due=min(arrived.due, anyio.current_effective_deadline()))
+        number = arrived.request
+        self._requests[number] = request
+        try:
+            self._tell(arrived, state)
+            if request.alone is None and request.answer is None:
+                request.future = self._loop.create_future()
+                await request.future
+            if request.alone is not None:
+                batch = request.alone
+                self._tell(Began(self._loop.time(), batch), state)
+                try:
+                    self._model.check_open()
+                    request.answer, records = await self._network.infer(
+                        request.arrays, request.priority, deadline=request.until
+                    )
+                    self._model.finished(records)
+                finally:
+                    request.alone = None
+                    self._tell(Finished(self._loop.time(), batch, request.answer is not None), state)
+            if isinstance(request.answer, Exception):
+                raise request.answer
+            assert request.answer is not None
+            return request.answer
         finally:
             if request.answer is None:
                 self._tell(Left(self._loop.time(), number), state)
@@ -235,37 +291,6 @@ class Batched:
                     self._tell(Finished(self._loop.time(), request.alone, False), state)
             del self._requests[number]
             self._emptied.set()
-
-    def _check(self, inputs: Mapping[str, Any]) -> dict[int, Array]:
-        if self._masks:
-            inputs = with_masks(self._axes, inputs)
-        return self._checked.check(inputs)
-
-    async def _answer(self, request: _Request) -> dict[str, Array]:
-        if request.alone is None and request.answer is None:
-            request.future = self._loop.create_future()
-            await request.future
-        if request.alone is not None:
-            await self._run_alone(request, request.alone)
-        answer = request.answer
-        if isinstance(answer, Exception):
-            raise answer
-        assert answer is not None
-        values = self._network.program.values
-        return {values[id].name: array for id, array in answer.items()}
-
-    async def _run_alone(self, request: _Request, batch: int) -> None:
-        state = self.state
-        self._tell(Began(self._loop.time(), batch), state)
-        try:
-            self._model.check_open()
-            request.answer, records = await self._network.infer(
-                request.arrays, request.priority, deadline=request.until
-            )
-            self._model.finished(records)
-        finally:
-            request.alone = None
-            self._tell(Finished(self._loop.time(), batch, request.answer is not None), state)
 
     @anywhere
     async def close(self) -> None:

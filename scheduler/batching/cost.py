@@ -79,6 +79,8 @@ class CostModel:
     def __init__(self) -> None:
         self._all = _Runs(4 * _LATEST)
         self._classes: OrderedDict[Hashable, _Runs] = OrderedDict()
+        #: The class of the latest run: often it is that of the next, too.
+        self._newest: tuple[Hashable, _Runs] | None = None
         self._seen = 0
 
     def __repr__(self) -> str:
@@ -91,13 +93,19 @@ class CostModel:
         """A batch of *work* in the class *kind* took so long."""
         self._seen += 1
         self._all.add(work, seconds)
+        newest = self._newest
+        if newest is None or newest[0] is not kind:
+            newest = self._newest = kind, self._class(kind)
+        newest[1].add(work, seconds)
+
+    def _class(self, kind: Hashable) -> _Runs:
         runs = self._classes.get(kind)
         if runs is None:
             runs = self._classes[kind] = _Runs()
             if len(self._classes) > _CLASSES:
                 self._classes.popitem(last=False)
         self._classes.move_to_end(kind)
-        runs.add(work, seconds)
+        return runs
 
     def cautious(self, kind: Hashable) -> Line | None:
         """Return the same with the less that is fixed, of that class and of all: runs of about one size tell it badly.

@@ -17,17 +17,20 @@ class Form:
         sizes: The dims that may be padded.
         terms: How many elements one row has: the sum, over these, of the factor times the sizes at these places.
         per_row: That number.
+        kind: The class of shapes that it is in: alike in what must be equal, and about as large.
     """
 
     exact: Hashable
     sizes: tuple[int, ...] = ()
     terms: tuple[tuple[int, tuple[int, ...]], ...] = ((1, ()),)
     per_row: int = attrs.field(init=False, eq=False)
+    kind: Hashable = attrs.field(init=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
         sizes = self.sizes
         per_row = sum([factor * math.prod([sizes[i] for i in places]) for factor, places in self.terms])
         object.__setattr__(self, "per_row", per_row)
+        object.__setattr__(self, "kind", (self.exact, per_row.bit_length()))
 
     def padded_to(self, sizes: tuple[int, ...]) -> Form:
         """Return the form with other sizes."""

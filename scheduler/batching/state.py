@@ -13,8 +13,7 @@ costs. With several streams others keep it busy, and behind which of them a batc
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
-from collections.abc import Hashable
+from collections import deque
 from typing import assert_never
 
 import attrs
@@ -31,6 +30,7 @@ from .waiting import Waiting, WaitingQueue, waiting
 
 _LEAD_S = 0.0005  # what the host needs from the end of a batch until the device has the next
 _PLAN_S = 0.0003  # what the host needs for a plan of sizes that are new
+_COUNTS = ("requests", "executions", "rows", "members", "work", "padding", "left", "failed")
 _RATE = 1 / 16  # weight of the newest gap between arrivals
 
 
@@ -158,7 +158,7 @@ class BatchingState:
         #: Seconds between arrivals lately, and when the newest was.
         self._gap: float | None = None
         self._arrived: float | None = None
-        self._counts: Counter[str] = Counter()
+        self._counts = dict.fromkeys(_COUNTS, 0)
         self._reasons: dict[Reason, int] = dict.fromkeys(REASONS, 0)
         self._rejected: dict[Refusal, int] = dict.fromkeys(REFUSALS, 0)
         self._log: deque[Happening | Instruction] = deque(maxlen=story_length)
@@ -212,6 +212,31 @@ class BatchingState:
                 found.append(repr(entry))
         return found
 
+    def begin_at_once(self, arrived: Arrived) -> int | None:
+        """Take note of a request that is launched when it comes, by itself and as it came, and has begun.
+
+        It is what `handle()` of *arrived*, and of `Began` at the same time, would come to, for half the time: this is
+        the way of a lone caller's every request.
+
+        Returns:
+            The batch; None if `handle()` may come to something else, and then nothing has changed.
+        """
+        at, batches = arrived.at, self._batches
+        if len(batches) >= self.streams or self._closing or at < self._now or arrived.due <= at:
+            return None
+        if self.options.mode == "buckets" or arrived.request in self._batch_of:
+            return None
+        # Nobody waits, as a stream has nothing to do; so nobody is to be looked after beside this one.
+        if batches:
+            self._divide(at)
+        request = self._came(arrived)
+        launch = self._launch([request], request.form, request.rows, "idle", at)
+        number = launch.batch
+        self._begin(batches[number])
+        self._now = at
+        self._log.extend((arrived, launch, Began(at, number)))
+        return number
+
     def handle(self, happening: Happening) -> list[Instruction]:
         """Take note of *happening* and return what is to be done now, in order.
 
@@ -232,22 +257,19 @@ class BatchingState:
                     self._log.append(happening)
                     self._log.extend(given)
                     return given
+            case Finished():
+                batch = self._expect(happening, happening.batch)
+                if happening.worked:
+                    self._learn(batch, at)
+                self._over(batch, at)
             case Left(_, number):
                 self._leave(number, given)
             case Began(_, number):
-                self._begin(happening, self._expect(happening, number))
-            case Finished(_, number, worked):
                 batch = self._expect(happening, number)
-                if worked and batch.begun and batch.started is not None:
-                    kind = self._kind(batch.form)
-                    work = batch.rows * batch.form.per_row
-                    self.cost.observe(kind, work, at - batch.started)
-                    self.share.observe(kind, work, batch.used)
-                if worked:
-                    self._ran.saw(batch.form, batch.rows)
-                    for member in batch.members.values():
-                        self._saw(member, at)
-                self._over(batch, at)
+                if batch.begun or not batch.members:
+                    state = "begun before" if batch.begun else "no members"
+                    raise InvalidHappening(f"{happening!r}: it has {state}; {self!r}")
+                self._begin(batch)
             case Failed(_, number, too_large):
                 batch = self._expect(happening, number)
                 if too_large:
@@ -265,7 +287,8 @@ class BatchingState:
         self._now = at
         self._log.append(happening)
         self._hold = None
-        self._release(at, given)
+        if self._queue or self._retries:
+            self._release(at, given)
         wake = None if self._hold is None else self._hold.until
         if wake != self._wake:
             self._wake = wake
@@ -304,16 +327,11 @@ class BatchingState:
             raise InvalidHappening(f"{arrived!r}: it came before; its story: {self.story(number)}")
         if self._closing:
             raise InvalidHappening(f"{arrived!r}: it comes after Closing")
-        self._counts["requests"] += 1
-        if self._arrived is not None:
-            gap = at - self._arrived
-            self._gap = gap if self._gap is None else self._gap + _RATE * (gap - self._gap)
-        self._arrived = at
-        request = waiting(arrived, self.options)
+        request = self._came(arrived)
         if len(self._batches) < self.streams and request.due > at:
             # Nobody waits, or this could not be: it goes at once. What is expected of it is not asked, because that may
             # be wrong, and only a run can tell.
-            self._launch(Group([request], request.form, request.rows, request.work, request.due), "idle", at, given)
+            given.append(self._launch([request], request.form, request.rows, "idle", at))
             return None
         rejection = self._refusal(request, at)
         if rejection is not None:
@@ -321,6 +339,14 @@ class BatchingState:
             return None
         self._queue.add(request)
         return request
+
+    def _came(self, arrived: Arrived) -> Waiting:
+        self._counts["requests"] += 1
+        if self._arrived is not None:
+            gap = arrived.at - self._arrived
+            self._gap = gap if self._gap is None else self._gap + _RATE * (gap - self._gap)
+        self._arrived = arrived.at
+        return waiting(arrived, self.options)
 
     def _leave(self, number: int, given: list[Instruction]) -> None:
         if self._queue.take(number) is not None or self._retries.pop(number, None) is not None:
@@ -335,29 +361,42 @@ class BatchingState:
             batch.dropped = True
             given.append(Drop(batch.number))
 
-    def _begin(self, happening: Happening, batch: _Batch) -> None:
-        if batch.begun or not batch.members:
-            raise InvalidHappening(f"{happening!r}: it has {'begun before' if batch.begun else 'no members'}; {self!r}")
+    def _begin(self, batch: _Batch) -> None:
         batch.begun = True
-        batch.rows = sum([m.rows for m in batch.members.values()])
-        work = batch.rows * batch.form.per_row
+        rows = own = 0
+        for member in batch.members.values():
+            rows += member.rows
+            own += member.work
+        batch.rows, work = rows, rows * batch.form.per_row
         self._reasons[batch.reason] += 1
         counts = self._counts
         counts["executions"] += 1
-        counts["rows"] += batch.rows
+        counts["rows"] += rows
         counts["members"] += len(batch.members)
         counts["work"] += work
-        counts["padding"] += work - sum([m.work for m in batch.members.values()])
+        counts["padding"] += work - own
 
     def _divide(self, at: float) -> None:
         """Divide the time since the last happening among those that ran; not what the host needed to begin them."""
-        running = [b for b in self._batches.values() if b.begun and b.started is not None]
-        for batch in running:
-            batch.used += (at - self._now) / len(running)
+        passed = at - self._now
+        if passed:
+            running = [b for b in self._batches.values() if b.begun and b.started is not None]
+            for batch in running:
+                batch.used += passed / len(running)
+
+    def _learn(self, batch: _Batch, at: float) -> None:
+        """A batch has answered its members."""
+        if batch.begun and batch.started is not None:
+            kind, work = batch.form.kind, batch.rows * batch.form.per_row
+            self.cost.observe(kind, work, at - batch.started)
+            self.share.observe(kind, work, batch.used)
+        self._ran.saw(batch.form, batch.rows)
+        for member in batch.members.values():
+            self._saw(member, at)
 
     def _over(self, batch: _Batch, at: float) -> None:
         del self._batches[batch.number]
-        if batch.started is not None:
+        if batch.started is not None and self._batches:
             behind = next((b for b in self._batches.values() if b.started is None), None)
             if behind is not None:
                 behind.started = at
@@ -412,7 +451,7 @@ class BatchingState:
         while len(self._batches) < self.streams and self._retries:
             request = self._retries.pop(next(iter(self._retries)))
             # As it came: a model may have failed because it does not take sizes that were rounded up.
-            self._launch(Group([request], request.own, request.rows, request.work, request.due), "retry", at, given)
+            given.append(self._launch([request], request.own, request.rows, "retry", at))
         while not self._retries and len(self._batches) < self._most_batches:
             head = self._queue.first()
             if head is None:
@@ -423,7 +462,7 @@ class BatchingState:
                 self._saw(head, at)
                 self._reject(Reject(head.number, "missed", max(self._until_free(at), 0.001)), given)
                 continue
-            share = self.share.cautious(self._kind(head.form))
+            share = self.share.cautious(head.form.kind)
             group = form_group(self._queue, head, self.options, line, share, at, at + self._until_free(at))
             reason, until = self._reason(group, line, share, at)
             if reason is None:
@@ -435,7 +474,7 @@ class BatchingState:
                 group.form = self._ran.fitting(group.form, group.rows, self._most(group, share))
             if len(self._queue) >= group.rows:
                 self._typical.saw(group.rows, group.own / max(group.work, 1))
-            self._launch(group, reason, at, given)
+            given.append(self._launch(group.members, group.form, group.rows, reason, at))
 
     def _most(self, group: Group, share: Line | None) -> float:
         """How much work a batch may become for the sake of a plan that is there already."""
@@ -484,25 +523,17 @@ class BatchingState:
             return "no gain", at  # what is saved by those who come is less than the time in which they do
         return None, min(held, last)
 
-    def _launch(self, group: Group, reason: Reason, at: float, given: list[Instruction]) -> None:
-        self._launched += 1
-        batch = _Batch(
-            number=self._launched,
-            form=group.form,
-            members={m.number: m for m in group.members},
-            reason=reason,
-            started=at if len(self._batches) < self.streams else None,
-            begins=at + self._until_free(at),
-            rows=group.rows,
-        )
-        self._batches[batch.number] = batch
-        self._batch_of.update(dict.fromkeys(batch.members, batch.number))
-        given.append(Launch(batch.number, tuple(batch.members), group.form.sizes, reason))
+    def _launch(self, members: list[Waiting], form: Form, rows: int, reason: Reason, at: float) -> Launch:
+        self._launched = number = self._launched + 1
+        known = {m.number: m for m in members}
+        if len(self._batches) < self.streams:
+            batch = _Batch(number, form, known, reason, at, at, rows)
+        else:
+            batch = _Batch(number, form, known, reason, None, at + self._until_free(at), rows)
+        self._batches[number] = batch
+        for member in known:
+            self._batch_of[member] = number
+        return Launch(number, tuple(known), form.sizes, reason)
 
     def _line(self, form: Form) -> Line | None:
-        return self.cost.line(self._kind(form))
-
-    @staticmethod
-    def _kind(form: Form) -> Hashable:
-        """The class of shapes that a form is in: alike in what must be equal, and about as large."""
-        return form.exact, form.per_row.bit_length()
+        return self.cost.line(form.kind)

@@ -42,3 +42,11 @@ def test_layer_normalization_of_a_large_mean() -> None:
     x = np.random.default_rng(0).standard_normal((4, 100)).astype(np.float32) + np.float32(50)
     one = np.ones(100, np.float32)
     check_with_onnxruntime("LayerNormalization", Example((x, one, one), outputs=1, opset=17))
+
+
+@pytest.mark.parametrize("n", [15, 16, 63, 64, 100, 200, 384])
+def test_rows_of_every_length_are_normalized(n: int) -> None:
+    """What is left of a row after whole steps of several vectors, and after whole vectors, counts as well."""
+    layer = Example((f"f32[5,{n}]", f"f32[{n}]", f"f32[{n}]"), {}, outputs=1, opset=17)
+    check_with_onnxruntime("LayerNormalization", layer)
+    check_with_onnxruntime("InstanceNormalization", Example((f"f32[2,3,{n}]", "f32[3]", "f32[3]"), {}, opset=6))

@@ -121,6 +121,26 @@ async def test_one_request_by_itself_runs_as_it_is(rt: Runtime) -> None:
     assert rt.statistics().requests == before + 1
 
 
+@pytest.mark.asyncio
+async def test_the_story_of_one_request_by_itself_has_all_that_happened(rt: Runtime) -> None:
+    """It came, was launched and began in one moment, and was over; so it is with a deadline, or if it fails."""
+    loaded = await rt.load(elementwise())
+
+    async with loaded.batched() as batched:
+        await batched.infer(of_length(7))
+        await batched.infer(of_length(7), deadline=60.0)
+        with pytest.raises(TimeoutError):
+            await timed_out(batched)
+        stories = [[entry.partition("(")[0] for entry in batched.state.story(n)] for n in (1, 2, 3)]
+        statistics = batched.statistics()
+        await batched.infer(of_length(7))  # the stream is free again
+
+    assert stories[0] == stories[1] == ["Arrived", "Launch", "Began", "Finished"]
+    assert stories[2] == ["Arrived", "Launch", "Began", "Finished", "Left"]
+    assert (statistics.requests, statistics.members, statistics.left) == (3, 3, 0)
+    assert (statistics.waiting, statistics.in_flight) == (0, 0)
+
+
 @pytest.mark.parametrize("wrong", [{"x": np.ones((1, 2, 4))}, {"z": np.ones(1)}, {"x": floats(1, 2, 5)}, {}, None])
 @pytest.mark.asyncio
 async def test_a_wrong_request_fails_alone_before_it_joins(rt: Runtime, wrong: dict[str, Array] | None) -> None:
@@ -200,6 +220,72 @@ async def test_when_all_members_leave_nothing_is_launched(rt: Runtime) -> None:
     assert in_flight == 1
     assert (statistics.members, statistics.executions, statistics.left) == (3, 2, 2)
     assert rt.statistics().cancelled == 1
+
+
+async def on_the_device(loaded: Model, first: asyncio.Task[dict[str, Array]]) -> None:
+    """Return when *first* has its answer, and what waited for its stream has been enqueued and is not passed."""
+    await first
+    async with asyncio.timeout(60):
+        while not loaded._network._dispatcher.busy:
+            await turns(1)
+
+
+@pytest.mark.asyncio
+async def test_callers_leave_batches_that_wait_and_batches_that_run(rt: Runtime) -> None:
+    """Each is told at once; who stays has its own answer, and nobody waits for ever."""
+    loaded = await rt.load(masked_mean())
+    lengths = (5, 6, 7, 8, 6, 7, 5, 8)
+    stay, ended = (0, 3, 5, 7), []
+
+    async with loaded.batched(max_waste=0.5, max_delay=10.0) as batched:
+        for _ in range(10):
+            async with held(loaded, batched) as first:
+                tasks = [asyncio.create_task(batched.infer(of_length(n))) for n in lengths]
+                await turns()
+                await left(tasks[1], tasks[4])  # while it waits
+            await on_the_device(loaded, first)
+            await left(tasks[2], tasks[6])  # while it runs
+            async with asyncio.timeout(60):
+                ended.append(await asyncio.gather(*(tasks[n] for n in stay)))
+        statistics = batched.statistics()
+
+    for answers in ended:
+        for n, outputs in zip(stay, answers, strict=True):
+            mask = np.ones((1, lengths[n]), np.int64)
+            expected = await loaded.infer({**of_length(lengths[n]), "attention_mask": mask})
+            assert expected["kept"].tobytes() == outputs["kept"].tobytes()
+            np.testing.assert_allclose(expected["mean"], outputs["mean"], rtol=1e-5)
+    assert (statistics.executions, statistics.members, statistics.left) == (20, 70, 20)
+    assert statistics.in_flight == statistics.waiting == 0
+
+
+@pytest.mark.asyncio
+async def test_a_batch_that_runs_for_nobody_is_given_up(rt: Runtime) -> None:
+    """Its callers are told at once, its memory comes back, and the next has its answer."""
+    loaded = await rt.load(elementwise())
+
+    async with loaded.batched(max_delay=10.0) as batched:
+        async with held(loaded, batched) as first:
+            tasks = [asyncio.create_task(batched.infer(of_length(n))) for n in (5, 6, 5)]
+            await turns()
+        await on_the_device(loaded, first)
+        await left(*tasks)
+        async with asyncio.timeout(60):
+            after = await batched.infer(of_length(7))
+        statistics = batched.statistics()
+
+    assert after["y"].tobytes() == (-2 * of_length(7)["x"]).tobytes()
+    assert (statistics.executions, statistics.members, statistics.left) == (3, 5, 0)
+    assert rt.statistics().cancelled == 1
+
+
+async def left(*tasks: asyncio.Task[dict[str, Array]]) -> None:
+    """Cancel callers, and let those who are told have a few turns of the loop, in which no device is waited for."""
+    for task in tasks:
+        assert not task.done()
+        task.cancel()
+    await turns(2)
+    assert all(task.cancelled() for task in tasks)
 
 
 @pytest.mark.asyncio

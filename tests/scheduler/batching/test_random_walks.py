@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Literal
 
 import pytest
 
@@ -12,7 +13,7 @@ from asyncrt.scheduler.batching import BatchOptions, Form
 from .world import Caller, World, about
 
 
-def random_world(seed: int, count: int) -> World:
+def random_world(seed: int, count: int, at_once: Literal["one", "two"] | None = None) -> World:
     """Run *count* callers through options and streams that the seed draws; the state is checked at every step."""
     chance = random.Random(seed)
     options = BatchOptions(
@@ -28,7 +29,9 @@ def random_world(seed: int, count: int) -> World:
     kinds = chance.randrange(1, 4)
     rate = chance.choice((50.0, 400.0, 2000.0))
     bad = {n for n in range(count) if chance.random() < 0.02}
-    world = World(options, streams=chance.randrange(1, 4), fails=lambda members: not bad.isdisjoint(members))
+    world = World(
+        options, streams=chance.randrange(1, 4), fails=lambda members: not bad.isdisjoint(members), at_once=at_once
+    )
     at, callers = 0.0, []
     for _ in range(count):
         at += chance.expovariate(rate)
@@ -74,6 +77,18 @@ def test_a_walk_goes_the_same_way_again() -> None:
 
     assert one.launches == other.launches
     assert len({launch.reason for launch in one.launches}) > 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_request_that_begins_when_it_comes_is_told_of_in_one_call_or_two(seed: int) -> None:
+    """Whichever way, the same becomes of everybody, and every story and every count is the same."""
+    one, two = (random_world(seed, 300, at_once=way) for way in ("one", "two"))
+
+    assert one.told == two.told
+    assert one.begun == two.begun
+    assert one.state.statistics() == two.state.statistics()
+    assert [one.state.story(n) for n in range(300)] == [two.state.story(n) for n in range(300)]
+    assert repr(one.state) == repr(two.state)  # with what was learned of costs
 
 
 def test_only_the_guilty_fail() -> None:

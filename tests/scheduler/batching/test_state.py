@@ -91,6 +91,32 @@ def test_an_idle_stream_is_never_kept_waiting() -> None:
     assert given == [[Launch(1, (1,), (8,), "idle")], [Launch(2, (2,), (8,), "idle")]]
 
 
+@pytest.mark.parametrize(
+    ("options", "arrived", "closing"),
+    [
+        ({}, Arrived(0.0, 2, EIGHT), False),
+        ({"max_in_flight": 1}, Arrived(1.0, 2, EIGHT), False),
+        ({"mode": "buckets"}, Arrived(1.0, 2, EIGHT), False),
+        ({}, Arrived(1.0, 1, EIGHT), False),
+        ({}, Arrived(1.0, 2, EIGHT, due=0.5), False),
+        ({}, Arrived(1.0, 2, EIGHT), True),
+    ],
+    ids=["before now", "no stream is idle", "sizes are rounded up", "came before", "is due", "is closing"],
+)
+def test_what_does_not_begin_at_once_is_not_noted(options: dict[str, Any], arrived: Arrived, closing: bool) -> None:
+    """`handle()` is to be told of it, and says what becomes of it."""
+    story = Story(streams=2, **options)
+    story.comes(1)
+    if closing:
+        story.closes()
+    before = story.state.statistics(), story.state.story(1), story.state.story(2)
+
+    batch = story.state.begin_at_once(arrived)
+
+    assert batch is None
+    assert (story.state.statistics(), story.state.story(1), story.state.story(2)) == before
+
+
 def test_while_streams_are_busy_company_gathers() -> None:
     """When the stream is free, all that came meanwhile go as one."""
     story = Story(max_delay=1.0)

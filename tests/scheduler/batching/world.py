@@ -6,7 +6,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import attrs
 import numpy as np
@@ -67,6 +67,8 @@ class World:
         gap: Seconds that the host needs from a launch until it has put the batch together.
         fails: Whether a batch of these members fails.
         check: Whether the state is checked after each happening.
+        at_once: How a request begins that is launched by itself when it comes: None after the gap as any other, else
+            in the same moment, with one call ("one") or two ("two").
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class World:
         gap: float = 0.0003,
         fails: Callable[[tuple[int, ...]], bool] = lambda members: False,
         check: bool = True,
+        at_once: Literal["one", "two"] | None = None,
     ) -> None:
         self.state = BatchingState(streams, options)
         self.now = 0.0
@@ -87,6 +90,7 @@ class World:
         self.begun: dict[int, tuple[int, ...]] = {}
         self.busy_s = 0.0
         self._seconds, self._gap, self._fails, self._check = seconds, gap, fails, check
+        self._at_once = at_once
         self._streams = [0.0] * streams
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -147,14 +151,18 @@ class World:
             assert all(own <= size for own, size in zip(caller.form.sizes, launch.sizes, strict=True))
         for member in members:
             assert self.told[member].left is None  # whoever left before this is no work
-        self.begun[launch.batch] = members
         self.tell(Began(self.now, launch.batch))
+        self._run(launch.batch, members, launch.sizes)
+
+    def _run(self, batch: int, members: tuple[int, ...], sizes: tuple[int, ...]) -> None:
+        self.begun[batch] = members
+        callers = [self.told[m].caller for m in members]
         stream = min(range(len(self._streams)), key=lambda s: self._streams[s])
-        work = sum(c.rows for c in callers) * callers[0].form.padded_to(launch.sizes).per_row
+        work = sum(c.rows for c in callers) * callers[0].form.padded_to(sizes).per_row
         duration = self._seconds(work)
         self._streams[stream] = max(self.now, self._streams[stream]) + duration
         self.busy_s += duration
-        self._at(self._streams[stream], lambda: self._finish(launch.batch))
+        self._at(self._streams[stream], lambda: self._finish(batch))
 
     def _finish(self, batch: int) -> None:
         if self._fails(self.begun[batch]):
@@ -174,7 +182,22 @@ class World:
     def _arrive(self, number: int) -> None:
         c = self.told[number].caller
         due = c.at + c.deadline
-        self.tell(Arrived(self.now, number, c.form, c.rows, c.nbytes, c.priority, due, due < math.inf))
+        arrived = Arrived(self.now, number, c.form, c.rows, c.nbytes, c.priority, due, due < math.inf)
+        idle = self.state.statistics().in_flight < self.state.streams
+        if self._at_once is None or not idle or self.state.options.mode == "buckets":
+            self.tell(arrived)
+            return
+        if self._at_once == "one":
+            batch = self.state.begin_at_once(arrived)
+            assert batch is not None
+        else:
+            (launch,) = self.state.handle(arrived)
+            assert isinstance(launch, Launch)
+            batch = launch.batch
+            self.tell(Began(self.now, batch))
+        if self._check:
+            self.state.check()
+        self._run(batch, (number,), c.form.sizes)
 
     def _leave(self, number: int) -> None:
         told = self.told[number]
