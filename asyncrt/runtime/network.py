@@ -414,7 +414,9 @@ class Network:
 
         Requests of the same size, one after the other or at once, are no growth and count once.
         """
-        sizes = self._sizes.setdefault(chunk, ShapePredictor(SIZES))
+        sizes = self._sizes.get(chunk)
+        if sizes is None:
+            sizes = self._sizes[chunk] = ShapePredictor(SIZES)
         if sizes.last != (nbytes,):
             sizes.record((nbytes,))
         return lambda: (sizes.predict(bits=8) or (0,))[0]
