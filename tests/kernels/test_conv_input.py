@@ -1,0 +1,61 @@
+"""What packed convolutions read where their windows reach past the input, or jump over parts of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from .test_conv_epilogue import CPU, Case, convolved, filled
+
+SIZES = [(8, 8), (7, 3), (9, 1), (1, 6), (3, 50), (17, 16), (13, 10)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize(
+    ("window", "strides", "pads"),
+    [
+        ((3, 3), (1, 1), (1, 1, 1, 1)),
+        ((3, 3), (2, 2), (1, 1, 1, 1)),
+        ((3, 3), (1, 2), (0, 1, 2, 0)),
+        ((3, 3), (2, 1), (5, 4, 3, 6)),
+        ((5, 5), (1, 1), (2, 2, 2, 2)),
+        ((7, 7), (2, 2), (3, 3, 3, 3)),
+        ((1, 3), (1, 1), (0, 1, 0, 1)),
+        ((1, 1), (1, 1), (1, 0, 2, 3)),
+        ((3, 3), (3, 3), (1, 1, 1, 1)),
+        ((2, 9), (1, 1), (1, 4, 1, 4)),
+    ],
+    ids=str,
+)
+def test_borders_that_nobody_writes_out_are_zeros(
+    size: tuple[int, int], window: tuple[int, int], strides: tuple[int, int], pads: tuple[int, int, int, int]
+) -> None:
+    """The same bytes as of an input with the borders in it, whichever tiles and rows touch them."""
+    top, left, bottom, right = pads
+    if size[0] + top + bottom < window[0] or size[1] + left + right < window[1]:
+        pytest.skip("the window does not fit")
+    x, filters, bias = filled(2, 6, *size), filled(48, 3, *window), filled(48)
+    inside = {"group": 2, "strides": strides}
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+
+    kernel, got = convolved(
+        Case("packed", CPU, x.shape, filters.shape, {**inside, "pads": pads}), [x, filters, bias], None
+    )
+    _, want = convolved(Case("packed", CPU, padded.shape, filters.shape, inside), [padded, filters, bias], None)
+
+    assert kernel.startswith("packed")
+    assert got.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("strides", [(2, 2), (1, 2), (2, 1), (3, 3)], ids=str)
+@pytest.mark.parametrize("size", [*SIZES, (19, 25), (38, 33)], ids=str)
+def test_windows_of_one_cell_see_what_their_strides_leave(size: tuple[int, int], strides: tuple[int, int]) -> None:
+    """The same bytes as of an input that only has the elements that are seen."""
+    x, filters, bias = filled(2, 5, *size), filled(72, 5, 1, 1), filled(72)
+    seen = np.ascontiguousarray(x[:, :, :: strides[0], :: strides[1]])
+
+    kernel, got = convolved(Case("packed", CPU, x.shape, filters.shape, {"strides": strides}), [x, filters, bias], None)
+    _, want = convolved(Case("packed", CPU, seen.shape, filters.shape), [seen, filters, bias], None)
+
+    assert kernel.startswith("packed")
+    assert got.tobytes() == want.tobytes()
