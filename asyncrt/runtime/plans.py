@@ -154,10 +154,12 @@ class Plans:
 
         return work()
 
-    def keep_made(self, signature: Any, plan: ChunkPlan) -> Planned:
+    def keep_made(self, signature: Any, plan: ChunkPlan, bound: BoundPlan | None = None) -> Planned:
         """Keep a plan that was made by recipe; returns it as `first()` does."""
         self.by_recipe += 1
-        return self._keep(self._program.chunks[0], signature, plan)
+        planned = self._keep(self._program.chunks[0], signature, plan)
+        planned.bound = bound
+        return planned
 
     def _light(self, plan: ChunkPlan, records: Callable[[], tuple[NodeRecord, ...]]) -> ChunkPlan:
         """Return a plan without what nobody may ask for: records are made again then, and no chunk comes after it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest_asyncio
 
 from asyncrt import Model, Runtime, RuntimeOptions
 from asyncrt.layout import Array
-from asyncrt.runtime.foresight import Foresight, Guess, following
+from asyncrt.runtime.foresight import Foresight, Guess, following, has_all
 from asyncrt.runtime.slices import Slices
 
 from ..builders import model, node
@@ -69,8 +70,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> list[Guess]:
     really = Foresight.guessing
 
     @contextlib.contextmanager
-    def guessing(self: Foresight, kept: Any, given: Any, left: Any) -> Iterator[None]:
-        with really(self, kept, given, left):
+    def guessing(self: Foresight, kept: Any, given: Any, bound: Any) -> Iterator[None]:
+        with really(self, kept, given, bound):
             if kept.guess is not None:
                 guesses.append(kept.guess)
                 while kept.guess.go_on():
@@ -156,13 +157,13 @@ async def test_nothing_is_guessed_beside_another_request(loaded: Model) -> None:
             yield
 
     plans = loaded._network._plans
-    guessing = Foresight(loaded._network.program, plans, dispatcher)
+    guessing = Foresight(loaded._network.program, plans, dispatcher, None)
     guess = Guess("signature", work())  # type: ignore[arg-type]
     guessing._guess = lambda *given: guess  # type: ignore[method-assign]
     dispatcher._waiting[-2] = object()  # type: ignore[assignment]
     kept = loaded.sequence()._kept
 
-    with guessing.guessing(kept, (), kept.between):
+    with guessing.guessing(kept, (), None):  # type: ignore[arg-type]
         for _ in range(6):
             await asyncio.sleep(0)
     found = list(slices)
@@ -192,6 +193,43 @@ async def test_a_cancelled_step_may_be_tried_again_whatever_was_guessed(loaded: 
                 found.append((await sequence.infer(inputs))["y"])
 
     assert [y.tobytes() for y in expected] == [y.tobytes() for y in found]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("limit", [None, 1 << 20])
+async def test_a_guess_is_bound_unless_it_would_keep_constants_from_leaving(
+    limit: int | None, slow: list[Guess]
+) -> None:
+    """To those of the step under way; then nothing of that is looked up when the step comes."""
+    lengths, used = [60, *[1] * 6], list[bool]()
+    async with Runtime(streams=2, options=options(weights_bytes=limit)) as rt:
+        loaded = await rt.load(attention())
+        await decode(loaded, [3, *[1] * 6])
+        await decode(loaded, [40, *[1] * 6])
+        slow.clear()
+
+        found = await decode(loaded, lengths, used)
+        guessed = [guess.plan() for guess in slow]
+
+    assert used == [False] * 3 + [True] * 4
+    assert [g is not None and g.bound is not None and g.bound.plan is g.plan for g in guessed] == (
+        [limit is None] * len(slow)
+    )
+    assert [y.tobytes() for y in await without(lengths)] == [y.tobytes() for y in found]
+
+
+@pytest.mark.parametrize(
+    ("constants", "kernels", "all_there"),
+    [("ab", "k", True), ("a", "k", False), ("ab", "", False), ("abc", "kl", True)],
+)
+def test_a_plan_is_bound_to_what_another_has_if_that_is_all_it_needs(
+    constants: str, kernels: str, all_there: bool
+) -> None:
+    """One constant or one kernel that is missing has to be brought or built first."""
+    bound: Any = SimpleNamespace(constants=dict.fromkeys(constants), kernels=dict.fromkeys(kernels))
+    plan: Any = SimpleNamespace(packings=[SimpleNamespace(key=k) for k in "ab"], kernels=["k"])
+
+    assert has_all(bound, plan) is all_there
 
 
 @pytest.mark.asyncio
