@@ -27,7 +27,7 @@ from .executor import BoundPlan
 from .kept_state import Between, KeptState
 from .plan import ChunkPlan
 from .plans import Plans
-from .slices import Slices, finished
+from .slices import Slices
 
 
 class Guessed(NamedTuple):
@@ -62,12 +62,14 @@ class Guess:
                 next(self._work)
             except StopIteration as end:
                 self._plan, self._done = end.value, True
+            except Exception:  # if that step comes, whoever asks for it is told
+                self._done = True
         return not self._done
 
     def plan(self) -> Guessed | None:
         """Return the plan, with all of it that is left made now."""
-        if not self._done:
-            self._plan, self._done = finished(self._work), True
+        while self.go_on():
+            pass
         return self._plan
 
 
@@ -112,14 +114,18 @@ class Foresight:
 
     def _guess(self, before: tuple[Shape, ...] | None, given: tuple[Shape, ...], bound: BoundPlan) -> Guess | None:
         shapes, left = following(before, given), bound.left
+        if shapes is None or self._program.value_inputs or not self._plans.follows:
+            return None
+        signature = step_signature(shapes, (), left)
+        if self._plans.knows(signature):
+            return None
         ids = [id for id in self._program.inputs if id not in left.layouts]
-        if shapes is None or len(shapes) != len(ids) or self._program.value_inputs:
+        if len(shapes) != len(ids):
             return None
         dtypes = [self._program.values[id].layout.dtype for id in ids]
         layouts = dict(left.layouts)
         layouts.update((i, Layout(t, s)) for i, t, s in zip(ids, dtypes, shapes, strict=True) if t is not None)
-        signature = step_signature(shapes, (), left)
-        work = self._plans.foresee(signature, [layouts[id] for id in self._program.inputs], left.tensors)
+        work = self._plans.foresee([layouts[id] for id in self._program.inputs], left.tensors)
         return None if work is None else Guess(signature, self._work(work, None if self._bind is None else bound))
 
     def _work(self, plans: Slices[ChunkPlan | None], bound: BoundPlan | None) -> Slices[Guessed | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from asyncrt import Model, Runtime, RuntimeOptions
 from asyncrt.layout import Array
-from asyncrt.runtime.foresight import Foresight, Guess, following, has_all
+from asyncrt.runtime.foresight import Foresight, Guess, Guessed, following, has_all
 from asyncrt.runtime.slices import Slices
 
 from ..builders import model, node
@@ -122,24 +122,33 @@ async def test_steps_are_guessed_before_and_behind_one_that_moves_what_is_kept(s
 
 
 @pytest.mark.asyncio
-async def test_a_device_that_is_done_earlier_ends_the_guess(
-    loaded: Model, slow: list[Guess], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_device_that_is_done_earlier_ends_the_guess(loaded: Model) -> None:
     """After the first slice, here: what is left of it is made when the step comes."""
-    more: dict[Guess, bool] = {}
-    really = Guess.go_on
 
-    def once(guess: Guess) -> bool:
-        if guess not in more:
-            more[guess] = really(guess)
-        return False
+    class OneTurn:
+        """A loop that has time for the first slice of each guess; `left` counts those that had more."""
 
-    monkeypatch.setattr(Guess, "go_on", once)
+        left, turning = 0, False
+
+        def call_soon(self, go_on: Callable[[], None]) -> OneTurn:
+            if self.turning:
+                self.left += 1
+            else:
+                self.turning = True
+                go_on()
+                self.turning = False
+            return self
+
+        def cancel(self) -> None:
+            """It does not run any more."""
+
+    loop: Any = OneTurn()
+    loaded._network._foresight._loop = loop  # type: ignore[union-attr]
     lengths, used = [60, *[1] * 6], list[bool]()
 
     found = await decode(loaded, lengths, used)
 
-    assert list(more.values()) == [True] * len(slow)
+    assert loop.left == 5
     assert used == [False] * 3 + [True] * 4
     assert [y.tobytes() for y in await without(lengths)] == [y.tobytes() for y in found]
 
@@ -244,6 +253,21 @@ async def test_nothing_is_guessed_where_it_is_off(changes: dict[str, bool], slow
                     await sequence.infer({"x": floats(1, size, 6, seed=i)})
 
     assert slow == []
+
+
+def test_a_guess_that_fails_is_none() -> None:
+    """The step may never come; if it does, planning it fails for whoever asked for it."""
+
+    def work() -> Slices[Guessed | None]:
+        yield
+        raise OverflowError
+
+    guess = Guess("signature", work())
+
+    more = [guess.go_on(), guess.go_on(), guess.go_on()]
+
+    assert more == [True, False, False]
+    assert guess.plan() is None
 
 
 def test_a_model_whose_recipe_was_wrong_takes_no_guess() -> None:
