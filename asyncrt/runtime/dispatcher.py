@@ -27,6 +27,7 @@ from asyncrt.scheduler.state import SchedulerState
 from .checked import Checks
 from .collecting import Collector
 from .completion import Completions
+from .idle import Idle
 from .submission import Submissions
 from .traced import Tracer
 from .turns import Turns, settle
@@ -135,10 +136,8 @@ class Dispatcher:
         #: Called then, with an error for those who wait for other things.
         self.when_lost: set[Callable[[DeviceLostError], None]] = set()
         self._changed: list[asyncio.Future[None]] = []
-        self._on_idle = on_idle
-        self._idle_s = idle_s
+        self._idle = Idle(self._loop, idle_s, on_idle)
         self._collector = collector
-        self._idle: asyncio.TimerHandle | None = None
         #: Goes off at the next deadline.
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -390,6 +389,7 @@ class Dispatcher:
         while self._waiting or (self._marks and not self.lost):
             await self.progress()
         self._stop_idling()
+        self._idle.close()
 
     async def _ask(self, request: int, happening: Happening, *, at_once: bool = False) -> int:
         """Tell the scheduler and return its answer.
@@ -476,16 +476,12 @@ class Dispatcher:
                 waiting.future.set_result(0)
 
     def _begin_idling(self) -> None:
-        self._stop_idling()
-        if self._idle_s is not None:
-            self._idle = self._loop.call_later(self._idle_s, self._on_idle)
+        self._idle.begin()
         if self._collector is not None:
             self._collector.quiet()
 
     def _stop_idling(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
+        self._idle.end()
         if self._collector is not None:
             self._collector.busy()
 

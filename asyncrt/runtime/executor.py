@@ -120,11 +120,11 @@ def upload(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapp
     plan = bound.plan
     arena = arenas[plan.chunk]
     if plan.staging:
-        staging = np.frombuffer(plan.staging, np.uint8).copy()
+        staging = memoryview(bytearray(plan.staging))
         for value, offset, nbytes, staged in plan.uploads:
             if staged:
-                staging[offset : offset + nbytes] = arrays[value].reshape(-1).view(np.uint8)
-        stream.write(arena, plan.staging_offset, staging)
+                staging[offset : offset + nbytes] = arrays[value].tobytes()
+        stream.write(arena, plan.staging_offset, np.frombuffer(staging, np.uint8))
     for value, offset, _, staged in plan.uploads:
         if not staged:
             stream.write(arena, offset, arrays[value])

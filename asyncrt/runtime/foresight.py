@@ -6,23 +6,39 @@ before. If another step comes, the guess is thrown away; no plan that is kept fo
 
 A guess keeps nobody waiting: it is made in slices, while no other request is there, and not for longer than the device
 is at the step. What is left of it then is made if that step comes.
+
+It is bound to kernels and constants as well, if the step under way has all of them, and constants stay on the device
+anyway: a guess is no reason to keep them there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 from asyncrt.graph.program import Program
+from asyncrt.kernels.weights import Resident, Stored
 from asyncrt.layout import Layout, Shape
 
 from .dispatcher import Dispatcher
+from .executor import BoundPlan
 from .kept_state import Between, KeptState
 from .plan import ChunkPlan
 from .plans import Plans
-from .slices import Slices, finished
+from .slices import Slices
+
+
+class Guessed(NamedTuple):
+    """A plan, and what it is bound to if it is."""
+
+    plan: ChunkPlan
+    bound: BoundPlan | None
+
+
+Bind: TypeAlias = Callable[[ChunkPlan, Mapping[Any, Any], Mapping[Stored, Resident]], BoundPlan]
+"""Binds a plan to kernels and constants that have all that it needs."""
 
 
 class Guess:
@@ -33,10 +49,10 @@ class Guess:
         work: Makes the plan, unless there is no recipe for it.
     """
 
-    def __init__(self, signature: Any, work: Slices[ChunkPlan | None]) -> None:
+    def __init__(self, signature: Any, work: Slices[Guessed | None]) -> None:
         self.signature = signature
         self._work = work
-        self._plan: ChunkPlan | None = None
+        self._plan: Guessed | None = None
         self._done = False
 
     def go_on(self) -> bool:
@@ -46,12 +62,14 @@ class Guess:
                 next(self._work)
             except StopIteration as end:
                 self._plan, self._done = end.value, True
+            except Exception:  # if that step comes, whoever asks for it is told
+                self._done = True
         return not self._done
 
-    def plan(self) -> ChunkPlan | None:
+    def plan(self) -> Guessed | None:
         """Return the plan, with all of it that is left made now."""
-        if not self._done:
-            self._plan, self._done = finished(self._work), True
+        while self.go_on():
+            pass
         return self._plan
 
 
@@ -61,21 +79,23 @@ class Foresight:
     Args:
         plans: Has the recipes.
         dispatcher: Knows of other requests.
+        bind: Binds plans; None where constants may leave the device for others.
     """
 
-    def __init__(self, program: Program, plans: Plans, dispatcher: Dispatcher) -> None:
+    def __init__(self, program: Program, plans: Plans, dispatcher: Dispatcher, bind: Bind | None) -> None:
         self._program = program
         self._plans = plans
         self._dispatcher = dispatcher
+        self._bind = bind
         self._loop = asyncio.get_running_loop()
         #: How many guesses were right, all time.
         self.taken = 0
 
     @contextlib.contextmanager
-    def guessing(self, kept: KeptState, given: tuple[Shape, ...], left: Between) -> Iterator[None]:
-        """While this lasts, make the plan of the step behind one that was *given* these shapes and leaves *left*."""
+    def guessing(self, kept: KeptState, given: tuple[Shape, ...], bound: BoundPlan) -> Iterator[None]:
+        """While this lasts, make the plan of the step behind one that was *given* these shapes and has this plan."""
         before, kept.given = kept.given, given
-        guess = kept.guess = self._guess(before, given, left)
+        guess = kept.guess = self._guess(before, given, bound)
         handle: asyncio.Handle | None = None
 
         def go_on() -> None:
@@ -92,19 +112,32 @@ class Foresight:
             if handle is not None:
                 handle.cancel()
 
-    def _guess(self, before: tuple[Shape, ...] | None, given: tuple[Shape, ...], left: Between) -> Guess | None:
-        shapes = following(before, given)
+    def _guess(self, before: tuple[Shape, ...] | None, given: tuple[Shape, ...], bound: BoundPlan) -> Guess | None:
+        shapes, left = following(before, given), bound.left
+        if shapes is None or self._program.value_inputs or not self._plans.follows:
+            return None
+        signature = step_signature(shapes, (), left)
+        if self._plans.knows(signature):
+            return None
         ids = [id for id in self._program.inputs if id not in left.layouts]
-        if shapes is None or len(shapes) != len(ids) or self._program.value_inputs:
+        if len(shapes) != len(ids):
             return None
         dtypes = [self._program.values[id].layout.dtype for id in ids]
         layouts = dict(left.layouts)
         layouts.update((i, Layout(t, s)) for i, t, s in zip(ids, dtypes, shapes, strict=True) if t is not None)
-        signature = step_signature(shapes, (), left)
-        work = self._plans.foresee(signature, [layouts[id] for id in self._program.inputs], left.tensors)
-        return None if work is None else Guess(signature, work)
+        work = self._plans.foresee([layouts[id] for id in self._program.inputs], left.tensors)
+        return None if work is None else Guess(signature, self._work(work, None if self._bind is None else bound))
 
-    def take(self, kept: KeptState, signature: Any) -> ChunkPlan | None:
+    def _work(self, plans: Slices[ChunkPlan | None], bound: BoundPlan | None) -> Slices[Guessed | None]:
+        plan = yield from plans
+        if plan is None:
+            return None
+        yield
+        if self._bind is None or bound is None or not has_all(bound, plan):
+            return Guessed(plan, None)
+        return Guessed(plan, self._bind(plan, bound.kernels, bound.constants))
+
+    def take(self, kept: KeptState, signature: Any) -> Guessed | None:
         """Return the plan that was guessed for a step, if it was, and forget the guess."""
         guess, kept.guess = kept.guess, None
         if guess is None or guess.signature != signature or not self._plans.follows:
@@ -112,6 +145,11 @@ class Foresight:
         plan = guess.plan()
         self.taken += plan is not None
         return plan
+
+
+def has_all(bound: BoundPlan, plan: ChunkPlan) -> bool:
+    """Whether what one plan is bound to has all that another needs."""
+    return all(p.key in bound.constants for p in plan.packings) and all(k in bound.kernels for k in plan.kernels)
 
 
 def step_signature(given: tuple[Shape, ...], contents: Any, left: Between) -> Any:

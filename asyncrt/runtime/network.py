@@ -127,7 +127,8 @@ class Network:
             entries=options.plan_entries,
             nbytes=options.plan_bytes,
         )
-        self._foresight = Foresight(program, self._plans, dispatcher) if options.foresee else None
+        bind_ahead = self._bound if options.weights_bytes is None else None
+        self._foresight = Foresight(program, self._plans, dispatcher, bind_ahead) if options.foresee else None
         #: A second plan can often be made by the recipe of the first; and of equal ones, one is enough.
         self._one_plan = asyncio.Lock()
         #: The sizes of the arenas lately, by chunk; of equal ones in a row only the first.
@@ -357,7 +358,7 @@ class Network:
                     if kept is None or self._foresight is None:
                         await dispatcher.passed(request)
                     else:
-                        with self._foresight.guessing(kept, given, bound.left):
+                        with self._foresight.guessing(kept, given, bound):
                             await dispatcher.passed(request)
                     if dispatcher.checks is not None:
                         dispatcher.checks.looks_at(request, [fetched[f.value] for f in plan.fetches if f.home])
@@ -414,7 +415,9 @@ class Network:
 
         Requests of the same size, one after the other or at once, are no growth and count once.
         """
-        sizes = self._sizes.setdefault(chunk, ShapePredictor(SIZES))
+        sizes = self._sizes.get(chunk)
+        if sizes is None:
+            sizes = self._sizes[chunk] = ShapePredictor(SIZES)
         if sizes.last != (nbytes,):
             sizes.record((nbytes,))
         return lambda: (sizes.predict(bits=8) or (0,))[0]
@@ -458,11 +461,11 @@ class Network:
 
     def _foreseen(self, kept: KeptState, signature: Any) -> Planned | None:
         """Return the plan of a step that was guessed while the device worked on the one before."""
-        plan = None if self._foresight is None else self._foresight.take(kept, signature)
-        if plan is None:
+        guessed = None if self._foresight is None else self._foresight.take(kept, signature)
+        if guessed is None:
             return None
         self._counters.plans += 1
-        return self._plans.keep_made(signature, plan)
+        return self._plans.keep_made(signature, *guessed)
 
     async def _plan(self, request: int, chunk: Chunk, work: Slices[Planned]) -> Planned:
         """Return the plan when it is made, a slice in each turn of the loop."""

@@ -125,17 +125,17 @@ class Plans:
             self._forget()
         return self._keep(chunk, signature, plan)
 
-    def foresee(
-        self, signature: Any, layouts: list[Layout], kept: tuple[KeptTensor, ...]
-    ) -> Slices[ChunkPlan | None] | None:
-        """Make the plan of a request that may come, in slices, and keep it nowhere; None if it is there, or if there
-        is no recipe that it could be made by.
+    def knows(self, signature: Any) -> bool:
+        """Whether the first chunk's plan for the signature is kept; it makes nothing of it being asked for."""
+        return (0, signature) in self._kept
+
+    def foresee(self, layouts: list[Layout], kept: tuple[KeptTensor, ...]) -> Slices[ChunkPlan | None] | None:
+        """Make the plan of a request that may come, in slices, and keep it nowhere; None if there is no recipe that it
+        could be made by.
 
         Args:
-            signature, layouts, kept: As for `first()`, of a program that looks at no values.
+            layouts, kept: As for `first()`, of a program that looks at no values.
         """
-        if not self.follows or (0, signature) in self._kept:
-            return None
         recipes = [r for r in self._recipes.get(_kind({}, kept), []) if r.trusted]
         if not recipes:
             return None
@@ -154,10 +154,12 @@ class Plans:
 
         return work()
 
-    def keep_made(self, signature: Any, plan: ChunkPlan) -> Planned:
+    def keep_made(self, signature: Any, plan: ChunkPlan, bound: BoundPlan | None = None) -> Planned:
         """Keep a plan that was made by recipe; returns it as `first()` does."""
         self.by_recipe += 1
-        return self._keep(self._program.chunks[0], signature, plan)
+        planned = self._keep(self._program.chunks[0], signature, plan)
+        planned.bound = bound
+        return planned
 
     def _light(self, plan: ChunkPlan, records: Callable[[], tuple[NodeRecord, ...]]) -> ChunkPlan:
         """Return a plan without what nobody may ask for: records are made again then, and no chunk comes after it.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest_asyncio
 
 from asyncrt import Model, Runtime, RuntimeOptions
 from asyncrt.layout import Array
-from asyncrt.runtime.foresight import Foresight, Guess, following
+from asyncrt.runtime.foresight import Foresight, Guess, Guessed, following, has_all
 from asyncrt.runtime.slices import Slices
 
 from ..builders import model, node
@@ -69,8 +70,8 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> list[Guess]:
     really = Foresight.guessing
 
     @contextlib.contextmanager
-    def guessing(self: Foresight, kept: Any, given: Any, left: Any) -> Iterator[None]:
-        with really(self, kept, given, left):
+    def guessing(self: Foresight, kept: Any, given: Any, bound: Any) -> Iterator[None]:
+        with really(self, kept, given, bound):
             if kept.guess is not None:
                 guesses.append(kept.guess)
                 while kept.guess.go_on():
@@ -121,24 +122,33 @@ async def test_steps_are_guessed_before_and_behind_one_that_moves_what_is_kept(s
 
 
 @pytest.mark.asyncio
-async def test_a_device_that_is_done_earlier_ends_the_guess(
-    loaded: Model, slow: list[Guess], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_device_that_is_done_earlier_ends_the_guess(loaded: Model) -> None:
     """After the first slice, here: what is left of it is made when the step comes."""
-    more: dict[Guess, bool] = {}
-    really = Guess.go_on
 
-    def once(guess: Guess) -> bool:
-        if guess not in more:
-            more[guess] = really(guess)
-        return False
+    class OneTurn:
+        """A loop that has time for the first slice of each guess; `left` counts those that had more."""
 
-    monkeypatch.setattr(Guess, "go_on", once)
+        left, turning = 0, False
+
+        def call_soon(self, go_on: Callable[[], None]) -> OneTurn:
+            if self.turning:
+                self.left += 1
+            else:
+                self.turning = True
+                go_on()
+                self.turning = False
+            return self
+
+        def cancel(self) -> None:
+            """It does not run any more."""
+
+    loop: Any = OneTurn()
+    loaded._network._foresight._loop = loop  # type: ignore[union-attr]
     lengths, used = [60, *[1] * 6], list[bool]()
 
     found = await decode(loaded, lengths, used)
 
-    assert list(more.values()) == [True] * len(slow)
+    assert loop.left == 5
     assert used == [False] * 3 + [True] * 4
     assert [y.tobytes() for y in await without(lengths)] == [y.tobytes() for y in found]
 
@@ -156,13 +166,13 @@ async def test_nothing_is_guessed_beside_another_request(loaded: Model) -> None:
             yield
 
     plans = loaded._network._plans
-    guessing = Foresight(loaded._network.program, plans, dispatcher)
+    guessing = Foresight(loaded._network.program, plans, dispatcher, None)
     guess = Guess("signature", work())  # type: ignore[arg-type]
     guessing._guess = lambda *given: guess  # type: ignore[method-assign]
     dispatcher._waiting[-2] = object()  # type: ignore[assignment]
     kept = loaded.sequence()._kept
 
-    with guessing.guessing(kept, (), kept.between):
+    with guessing.guessing(kept, (), None):  # type: ignore[arg-type]
         for _ in range(6):
             await asyncio.sleep(0)
     found = list(slices)
@@ -195,6 +205,43 @@ async def test_a_cancelled_step_may_be_tried_again_whatever_was_guessed(loaded: 
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("limit", [None, 1 << 20])
+async def test_a_guess_is_bound_unless_it_would_keep_constants_from_leaving(
+    limit: int | None, slow: list[Guess]
+) -> None:
+    """To those of the step under way; then nothing of that is looked up when the step comes."""
+    lengths, used = [60, *[1] * 6], list[bool]()
+    async with Runtime(streams=2, options=options(weights_bytes=limit)) as rt:
+        loaded = await rt.load(attention())
+        await decode(loaded, [3, *[1] * 6])
+        await decode(loaded, [40, *[1] * 6])
+        slow.clear()
+
+        found = await decode(loaded, lengths, used)
+        guessed = [guess.plan() for guess in slow]
+
+    assert used == [False] * 3 + [True] * 4
+    assert [g is not None and g.bound is not None and g.bound.plan is g.plan for g in guessed] == (
+        [limit is None] * len(slow)
+    )
+    assert [y.tobytes() for y in await without(lengths)] == [y.tobytes() for y in found]
+
+
+@pytest.mark.parametrize(
+    ("constants", "kernels", "all_there"),
+    [("ab", "k", True), ("a", "k", False), ("ab", "", False), ("abc", "kl", True)],
+)
+def test_a_plan_is_bound_to_what_another_has_if_that_is_all_it_needs(
+    constants: str, kernels: str, all_there: bool
+) -> None:
+    """One constant or one kernel that is missing has to be brought or built first."""
+    bound: Any = SimpleNamespace(constants=dict.fromkeys(constants), kernels=dict.fromkeys(kernels))
+    plan: Any = SimpleNamespace(packings=[SimpleNamespace(key=k) for k in "ab"], kernels=["k"])
+
+    assert has_all(bound, plan) is all_there
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("changes", [{"foresee": False}, {"recipes": False}, {"replay": False}])
 async def test_nothing_is_guessed_where_it_is_off(changes: dict[str, bool], slow: list[Guess]) -> None:
     """Nor where there are no recipes to guess by."""
@@ -206,6 +253,21 @@ async def test_nothing_is_guessed_where_it_is_off(changes: dict[str, bool], slow
                     await sequence.infer({"x": floats(1, size, 6, seed=i)})
 
     assert slow == []
+
+
+def test_a_guess_that_fails_is_none() -> None:
+    """The step may never come; if it does, planning it fails for whoever asked for it."""
+
+    def work() -> Slices[Guessed | None]:
+        yield
+        raise OverflowError
+
+    guess = Guess("signature", work())
+
+    more = [guess.go_on(), guess.go_on(), guess.go_on()]
+
+    assert more == [True, False, False]
+    assert guess.plan() is None
 
 
 def test_a_model_whose_recipe_was_wrong_takes_no_guess() -> None:

@@ -118,54 +118,99 @@ async def until(condition: Callable[[], object]) -> None:
 #: No timers but those of memory.
 ALONE: Any = {"warm": False, "collect_when_idle": False}
 
-Timer = tuple[float, Callable[[], object], asyncio.TimerHandle]
+class Timers:
+    """The timers that are set, which do not run by themselves, and the time that they go by.
+
+    Attributes:
+        waiting: In how many seconds each was to run.
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._made: list[tuple[float, Callable[[], object], asyncio.TimerHandle]] = []
+
+    @property
+    def waiting(self) -> list[float]:
+        return [delay for delay, _, handle in self._made if not handle.cancelled()]
+
+    def note(self, delay: float, callback: Callable[[], object], handle: asyncio.TimerHandle) -> None:
+        self._made.append((delay, callback, handle))
+
+    def run(self, seconds: float) -> None:
+        """Let so many seconds pass, and then the only timer run."""
+        self.now += seconds
+        (timer,) = [t for t in self._made if not t[2].cancelled()]
+        timer[2].cancel()
+        timer[1]()
 
 
 @pytest.fixture
-def timers(monkeypatch: pytest.MonkeyPatch) -> list[Timer]:
-    """The timers that are set; they do not run by themselves."""
-    made: list[Timer] = []
-    call_later = asyncio.BaseEventLoop.call_later
+def timers(monkeypatch: pytest.MonkeyPatch) -> Timers:
+    """Those of the loop."""
+    timers, call_later = Timers(), asyncio.BaseEventLoop.call_later
 
     def note(loop: asyncio.BaseEventLoop, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
         handle = call_later(loop, 3600.0, callback)
-        made.append((delay, callback, handle))
+        timers.note(delay, callback, handle)
         return handle
 
     monkeypatch.setattr(asyncio.BaseEventLoop, "call_later", note)
-    return made
-
-
-def waiting(timers: list[Timer]) -> list[Timer]:
-    return [t for t in timers if not t[2].cancelled()]
+    monkeypatch.setattr(asyncio.BaseEventLoop, "time", lambda loop: timers.now)
+    return timers
 
 
 @pytest.mark.asyncio
-async def test_an_idle_runtime_gives_its_memory_back(timers: list[Timer]) -> None:
+async def test_an_idle_runtime_gives_its_memory_back(timers: Timers) -> None:
     """The time begins with the end of the last request, starts anew with each, and ends with `close()`."""
     device = SimulatedDevice()
     async with Runtime(device, options=RuntimeOptions(idle_release_s=2.5, **ALONE)) as rt:
         loaded = await rt.load(growing())
-        assert timers == []
+        assert timers.waiting == []
 
         first = await step(loaded, 8)
-        held, ((delay, callback, _),) = device.allocated, waiting(timers)
-        callback()
+        held, waiting = device.allocated, timers.waiting
+        timers.run(2.5)
 
-        assert (held > 0, delay, device.allocated) == (True, 2.5, 0)
+        assert (held > 0, waiting, device.allocated, timers.waiting) == (True, [2.5], 0, [])
         assert rt.statistics().memory.held == 0
 
-        task = asyncio.ensure_future(step(loaded, 8))
-        await until(lambda: rt.statistics().in_flight)
+        assert await step(loaded, 8) == first
+        timers.now += 2
+        assert await step(loaded, 8) == first
+        timers.run(1)
 
-        assert waiting(timers) == []
-        assert await task == first
-        assert len(waiting(timers)) == 1
-    assert waiting(timers) == []
+        assert (device.allocated, timers.waiting) == (held, [1.5])
+
+        timers.run(1.5)
+
+        assert (device.allocated, timers.waiting) == (0, [])
+
+        await step(loaded, 8)
+        assert timers.waiting == [2.5]
+    assert timers.waiting == []
 
 
 @pytest.mark.asyncio
-async def test_a_cancelled_request_makes_nothing_idle_before_its_stream_has_passed(timers: list[Timer]) -> None:
+async def test_a_runtime_with_a_request_is_not_idle_however_long_it_takes(timers: Timers) -> None:
+    """A timer that runs meanwhile says nothing; the time begins with the end of the request."""
+    device = SimulatedDevice()
+    async with Runtime(device, options=RuntimeOptions(idle_release_s=2.5, **ALONE)) as rt:
+        loaded = await rt.load(growing())
+        await step(loaded, 8)
+        held = device.allocated
+        task = asyncio.ensure_future(step(loaded, 8))
+        await until(lambda: rt.statistics().in_flight)
+
+        timers.run(3)
+        meanwhile = timers.waiting
+        await task
+
+        assert meanwhile == []
+        assert (device.allocated, timers.waiting) == (held, [2.5])
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_request_makes_nothing_idle_before_its_stream_has_passed(timers: Timers) -> None:
     """What it enqueued still uses its memory: the time begins when the stream has come to the end of it."""
     device = SimulatedDevice()
     async with Runtime(device, options=RuntimeOptions(**ALONE)) as rt:
@@ -174,9 +219,9 @@ async def test_a_cancelled_request_makes_nothing_idle_before_its_stream_has_pass
         await until(lambda: device.launches)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        early = waiting(timers)
-        await until(lambda: waiting(timers))
-        waiting(timers)[0][1]()
+        early = timers.waiting
+        await until(lambda: timers.waiting)
+        timers.run(30)
 
         assert early == []
         assert rt.statistics().cancelled == 1
@@ -184,13 +229,13 @@ async def test_a_cancelled_request_makes_nothing_idle_before_its_stream_has_pass
 
 
 @pytest.mark.asyncio
-async def test_memory_is_kept_where_no_time_is_given(timers: list[Timer]) -> None:
+async def test_memory_is_kept_where_no_time_is_given(timers: Timers) -> None:
     """`idle_release_s=None` sets no timer."""
     async with Runtime("simulated", options=RuntimeOptions(idle_release_s=None, **ALONE)) as rt:
         loaded = await rt.load(growing())
         await step(loaded, 8)
 
-        assert timers == []
+        assert timers.waiting == []
         assert rt.statistics().memory.held > 0
 
 
