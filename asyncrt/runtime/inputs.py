@@ -95,7 +95,7 @@ class Checked:
             if len(dims) != len(shape):
                 return None
             for dim, size in zip(dims, shape, strict=True):
-                if dim.__class__ is str:
+                if isinstance(dim, str):
                     dim = sizes.setdefault(dim, size)
                 if dim != size and dim is not None:
                     return None

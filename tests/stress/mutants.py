@@ -363,8 +363,8 @@ MUTANTS = (
     Mutant(
         "sharing: small inputs of two requests travel in one array",
         "asyncrt/runtime/executor.py",
-        "        staging = np.frombuffer(plan.staging, np.uint8).copy()\n",
-        "        staging = _STAGING.setdefault(id(plan), np.frombuffer(plan.staging, np.uint8).copy())\n",
+        "        staging = memoryview(bytearray(plan.staging))\n",
+        "        staging = _STAGING.setdefault(id(plan), memoryview(bytearray(plan.staging)))\n",
         (REQUESTS, HAZARDS),
     ),
     Mutant(
