@@ -7,33 +7,35 @@ import pytest
 
 from .test_conv_epilogue import CPU, Case, convolved, filled
 
-SIZES = [(8, 8), (7, 3), (9, 1), (1, 6), (3, 50), (17, 16), (13, 10)]
+SIZES = [(7, 3), (1, 6), (17, 16)]
 
 
-@pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize(
-    ("window", "strides", "pads"),
+    ("window", "strides", "pads", "size"),
     [
-        ((3, 3), (1, 1), (1, 1, 1, 1)),
-        ((3, 3), (2, 2), (1, 1, 1, 1)),
-        ((3, 3), (1, 2), (0, 1, 2, 0)),
-        ((3, 3), (2, 1), (5, 4, 3, 6)),
-        ((5, 5), (1, 1), (2, 2, 2, 2)),
-        ((7, 7), (2, 2), (3, 3, 3, 3)),
-        ((1, 3), (1, 1), (0, 1, 0, 1)),
-        ((1, 1), (1, 1), (1, 0, 2, 3)),
-        ((3, 3), (3, 3), (1, 1, 1, 1)),
-        ((2, 9), (1, 1), (1, 4, 1, 4)),
+        ((3, 3), (1, 1), (1, 1, 1, 1), (8, 8)),
+        ((3, 3), (1, 1), (1, 1, 1, 1), (7, 3)),
+        ((3, 3), (1, 1), (1, 1, 1, 1), (9, 1)),
+        ((3, 3), (1, 1), (1, 1, 1, 1), (3, 50)),
+        ((3, 3), (2, 2), (1, 1, 1, 1), (17, 16)),
+        ((3, 3), (2, 2), (1, 1, 1, 1), (8, 9)),
+        ((3, 3), (1, 2), (0, 1, 2, 0), (13, 10)),
+        ((3, 3), (2, 1), (5, 4, 3, 6), (1, 6)),
+        ((5, 5), (1, 1), (2, 2, 2, 2), (7, 3)),
+        ((5, 5), (1, 1), (2, 2, 2, 2), (9, 24)),
+        ((7, 7), (2, 2), (3, 3, 3, 3), (17, 16)),
+        ((1, 3), (1, 1), (0, 1, 0, 1), (1, 6)),
+        ((1, 1), (1, 1), (1, 0, 2, 3), (8, 8)),
+        ((3, 3), (3, 3), (1, 1, 1, 1), (13, 10)),
+        ((2, 9), (1, 1), (1, 4, 1, 4), (7, 12)),
     ],
     ids=str,
 )
 def test_borders_that_nobody_writes_out_are_zeros(
-    size: tuple[int, int], window: tuple[int, int], strides: tuple[int, int], pads: tuple[int, int, int, int]
+    window: tuple[int, int], strides: tuple[int, int], pads: tuple[int, int, int, int], size: tuple[int, int]
 ) -> None:
     """The same bytes as of an input with the borders in it, whichever tiles and rows touch them."""
     top, left, bottom, right = pads
-    if size[0] + top + bottom < window[0] or size[1] + left + right < window[1]:
-        pytest.skip("the window does not fit")
     x, filters, bias = filled(2, 6, *size), filled(48, 3, *window), filled(48)
     inside = {"group": 2, "strides": strides}
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
@@ -48,7 +50,7 @@ def test_borders_that_nobody_writes_out_are_zeros(
 
 
 @pytest.mark.parametrize("strides", [(2, 2), (1, 2), (2, 1), (3, 3)], ids=str)
-@pytest.mark.parametrize("size", [*SIZES, (19, 25), (38, 33)], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
 def test_windows_of_one_cell_see_what_their_strides_leave(size: tuple[int, int], strides: tuple[int, int]) -> None:
     """The same bytes as of an input that only has the elements that are seen."""
     x, filters, bias = filled(2, 5, *size), filled(72, 5, 1, 1), filled(72)
