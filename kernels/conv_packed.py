@@ -32,6 +32,7 @@ _TILE = 8  # positions of a packed tile
 # sums wait for themselves. Where a channel is one cell, each needs lines of the cache that no other does, and loading them
 # takes as long as multiplying six or seven positions, and a bit.
 _FINISH, _LATENCY, _LINES, _BIT = 96, 4, 6.5, 0.5
+_OUTSIDE = 2  # columns that a tile may find outside of the input: each takes a register for every row
 _UNROLLED = 7  # cells of a window's row that are written out one after the other
 # Elements of a block's weights that are walked in one piece: half of what a core's second cache has. Longer ones are cut
 # into pieces of `_PIECE`: while the last tiles pass over one, the next is fetched, for which the first must be short.
@@ -92,7 +93,8 @@ def _reads_past(conv: Convolution) -> tuple[int, int] | None:
     reach = [(o - 1) * s + e - b for o, s, e, b in zip(w.outs, w.strides, w.extents, w.before, strict=True)]
     if w.before[0] or reach[0] > w.spatial[0]:
         return None
-    return w.before[2], max(w.after[2], reach[2] - w.spatial[2], 0)
+    left, right = w.before[2], max(w.after[2], reach[2] - w.spatial[2], 0)
+    return (left, right) if left + right <= _OUTSIDE else None
 
 
 def _thins(conv: Convolution) -> bool:

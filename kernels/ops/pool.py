@@ -25,10 +25,12 @@ from ..indexing import progression
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import check
 from ..source import accumulator_type, compute_type, kernel
+from ..tiles import FETCH
 from ..window import MAX_SPATIAL, Window, output_dims, patches, window
 
 _FLOATS = frozenset({FLOAT16, BFLOAT16, FLOAT32, FLOAT64})
 _COLUMNS, _LINE = 64, 512  # results whose windows share a line of private memory, and its elements
+_SOON = 3  # rows of the result from one to that whose input is fetched
 
 
 def _size(attributes: Attributes) -> tuple[int, ...]:
@@ -244,6 +246,7 @@ def _line_kernel(step: int) -> KernelSource:
           int c = first;
           for (; c + 16 <= end; c += 16) {{
             const float16 v = vload16(0, from + c); float16 a = vload16(0, line + c);
+            ASYNCRT_FETCH(from + c + {_SOON} * sH * W);
             {greater}
             vstore16(a, 0, line + c);
           }}
@@ -259,7 +262,7 @@ def _line_kernel(step: int) -> KernelSource:
       }}
     }}
   }}"""
-    return kernel("max_pool_lines", (("x", FLOAT32, "r"), ("y", FLOAT32, "w")), _INTS, body)
+    return kernel("max_pool_lines", (("x", FLOAT32, "r"), ("y", FLOAT32, "w")), _INTS, body, helpers=FETCH)
 
 
 def _count(axis: str, include: bool) -> str:
