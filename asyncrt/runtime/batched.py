@@ -244,17 +244,27 @@ class Batched:
         if batch is None:
             outputs = await self._wait(arrived, _Request(arrays, arrived.rows, sizes, arrived.priority, until), state)
         else:
-            answered = False
             try:
-                outputs, records = await self._network.infer(arrays, arrived.priority, deadline=until)
-                self._model.finished(records)
-                answered = True
-            finally:
-                self._tell(Finished(self._loop.time(), batch, answered), state)
-                if not answered:
-                    self._tell(Left(self._loop.time(), arrived.request), state)
+                outputs = await self._run_alone(batch, arrays, arrived.priority, until, state)
+            except BaseException:
+                self._tell(Left(self._loop.time(), arrived.request), state)
+                raise
         values = self._network.program.values
         return {values[id].name: array for id, array in outputs.items()}
+
+    async def _run_alone(
+        self, batch: int, arrays: dict[int, Array], priority: int, until: float | None, state: BatchingState
+    ) -> dict[int, Array]:
+        """Run the only request of a batch that has begun; returns its outputs."""
+        worked = False
+        try:
+            self._model.check_open()
+            outputs, records = await self._network.infer(arrays, priority, deadline=until)
+            self._model.finished(records)
+            worked = True
+            return outputs
+        finally:
+            self._tell(Finished(self._loop.time(), batch, worked), state)
 
     async def _wait(self, arrived: Arrived, request: _Request, state: BatchingState) -> dict[int, Array]:
         """Return the outputs of a request whose turn may come later, and which others may share a batch with."""
@@ -269,17 +279,9 @@ class Batched:
                 request.future = self._loop.create_future()
                 await request.future
             if request.alone is not None:
-                batch = request.alone
+                batch, request.alone = request.alone, None
                 self._tell(Began(self._loop.time(), batch), state)
-                try:
-                    self._model.check_open()
-                    request.answer, records = await self._network.infer(
-                        request.arrays, request.priority, deadline=request.until
-                    )
-                    self._model.finished(records)
-                finally:
-                    request.alone = None
-                    self._tell(Finished(self._loop.time(), batch, request.answer is not None), state)
+                request.answer = await self._run_alone(batch, request.arrays, request.priority, request.until, state)
             if isinstance(request.answer, Exception):
                 raise request.answer
             assert request.answer is not None
