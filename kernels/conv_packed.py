@@ -109,17 +109,23 @@ def _plain(window: Window) -> bool:
     return (window.size[0], *window.dilations[1:]) == (1, 1, 1) and window.size[2] <= _UNROLLED
 
 
+def _input(
+    conv: Convolution, traits: DeviceTraits
+) -> tuple[Padded, tuple[int, int] | None, tuple[int, ...]]:
+    """Return what the tiles of *conv* read, what `_reads_past` says where they read past it, and their strides in it."""
+    if _thins(conv):
+        return thinned_input(conv, traits), None, (1, 1, 1)
+    padded, borders = padded_input(conv, traits), None
+    if padded.launches and (borders := _reads_past(conv)) is not None:
+        padded = Padded(inp(0), conv.window.spatial, (), ())
+    return padded, borders, conv.window.strides
+
+
 def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> Impl:
     """Return the implementation of *conv*."""
     w = conv.window
-    (kd, kh, kw), (sd, sh, sw), (dd, dh, dw), (od, oh, ow) = w.size, w.strides, w.dilations, w.outs
-    borders, padded = _reads_past(conv), padded_input(conv, traits)
-    if padded.ref == inp(0):
-        borders = None
-    elif borders is not None:
-        padded = Padded(inp(0), w.spatial, (), ())
-    if _thins(conv):
-        padded, sd, sh, sw = thinned_input(conv, traits), 1, 1, 1
+    (kd, kh, kw), (dd, dh, dw), (od, oh, ow) = w.size, w.dilations, w.outs
+    padded, borders, (sd, sh, sw) = _input(conv, traits)
     spatial = padded.spatial
     joins, joined = epilogue.join(after, 2)
     if joins:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,21 +10,12 @@ import pyopencl as cl
 import pytest
 
 from asyncrt.devices import opencl, opencl_arguments, opencl_preset, opencl_submit
-from asyncrt.devices.find import open_device
 from asyncrt.devices.opencl import OpenCLDevice
 from asyncrt.devices.opencl_submit import NativeSubmitter, PythonSubmitter, Submitter
 from asyncrt.errors import DeviceCommandError, KernelBuildError, NoDeviceError, OutOfDeviceMemory
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.source import kernel
 from asyncrt.layout import FLOAT32
-
-
-@pytest.fixture
-def device() -> Iterator[OpenCLDevice]:
-    device = open_device(None)
-    assert isinstance(device, OpenCLDevice)
-    yield device
-    device.close()
 
 
 class Loop:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import pytest
 
 from asyncrt.devices import opencl
 from asyncrt.devices.base import PreparedLaunch
-from asyncrt.devices.find import open_device
 from asyncrt.devices.opencl import OpenCLDevice
 from asyncrt.devices.opencl_gate import Gate, are_tiny, find_gate
 from asyncrt.devices.opencl_reached import TRUSTED
@@ -22,14 +21,6 @@ from asyncrt.layout import FLOAT32
 
 MEMORY = -6  # CL_OUT_OF_HOST_MEMORY
 ADD = kernel("held_add", (("x", FLOAT32, "rw"),), ("n",), "x[get_global_id(0)] += n;")
-
-
-@pytest.fixture
-def device() -> Iterator[OpenCLDevice]:
-    device = open_device(None)
-    assert isinstance(device, OpenCLDevice)
-    yield device
-    device.close()
 
 
 class Driver:
