@@ -11,7 +11,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +34,8 @@ from .base import (
     Timing,
     launch_each,
 )
-from .opencl_arguments import MEMORY_ERRORS, argument_setter, handle_of, refused
+from .opencl_arguments import argument_setter, handle_of, raise_refused, refused
+from .opencl_copies import find_copies
 from .opencl_gate import find_gate
 from .opencl_info import KINDS, Probe, cores, describe
 from .opencl_preset import LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
@@ -55,16 +56,10 @@ _log = logging.getLogger(__name__)
 _OPTIONS = b"-cl-std=CL1.2 -w"
 # pyopencl's own `Program.build` keeps a cache beside ours, and warns about logs through a filter that no two threads
 # can set safely; the class below it does neither.
-_Program = cl._cl._Program  # pyright: ignore[reportPrivateImportUsage]
+_FUNCTIONS = cl._cl  # pyright: ignore[reportPrivateImportUsage]
+_Program = _FUNCTIONS._Program
 # Seconds between two looks at an event, where waiting for it would take a core that others need.
 _LOOK_S = 50e-6
-
-
-def _raise(error: Exception, doing: str) -> NoReturn:
-    code = getattr(error, "code", None)
-    if isinstance(error, MemoryError) or code in MEMORY_ERRORS:
-        raise OutOfDeviceMemory(f"the device has no memory left while {doing}", detail=str(error)) from error
-    raise DeviceCommandError(f"the driver refused {doing}", detail=str(error)) from error
 
 
 class OpenCLMark:
@@ -96,7 +91,7 @@ class OpenCLMark:
                 raise DeviceCommandError("the driver refused running commands", detail=f"status {status}")
             failed = False
         except cl.Error as error:
-            _raise(error, "running commands")
+            raise_refused(error, "running commands")
         finally:
             # Transfer events wait in their destructor with the GIL held: they may die only after they are reached.
             self.forget(failed)
@@ -112,6 +107,7 @@ class OpenCLStream:
         self._spin = spin
         self._device = device
         self._queue = device.open_queue()
+        self._copies = device.copies
         #: What is added to the device's times to give the host's, while commands are timed.
         self._ahead: int | None = None
         self._waiter = Waiter(f"asyncrt-{device.info.spec}-{index}")
@@ -141,7 +137,7 @@ class OpenCLStream:
                 raise refused(f"setting an argument of {kernel.function_name}", status)
             self._last = cl.enqueue_nd_range_kernel(self._queue, kernel, grid, group)
         except (cl.Error, MemoryError) as error:
-            _raise(error, f"kernel {kernel.function_name} over {grid}")
+            raise_refused(error, f"kernel {kernel.function_name} over {grid}")
 
     def launch_all(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
         if self._submitter is None:
@@ -161,9 +157,9 @@ class OpenCLStream:
             # As bytes, because pyopencl knows no bool and no bfloat16 buffers.
             data = source.reshape(-1).view(np.uint8)
             with self._write_from(data) as data:
-                self._last = cl.enqueue_copy(self._queue, target, data, dst_offset=offset, is_blocking=False)
+                self._last = self._copies.write(self._queue, target, offset, data)
         except (cl.Error, MemoryError) as error:
-            _raise(error, f"a write of {source.nbytes} bytes")
+            raise_refused(error, f"a write of {source.nbytes} bytes")
         self._transfers.append(self._last)
 
     def read(self, source: Allocation, offset: int, target: Array) -> None:
@@ -172,9 +168,9 @@ class OpenCLStream:
         try:
             data = target.reshape(-1).view(np.uint8)
             with self._read_to(data) as data:
-                self._last = cl.enqueue_copy(self._queue, data, source, src_offset=offset, is_blocking=False)
+                self._last = self._copies.read(self._queue, source, offset, data)
         except (cl.Error, MemoryError) as error:
-            _raise(error, f"a read of {target.nbytes} bytes")
+            raise_refused(error, f"a read of {target.nbytes} bytes")
         self._transfers.append(self._last)
 
     def fill(self, target: Allocation, offset: int, nbytes: int, byte: int) -> None:
@@ -183,7 +179,7 @@ class OpenCLStream:
         try:
             self._last = cl.enqueue_fill_buffer(self._queue, target, np.uint8(byte), offset, nbytes)  # pyright: ignore[reportArgumentType]
         except (cl.Error, MemoryError) as error:
-            _raise(error, f"a fill of {nbytes} bytes")
+            raise_refused(error, f"a fill of {nbytes} bytes")
 
     def wait_for(self, marks: Sequence[Mark]) -> None:
         if not marks:
@@ -191,7 +187,7 @@ class OpenCLStream:
         try:
             self._last = cl.enqueue_barrier(self._queue, [m.event for m in marks])  # type: ignore[attr-defined]
         except (cl.Error, MemoryError) as error:
-            _raise(error, "a wait for another stream")
+            raise_refused(error, "a wait for another stream")
 
     def mark(self) -> OpenCLMark:
         try:
@@ -202,7 +198,7 @@ class OpenCLStream:
             # (OpenCL API specification, appendix A).
             self._queue.flush()
         except (cl.Error, MemoryError) as error:
-            _raise(error, "a flush")
+            raise_refused(error, "a flush")
         keep, self._transfers = self._transfers, []
         land = None if self._pinned is None else functools.partial(self._pinned.land, self._pinned.enqueued)
         return OpenCLMark(last, keep, land, self._device.may_spin if self._spin is None else self._spin)
@@ -233,7 +229,7 @@ class OpenCLStream:
             self._queue.flush()
             self._last = cl.enqueue_barrier(queue, [last])
         except (cl.Error, MemoryError) as error:
-            _raise(error, "opening a queue")
+            raise_refused(error, "opening a queue")
         self._queue = queue
 
     def timing(self) -> Timing:
@@ -261,7 +257,7 @@ class OpenCLStream:
             if self._pinned is not None:
                 self._pinned.land(self._pinned.enqueued)
         except cl.Error as error:
-            _raise(error, "finishing")
+            raise_refused(error, "finishing")
         finally:
             self._transfers, self._last = [], None
 
@@ -308,6 +304,7 @@ class OpenCLDevice:
         self.may_spin = True
         self._options = _OPTIONS + (b" -D ASYNCRT_CPU" if self.info.is_cpu else b"")
         self._dots = opencl_dot.Dots(self._try, possible=self.info.is_cpu)
+        self.copies = find_copies(self.info.platform, self.info.kind, _FUNCTIONS)
         self._gate = find_gate(self.info.platform, self.info.kind, self.context.int_ptr)
 
     def __repr__(self) -> str:

@@ -12,7 +12,7 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from asyncrt.errors import DeviceCommandError, DeviceError, OutOfDeviceMemory
 
@@ -41,6 +41,13 @@ def refused(what: str, status: int) -> DeviceError:
     if status in MEMORY_ERRORS:
         return OutOfDeviceMemory(f"the device has no memory left while {what}", detail=f"status {status}")
     return DeviceCommandError(f"the driver refused {what}", detail=f"status {status}")
+
+
+def raise_refused(error: Exception, doing: str) -> NoReturn:
+    """Raise what says that pyopencl raised *error* for *doing* something."""
+    if isinstance(error, MemoryError) or getattr(error, "code", None) in MEMORY_ERRORS:
+        raise OutOfDeviceMemory(f"the device has no memory left while {doing}", detail=str(error)) from error
+    raise DeviceCommandError(f"the driver refused {doing}", detail=str(error)) from error
 
 
 @functools.cache

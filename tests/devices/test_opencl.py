@@ -126,9 +126,9 @@ def test_errors_of_memory_are_errors_of_memory() -> None:
 
     for error in (Failure("no more"), MemoryError("no more")):
         with pytest.raises(OutOfDeviceMemory, match="while a test"):
-            opencl._raise(error, "a test")
+            opencl_arguments.raise_refused(error, "a test")
     with pytest.raises(DeviceCommandError, match="refused a test"):
-        opencl._raise(ValueError("something else"), "a test")
+        opencl_arguments.raise_refused(ValueError("something else"), "a test")
 
 
 def test_a_device_that_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
