@@ -8,6 +8,7 @@
     │   └── ModelLimitError                   larger or of higher rank than the options allow
     ├── InputError (ValueError)               the caller's inputs do not fit the model
     ├── ShapeError (ValueError)               shapes or values of this inference do not fit a node
+    │   └── IndexOutOfRange (IndexError)      an index points where a node's data has no element
     ├── SequenceError (ValueError)            a model's state cannot be kept so, or the sequence is closed
     ├── BatchingError (ValueError)            a model's requests cannot be batched so, or it is closed
     ├── PrecisionError (ValueError)           an option names a precision that there is not
@@ -73,6 +74,33 @@ class InputError(AsyncrtError, ValueError):
 
 class ShapeError(AsyncrtError, ValueError):
     """The shapes or values of this inference do not fit a node."""
+
+
+class IndexOutOfRange(ShapeError, IndexError):
+    """An index points where a node's data has no element.
+
+    Attributes:
+        node: The node's name.
+        input: Which of the node's inputs holds the index.
+        position: Which element of that it is, counted row by row. If there are several, any of them.
+        index: What it is.
+        least, most: What it may be; `most` is None where there is no limit.
+    """
+
+    def __init__(self, node: str, input: int, position: int, index: float, least: int, most: int | None) -> None:
+        self.node, self.input, self.position, self.index = node, input, position, index
+        self.least, self.most = least, most
+        limits = f"it must be at least {least}" if most is None else f"it must be from {least} to {most}"
+        if most is not None and most < least:
+            limits = "there is nothing to point at"
+        super().__init__(
+            f"'{node}': index {index} is out of range: {limits}",
+            detail=f"element {position} of its input {input}",
+        )
+
+    def at(self, node: str) -> IndexOutOfRange:
+        """Return the same error of that node."""
+        return IndexOutOfRange(node, self.input, self.position, self.index, self.least, self.most)
 
 
 class SequenceError(AsyncrtError, ValueError):

@@ -67,7 +67,8 @@ class ReferenceKernel:
 
 
 class Ref(NamedTuple):
-    """A buffer of a launch, by its part in the node: `kind` is "input", "output", "scratch" or "weights"."""
+    """A buffer of a launch, by its part in the node: `kind` is "input", "output", "scratch", "weights", or "found" for
+    the slot in which the launch notes an index that is out of range (see `indices.py`)."""
 
     kind: str
     index: int  # type: ignore[assignment]  # tuple.index, which nobody asks of a reference
@@ -87,6 +88,9 @@ def scratch(index: int) -> Ref:
 
 def weights(index: int) -> Ref:
     return Ref("weights", index)
+
+
+FOUND = Ref("found", 0)
 
 
 class Launch(NamedTuple):
@@ -139,3 +143,8 @@ class Impl(NamedTuple):
     launches: tuple[Launch, ...]
     scratch: tuple[int, ...] = ()
     weights: tuple[WeightsRequest, ...] = ()
+
+    @property
+    def looks_at_indices(self) -> bool:
+        """Whether its kernels look at the indices that they use, whatever is to be looked at of them."""
+        return any(FOUND in launch.buffers for launch in self.launches)

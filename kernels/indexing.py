@@ -9,16 +9,17 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from asyncrt.errors import ShapeError
-from asyncrt.layout import Array, DataType, row_major
+from asyncrt.layout import INT32, Array, DataType, row_major
 from asyncrt.memory.view import View
 
 from .copy import BITS
 from .grid import GPU_GROUP, cut_rows, round_up
-from .impl import KernelSource, Launch, Ref, inp, out
+from .impl import FOUND, KernelSource, Launch, Ref, inp, out
+from .indices import LOOK, NOTE, TELL, Indices, clamped, from_either_end
 from .operator import Call, DeviceTraits
 from .shapes import check
 from .source import kernel
+from .walk import Buffer, walk
 
 _FEW = 16  # indices that are looked at first: most that are no progression show it early
 
@@ -30,12 +31,10 @@ def check_not_empty(call: Call, extents: Sequence[int], result: Sequence[int]) -
 
 
 def normal_indices(indices: Array, extent: int) -> npt.NDArray[np.int64]:
-    """Return *indices* counted from the front, for a reference; raises `ShapeError` if one is out of range."""
+    """Return *indices* counted from the front, for a reference; raises `IndexOutOfRange` if one is not in range."""
+    from_either_end(1, extent).check("", indices)
     at = indices.astype(np.int64)
-    at = np.where(at < 0, at + extent, at)
-    if at.size and (at.min() < 0 or at.max() >= extent):
-        raise ShapeError(f"an index is outside an axis of {extent} elements")
-    return at
+    return np.where(at < 0, at + extent, at)
 
 
 def progression(indices: Sequence[int], extent: int) -> tuple[int, int] | None:
@@ -80,6 +79,31 @@ def known_ints(call: Call, index: int) -> npt.NDArray[np.int64] | None:
     return value.astype(np.int64)
 
 
+def look_at(call: Call, indices: Indices, traits: DeviceTraits) -> Launch:
+    """Return the launch that does nothing but look at indices, and notes one that is out of range."""
+    layout, view = call.inputs[indices.input], call.view(indices.input)
+    assert layout is not None
+    levels = range(len(indices.ranges))
+    outside = " || ".join(
+        f"(i % {len(levels)} == {k} && (v < least{k}{'' if most is None else f' || v > most{k}'}))"
+        for k, (_, most) in zip(levels, indices.ranges, strict=True)
+    )
+    ints = [(f"least{k}", indices.ranges[k][0]) for k in levels]
+    ints += [(f"most{k}", most) for k in levels if (most := indices.ranges[k][1]) is not None]
+    launch = walk(
+        "look_at_indices",
+        f"const long v = index[p]; if ({outside}) $_note(found, i, v);",
+        layout.shape,
+        (Buffer("index", inp(indices.input), layout.dtype, "r"),),
+        traits,
+        offsets=(("p", view.strides),),
+        ints=ints,
+        looks=True,
+    )
+    assert launch is not None, "what has no elements is not looked at"
+    return launch
+
+
 def progression_view(shape: Sequence[int], axis: int, count: Sequence[int], first: int, step: int) -> View:
     """Return the view of a dense tensor of *shape* whose *axis* is replaced by axes *count*, of a progression."""
     strides = row_major(shape)
@@ -104,20 +128,22 @@ def gather_rows(
     dims: Sequence[int],
     steps: Sequence[int],
     inner: int,
+    known: bool,
 ) -> Launch:
     """Return the launch that makes output 0, ``[batches, count, inner]``, of rows of input 0.
 
     Row ``(b, j)`` begins in the input at ``b * batch_step`` plus, for each ``l``, ``steps[l]`` times the index at
-    ``[b * index_step + j, l]``. Negative indices count from the end of ``dims[l]``; what is out of range is clamped.
+    ``[b * index_step + j, l]``. Negative indices count from the end of ``dims[l]``.
 
     Args:
         itemsize: Bytes of the data's elements.
         index: The buffer of indices, of *index_type*.
+        known: Whether they are known to be in range. One that is not is clamped, and noted if it might not have been.
     """
     rows = batches * count
     ints = (inner, rows, count, batch_step, index_step, *dims, *steps)
-    source = _kernel(BITS[itemsize], index_type, len(dims), traits.is_cpu, inner == 1)
-    refs = (inp(0), index, out(0))
+    source = _kernel(BITS[itemsize], index_type, len(dims), traits.is_cpu, inner == 1, known)
+    refs = (inp(0), index, out(0)) if known else (inp(0), index, out(0), FOUND)
     if not traits.is_cpu:
         return Launch(source, refs, ints, (round_up(rows * inner, GPU_GROUP),), (GPU_GROUP,))
     cut = cut_rows(rows, inner, traits)
@@ -125,13 +151,15 @@ def gather_rows(
 
 
 @functools.cache
-def _kernel(dtype: DataType, index_type: DataType, depth: int, cpu: bool, single: bool) -> KernelSource:
+def _kernel(dtype: DataType, index_type: DataType, depth: int, cpu: bool, single: bool, known: bool) -> KernelSource:
     find = "int at = b * batch_step; long v;\n" + "\n".join(
-        f"    v = index[(b * index_step + j) * {depth} + {level}]; "
-        f"at += (int)clamp(v < 0 ? v + d{level} : v, 0L, (long)d{level} - 1) * s{level};"
+        f"    v = index[(b * index_step + j) * {depth} + {level}]; if (v < 0) v += d{level}; "
+        + clamped("v", f"d{level}", f"(b * index_step + j) * {depth} + {level}", known=known)
+        + f" at += (int)v * s{level};"
         for level in range(depth)
     )
     ints = ["n", "rows", "count", "batch_step", "index_step", *(f"{k}{level}" for k in "ds" for level in range(depth))]
+    look, tell = ("", "") if known else (LOOK, TELL)
     if cpu:
         ints += ["chunk", "per_item"]
         copy = """int c = c0;
@@ -141,16 +169,23 @@ def _kernel(dtype: DataType, index_type: DataType, depth: int, cpu: bool, single
   const int r0 = (int)get_global_id(1) * per_item, r1 = min(r0 + per_item, rows);
   const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
   int b = r0 / count, j = r0 - b * count;
+  {look}
   for (int r = r0; r < r1; r++) {{
     {find}
     {"y[r] = x[at];" if single else copy}
     if (++j == count) {{ j = 0; b++; }}
-  }}"""
+  }}
+  {tell}"""
     else:
         body = f"""
   const int id = (int)get_global_id(0);
   if (id >= rows * n) return;
   const int r = id / n, c = id - r * n, b = r / count, j = r - b * count;
+  {look}
     {find}
-  y[id] = x[at + c];"""
-    return kernel("gather", (("x", dtype, "r"), ("index", index_type, "r"), ("y", dtype, "w")), tuple(ints), body)
+  y[id] = x[at + c];
+  {tell}"""
+    buffers: tuple[tuple[str, DataType, str], ...] = (("x", dtype, "r"), ("index", index_type, "r"), ("y", dtype, "w"))
+    if known:
+        return kernel("gather", buffers, tuple(ints), body)
+    return kernel("gather", (*buffers, ("found", INT32, "rw")), tuple(ints), body, helpers=NOTE)

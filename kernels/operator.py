@@ -20,6 +20,7 @@ from asyncrt.memory.view import View
 
 from .epilogue import Epilogue
 from .impl import Impl
+from .indices import Indices, unseen_indices
 
 
 class Attributes(dict[str, Any]):
@@ -268,6 +269,9 @@ class Operator:
         converts: Whether what that gives may be of another dtype (`Epilogue.result`).
         fits: For an operator that stands for several nodes: "" if its kernel can carry out this call, else why these
             shapes or values forbid it.
+        indices: For an operator that takes indices: which of its inputs they are, and where they may point; None if this
+            call has none. Those that the host knows are looked at before; of others, its launches take a slot (`FOUND`)
+            and look at them themselves, or else a launch of its own does.
         evaluate: For operators whose output needs only layouts (Shape, Size): the output's value. Dims may be
             symbolic; then the array is of dtype object.
         domain: ONNX domain, with "" for the standard one.
@@ -292,6 +296,7 @@ class Operator:
     with_epilogue: Callable[[Call, DeviceTraits, Epilogue], Impl] | None = None
     converts: bool = False
     fits: Callable[[Call, DeviceTraits], str] | None = None
+    indices: Callable[[Call], Indices | None] | None = None
     evaluate: Callable[[Call], Sequence[Array]] | None = None
     types: Callable[[Attributes, Sequence[DataType | None], int], Sequence[DataType]] | None = None
     device_types: frozenset[DataType] | None = None
@@ -416,6 +421,8 @@ def decide_together(whole: Operator, parts: Sequence[Operator], call: Call, trai
         return Apart("it has no elements")
     if sum(isinstance(d, Run) for d in decisions) < 2:
         return Apart("skips leave one node to run at most")
+    if any(unseen_indices(part, c) is not None for part, c in zip(parts, call.parts, strict=True)):
+        return Apart("indices have to be looked at")
     assert whole.fits is not None
     why = whole.fits(call, traits)
     return Apart(why) if why else Run()

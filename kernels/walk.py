@@ -11,11 +11,12 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from asyncrt.layout import DataType, row_major
+from asyncrt.layout import INT32, DataType, row_major
 from asyncrt.memory.view import collapse
 
 from .grid import GPU_GROUP, cut_rows, round_up
-from .impl import KernelSource, Launch, Ref
+from .impl import FOUND, KernelSource, Launch, Ref
+from .indices import LOOK, NOTE, TELL
 from .operator import DeviceTraits
 from .source import kernel
 
@@ -40,6 +41,7 @@ def walk(
     ints: Sequence[tuple[str, int]] = (),
     work: int = 1,
     helpers: str = "",
+    looks: bool = False,
 ) -> Launch | None:
     """Return the launch that carries out *statement* for every index of *shape*; None if there is none.
 
@@ -51,9 +53,13 @@ def walk(
         ints: ``(name, value)``.
         work: Roughly how many elements one statement visits, to cut the work well.
         helpers: OpenCL C functions that the statement calls; ``$`` stands for the kernel's unique name.
+        looks: Whether the statement looks at what it reads of the buffer ``index`` (`indices.py:remembered`); there is
+            a slot then in which the launch notes what is out of range.
     """
     if 0 in shape:
         return None
+    if looks:
+        buffers, helpers = (*buffers, Buffer("found", FOUND, INT32, "rw")), NOTE + helpers
     shape = tuple(shape)
     dims, (_, *strides) = collapse(shape, row_major(shape), *(s for _, s in offsets))
     inner, outer = dims[-1], dims[:-1]
@@ -71,6 +77,7 @@ def walk(
         len(outer),
         traits.is_cpu,
         helpers,
+        looks,
     )
     refs = tuple(b.ref for b in buffers)
     values = tuple(v for _, v in ints)
@@ -93,6 +100,7 @@ def _kernel(
     axes: int,
     cpu: bool,
     helpers: str,
+    looks: bool,
 ) -> KernelSource:
     names = [n for n, _ in offsets]
     decode = ["int rest_ = r_;", *(f"int {n}_o = 0;" for n in names)]
@@ -102,18 +110,21 @@ def _kernel(
     step = {0: "", 1: " + c_", 2: " + c_ * {}_e"}
     each = "const int i = r_ * n_ + c_; " + " ".join(f"const int {n} = {n}_o{step[p].format(n)};" for n, p in offsets)
     row = "\n    ".join(decode)
+    look, tell = (LOOK, TELL) if looks else ("", "")
     if cpu:
         head = ["n_", "rows_", "chunk_", "per_item_"]
         body = f"""
   const int r1_ = min(((int)get_global_id(1) + 1) * per_item_, rows_);
   const int c0_ = (int)get_global_id(0) * chunk_, c1_ = min(c0_ + chunk_, n_);
+  {look}
   for (int r_ = (int)get_global_id(1) * per_item_; r_ < r1_; r_++) {{
     {row}
     for (int c_ = c0_; c_ < c1_; c_++) {{
       {each}
       {statement}
     }}
-  }}"""
+  }}
+  {tell}"""
     else:
         head = ["n_", "rows_"]
         body = f"""
@@ -121,8 +132,10 @@ def _kernel(
   if (id_ >= rows_ * n_) return;
   const int r_ = id_ / n_, c_ = id_ - r_ * n_;
     {row}
+  {look}
   {each}
-  {statement}"""
+  {statement}
+  {tell}"""
     decoded = (x for a in range(axes) for x in (f"n{a}_", *(f"{n}_{a}_" for n in names)))
     sizes = (*head, *ints, *(f"{n}_e" for n in names), *decoded)
     return kernel(name, buffers, sizes, body, helpers=helpers)

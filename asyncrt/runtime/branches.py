@@ -63,7 +63,7 @@ def bytes_of(program: Program, launches: Sequence[Listed]) -> list[int]:
         picks = program.nodes[node].operator.name in _PICKS
         nbytes = 0
         for (kind, index), place, access in zip(launch.buffers, places, launch.kernel.accesses, strict=True):
-            if access is Access.WRITE or (picks and kind == "input" and not index):
+            if access is Access.WRITE or kind == "found" or (picks and kind == "input" and not index):
                 continue
             if kind == "weights":
                 assert isinstance(place.base, Home)

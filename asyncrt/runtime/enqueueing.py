@@ -14,7 +14,7 @@ from asyncrt.graph.program import Program
 from asyncrt.layout import Array
 
 from .dispatcher import Dispatcher
-from .executor import BoundPlan, enqueue, fetch, upload
+from .executor import Arriving, BoundPlan, enqueue, fetch, upload
 from .preset import Presets
 from .spread import Spread, streams_for
 from .watched import WatchedStream
@@ -41,7 +41,7 @@ class Enqueueing:
         arrays: Mapping[int, Array],
         arenas: list[Any],
         events: list[Event],
-    ) -> dict[int, Array]:
+    ) -> Arriving:
         """Enqueue a chunk; returns what `executor.enqueue` does.
 
         Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -96,16 +96,13 @@ def enqueue(
     arenas: Sequence[Any],
     arrays: Mapping[int, Array],
     prepared: Prepared | None = None,
-) -> dict[int, Array]:
+) -> Arriving:
     """Enqueue a chunk: inputs up, kernels, results down.
 
     Args:
         arenas: The device memory of the arena of each chunk, None where a chunk has none; then that of what is kept.
         arrays: The request's inputs, by value id.
         prepared: The steps with these arenas, if the device has prepared them.
-
-    Returns:
-        What `fetch()` returns.
     """
     upload(bound, stream, arenas, arrays)
     if prepared is not None:
@@ -130,16 +127,53 @@ def upload(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapp
             stream.write(arena, offset, arrays[value])
 
 
-def fetch(
-    bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]
-) -> dict[int, Array]:
-    """Enqueue what comes behind a chunk's kernels: results down.
+class Arriving(NamedTuple):
+    """What a chunk's results are read into; they are there once the stream has passed it.
 
-    Returns:
-        The arrays that hold what the chunk's fetches read, once the stream has passed it; by value id.
+    Attributes:
+        plan: The chunk's.
+        arrays: By value id.
+        block: What the plan's block is read into, if it has one.
     """
+
+    plan: ChunkPlan
+    arrays: dict[int, Array]
+    block: Array | None
+
+    @property
+    def read(self) -> list[Array]:
+        """All that commands write to."""
+        own = [self.arrays[f.value] for f in self.plan.fetches if f.home is not None and not f.together]
+        return own if self.block is None else [self.block, *own]
+
+    def take(self) -> dict[int, Array]:
+        """Return the results, now that they are there, by value id; each has memory of its own.
+
+        Raises:
+            IndexOutOfRange: A node was given an index that is out of range; nothing of what was read counts.
+        """
+        block, where = self.block, self.plan.block
+        if block is not None and where is not None:
+            where.check(block)
+            for fetch in self.plan.fetches:
+                if fetch.together and fetch.home is not None:
+                    dtype, shape = fetch.layout
+                    offset = fetch.home.offset - where.offset
+                    self.arrays[fetch.value] = np.ndarray(shape, dtype.numpy, block, offset)
+        return self.arrays
+
+
+def fetch(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> Arriving:
+    """Enqueue what comes behind a chunk's kernels: results down."""
+    plan = bound.plan
     results: dict[int, Array] = {}
-    for fetch in bound.plan.fetches:
+    block: Array | None = None
+    if plan.block is not None:
+        block = np.empty(plan.block.nbytes, np.uint8)
+        stream.read(arenas[plan.chunk], plan.block.offset, block)
+    for fetch in plan.fetches:
+        if fetch.together:
+            continue
         if fetch.home is not None:
             target = np.empty(fetch.layout.shape, fetch.layout.dtype.numpy)
             buffer = fetch.home.buffer
@@ -148,7 +182,7 @@ def fetch(
             results[fetch.value] = target
         else:
             results[fetch.value] = host_copy(fetch, arrays)
-    return results
+    return Arriving(plan, results, block)
 
 
 def host_copy(fetch: Fetch, arrays: Mapping[int, Array]) -> Array:

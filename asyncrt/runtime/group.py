@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy as np
 
-from asyncrt.errors import DeadlineExceeded, DeviceError, DeviceLostError, RuntimeClosedError, SequenceError
+from asyncrt.errors import (
+    DeadlineExceeded,
+    DeviceError,
+    DeviceLostError,
+    IndexOutOfRange,
+    RuntimeClosedError,
+    SequenceError,
+)
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
 from asyncrt.scheduler.queue import RequestQueue
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _TRIES = 3  # times that trying out may fail for reasons of the device
+_REFUSED = 32  # times that it may come upon an index out of range, which is that step's affair unless it is always so
 
 
 @attrs.frozen
@@ -87,7 +95,7 @@ class SequenceGroup:
         self._driver: asyncio.Task[None] | None = None
         self._under_way: tuple[list[Step], asyncio.Task[list[After]]] | None = None
         self._closed = False
-        self._tries = 0
+        self._tries = self._refused = 0
 
     def __repr__(self) -> str:
         s = self.statistics()
@@ -270,9 +278,12 @@ class SequenceGroup:
                  for s in pair]  # fmt: skip
         try:
             found = await try_out(run, shared.axes, steps, lambda id: self._program.values[id].name)
-        except DeviceError as error:
-            self._tries += 1
-            if self._tries < _TRIES:
+        except (DeviceError, IndexOutOfRange) as error:
+            if isinstance(error, DeviceError):
+                self._tries += 1
+            else:
+                self._refused += 1
+            if self._tries < _TRIES and self._refused < _REFUSED:
                 return False
             found = SharedSafety(Sharing.NONE, f"trying it out failed: {error.message}")
         shared.sharing = found

@@ -13,16 +13,18 @@ import attrs
 import numpy as np
 
 from asyncrt.errors import ShapeError
+from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.impl import Launch
+from asyncrt.kernels.indices import SLOT, Indices
 from asyncrt.kernels.operator import Call, Skip
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
 from asyncrt.memory.view import View
 
-from .plan import ChunkPlan, Fetch, Home, Kept, NodeRecord, Origin, Pack, State, Step, Upload
+from .plan import Block, ChunkPlan, Fetch, Home, Kept, Looked, NodeRecord, Origin, Pack, State, Step, Upload
 from .slices import Slices
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 _SLICE = 12  # launches that are given their places without an interruption
 STAGED = 4096  # bytes: larger inputs are not worth a copy to travel with the others
+# Bytes of a result that comes down with what was found about indices. A transfer costs the host some 6 µs, which is
+# little for a larger one; and its bytes are then no others' for as long as the chunk lasts.
+TOGETHER = 1 << 18
 
 
 @attrs.define(eq=False)
@@ -87,15 +92,22 @@ class Closed(NamedTuple):
 
     Attributes:
         fetches: What the host gets.
-        staged: The tensors that travel together, in that order.
-        staging: What they are part of.
+        up: The tensors that go up together, in that order; the slots, if there are any, last.
+        down: Those that come down together: the slots and a result, or none.
+        staging: What all of these are part of.
         roots: The tensors that get a place in the arena of their own.
     """
 
     fetches: list[Fetched]
-    staged: list[Tensor]
+    up: list[Tensor]
+    down: list[Tensor]
     staging: Tensor
     roots: list[Tensor]
+
+    @property
+    def staged(self) -> list[Tensor]:
+        """The tensors that travel together, in their order."""
+        return [*dict.fromkeys([*self.up, *self.down])]
 
 
 class MemoryPlan:
@@ -131,6 +143,9 @@ class MemoryPlan:
         self.tensors: list[Tensor] = []
         self.launches: list[Listed] = []
         self.packings: dict[Stored, Packing] = {}
+        #: The slots of launches that look at indices, and what each of those looks at.
+        self.slots = Tensor(0, -1, FOREVER)
+        self.looked: list[Looked] = []
 
     def read(self, place: Place, at: int) -> None:
         """Note that a kernel of node *at* reads what lies there."""
@@ -173,6 +188,13 @@ class MemoryPlan:
         self.tensors.append(tensor)
         return Place(tensor, 0)
 
+    def slot(self, node: ProgramNode, indices: Indices) -> Place:
+        """A slot of its own for a launch of *node* that looks at *indices*; zeros when the chunk begins."""
+        slot = Tensor(SLOT.nbytes, -1, FOREVER, offset=self.slots.nbytes, whole=self.slots)
+        self.slots.nbytes += SLOT.nbytes
+        self.looked.append(Looked(node.name, indices))
+        return Place(slot, 0)
+
     def launch(
         self,
         node: int,
@@ -192,8 +214,9 @@ class MemoryPlan:
         staging, parts = closed.staging, []
         for tensor in closed.staged:
             tensor.offset = staging.nbytes
+            staging.nbytes += aligned(tensor.nbytes)
+        for tensor in closed.up:
             parts.append(staged_bytes(tensor.array, tensor.nbytes))
-            staging.nbytes += len(parts[-1])
         spread, noted = None, None
         if self.branches is not None:
             spread, noted = self.branches.spread(self.program, self.launches, closed, records)
@@ -227,12 +250,19 @@ class MemoryPlan:
             uploads=uploads,
             steps=tuple(steps),
             packings=tuple(self.packings.values()),
-            fetches=tuple(self._bind_fetch(f) for f in closed.fetches),
+            fetches=tuple(self._bind_fetch(f, closed) for f in closed.fetches),
             records=noted or tuple(records),
             skipped=sum(isinstance(r.decision, Skip) for r in records),
             after=State(tuple(self.layouts), tuple(self.values), homes, tuple(self.kept), views),
             lanes=None if spread is None else spread.lanes,
+            block=self._block(closed),
         )
+
+    def _block(self, closed: Closed) -> Block | None:
+        if not closed.down:
+            return None
+        begin = closed.down[0].offset
+        return Block(begin, closed.staging.offset + closed.staging.nbytes - begin, tuple(self.looked))
 
     def close(self) -> Closed:
         """Note what outlives the chunk and what travels together; no launch may be listed any more."""
@@ -244,10 +274,13 @@ class MemoryPlan:
             self._keep_aliases()
         # Host values and small inputs lie side by side, so that they travel in one transfer.
         uploads = [t for t in self.tensors if t.used and (t.array is not None or t.source is not None)]
-        staged = [t for t in uploads if t.array is not None or t.nbytes <= STAGED]
+        up = [t for t in uploads if t.array is not None or t.nbytes <= STAGED]
+        down = [self.slots, *self._together(fetches)] if self.looked else []
+        up += down[:1]
+        staged = up + down
         staging = Tensor(0, -1, max((t.last for t in staged), default=-1))
         apart = set(staged)
-        tensors = [t for t in self.tensors if (t.source is None and t.array is None) or (t.used and t not in apart)]
+        tensors = [t for t in self.tensors if t not in apart and (t.used or (t.source is None and t.array is None))]
         if staged:
             tensors.append(staging)
         for tensor in tensors:
@@ -255,7 +288,22 @@ class MemoryPlan:
             while whole is not None:
                 whole.first, whole.last = min(whole.first, tensor.first), max(whole.last, tensor.last)
                 whole = whole.whole
-        return Closed(fetches, staged, staging, [t for t in tensors if t.whole is None])
+        return Closed(fetches, up, down, staging, [t for t in tensors if t.whole is None])
+
+    @staticmethod
+    def _together(fetches: list[Fetched]) -> list[Tensor]:
+        """The tensor of a result that is made to lie behind the slots, so that they travel in one transfer."""
+        read = [place.base for _, _, place, _ in fetches if place is not None]
+        return [
+            base
+            for base in read
+            if isinstance(base, Tensor)
+            and base.whole is None
+            and base.source is None
+            and base.array is None
+            and read.count(base) == 1
+            and base.nbytes <= TOGETHER
+        ][:1]
 
     @staticmethod
     def _stays(place: Place) -> bool:
@@ -288,13 +336,13 @@ class MemoryPlan:
             return id, layout, None, _part(constant, base.offset + place.offset, layout)
         return id, layout, place, None
 
-    def _bind_fetch(self, fetch: Fetched) -> Fetch:
+    def _bind_fetch(self, fetch: Fetched, closed: Closed) -> Fetch:
         id, layout, place, array = fetch
         if place is None:
             return Fetch(id, layout, array=array)
         if isinstance(place.base, Tensor) and place.base.source is not None:
             return Fetch(id, layout, source=place.base.source, offset=place.offset)
-        return Fetch(id, layout, home=self._home(place))
+        return Fetch(id, layout, home=self._home(place), together=place.base in closed.down)
 
     def _home(self, place: Place) -> Home | None:
         if isinstance(place.base, Tensor):
@@ -324,7 +372,12 @@ class MemoryPlan:
 def staged_bytes(array: Array | None, nbytes: int) -> bytes:
     """Return the bytes of a tensor that travels with others, with what is between it and the next."""
     data = b"" if array is None else np.ascontiguousarray(array).tobytes()
-    return data.ljust(-(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT, b"\0")
+    return data.ljust(aligned(nbytes), b"\0")
+
+
+def aligned(nbytes: int) -> int:
+    """Return how many bytes there are from a tensor that travels with others to the next."""
+    return -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
 
 
 def _part(array: Array, offset: int, layout: Layout) -> Array:

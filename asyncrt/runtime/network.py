@@ -41,9 +41,9 @@ from .foresight import Foresight, step_signature
 from .inputs import Checked, layouts_of
 from .kept_state import NOTHING, KeptState
 from .moves import Moves
-from .plan import ChunkPlan, Deferred, NodeRecord, Records, State
+from .plan import ChunkPlan, Deferred, NodeRecord, Records, State, start_state
 from .plans import Planned, Plans
-from .prepare import Tools, prepare_chunk, start_state
+from .prepare import Tools, prepare_chunk
 from .preset import Presets
 from .slices import Slices
 from .specialise import OFTEN, Specialiser
@@ -353,7 +353,7 @@ class Network:
                         waits += kept.after
                         buffers = arenas + kept.buffers()
                     dispatcher.check_deadline(request)
-                    fetched = await self._enqueueing.enqueue(request, bound, stream, waits, present, buffers, events)
+                    arriving = await self._enqueueing.enqueue(request, bound, stream, waits, present, buffers, events)
                     events.append(dispatcher.launched(request, stream, bound))
                     if kept is None or self._foresight is None:
                         await dispatcher.passed(request)
@@ -361,7 +361,8 @@ class Network:
                         with self._foresight.guessing(kept, given, bound):
                             await dispatcher.passed(request)
                     if dispatcher.checks is not None:
-                        dispatcher.checks.looks_at(request, [fetched[f.value] for f in plan.fetches if f.home])
+                        dispatcher.checks.looks_at(request, arriving.read)
+                    fetched = arriving.take()
                 else:
                     fetched = {f.value: host_copy(f, present) for f in plan.fetches}
                 self._counters.launches += len(plan.steps)

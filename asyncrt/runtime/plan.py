@@ -14,9 +14,10 @@ import attrs
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Program
 from asyncrt.kernels.impl import Launch
+from asyncrt.kernels.indices import SLOT, Indices, noted
 from asyncrt.kernels.operator import Call, Decision, Fused, Run
 from asyncrt.kernels.weights import Packing, Stored
-from asyncrt.layout import Array, Layout, Shape, row_major
+from asyncrt.layout import Array, Layout, Shape, dtype_of, row_major
 from asyncrt.memory.view import View
 from asyncrt.scheduler.lanes import Lanes
 
@@ -122,6 +123,7 @@ class Fetch(NamedTuple):
         source: Else the graph input whose bytes it is, from `offset` on; None if it is `array`.
         offset: Bytes.
         array: Else its value.
+        together: Whether it comes with the slots, in the plan's block.
     """
 
     value: int
@@ -130,6 +132,37 @@ class Fetch(NamedTuple):
     source: int | None = None
     offset: int = 0
     array: Array | None = None
+    together: bool = False
+
+
+class Looked(NamedTuple):
+    """What a launch looks at: indices of a node, which is named."""
+
+    node: str
+    indices: Indices
+
+
+class Block(NamedTuple):
+    """Bytes of the chunk's arena that the host reads in one transfer: slots, and a result behind them.
+
+    Attributes:
+        looked: Whose the slots are (see `kernels/indices.py`), in order from the beginning.
+    """
+
+    offset: int
+    nbytes: int
+    looked: tuple[Looked, ...]
+
+    def check(self, read: Array) -> None:
+        """Raise `IndexOutOfRange` if there is a note in a slot of what was *read*; of several, for the first node's."""
+        nbytes = SLOT.nbytes * len(self.looked)
+        if not read[:nbytes].tobytes().strip(b"\0"):
+            return
+        slots = read[:nbytes].view(SLOT.dtype.numpy).reshape(-1, *SLOT.shape)
+        for (node, indices), slot in zip(self.looked, slots, strict=True):
+            found = noted(slot)
+            if found is not None:
+                raise indices.refused(node, *found)
 
 
 class OnLane(NamedTuple):
@@ -232,6 +265,37 @@ class State:
         return attrs.evolve(self, layouts=tuple(layouts), values=tuple(values))
 
 
+def start_state(
+    program: Program, layouts: list[Layout], value_inputs: dict[int, Array], kept: tuple[KeptTensor, ...] = ()
+) -> State:
+    """Return what is known before the first chunk.
+
+    Args:
+        layouts: Of the program's inputs, in their order.
+        value_inputs: Contents of the inputs that decide shapes or skips, by value id.
+        kept: What a sequence has kept, by slot.
+    """
+    known: list[Layout | None] = [None] * len(program.values)
+    values: list[Array | None] = [None] * len(program.values)
+    for value in program.values:
+        if value.constant is not None:
+            dtype = dtype_of(value.constant.dtype)
+            assert dtype is not None
+            known[value.id], values[value.id] = Layout(dtype, value.constant.shape), value.constant
+    for id, layout in zip(program.inputs, layouts, strict=True):
+        known[id] = layout
+    for id, array in value_inputs.items():
+        values[id] = array
+    homes: list[Home | None] = [None] * len(program.values)
+    views: dict[int, View] = {}
+    for slot, tensor in enumerate(kept):
+        if tensor.layout.count:
+            homes[tensor.input] = Home(Kept(slot), 0)
+            if not tensor.view.is_dense:
+                views[tensor.input] = tensor.view
+    return State(tuple(known), tuple(values), tuple(homes), kept, views)
+
+
 @attrs.frozen(eq=False)
 class ChunkPlan:
     """A chunk's plan.
@@ -249,6 +313,7 @@ class ChunkPlan:
         skipped: How many were skipped.
         after: What the next chunk's plan starts from.
         lanes: On which lanes the steps are where they are spread over several streams; None: on one.
+        block: What of its arena the host reads in one transfer.
     """
 
     chunk: int
@@ -263,6 +328,7 @@ class ChunkPlan:
     skipped: int
     after: State
     lanes: Lanes | None = None
+    block: Block | None = None
 
     def known_records(self) -> tuple[NodeRecord, ...]:
         """Return the records, made now if they were deferred."""

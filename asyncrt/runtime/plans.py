@@ -16,8 +16,8 @@ from asyncrt.graph.program import Chunk, Program
 from asyncrt.layout import Array, Layout
 
 from .executor import BoundPlan
-from .plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, State
-from .prepare import Tools, prepare_in_slices, start_state
+from .plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, State, start_state
+from .prepare import Tools, prepare_in_slices
 from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
 from .slices import Slices, finished
 
@@ -276,6 +276,7 @@ def same(one: ChunkPlan, other: ChunkPlan) -> bool:
         and one.steps == other.steps
         and one.lanes == other.lanes
         and one.fetches == other.fetches
+        and one.block == other.block
         and one.skipped == other.skipped
         and one.after.kept == other.after.kept
         and [p.key for p in one.packings] == [p.key for p in other.packings]

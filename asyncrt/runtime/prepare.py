@@ -21,6 +21,8 @@ from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.copy import copy_launch, materialise
 from asyncrt.kernels.impl import Impl, inp, out
+from asyncrt.kernels.indexing import look_at
+from asyncrt.kernels.indices import Indices, unseen_indices
 from asyncrt.kernels.operator import (
     Apart,
     Call,
@@ -35,15 +37,15 @@ from asyncrt.kernels.operator import (
     wants_dense,
 )
 from asyncrt.kernels.weights import Packing, Stored
-from asyncrt.layout import Array, Layout, dtype_of
+from asyncrt.layout import Layout
 from asyncrt.memory.view import View
 
 from .branches import Branches
 from .kept import KeptMemory
 from .memory_plan import STAGED, MemoryPlan, Place, Tensor
 from .naming import naming
-from .plan import ChunkPlan, Home, Kept, KeptTensor, NodeRecord, Pack, State, run_records
-from .references import reference_copy, reference_impl
+from .plan import ChunkPlan, Home, NodeRecord, Pack, State, run_records
+from .references import reference_copy, reference_impl, reference_look
 from .slices import Slices, finished
 from .witness import Unfollowed, settled
 
@@ -89,6 +91,8 @@ class PrimitiveInst:
     call: Call
     decision: Decision | Apart | None = None
     impl: Impl | None = None
+    #: What the device has to look at while it runs.
+    indices: Indices | None = None
     #: Inputs that come as views and have to be written out first; then nothing else is answered yet.
     wants_dense: tuple[int, ...] = ()
 
@@ -96,37 +100,6 @@ class PrimitiveInst:
     def can_be_optimized(self) -> bool:
         """Whether the node is elided in this request."""
         return isinstance(self.decision, Skip | Viewed)
-
-
-def start_state(
-    program: Program, layouts: list[Layout], value_inputs: dict[int, Array], kept: tuple[KeptTensor, ...] = ()
-) -> State:
-    """Return what is known before the first chunk.
-
-    Args:
-        layouts: Of the program's inputs, in their order.
-        value_inputs: Contents of the inputs that decide shapes or skips, by value id.
-        kept: What a sequence has kept, by slot.
-    """
-    known: list[Layout | None] = [None] * len(program.values)
-    values: list[Array | None] = [None] * len(program.values)
-    for value in program.values:
-        if value.constant is not None:
-            dtype = dtype_of(value.constant.dtype)
-            assert dtype is not None
-            known[value.id], values[value.id] = Layout(dtype, value.constant.shape), value.constant
-    for id, layout in zip(program.inputs, layouts, strict=True):
-        known[id] = layout
-    for id, array in value_inputs.items():
-        values[id] = array
-    homes: list[Home | None] = [None] * len(program.values)
-    views: dict[int, View] = {}
-    for slot, tensor in enumerate(kept):
-        if tensor.layout.count:
-            homes[tensor.input] = Home(Kept(slot), 0)
-            if not tensor.view.is_dense:
-                views[tensor.input] = tensor.view
-    return State(tuple(known), tuple(values), tuple(homes), kept, views)
 
 
 class _BrokenFormula(Exception):
@@ -236,6 +209,8 @@ class _Planner:
             self.prepare_apart(node, "")
             return
         inst = self.remember(node)
+        if inst.indices is not None and (inst.impl is None or not inst.impl.looks_at_indices):
+            self.look_at(inst, inst.indices)
         match inst.decision:
             case Apart(why):
                 self.prepare_apart(node, why)
@@ -290,11 +265,13 @@ class _Planner:
                 self.write_out(node.inputs[index], node.id, f"'{node.name}' reads it dense")
         for v, layout in zip(node.outputs, inst.call.outputs, strict=True):
             self.layouts[v] = layout
-        return inst if inst.node is node else PrimitiveInst(node, inst.call, inst.decision, inst.impl)
+        return inst if inst.node is node else PrimitiveInst(node, inst.call, inst.decision, inst.impl, inst.indices)
 
     def answer(self, node: ProgramNode, strided: tuple[View | None, ...]) -> PrimitiveInst:
         """Shapes, decision and implementation; or which views have to be written out before that is asked again."""
         inst = self.update_shape(node, strided)
+        with naming(node, inst.call, "cannot tell where its indices may point"):
+            inst.indices = unseen_indices(node.operator, inst.call)
         inst.decision = self.decide_together(inst) if node.parts else None
         if isinstance(inst.decision, Apart):
             return inst
@@ -453,7 +430,7 @@ class _Planner:
         """Choose how the node runs at these shapes. Kernels take sizes as arguments: nothing need be built anew."""
         operator, call = inst.node.operator, inst.call
         if not self.tools.takes_source:
-            inst.impl = reference_impl(inst.node, call)
+            inst.impl = reference_impl(inst.node, call, inst.indices)
         else:
             assert operator.implement is not None
             with naming(inst.node, call, "has no implementation here"):
@@ -474,6 +451,17 @@ class _Planner:
             self.memory.packings.setdefault(key, Packing(key, request.pack))
             places.append(Place(Home(key, 0), 0))
         return tuple(places)
+
+    def look_at(self, inst: PrimitiveInst, indices: Indices) -> None:
+        """List a launch that looks at the node's indices, where none of those that carry it out does."""
+        node, call = inst.node, inst.call
+        if self.tools.takes_source:
+            launch = look_at(call, indices, self.tools.traits)
+        else:
+            launch = reference_look(call, indices)
+        place = self.memory.place_of(node.inputs[indices.input])
+        self.memory.read(place, node.id)
+        self.memory.launch(node.id, call, launch, (place, self.memory.slot(node, indices)))
 
     # Memory.
 
@@ -501,6 +489,9 @@ class _Planner:
                     place = self.memory.place_of(node.outputs[index])
                 elif kind == "weights":
                     place = weights[index]
+                elif kind == "found":
+                    assert inst.indices is not None
+                    place = self.memory.slot(node, inst.indices)
                 else:
                     place = scratch[index]
                 places.append(place)

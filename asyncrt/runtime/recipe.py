@@ -20,27 +20,31 @@ import numpy as np
 from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError
 from asyncrt.graph.program import Program
+from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.operator import Skip
 from asyncrt.kernels.weights import Packing
 from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.arena import Lifetimes
 
 from .branches import Spreading, bytes_of, cost_of
-from .memory_plan import Closed, MemoryPlan, Place, Tensor, staged_bytes
+from .memory_plan import Closed, MemoryPlan, Place, Tensor, aligned, staged_bytes
 from .plan import (
+    Block,
     BufferName,
     ChunkPlan,
     Deferred,
     Fetch,
     Home,
     KeptTensor,
+    Looked,
     NodeRecord,
     Pack,
     State,
     Step,
     Upload,
+    start_state,
 )
-from .prepare import Tools, list_chunk, start_state
+from .prepare import Tools, list_chunk
 from .slices import Slices, finished
 from .witness import MARK, Recording, Unfollowed, Witness, text
 
@@ -72,12 +76,28 @@ class _StepRecipe(NamedTuple):
 
 
 class _StagedRecipe(NamedTuple):
-    """A tensor that travels with others: bytes that are known, or ints of a dtype; then how many bytes it has."""
+    """A tensor that travels with others: bytes that are known, or ints of a dtype; then how many bytes it has, and
+    whether it goes up."""
 
     data: bytes | None
     elements: tuple[int, ...]
     dtype: Any
     nbytes: int
+    up: bool = True
+
+
+class _BlockRecipe(NamedTuple):
+    """What comes down together: the first of the tensors that travel together, and of each launch that looks at
+    indices the node, the input, and the least and the greatest of each range."""
+
+    first: int
+    looked: tuple[tuple[str, int, tuple[tuple[int, int | None], ...]], ...]
+
+    def block(self, offset: int, nbytes: int, numbers: Sequence[int]) -> Block:
+        return Block(offset, nbytes, tuple([
+            Looked(node, Indices(index, tuple([(numbers[a], None if b is None else numbers[b]) for a, b in ranges])))
+            for node, index, ranges in self.looked
+        ]))  # fmt: skip
 
 
 class _KeptRecipe(NamedTuple):
@@ -97,7 +117,9 @@ class Recipe:
         staged: What travels together.
         uploads: Value, tensor, offset, bytes, and whether it travels with others.
         steps: Launches.
-        fetches: Value, dtype, shape, buffer, tensor, offset, and the input whose bytes it is.
+        fetches: Value, dtype, shape, buffer, tensor, offset, the input whose bytes it is, and whether it comes with the
+            slots.
+        block: What comes down with it.
         kept: What a sequence keeps.
         packings, skipped: As the plan's.
         pack: The device's packing of a launch's offsets and sizes.
@@ -113,7 +135,8 @@ class Recipe:
     staged: tuple[_StagedRecipe, ...]
     uploads: tuple[tuple[int, int, int, int, bool], ...]
     steps: tuple[_StepRecipe, ...]
-    fetches: tuple[tuple[int, Layout, tuple[int, ...], BufferName | None, int, int, int | None], ...]
+    fetches: tuple[tuple[int, Layout, tuple[int, ...], BufferName | None, int, int, int | None, bool], ...]
+    block: _BlockRecipe | None
     kept: tuple[_KeptRecipe, ...]
     packings: tuple[Packing, ...]
     skipped: int
@@ -157,13 +180,14 @@ class Recipe:
         staged: list[int] = []
         parts: list[bytes] = []
         nbytes = 0
-        for data, elements, dtype, size in self.staged:
+        for data, elements, dtype, size, up in self.staged:
             staged.append(nbytes)
-            if data is None:
+            nbytes += aligned(numbers[size])
+            if up and data is None:
                 array = np.array([numbers[e] for e in elements], dtype) if elements else None
                 data = staged_bytes(array, numbers[size])
-            parts.append(data)
-            nbytes += len(data)
+            if data is not None:
+                parts.append(data)
         lengths = [nbytes if r < 0 else numbers[r] for r in self.roots]
         spread = None
         if self.spreading is not None:
@@ -200,9 +224,9 @@ class Recipe:
                 Fetch(
                     v, Layout(layout.dtype, tuple([numbers[d] for d in shape])),
                     None if buffer is None else Home(buffer, base[b] + numbers[o]), source,
-                    0 if source is None else numbers[o],
+                    0 if source is None else numbers[o], together=together,
                 )
-                for v, layout, shape, buffer, b, o, source in self.fetches
+                for v, layout, shape, buffer, b, o, source, together in self.fetches
             ]),
             records=Deferred(records),
             skipped=self.skipped,
@@ -215,6 +239,9 @@ class Recipe:
                 for tensor, shape, capacity, new in self.kept
             ])),
             lanes=None if spread is None else spread.lanes,
+            block=None if self.block is None else self.block.block(
+                staging + staged[self.block.first], nbytes - staged[self.block.first], numbers
+            ),
         )  # fmt: skip
 
 
@@ -308,8 +335,9 @@ class _Writer:
             if t.used and t.source is not None and t.nbytes
         ])  # fmt: skip
         roots = tuple([-1 if t is closed.staging else self._number(_at_least_one(t.nbytes)) for t in closed.roots])
-        staged = tuple([self._staged(t) for t in closed.staged])
+        staged = tuple([self._staged(t)._replace(up=t in closed.up) for t in closed.staged])
         fetches = tuple([self._fetch(*fetch) for fetch in closed.fetches])
+        block = self._block()
         kept = tuple([
             _KeptRecipe(k, self._all(k.layout.shape), self._all(k.capacity), self._number(k.new)) for k in memory.kept
         ])
@@ -329,6 +357,7 @@ class _Writer:
             uploads=uploads,
             steps=tuple(steps),
             fetches=fetches,
+            block=block,
             kept=kept,
             packings=packings,
             skipped=skipped,
@@ -401,6 +430,17 @@ class _Writer:
         dtype = self._dtypes()[id(array)]
         return _StagedRecipe(None, self._all(tuple(array.reshape(-1).tolist())), dtype, size)
 
+    def _block(self) -> _BlockRecipe | None:
+        closed = self._closed
+        if not closed.down:
+            return None
+        return _BlockRecipe(closed.staged.index(closed.down[0]), tuple([
+            (node, indices.input, tuple([
+                (self._number(least), None if most is None else self._number(most)) for least, most in indices.ranges
+            ]))
+            for node, indices in self._memory.looked
+        ]))  # fmt: skip
+
     def _dtypes(self) -> dict[int, Any]:
         """What the dtype of values is that are arrays of witnesses meanwhile."""
         layouts = self._memory.layouts
@@ -412,14 +452,14 @@ class _Writer:
 
     def _fetch(
         self, value: int, layout: Layout, place: Place | None, array: Array | None
-    ) -> tuple[int, Layout, tuple[int, ...], BufferName | None, int, int, int | None]:
+    ) -> tuple[int, Layout, tuple[int, ...], BufferName | None, int, int, int | None, bool]:
         if place is None or array is not None:
             raise Unfollowed
         shape, base = self._all(layout.shape), place.base
         plain = Layout(layout.dtype, ())
         if isinstance(base, Tensor) and base.source is not None:
-            return value, plain, shape, None, -1, self._number(place.offset), base.source
-        return value, plain, shape, self._buffer(place), *self._at(place), None
+            return value, plain, shape, None, -1, self._number(place.offset), base.source, False
+        return value, plain, shape, self._buffer(place), *self._at(place), None, base in self._closed.down
 
 
 def _at_least_one(nbytes: int) -> int:

@@ -10,14 +10,19 @@ from typing import Any
 import numpy as np
 
 from asyncrt.graph.node import ProgramNode
-from asyncrt.kernels.impl import Impl, Launch, Ref, ReferenceKernel, inp, out
+from asyncrt.kernels.impl import FOUND, Impl, Launch, Ref, ReferenceKernel, inp, out
+from asyncrt.kernels.indices import SLOT, Indices, note
 from asyncrt.kernels.operator import Call
 from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.view import View
 
 
-def reference_impl(node: ProgramNode, call: Call) -> Impl:
-    """The operator's reference as one launch. Values that the plan knows are part of it; the rest is read."""
+def reference_impl(node: ProgramNode, call: Call, indices: Indices | None = None) -> Impl:
+    """The operator's reference as one launch. Values that the plan knows are part of it; the rest is read.
+
+    Args:
+        indices: What another launch looks at; where one is out of range, the results are zeros.
+    """
     known = call.values
     read = [i for i, layout in enumerate(call.inputs) if layout is not None and known[i] is None]
     attributes, reference = node.attributes, node.operator.reference
@@ -31,6 +36,9 @@ def reference_impl(node: ProgramNode, call: Call) -> Impl:
         given = [known[i] if a is None else a for i, a in enumerate(arrays)]
         if views:
             given = [g if v is None or g is None else _strided(v, g) for g, v in zip(given, views, strict=True)]
+        looked = None if indices is None else given[indices.input]
+        if indices is not None and looked is not None and indices.first_outside(looked) is not None:
+            return [np.zeros(layout.shape, layout.dtype.numpy) for layout in call.outputs]
         results = reference(attributes, given)
         return [np.asarray(r, t.numpy) for r, t in zip(results, types, strict=False)]
 
@@ -42,6 +50,21 @@ def reference_impl(node: ProgramNode, call: Call) -> Impl:
     )
     buffers: tuple[Ref, ...] = (*(inp(i) for i in read), *(out(i) for i in range(len(call.outputs))))
     return Impl("reference", (Launch(kernel, buffers, (), (1,)),))
+
+
+def reference_look(call: Call, indices: Indices) -> Launch:
+    """The launch that looks at indices, and notes one that is out of range."""
+    layout, view = call.inputs[indices.input], call.view(indices.input)
+    assert layout is not None
+
+    def run(arrays: Sequence[Array | None]) -> list[Array]:
+        (memory,) = arrays
+        assert memory is not None
+        array = _strided(view, memory)
+        return [note(indices.first_outside(array), array)]
+
+    kernel = ReferenceKernel("look at indices", run, (_span(layout, view),), (SLOT,))
+    return Launch(kernel, (inp(indices.input), FOUND), (), (1,))
 
 
 def reference_copy(layout: Layout, view: View) -> Launch:

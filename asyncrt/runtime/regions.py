@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from asyncrt.kernels.impl import Access
+from asyncrt.kernels.indices import SLOT
 from asyncrt.memory.hazards import WHOLE, Region
 from asyncrt.memory.view import View, collapse
 
@@ -32,6 +33,8 @@ def touches(step: Step) -> tuple[Touch, ...]:
             region = WHOLE  # packed: only whoever packed it knows its size
         elif kind == "scratch":
             region = Region(offset, scratch[index])
+        elif kind == "found":
+            region = Region(offset, SLOT.nbytes)
         else:
             layout = (call.inputs if kind == "input" else call.outputs)[index]
             assert layout is not None

@@ -16,7 +16,7 @@ import attrs
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.errors import InputError, ShapeError
+from asyncrt.errors import IndexOutOfRange, InputError, ShapeError
 from asyncrt.layout import Array, Layout, PartialShape, layout_of
 
 from .closeness import difference, is_float, tolerance
@@ -66,6 +66,9 @@ async def try_out(
     Args:
         names: Of values.
         steps: Two: the inputs of each, and its state, of which the shapes count.
+
+    Raises:
+        IndexOutOfRange: The inputs of a step may be to blame, which says nothing of others.
     """
     return await _Trial(run, axes, steps, names).result()
 
@@ -96,6 +99,8 @@ class _Trial:
         along = frozenset.intersection(*(axes.growing_along(s) for s in sizes))
         try:
             short = [await self._alone(0, _SHORT, along), await self._alone(1, _SHORT, along)]
+        except IndexOutOfRange:
+            raise
         except (ShapeError, InputError) as error:
             return SharedSafety(Sharing.NONE, f"a step with a past drawn at random does not run ({error.message})")
         if why := await self._together([short[1], short[0], short[1]], frozenset()):
@@ -115,6 +120,8 @@ class _Trial:
             long = await self._alone(1, _LONG, along)
             other = await self._alone(0, _SHORT, along)
             holed = await self._alone(0, _LONG - 1, along, hole=True)
+        except IndexOutOfRange:
+            raise
         except (ShapeError, InputError) as error:
             return SharedSafety(Sharing.EQUAL_LENGTH, f"a longer past does not run ({error.message})")
         if not any(self._off(short[0].outputs[t.id], other.outputs[t.id]) for t in axes.outputs):

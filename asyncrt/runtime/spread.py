@@ -23,7 +23,7 @@ from asyncrt.layout import Array
 from asyncrt.scheduler.lanes import START, Lanes
 
 from .dispatcher import Dispatcher
-from .executor import BoundPlan, fetch, upload
+from .executor import Arriving, BoundPlan, fetch, upload
 from .plan import Step
 from .preset import Presets
 from .watched import WatchedStream
@@ -55,7 +55,7 @@ class Spread:
         arenas: Sequence[Any],
         arrays: Mapping[int, Array],
         presets: Presets | None,
-    ) -> dict[int, Array]:
+    ) -> Arriving:
         """Enqueue the chunk; returns as `executor.enqueue` does."""
         dispatcher, bound, own = self._dispatcher, self._bound, self._streams[0]
         with contextlib.ExitStack() as stack:

@@ -23,6 +23,7 @@ from asyncrt.memory.view import View, broadcast_strides
 from .. import attention as kernels
 from ..copy import copy_launch
 from ..impl import Impl, Launch, Ref, inp, out, scratch
+from ..indices import Indices
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..shapes import count
 
@@ -204,6 +205,11 @@ def takes_view(call: Call, index: int, view: View) -> bool:
     return index in (_QUERY, _KEY, _VALUE) and (view.strides[-1] == 1 or view.shape[-1] == 1)
 
 
+def indices(call: Call) -> Indices | None:
+    """How many keys of each batch entry there are."""
+    return Indices(_VALID, ((0, _sizes(call).keys),)) if call.has(_VALID) else None
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     s = _sizes(call)
     before: list[Launch] = []
@@ -289,6 +295,9 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     implement=implement,
+    indices=indices,
+    value_hints=(_VALID,),
+    compares_hints=False,
     takes_view=takes_view,
     examples=(
         Example(("f32[2,3,5,16]", "f32[2,3,6,16]", "f32[2,3,6,16]"), opset=23),

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Dim
+from asyncrt.errors import IndexOutOfRange
 from asyncrt.layout import BOOL, INT32, Array, Shape
 
 from ..copy import materialise
 from ..impl import Impl, KernelSource, Launch, inp, scratch
 from ..indexing import gather_rows, progression, progression_view
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
-from ..shapes import check, count, normal_axis
+from ..shapes import count, normal_axis
 from ..source import kernel
 from ..walk import lines
 
@@ -34,7 +35,9 @@ def infer(call: Call) -> tuple[Shape]:
     shape, axis = _view(call)
     chosen = _chosen(call)
     if chosen and not isinstance(shape[axis], Dim):
-        check(call, chosen[-1] < shape[axis], f"element {chosen[-1]} is chosen of an axis of {shape[axis]}")
+        last = chosen[-1]
+        if not last < shape[axis]:
+            raise IndexOutOfRange(call.name, 1, last, last, 0, shape[axis] - 1)
     return ((*shape[:axis], len(chosen), *shape[axis + 1 :]),)
 
 
@@ -76,6 +79,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         dims=(extent,),
         steps=(inner,),
         inner=inner,
+        known=True,
     )
     return Impl("gather", (find, gather), scratch=(4 * chosen,))
 

@@ -18,6 +18,7 @@ from asyncrt.memory.view import View
 
 from ..grid import GPU_GROUP, round_up
 from ..impl import Impl, KernelSource, Launch, inp, out
+from ..indices import Indices, from_either_end
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import check, count, normal_axis
 from ..source import compute_type, kernel
@@ -44,6 +45,10 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
             y[tuple(first)] = 1
         y = np.flip(y, axis) if backwards else y
         return (np.ascontiguousarray(y).astype(x.dtype),)
+
+
+def indices(call: Call) -> Indices:
+    return from_either_end(1, len(call.shape(0)))
 
 
 def views(call: Call) -> tuple[ViewOf] | None:
@@ -104,6 +109,7 @@ OPERATOR = Operator(
     reference=reference,
     implement=implement,
     views=views,
+    indices=indices,
     why="one element along the axis",
     value_hints=(1,),
     examples=(

@@ -11,6 +11,7 @@ from asyncrt.layout import Array, Shape
 from ..copy import materialise
 from ..impl import Impl, inp
 from ..indexing import check_not_empty, gather_rows, normal_indices, progression, progression_view
+from ..indices import Indices, from_either_end
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import count, normal_axis
 from ..walk import lines
@@ -50,6 +51,10 @@ def why_not(call: Call) -> str:
     return "the indices are not known on the host" if call.value(1) is None else "the indices are no dense range"
 
 
+def indices(call: Call) -> Indices:
+    return from_either_end(1, call.shape(0)[_axis(call)])
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     moved = views(call)
     if moved is not None:
@@ -67,6 +72,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         dims=(extent,),
         steps=(inner,),
         inner=inner,
+        known=call.value(1) is not None,
     )
     return Impl("gather", (launch,))
 
@@ -78,6 +84,7 @@ OPERATOR = Operator(
     reference=reference,
     implement=implement,
     views=views,
+    indices=indices,
     why="the indices are a dense range",
     why_not=why_not,
     value_hints=(1,),

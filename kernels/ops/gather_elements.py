@@ -12,6 +12,7 @@ from asyncrt.memory.view import View
 from ..copy import BITS, materialise
 from ..impl import Impl, inp, out
 from ..indexing import check_not_empty, known_ints, normal_indices, run_start
+from ..indices import Indices, clamped, from_either_end
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import check, ints, normal_axis
 from ..walk import Buffer, walk
@@ -70,19 +71,25 @@ def why_not(call: Call) -> str:
     return "the indices are not known on the host" if unknown else "the elements do not lie one after the other"
 
 
+def indices(call: Call) -> Indices:
+    return from_either_end(1, call.shape(0)[_axis(call)])
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     moved = views(call)
     if moved is not None:
         return materialise(call, moved, traits)
     shape, axis = call.shape(0), _axis(call)
     strides = row_major(shape)
-    bits = BITS[call.dtype(0).itemsize]
+    bits, known = BITS[call.dtype(0).itemsize], call.value(1) is not None
     launch = walk(
         "gather_elements",
-        "const long v = index[i]; y[i] = x[p + (int)clamp(v < 0 ? v + extent : v, 0L, (long)extent - 1) * step];",
+        f"long v = index[i]; if (v < 0) v += extent; {clamped('v', 'extent', 'i', known=known)} "
+        "y[i] = x[p + (int)v * step];",
         call.shape(1),
         (Buffer("x", inp(0), bits, "r"), Buffer("index", inp(1), call.dtype(1), "r"), Buffer("y", out(0), bits, "w")),
         traits,
+        looks=not known,
         offsets=(("p", tuple(0 if a == axis else s for a, s in enumerate(strides))),),
         ints=(("extent", shape[axis]), ("step", strides[axis])),
     )
@@ -96,6 +103,7 @@ OPERATOR = Operator(
     reference=reference,
     implement=implement,
     views=views,
+    indices=indices,
     why="the elements lie one after the other",
     why_not=why_not,
     value_hints=(1,),

@@ -12,6 +12,7 @@ from asyncrt.memory.view import View
 from ..copy import materialise
 from ..impl import Impl, inp
 from ..indexing import check_not_empty, gather_rows, known_ints, normal_indices, run_start
+from ..indices import Indices, from_either_end
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import check, count, ints
 
@@ -72,25 +73,31 @@ def why_not(call: Call) -> str:
     return "the indices are not known on the host" if unknown else "the rows do not lie one after the other"
 
 
+def indices(call: Call) -> Indices:
+    batch = _batch(call)
+    return from_either_end(1, *call.shape(0)[batch : batch + call.shape(1)[-1]])
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
-    shape, indices, batch = call.shape(0), call.shape(1), _batch(call)
+    shape, at, batch = call.shape(0), call.shape(1), _batch(call)
     moved = views(call)
     if moved is not None:
         return materialise(call, moved, traits)
-    depth = indices[-1]
-    rows = count(indices[batch:-1])
+    depth = at[-1]
+    rows = count(at[batch:-1])
     launch = gather_rows(
         call.dtype(0).itemsize,
         inp(1),
         call.dtype(1),
         traits,
-        batches=count(indices[:batch]),
+        batches=count(at[:batch]),
         count=rows,
         batch_step=count(shape[batch:]),
         index_step=rows,
         dims=shape[batch : batch + depth],
         steps=row_major(shape)[batch : batch + depth],
         inner=count(shape[batch + depth :]),
+        known=call.value(1) is not None,
     )
     return Impl("gather", (launch,))
 
@@ -102,6 +109,7 @@ OPERATOR = Operator(
     reference=reference,
     implement=implement,
     views=views,
+    indices=indices,
     why="the rows lie one after the other",
     why_not=why_not,
     value_hints=(1,),

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.errors import ShapeError
 from asyncrt.layout import Array, Shape
 
+from ..indices import Indices
 from ..operator import Attributes, Call, Example, Operator
 from ..shapes import check
 
@@ -34,16 +34,17 @@ def infer(call: Call) -> Sequence[Shape]:
     return (expected if reduction == "none" else (), shape)[: max(1, len(call.output_types))]
 
 
+def _targets(call: Call) -> Indices:
+    return Indices(1, ((0, call.shape(0)[1] - 1),), call.attributes.get("ignore_index"))
+
+
 def _loss(attributes: Attributes, logarithms: Any, inputs: Sequence[Array | None]) -> Any:
     target: Any = inputs[1]
     target = target.astype(np.int64)
     weight: Any = inputs[2] if len(inputs) > 2 else None
-    classes = logarithms.shape[1]
     ignored = attributes.get("ignore_index")
     counts = np.ones(target.shape, bool) if ignored is None else target != ignored
     chosen = np.where(counts, target, 0)
-    if target.size and not ((chosen >= 0) & (chosen < max(classes, 1))).all():
-        raise ShapeError(f"a target is none of the {classes} classes")
     factor = counts * (1.0 if weight is None else weight.astype(np.float64)[chosen])
     picked = np.take_along_axis(logarithms, chosen[:, None], axis=1)[:, 0]
     loss = np.where(counts, -picked * factor, 0.0)
@@ -83,12 +84,14 @@ OPERATORS = (
         name="NegativeLogLikelihoodLoss",
         infer=infer,
         reference=_likelihood,
+        indices=_targets,
         examples=_EXAMPLES,
     ),
     Operator(
         name="SoftmaxCrossEntropyLoss",
         infer=infer,
         reference=_cross_entropy,
+        indices=_targets,
         examples=(*_EXAMPLES, Example(("f32[2,5,2,2]", _GRID, "f32[5]"), {"reduction": "none"}, outputs=2)),
     ),
 )

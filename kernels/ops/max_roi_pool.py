@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.errors import ShapeError
+from asyncrt.errors import IndexOutOfRange
 from asyncrt.layout import Array, Shape
 
 from ..operator import Attributes, Call, Example, Operator
@@ -44,7 +44,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     y = np.zeros((len(rois), x.shape[1], height, width), x.dtype)
     for n, (batch, x1, y1, x2, y2) in enumerate(rois.astype(np.float64).tolist()):
         if not 0 <= batch < len(x):
-            raise ShapeError(f"region {n} of MaxRoiPool is of image {batch:g}, there are {len(x)}")
+            raise IndexOutOfRange("", 1, 5 * n, batch, 0, len(x) - 1)
         rows = _cells(y1, y2, scale, height, x.shape[2])
         columns = _cells(x1, x2, scale, width, x.shape[3])
         for i, row in enumerate(rows):

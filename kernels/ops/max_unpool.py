@@ -15,8 +15,9 @@ import numpy as np
 from asyncrt.errors import ShapeError
 from asyncrt.layout import Array, Shape
 
+from ..indices import Indices
 from ..operator import Attributes, Call, Example, Operator
-from ..shapes import check
+from ..shapes import check, count
 
 
 def _pooled(attributes: Attributes, shape: Shape) -> Shape:
@@ -45,15 +46,19 @@ def infer(call: Call) -> tuple[Shape]:
     return (result,)
 
 
+def indices(call: Call) -> Indices:
+    return Indices(1, ((0, count(_pooled(call.attributes, call.shape(0))) - 1),))
+
+
 def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
     x: Any = inputs[0]
-    indices: Any = inputs[1]
+    places: Any = inputs[1]
     wanted: Any = inputs[2] if len(inputs) > 2 else None
     pooled = _pooled(attributes, x.shape)
     flat = np.zeros(int(np.prod(pooled)), x.dtype)
-    if indices.shape != x.shape or (x.size and not 0 <= indices.min() <= indices.max() < flat.size):
-        raise ShapeError(f"indices of MaxUnpool do not fit {x.shape} unpooled to {pooled}")
-    flat[indices.reshape(-1)] = x.reshape(-1)
+    if places.shape != x.shape:
+        raise ShapeError(f"MaxUnpool takes an index for each element of {x.shape}, got {places.shape}")
+    flat[places.reshape(-1)] = x.reshape(-1)
     y = flat.reshape(pooled)
     if wanted is None:
         return (y,)
@@ -71,6 +76,7 @@ OPERATOR = Operator(
     name="MaxUnpool",
     infer=infer,
     reference=reference,
+    indices=indices,
     shape_infer_dependencies=(2,),
     examples=(
         Example(("f32[1,1,2,2]", _INDICES), _WINDOW, opset=11),

@@ -27,6 +27,7 @@ from asyncrt.memory.view import View
 
 from ..copy import copy_launch
 from ..impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
+from ..indices import Indices
 from ..matmul import Operand, matmul
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..recurrent_tiles import LEAST, Form, pack_gates, tiled
@@ -166,6 +167,12 @@ def _infer(kind: _Kind, call: Call) -> tuple[Shape, ...]:
     return (every, *(state,) * (kind.outputs - 1))[: max(1, len(call.output_types))]
 
 
+def _lengths(call: Call) -> Indices | None:
+    """The steps of each batch entry."""
+    batch_first = bool(call.attributes.get("layout", 0))
+    return Indices(4, ((0, call.shape(0)[1 if batch_first else 0]),)) if call.has(4) else None
+
+
 def _reference(kind: _Kind, attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array, ...]:
     settings = _settings(kind, kind.name, attributes)
 
@@ -182,7 +189,7 @@ def _reference(kind: _Kind, attributes: Attributes, inputs: Sequence[Array | Non
         h0, c0 = (None if s is None else s.swapaxes(0, 1) for s in (h0, c0))
     steps, n, hidden, gates = x.shape[0], x.shape[1], r.shape[2], kind.gates
     given = inputs[4] if len(inputs) > 4 else None
-    lengths = np.full(n, steps) if given is None else np.clip(given.astype(np.int64), 0, steps)
+    lengths = np.full(n, steps) if given is None else given.astype(np.int64)
     every = np.zeros((steps, settings.directions, n, hidden))
     finals = np.zeros((2, settings.directions, n, hidden))
     for d in range(settings.directions):
@@ -523,6 +530,9 @@ def _operator(kind: _Kind, examples: tuple[Example, ...]) -> Operator:
         infer=infer,
         reference=functools.partial(_reference, kind),
         implement=functools.partial(_implement, kind),
+        indices=_lengths,
+        value_hints=(4,),
+        compares_hints=False,
         device_types=frozenset({FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT32}),
         examples=examples,
     )

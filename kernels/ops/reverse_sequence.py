@@ -12,6 +12,7 @@ from asyncrt.memory.view import View
 
 from ..copy import BITS, materialise
 from ..impl import Impl, inp, out
+from ..indices import Indices
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import check, normal_axis
 from ..walk import Buffer, walk
@@ -40,9 +41,13 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     time, batch = attributes.get("time_axis", 0), attributes.get("batch_axis", 1)
     result = x.copy()
     source, target = np.moveaxis(x, (batch, time), (0, 1)), np.moveaxis(result, (batch, time), (0, 1))
-    for entry, length in enumerate(np.clip(lengths.astype(np.int64), 0, x.shape[time])):
+    for entry, length in enumerate(lengths.tolist()):
         target[entry, :length] = source[entry, :length][::-1]
     return (result,)
+
+
+def indices(call: Call) -> Indices:
+    return Indices(1, ((0, call.shape(0)[_axes(call)[0]]),))
 
 
 def views(call: Call) -> tuple[ViewOf] | None:
@@ -86,6 +91,7 @@ OPERATOR = Operator(
     reference=reference,
     implement=implement,
     views=views,
+    indices=indices,
     why="no sequence is longer than one step",
     why_not=why_not,
     value_hints=(1,),

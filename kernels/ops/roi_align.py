@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncrt.dims import Dim
-from asyncrt.errors import ShapeError
 from asyncrt.layout import Array, Shape
 
+from ..indices import Indices
 from ..operator import Attributes, Call, Example, Operator
 from ..shapes import check
 
@@ -60,14 +60,16 @@ def _samples(start: float, length: float, outs: int, ratio: int, size: int) -> _
     return _Samples(low, high, np.where(outside, 0.0, 1.0 - ahead), np.where(outside, 0.0, ahead))
 
 
+def indices(call: Call) -> Indices:
+    return Indices(2, ((0, call.shape(0)[0] - 1),))
+
+
 def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
     x, rois, batches = (i for i in inputs if i is not None)
     default = "half_pixel" if attributes.opset >= 16 else "output_half_pixel"
     half = attributes.get("coordinate_transformation_mode", default) == "half_pixel"
     height, width = attributes.get("output_height", 1), attributes.get("output_width", 1)
     ratio, scale = attributes.get("sampling_ratio", 0), float(attributes.get("spatial_scale", 1.0))
-    if batches.size and not 0 <= int(batches.min()) <= int(batches.max()) < x.shape[0]:
-        raise ShapeError(f"RoiAlign: batch indices {batches.tolist()} are not all below {x.shape[0]}")
     greatest = attributes.get("mode", "avg") == "max"
     y = np.zeros((rois.shape[0], x.shape[1], height, width), np.float64)
     for index, (roi, batch) in enumerate(zip(rois.astype(np.float64), batches.tolist(), strict=True)):
@@ -94,6 +96,7 @@ OPERATOR = Operator(
     name="RoiAlign",
     infer=infer,
     reference=reference,
+    indices=indices,
     examples=(
         Example(
             ("f32[2,3,10,12]", _ROIS, _BATCHES),

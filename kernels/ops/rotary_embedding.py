@@ -1,7 +1,7 @@
 """RotaryEmbedding: pairs of a head's elements turned by an angle that depends on the position.
 
 Pairs are elements k and ``k + half`` of a head, or neighbours where `interleaved`; elements from
-`rotary_embedding_dim` on stay as they are. Positions outside the cache are taken as its first or last.
+`rotary_embedding_dim` on stay as they are.
 
 Source: ONNX RotaryEmbedding-23.
 """
@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.layout import INT64, Array, DataType, Shape
+from asyncrt.layout import INT32, INT64, Array, DataType, Shape
 
 from ..grid import GPU_GROUP, cut_rows, round_up
-from ..impl import Impl, KernelSource, Launch, inp, out
+from ..impl import FOUND, Impl, KernelSource, Launch, inp, out
+from ..indices import LOOK, NOTE, TELL, Indices, clamped
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..shapes import check
 from ..source import compute_type, kernel
@@ -67,8 +68,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     c: Any = cos.astype(np.float64)
     s: Any = sin.astype(np.float64)
     if len(inputs) > 3 and inputs[3] is not None:
-        rows = np.clip(inputs[3].astype(np.int64), 0, len(c) - 1)
-        c, s = c[rows], s[rows]
+        c, s = c[inputs[3]], s[inputs[3]]
     c, s = c[:, None], s[:, None]
     near = bool(attributes.get("interleaved", 0))
     first = slice(0, turned, 2) if near else slice(0, turned // 2)
@@ -81,6 +81,10 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (np.ascontiguousarray(y.reshape(x.shape)).astype(x.dtype),)
 
 
+def indices(call: Call) -> Indices | None:
+    return Indices(3, ((0, call.shape(1)[0] - 1),)) if call.has(3) else None
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     shape = call.shape(0)
     batch, heads, length, size = _extents(call.attributes, shape)
@@ -88,10 +92,11 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     whole = heads * length * size
     steps = (whole, length * size, size) if len(shape) == 4 else (whole, size, heads * size)
     near, positions = bool(call.attributes.get("interleaved", 0)), call.has(3)
+    known = call.value(3) is not None
     rows, refs = batch * heads * length, (inp(0), inp(1), inp(2), out(0))
-    buffers = (*refs, inp(3)) if positions else refs
+    buffers = refs if not positions else (*refs, inp(3)) if known else (*refs, inp(3), FOUND)
     ints = (rows, heads, length, size, half, *steps, call.shape(1)[0] if positions else 0)
-    k = _kernel(call.dtype(0), call.dtype(1), near, positions, traits.is_cpu)
+    k = _kernel(call.dtype(0), call.dtype(1), near, positions, known, traits.is_cpu)
     if traits.is_cpu:
         cut = cut_rows(rows, size, traits)
         per_item = cut.rows_per_item
@@ -101,13 +106,18 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
 
 
 @functools.cache
-def _kernel(dtype: DataType, cache: DataType, near: bool, positions: bool, cpu: bool) -> KernelSource:
+def _kernel(
+    dtype: DataType, cache: DataType, near: bool, positions: bool, known: bool, cpu: bool
+) -> KernelSource:
     t = compute_type(dtype)
     a, b = ("2 * k", "2 * k + 1") if near else ("k", "k + half_")
-    position = "(int)clamp(positions[b * length + s], (long)0, (long)(places - 1))" if positions else "b * length + s"
+    at, looks = "b * length + s", positions and not known
+    look, tell = (LOOK, TELL) if looks else ("", "")
+    find = f"long v = index[{at}]; {clamped('v', 'places', at, known=known)}" if positions else f"const int v = {at};"
     row = f"""
     const int h = r % heads, s = r / heads % length, b = r / heads / length;
-    const int o = b * xb + h * xh + s * xs, place = ({position}) * half_;"""
+    {find}
+    const int o = b * xb + h * xh + s * xs, place = (int)v * half_;"""
     turn = f"""{{
       const {t} c = LOAD({cache.name}, cosines, place + k), n = LOAD({cache.name}, sines, place + k);
       const {t} u = LOAD({dtype.name}, x, o + {a}), v = LOAD({dtype.name}, x, o + {b});
@@ -122,25 +132,31 @@ def _kernel(dtype: DataType, cache: DataType, near: bool, positions: bool, cpu: 
     if cpu:
         body = f"""
   const int r1 = min(((int)get_global_id(0) + 1) * per_item, rows);
+  {look}
   for (int r = (int)get_global_id(0) * per_item; r < r1; r++) {{
     {row}
     for (int k = 0; k < half_; k++) {turn}
     for (int d = 2 * half_; d < size; d++) {copied("d")}
-  }}"""
+  }}
+  {tell}"""
     else:
         body = f"""
   const int id = (int)get_global_id(0), each = size - half_;
   if (id >= rows * each) return;
   const int r = id / each, k = id - r * each;
+  {look}
   {row}
-  if (k < half_) {turn} else {copied("half_ + k")}"""
+  if (k < half_) {turn} else {copied("half_ + k")}
+  {tell}"""
     buffers: tuple[tuple[str, DataType, str], ...] = (
         ("x", dtype, "r"), ("cosines", cache, "r"), ("sines", cache, "r"), ("y", dtype, "w"),
     )  # fmt: skip
     if positions:
-        buffers += (("positions", INT64, "r"),)
+        buffers += (("index", INT64, "r"),)
+    if looks:
+        buffers += (("found", INT32, "rw"),)
     ints = ("rows", "heads", "length", "size", "half_", "xb", "xh", "xs", "places", "per_item")
-    return kernel("rotary_embedding", buffers, ints, body)
+    return kernel("rotary_embedding", buffers, ints, body, helpers=NOTE if looks else "")
 
 
 _POSITIONS = np.array([[3, 0, 6, 2, 2], [1, 2, 3, 4, 5]], np.int64)
@@ -150,6 +166,9 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     implement=implement,
+    indices=indices,
+    value_hints=(3,),
+    compares_hints=False,
     examples=(
         Example(("f32[2,3,5,8]", "f32[2,5,4]", "f32[2,5,4]"), opset=23),
         Example(("f32[2,3,5,8]", "f32[7,4]", "f32[7,4]", _POSITIONS), {"interleaved": 1}, opset=23),

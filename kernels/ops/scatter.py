@@ -3,7 +3,7 @@
 Updates of the same place happen in their order, so the last one wins and sums are always the same. On CPU devices
 a work-item walks all updates, for some columns or lines. On GPUs there is a work-item per update: it first enters its
 number at its place, as the least and the greatest there, and then the first update of a place carries out all of them.
-Indices out of range are ignored.
+An update whose index is out of range is left out.
 
 Source: ONNX ScatterND-18, ScatterElements-18.
 """
@@ -22,8 +22,9 @@ from asyncrt.memory.view import View, collapse
 
 from ..copy import BITS, copy_launch, materialise
 from ..grid import cut_rows
-from ..impl import Impl, KernelSource, Launch, inp, out, scratch
+from ..impl import FOUND, Impl, KernelSource, Launch, inp, out, scratch
 from ..indexing import known_ints, run_start
+from ..indices import LOOK, NOTE, TELL, Indices, from_either_end, remembered
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import check, count, ints, normal_axis
 from ..source import compute_type, kernel
@@ -128,6 +129,14 @@ def _views_elements(call: Call) -> tuple[ViewOf] | None:
     return _written(call, places, valid, count(shape), 1)
 
 
+def _indices_nd(call: Call) -> Indices:
+    return from_either_end(1, *call.shape(0)[: _depth(call)])
+
+
+def _indices_elements(call: Call) -> Indices:
+    return from_either_end(1, call.shape(0)[_axis(call)])
+
+
 def _why_not(call: Call) -> str:
     return "the indices are not known on the host" if call.value(1) is None else "some elements are replaced"
 
@@ -155,9 +164,8 @@ def _elements(at: Any, shape: Sequence[int], axis: int) -> tuple[Any, Any]:
 # References.
 
 
-def _apply(mode: str, data: Any, places: Any, updates: Any, valid: Any) -> tuple[Array]:
+def _apply(mode: str, data: Any, places: Any, updates: Any) -> tuple[Array]:
     """Replace rows of *data*, ``[rows, n]``; NumPy too assigns in order."""
-    places, updates = places[valid], updates[valid]
     if mode == "none":
         data[places] = updates
         return (data,)
@@ -172,11 +180,12 @@ def _reference_nd(attributes: Attributes, inputs: Sequence[Array | None]) -> tup
     indices: Any = inputs[1]
     updates: Any = inputs[2]
     depth = indices.shape[-1]
-    places, valid = _rows(indices.reshape(-1, depth).astype(np.int64), x.shape[:depth])
+    from_either_end(1, *x.shape[:depth]).check("", indices)
+    places, _ = _rows(indices.reshape(-1, depth).astype(np.int64), x.shape[:depth])
     rows = int(np.prod(x.shape[:depth]))
     data = x.copy().reshape(rows, -1) if x.size else x.copy().reshape(rows, 0)
     updates = updates.reshape(len(places), data.shape[1])
-    (result,) = _apply(attributes.get("reduction", "none"), data, places, updates, valid)
+    (result,) = _apply(attributes.get("reduction", "none"), data, places, updates)
     return (result.reshape(x.shape),)
 
 
@@ -184,10 +193,12 @@ def _reference_elements(attributes: Attributes, inputs: Sequence[Array | None]) 
     x: Any = inputs[0]
     indices: Any = inputs[1]
     updates: Any = inputs[2]
-    places, valid = _elements(indices.astype(np.int64), x.shape, attributes.get("axis", 0) % x.ndim)
+    axis = attributes.get("axis", 0) % x.ndim
+    from_either_end(1, x.shape[axis]).check("", indices)
+    places, _ = _elements(indices.astype(np.int64), x.shape, axis)
     data = x.copy().reshape(-1)
     mode = attributes.get("reduction", "none")
-    (result,) = _apply(mode, data, places, updates.reshape(-1), valid)
+    (result,) = _apply(mode, data, places, updates.reshape(-1))
     return (result.reshape(x.shape),)
 
 
@@ -200,14 +211,21 @@ class _Target(NamedTuple):
     Attributes:
         body: OpenCL C that returns the place, or -1 if it is out of range.
         ints: Names and values of the sizes.
+        outside: OpenCL C that returns the position of the index that is, then.
     """
 
     body: str
     ints: tuple[tuple[str, int], ...]
+    outside: str
 
     def helper(self, index_type: DataType) -> str:
         sizes = "".join(f", const int {n}" for n, _ in self.ints)
-        return f"int $_place(__global const {index_type.c}* index, const int u{sizes}) {{ {self.body} }}"
+        given = f"(__global const {index_type.c}* index, const int u{sizes})"
+        return f"int $_place{given} {{ {self.body} }}\nint $_outside{given} {{ {self.outside} }}"
+
+    def remembered(self, u: str) -> str:
+        """OpenCL C for an update that has no place."""
+        return remembered(self.call(u).replace("$_place", "$_outside"))
 
     def call(self, u: str) -> str:
         return f"$_place(index, {u}{''.join(f', {n}' for n, _ in self.ints)})"
@@ -222,7 +240,10 @@ def _rows_target(dims: Sequence[int]) -> _Target:
         for k in levels
     )
     ints = tuple(x for k in levels for x in ((f"d{k}", dims[k]), (f"s{k}", steps[k])))
-    return _Target(f"{body} return place;", ints)
+    outside = "long v; " + " ".join(
+        f"v = index[u * {len(dims)} + {k}]; if (v < -(long)d{k} || v >= d{k}) return u * {len(dims)} + {k};" for k in levels
+    )
+    return _Target(f"{body} return place;", ints, f"{outside} return -1;")
 
 
 def _elements_target(shape: Sequence[int], indices: Sequence[int], axis: int) -> _Target:
@@ -233,7 +254,8 @@ def _elements_target(shape: Sequence[int], indices: Sequence[int], axis: int) ->
     )
     body += " long v = index[u]; if (v < 0) v += extent; if (v < 0 || v >= extent) return -1;"
     ints = tuple(x for k, a in enumerate(reversed(range(len(dims)))) for x in ((f"d{k}", dims[a]), (f"s{k}", steps[a])))
-    return _Target(f"{body} return place + (int)v * step;", (*ints, ("extent", shape[axis]), ("step", strides[axis])))
+    ints = (*ints, ("extent", shape[axis]), ("step", strides[axis]))
+    return _Target(f"{body} return place + (int)v * step;", ints, "return u;")
 
 
 def _copy(call: Call, traits: DeviceTraits) -> tuple[Launch, ...]:
@@ -254,7 +276,8 @@ def _by_updates(
     dtype, index = _stored(call, mode), Buffer("index", inp(1), call.dtype(1), "r")
     helper = target.helper(call.dtype(1))
     first, last = (Buffer(n, scratch(k), INT32, "rw") for k, n in enumerate(("first", "last")))
-    kind = compute_type(dtype)
+    kind, known = compute_type(dtype), call.value(1) is not None
+    missed = "" if known else f"else {target.remembered('i')}"
     if mode == "none":
         apply = f"const int here = {target.call('n')}; if (here >= 0 && last[here] == n) y[here * inner + c] = x[i];"
     else:
@@ -275,12 +298,13 @@ def _by_updates(
         walk(
             "scatter_enter",
             f"const int here = {target.call('i')}; "
-            "if (here >= 0) { atomic_min(first + here, i); atomic_max(last + here, i); }",
+            f"if (here >= 0) {{ atomic_min(first + here, i); atomic_max(last + here, i); }} {missed}",
             (updates,),
             (index, first, last),
             traits,
             ints=target.ints,
             helpers=helper,
+            looks=not known,
         ),
         walk(
             f"scatter_{mode}",
@@ -309,31 +333,38 @@ def _implement_nd(call: Call, traits: DeviceTraits) -> Impl:
     cut = cut_rows(1, inner * updates, traits, align=16 * updates)
     chunk = min(inner, cut.chunk // updates)
     ints = (inner, updates, chunk, *(v for _, v in target.ints))
-    source = _columns_kernel(mode, _stored(call, mode), call.dtype(1), depth)
-    launch = Launch(source, (inp(1), inp(2), out(0)), ints, (-(-inner // chunk),), (1,))
+    known = call.value(1) is not None
+    source = _columns_kernel(mode, _stored(call, mode), call.dtype(1), depth, known)
+    refs = (inp(1), inp(2), out(0)) if known else (inp(1), inp(2), out(0), FOUND)
+    launch = Launch(source, refs, ints, (-(-inner // chunk),), (1,))
     return Impl(f"{mode}, columns", (*_copy(call, traits), launch))
 
 
 @functools.cache
-def _columns_kernel(mode: str, dtype: DataType, index_type: DataType, depth: int) -> KernelSource:
+def _columns_kernel(mode: str, dtype: DataType, index_type: DataType, depth: int, known: bool) -> KernelSource:
     """One update after another, for some columns per work-item; on CPU devices."""
     target = _rows_target((1,) * depth)
     kind = compute_type(dtype)
     load = "" if mode == "none" else f"const {kind} a = LOAD({dtype.name}, y, here * n + c); "
     body = f"""
   const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
+  {"" if known else LOOK}
   for (int k = 0; k < updates; k++) {{
     const int here = {target.call("k")};
-    if (here < 0) continue;
+    if (here < 0) {{ {"" if known else target.remembered("k")} continue; }}
     for (int c = c0; c < c1; c++) {{
       {load}const {kind} u = LOAD({dtype.name}, x, k * n + c);
       const {kind} v = {_COMBINE[mode]};
       STORE({dtype.name}, y, here * n + c, v);
     }}
-  }}"""
-    buffers = (("index", index_type, "r"), ("x", dtype, "r"), ("y", dtype, "rw"))
+  }}
+  {"" if known else TELL}"""
+    buffers: tuple[tuple[str, DataType, str], ...] = (("index", index_type, "r"), ("x", dtype, "r"), ("y", dtype, "rw"))
+    helpers = target.helper(index_type)
+    if not known:
+        buffers, helpers = (*buffers, ("found", INT32, "rw")), NOTE + helpers
     ints = ("n", "updates", "chunk", *(n for n, _ in target.ints))
-    return kernel(f"scatter_{mode}", buffers, ints, body, helpers=target.helper(index_type))
+    return kernel(f"scatter_{mode}", buffers, ints, body, helpers=helpers)
 
 
 def _implement_elements(call: Call, traits: DeviceTraits) -> Impl:
@@ -350,12 +381,13 @@ def _implement_elements(call: Call, traits: DeviceTraits) -> Impl:
     strides, steps = row_major(shape), row_major(indices)
     others = [a for a in range(len(shape)) if a != axis]
     load = "" if mode == "none" else f"const {kind} a = LOAD({dtype.name}, y, p + (int)at * step);"
+    known = call.value(1) is not None
     launch = walk(
         f"scatter_elements_{mode}",
         f"""for (int k = 0; k < length; k++) {{
         long at = index[q + k * stride];
         if (at < 0) at += extent;
-        if (at < 0 || at >= extent) continue;
+        if (at < 0 || at >= extent) {{ {"" if known else remembered("q + k * stride")} continue; }}
         {load}
         const {kind} u = LOAD({dtype.name}, x, q + k * stride);
         const {kind} v = {_COMBINE[mode]};
@@ -371,6 +403,7 @@ def _implement_elements(call: Call, traits: DeviceTraits) -> Impl:
         offsets=(("p", [strides[a] for a in others]), ("q", [steps[a] for a in others])),
         ints=(("length", length), ("stride", steps[axis]), ("extent", shape[axis]), ("step", strides[axis])),
         work=length,
+        looks=not known,
     )
     assert launch is not None
     return Impl(f"{mode}, lines", (*_copy(call, traits), launch))
@@ -389,6 +422,7 @@ OPERATORS = (
         reference=_reference_nd,
         implement=_implement_nd,
         views=_views_nd,
+        indices=_indices_nd,
         why=_WHY,
         why_not=_why_not,
         value_hints=(1,),
@@ -412,6 +446,7 @@ OPERATORS = (
         reference=_reference_elements,
         implement=_implement_elements,
         views=_views_elements,
+        indices=_indices_elements,
         why=_WHY,
         why_not=_why_not,
         value_hints=(1,),

@@ -1,7 +1,6 @@
 """TensorScatter: a cache with an update written into it, for each batch from an index of its own on.
 
-In the mode "circular" what goes beyond the end continues at the beginning. In the mode "linear" it must not; such
-elements are not written.
+In the mode "circular" what goes beyond the end continues at the beginning. In the mode "linear" it must not.
 
 Source: ONNX TensorScatter-24.
 """
@@ -22,6 +21,7 @@ from asyncrt.memory.view import View
 from ..copy import BITS, copy_launch
 from ..grid import GPU_GROUP, cut_rows, round_up
 from ..impl import Impl, KernelSource, Launch, inp, out
+from ..indices import Indices
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import check, count, normal_axis
 from ..source import kernel
@@ -56,9 +56,16 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
         rows = start + np.arange(update.shape[axis])
         if attributes.get("mode", "linear") == "circular":
             rows = rows % length
-        inside = (rows >= 0) & (rows < length)
-        moved[batch, rows[inside]] = source[batch, inside]
+        moved[batch, rows] = source[batch]
     return (y,)
+
+
+def indices(call: Call) -> Indices | None:
+    if not call.has(2):
+        return None
+    axis = normal_axis(call, call.attributes.get("axis", -2), len(call.shape(0)))
+    circular = call.attributes.get("mode", "linear") == "circular"
+    return Indices(2, ((0, None if circular else call.shape(0)[axis] - call.shape(1)[axis]),))
 
 
 def views(call: Call) -> tuple[ViewOf] | None:
@@ -134,6 +141,7 @@ OPERATOR = Operator(
     reference=reference,
     implement=implement,
     views=views,
+    indices=indices,
     why="the update is empty, or is the whole cache",
     value_hints=(2,),
     examples=(

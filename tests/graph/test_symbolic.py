@@ -14,7 +14,8 @@ from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.layout import FLOAT32, Layout
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime import prepare
-from asyncrt.runtime.prepare import Tools, prepare_chunk, start_state
+from asyncrt.runtime.plan import start_state
+from asyncrt.runtime.prepare import Tools, prepare_chunk
 
 from ..builders import i64, model, node
 

@@ -11,7 +11,8 @@ import ml_dtypes
 import numpy as np
 
 from asyncrt.devices.base import Device
-from asyncrt.kernels.impl import Impl, Ref
+from asyncrt.kernels.impl import FOUND, Impl, Ref
+from asyncrt.kernels.indices import SLOT
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
 from asyncrt.layout import Array, Layout, layout_of
 
@@ -70,8 +71,15 @@ def reference(operator: Operator, example: Example, inputs: Sequence[Array | Non
     return [np.asarray(r) for r in results][: example.outputs]
 
 
-def run_impl(impl: Impl, call: Call, inputs: Sequence[Array | None], device: Device) -> list[Array]:
-    """Carry *impl* out on *device*. Every output starts as a pattern, so that what is not written shows."""
+def run_impl(
+    impl: Impl, call: Call, inputs: Sequence[Array | None], device: Device, slot: Array | None = None
+) -> list[Array]:
+    """Carry *impl* out on *device*. Every output starts as a pattern, so that what is not written shows.
+
+    Args:
+        slot: Gets what its launches note of indices; without it there must be nothing to note.
+    """
+    found = np.zeros(SLOT.shape, np.int32) if slot is None else slot
     stream = device.open_stream()
     pad = 256  # every buffer begins at an offset, so that an ignored offset shows
 
@@ -93,6 +101,7 @@ def run_impl(impl: Impl, call: Call, inputs: Sequence[Array | None], device: Dev
         value = inputs[request.source]
         assert value is not None
         buffers[Ref("weights", i)] = upload(request.pack(value))
+    buffers[FOUND] = upload(np.zeros(SLOT.shape, np.int32))
     kernels, _ = device.build(list({launch.kernel: None for launch in impl.launches}), None)
     for launch in impl.launches:
         record = device.pack([pad] * len(launch.buffers), launch.ints)
@@ -102,12 +111,14 @@ def run_impl(impl: Impl, call: Call, inputs: Sequence[Array | None], device: Dev
     for i, result in enumerate(results):
         if result.nbytes:
             stream.read(buffers[Ref("output", i)], pad, result)
+    stream.read(buffers[FOUND], pad, found)
     mark = stream.mark()
     stream.when_reached(mark, lambda error: failures.append(error) if error else None)
     failures: list[BaseException] = []
     device.close()
     if failures:
         raise failures[0]
+    assert slot is not None or not found.any(), "an index was found out of range"
     return results
 
 

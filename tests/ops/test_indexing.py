@@ -14,7 +14,8 @@ from onnx import helper
 from asyncrt.devices.base import Device
 from asyncrt.devices.find import open_device
 from asyncrt.dims import Dim, Undetermined
-from asyncrt.errors import ShapeError
+from asyncrt.errors import IndexOutOfRange, ShapeError
+from asyncrt.kernels.indices import SLOT, noted
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, Run, Skip, decide
 from asyncrt.kernels.registry import operators
 from asyncrt.layout import BOOL, FLOAT32, INT64, Array, Layout
@@ -69,44 +70,85 @@ def test_gpu_kernels_agree_with_the_reference(name: str, example: Example, devic
         assert_close(e, g, name)
 
 
+def slot_of(
+    device: Device, kind: str, name: str, example: Example, expected: Sequence[Array]
+) -> tuple[list[Array], tuple[int, int] | None]:
+    """Run kernels as `outputs_on`; returns also position and index that one of them has noted."""
+    operator, inputs, slot = named(name), arrays(example), np.zeros(SLOT.shape, np.int32)
+    call = make_call(operator, example, inputs, expected, constant=False)
+    assert operator.implement is not None
+    impl = operator.implement(call, DeviceTraits(kind, 4, min(256, device.info.max_group), device.info.features))
+    assert impl.looks_at_indices
+    return run_impl(impl, call, inputs, device, slot), noted(slot)
+
+
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
-def test_indices_out_of_range_are_clamped(kind: str, device: Device) -> None:
-    """Nothing outside the data is read, whatever the indices are."""
-    far = np.array([2**40, -(2**40), 3, -4, 1], np.int64)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_an_index_out_of_range_is_clamped_and_noted(kind: str, dtype: type, device: Device) -> None:
+    """Nothing outside the data is read, whatever the indices are, and one that is out of range is told of."""
     x = np.arange(12, dtype=np.float32).reshape(3, 4)
-    clamped = np.array([2, 0, 2, 0, 1])
+    for far in (3, -4, 2**31 - 1, -(2**31)) if dtype is np.int32 else (3, -4, 2**40, -(2**63), 2**63 - 1):
+        at: Array = np.array([0, -3, far, 1], dtype)
+        clamped = np.array([0, 0, 2 if far > 0 else 0, 1])
+        pairs = np.stack([np.zeros(4, dtype), at], 1)
+        for name, example, expected, position in (
+            ("Gather", Example((x, at)), x[clamped], 2),
+            ("Gather", Example((x[:, :1].copy(), at)), x[clamped, :1], 2),
+            ("GatherElements", Example((x, at[:, None])), x[clamped, :1], 2),
+            ("GatherND", Example((x, at[:, None])), x[clamped], 2),
+            ("GatherND", Example((x.T[:, :3].copy(), pairs)), x.T[0, clamped], 5),
+        ):
+            if name == "GatherND" and dtype is np.int32:
+                continue
+            (got,), note = slot_of(device, kind, name, example, [expected])
 
-    (rows,) = outputs_on(device, kind, "Gather", Example((x, far)), [x[clamped]])
-    (elements,) = outputs_on(device, kind, "GatherElements", Example((x[:, :1].copy(), far[:, None])), [x[clamped, :1]])
-    (tuples,) = outputs_on(device, kind, "GatherND", Example((x, far[:, None])), [x[clamped]])
-
-    np.testing.assert_array_equal(rows, x[clamped])
-    np.testing.assert_array_equal(elements, x[clamped, :1])
-    np.testing.assert_array_equal(tuples, x[clamped])
+            assert note == (position, far), name
+            np.testing.assert_array_equal(got, expected, err_msg=name)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 @pytest.mark.parametrize("mode", ["none", "add"])
-def test_updates_out_of_range_are_ignored(kind: str, mode: str, device: Device) -> None:
-    """Nothing outside the data is written, whatever the indices are."""
-    x, updates = np.zeros((3, 4), np.float32), np.ones((4, 4), np.float32)
-    at = np.array([[3], [2**40], [-4], [1]], np.int64)
+def test_an_update_out_of_range_is_left_out_and_noted(kind: str, mode: str, device: Device) -> None:
+    """Nothing outside the data is written, whatever the indices are, and one that is out of range is told of."""
+    x, updates = np.zeros((3, 4), np.float32), np.ones((3, 4), np.float32)
     expected = np.zeros((3, 4), np.float32)
-    expected[1] = 1
+    expected[[1, 2]] = 1
+    for far in (3, -4, 2**40, -(2**63)):
+        at = np.array([[-1], [far], [1]], np.int64)
 
-    (rows,) = outputs_on(device, kind, "ScatterND", Example((x, at, updates), {"reduction": mode}), [expected])
+        (rows,), note = slot_of(device, kind, "ScatterND", Example((x, at, updates), {"reduction": mode}), [expected])
 
-    np.testing.assert_array_equal(rows, expected)
-    long = Example((x[:, 0].copy(), np.tile(at[:, 0], 40), np.ones(160, np.float32)), {"reduction": mode})
-    (wanted,) = reference(named("ScatterElements"), long, arrays(long))
-    (elements,) = outputs_on(device, kind, "ScatterElements", long, [wanted])
-    np.testing.assert_array_equal(elements, [0, 40 if mode == "add" else 1, 0])
+        assert note == (1, far)
+        np.testing.assert_array_equal(rows, expected)
+        pair = Example((x, np.array([[0, 1], [1, far], [0, 1]], np.int64), np.ones(3, np.float32)), {"reduction": mode})
+        one = np.zeros((3, 4), np.float32)
+        one[0, 1] = 2 if mode == "add" else 1
+        (elements,), note = slot_of(device, kind, "ScatterND", pair, [one])
+        assert note is None if -4 <= far < 4 else note == (3, far)
+        if note is not None:
+            np.testing.assert_array_equal(elements, one)
+        many = np.full(160, 1, np.int64)
+        many[77] = far
+        long = Example((x[:, 0].copy(), many, np.ones(160, np.float32)), {"reduction": mode})
+        (line,), note = slot_of(device, kind, "ScatterElements", long, [x[:, 0]])
+        assert note == (77, far)
+        np.testing.assert_array_equal(line, [0, 159 if mode == "add" else 1, 0])
 
 
-def test_reference_refuses_indices_out_of_range() -> None:
-    """On the host, where that is possible, a wrong index is an error."""
-    with pytest.raises(ShapeError, match="outside an axis of 3"):
-        named("Gather").reference(Attributes(), [np.arange(3), np.array(3)])
+def test_references_refuse_indices_out_of_range() -> None:
+    """On the host a wrong index is the same error, with the same facts."""
+    x = np.arange(3)
+    for name, inputs in (
+        ("Gather", [x, np.array([0, 3])]),
+        ("GatherElements", [x, np.array([0, 3])]),
+        ("GatherND", [x, np.array([[0], [3]])]),
+        ("ScatterElements", [x, np.array([0, 3]), x[:2]]),
+        ("ScatterND", [x, np.array([[0], [3]]), x[:2]]),
+    ):
+        with pytest.raises(IndexOutOfRange) as caught:
+            named(name).reference(Attributes(), inputs)
+        error = caught.value
+        assert (error.input, error.position, error.index, error.least, error.most) == (1, 1, 3, -3, 2), name
 
 
 @pytest.mark.parametrize("name", ["TopK", "ArgMax", "ArgMin", "ReduceMax"])

@@ -53,6 +53,6 @@ def batch_in_the_middle() -> onnx.ModelProto:
 
 
 def picks() -> onnx.ModelProto:
-    """A row of a table of five for each index; another index fails on a device that runs references."""
+    """A row of a table of five for each index; another index is out of range."""
     nodes = [node("y = Gather(table, i)")]
     return model(nodes, ["i i64[batch,seq]"], ["y"], {"table": floats(5, 3)})

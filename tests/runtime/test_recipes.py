@@ -15,9 +15,9 @@ from asyncrt.layout import Array, Layout
 from asyncrt.runtime import recipe as recipes
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.network import Network
-from asyncrt.runtime.plan import ChunkPlan
+from asyncrt.runtime.plan import ChunkPlan, start_state
 from asyncrt.runtime.plans import same
-from asyncrt.runtime.prepare import prepare_chunk, start_state
+from asyncrt.runtime.prepare import prepare_chunk
 from asyncrt.runtime.slices import finished
 
 from ..builders import i64, model, node

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.errors import AsyncrtError, ModelError, ModelFormatError
+from asyncrt.errors import AsyncrtError, IndexOutOfRange, ModelError, ModelFormatError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.onnx import Graph
 from asyncrt.kernels.operator import Call, Operator
@@ -25,12 +25,23 @@ _RANDOM = frozenset(
 
 
 def evaluate(operator: Operator, call: Call, inputs: Sequence[Array | None]) -> Sequence[Array]:
-    """Return a node's outputs, computed on the host. Overflows and the like give what they give, without warnings."""
+    """Return a node's outputs, computed on the host. Overflows and the like give what they give, without warnings.
+
+    Raises:
+        IndexOutOfRange: It takes indices, and one is out of range; otherwise as the operator.
+    """
     with np.errstate(all="ignore"):
         if operator.evaluate is not None:
             return operator.evaluate(call)
+        indices = None if operator.indices is None else operator.indices(call)
+        if indices is not None and (array := inputs[indices.input]) is not None:
+            indices.check(call.name, array)
         # Parts of files may begin anywhere, and where an array does may decide in which order NumPy adds.
-        return operator.reference(call.attributes, [None if a is None else np.require(a, None, "A") for a in inputs])
+        given = [None if a is None else np.require(a, None, "A") for a in inputs]
+        try:
+            return operator.reference(call.attributes, given)
+        except IndexOutOfRange as error:
+            raise error.at(call.name) from None
 
 
 def as_model_error(node: ProgramNode, failed: str, error: Exception) -> ModelError:

@@ -1,0 +1,124 @@
+"""Which elements of an operator's inputs are indices, where may they point, and what becomes of one that points elsewhere?
+
+Indices that the host knows are looked at before anything is launched. All others are looked at by the kernels that use
+them, or by a launch of its own: such a kernel goes on with an index in range, or leaves the element out, so that no byte
+is touched that is not its node's; and it notes the index in a *slot* of its own, in memory of that request alone, which
+was zeros before. The host reads the slots with the results.
+
+A slot is four 32-bit words: whether there is a note, the position of the index, and the index. The first to note one
+is the one that is told of.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from asyncrt.errors import IndexOutOfRange
+from asyncrt.layout import INT32, Array, Layout
+
+if TYPE_CHECKING:
+    from .operator import Call, Operator
+
+SLOT = Layout(INT32, (4,))
+
+NOTE = """
+void $_note(__global int* found, const int position, const long index) {
+  if (atomic_cmpxchg(found, 0, 1) == 0) { found[1] = position; *(__global long*)(found + 2) = index; }
+}"""
+"""OpenCL C that notes an index out of range."""
+
+LOOK = "int outside = -1;"
+TELL = "if (outside >= 0) $_note(found, outside, index[outside]);"
+"""OpenCL C before and behind a loop over indices, in which `remembered()` is: it notes the first that was found."""
+
+
+def remembered(position: str) -> str:
+    """Return OpenCL C that remembers the position of an index that is out of range."""
+    return f"if (outside < 0) outside = {position};"
+
+
+def clamped(index: str, extent: str, position: str, *, known: bool) -> str:
+    """Return OpenCL C that brings *index*, a long counted from the front, into range.
+
+    Args:
+        known: Whether it is known to be; otherwise its *position* is remembered if it was not.
+    """
+    clamp = f"{index} = clamp({index}, 0L, (long){extent} - 1);"
+    return clamp if known else f"if ({index} < 0 || {index} >= {extent}) {{ {clamp} {remembered(position)} }}"
+
+
+class Indices(NamedTuple):
+    """Elements of an input that are indices.
+
+    Attributes:
+        input: Which input.
+        ranges: The least and the greatest that they may be, for as many elements as there are ranges; then again from
+            the first. None: there is no greatest.
+        ignored: An element that is none.
+    """
+
+    input: int
+    ranges: tuple[tuple[int, int | None], ...]
+    ignored: int | None = None
+
+    def refused(self, node: str, position: int, index: int) -> IndexOutOfRange:
+        """Return the error for one that is out of range."""
+        return IndexOutOfRange(node, self.input, position, index, *self.ranges[position % len(self.ranges)])
+
+    def check(self, node: str, array: Array) -> None:
+        """Raise `IndexOutOfRange` for the first element of *array* that is out of range, if one is."""
+        position = self.first_outside(array)
+        if position is not None:
+            raise self.refused(node, position, int(array.reshape(-1)[position]))
+
+    def first_outside(self, array: Array) -> int | None:
+        """Return the position of the first element of *array* that is out of range; None if there is none."""
+        flat = array.reshape(-1)
+        found: list[int] = []
+        for level, (least, most) in enumerate(self.ranges):
+            mine = flat[level :: len(self.ranges)]
+            # As ints of Python, so that a witness (`runtime/witness.py`) is asked, and not NumPy.
+            if not mine.size or (int(mine.min()) >= least and (most is None or int(mine.max()) <= most)):
+                continue
+            outside = (mine < least) | (False if most is None else mine > most)
+            if self.ignored is not None:
+                outside &= mine != self.ignored
+            found += [level + len(self.ranges) * int(k) for k in np.flatnonzero(outside)[:1]]
+        return min(found, default=None)
+
+
+def from_either_end(input: int, *extents: int) -> Indices:
+    """Return indices of axes that have *extents* elements; negative ones count from the end."""
+    return Indices(input, tuple([(-extent, extent - 1) for extent in extents]))
+
+
+def unseen_indices(operator: Operator, call: Call) -> Indices | None:
+    """Return the indices of a call that have to be looked at on the device, if there are any.
+
+    Raises:
+        IndexOutOfRange: The host knows them, and one is out of range.
+    """
+    found = None if operator.indices is None else operator.indices(call)
+    if found is None:
+        return None
+    value = call.value(found.input)
+    if value is None:
+        return found if call.inputs[found.input].count else None  # type: ignore[union-attr]  # they are there
+    found.check(call.name, value)
+    return None
+
+
+def noted(slot: Array) -> tuple[int, int] | None:
+    """Return position and index that are noted in a slot; None if there are none."""
+    return (int(slot[1]), int(slot[2:].view(np.int64)[0])) if slot[0] else None
+
+
+def note(position: int | None, array: Array) -> Array:
+    """Return a slot that notes an element of *array*, or nothing."""
+    slot = np.zeros(SLOT.shape, np.int32)
+    if position is not None:
+        slot[:2] = 1, position
+        slot[2:].view(np.int64)[0] = array.reshape(-1)[position]
+    return slot
