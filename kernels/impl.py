@@ -68,7 +68,7 @@ class ReferenceKernel:
 
 class Ref(NamedTuple):
     """A buffer of a launch, by its part in the node: `kind` is "input", "output", "scratch", "weights", or "found" for
-    the slot in which the launch notes an index that is out of range (see `indices.py`)."""
+    where the launch notes an index that is out of range (see `indices.py`)."""
 
     kind: str
     index: int  # type: ignore[assignment]  # tuple.index, which nobody asks of a reference

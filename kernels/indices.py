@@ -2,10 +2,10 @@
 
 Indices that the host knows are looked at before anything is launched. All others are looked at by the kernels that use
 them, or by a launch of its own: such a kernel goes on with an index in range, or leaves the element out, so that no byte
-is touched that is not its node's; and it notes the index in a *slot* of its own, in memory of that request alone, which
-was zeros before. The host reads the slots with the results.
+is touched that is not its node's; and it notes the index in its *finding*, in memory of that request alone, which was
+zeros before. The host reads the findings with a result.
 
-A slot is four 32-bit words: whether there is a note, the position of the index, and the index. The first to note one
+A finding is four 32-bit words: whether there is a note, the position of the index, and the index. The first to note one
 is the one that is told of.
 """
 
@@ -21,7 +21,7 @@ from asyncrt.layout import INT32, Array, Layout
 if TYPE_CHECKING:
     from .operator import Call, Operator
 
-SLOT = Layout(INT32, (4,))
+FINDING = Layout(INT32, (4,))
 
 NOTE = """
 void $_note(__global int* found, const int position, const long index) {
@@ -104,21 +104,20 @@ def unseen_indices(operator: Operator, call: Call) -> Indices | None:
     if found is None:
         return None
     value = call.value(found.input)
-    if value is None:
-        return found if call.inputs[found.input].count else None  # type: ignore[union-attr]  # they are there
-    found.check(call.name, value)
-    return None
+    if value is not None:
+        found.check(call.name, value)
+    return found if value is None else None
 
 
-def noted(slot: Array) -> tuple[int, int] | None:
-    """Return position and index that are noted in a slot; None if there are none."""
-    return (int(slot[1]), int(slot[2:].view(np.int64)[0])) if slot[0] else None
+def noted(finding: Array) -> tuple[int, int] | None:
+    """Return position and index that are noted; None if there are none."""
+    return (int(finding[1]), int(finding[2:].view(np.int64)[0])) if finding[0] else None
 
 
 def note(position: int | None, array: Array) -> Array:
-    """Return a slot that notes an element of *array*, or nothing."""
-    slot = np.zeros(SLOT.shape, np.int32)
+    """Return a finding that notes an element of *array*, or nothing."""
+    finding = np.zeros(FINDING.shape, np.int32)
     if position is not None:
-        slot[:2] = 1, position
-        slot[2:].view(np.int64)[0] = array.reshape(-1)[position]
-    return slot
+        finding[:2] = 1, position
+        finding[2:].view(np.int64)[0] = array.reshape(-1)[position]
+    return finding

@@ -270,7 +270,7 @@ class Operator:
         fits: For an operator that stands for several nodes: "" if its kernel can carry out this call, else why these
             shapes or values forbid it.
         indices: For an operator that takes indices: which of its inputs they are, and where they may point; None if this
-            call has none. Those that the host knows are looked at before; of others, its launches take a slot (`FOUND`)
+            call has none. Those that the host knows are looked at before; of others, its launches take a place for it (`FOUND`)
             and look at them themselves, or else a launch of its own does.
         evaluate: For operators whose output needs only layouts (Shape, Size): the output's value. Dims may be
             symbolic; then the array is of dtype object.

@@ -54,7 +54,7 @@ def walk(
         work: Roughly how many elements one statement visits, to cut the work well.
         helpers: OpenCL C functions that the statement calls; ``$`` stands for the kernel's unique name.
         looks: Whether the statement looks at what it reads of the buffer ``index`` (`indices.py:remembered`); there is
-            a slot then in which the launch notes what is out of range.
+            a place then where the launch notes what is out of range.
     """
     if 0 in shape:
         return None

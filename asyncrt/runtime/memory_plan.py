@@ -17,7 +17,7 @@ from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.impl import Launch
-from asyncrt.kernels.indices import SLOT, Indices
+from asyncrt.kernels.indices import FINDING, Indices
 from asyncrt.kernels.operator import Call, Skip
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout
@@ -92,8 +92,8 @@ class Closed(NamedTuple):
 
     Attributes:
         fetches: What the host gets.
-        up: The tensors that go up together, in that order; the slots, if there are any, last.
-        down: Those that come down together: the slots and a result, or none.
+        up: The tensors that go up together, in that order; the findings, if there are any, last.
+        down: Those that come down together: the findings and a result, or none.
         staging: What all of these are part of.
         roots: The tensors that get a place in the arena of their own.
     """
@@ -143,8 +143,8 @@ class MemoryPlan:
         self.tensors: list[Tensor] = []
         self.launches: list[Listed] = []
         self.packings: dict[Stored, Packing] = {}
-        #: The slots of launches that look at indices, and what each of those looks at.
-        self.slots = Tensor(0, -1, FOREVER)
+        #: The findings of launches that look at indices, and what each of those looks at.
+        self.findings = Tensor(0, -1, FOREVER)
         self.looked: list[Looked] = []
 
     def read(self, place: Place, at: int) -> None:
@@ -188,12 +188,12 @@ class MemoryPlan:
         self.tensors.append(tensor)
         return Place(tensor, 0)
 
-    def slot(self, node: ProgramNode, indices: Indices) -> Place:
-        """A slot of its own for a launch of *node* that looks at *indices*; zeros when the chunk begins."""
-        slot = Tensor(SLOT.nbytes, -1, FOREVER, offset=self.slots.nbytes, whole=self.slots)
-        self.slots.nbytes += SLOT.nbytes
+    def finding(self, node: ProgramNode, indices: Indices) -> Place:
+        """Where a launch of *node* that looks at *indices* leaves what it finds; zeros when the chunk begins."""
+        finding = Tensor(FINDING.nbytes, -1, FOREVER, offset=self.findings.nbytes, whole=self.findings)
+        self.findings.nbytes += FINDING.nbytes
         self.looked.append(Looked(node.name, indices))
-        return Place(slot, 0)
+        return Place(finding, 0)
 
     def launch(
         self,
@@ -275,7 +275,7 @@ class MemoryPlan:
         # Host values and small inputs lie side by side, so that they travel in one transfer.
         uploads = [t for t in self.tensors if t.used and (t.array is not None or t.source is not None)]
         up = [t for t in uploads if t.array is not None or t.nbytes <= STAGED]
-        down = [self.slots, *self._together(fetches)] if self.looked else []
+        down = [self.findings, *self._together(fetches)] if self.looked else []
         up += down[:1]
         staged = up + down
         staging = Tensor(0, -1, max((t.last for t in staged), default=-1))
@@ -292,7 +292,7 @@ class MemoryPlan:
 
     @staticmethod
     def _together(fetches: list[Fetched]) -> list[Tensor]:
-        """The tensor of a result that is made to lie behind the slots, so that they travel in one transfer."""
+        """The tensor of a result that is made to lie behind the findings, so that they travel in one transfer."""
         read = [place.base for _, _, place, _ in fetches if place is not None]
         return [
             base

@@ -14,7 +14,7 @@ import attrs
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Program
 from asyncrt.kernels.impl import Launch
-from asyncrt.kernels.indices import SLOT, Indices, noted
+from asyncrt.kernels.indices import FINDING, Indices, noted
 from asyncrt.kernels.operator import Call, Decision, Fused, Run
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout, Shape, dtype_of, row_major
@@ -123,7 +123,7 @@ class Fetch(NamedTuple):
         source: Else the graph input whose bytes it is, from `offset` on; None if it is `array`.
         offset: Bytes.
         array: Else its value.
-        together: Whether it comes with the slots, in the plan's block.
+        together: Whether it comes with the findings, in the plan's block.
     """
 
     value: int
@@ -143,10 +143,10 @@ class Looked(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Bytes of the chunk's arena that the host reads in one transfer: slots, and a result behind them.
+    """Bytes of the chunk's arena that the host reads in one transfer: findings, and a result behind them.
 
     Attributes:
-        looked: Whose the slots are (see `kernels/indices.py`), in order from the beginning.
+        looked: Whose the findings are (see `kernels/indices.py`), in order from the beginning.
     """
 
     offset: int
@@ -154,13 +154,13 @@ class Block(NamedTuple):
     looked: tuple[Looked, ...]
 
     def check(self, read: Array) -> None:
-        """Raise `IndexOutOfRange` if there is a note in a slot of what was *read*; of several, for the first node's."""
-        nbytes = SLOT.nbytes * len(self.looked)
+        """Raise `IndexOutOfRange` if there is a finding in what was *read*; of several, for the first node's."""
+        nbytes = FINDING.nbytes * len(self.looked)
         if not read[:nbytes].tobytes().strip(b"\0"):
             return
-        slots = read[:nbytes].view(SLOT.dtype.numpy).reshape(-1, *SLOT.shape)
-        for (node, indices), slot in zip(self.looked, slots, strict=True):
-            found = noted(slot)
+        findings = read[:nbytes].view(FINDING.dtype.numpy).reshape(-1, *FINDING.shape)
+        for (node, indices), finding in zip(self.looked, findings, strict=True):
+            found = noted(finding)
             if found is not None:
                 raise indices.refused(node, *found)
 

@@ -459,9 +459,11 @@ class _Planner:
             launch = look_at(call, indices, self.tools.traits)
         else:
             launch = reference_look(call, indices)
+        if launch is None:
+            return
         place = self.memory.place_of(node.inputs[indices.input])
         self.memory.read(place, node.id)
-        self.memory.launch(node.id, call, launch, (place, self.memory.slot(node, indices)))
+        self.memory.launch(node.id, call, launch, (place, self.memory.finding(node, indices)))
 
     # Memory.
 
@@ -491,7 +493,7 @@ class _Planner:
                     place = weights[index]
                 elif kind == "found":
                     assert inst.indices is not None
-                    place = self.memory.slot(node, inst.indices)
+                    place = self.memory.finding(node, inst.indices)
                 else:
                     place = scratch[index]
                 places.append(place)

@@ -118,7 +118,7 @@ class Recipe:
         uploads: Value, tensor, offset, bytes, and whether it travels with others.
         steps: Launches.
         fetches: Value, dtype, shape, buffer, tensor, offset, the input whose bytes it is, and whether it comes with the
-            slots.
+            findings.
         block: What comes down with it.
         kept: What a sequence keeps.
         packings, skipped: As the plan's.

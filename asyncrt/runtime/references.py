@@ -11,7 +11,7 @@ import numpy as np
 
 from asyncrt.graph.node import ProgramNode
 from asyncrt.kernels.impl import FOUND, Impl, Launch, Ref, ReferenceKernel, inp, out
-from asyncrt.kernels.indices import SLOT, Indices, note
+from asyncrt.kernels.indices import FINDING, Indices, note
 from asyncrt.kernels.operator import Call
 from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.view import View
@@ -52,10 +52,12 @@ def reference_impl(node: ProgramNode, call: Call, indices: Indices | None = None
     return Impl("reference", (Launch(kernel, buffers, (), (1,)),))
 
 
-def reference_look(call: Call, indices: Indices) -> Launch:
-    """The launch that looks at indices, and notes one that is out of range."""
+def reference_look(call: Call, indices: Indices) -> Launch | None:
+    """The launch that looks at indices, and notes one that is out of range; None of no indices."""
     layout, view = call.inputs[indices.input], call.view(indices.input)
     assert layout is not None
+    if not layout.count:
+        return None
 
     def run(arrays: Sequence[Array | None]) -> list[Array]:
         (memory,) = arrays
@@ -63,7 +65,7 @@ def reference_look(call: Call, indices: Indices) -> Launch:
         array = _strided(view, memory)
         return [note(indices.first_outside(array), array)]
 
-    kernel = ReferenceKernel("look at indices", run, (_span(layout, view),), (SLOT,))
+    kernel = ReferenceKernel("look at indices", run, (_span(layout, view),), (FINDING,))
     return Launch(kernel, (inp(indices.input), FOUND), (), (1,))
 
 

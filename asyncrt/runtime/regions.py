@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from asyncrt.kernels.impl import Access
-from asyncrt.kernels.indices import SLOT
+from asyncrt.kernels.indices import FINDING
 from asyncrt.memory.hazards import WHOLE, Region
 from asyncrt.memory.view import View, collapse
 
@@ -34,7 +34,7 @@ def touches(step: Step) -> tuple[Touch, ...]:
         elif kind == "scratch":
             region = Region(offset, scratch[index])
         elif kind == "found":
-            region = Region(offset, SLOT.nbytes)
+            region = Region(offset, FINDING.nbytes)
         else:
             layout = (call.inputs if kind == "input" else call.outputs)[index]
             assert layout is not None

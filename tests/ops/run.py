@@ -12,7 +12,7 @@ import numpy as np
 
 from asyncrt.devices.base import Device
 from asyncrt.kernels.impl import FOUND, Impl, Ref
-from asyncrt.kernels.indices import SLOT
+from asyncrt.kernels.indices import FINDING
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
 from asyncrt.layout import Array, Layout, layout_of
 
@@ -72,14 +72,14 @@ def reference(operator: Operator, example: Example, inputs: Sequence[Array | Non
 
 
 def run_impl(
-    impl: Impl, call: Call, inputs: Sequence[Array | None], device: Device, slot: Array | None = None
+    impl: Impl, call: Call, inputs: Sequence[Array | None], device: Device, finding: Array | None = None
 ) -> list[Array]:
     """Carry *impl* out on *device*. Every output starts as a pattern, so that what is not written shows.
 
     Args:
-        slot: Gets what its launches note of indices; without it there must be nothing to note.
+        finding: Gets what its launches note of indices; without it there must be nothing to note.
     """
-    found = np.zeros(SLOT.shape, np.int32) if slot is None else slot
+    found = np.zeros(FINDING.shape, np.int32) if finding is None else finding
     stream = device.open_stream()
     pad = 256  # every buffer begins at an offset, so that an ignored offset shows
 
@@ -101,7 +101,7 @@ def run_impl(
         value = inputs[request.source]
         assert value is not None
         buffers[Ref("weights", i)] = upload(request.pack(value))
-    buffers[FOUND] = upload(np.zeros(SLOT.shape, np.int32))
+    buffers[FOUND] = upload(np.zeros(FINDING.shape, np.int32))
     kernels, _ = device.build(list({launch.kernel: None for launch in impl.launches}), None)
     for launch in impl.launches:
         record = device.pack([pad] * len(launch.buffers), launch.ints)
@@ -118,7 +118,7 @@ def run_impl(
     device.close()
     if failures:
         raise failures[0]
-    assert slot is not None or not found.any(), "an index was found out of range"
+    assert finding is not None or not found.any(), "an index was found out of range"
     return results
 
 

@@ -15,7 +15,7 @@ from asyncrt.devices.base import Device
 from asyncrt.devices.find import open_device
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import IndexOutOfRange, ShapeError
-from asyncrt.kernels.indices import SLOT, noted
+from asyncrt.kernels.indices import FINDING, noted
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, Run, Skip, decide
 from asyncrt.kernels.registry import operators
 from asyncrt.layout import BOOL, FLOAT32, INT64, Array, Layout
@@ -70,16 +70,16 @@ def test_gpu_kernels_agree_with_the_reference(name: str, example: Example, devic
         assert_close(e, g, name)
 
 
-def slot_of(
+def found_by(
     device: Device, kind: str, name: str, example: Example, expected: Sequence[Array]
 ) -> tuple[list[Array], tuple[int, int] | None]:
     """Run kernels as `outputs_on`; returns also position and index that one of them has noted."""
-    operator, inputs, slot = named(name), arrays(example), np.zeros(SLOT.shape, np.int32)
+    operator, inputs, finding = named(name), arrays(example), np.zeros(FINDING.shape, np.int32)
     call = make_call(operator, example, inputs, expected, constant=False)
     assert operator.implement is not None
     impl = operator.implement(call, DeviceTraits(kind, 4, min(256, device.info.max_group), device.info.features))
     assert impl.looks_at_indices
-    return run_impl(impl, call, inputs, device, slot), noted(slot)
+    return run_impl(impl, call, inputs, device, finding), noted(finding)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
@@ -100,7 +100,7 @@ def test_an_index_out_of_range_is_clamped_and_noted(kind: str, dtype: type, devi
         ):
             if name == "GatherND" and dtype is np.int32:
                 continue
-            (got,), note = slot_of(device, kind, name, example, [expected])
+            (got,), note = found_by(device, kind, name, example, [expected])
 
             assert note == (position, far), name
             np.testing.assert_array_equal(got, expected, err_msg=name)
@@ -116,21 +116,21 @@ def test_an_update_out_of_range_is_left_out_and_noted(kind: str, mode: str, devi
     for far in (3, -4, 2**40, -(2**63)):
         at = np.array([[-1], [far], [1]], np.int64)
 
-        (rows,), note = slot_of(device, kind, "ScatterND", Example((x, at, updates), {"reduction": mode}), [expected])
+        (rows,), note = found_by(device, kind, "ScatterND", Example((x, at, updates), {"reduction": mode}), [expected])
 
         assert note == (1, far)
         np.testing.assert_array_equal(rows, expected)
         pair = Example((x, np.array([[0, 1], [1, far], [0, 1]], np.int64), np.ones(3, np.float32)), {"reduction": mode})
         one = np.zeros((3, 4), np.float32)
         one[0, 1] = 2 if mode == "add" else 1
-        (elements,), note = slot_of(device, kind, "ScatterND", pair, [one])
+        (elements,), note = found_by(device, kind, "ScatterND", pair, [one])
         assert note is None if -4 <= far < 4 else note == (3, far)
         if note is not None:
             np.testing.assert_array_equal(elements, one)
         many = np.full(160, 1, np.int64)
         many[77] = far
         long = Example((x[:, 0].copy(), many, np.ones(160, np.float32)), {"reduction": mode})
-        (line,), note = slot_of(device, kind, "ScatterElements", long, [x[:, 0]])
+        (line,), note = found_by(device, kind, "ScatterElements", long, [x[:, 0]])
         assert note == (77, far)
         np.testing.assert_array_equal(line, [0, 159 if mode == "add" else 1, 0])
 

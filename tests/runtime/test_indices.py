@@ -244,7 +244,7 @@ def embedding(rows: int = 10, width: int = 4) -> onnx.ModelProto:
 
 @pytest.mark.asyncio
 async def test_what_is_looked_at_costs_no_command_more(rt: Runtime) -> None:
-    """The slots are zeroed with the inputs and read with a result; where the host knows the indices there are none."""
+    """The findings go up with the inputs and come down with a result; of indices that the host knows there are none."""
     loaded = await rt.load(embedding())
     known = await rt.load(model([node("y = Gather(x, i)")], ["x f32[a,b]"], ["y"], {"i": i64(3, 0, 1)}))
     without = await rt.load(model([node("y = Tanh(x)")], ["x f32[a,b]"], ["y"]))
@@ -353,7 +353,7 @@ async def test_replayed_preset_and_made_by_recipe(
 @pytest.mark.parametrize("watched", WATCHED)
 @pytest.mark.parametrize("device", DEVICES)
 async def test_branches_side_by_side(device: str | None, watched: bool) -> None:
-    """Each launch has a slot of its own, so those that look at indices wait for each other no more than others do."""
+    """Each launch has a finding of its own, so that those which look at indices do not wait for each other."""
     nodes = [node("a = Gather(t, i)"), node("b = Tanh(a)"), node("c = Gather(u, j)"), node("d = Tanh(c)")]
     source = model([*nodes, node("y = Add(b, d)")], ["i i64[n,m]", "j i64[n,m]"], ["y"], {"t": X, "u": floats(6, 3)})
     good, bad = np.array([[0, -5]]), np.array([[0, 6]])
