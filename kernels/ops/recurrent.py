@@ -168,9 +168,8 @@ def _infer(kind: _Kind, call: Call) -> tuple[Shape, ...]:
 
 
 def _lengths(call: Call) -> Indices | None:
-    """The steps of each batch entry."""
-    batch_first = bool(call.attributes.get("layout", 0))
-    return Indices(4, ((0, call.shape(0)[1 if batch_first else 0]),)) if call.has(4) else None
+    steps = call.shape(0)[1 if call.attributes.get("layout", 0) else 0]
+    return Indices(4, ((0, steps),)) if call.has(4) else None
 
 
 def _reference(kind: _Kind, attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array, ...]:
@@ -531,8 +530,6 @@ def _operator(kind: _Kind, examples: tuple[Example, ...]) -> Operator:
         reference=functools.partial(_reference, kind),
         implement=functools.partial(_implement, kind),
         indices=_lengths,
-        value_hints=(4,),
-        compares_hints=False,
         device_types=frozenset({FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT32}),
         examples=examples,
     )

@@ -449,6 +449,27 @@ async def test_requests_beside_it_are_exact(rt: Runtime) -> None:
     assert sum(o is None for o in outcomes) >= 32
 
 
+@pytest.mark.asyncio
+async def test_members_of_its_batch_are_exact(rt: Runtime) -> None:
+    """Whoever it was with is run again alone; it is told where in its own request the index is."""
+    loaded = await rt.load(embedding())
+    table = floats(10, 4)
+    async with loaded.batched(max_delay=0.05) as batched:
+        given = [np.random.default_rng(number).integers(-10, 10, (1, 5)) for number in range(12)]
+        for number in (3, 4, 9):
+            given[number][0, number % 5] = 10 + number
+        got = await asyncio.gather(*(batched.infer({"ids": ids}) for ids in given), return_exceptions=True)
+
+        assert batched.statistics().members >= 12
+    for number, (ids, outcome) in enumerate(zip(given, got, strict=True)):
+        if number in (3, 4, 9):
+            assert isinstance(outcome, IndexOutOfRange)
+            assert (outcome.index, outcome.position) == (10 + number, number % 5)
+        else:
+            assert not isinstance(outcome, BaseException)
+            np.testing.assert_array_equal(2 * table[ids], outcome["y"])
+
+
 def decoder() -> onnx.ModelProto:
     """Rows of a table are appended to a past, and summed."""
     nodes = [
