@@ -16,7 +16,6 @@ async def _waits(place: Place) -> None:
     await asyncio.Event().wait()
 
 
-
 async def _is_slow(place: Place) -> None:
     end = time.process_time() + 2.3
     while time.process_time() < end:

@@ -21,7 +21,7 @@ from asyncrt.layout import Array
 
 from ..batching import canary, request
 from .doors import DOORS, STATE, Door, Stage, keeping, some_door
-from .models import LIMIT, Place, device_of, opened
+from .models import LIMIT, Place, device_of, opened, shown
 from .values import Their, hostile_inputs, odd
 from .watching import Finding, Poison
 
@@ -49,7 +49,7 @@ class Storm:
     errors: list[BaseException] = attrs.field(factory=list)
 
     def __str__(self) -> str:
-        return f"{self.device}, {self.options}\n" + "\n".join(self.tried)
+        return f"{self.device}: {shown(self.options)}\n" + "\n".join(self.tried)
 
 
 def draw(seed: int, place: Place) -> Storm:

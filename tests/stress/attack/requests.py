@@ -57,7 +57,7 @@ def made(layout: PartialLayout, sizes: dict[str, int], chance: random.Random) ->
     count = 1
     for d in shape:
         count *= d
-    if count > MOST or any(d < 0 for d in shape):
+    if count > MOST or any(not 0 <= d <= MOST for d in shape):
         return huge(dtype, shape)
     return filled(dtype.numpy, tuple(shape), chance)
 
