@@ -1,6 +1,6 @@
 """All that is too long for every change: `make stress`; and one seed again.
 
-    python -m tests.stress                          # everything, in about half an hour on two cores
+    python -m tests.stress                          # everything, in about an hour on two cores
     python -m tests.stress --schedules 2000000      # longer
     python -m tests.stress --graph 635              # the graph of that seed alone, on the simulated device
     python -m tests.stress --graph 635 --opencl     # on the best OpenCL device

@@ -165,17 +165,12 @@ async def _step(stage: Stage, **given: Any) -> None:
 
 
 async def _steps(stage: Stage, **given: Any) -> None:
-    async with stage.keeping.sequence(STATE) as sequence, contextlib.aclosing(sequence.steps(**given)) as steps:
-        async for number, _ in _numbered(steps):
-            if number > 3:
-                break
-
-
-async def _numbered(steps: Any) -> Any:
-    number = 0
-    async for outputs in steps:
-        yield number, outputs
-        number += 1
+    async with stage.keeping.sequence(STATE) as sequence:
+        steps: Any = sequence.steps(**given)
+        async with contextlib.aclosing(steps):
+            for _ in range(4):
+                if await anext(steps, None) is None:
+                    break
 
 
 async def _grouped_step(stage: Stage, **given: Any) -> None:

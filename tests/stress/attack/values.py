@@ -25,8 +25,8 @@ class Contrary:
     def _refuse(self, *given: object) -> Any:
         raise Their("do not touch this")
 
-    __array__ = __bool__ = __eq__ = __float__ = __fspath__ = __getitem__ = __hash__ = __index__ = _refuse  # type: ignore[assignment]
-    __int__ = __iter__ = __len__ = __lt__ = __gt__ = __le__ = __ge__ = __contains__ = __str__ = _refuse  # type: ignore[assignment]
+    __array__ = __bool__ = __eq__ = __float__ = __fspath__ = __getitem__ = __hash__ = __index__ = _refuse
+    __int__ = __iter__ = __len__ = __lt__ = __gt__ = __le__ = __ge__ = __contains__ = __str__ = _refuse
 
 
 class Lies:
@@ -104,7 +104,7 @@ def _elsewhere(chance: random.Random, x: Array) -> Any:
     frozen = x.copy()
     frozen.flags.writeable = False
     return chance.choice((np.asfortranarray(x), x[::-1][::-1], strided, packed, frozen, x.view(np.recarray),
-                          np.ma.masked_array(x), x.tolist(), memoryview(x), x.astype(">f4")))  # fmt: skip
+                          np.ma.masked_array(x), x.tolist(), memoryview(x.tobytes()), x.astype(">f4")))  # fmt: skip
 
 
 def _no_array(chance: random.Random, x: Array) -> Any:
