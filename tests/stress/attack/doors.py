@@ -81,15 +81,12 @@ class Door:
         call: Calls it with one argument exchanged, and does with what comes of it what a user would.
         target: What is called; its signature says which arguments there are.
         right: Its arguments, as far as they must be given.
-        builds: Whether it only checks arguments and keeps them, so that ValueError and TypeError will do if they name
-            the argument.
         files: Whether it may raise what Python raises for files.
     """
 
     call: Call
     target: Callable[..., Any]
     right: Callable[[Stage], dict[str, Any]] = lambda stage: {}
-    builds: bool = False
     files: bool = False
 
     @property
@@ -211,19 +208,19 @@ def _one_step(stage: Stage) -> dict[str, Any]:
 
 
 DOORS: Mapping[str, Door] = {
-    "Runtime": Door(_open_runtime, Runtime, builds=True),
-    "RuntimeOptions": Door(_options, RuntimeOptions, builds=True, files=True),
+    "Runtime": Door(_open_runtime, Runtime),
+    "RuntimeOptions": Door(_options, RuntimeOptions, files=True),
     "Runtime.load": Door(_load, Runtime.load, lambda s: {"source": s.source}, files=True),
     "Runtime.trace": Door(_trace, Runtime.trace, _path, files=True),
     "Model.infer": Door(_infer, Model.infer, _inputs),
     "Model.infer_sync": Door(_infer_sync, Model.infer_sync, _inputs),
     "Model.profile": Door(_profile, Model.profile, _inputs),
     "Model.sequence": Door(_sequence, Model.sequence, lambda s: {"state": STATE}),
-    "Model.sequences": Door(_sequences, Model.sequences, lambda s: {"state": STATE}, builds=True),
-    "Model.batched": Door(_batched, Model.batched, builds=True, files=True),
-    "BatchOptions": Door(_batch_options, BatchOptions, builds=True),
-    "BatchOptions.read": Door(_read, BatchOptions.read, _path, builds=True, files=True),
-    "BatchOptions.write": Door(_write, BatchOptions.write, _path, builds=True, files=True),
+    "Model.sequences": Door(_sequences, Model.sequences, lambda s: {"state": STATE}),
+    "Model.batched": Door(_batched, Model.batched, files=True),
+    "BatchOptions": Door(_batch_options, BatchOptions),
+    "BatchOptions.read": Door(_read, BatchOptions.read, _path, files=True),
+    "BatchOptions.write": Door(_write, BatchOptions.write, _path, files=True),
     "Batched.infer": Door(_infer_batched, Batched.infer, _inputs),
     "Sequence.infer": Door(_step, Sequence.infer, _one_step),
     "Sequence.steps": Door(_steps, Sequence.steps, lambda s: {"first": s.step(), "following": lambda o: s.step()}),
@@ -231,7 +228,7 @@ DOORS: Mapping[str, Door] = {
     "GroupedSequence.steps": Door(
         _steps, GroupedSequence.steps, lambda s: {"first": s.step(), "following": lambda o: None}
     ),
-    "load_sync": Door(_load_sync, asyncrt.load_sync, lambda s: {"source": s.source}, builds=True, files=True),
+    "load_sync": Door(_load_sync, asyncrt.load_sync, lambda s: {"source": s.source}, files=True),
     "SyncModel.infer_sync": Door(_sync_infer, asyncrt.SyncModel.infer_sync, _inputs),
     "Explanation.to_json": Door(_to_json, asyncrt.Explanation.to_json),
 }

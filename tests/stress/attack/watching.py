@@ -145,5 +145,10 @@ class Poison:
     byte: int = 0xA5
 
     def put(self, rt: Runtime) -> None:
+        """Let it be on the streams of *rt*, below whoever checks or times their commands."""
         streams = rt._dispatcher.streams
-        streams[:] = [Poisoned(s, self) for s in streams]
+        for index, stream in enumerate(streams):
+            if isinstance(stream, WatchedStream):
+                stream.stream = Poisoned(stream.stream, self)
+            else:
+                streams[index] = Poisoned(stream, self)
