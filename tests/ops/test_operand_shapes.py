@@ -12,11 +12,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from asyncrt.errors import AsyncrtError
+from asyncrt import Runtime, RuntimeOptions
+from asyncrt.errors import AsyncrtError, ShapeError
+from asyncrt.kernels.indices import unseen_indices
 from asyncrt.kernels.operator import Attributes, Call, Example, Operator
 from asyncrt.kernels.registry import operators
 from asyncrt.layout import Array, layout_of
 
+from ..builders import model, node
 from .run import arrays, reference
 
 LARGEST = 20_000
@@ -47,6 +50,7 @@ def trouble(operator: Operator, example: Example, inputs: list[Array | None], us
     call = Call("changed", attributes, layouts, tuple(known), (), types)
     try:
         shapes = [tuple(s) for s in operator.infer(call)]
+        unseen_indices(operator, call._replace(values=tuple(inputs)))
     except AsyncrtError:
         return ""
     except Exception as error:
@@ -82,3 +86,18 @@ def test_an_operand_of_another_size_is_refused_or_taken(operator: Operator) -> N
                     wrong.append(f"example {number}, input {index}, {what}: {found}")
 
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("shape", [(3,), (39,), (2, 40), (5, 39), (4, 1), (0,)], ids=str)
+@pytest.mark.parametrize("device", [None, "host"], ids=lambda d: d or "opencl")
+async def test_a_bias_of_another_size_is_refused(device: str | None, shape: tuple[int, ...]) -> None:
+    """What lies behind it in memory is somebody else's."""
+    dims = ",".join(f"d{axis}" for axis in range(len(shape)))
+    source = model([node("y = Gemm(a, b, c)")], ["a f32[n,7]", "b f32[7,m]", f"c f32[{dims}]"], ["y"])
+    inputs = {"a": np.ones((5, 7), np.float32), "b": np.ones((7, 40), np.float32), "c": np.ones(shape, np.float32)}
+
+    async with Runtime(device, options=RuntimeOptions(warm=False)) as rt:
+        loaded = await rt.load(source)
+        with pytest.raises(ShapeError, match=r"input 2 of shape .* does not broadcast to"):
+            await loaded.infer(inputs)
