@@ -12,11 +12,11 @@ import pytest
 import asyncrt
 
 from .attack.corpus import TEXTS, from_text, origin
-from .attack.crew import IDLE_S, Report, Usage, Watch, crew
+from .attack.crew import IDLE_S, Finding, Report, Usage, Watch, crew
 from .attack.doors import DOORS
 from .attack.faulty import CASES
 from .attack.models import device_of
-from .attack.mutations import MUTATIONS, mutate
+from .attack.mutations import MUTATIONS, Mutation, mutate
 from .parts import found_first
 
 
@@ -54,18 +54,22 @@ def test_mutated_models_are_refused_or_right() -> None:
     assert report.counts["ran"] > 35
 
 
-def test_the_corpus_is_right_before_it_is_mutated() -> None:
-    """Every text loads, and every mutation changes something now and then."""
-    changed = set()
-    for seed in range(400):
+@pytest.mark.parametrize("mutation", [m for m, _ in MUTATIONS], ids=lambda m: m.__name__)
+def test_a_mutation_changes_something(mutation: Mutation) -> None:
+    """Not every model has what it changes; most have."""
+    changed = 0
+    for seed in range(40):
         chance = random.Random(seed)
         model = origin(chance).model
         before = model.SerializeToString(deterministic=True)
-        done = mutate(chance, model, 1)
-        if model.SerializeToString(deterministic=True) != before:
-            changed.update(done)
+        mutation(chance, model)
+        changed += model.SerializeToString(deterministic=True) != before
 
-    assert {m.__name__ for m, _ in MUTATIONS} == changed
+    assert changed > 3
+
+
+def test_the_texts_are_right_before_they_are_mutated() -> None:
+    """Each loads."""
     for index in range(len(TEXTS)):
         asyncio.run(_runs(from_text(index, random.Random(1)).model))
 
@@ -101,8 +105,6 @@ def test_every_public_argument_is_attacked() -> None:
 
 def test_one_of_each_kind_is_shown_first() -> None:
     """A hundred findings of one kind do not hide another one."""
-    from .attack.crew import Finding
-
     findings = [Finding(1, "a", "first"), Finding(2, "a", "second"), Finding(3, "b", "third")]
 
     shown = found_first(findings)
