@@ -15,7 +15,7 @@ help:
 	@echo "make test    every check: lint, types, layers, tests, and the wheel that users get"
 	@echo "make check   lint, types and layers only"
 	@echo "make unit    the tests only; ARGS='-k name' narrows them"
-	@echo "make stress  half an hour of random orders, faults, models, mutants and requests; ARGS='--graphs 100' and the like"
+	@echo "make stress  an hour of random orders, faults, models, attacks, mutants and requests; ARGS='--graphs 100' and the like"
 	@echo "make bench   measure beside other runtimes, and write docs/benchmarks.md; ARGS=--full measures for long, to publish"
 	@echo "make clean   remove the virtual environment and what was built"
 

@@ -102,13 +102,23 @@ class Call(NamedTuple):
         """Return the known value of input *index* as a flat list of ints (or symbolic dims while loading).
 
         Raises:
+            ShapeError: If it is no scalar and no vector: no operator takes its numbers in another form.
             ValueUnknown: If the value is not known, which happens only while loading.
         """
         value = self.value(index)
         if value is None:
             raise ValueUnknown(f"'{self.name}': the value of input {index} is not known while loading")
+        if value.ndim > 1:
+            raise ShapeError(f"'{self.name}': input {index} must be a vector, it has {value.ndim} axes")
         elements: list[Any] = value.reshape(-1).tolist()
         return [d if isinstance(d, Dim | int) else int(d) for d in elements]  # type: ignore[misc]  # Dims only while loading
+
+    def vector(self, index: int) -> list[int]:
+        """Return what `ints` does of an input that must be a vector, and not a scalar either."""
+        value = self.value(index)
+        if value is not None and value.ndim != 1:
+            raise ShapeError(f"'{self.name}': input {index} must be a vector, it has {value.ndim} axes")
+        return self.ints(index)
 
 
 class ValueUnknown(Exception):

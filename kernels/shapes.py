@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Sequence
 
@@ -60,6 +61,26 @@ def _broadcast_dim(call: Call, a: int, b: int, shapes: Sequence[Sequence[int]]) 
     if a == 1:
         return b
     raise ShapeError(f"'{call.name}': shapes {' and '.join(show_shape(s) for s in shapes)} do not broadcast")
+
+
+def check_spreads(call: Call, index: int, shape: Sequence[int], target: Sequence[int]) -> None:
+    """Raise `ShapeError` unless input *index*, as *shape*, broadcasts to *target* and not the other way round.
+
+    What only a request can tell passes till then.
+    """
+    with contextlib.suppress(Undetermined):
+        fits = len(shape) <= len(target) and all(
+            d == 1 or d == t for d, t in zip(reversed(shape), reversed(target), strict=False)
+        )
+        check(call, fits, f"input {index} of shape {show_shape(shape)} does not broadcast to {show_shape(target)}")
+
+
+def check_channels(call: Call, index: int | None, channels: int) -> None:
+    """Raise `ShapeError` unless input *index*, if there is such, is one value or a vector of one for each channel."""
+    if index is not None and call.has(index):
+        shape = call.shape(index)
+        check(call, len(shape) < 2, f"input {index} must be a scalar or a vector, it has {len(shape)} axes")
+        check_spreads(call, index, shape, (channels,))
 
 
 def count(shape: Iterable[int]) -> int:

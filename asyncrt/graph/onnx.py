@@ -47,6 +47,15 @@ _TYPE_STRINGS = {
 }
 _UNKNOWN = PartialLayout(None, None)
 
+FLAGS = frozenset({
+    "align_corners", "allowzero", "antialias", "ceil_mode", "center_point_box", "count_include_pad", "detect_negative",
+    "detect_positive", "exclude_outside", "exclusive", "fmod", "input_forget", "interleaved", "inverse", "is_causal",
+    "keepdims", "largest", "layout", "linear_before_reset", "noop_with_empty_axes", "onesided", "periodic", "reverse",
+    "saturate", "select_last_index", "sorted", "storage_order", "training_mode", "transA", "transB", "upper",
+})  # fmt: skip
+"""Attributes that are 0 or 1 in every operator that has them. ONNX does not say what another number means, and runtimes
+differ: for some anything but 0 is yes, for others anything but 1 is no."""
+
 
 @attrs.define(eq=False)
 class Graph:
@@ -334,6 +343,8 @@ class _Importer:
                 raise ModelFormatError(f"{title}: attribute '{name}' is given twice")
             given.add(name)
             values[name] = self.attribute(attribute, title)
+            if name in FLAGS and values[name] not in (0, 1):
+                raise ModelFormatError(f"{title}: attribute '{name}' should be 0 or 1, it is {values[name]}")
         for name, formal in known.items():
             if formal.required and name not in values:
                 raise ModelFormatError(f"{title}: {proto.op_type} needs the attribute '{name}'")

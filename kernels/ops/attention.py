@@ -168,7 +168,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     given = weights if mode == kernels.PROBABILITIES else given
     y = np.matmul(weights, np.repeat(v, heads // v.shape[1], axis=1))
     if query.ndim == 3:
-        y = y.transpose(0, 2, 1, 3).reshape(batch, queries, -1)
+        y = y.transpose(0, 2, 1, 3).reshape(batch, queries, heads * y.shape[3])
     with np.errstate(all="ignore"):
         return y.astype(query.dtype), present_key, present_value, given.astype(query.dtype)
 

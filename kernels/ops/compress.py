@@ -28,7 +28,7 @@ def _view(call: Call) -> tuple[Shape, int]:
 
 
 def _chosen(call: Call) -> list[int]:
-    return [k for k, holds in enumerate(call.ints(1)) if holds]
+    return [k for k, holds in enumerate(call.vector(1)) if holds]
 
 
 def infer(call: Call) -> tuple[Shape]:

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.dims import Undetermined
+from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ShapeError
-from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of
+from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of, show_shape
 
 from ..epilogue import Epilogue
 from ..impl import Impl, inp
@@ -29,20 +29,29 @@ from ..integer_conv import IntegerConv, integer_conv
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..quantize import saturate
 from ..quantized_inputs import Places, scales_of, zeros_of
-from ..shapes import check
+from ..shapes import check, check_channels
 from ..window import window
 
 
-def _infer(call: Call, weights: int) -> tuple[Shape]:
-    x, w = call.shape(0), call.shape(weights)
+def _infer(places: Places, call: Call) -> tuple[Shape]:
+    x, w = call.shape(0), call.shape(places.w)
     check(call, len(x) == len(w) and len(x) > 2, "data and weights need two axes and the spatial ones")
     groups = call.attributes.get("group", 1)
     with contextlib.suppress(Undetermined):  # only a request can tell
         check(call, groups > 0 and x[1] == w[1] * groups and w[0] % groups == 0, "channels and groups do not fit")
     axes = len(x) - 2
+    check(call, all(isinstance(k, Dim) or k > 0 for k in w[2:]), f"a window of {show_shape(w[2:])} has no elements")
     for name, length in (("kernel_shape", axes), ("strides", axes), ("dilations", axes), ("pads", 2 * axes)):
         given = call.attributes.get(name)
         check(call, given is None or len(given) == length, f"{name} must have {length} elements")
+    for index in (places.x_zero, places.x_scale, places.y_scale, places.y_zero):
+        check_channels(call, index, 1)
+    for index in (places.w_zero, places.w_scale):
+        check_channels(call, index, w[0])
+    if places.bias is not None and call.has(places.bias):
+        check(call, len(call.shape(places.bias)) == 1, "the bias must be a vector")
+        with contextlib.suppress(Undetermined):
+            check(call, call.shape(places.bias)[0] == w[0], f"the bias must have {w[0]} elements")
     if call.attributes.get("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER"):
         steps = call.attributes.get("strides") or (1,) * axes
         return ((x[0], w[0], *((d + s - 1) // s for d, s in zip(x[2:], steps, strict=True))),)
@@ -159,16 +168,6 @@ def _linear_types(attributes: Attributes, inputs: Sequence[DataType | None], out
     return (inputs[7],)
 
 
-def integer_infer(call: Call) -> tuple[Shape]:
-    return _infer(call, 1)
-
-
-def linear_infer(call: Call) -> tuple[Shape]:
-    for index in (1, 2, 6, 7):
-        check(call, len(call.shape(index)) == 0 or call.shape(index) == (1,), f"input {index} must be a scalar")
-    return _infer(call, 3)
-
-
 def _scale(value: float) -> Array:
     return np.array(value, np.float32)
 
@@ -180,7 +179,7 @@ def _u8(value: int) -> Array:
 _FACTORS = np.array([0.1, 0.2, 0.3, 0.4], np.float32)
 SCALED = Operator(
     name="ConvScaled",
-    infer=integer_infer,
+    infer=functools.partial(_infer, _SCALED),
     reference=_scaled_reference,
     implement=functools.partial(_implement, _SCALED),
     with_epilogue=functools.partial(_implement, _SCALED),
@@ -193,7 +192,7 @@ SCALED = Operator(
 OPERATORS = (
     Operator(
         name="ConvInteger",
-        infer=integer_infer,
+        infer=functools.partial(_infer, _INTEGER),
         reference=_integer_reference,
         implement=functools.partial(_implement, _INTEGER),
         with_epilogue=functools.partial(_implement, _INTEGER),
@@ -209,7 +208,7 @@ OPERATORS = (
     ),
     Operator(
         name="QLinearConv",
-        infer=linear_infer,
+        infer=functools.partial(_infer, _LINEAR),
         reference=_linear_reference,
         implement=functools.partial(_implement, _LINEAR),
         value_hints=(5,),

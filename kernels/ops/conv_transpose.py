@@ -57,6 +57,7 @@ def _geometry(call: Call, spatial: Sequence[int], size: Sequence[int]) -> _Geome
     before: list[int] = []
     outs: list[int] = []
     for axis, dim in enumerate(spatial):
+        check(call, isinstance(dim, Dim) or dim > 0, f"spatial axis {axis} has no elements")
         full = strides[axis] * (dim - 1) + extra[axis] + (size[axis] - 1) * dilations[axis] + 1
         if wanted or auto_pad.startswith("SAME"):
             out = wanted[axis] if wanted else dim * strides[axis]

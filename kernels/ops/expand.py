@@ -18,7 +18,7 @@ from ._values import known
 
 
 def infer(call: Call) -> tuple[Shape]:
-    wanted = call.ints(1)
+    wanted = call.vector(1)
     check(call, all(isinstance(d, Dim) or d >= 0 for d in wanted), f"the shape {wanted} has a negative dim")
     return (broadcast_shapes(call, call.shape(0), wanted),)
 

@@ -81,6 +81,7 @@ def _stft_infer(call: Call) -> tuple[Shape]:
     _check_parts(call, shape[2])
     step = call.ints(1)[0]
     check(call, step > 0, f"frame_step is {step}")
+    check(call, not call.has(2) or len(call.shape(2)) == 1, "its window must be a vector")
     length = call.ints(3)[0] if call.has(3) else call.shape(2)[0] if call.has(2) else shape[1]
     if call.has(2):
         check(call, call.shape(2) == (length,), f"the window has shape {call.shape(2)}, frames have {length} elements")

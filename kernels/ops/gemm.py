@@ -12,7 +12,7 @@ from asyncrt.memory.view import View, broadcast_strides
 from ..impl import Impl, inp, out
 from ..matmul import Bias, Epilogue, Operand, matmul
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
-from ..shapes import check
+from ..shapes import check, check_spreads
 
 
 def _matrix(call: Call, index: int, attribute: str) -> View:
@@ -25,7 +25,10 @@ def _matrix(call: Call, index: int, attribute: str) -> View:
 def infer(call: Call) -> tuple[Shape]:
     a, b = _matrix(call, 0, "transA"), _matrix(call, 1, "transB")
     check(call, a.shape[1] == b.shape[0], f"inner dims differ: {a.shape[1]} and {b.shape[0]}")
-    return ((a.shape[0], b.shape[1]),)
+    result = a.shape[0], b.shape[1]
+    if call.has(2):
+        check_spreads(call, 2, call.shape(2), result)
+    return (result,)
 
 
 def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:

@@ -27,6 +27,7 @@ def infer(call: Call) -> Sequence[Shape]:
     known = not any(isinstance(d, Dim) for d in (*expected, *target))
     fits = len(target) == len(expected) and (not known or target == expected)
     check(call, fits, f"targets must have shape {expected}")
+    check(call, isinstance(shape[1], Dim) or shape[1] > 0, "its input has no classes")
     if call.has(2) and not isinstance(shape[1], Dim):
         check(call, call.shape(2) == (shape[1],), f"there must be {shape[1]} weights")
     reduction = call.attributes.get("reduction", "mean")

@@ -10,14 +10,12 @@ Source: ONNX MatMulInteger-10, QLinearMatMul-21.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from asyncrt.dims import Undetermined
 from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of, row_major
 from asyncrt.memory.view import broadcast_strides, collapse
 
@@ -29,7 +27,7 @@ from ..integer_product import Product, integer_product
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..quantize import HELPERS, divided, saturate, saturated
 from ..quantized_inputs import Places, scales_of, zeros_of
-from ..shapes import broadcast_shapes, check, count
+from ..shapes import broadcast_shapes, check, check_spreads, count
 from ..source import kernel
 
 _SPAN = 32  # results that a work-item of a CPU calculates at once
@@ -54,21 +52,13 @@ def _infer(places: Places, call: Call) -> tuple[Shape]:
     batch = broadcast_shapes(call, left[:-2], right[:-2])
     for index in (places.x_zero, places.x_scale):
         if index is not None and call.has(index):
-            _fits(call, index, _of_rows(call.shape(index)), (*batch, left[-2], 1))
+            check_spreads(call, index, _of_rows(call.shape(index)), (*batch, left[-2], 1))
     for index in (places.w_zero, places.w_scale):
         if index is not None and call.has(index):
-            _fits(call, index, _of_columns(call.shape(index)), (*batch, 1, right[-1]))
+            check_spreads(call, index, _of_columns(call.shape(index)), (*batch, 1, right[-1]))
     for index in (places.y_scale, places.y_zero):
         check(call, index is None or count(call.shape(index)) == 1, f"input {index} must have one element")
     return ((*batch, *([left[-2]] if len(a) > 1 else []), *([right[-1]] if len(b) > 1 else [])),)
-
-
-def _fits(call: Call, index: int, shape: Shape, target: Shape) -> None:
-    with contextlib.suppress(Undetermined):  # only a request can tell
-        fits = len(shape) <= len(target) and all(
-            d == 1 or d == t for d, t in zip(reversed(shape), reversed(target), strict=False)
-        )
-        check(call, fits, f"input {index} of shape {shape} does not broadcast to {target}")
 
 
 def _of_rows(shape: Shape) -> Shape:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.layout import Array, Shape
+from asyncrt.layout import Array, Shape, show_shape
 
 from ..copy import BITS
 from ..impl import Impl, inp, out
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
-from ..shapes import check, count, normal_axis
+from ..shapes import check, normal_axis
 from ..walk import Buffer, walk
 
 
@@ -25,8 +25,9 @@ def infer(call: Call) -> tuple[Shape]:
     shape, axis, depth = call.shape(0), _axis(call), call.ints(1)
     check(call, len(depth) == 1, f"the depth must be one value, there are {len(depth)}")
     check(call, isinstance(depth[0], Dim) or depth[0] >= 0, f"depth {depth[0]} is negative")
-    values = count(call.shape(2))
-    check(call, not isinstance(values, int) or values == 2, f"values must be two, there are {values}")
+    values = call.shape(2)
+    fits = len(values) == 1 and (isinstance(values[0], Dim) or values[0] == 2)
+    check(call, fits, f"values must be two, they have the shape {show_shape(values)}")
     return ((*shape[:axis], depth[0], *shape[axis:]),)
 
 

@@ -20,7 +20,7 @@ from ..copy import BITS, materialise
 from ..grid import GPU_GROUP, cut_rows, round_up
 from ..impl import Impl, KernelSource, Launch, inp, out
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
-from ..shapes import check, count, normal_axis
+from ..shapes import check, check_channels, count, normal_axis
 from ..source import kernel
 from ._values import known
 
@@ -42,7 +42,7 @@ def _mode(attributes: Attributes) -> str:
 def _pads(call: Call) -> list[tuple[int, int]]:
     """Return for each axis the elements before and after it."""
     rank = len(call.shape(0))
-    axes = [normal_axis(call, a, rank) for a in call.ints(3)] if call.has(3) else list(range(rank))
+    axes = [normal_axis(call, a, rank) for a in call.vector(3)] if call.has(3) else list(range(rank))
     pads = call.ints(1)
     check(call, len(set(axes)) == len(axes), f"an axis is named twice in {axes}")
     check(call, len(pads) == 2 * len(axes), f"{len(pads)} pads for {len(axes)} axes")
@@ -55,6 +55,7 @@ def _pads(call: Call) -> list[tuple[int, int]]:
 def infer(call: Call) -> tuple[Shape]:
     shape, mode = call.shape(0), _mode(call.attributes)
     check(call, mode in _MODES, f"unknown mode '{mode}'")
+    check_channels(call, 2, 1)
     result: list[int] = []
     for dim, (before, after) in zip(shape, _pads(call), strict=True):
         padded = dim + before + after

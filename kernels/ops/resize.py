@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ShapeError
-from asyncrt.layout import FLOAT32, FLOAT64, INT32, Array, DataType, Shape
+from asyncrt.layout import FLOAT32, FLOAT64, INT32, Array, DataType, Shape, show_shape
 from asyncrt.memory.view import View
 
 from ..copy import BITS
@@ -154,7 +154,10 @@ def _outputs(call: Call) -> tuple[list[int], list[float] | None, tuple[int, int]
 
 
 def infer(call: Call) -> tuple[Shape]:
-    _settings(call.name, call.attributes)
+    crop = _settings(call.name, call.attributes).coordinates == "tf_crop_and_resize"
+    if crop and call.has(1) and not any(isinstance(d, Dim) for d in call.shape(1)):
+        bounds = 2 * len(_axes(call))
+        check(call, call.shape(1) == (bounds,), f"roi must have {bounds} elements, it is {show_shape(call.shape(1))}")
     result = list(call.shape(0))
     for axis, size in zip(_axes(call), _outputs(call)[0], strict=True):
         if not isinstance(result[axis], Dim) and result[axis] == 0 and not isinstance(size, Dim):
@@ -270,7 +273,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     for axis in _plan(call):
         position = axes.index(axis.axis)
         bounds = (0.0, 1.0)
-        if roi.size:
+        if roi.size and settings.coordinates == "tf_crop_and_resize":
             bounds = (float(roi[position]), float(roi[position + len(axes)]))
         y = _interpolate(y, settings, axis, bounds)
     if not cast:

@@ -43,6 +43,8 @@ def infer(call: Call) -> tuple[Shape]:
         fits = found[1:] == cache and found[0] > 0 if call.has(3) else found == cache
         check(call, fits or 0 in shape, f"input {index} has shape {found}, which ends in {turned // 2} where it fits")
     if call.has(3):
+        rows = call.shape(1)[0], call.shape(2)[0]
+        check(call, rows[0] == rows[1], f"the caches have {rows[0]} and {rows[1]} rows")
         check(call, call.shape(3) == (batch, length), f"position_ids must have shape {(batch, length)}")
     return (shape,)
 

@@ -83,9 +83,9 @@ def _bound(dim: int, bound: int) -> int:
 
 def _cuts(call: Call) -> Iterator[_Cut]:
     shape = call.shape(0)
-    starts, ends = call.ints(1), call.ints(2)
-    axes = call.ints(3) if call.has(3) else list(range(len(starts)))
-    steps = call.ints(4) if call.has(4) else [1] * len(starts)
+    starts, ends = call.vector(1), call.vector(2)
+    axes = call.vector(3) if call.has(3) else list(range(len(starts)))
+    steps = call.vector(4) if call.has(4) else [1] * len(starts)
     same = len(starts) == len(ends) == len(axes) == len(steps)
     check(call, same, f"{len(starts)} starts, {len(ends)} ends, {len(axes)} axes and {len(steps)} steps")
     seen: set[int] = set()

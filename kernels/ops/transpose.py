@@ -32,7 +32,7 @@ def infer(call: Call) -> tuple[Shape]:
 def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
     x = inputs[0]
     assert x is not None
-    return (np.ascontiguousarray(np.transpose(x, attributes.get("perm") or None)),)
+    return (np.transpose(x, attributes.get("perm") or None).copy(),)
 
 
 def views(call: Call) -> tuple[ViewOf]:

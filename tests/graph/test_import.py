@@ -12,6 +12,8 @@ import pytest
 from onnx import defs, numpy_helper
 
 from asyncrt.errors import ModelFormatError, ModelLimitError
+from asyncrt.graph.onnx import FLAGS
+from asyncrt.kernels.registry import operators
 from asyncrt.options import RuntimeOptions
 
 from .models import compute, f32, info, model, names, node, program
@@ -254,3 +256,22 @@ def test_a_model_given_in_memory_is_not_changed() -> None:
     program(source)
 
     assert source.SerializeToString(deterministic=True) == before
+
+
+NUMBERS = {
+    "axis", "batch_axis", "batch_dims", "block_size", "blocksize", "dtype", "end", "group", "hidden_size", "k",
+    "ignore_index", "kv_num_heads", "left_window_size", "num_groups", "num_heads", "num_outputs", "output_datatype",
+    "output_dtype", "output_height", "output_width", "p", "precision", "q_num_heads", "qk_matmul_output_mode",
+    "right_window_size", "rotary_embedding_dim", "sampling_ratio", "seed", "size", "softmax_precision", "start",
+    "stash_type", "time_axis", "to", "value_int",
+}  # fmt: skip
+"""Attributes of one int that are more than yes or no."""
+
+
+def test_every_attribute_of_one_int_is_a_flag_or_a_number() -> None:
+    """A flag that the importer does not know would be yes or no at some other number, as each operator likes."""
+    known = [defs.get_schema(name, domain) for domain, name in operators() if defs.has(name, domain)]
+    ints = {a.name for schema in known for a in schema.attributes.values() if a.type == defs.OpSchema.AttrType.INT}
+
+    assert ints == FLAGS | NUMBERS
+    assert not FLAGS & NUMBERS

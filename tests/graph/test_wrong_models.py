@@ -60,6 +60,11 @@ WEIGHT = {"w": np.ones((4, 4), np.float32)}
         (ModelFormatError, "bad: Concat needs .* 'axis'", [node("Concat", ["x", "x"], ["y"], name="bad")]),
         (ModelFormatError, "bad: Cast needs .* 'to'", [node("Cast", ["x"], ["y"], name="bad")]),
         (ModelTypeError, "bad: ", [node("Cast", ["x"], ["y"], name="bad", to=99)]),
+        (
+            ModelFormatError,
+            "bad: attribute 'keepdims' should be 0 or 1, it is 255",
+            [node("ReduceMax", ["x"], ["y"], name="bad", keepdims=255)],
+        ),
         (ModelFormatError, "bad: MatMul takes 2 inputs, it has 1", [node("MatMul", ["x"], ["y"], name="bad")]),
         (ModelFormatError, "bad: Relu takes 1 inputs, it has 2", [node("Relu", ["x", "x"], ["y"], name="bad")]),
         (ModelFormatError, "bad: Relu takes 1 outputs, it has 2", [node("Relu", ["x"], ["y", "z"], name="bad")]),

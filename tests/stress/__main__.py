@@ -1,33 +1,57 @@
 """All that is too long for every change: `make stress`; and one seed again.
 
-    python -m tests.stress                          # everything, in about half an hour on two cores
+    python -m tests.stress                          # everything, in about an hour on two cores
     python -m tests.stress --schedules 2000000      # longer
     python -m tests.stress --graph 635              # the graph of that seed alone, on the simulated device
     python -m tests.stress --graph 635 --opencl     # on the best OpenCL device
     python -m tests.stress --schedule 17            # the schedule of that seed
     python -m tests.stress --run 17                 # the requests, faults and cancellations of that seed
+    python -m tests.stress --model 17               # the mutated model of that seed
+    python -m tests.stress --hostile-case 17        # the hostile calls of that seed, and those among whom they are
+    python -m tests.stress --only models --only hostile --only schedules
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import functools
 import os
 import sys
 import time
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from . import mutants as mutation
+from .attack.hostile import CALLS
 from .batching import ten_thousand
 from .compare import compare
-from .parts import Result, every_order, seeds, summary
+from .parts import Result, attacked, every_order, seeds, summary
 from .runs import random_run
 from .schedules import random_schedule
 from .soak import show, soak
+
+
+class Part(enum.StrEnum):
+    """What there is to try."""
+
+    SCHEDULES = "schedules"
+    ORDERS = "orders"
+    RUNS = "runs"
+    STORMS = "storms"
+    GRAPHS = "graphs"
+    OPENCL_GRAPHS = "opencl-graphs"
+    MODELS = "models"
+    HOSTILE = "hostile"
+    MUTANTS = "mutants"
+    REQUESTS = "requests"
+
+
+COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
 
 
 def main(
@@ -36,18 +60,23 @@ def main(
     runs: Annotated[int, typer.Option(help="Requests with random faults and cancellations.")] = 5_000,
     graphs: Annotated[int, typer.Option(help="Random models on the simulated device.")] = 2_000,
     opencl_graphs: Annotated[int, typer.Option(help="Random models on the best OpenCL device.")] = 100,
+    models: Annotated[int, typer.Option(help="Mutated models, an eighth of them on OpenCL.")] = 5_000,
+    hostile: Annotated[int, typer.Option(help="Hostile calls among innocent ones.")] = 2_000,
     mutants: Annotated[bool, typer.Option(help="Whether to try what the tests find.")] = True,
     storms: Annotated[int, typer.Option(help="Of ten thousand callers of batched requests.")] = 10,
     requests: Annotated[int, typer.Option(help="Of the soak.")] = 200_000,
     shapes: Annotated[int, typer.Option(help="Of the soak.")] = 5_000,
     cancels: Annotated[int, typer.Option(help="Of the soak.")] = 10_000,
+    only: Annotated[list[Part] | None, typer.Option(help="This part alone; may be given several times.")] = None,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
     schedule: Annotated[int | None, typer.Option(help="One schedule again, by its seed.")] = None,
     run: Annotated[int | None, typer.Option(help="One run again, by its seed.")] = None,
     graph: Annotated[int | None, typer.Option(help="One model again, by its seed.")] = None,
     opencl: Annotated[bool, typer.Option(help="The model on OpenCL.")] = False,
+    model: Annotated[int | None, typer.Option(help="One mutated model again, by its seed.")] = None,
+    hostile_case: Annotated[int | None, typer.Option(help="Hostile calls again, by their seed.")] = None,
 ) -> None:
-    """Try many orders, faults, graphs, mutants and requests, and print a summary."""
+    """Try many orders, faults, graphs, hostile models and calls, mutants and requests, and print a summary."""
     os.environ.setdefault("ASYNCRT_CHECK_HAZARDS", "1")
     console = Console()
     if schedule is not None:
@@ -56,40 +85,48 @@ def main(
         console.print(random_run(run))
     if graph is not None:
         console.print(compare(graph, opencl=opencl))
-    if (schedule, run, graph) != (None, None, None):
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        results = [
-            seeds("schedules", random_schedule, range(first, first + schedules), progress),
-            every_order(states, progress),
-            seeds("runs with faults", random_run, range(first, first + runs), progress),
-            seeds("storms of batched requests", ten_thousand, range(first, first + storms), progress),
-            seeds("graphs", compare, range(first, first + graphs), progress),
-            seeds(
-                "graphs on OpenCL",
-                functools.partial(compare, opencl=True),
-                range(first, first + opencl_graphs),
-                progress,
-            ),
+    again = [("models", 1, model), ("hostile", CALLS, hostile_case)]
+    with Progress(*COLUMNS, console=console) as progress:
+        results = [r for what, n, seed in again if seed is not None for r in attacked(what, n, seed, progress)]
+    if (schedule, run, graph, model, hostile_case) == (None,) * 5:
+        wanted = set(only or Part)
+        on_opencl = functools.partial(compare, opencl=True)
+        seeded: list[tuple[Part, str, Callable[[int], Any], int]] = [
+            (Part.SCHEDULES, "schedules", random_schedule, schedules),
+            (Part.RUNS, "runs with faults", random_run, runs),
+            (Part.STORMS, "storms of batched requests", ten_thousand, storms),
+            (Part.GRAPHS, "graphs", compare, graphs),
+            (Part.OPENCL_GRAPHS, "graphs on OpenCL", on_opencl, opencl_graphs),
         ]
-    if mutants:
-        begun = time.monotonic()
-        survivors = mutation.run(mutation.MUTANTS, console)
-        names = [f"nothing finds: {m.name}" for m in survivors]
-        results.append(Result("mutants", len(mutation.MUTANTS), names, time.monotonic() - begun))
-    if requests:
-        with Progress(*columns, console=console) as progress:
-            bar = progress.add_task("soak", total=requests)
-            soaked = asyncio.run(
-                soak(requests, shapes, cancels, progress=lambda done: progress.update(bar, completed=done))
-            )
-        show(soaked, console)
-        left = [f"left at close: {name}: {count}" for name, count in soaked.left.items() if count]
-        bound = f"grows by {soaked.grows[1] * 1e5 / 2**20:.2f} MiB for 100,000 requests at most"
-        results.append(Result("requests", requests, left, soaked.seconds, bound))
+        with Progress(*COLUMNS, console=console) as progress:
+            for part, name, work, n in seeded:
+                results += [seeds(name, work, range(first, first + n), progress)] if part in wanted else []
+            results += [every_order(states, progress)] if Part.ORDERS in wanted else []
+            for part, n in ((Part.MODELS, models), (Part.HOSTILE, hostile)):
+                results += attacked(part, n, first, progress) if part in wanted else []
+        results += [_mutants(console)] if mutants and Part.MUTANTS in wanted else []
+        results += [_soak(requests, shapes, cancels, console)] if requests and Part.REQUESTS in wanted else []
     summary(results, console)
     sys.exit(any(r.failures for r in results))
+
+
+def _mutants(console: Console) -> Result:
+    begun = time.monotonic()
+    survivors = mutation.run(mutation.MUTANTS, console)
+    names = [f"nothing finds: {m.name}" for m in survivors]
+    return Result("mutants", len(mutation.MUTANTS), names, time.monotonic() - begun)
+
+
+def _soak(requests: int, shapes: int, cancels: int, console: Console) -> Result:
+    with Progress(*COLUMNS, console=console) as progress:
+        bar = progress.add_task("soak", total=requests)
+        soaked = asyncio.run(
+            soak(requests, shapes, cancels, progress=lambda done: progress.update(bar, completed=done))
+        )
+    show(soaked, console)
+    left = [f"left at close: {name}: {count}" for name, count in soaked.left.items() if count]
+    bound = f"grows by {soaked.grows[1] * 1e5 / 2**20:.2f} MiB for 100,000 requests at most"
+    return Result("requests", requests, left, soaked.seconds, bound)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Apart from `__main__`, because the processes import it by its name.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import multiprocessing
 import os
@@ -20,6 +21,9 @@ from rich.table import Table
 
 from asyncrt.scheduler.policies import policy_names
 
+from .attack.crew import Finding, crew
+from .attack.hostile import CALLS
+from .attack.models import device_of
 from .schedules import World, explore
 
 SHOWN = 3
@@ -36,6 +40,7 @@ class Result:
         failures: What went wrong, with the seed.
         seconds: How long it took.
         note: What else is worth knowing.
+        kinds: How many kinds of failures there are, if they are told apart; one of each comes first.
     """
 
     what: str
@@ -43,6 +48,7 @@ class Result:
     failures: list[str] = attrs.Factory(list)
     seconds: float = 0.0
     note: str = ""
+    kinds: int = 0
 
 
 def tried(work: Callable[[int], Any], seed: int) -> str | None:
@@ -96,10 +102,44 @@ def every_order(most: int, progress: Progress) -> Result:
     return result
 
 
+def attacked(what: str, count: int, first: int, progress: Progress) -> list[Result]:
+    """Try mutated models ("models"), or hostile calls ("hostile"): *count* of them, beginning with a seed.
+
+    What runs on OpenCL has processes of its own.
+    """
+    names = {"models": ("mutated models", "--model", 1), "hostile": ("hostile calls", "--hostile-case", CALLS)}
+    name, again, each = names[what]
+    drawn = range(first, first + -(-count // each))
+    results = []
+    for device, words in (("host", name), ("opencl", f"{name} on OpenCL")):
+        seeds = [seed for seed in drawn if (device_of(seed) == "opencl") == (device == "opencl")]
+        if not seeds:
+            continue
+        begun, bar = time.monotonic(), progress.add_task(words, total=len(seeds) * each)
+        advance = functools.partial(progress.advance, bar, each)
+        processes = min(len(seeds), os.cpu_count() or 1)
+        report = asyncio.run(crew(what, device, seeds, processes=processes, again=again, progress=advance))
+        kinds = len({f.kind for f in report.findings})
+        note = ", ".join(f"{n} {word}" for word, n in report.counts.most_common(4))
+        note += f"; {report.longest_s:.1f} s and {report.most_bytes >> 20} MiB at most"
+        texts, seconds = found_first(report.findings), time.monotonic() - begun
+        results.append(Result(words, report.cases * each, texts, seconds, note, kinds))
+    return results
+
+
+def found_first(findings: Iterable[Finding]) -> list[str]:
+    """Return the texts of findings: one of each kind, with how many there are, and then the others."""
+    kinds: dict[str, list[str]] = {}
+    for finding in findings:
+        kinds.setdefault(finding.kind, []).append(finding.text)
+    firsts = [f"{kind}, {len(texts)} of them\n{texts[0]}" for kind, texts in kinds.items()]
+    return firsts + [text for texts in kinds.values() for text in texts[1:]]
+
+
 def summary(results: list[Result], console: Console) -> None:
     """Print what was tried, and how to see again what went wrong."""
     for result in results:
-        for failure in result.failures[:SHOWN]:
+        for failure in result.failures[: max(SHOWN, result.kinds)]:
             console.rule(f"[red]{result.what}")
             console.print(failure, markup=False, highlight=False)
     table = Table("", "tried", "wrong", "time", "", title="stress")

@@ -1,0 +1,1 @@
+"""What somebody would send who means harm: mutated models, and hostile calls among innocent ones."""

@@ -1,0 +1,150 @@
+"""Other opinions of a model: ONNX Runtime's and onnx.reference's, in a process that may die of what asyncrt refuses.
+
+`Peer.ask` starts the process when it is first asked, and again when it has died or taken too long; then there is no
+opinion.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import select
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any, BinaryIO, Literal, TypeAlias
+
+import numpy as np
+
+from asyncrt.layout import Array
+
+from ...environment import ROOT, with_sources
+
+Who: TypeAlias = Literal["ONNX Runtime", "reference"]
+PATIENCE_S = 5.0
+TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 1e-3, "float64": 1e-4}
+"""Relative to the largest element, for what may add in another order."""
+
+
+class Peer:
+    """Asks a process what it makes of a model."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, who: Who, model: bytes, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
+        """Return outputs by name; None if there is no opinion."""
+        if self._process is None:
+            command = [sys.executable, "-m", __name__]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=with_sources(),
+                cwd=ROOT,
+            )  # fmt: skip
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            _send(process.stdin, (who, model, dict(inputs)))
+            if select.select([process.stdout], [], [], PATIENCE_S)[0]:
+                answer: dict[str, Array] | None = _receive(process.stdout)
+                return answer
+        except (OSError, EOFError):
+            pass
+        self.close()
+        return None
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+
+
+def difference(expected: Mapping[str, Array], got: Mapping[str, Array]) -> str | None:
+    """Say where two results differ by more than rounding; None if they do not.
+
+    Where there are no elements, runtimes differ in the dims that nothing tells, such as those of a loop without trips.
+    """
+    for name, e in expected.items():
+        g = got[name]
+        if e.size == g.size == 0 and (e.dtype, e.ndim) == (g.dtype, g.ndim):
+            continue
+        if (e.dtype, e.shape) != (g.dtype, g.shape):
+            return f"'{name}' is {g.dtype}{list(g.shape)}, elsewhere {e.dtype}{list(e.shape)}"
+        tolerance = TOLERANCES.get(e.dtype.name)
+        with np.errstate(all="ignore"):
+            if tolerance is None:
+                same = e == g
+            else:
+                a, b = e.astype(np.float64), g.astype(np.float64)
+                largest = float(np.max(np.abs(a), where=np.isfinite(a), initial=1.0))
+                # What overflows does so here or there, depending on the order in which others add.
+                same = (a == b) | ~np.isfinite(a) | (np.abs(a - b) <= tolerance * largest)
+        if not same.all():
+            first = tuple(int(i) for i in np.argwhere(~same)[0])
+            wrong = int((~same).sum())
+            return f"'{name}'{list(first)} is {g[first]!r}, elsewhere {e[first]!r}; {wrong} of {same.size} elements"
+    return None
+
+
+def _send(pipe: BinaryIO | Any, thing: object) -> None:
+    data = pickle.dumps(thing)
+    pipe.write(struct.pack("<q", len(data)) + data)
+    pipe.flush()
+
+
+def _receive(pipe: BinaryIO | Any) -> Any:
+    size = pipe.read(8)
+    if len(size) < 8:
+        raise EOFError
+    return pickle.loads(pipe.read(struct.unpack("<q", size)[0]))  # by a child of this process, and from nowhere else
+
+
+def _onnx_runtime(model: bytes, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    taken = {i.name for i in session.get_inputs()}
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(names, {n: a for n, a in inputs.items() if n in taken}), strict=True))
+
+
+def _reference(model: bytes, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(onnx.ModelProto.FromString(model))
+    outputs = evaluator.run(None, dict(inputs))
+    return {name: np.asarray(o) for name, o in zip(evaluator.output_names, outputs, strict=True)}
+
+
+def main() -> None:
+    """Answer until nobody asks."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    while True:
+        try:
+            who, model, inputs = _receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        try:
+            answer = (_onnx_runtime if who == "ONNX Runtime" else _reference)(model, inputs)
+        except Exception:  # it does not take the model, or these inputs
+            answer = None
+        _send(sys.stdout.buffer, answer)
+
+
+if __name__ == "__main__":
+    main()
