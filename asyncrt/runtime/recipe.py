@@ -44,8 +44,9 @@ from .plan import (
     Upload,
     start_state,
 )
-from .prepare import Tools, list_chunk
+from .prepare import list_chunk
 from .slices import Slices, finished
+from .tools import Tools
 from .witness import MARK, Recording, Unfollowed, Witness, text
 
 _CHECKS = 2
