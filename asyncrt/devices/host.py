@@ -163,7 +163,8 @@ class HostStream:
         def command() -> None:
             error = mark.error
             if error is not None:
-                failure = DeviceCommandError("a command failed on the host device", detail=repr(error))
+                kind = OutOfDeviceMemory if isinstance(error, MemoryError) else DeviceCommandError
+                failure = kind("a command failed on the host device", detail=repr(error))
                 failure.__cause__ = error
                 error = failure
             callback(error)

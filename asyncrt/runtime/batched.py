@@ -158,6 +158,7 @@ class Batched:
             self._run_checked, axes, self._values, self._samples,
             exact=self.options.batch_invariant,
             problem=f"the contents of '{decide[0]}' decide shapes" if decide else "",
+            limit=self._limit,
         )  # fmt: skip
         if self._safety.refused or self._safety.holes:
             _log.warning("%s: %s", self._network.program.name, self._safety)

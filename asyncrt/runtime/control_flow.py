@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import attrs
@@ -56,13 +55,9 @@ class Body:
 
     def element(self, index: int, value: bool | int) -> Array:
         """Return one element for a formal input, in the shape that the body wants: a scalar or a vector of one."""
-        formal = self.program.values[self.program.inputs[index]]
-        dtype, dims = formal.layout
+        dtype, shape = self.program.values[self.program.inputs[index]].layout
         assert dtype is not None
-        shape = [d if isinstance(d, int) else 1 for d in dims or ()]
-        if math.prod(shape) != 1:
-            raise ShapeError(f"'{formal.name}' is {show_shape(shape)} in the body; it is given one element")
-        return np.full(shape, value, dtype.numpy)
+        return np.full(shape or (), value, dtype.numpy)
 
     async def no_elements(self, formals: Sequence[Array], index: int, axis: int, node: ProgramNode) -> Array:
         """Return what output *index* is when it is collected along *axis* and nothing was: the other dims remain."""
@@ -83,14 +78,21 @@ class Collected:
     """
 
     def __init__(self, node: ProgramNode, outputs: int, budget: HostBudget) -> None:
-        self._node, self._budget = node, budget
+        self._node, self._budget, self._pieces = node, budget, 0
         self.outputs: list[list[Array]] = [[] for _ in range(outputs)]
 
     def add(self, results: Sequence[Array]) -> None:
         """Add what an iteration made; raises `OutOfHostMemory` if that is too much."""
         for pieces, piece in zip(self.outputs, results, strict=True):
-            self._budget.take(2 * piece.nbytes + _PIECE, f"'{self._node.name}': what {len(pieces) + 1} iterations made")
+            nbytes = piece.nbytes + _PIECE
+            self._budget.take(nbytes + piece.nbytes, f"'{self._node.name}': what {len(pieces) + 1} iterations made")
+            self._pieces += nbytes
             pieces.append(piece)
+
+    def let_go(self) -> None:
+        """The pieces have been put together."""
+        self._budget.used -= self._pieces
+        self.outputs.clear()
 
 
 async def carry_out(
@@ -153,6 +155,7 @@ async def _loop(node: ProgramNode, body: Body, inputs: Sequence[Array | None], b
     formals = (body.element(0, 0), body.element(1, True), *carried)
     first = 1 + len(carried)
     stacked = [await _stacked(node, body, r, formals, first + i, 0) for i, r in enumerate(collected.outputs)]
+    collected.let_go()
     return carried + stacked, _times(trips), None if records is None else (body.program, records)
 
 
@@ -186,6 +189,7 @@ async def _scan(node: ProgramNode, body: Body, inputs: Sequence[Array | None], b
     ):
         ordered = results[::-1] if backward else results
         stacked.append(await _stacked(node, body, ordered, (*carried, *elements), count + i, axis))
+    collected.let_go()
     return carried + stacked, _times(trips), None if records is None else (body.program, records)
 
 

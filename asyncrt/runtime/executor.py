@@ -128,13 +128,13 @@ def upload(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapp
     arena = arenas[plan.chunk]
     if plan.staging:
         staging = memoryview(bytearray(plan.staging))
-        for value, offset, nbytes, staged in plan.uploads:
+        for value, offset, nbytes, staged, _ in plan.uploads:
             if staged:
                 staging[offset : offset + nbytes] = arrays[value].tobytes()
         stream.write(arena, plan.staging_offset, np.frombuffer(staging, np.uint8))
-    for value, offset, _, staged in plan.uploads:
+    for value, offset, _, staged, array in plan.uploads:
         if not staged:
-            stream.write(arena, offset, arrays[value])
+            stream.write(arena, offset, arrays[value] if array is None else array)
 
 
 class Arriving(NamedTuple):

@@ -23,7 +23,8 @@ from .slices import Slices
 _T = TypeVar("_T")
 
 _ELEMENTS = 1 << 18  # of inputs whose values decide, which are made for a guess
-_NBYTES = 4 << 20  # that nodes on the host may make in a guess
+NBYTES = 4 << 20
+"""That nodes on the host may make in a guess, if a request may make as many."""
 # Of the thread's own time; models of the zoo take up to 5 ms for each node.
 _PATIENCE_S, _PATIENCE_PER_NODE_S = 2.0, 0.05
 
@@ -43,13 +44,12 @@ class Allowance:
     """What all guesses at the sizes of one program may cost.
 
     Args:
-        limit: Bytes that a request may make on the host.
+        nbytes: That a guess may make on the host.
         clock: Seconds that they have taken.
     """
 
-    def __init__(self, program: Program, limit: int, clock: Callable[[], float] = time.thread_time) -> None:
-        self._program = program
-        self._nbytes = min(_NBYTES, limit)
+    def __init__(self, program: Program, nbytes: int, clock: Callable[[], float] = time.thread_time) -> None:
+        self._program, self._nbytes = program, nbytes
         self._clock = clock
         self._end = clock() + _PATIENCE_S + _PATIENCE_PER_NODE_S * len(program.nodes)
 

@@ -15,7 +15,7 @@ from asyncrt.layout import Array, Layout
 from asyncrt.memory.host import HostBudget
 
 from .executor import BoundPlan
-from .guesses import CLOSER_SIZES, SIZES, Allowance, sample_layouts
+from .guesses import CLOSER_SIZES, NBYTES, SIZES, Allowance, sample_layouts
 from .plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, State, start_state
 from .prepare import prepare_in_slices
 from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
@@ -257,7 +257,7 @@ class Plans:
             allowance: What that may cost; None is what suits the program.
         """
         plans: list[ChunkPlan] = []
-        allowance = allowance or Allowance(self._program, self._tools.host_limit)
+        allowance = allowance or Allowance(self._program, min(NBYTES, self._tools.host_limit))
         for layouts in sample_layouts(self._program, SIZES):
             self._try(layouts, plans, allowance)
         # With recipes, sizes that lie closer cost little, but for those at which decisions change: what is looked for.

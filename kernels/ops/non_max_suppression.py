@@ -23,10 +23,7 @@ def infer(call: Call) -> tuple[Shape]:
     for have, want, what in pairs:
         if isinstance(have, int) and isinstance(want, int):
             check(call, have == want, f"{have} {what}, expected {want}")
-    values = [call.value(i) for i in range(len(call.inputs))]
-    if any(call.has(i) and value is None for i, value in enumerate(values)):
-        raise ValueUnknown(f"'{call.name}': how many boxes are selected is not known while loading")
-    return (reference(call.attributes, values)[0].shape,)
+    raise ValueUnknown(f"'{call.name}': how many boxes are selected is known when they are")
 
 
 def _corners(boxes: Any, center: bool) -> tuple[Any, Any, Any, Any]:

@@ -19,11 +19,7 @@ def infer(call: Call) -> tuple[Shape, ...]:
     axis = call.attributes.get("axis")
     if axis is not None:
         normal_axis(call, axis, len(call.shape(0)))
-    value = call.value(0)
-    if value is None:
-        raise ValueUnknown(f"'{call.name}': how many elements are different is not known while loading")
-    shapes = tuple(result.shape for result in reference(call.attributes, [value]))
-    return shapes[: len(call.output_types)]
+    raise ValueUnknown(f"'{call.name}': how many elements are different is known when they are sorted")
 
 
 def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array, ...]:

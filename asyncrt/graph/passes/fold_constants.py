@@ -95,7 +95,7 @@ def _is_worth_folding(
     made = sum(o.nbytes for o in call.outputs) if call.outputs else needed
     if made > max(options.max_folded_bytes, 2 * given):
         return False  # a small expression for a large tensor is better made anew than kept
-    return needed <= _WORKSPACE * max(options.max_folded_bytes, given) and budget.fits(needed)
+    return needed <= _WORKSPACE * max(options.max_folded_bytes, given) and budget.fits(made)
 
 
 def _fold_constant(
