@@ -20,6 +20,7 @@
     │   ├── OutOfDeviceMemory (MemoryError)   the limit or the device is full
     │   ├── DeviceCommandError                a command failed while it ran
     │   └── DeviceLostError                   the device takes no commands any more
+    ├── OutOfHostMemory (MemoryError)         the host's arrays of a request would exceed the limit
     ├── HazardError (RuntimeError)            two commands on the same bytes are in no order: a bug, and found
     └── RuntimeClosedError (RuntimeError)     used after `close()`
 
@@ -153,6 +154,10 @@ class DeviceCommandError(DeviceError):
 
 class DeviceLostError(DeviceError):
     """The device takes no commands any more, so nothing will come of what it has."""
+
+
+class OutOfHostMemory(AsyncrtError, MemoryError):
+    """What a request would make on the host exceeds the limit; told before it is made, and by size alone."""
 
 
 class HazardError(AsyncrtError, RuntimeError):

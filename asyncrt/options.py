@@ -76,7 +76,8 @@ class RuntimeOptions:
             what is used: those that loading calculates, and those that kernels on a CPU read as the model has them.
             False keeps them in memory; so does `disk_cache=False`.
         max_in_flight: Inferences that may hold device memory at once; more wait their turn.
-        memory_limit: Bytes of device memory for intermediates; None is nine tenths of the device's memory.
+        memory_limit: Bytes of device memory for intermediates, and bytes that a request may make on the host; None is
+            nine tenths of the device's memory, and half of the host's.
         weights_bytes: Bytes of constants per model beyond which those that no plan in use reads leave; None keeps all.
         idle_release_s: Seconds without a request after which free memory goes back to the device; None keeps it.
         collect_when_idle: Let Python's full garbage collections, in which the event loop stands still, wait until no

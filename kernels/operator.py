@@ -282,6 +282,10 @@ class Operator:
         indices: For an operator that takes indices: which of its inputs they are, and where they may point; None if this
             call has none. Those that the host knows are looked at before; of others, its launches take a place for it (`FOUND`)
             and look at them themselves, or else a launch of its own does.
+        host_nbytes: Bytes that `reference` makes at most, its outputs and what it needs on the way, told by shapes and
+            such values as decide them; 128 for each turn of a loop in Python. Never more than a glance: it is asked
+            before the reference runs. None: the outputs, and what is
+            calculated once more in float64, which for operators that move data is the outputs, else the inputs as well.
         evaluate: For operators whose output needs only layouts (Shape, Size): the output's value. Dims may be
             symbolic; then the array is of dtype object.
         domain: ONNX domain, with "" for the standard one.
@@ -307,6 +311,7 @@ class Operator:
     converts: bool = False
     fits: Callable[[Call, DeviceTraits], str] | None = None
     indices: Callable[[Call], Indices | None] | None = None
+    host_nbytes: Callable[[Call], int] | None = None
     evaluate: Callable[[Call], Sequence[Array]] | None = None
     types: Callable[[Attributes, Sequence[DataType | None], int], Sequence[DataType]] | None = None
     device_types: frozenset[DataType] | None = None
@@ -354,6 +359,22 @@ class DeviceTraits:
     @property
     def is_cpu(self) -> bool:
         return self.kind == "cpu"
+
+
+TURN = 128
+"""Bytes that a turn of a loop in Python counts as, in `Operator.host_nbytes`."""
+
+
+def host_nbytes(operator: Operator, call: Call) -> int:
+    """Return how many bytes the operator's reference makes at most, before it runs; of known shapes and values."""
+    if operator.host_nbytes is not None:
+        return operator.host_nbytes(call)
+    outputs = call.outputs or [
+        Layout(t, tuple(s)) for t, s in zip(call.output_types, operator.infer(call), strict=False)
+    ]
+    elements = sum([x.count for x in outputs])
+    elements += elements if operator.views is not None else sum([x.count for x in call.inputs if x is not None])
+    return sum([x.nbytes for x in outputs]) + 8 * elements
 
 
 def decide(operator: Operator, call: Call, *, skip: bool = True, stay: bool = False) -> Decision:

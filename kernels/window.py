@@ -5,6 +5,7 @@ Output sizes are arithmetic only, so that they work on symbolic dims; a `Window`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -142,6 +143,13 @@ def window(
             small, large = total // 2, total - total // 2
             before[axis], after[axis] = (small, large) if s.auto_pad == "SAME_UPPER" else (large, small)
     return Window(s.size, s.strides, s.dilations, tuple(before), tuple(after), tuple(spatial), outs)
+
+
+def patch_elements(lines: int, w: Window) -> int:
+    """Return how many elements `patches()` makes of so many lines (N × C): the padded input, and what is seen."""
+    reach = [(o - 1) * s + e for o, s, e in zip(w.outs, w.strides, w.extents, strict=True)]
+    padded = math.prod(max(b + d, r) for b, d, r in zip(w.before, w.spatial, reach, strict=True))
+    return lines * (padded + 2 * math.prod(w.outs) * math.prod(w.size))
 
 
 def patches(x: Array, w: Window, fill: Any) -> Array:

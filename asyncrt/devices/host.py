@@ -163,7 +163,8 @@ class HostStream:
         def command() -> None:
             error = mark.error
             if error is not None:
-                failure = DeviceCommandError("a command failed on the host device", detail=repr(error))
+                kind = OutOfDeviceMemory if isinstance(error, MemoryError) else DeviceCommandError
+                failure = kind("a command failed on the host device", detail=repr(error))
                 failure.__cause__ = error
                 error = failure
             callback(error)
@@ -191,8 +192,8 @@ class HostDevice:
             name="NumPy",
             kind="host",
             compute_units=os.cpu_count() or 1,
-            memory=_physical_memory(),
-            max_allocation=_physical_memory(),
+            memory=physical_memory(),
+            max_allocation=physical_memory(),
             features=frozenset({"fp64", "fp16"}),
             identity="numpy",
             takes_source=False,
@@ -246,7 +247,8 @@ def _wait(marks: Sequence[Mark]) -> None:
         mark.done.wait()
 
 
-def _physical_memory() -> int:
+def physical_memory() -> int:
+    """Return the bytes of memory that this machine has."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):

@@ -306,7 +306,7 @@ class SimulatedDevice:
             stream.commands.popleft()
             head.reached = True
             if stream.error is not None:
-                kind = OutOfDeviceMemory if isinstance(stream.error, OutOfDeviceMemory) else DeviceCommandError
+                kind = OutOfDeviceMemory if isinstance(stream.error, MemoryError) else DeviceCommandError
                 head.error = kind("a command failed on the simulated device", detail=repr(stream.error))
                 head.error.__cause__ = stream.error
                 stream.error = None

@@ -10,6 +10,7 @@ import attrs
 
 from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.store import cache_folder
+from asyncrt.memory.host import allocating
 from asyncrt.memory.paged import mapping_of, page_out
 from asyncrt.options import RuntimeOptions
 
@@ -92,11 +93,12 @@ def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOpt
     Raises:
         ModelError: One of its children, naming the node.
     """
-    graph = import_model(source, options)
-    run_passes(graph, traits, options)
-    if options.page_constants and options.disk_cache:
-        _page_constants(graph, cache_folder(options))
-    program = _program(graph)
+    with allocating("loading a model"):
+        graph = import_model(source, options)
+        run_passes(graph, traits, options)
+        if options.page_constants and options.disk_cache:
+            _page_constants(graph, cache_folder(options))
+        program = _program(graph)
     forget_files(v.constant for v in program.values)
     return program
 

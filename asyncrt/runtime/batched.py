@@ -24,10 +24,12 @@ from asyncrt.errors import (
     DeadlineExceeded,
     DeviceLostError,
     OutOfDeviceMemory,
+    OutOfHostMemory,
     Overloaded,
     RuntimeClosedError,
 )
 from asyncrt.layout import Array
+from asyncrt.memory.host import HostBudget, allocating
 from asyncrt.scheduler.batching import BatchingState, BatchingStatistics, BatchOptions
 from asyncrt.scheduler.batching.happenings import Arrived, Began, Closing, Failed, Finished, Happening, Left, Ticked
 from asyncrt.scheduler.batching.instructions import Drop, Launch, Refusal, Reject, WakeAt
@@ -37,8 +39,9 @@ from .elsewhere import Elsewhere, anywhere
 from .inputs import Checked
 from .invariance import Invariance
 from .network import Network
-from .pad import check_pad_values, join, with_masks
+from .pad import check_pad_values, join, joined_nbytes, with_masks
 from .pad_safety import PadSafety, check_pad_safety
+from .slices import off_loop
 from .split import split
 
 if TYPE_CHECKING:
@@ -108,8 +111,9 @@ class Batched:
         self._values = check_pad_values(self._axes, pad_values)
         #: Their names; of requests that have them all, none is to be made.
         self._masks = frozenset([t.name for t in self._axes.inputs if t.id in self._axes.masks])
-        self._checked = Checked(network.program)
-        self._samples = None if samples is None else [self._check(s) for s in samples]
+        self._limit = network.tools.host_limit
+        self._checked = Checked(network.program, self._limit)
+        self._samples = None if samples is None else [self._checked.check(self._with_masks(s)) for s in samples]
         self._state: BatchingState | None = None
         self._safety: PadSafety | None = None
         self._closed = False
@@ -154,6 +158,7 @@ class Batched:
             self._run_checked, axes, self._values, self._samples,
             exact=self.options.batch_invariant,
             problem=f"the contents of '{decide[0]}' decide shapes" if decide else "",
+            limit=self._limit,
         )  # fmt: skip
         if self._safety.refused or self._safety.holes:
             _log.warning("%s: %s", self._network.program.name, self._safety)
@@ -206,10 +211,13 @@ class Batched:
         """
         self._model.check_open()
         state = self.state
-        if self._closed:
-            raise BatchingError("it is closed", hint="make another one with `model.batched()`")
+        self._check_not_closed()
         until = self._network.until(deadline)
-        arrays = self._check(inputs)
+        inputs = self._with_masks(inputs)
+        arrays = self._checked.fitting(inputs)
+        if arrays is None:
+            arrays = await self._checked.take(inputs)
+            self._check_not_closed()
         rows, form, sizes = self._axes.form(arrays)
         number = next(self._numbers)
         due = math.inf if until is None else until
@@ -226,10 +234,14 @@ class Batched:
                 raise
             raise DeadlineExceeded(f"no answer within {deadline:.6g} s") from error
 
-    def _check(self, inputs: Mapping[str, Any]) -> dict[int, Array]:
+    def _check_not_closed(self) -> None:
+        if self._closed:
+            raise BatchingError("it is closed", hint="make another one with `model.batched()`")
+
+    def _with_masks(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._masks and not (isinstance(inputs, dict) and self._masks <= inputs.keys()):
-            inputs = with_masks(self._axes, inputs)
-        return self._checked.check(inputs)
+            return with_masks(self._axes, inputs, self._limit)
+        return inputs
 
     async def _answer(
         self,
@@ -367,10 +379,14 @@ class Batched:
         batch = sum(m.rows for m in members), *sizes.values()
         if self._invariance is not None and self._invariance.refuses(batch, shapes):
             return False
-        arrays = join(self._axes, requests, sizes, self._values)
+        nbytes = joined_nbytes(self._axes, requests, sizes)
+        HostBudget(self._limit).check(nbytes, f"a batch of {len(members)} requests")
+        with allocating(f"a batch of {len(members)} requests"):
+            arrays = await off_loop(nbytes, lambda: join(self._axes, requests, sizes, self._values))
         outputs, records = await self._network.infer(arrays, min(m.priority for m in members))
         self._model.finished(records)
-        answers = split(self._axes, outputs, [(m.rows, m.sizes) for m in members])
+        parts = [(m.rows, m.sizes) for m in members]
+        answers = await off_loop(sum([a.nbytes for a in outputs.values()]), lambda: split(self._axes, outputs, parts))
         if self._invariance is not None and not await self._invariance.holds(batch, shapes, requests, answers):
             return False
         for member, answer in zip(members, answers, strict=True):
@@ -402,7 +418,7 @@ class Batched:
             # Who is to blame cannot be told: each gets a run of its own, and what comes of that.
             several = len(members) > 1 or any(members[0].sizes[name] != size for name, size in sizes.items())
             failed = several and not isinstance(error, DeviceLostError | RuntimeClosedError)
-            too_large = failed and isinstance(error, OutOfDeviceMemory)
+            too_large = failed and isinstance(error, OutOfDeviceMemory | OutOfHostMemory)
             if not failed:
                 for member in members:
                     member.answer = error

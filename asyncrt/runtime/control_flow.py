@@ -8,6 +8,7 @@ ONNX Runtime differ, ONNX Runtime is followed: a Loop without a condition still 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import attrs
@@ -17,8 +18,12 @@ from asyncrt.errors import DeviceError, ShapeError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array, DataType, Layout, show_shape
+from asyncrt.memory.host import HostBudget
 
 from .plan import NodeRecord, Records
+from .slices import off_loop
+
+_PIECE = 160  # bytes: an array of few elements takes more than these
 
 
 @attrs.frozen(eq=False)
@@ -37,7 +42,7 @@ class Body:
     program: Program
     captured: Mapping[int, Array]
     run: Callable[[Mapping[int, Array]], Awaitable[tuple[dict[int, Array], Records]]]
-    layouts: Callable[[Mapping[int, Array]], Sequence[Layout | None]]
+    layouts: Callable[[Mapping[int, Array]], Awaitable[Sequence[Layout | None]]]
 
     async def __call__(self, formals: Sequence[Array]) -> tuple[list[Array], Records]:
         """Run it once; returns its outputs in their order."""
@@ -54,24 +59,51 @@ class Body:
         assert dtype is not None
         return np.full(shape or (), value, dtype.numpy)
 
-    def no_elements(self, formals: Sequence[Array], index: int, axis: int, node: ProgramNode) -> Array:
+    async def no_elements(self, formals: Sequence[Array], index: int, axis: int, node: ProgramNode) -> Array:
         """Return what output *index* is when it is collected along *axis* and nothing was: the other dims remain."""
         id = self.program.outputs[index]
-        layout = self.layouts(self.inputs(formals))[index]
+        layout = (await self.layouts(self.inputs(formals)))[index]
         dims = layout.shape if layout is not None else self.program.values[id].layout.shape or ()
         shape = [d if isinstance(d, int) else 0 for d in dims]
         shape.insert(_axis(node, axis, len(shape) + 1), 0)
         return np.empty(shape, _dtype(self.program, id).numpy)
 
 
+class Collected:
+    """What the iterations of a node make, for each of its outputs that is collected.
+
+    Args:
+        budget: What the request may make on the host: each piece counts twice, because the whole is made while the
+            pieces are there.
+    """
+
+    def __init__(self, node: ProgramNode, outputs: int, budget: HostBudget) -> None:
+        self._node, self._budget, self._pieces = node, budget, 0
+        self.outputs: list[list[Array]] = [[] for _ in range(outputs)]
+
+    def add(self, results: Sequence[Array]) -> None:
+        """Add what an iteration made; raises `OutOfHostMemory` if that is too much."""
+        for pieces, piece in zip(self.outputs, results, strict=True):
+            nbytes = piece.nbytes + _PIECE
+            self._budget.take(nbytes + piece.nbytes, f"'{self._node.name}': what {len(pieces) + 1} iterations made")
+            self._pieces += nbytes
+            pieces.append(piece)
+
+    def let_go(self) -> None:
+        """The pieces have been put together."""
+        self._budget.used -= self._pieces
+        self.outputs.clear()
+
+
 async def carry_out(
-    node: ProgramNode, bodies: Sequence[Body], value: Callable[[int], Array]
+    node: ProgramNode, bodies: Sequence[Body], value: Callable[[int], Array], budget: HostBudget
 ) -> tuple[dict[int, Array], NodeRecord]:
     """Carry out a node.
 
     Args:
         bodies: Its subgraphs.
         value: Returns an input of the node by its id.
+        budget: What the request may make on the host.
 
     Returns:
         Its outputs by id, and what became of it.
@@ -79,6 +111,7 @@ async def carry_out(
     Raises:
         ShapeError: The values do not fit the node, or those inside do not fit a node there.
         DeviceError: Something inside failed on the device, or found no memory.
+        OutOfHostMemory: What is collected is too much.
     """
     inputs = [None if v is None else value(v) for v in node.inputs]
     try:
@@ -86,9 +119,9 @@ async def carry_out(
             case "If":
                 results, how, inner = await _if(node, bodies, inputs)
             case "Loop":
-                results, how, inner = await _loop(node, bodies[0], inputs)
+                results, how, inner = await _loop(node, bodies[0], inputs, budget)
             case _:
-                results, how, inner = await _scan(node, bodies[0], inputs)
+                results, how, inner = await _scan(node, bodies[0], inputs, budget)
     except DeviceError as error:  # unlike a node's own errors, it does not say where
         raise type(error)(f"in '{node.name}': {error.message}", detail=error.detail, hint=error.hint) from error
     outputs = dict(zip(node.outputs, results, strict=False))
@@ -105,28 +138,28 @@ async def _if(node: ProgramNode, bodies: Sequence[Body], inputs: Sequence[Array 
     return results, f"the {body.label} branch", (body.program, records)
 
 
-async def _loop(node: ProgramNode, body: Body, inputs: Sequence[Array | None]) -> _Result:
+async def _loop(node: ProgramNode, body: Body, inputs: Sequence[Array | None], budget: HostBudget) -> _Result:
     limit = None if inputs[0] is None else int(_one(node, "its trip count", inputs[0]))
     going = inputs[1] is None or bool(_one(node, "its condition", inputs[1]))
     carried = _present(inputs[2:])
-    collected: list[list[Array]] = [[] for _ in body.program.outputs[1 + len(carried) :]]
+    collected = Collected(node, len(body.program.outputs) - 1 - len(carried), budget)
     records: Records | None = None
     trips = 0
     while going and (limit is None or trips < limit):
         outputs, records = await body((body.element(0, trips), body.element(1, going), *carried))
         going = bool(_one(node, "the condition that its body makes", outputs[0]))
         carried = outputs[1 : 1 + len(carried)]
-        for results, result in zip(collected, outputs[1 + len(carried) :], strict=True):
-            results.append(result)
+        collected.add(outputs[1 + len(carried) :])
         trips += 1
         await asyncio.sleep(0)  # a body that needs no device never waits, and others shall go on
     formals = (body.element(0, 0), body.element(1, True), *carried)
     first = 1 + len(carried)
-    stacked = [_stacked(node, body, r, formals, first + i, 0) for i, r in enumerate(collected)]
+    stacked = [await _stacked(node, body, r, formals, first + i, 0) for i, r in enumerate(collected.outputs)]
+    collected.let_go()
     return carried + stacked, _times(trips), None if records is None else (body.program, records)
 
 
-async def _scan(node: ProgramNode, body: Body, inputs: Sequence[Array | None]) -> _Result:
+async def _scan(node: ProgramNode, body: Body, inputs: Sequence[Array | None], budget: HostBudget) -> _Result:
     attributes = node.attributes
     count = len(inputs) - attributes["num_scan_inputs"]
     given = _present(inputs)
@@ -141,37 +174,39 @@ async def _scan(node: ProgramNode, body: Body, inputs: Sequence[Array | None]) -
     if any(len(s) != trips for s in sequences):
         lengths = ", ".join(str(len(s)) for s in sequences)
         raise ShapeError(f"'{node.name}': Scan goes over sequences of one length, got lengths {lengths}")
-    collected: list[list[Array]] = [[] for _ in body.program.outputs[count:]]
+    collected = Collected(node, len(body.program.outputs) - count, budget)
     records: Records | None = None
     for trip in range(trips):
-        outputs, records = await body((*carried, *(_dense(s[trip]) for s in sequences)))
+        parts = [await off_loop(s[trip].nbytes, functools.partial(_dense, s[trip])) for s in sequences]
+        outputs, records = await body((*carried, *parts))
         carried = outputs[:count]
-        for results, result in zip(collected, outputs[count:], strict=True):
-            results.append(result)
+        collected.add(outputs[count:])
         await asyncio.sleep(0)
-    elements = [np.zeros(s.shape[1:], s.dtype) for s in sequences]
+    elements = [np.broadcast_to(np.zeros((), s.dtype), s.shape[1:]) for s in sequences]  # their shapes alone matter
     stacked: list[Array] = []
     for i, (results, axis, backward) in enumerate(
-        zip(collected, attributes["scan_output_axes"], attributes["scan_output_directions"], strict=True)
+        zip(collected.outputs, attributes["scan_output_axes"], attributes["scan_output_directions"], strict=True)
     ):
         ordered = results[::-1] if backward else results
-        stacked.append(_stacked(node, body, ordered, (*carried, *elements), count + i, axis))
+        stacked.append(await _stacked(node, body, ordered, (*carried, *elements), count + i, axis))
+    collected.let_go()
     return carried + stacked, _times(trips), None if records is None else (body.program, records)
 
 
-def _stacked(
+async def _stacked(
     node: ProgramNode, body: Body, results: Sequence[Array], formals: Sequence[Array], index: int, axis: int
 ) -> Array:
     """Return what the iterations made, along a new axis."""
     if not results:
-        return body.no_elements(formals, index, axis, node)
+        return await body.no_elements(formals, index, axis, node)
     shapes = list(dict.fromkeys(r.shape for r in results))
     if len(shapes) > 1:
         raise ShapeError(
             f"'{node.name}': output {index} of its body is {show_shape(shapes[0])} in one iteration and "
             f"{show_shape(shapes[1])} in another; {node.operator.name} collects tensors of one shape"
         )
-    return _dense(np.stack(results, _axis(node, axis, results[0].ndim + 1)))
+    along = _axis(node, axis, results[0].ndim + 1)
+    return await off_loop(sum([r.nbytes for r in results]), lambda: _dense(np.stack(results, along)))
 
 
 def _one(node: ProgramNode, what: str, array: Array | None) -> bool | int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -16,6 +16,7 @@ from asyncrt.layout import Array
 
 from .kept_state import Between, between, place
 from .plan import BufferName, ChunkPlan, Deferred, Fetch, Kept, NodeRecord, Step
+from .slices import LONG
 
 
 @attrs.frozen(eq=False)
@@ -29,6 +30,7 @@ class BoundPlan:
         constants: What the steps read; they stay on the device as long as this record is held.
         left: What it leaves a sequence.
         records: What became of each node.
+        copies: Large values that the host has already and that are copied for the request, off the event loop.
         generation: Of the specialised kernels that it was bound to.
         work: How much it is for the device, very roughly: work-items, and one for each command.
     """
@@ -39,6 +41,7 @@ class BoundPlan:
     constants: Mapping[Stored, Resident]
     left: Between
     records: tuple[NodeRecord, ...] | Deferred
+    copies: tuple[Fetch, ...] = ()
     generation: int = 0
     work: int = 1
 
@@ -72,7 +75,14 @@ def bind(
             r._replace(how=f"{r.how}, specialised") if r.node.id in specialised else r for r in plan.known_records()
         ))  # fmt: skip
     work = len(plan.uploads) + len(plan.fetches) + sum([1 + math.prod(s.grid) for s in plan.steps])
-    return BoundPlan(plan, tuple(steps), kernels, constants, between(plan.after.kept), records, generation, work)
+    copies = tuple([f for f in plan.fetches if _is_long_copy(f)])
+    left = between(plan.after.kept)
+    return BoundPlan(plan, tuple(steps), kernels, constants, left, records, copies, generation, work)
+
+
+def _is_long_copy(fetch: Fetch) -> bool:
+    """Whether it would stop the event loop for long."""
+    return fetch.home is None and fetch.layout.nbytes >= LONG
 
 
 class _Named(dict[BufferName, Any]):
@@ -118,17 +128,17 @@ def upload(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapp
     arena = arenas[plan.chunk]
     if plan.staging:
         staging = memoryview(bytearray(plan.staging))
-        for value, offset, nbytes, staged in plan.uploads:
+        for value, offset, nbytes, staged, _ in plan.uploads:
             if staged:
                 staging[offset : offset + nbytes] = arrays[value].tobytes()
         stream.write(arena, plan.staging_offset, np.frombuffer(staging, np.uint8))
-    for value, offset, _, staged in plan.uploads:
+    for value, offset, _, staged, array in plan.uploads:
         if not staged:
-            stream.write(arena, offset, arrays[value])
+            stream.write(arena, offset, arrays[value] if array is None else array)
 
 
 class Arriving(NamedTuple):
-    """What a chunk's results are read into; they are there once the stream has passed it.
+    """What a chunk's results are read into; they are there once the stream has passed it, but for `BoundPlan.copies`.
 
     Attributes:
         plan: The chunk's.
@@ -180,9 +190,19 @@ def fetch(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mappi
             source = bound.constants[buffer].memory if isinstance(buffer, Stored) else arenas[_index(buffer)]
             stream.read(source, fetch.home.offset, target)
             results[fetch.value] = target
-        else:
+        elif not _is_long_copy(fetch):
             results[fetch.value] = host_copy(fetch, arrays)
     return Arriving(plan, results, block)
+
+
+def short_copies(plan: ChunkPlan, arrays: Mapping[int, Array]) -> dict[int, Array]:
+    """Return what a chunk gives that needs no device, but for `BoundPlan.copies`; by value id."""
+    return host_copies([f for f in plan.fetches if not _is_long_copy(f)], arrays)
+
+
+def host_copies(fetches: Iterable[Fetch], arrays: Mapping[int, Array]) -> dict[int, Array]:
+    """Return values that the host has, each as an array of its own, by value id."""
+    return {f.value: host_copy(f, arrays) for f in fetches}
 
 
 def host_copy(fetch: Fetch, arrays: Mapping[int, Array]) -> Array:

@@ -5,6 +5,7 @@ Checked are names, dtypes, ranks, static dims, and that dims of the same name ar
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,20 +16,60 @@ from asyncrt.errors import InputError
 from asyncrt.graph.node import Value
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array, Layout, Shape, show_shape
+from asyncrt.memory.host import HostBudget, allocating
+
+from .slices import off_loop
 
 
 def check_inputs(
-    program: Program, given: Mapping[str, Any], kept: Mapping[int, Layout] = {}, optional: frozenset[int] = frozenset()
+    program: Program,
+    given: Mapping[str, Any],
+    kept: Mapping[int, Layout] = {},
+    optional: frozenset[int] = frozenset(),
+    *,
+    limit: int,
 ) -> dict[int, Array]:
     """Return the inputs as contiguous arrays, by value id.
 
     Args:
         kept: Inputs that are on the device already; their dims must agree with the others'.
         optional: Inputs that may be missing.
+        limit: Bytes of copies that may be made of those that are not contiguous.
 
     Raises:
         InputError: Says which input, what was expected and what came.
+        OutOfHostMemory: The copies would be too large; a broadcast view has more elements than memory.
     """
+    return _contiguous(program, _fitting(program, given, kept, optional), limit)
+
+
+async def take_inputs(
+    program: Program,
+    given: Mapping[str, Any],
+    kept: Mapping[int, Layout] = {},
+    optional: frozenset[int] = frozenset(),
+    *,
+    limit: int,
+) -> dict[int, Array]:
+    """Return what `check_inputs()` does; large copies are made off the event loop."""
+    arrays = _fitting(program, given, kept, optional)
+    copied = sum([a.nbytes for a in arrays.values() if not a.flags.c_contiguous])
+    return await off_loop(copied, functools.partial(_contiguous, program, arrays, limit))
+
+
+def _contiguous(program: Program, arrays: dict[int, Array], limit: int) -> dict[int, Array]:
+    budget = HostBudget(limit)
+    for id, array in arrays.items():
+        if not array.flags.c_contiguous:
+            budget.take(array.nbytes, f"a dense copy of input '{program.values[id].name}'")
+    with allocating("dense copies of inputs"):
+        return {id: a if a.flags.c_contiguous else np.ascontiguousarray(a) for id, a in arrays.items()}
+
+
+def _fitting(
+    program: Program, given: Mapping[str, Any], kept: Mapping[int, Layout], optional: frozenset[int]
+) -> dict[int, Array]:
+    """Return the inputs as they lie, by value id."""
     if not isinstance(given, Mapping):
         raise InputError(f"inputs are a mapping of name to array, not a {type(given).__name__}")
     names = {program.values[i].name: i for i in program.inputs}
@@ -58,16 +99,25 @@ class _Wanted(NamedTuple):
 
 
 class Checked:
-    """Checks requests of one program. Those that fit as they are, which most do, are told in a few microseconds."""
+    """Checks requests of one program. Those that fit as they are, which most do, are told in a few microseconds.
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
+    Args:
+        limit: As for `check_inputs()`.
+    """
+
+    def __init__(self, program: Program, limit: int) -> None:
+        self._program, self._limit = program, limit
         self._wanted = tuple([_wanted(i, program.values[i]) for i in program.inputs])
 
     def check(self, given: Mapping[str, Any]) -> dict[int, Array]:
         """Return what `check_inputs()` does, or raise what it raises."""
         arrays = self.fitting(given)
-        return check_inputs(self._program, given) if arrays is None else arrays
+        return check_inputs(self._program, given, limit=self._limit) if arrays is None else arrays
+
+    async def take(self, given: Mapping[str, Any]) -> dict[int, Array]:
+        """Return what `check()` does; large copies are made off the event loop."""
+        arrays = self.fitting(given)
+        return await take_inputs(self._program, given, limit=self._limit) if arrays is None else arrays
 
     def fitting(self, given: Mapping[str, Any], kept: Mapping[int, Layout] = {}) -> dict[int, Array] | None:
         """Return what `check_inputs()` does; None if that has to tell what does not fit, or to make it fit.
@@ -138,7 +188,7 @@ def _check(value: Value, given: Any, bound: dict[str, tuple[int, str]]) -> Array
             f"input '{value.name}': expected {wanted}, got {array.dtype}{show_shape(array.shape)}", hint=hint
         )
     _check_shape(value, array.shape, bound)
-    return np.ascontiguousarray(array).reshape(array.shape)
+    return array
 
 
 def _check_shape(value: Value, given: Shape, bound: dict[str, tuple[int, str]]) -> None:

@@ -25,7 +25,7 @@ from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
 from asyncrt.memory.view import View
 
 from .plan import Block, ChunkPlan, Fetch, Home, Kept, Looked, NodeRecord, Origin, Pack, State, Step, Upload
-from .slices import Slices
+from .slices import LONG, Slices
 
 if TYPE_CHECKING:
     from .branches import Branches
@@ -231,10 +231,11 @@ class MemoryPlan:
             tensor.offset += staging.offset
         staged = set(closed.staged)
         uploads = tuple(
-            Upload(t.source, t.position - (staging.offset if t in staged else 0), t.nbytes, t in staged)
+            Upload(-1 if t.source is None else t.source, t.position - (staging.offset if t in staged else 0), t.nbytes,
+                   t in staged, t.array)
             for t in self.tensors
-            if t.used and t.source is not None and t.nbytes
-        )
+            if t.used and t.nbytes and (t.source is not None or (t.array is not None and t not in staged))
+        )  # fmt: skip
         steps: list[Step] = []
         for listed in self.launches:
             steps.append(self._step(listed))
@@ -272,9 +273,9 @@ class MemoryPlan:
             fetches += [self._fetch(v) for v in self.program.outputs if v not in kept]
         else:
             self._keep_aliases()
-        # Host values and small inputs lie side by side, so that they travel in one transfer.
+        # Small host values and inputs lie side by side, so that they travel in one transfer.
         uploads = [t for t in self.tensors if t.used and (t.array is not None or t.source is not None)]
-        up = [t for t in uploads if t.array is not None or t.nbytes <= STAGED]
+        up = [t for t in uploads if (t.nbytes <= STAGED if t.array is None else t.array.nbytes < LONG)]
         down = [self.findings, *self._together(fetches)] if self.looked else []
         up += down[:1]
         staged = up + down

@@ -16,7 +16,6 @@ from .batched import Batched, batch_options
 from .elsewhere import Elsewhere, anywhere
 from .explain import Explanation, explain
 from .group import SequenceGroup
-from .inputs import check_inputs
 from .network import Network
 from .plan import Records
 from .sequence import Sequence
@@ -80,7 +79,8 @@ class Model:
         self._runtime.check_open()
         until = self._network.until(deadline)
         program = self._network.program
-        arrays = self._network.checked.check(inputs)
+        checked = self._network.checked
+        arrays = checked.fitting(inputs) or await checked.take(inputs)
         results, records = await self._network.infer(arrays, priority, deadline=until)
         self.finished(records)
         return {program.values[id].name: array for id, array in results.items()}
@@ -118,7 +118,7 @@ class Model:
             InputError: As `infer()` does, and what else that raises.
         """
         self._runtime.check_open()
-        arrays = check_inputs(self._network.program, inputs)
+        arrays = await self._network.checked.take(inputs)
         request = self._network.number()
         async with self._runtime.traced() as tracer:
             _, records = await self._network.infer(arrays, priority, request=request)

@@ -24,9 +24,9 @@ from asyncrt.memory.pool import Acquired
 from asyncrt.memory.view import View
 
 from .dispatcher import Dispatcher
-from .prepare import Tools
 from .references import reference_append
 from .regions import Touch, strided
+from .tools import Tools
 from .watched import WatchedStream
 
 Acquire: TypeAlias = Callable[[int, int, int], Awaitable[Acquired]]

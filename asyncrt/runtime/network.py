@@ -29,41 +29,30 @@ from asyncrt.kernels.store import cache_folder
 from asyncrt.kernels.weights import Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
+from asyncrt.memory.host import HostBudget, refused
 from asyncrt.memory.pool import Acquired, MemoryPool, Room
 from asyncrt.memory.predictor import SIZES, ShapePredictor
 from asyncrt.options import RuntimeOptions
 
 from .control_flow import Body, carry_out
+from .counters import Counters
 from .dispatcher import Dispatcher, RunAgain
 from .enqueueing import Enqueueing
-from .executor import BoundPlan, bind, host_copy
+from .executor import BoundPlan, bind, host_copies, short_copies
 from .foresight import Foresight, step_signature
 from .inputs import Checked, layouts_of
 from .kept_state import NOTHING, KeptState
 from .moves import Moves
 from .plan import ChunkPlan, Deferred, NodeRecord, Records, State, start_state
-from .plans import Planned, Plans
-from .prepare import Tools, prepare_chunk
+from .plans import KEYED_BYTES, Planned, Plans
+from .prepare import prepare_in_slices
 from .preset import Presets
-from .slices import Slices
+from .slices import Slices, in_turns, off_loop
 from .specialise import OFTEN, Specialiser
+from .tools import Tools
 
-_KEYED_BYTES = 1 << 16  # values that a plan depends on are compared as bytes; above this, planning anew is cheaper
 _REQUESTS = itertools.count(1)
 _T = TypeVar("_T")
-
-
-@attrs.define
-class Counters:
-    """What a runtime has done so far."""
-
-    requests: int = 0
-    plans: int = 0
-    replays: int = 0
-    launches: int = 0
-    skipped: int = 0
-    cancelled: int = 0
-    failed: int = 0
 
 
 class Network:
@@ -95,7 +84,7 @@ class Network:
         presets: Presets | None = None,
     ) -> None:
         self.program = program
-        self.checked = Checked(program)
+        self.checked = Checked(program, tools.host_limit)
         self._dispatcher = dispatcher
         self._pool = pool
         self._impls = impls
@@ -247,6 +236,8 @@ class Network:
             self._counters.failed += 1
             if isinstance(error, DeviceError):
                 self._dispatcher.ask_device()
+            if isinstance(error, MemoryError) and not isinstance(error, AsyncrtError):
+                raise refused(f"a request of '{self.program.name}'", error) from error
             raise
         finally:
             self._dispatcher.end(request)
@@ -266,13 +257,18 @@ class Network:
         return await self._admitted(request, priority, None, work)
 
     async def run(
-        self, request: int, arrays: Mapping[int, Array], kept: KeptState | None = None
+        self, request: int, arrays: Mapping[int, Array], kept: KeptState | None = None, outer: HostBudget | None = None
     ) -> tuple[dict[int, Array], Records]:
-        """Run once as part of an admitted request, which for a subgraph is that of the node it is in."""
+        """Run once as part of an admitted request, which for a subgraph is that of the node it is in.
+
+        Args:
+            outer: What that request may make on the host, for a subgraph.
+        """
         leases: list[Lease] = []
         events: list[Event] = []
+        budget = HostBudget(self._tools.host_limit) if outer is None else outer.inner()
         try:
-            return await self._run(request, arrays, kept, leases, events)
+            return await self._run(request, arrays, kept, leases, events, budget)
         finally:
             if kept is not None:
                 kept.failed(events)  # of a step that has succeeded nothing is left to be given up
@@ -288,6 +284,7 @@ class Network:
         kept: KeptState | None,
         leases: list[Lease],
         events: list[Event],
+        budget: HostBudget,
     ) -> tuple[dict[int, Array], Records]:
         dispatcher, program = self._dispatcher, self.program
         before = NOTHING if kept is None else kept.between
@@ -309,7 +306,7 @@ class Network:
         for chunk in program.chunks:
             node = chunk.control
             if node is not None:
-                fetched, record = await self._control(request, node, present, state)
+                fetched, record = await self._control(request, node, present, state, budget)
                 records.append(record)
                 made = dict(zip(node.outputs, record.outputs, strict=True))
                 shapes.update(made)
@@ -326,12 +323,12 @@ class Network:
                             new = True
                             if chunk.index == 0:
                                 layouts = layouts_of(program, arrays, before.layouts)
-                                work = plans.first(signature, layouts, values, before.tensors)
+                                work = plans.first(signature, layouts, values, before.tensors, budget)
                             else:
                                 if state is None:
                                     layouts = layouts_of(program, arrays, before.layouts)
                                     state = start_state(program, layouts, values, before.tensors)
-                                work = plans.later(chunk, signature, state.advanced(shapes, known))
+                                work = plans.later(chunk, signature, state.advanced(shapes, known), budget)
                             planned = await self._plan(request, chunk, work)
                 if not new:
                     self._counters.replays += 1
@@ -353,6 +350,7 @@ class Network:
                         waits += kept.after
                         buffers = arenas + kept.buffers()
                     dispatcher.check_deadline(request)
+                    self._check_results(planned, budget)
                     arriving = await self._enqueueing.enqueue(request, bound, stream, waits, present, buffers, events)
                     events.append(dispatcher.launched(request, stream, bound))
                     if kept is None or self._foresight is None:
@@ -364,7 +362,11 @@ class Network:
                         dispatcher.checks.looks_at(request, arriving.read)
                     fetched = arriving.take()
                 else:
-                    fetched = {f.value: host_copy(f, present) for f in plan.fetches}
+                    self._check_results(planned, budget)
+                    fetched = short_copies(plan, present)
+                if bound.copies:
+                    large = functools.partial(host_copies, bound.copies, present)
+                    fetched.update(await off_loop(planned.results, large))
                 self._counters.launches += len(plan.steps)
                 self._counters.skipped += plan.skipped
                 if isinstance(bound.records, Deferred):
@@ -382,6 +384,11 @@ class Network:
         if kept is not None and state is not None:
             kept.succeeded(state.kept, left, events)
         return {v: fetched[v] for v in program.outputs if v not in before.outputs}, records
+
+    def _check_results(self, planned: Planned, budget: HostBudget) -> None:
+        """Raise if the host may not have what a chunk gives: one tensor may be many outputs."""
+        if not budget.fits(planned.results):
+            budget.check(planned.results, f"'{self.program.name}': its results")
 
     async def _lease(
         self, request: int, chunk: int, nbytes: int, stream: int, leases: list[Lease]
@@ -424,7 +431,7 @@ class Network:
         return lambda: (sizes.predict(bits=8) or (0,))[0]
 
     async def _control(
-        self, request: int, node: ProgramNode, present: Mapping[int, Array], state: State | None
+        self, request: int, node: ProgramNode, present: Mapping[int, Array], state: State | None, budget: HostBudget
     ) -> tuple[dict[int, Array], NodeRecord]:
         """Carry out a node with subgraphs; returns its outputs, and what became of it."""
 
@@ -442,20 +449,20 @@ class Network:
                 sub.label,
                 network.program,
                 {id: value(outer) for id, outer in sub.taken},
-                functools.partial(network.run, request),
+                functools.partial(network.run, request, outer=budget),
                 network.output_layouts,
             )
             for sub, network in zip(node.subgraphs, self._inner[node.id], strict=True)
         ]
-        return await carry_out(node, bodies, value)
+        return await carry_out(node, bodies, value, budget)
 
-    def output_layouts(self, arrays: Mapping[int, Array]) -> list[Layout | None]:
+    async def output_layouts(self, arrays: Mapping[int, Array]) -> list[Layout | None]:
         """Return the outputs' layouts for these inputs as far as they are known without running anything."""
         program = self.program
         state = start_state(program, layouts_of(program, arrays), {id: arrays[id] for id in program.value_inputs})
         if program.chunks[0].control is None:
             with contextlib.suppress(AsyncrtError):  # what never runs need not fit
-                state = prepare_chunk(program, program.chunks[0], state, self._tools).after
+                state = (await in_turns(prepare_in_slices(program, program.chunks[0], state, self._tools))).after
         return [state.layouts[id] for id in program.outputs]
 
     # Plans.
@@ -473,18 +480,7 @@ class Network:
         self._counters.plans += 1
         tracer = self._dispatcher.tracer
         with contextlib.nullcontext() if tracer is None else tracer.planning(request, chunk.index):
-            sliced = False
-            while True:
-                try:
-                    next(work)
-                except StopIteration as end:
-                    planned: Planned = end.value
-                    break
-                sliced = True
-                await asyncio.sleep(0)
-            if sliced:
-                await asyncio.sleep(0)  # to bind it and to enqueue it takes as long as some slices
-            return planned
+            return await in_turns(work)
 
     async def _bind(self, planned: Planned) -> BoundPlan:
         constants = await self.weights.ensure(planned.plan.packings)
@@ -553,6 +549,6 @@ class Network:
 def _contents(arrays: Iterable[Array]) -> tuple[Any, ...] | None:
     """Return what to compare values by; None if they are too large to be worth it."""
     arrays = list(arrays)
-    if sum(a.nbytes for a in arrays) > _KEYED_BYTES:
+    if sum(a.nbytes for a in arrays) > KEYED_BYTES:
         return None
     return tuple([(a.shape, a.tobytes()) for a in arrays])

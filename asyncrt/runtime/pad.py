@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from asyncrt.dims import Dim
 from asyncrt.errors import BatchingError, InputError
 from asyncrt.layout import Array, DataType, show_shape
+from asyncrt.memory.host import HostBudget
 
 from .batch_axes import BatchAxes, TensorAxes, sizes_of
 
@@ -57,15 +59,31 @@ def join(
     return {t.id: _joined(t, [r[t.id] for r in requests], sizes, values.get(t.id, 0)) for t in axes.inputs}
 
 
+def joined_nbytes(axes: BatchAxes, requests: Sequence[Mapping[int, Array]], sizes: Mapping[str, int]) -> int:
+    """Return how many bytes `join()` makes."""
+    total = 0
+    for tensor in axes.inputs:
+        arrays = [r[tensor.id] for r in requests]
+        shape = _joined_shape(tensor, arrays, sizes)
+        total += 0 if shape is None else math.prod(shape) * arrays[0].itemsize
+    return total
+
+
+def _joined_shape(tensor: TensorAxes, arrays: list[Array], sizes: Mapping[str, int]) -> list[int] | None:
+    """The shape of an input of all requests; None if they have it in common."""
+    if tensor.rows is None or tensor.dims is None:
+        return None
+    dims = zip(tensor.dims, arrays[0].shape, strict=True)
+    shape = [sizes.get(d.name or "", s) if isinstance(d, Dim) else s for d, s in dims]
+    shape[tensor.rows] = sum(a.shape[tensor.rows] for a in arrays)
+    return shape
+
+
 def _joined(tensor: TensorAxes, arrays: list[Array], sizes: Mapping[str, int], value: Any) -> Array:
     rows, first = tensor.rows, arrays[0]
-    if rows is None or tensor.dims is None:
-        return first  # what all of them have in common
-    shape = [
-        sizes.get(d.name or "", s) if isinstance(d, Dim) else s
-        for d, s in zip(tensor.dims, first.shape, strict=True)
-    ]
-    shape[rows] = sum(a.shape[rows] for a in arrays)
+    shape = _joined_shape(tensor, arrays, sizes)
+    if rows is None or shape is None:
+        return first
     rest = (*shape[:rows], *shape[rows + 1 :])
     if all((*a.shape[:rows], *a.shape[rows + 1 :]) == rest for a in arrays):
         return np.concatenate(arrays, axis=rows) if len(arrays) > 1 else first
@@ -79,8 +97,12 @@ def _joined(tensor: TensorAxes, arrays: list[Array], sizes: Mapping[str, int], v
     return joined
 
 
-def with_masks(axes: BatchAxes, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the inputs of a request with masks of ones in place of those that it left out."""
+def with_masks(axes: BatchAxes, given: Mapping[str, Any], limit: int) -> Mapping[str, Any]:
+    """Return the inputs of a request with masks of ones in place of those that it left out.
+
+    Args:
+        limit: Bytes that these may have.
+    """
     if not isinstance(given, Mapping):
         return given
     left_out = [t for t in axes.inputs if t.id in axes.masks and t.name not in given]
@@ -90,6 +112,7 @@ def with_masks(axes: BatchAxes, given: Mapping[str, Any]) -> Mapping[str, Any]:
     shapes = {i: a for i, t in known.items() if (a := np.asarray(given[t.name])).ndim == len(t.dims or ())}
     sizes = sizes_of(axes.inputs, shapes)
     masks: dict[str, Array] = {}
+    budget = HostBudget(limit)
     for tensor in left_out:
         assert tensor.dims is not None
         assert tensor.dtype is not None
@@ -100,5 +123,6 @@ def with_masks(axes: BatchAxes, given: Mapping[str, Any]) -> Mapping[str, Any]:
                 hint=f"give it; it is {show_shape(tensor.dims)}",
             )
         shape = [sizes[d.name or ""] for d in tensor.dims if isinstance(d, Dim)]
+        budget.take(math.prod(shape) * tensor.dtype.itemsize, f"ones for the mask '{tensor.name}'")
         masks[tensor.name] = np.ones(shape, tensor.dtype.numpy)
     return {**given, **masks}

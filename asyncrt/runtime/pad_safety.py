@@ -15,6 +15,7 @@ import attrs
 
 from asyncrt.errors import AsyncrtError, DeviceLostError, RuntimeClosedError
 from asyncrt.layout import Array
+from asyncrt.memory.host import HostBudget
 
 from .batch_axes import BatchAxes, learn_outputs, sizes_of
 from .closeness import difference, tolerance
@@ -124,6 +125,7 @@ async def check_pad_safety(
     *,
     exact: bool = False,
     problem: str = "",
+    limit: int,
 ) -> tuple[BatchAxes, PadSafety]:
     """Try it; returns the axes with what is safe to pad alone, and what was found.
 
@@ -133,9 +135,13 @@ async def check_pad_safety(
         samples: Requests to try it with; None draws some.
         exact: Whether every bit must be the same.
         problem: Why no batches can be made, if that is known already.
+        limit: Bytes that requests may have that are drawn.
     """
     trial = _Trial(run, axes, values, exact=exact)
-    problem = problem or await (draw_samples if samples is None else take_samples)(axes, samples or [], trial.add)
+    if not problem and samples is None:
+        problem = await draw_samples(axes, trial.add, HostBudget(limit))
+    elif not problem:
+        problem = await take_samples(axes, samples or [], trial.add)
     learned = learn_outputs(axes.outputs, axes.batch, [(sizes, outputs) for _, sizes, outputs in trial.alone])
     trial.axes = attrs.evolve(axes, outputs=learned)
     if not problem:

@@ -105,12 +105,17 @@ class Step(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """A graph input's bytes go to *offset* of the chunk's arena; *staged* ones travel together."""
+    """A graph input's bytes go to *offset* of the chunk's arena; *staged* ones travel together.
+
+    Attributes:
+        array: A large value that a node on the host made, which goes there instead of an input.
+    """
 
     value: int
     offset: int
     nbytes: int
     staged: bool
+    array: Array | None = None
 
 
 class Fetch(NamedTuple):
@@ -305,7 +310,7 @@ class ChunkPlan:
         arena_nbytes: Size of its arena; 0 if it needs none.
         staging: Bytes of host values that go to the arena in one transfer, with room for the staged uploads.
         staging_offset: Where.
-        uploads: Graph inputs that kernels read.
+        uploads: Graph inputs that kernels read, and large host values.
         steps: Launches, in order.
         packings: Constants that the steps read.
         fetches: What the host gets when the chunk is done: values for the next chunk, or the outputs.

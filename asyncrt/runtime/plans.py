@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
-import numpy as np
 
-from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.layout import Array, Layout
+from asyncrt.memory.host import HostBudget
 
 from .executor import BoundPlan
+from .guesses import CLOSER_SIZES, NBYTES, SIZES, Allowance, sample_layouts
 from .plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, State, start_state
-from .prepare import Tools, prepare_in_slices
+from .prepare import prepare_in_slices
 from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
 from .slices import Slices, finished
+from .tools import Tools
 
 _RECIPES = 48  # at most
 _MAKES = 24  # recipes that are made before any has been of use
 _WALKS = 24  # of sizes that lie close to others, when a model is loaded
+KEYED_BYTES = 1 << 16
+"""Values that a plan depends on are compared as bytes; above this, planning anew is cheaper."""
 # Rough sizes of what a plan is made of, in bytes.
 _STEP, _RECORD, _PLAN = 1200, 250, 2000
 
@@ -31,10 +34,16 @@ _STEP, _RECORD, _PLAN = 1200, 250, 2000
 @attrs.define(eq=False)
 class Planned:
     """A plan, and what it is bound to while its kernels and constants are at hand. Whoever carries it out holds both:
-    neither changes, but the plan may be bound anew for others."""
+    neither changes, but the plan may be bound anew for others.
+
+    Attributes:
+        nbytes: What it takes while it is kept, roughly.
+        results: Bytes of what the host gets by it.
+    """
 
     plan: ChunkPlan
     nbytes: int
+    results: int
     bound: BoundPlan | None = None
     replays: int = 0
 
@@ -89,26 +98,36 @@ class Plans:
         return planned
 
     def first(
-        self, signature: Any, layouts: list[Layout], values: Mapping[int, Array], kept: tuple[KeptTensor, ...]
+        self,
+        signature: Any,
+        layouts: list[Layout],
+        values: Mapping[int, Array],
+        kept: tuple[KeptTensor, ...],
+        budget: HostBudget,
     ) -> Slices[Planned]:
         """Plan the first chunk; no other plan of the network may be made at the same time.
 
         Args:
             signature: To keep the plan under; None keeps none.
             layouts, values, kept: As for `start_state`.
+            budget: What the request may make on the host.
         """
-        chunk = self._program.chunks[0]
-        values = {id: array.copy() for id, array in values.items()}  # a caller may change them before records are made
+        chunk, before = self._program.chunks[0], budget.used
+        # Large ones are not looked at again: neither is a plan for them kept, nor a recipe.
+        large = sum([array.nbytes for array in values.values()]) > KEYED_BYTES
+        if not large:  # a caller may change them before records are made
+            values = {id: array.copy() for id, array in values.items()}
 
-        def walk() -> Slices[ChunkPlan]:
+        def walk(budget: HostBudget | None = None) -> Slices[ChunkPlan]:
             state = start_state(self._program, layouts, dict(values), kept)
-            return prepare_in_slices(self._program, chunk, state, self._tools)
+            return prepare_in_slices(self._program, chunk, state, self._tools, budget)
 
         def records() -> tuple[NodeRecord, ...]:
             return finished(walk()).known_records()
 
-        if not self._follows:
-            return self._keep(chunk, signature, self._light((yield from walk()), records))
+        if large or not self._follows:
+            made = yield from walk(budget)
+            return self._keep(chunk, signature, made if large else self._light(made, records), budget.used - before)
         kind, sizes = _kind(values, kept), sizes_of(layouts, self._axes)
         recipes = self._recipes.get(kind, [])
         for place, recipe in enumerate(recipes):
@@ -117,13 +136,13 @@ class Plans:
                     recipes.insert(0, recipes.pop(place))
                 self._recipes[kind] = self._recipes.pop(kind)  # kinds used last come last
                 return self.keep_made(signature, plan)
-        plan = self._light((yield from walk()), records)
+        plan = self._light((yield from walk(budget)), records)
         yield from self._compare(recipes, sizes, plan, layouts, values, kept)
         self._recipes.pop(kind, None)
         if recipes and self._follows:
             self._recipes[kind] = recipes
             self._forget()
-        return self._keep(chunk, signature, plan)
+        return self._keep(chunk, signature, plan, budget.used - before)
 
     def knows(self, signature: Any) -> bool:
         """Whether the first chunk's plan for the signature is kept; it makes nothing of it being asked for."""
@@ -170,10 +189,11 @@ class Plans:
             return plan
         return attrs.evolve(plan, records=Deferred(records), after=State((), (), (), plan.after.kept))
 
-    def later(self, chunk: Chunk, signature: Any, state: State) -> Slices[Planned]:
+    def later(self, chunk: Chunk, signature: Any, state: State, budget: HostBudget) -> Slices[Planned]:
         """Plan a chunk after others; no other plan of the network may be made at the same time."""
-        plan = yield from prepare_in_slices(self._program, chunk, state, self._tools)
-        return self._keep(chunk, signature, plan)
+        before = budget.used
+        plan = yield from prepare_in_slices(self._program, chunk, state, self._tools, budget)
+        return self._keep(chunk, signature, plan, budget.used - before)
 
     def _compare(
         self,
@@ -211,9 +231,11 @@ class Plans:
             if not recipes:
                 del self._recipes[kind]
 
-    def _keep(self, chunk: Chunk, signature: Any, plan: ChunkPlan) -> Planned:
+    def _keep(self, chunk: Chunk, signature: Any, plan: ChunkPlan, on_host: int = 0) -> Planned:
+        """Keep a plan; nodes on the host have made that many bytes, which it holds."""
         records = plan.records.held if isinstance(plan.records, Deferred) else len(plan.records)
-        planned = Planned(plan, _PLAN + _STEP * len(plan.steps) + _RECORD * records + len(plan.staging))
+        nbytes = _PLAN + _STEP * len(plan.steps) + _RECORD * records + len(plan.staging) + on_host
+        planned = Planned(plan, nbytes, sum([f.layout.nbytes for f in plan.fetches]))
         if self._replay and signature is not None:
             key = (chunk.index, signature)
             replaced = self._kept.pop(key, None)  # two requests may plan the same at once
@@ -228,31 +250,36 @@ class Plans:
         """Return the plan that was unused longest of those that are bound."""
         return next((planned for planned in self._kept.values() if planned.bound is not None), None)
 
-    def likely(self) -> list[ChunkPlan]:
-        """Plan for a few likely sizes: to know which kernels are needed, and to have recipes."""
+    def likely(self, allowance: Allowance | None = None) -> list[ChunkPlan]:
+        """Plan for a few likely sizes: to know which kernels are needed, and to have recipes.
+
+        Args:
+            allowance: What that may cost; None is what suits the program.
+        """
         plans: list[ChunkPlan] = []
+        allowance = allowance or Allowance(self._program, min(NBYTES, self._tools.host_limit))
         for layouts in sample_layouts(self._program, SIZES):
-            self._try(layouts, plans)
+            self._try(layouts, plans, allowance)
         # With recipes, sizes that lie closer cost little, but for those at which decisions change: what is looked for.
         walked = 0
         for layouts in sample_layouts(self._program, CLOSER_SIZES) if self._follows else []:
             before = self.by_recipe
-            self._try(layouts, plans)
+            self._try(layouts, plans, allowance)
             walked += self.by_recipe == before
-            if walked == _WALKS:
+            if walked == _WALKS or allowance.spent:
                 break
         self.by_recipe = self._makes = 0
         return plans
 
-    def _try(self, layouts: list[Layout], plans: list[ChunkPlan]) -> None:
-        """Add the plan for these inputs, if they fit this model."""
-        values = {
-            id: np.ones(layout.shape, layout.dtype.numpy)
-            for id, layout in zip(self._program.inputs, layouts, strict=True)
-            if id in self._program.value_inputs
-        }
+    def _try(self, layouts: list[Layout], plans: list[ChunkPlan], allowance: Allowance) -> None:
+        """Add the plan for these inputs, if they fit this model and it costs no more than it may."""
+        values = allowance.values(layouts)
+        if values is None:
+            return
         with contextlib.suppress(AsyncrtError):
-            plans.append(finished(self.first(None, layouts, values, ())).plan)
+            planned = allowance.finished(self.first(None, layouts, values, (), allowance.budget()))
+            if planned is not None:
+                plans.append(planned.plan)
 
     def clear(self) -> None:
         """Forget all plans."""
@@ -281,49 +308,3 @@ def same(one: ChunkPlan, other: ChunkPlan) -> bool:
         and one.after.kept == other.after.kept
         and [p.key for p in one.packings] == [p.key for p in other.packings]
     )
-
-
-# What the first dim and all others may be. Ones, small odd numbers, and a batch of one with long other axes, because
-# kernels differ by which axes are units and by how many rows there are. Decisions change at few sizes: half an octave
-# apart most are met, each by as many as make a recipe trusted.
-SIZES = (
-    (1, 1), None, *[(1, n) for n in (2, 4, 7, 32, 64, 224)],
-    (2, 16), (2, 64), (4, 1), (4, 3), (4, 33), (24, 1), (24, 33),
-    *[(1, round(2 ** (half / 2)) + more) for half in range(4, 17) for more in range(3)],
-    (3, 17), (5, 18), (3, 66), (5, 69),
-)  # fmt: skip
-CLOSER_SIZES = tuple((1, round(2 ** (eighth / 8)) + more) for eighth in range(24, 65) for more in range(3))
-
-
-def sample_layouts(program: Program, sizes: Sequence[tuple[int, int] | None]) -> list[list[Layout]]:
-    """Return input layouts of a few likely sizes, to find out which kernels a program needs.
-
-    Dims of the same name are equal, as in a request.
-
-    Args:
-        sizes: The first dim's and all others'; None makes all of them different.
-    """
-    names = list(
-        dict.fromkeys(
-            name
-            for id in program.inputs
-            for dim in program.values[id].layout.shape or ()
-            if isinstance(dim, Dim) and (name := dim.name) is not None
-        )
-    )
-    first = names[:1]
-    samples = [
-        {n: 2 * i + 3 for i, n in enumerate(names)} if size is None else {n: size[n not in first] for n in names}
-        for size in sizes
-    ]
-    result: list[list[Layout]] = []
-    for sample in samples if names else [{}]:
-        layouts: list[Layout] = []
-        for id in program.inputs:
-            dtype, shape = program.values[id].layout
-            if dtype is None or shape is None:
-                return []
-            dims = [sample.get(d.name or "", 1) if isinstance(d, Dim) else d for d in shape]
-            layouts.append(Layout(dtype, tuple(dims)))
-        result.append(layouts)
-    return result

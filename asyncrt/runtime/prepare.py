@@ -7,16 +7,13 @@ the same state gives the same plan. The functions bear the names of the mechanis
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 import attrs
-import numpy as np
 
 from asyncrt.graph.node import Place as Where
 from asyncrt.graph.node import ProgramNode
-from asyncrt.graph.passes.fold_constants import evaluate
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.copy import copy_launch, materialise
@@ -27,7 +24,6 @@ from asyncrt.kernels.operator import (
     Apart,
     Call,
     Decision,
-    DeviceTraits,
     Empty,
     Run,
     Skip,
@@ -37,50 +33,23 @@ from asyncrt.kernels.operator import (
     wants_dense,
 )
 from asyncrt.kernels.weights import Packing, Stored
-from asyncrt.layout import Layout
+from asyncrt.layout import Layout, layout_of
+from asyncrt.memory.host import HostBudget
 from asyncrt.memory.view import View
 
-from .branches import Branches
+from .host_nodes import judged, run_on_host, title
 from .kept import KeptMemory
 from .memory_plan import STAGED, MemoryPlan, Place, Tensor
 from .naming import naming
-from .plan import ChunkPlan, Home, NodeRecord, Pack, State, run_records
+from .plan import ChunkPlan, Home, NodeRecord, State, run_records
 from .references import reference_copy, reference_impl, reference_look
 from .slices import Slices, finished
+from .tools import Tools
 from .witness import Unfollowed, settled
 
 _REMEMBERED = 1 << 12  # answers, of about a kilobyte; most are asked for again in the same request, by equal layers
 _COMPARED = 1024  # bytes of a value
 _SLICE = 4  # nodes that are prepared without an interruption; with witnesses, one
-
-
-@attrs.frozen
-class Tools:
-    """What planning needs to know of the device and the options.
-
-    Attributes:
-        traits: Of the device.
-        takes_source: Whether the device builds kernels; otherwise references are launched.
-        pack: The device's packing of a launch's offsets and sizes.
-        skip: Whether nodes may be skipped.
-        views: Whether results may stay views with strides.
-        in_place: Whether the inputs of a Concat may be written where they belong in its result.
-        origins: Whether steps keep what they were made from, for who checks hazards.
-        branches: Whether branches run side by side.
-        recording: Whether ints may be witnesses; then answers are not remembered.
-        memo: Answers by question, of one program; see `_Planner.remember`.
-    """
-
-    traits: DeviceTraits
-    takes_source: bool
-    pack: Pack
-    skip: bool = True
-    views: bool = True
-    in_place: bool = True
-    origins: bool = False
-    branches: Branches | None = None
-    recording: bool = False
-    memo: OrderedDict[Any, PrimitiveInst] = attrs.field(factory=OrderedDict, eq=False, repr=False)
 
 
 @attrs.define(eq=False)
@@ -111,19 +80,26 @@ def prepare_chunk(program: Program, chunk: Chunk, state: State, tools: Tools) ->
     return finished(prepare_in_slices(program, chunk, state, tools))
 
 
-def prepare_in_slices(program: Program, chunk: Chunk, state: State, tools: Tools) -> Slices[ChunkPlan]:
+def prepare_in_slices(
+    program: Program, chunk: Chunk, state: State, tools: Tools, budget: HostBudget | None = None
+) -> Slices[ChunkPlan]:
     """Plan a chunk.
 
     Args:
         state: What is known: after the chunk before it, with the values that the host has read since.
+        budget: What the request may make on the host; None: as much as one may alone.
 
     Raises:
         ShapeError: The shapes or values do not fit a node.
+        OutOfHostMemory: What nodes on the host make is too much.
     """
+    budget = budget or HostBudget(tools.host_limit)
+    used = budget.used
     try:
-        return (yield from _Planner(program, chunk, state, tools, formulas=chunk.index == 0).plan())
+        return (yield from _Planner(program, chunk, state, tools, budget, formulas=chunk.index == 0).plan())
     except _BrokenFormula:
-        return (yield from _Planner(program, chunk, state, tools, formulas=False).plan())
+        budget.used = used
+        return (yield from _Planner(program, chunk, state, tools, budget, formulas=False).plan())
 
 
 def list_chunk(
@@ -135,7 +111,8 @@ def list_chunk(
         Unfollowed: A value is calculated in a way that witnesses do not follow.
         ShapeError: The shapes or values do not fit a node.
     """
-    planner = _Planner(program, chunk, state, attrs.evolve(tools, origins=False, recording=True), formulas=True)
+    tools = attrs.evolve(tools, origins=False, recording=True)
+    planner = _Planner(program, chunk, state, tools, HostBudget(tools.host_limit), formulas=True)
     try:
         yield from planner.walk()
     except _BrokenFormula as error:
@@ -144,8 +121,10 @@ def list_chunk(
 
 
 class _Planner:
-    def __init__(self, program: Program, chunk: Chunk, state: State, tools: Tools, *, formulas: bool) -> None:
-        self.program, self.chunk, self.tools = program, chunk, tools
+    def __init__(
+        self, program: Program, chunk: Chunk, state: State, tools: Tools, budget: HostBudget, *, formulas: bool
+    ) -> None:
+        self.program, self.chunk, self.tools, self.budget = program, chunk, tools, budget
         self.layouts = list(state.layouts)
         self.values = list(state.values)
         self.memory = MemoryPlan(
@@ -169,6 +148,8 @@ class _Planner:
         for number, node in enumerate(self.chunk.nodes, 1):
             if node.id in symbolic:
                 self.take_formula(node)
+            elif node.place is Where.HOST:
+                yield from self.run_on_host(self.update_shape(node))
             else:
                 self.prepare(node)
             if number % _SLICE == 0 or self.tools.recording:
@@ -198,10 +179,7 @@ class _Planner:
         self.records.append(NodeRecord(node, None, (), "host"))
 
     def prepare(self, node: ProgramNode) -> None:
-        """One node: shapes, then whether it runs, then with what, then where its output goes."""
-        if node.place is Where.HOST:
-            self.run_on_host(self.update_shape(node))
-            return
+        """One node of the device: shapes, then whether it runs, then with what, then where its output goes."""
         if self.kept.appends(node):
             self.append(node)
             return
@@ -351,19 +329,15 @@ class _Planner:
             operators = [part.operator for part in inst.node.parts]
             return decide_together(inst.node.operator, operators, inst.call, self.tools.traits)
 
-    def run_on_host(self, inst: PrimitiveInst) -> None:
+    def run_on_host(self, inst: PrimitiveInst) -> Slices[None]:
         """Evaluate a node of shape arithmetic, or one without a kernel; its values need no device."""
         if self.tools.recording:
             raise Unfollowed
-        node, call = inst.node, inst.call
-        with naming(node, call, "failed on the host"):
-            results = evaluate(node.operator, call, call.values)
-        outputs = []
-        for v, dtype, result in zip(node.outputs, node.output_types, results, strict=False):
-            array = self.values[v] = np.asarray(result, dtype.numpy)
-            self.layouts[v] = Layout(dtype, array.shape)
-            outputs.append(Layout(dtype, array.shape))
-        self.records.append(NodeRecord(node, None, tuple(outputs), "host"))
+        node = inst.node
+        results = yield from run_on_host(node, inst.call, self.budget)
+        for v, array in zip(node.outputs, results, strict=False):
+            self.values[v], self.layouts[v] = array, layout_of(array)
+        self.records.append(NodeRecord(node, None, tuple(map(layout_of, results)), "host"))
 
     # Skips.
 
@@ -430,6 +404,8 @@ class _Planner:
         """Choose how the node runs at these shapes. Kernels take sizes as arguments: nothing need be built anew."""
         operator, call = inst.node.operator, inst.call
         if not self.tools.takes_source:
+            if operator.host_nbytes is not None:
+                self.budget.check(judged(inst.node, call), title(inst.node))
             inst.impl = reference_impl(inst.node, call, inst.indices)
         else:
             assert operator.implement is not None

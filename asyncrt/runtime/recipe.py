@@ -44,8 +44,9 @@ from .plan import (
     Upload,
     start_state,
 )
-from .prepare import Tools, list_chunk
+from .prepare import list_chunk
 from .slices import Slices, finished
+from .tools import Tools
 from .witness import MARK, Recording, Unfollowed, Witness, text
 
 _CHECKS = 2
@@ -324,6 +325,8 @@ class _Writer:
         if closed.staged and closed.roots[-1] is not closed.staging:
             raise Unfollowed
         apart = set(closed.staged)
+        if any(t.used and t.array is not None and t not in apart for t in memory.tensors):
+            raise Unfollowed
         steps: list[_StepRecipe] = []
         for listed in memory.launches:
             steps.append(self._step(listed))

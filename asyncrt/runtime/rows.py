@@ -21,8 +21,8 @@ from .kept import grown
 from .kept_state import KeptState
 from .moves import Box, Moves
 from .plan import KeptTensor
-from .prepare import Tools
 from .state_axes import StateAxes
+from .tools import Tools
 
 
 @attrs.define(eq=False)

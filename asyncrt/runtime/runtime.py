@@ -23,6 +23,7 @@ from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.registry import operators
 from asyncrt.kernels.store import BinaryStore, cache_folder
 from asyncrt.kernels.weights import WeightsStatistics
+from asyncrt.memory.host import host_limit
 from asyncrt.memory.pool import MemoryPool, PoolStatistics
 from asyncrt.options import RuntimeOptions
 from asyncrt.scheduler.policies import make_policy
@@ -32,14 +33,15 @@ from asyncrt.version import __version__
 from .branches import branches_of
 from .checked import CheckedDevice, CheckedStream, CheckedTimeline, Checks
 from .collecting import Collector
+from .counters import Counters
 from .dispatcher import Dispatcher
 from .elsewhere import Elsewhere, anywhere, entered, find_elsewhere
 from .freed import give_back_freed
 from .model import Model
-from .network import Counters, Network
-from .prepare import Tools
+from .network import Network
 from .preset import Presets, PresetStatistics
 from .specialise import Specialiser
+from .tools import Tools
 from .traced import TracedStream, Tracer
 from .watched import WatchedDevice, WatchedStream
 
@@ -267,6 +269,7 @@ class Runtime:
             in_place=options.in_place,
             origins=options.check_hazards,
             branches=branches_of(options.branches, info, count),
+            host_limit=host_limit(options.memory_limit),
         )
 
     @anywhere

@@ -9,6 +9,7 @@ take integers below zero, it is tried without.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -16,8 +17,10 @@ import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.layout import Array
+from asyncrt.memory.host import HostBudget
 
 from .batch_axes import BatchAxes, TensorAxes
+from .slices import off_loop
 
 Arrays: TypeAlias = "dict[int, Array]"
 #: Runs two requests alone, and keeps what they gave; "" or why that cannot be.
@@ -26,6 +29,7 @@ Add: TypeAlias = "Callable[[Arrays, Arrays], Awaitable[str]]"
 #: Sizes that are tried, in this order; the first that the model takes for all its dims is the one to begin with.
 SIZES = (8, 5, 13, 24, 32, 64, 96, 128)
 _FAR = 6.0  # standard deviations
+_DRAWING = 96  # bytes for each element while it is drawn
 _OTHERS = 2  # sizes that each dim is tried with beside that
 
 
@@ -47,17 +51,32 @@ def _shuffled(axes: BatchAxes, arrays: Arrays, random: np.random.Generator) -> A
     }  # fmt: skip
 
 
-async def draw_samples(axes: BatchAxes, samples: list[Arrays], add: Add) -> str:
-    """Try requests of one shape, and of others that differ in one dim, or in all; "" or why that cannot be."""
+async def draw_samples(axes: BatchAxes, add: Add, budget: HostBudget) -> str:
+    """Try requests of one shape, and of others that differ in one dim, or in all; "" or why that cannot be.
+
+    Args:
+        budget: What they may take together.
+    """
     if any(t.dims is None or any(isinstance(d, Dim) and d.name is None for d in t.dims) for t in axes.inputs):
         return "the model does not say what shapes it takes; give samples"
     random = np.random.default_rng(0)
     names = sorted({n for t in axes.inputs for n in t.names()} - {axes.batch})
 
     async def two(sizes: Mapping[str, int]) -> str:
-        first = _drawn(axes, sizes, random)
-        if why := await add(first, _drawn(axes, {**sizes, axes.batch: 2}, random, far=True)):
-            why = await add(first, _drawn(axes, sizes, random))
+        most = {**sizes, axes.batch: 2}
+        counts = [math.prod(_shape(t, most)) for t in axes.inputs]
+        kept = 2 * sum([n * t.dtype.itemsize for n, t in zip(counts, axes.inputs, strict=True) if t.dtype is not None])
+        drawing = _DRAWING * max(counts, default=0)
+        if not budget.fits(kept + drawing):
+            return "requests of its sizes are too large to be drawn"
+        budget.take(kept, "requests")
+
+        def drawn(sizes: Mapping[str, int], far: bool = False) -> Awaitable[Arrays]:
+            return off_loop(drawing, lambda: _drawn(axes, sizes, random, far=far))
+
+        first = await drawn(sizes)
+        if why := await add(first, await drawn(most, True)):
+            why = await add(first, await drawn(sizes))
         return why
 
     why = ""
@@ -90,9 +109,13 @@ def _drawn(axes: BatchAxes, sizes: Mapping[str, int], random: np.random.Generato
     }
 
 
+def _shape(tensor: TensorAxes, sizes: Mapping[str, int]) -> list[int]:
+    return [sizes[d.name or ""] if isinstance(d, Dim) else d or 0 for d in tensor.dims or ()]
+
+
 def _mask(tensor: TensorAxes, sizes: Mapping[str, int], random: np.random.Generator, holes: bool) -> Array:
     assert tensor.dtype is not None
-    shape = [sizes[d.name or ""] for d in tensor.dims or () if isinstance(d, Dim)]
+    shape = _shape(tensor, sizes)
     drawn = np.ones(shape, np.int64)
     if holes and drawn.size:
         drawn = random.integers(0, 2, shape)
@@ -103,7 +126,7 @@ def _mask(tensor: TensorAxes, sizes: Mapping[str, int], random: np.random.Genera
 
 def _tensor(tensor: TensorAxes, sizes: Mapping[str, int], random: np.random.Generator, far: bool) -> Array:
     assert tensor.dtype is not None
-    shape = [sizes[d.name or ""] if isinstance(d, Dim) else d or 0 for d in tensor.dims or ()]
+    shape = _shape(tensor, sizes)
     source = np.random.default_rng(tensor.id) if tensor.rows is None else random
     along = [isinstance(d, Dim) and axis != tensor.rows for axis, d in enumerate(tensor.dims or ())]
     sign = 1 - 2 * (np.indices([1 if one else s for one, s in zip(along, shape, strict=True)]).sum(0) % 2)

@@ -16,9 +16,10 @@ from asyncrt.dims import Dim
 from asyncrt.errors import InputError, SequenceError
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array, Layout, show_shape
+from asyncrt.memory.host import HostBudget
 
 from .elsewhere import Elsewhere, anywhere
-from .inputs import check_inputs
+from .inputs import take_inputs
 from .kept_state import KeptState, between
 from .network import Network
 from .plan import KeptTensor
@@ -123,7 +124,7 @@ class Sequence:
         until = self._network.until(deadline)
         async with self._lock:
             self._check_open()
-            arrays = self._arrays(inputs)
+            arrays = await self._arrays(inputs)
             given = not self._steps and any(self._program.values[i].name in inputs for i in self._inputs)
             self._under_way = True
             try:
@@ -169,7 +170,7 @@ class Sequence:
             yield outputs
             inputs = following(outputs)
 
-    def _arrays(self, inputs: Mapping[str, Any]) -> dict[int, Array]:
+    async def _arrays(self, inputs: Mapping[str, Any]) -> dict[int, Array]:
         """Check a step's inputs; those that are kept, and empty so far, are arrays as well."""
         if self._tensors is self._kept.tensors and len(self._kept.between.layouts) == len(self._inputs):
             fitting = self._network.checked.fitting(inputs, self._kept.between.layouts)
@@ -184,12 +185,14 @@ class Sequence:
                 hint="give it to the first step only, or begin another sequence",
             )
         there = {i: t.layout for i, t in tensors.items() if t.layout.count or self._steps}
-        arrays = check_inputs(self._program, inputs, kept=there, optional=frozenset(self._inputs))
+        limit = self._network.tools.host_limit
+        arrays = await take_inputs(self._program, inputs, there, frozenset(self._inputs), limit=limit)
         empty = [i for i in self._inputs if i not in arrays and not tensors[i].layout.count]
         if empty:
-            sizes = _sizes(self._program, arrays, there)
+            sizes, budget = _sizes(self._program, arrays, there), HostBudget(limit)
             for id in empty:
                 layout = there.get(id) or _resolved(self._program, id, sizes)
+                budget.take(layout.nbytes, f"zeros for the first '{self._program.values[id].name}'")
                 arrays[id] = np.zeros(layout.shape, layout.dtype.numpy)
         return arrays
 

@@ -7,6 +7,7 @@ of what comes out.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ import attrs
 
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
+from asyncrt.memory.host import HostBudget, allocating
 
 from .kept_state import KeptState, between
 from .network import Network
@@ -22,7 +24,8 @@ from .plan import KeptTensor, Records
 from .rows import Member, Place, Rows, gather
 from .sequence import nothing
 from .shared_safety import SharedSafety, Sharing
-from .stack import Part, stack, unstack
+from .slices import off_loop
+from .stack import Part, stack, stacked_nbytes, unstack
 from .state_axes import StateAxes, Tensor
 
 _COMPARED = 1 << 16  # bytes of an input that has to be equal; a larger one is equal to none
@@ -200,7 +203,11 @@ class SharedSteps:
             Tensor(s.input, s.rows, t.layout.shape)
             for s, t in zip(axes.states, tensors, strict=True) if not t.layout.count
         ]  # fmt: skip
-        arrays = stack([*axes.inputs, *nowhere], parts, along, rows.count)
+        taken = [*axes.inputs, *nowhere]
+        nbytes, what = stacked_nbytes(taken, parts, along, rows.count), f"the inputs of {len(steps)} steps as one"
+        HostBudget(self._network.tools.host_limit).check(nbytes, what)
+        with allocating(what):
+            arrays = await off_loop(nbytes, lambda: stack(taken, parts, along, rows.count))
         deadlines = [step.deadline for step in steps if step.deadline is not None]
         step_state = rows.begin()
         try:
@@ -215,7 +222,10 @@ class SharedSteps:
         self.inferences += 1
         after = rows.succeeded(step_state, rows.count - sum(step.rows for step in steps)).hold()
         try:
-            outputs = [unstack(axes.outputs, results, part, along) for part in parts]
+            nbytes = sum([array.nbytes for array in results.values()])
+            outputs = [
+                await off_loop(nbytes, functools.partial(unstack, axes.outputs, results, part, along)) for part in parts
+            ]
             own = [self._left_by(step, tensors, after) for step in steps]
             return [After(o, t, Place(after.hold(), start)) for o, t, start in zip(outputs, own, starts, strict=True)]
         finally:

@@ -6,6 +6,7 @@ at the same index; outputs that have the dim are cut there again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
@@ -65,6 +66,21 @@ def stack(
             joined = np.take(joined, [max(row, 0) for row in order], axis=tensor.rows)
         arrays[tensor.id] = np.ascontiguousarray(joined)
     return arrays
+
+
+def stacked_nbytes(tensors: Iterable[Tensor], parts: Sequence[Part], along: frozenset[str], count: int) -> int:
+    """Return how many bytes `stack()` makes at most: what is filled up, and what is joined."""
+    total = 0
+    if len(parts) == 1 and count == parts[0].rows and not parts[0].pad:
+        return total  # they are what is given
+    for tensor in tensors:
+        first = parts[0].arrays[tensor.id]
+        if tensor.rows is not None:
+            axes = grown_axes(tensor.dims, along)
+            shape = [d + parts[0].pad if axis in axes else d for axis, d in enumerate(first.shape)]
+            shape[tensor.rows] = 2 * max(count, sum(part.rows for part in parts))
+            total += math.prod(shape) * first.itemsize
+    return total
 
 
 def unstack(

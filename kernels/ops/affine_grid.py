@@ -8,6 +8,7 @@ Source: ONNX AffineGrid-20.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,10 +46,18 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (np.ascontiguousarray(y).astype(theta.dtype),)
 
 
+def host_nbytes(call: Call) -> int:
+    """The points of all axes, stacked and widened, then a grid for each map."""
+    size = call.ints(1)
+    points = math.prod(size[2:])
+    return 8 * points * (4 * len(size) + 3 * size[0] * len(size))
+
+
 OPERATOR = Operator(
     name="AffineGrid",
     infer=infer,
     reference=reference,
+    host_nbytes=host_nbytes,
     shape_infer_dependencies=(1,),
     examples=(
         Example(("f32[2,2,3]", np.array([2, 3, 5, 6], np.int64)), opset=20),

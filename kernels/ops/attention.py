@@ -173,6 +173,12 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
         return y.astype(query.dtype), present_key, present_value, given.astype(query.dtype)
 
 
+def host_nbytes(call: Call) -> int:
+    """The scores some times over, and keys and values for all heads, in float64."""
+    s = _sizes(call)
+    return 8 * s.batch * s.heads * (6 * s.queries * s.keys + 4 * (s.queries + s.keys) * (s.size + s.value_size))
+
+
 def _bias(
     attributes: Attributes, mask: Array | None, valid: Array | None, past: int, batch: int, queries: int, keys: int
 ) -> Any:
@@ -294,6 +300,7 @@ OPERATOR = Operator(
     name="Attention",
     infer=infer,
     reference=reference,
+    host_nbytes=host_nbytes,
     implement=implement,
     indices=indices,
     value_hints=(_VALID,),

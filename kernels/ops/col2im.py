@@ -5,6 +5,7 @@ Source: ONNX Col2Im-18.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 from asyncrt.dims import Dim
 from asyncrt.layout import Array, Shape
 
-from ..operator import Attributes, Call, Example, Operator
+from ..operator import TURN, Attributes, Call, Example, Operator
 from ..shapes import check, count
 from ..window import window
 
@@ -49,6 +50,15 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (np.ascontiguousarray(y[(slice(None), slice(None), *inside)]).astype(x.dtype),)
 
 
+def host_nbytes(call: Call) -> int:
+    """The columns in float64, and the image with its padding; they are added cell by cell."""
+    x, image, block = call.shape(0), call.ints(1), call.ints(2)
+    w = window(call.name, call.attributes, image, block)
+    room = math.prod(d + b + a for d, b, a in zip(w.spatial, w.before, w.after, strict=True))
+    cells = math.prod(block)
+    return 8 * math.prod(x) + 24 * x[0] * (x[1] // max(cells, 1)) * room + TURN * cells
+
+
 def _i(*values: int) -> Array:
     return np.array(values, np.int64)
 
@@ -57,6 +67,7 @@ OPERATOR = Operator(
     name="Col2Im",
     infer=infer,
     reference=reference,
+    host_nbytes=host_nbytes,
     shape_infer_dependencies=(1, 2),
     examples=(
         Example(("f32[1,5,5]", _i(5, 5), _i(1, 5))),

@@ -24,7 +24,7 @@ from ..impl import Impl, inp, out
 from ..matmul import Bias, Operand, matmul
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..shapes import check, count
-from ..window import Window, output_dims, patches, window
+from ..window import Window, output_dims, patch_elements, patches, window
 
 
 def _kernel_shape(call: Call) -> tuple[int, ...]:
@@ -73,6 +73,13 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (y.astype(x.dtype),)
 
 
+def host_nbytes(call: Call) -> int:
+    """What all windows see, once more in the order of the product; the filters and the sums; all in float64."""
+    x, w, (result,) = call.shape(0), call.shape(1), infer(call)
+    view = window(call.name, call.attributes, x[2:], w[2:])
+    return 8 * (2 * patch_elements(x[0] * x[1], view) + 2 * count(w) + 3 * count(result))
+
+
 def _is_product(view: Window) -> bool:
     return view.is_identity and all(d == 1 for d in view.size)
 
@@ -111,6 +118,7 @@ OPERATOR = Operator(
     name="Conv",
     infer=infer,
     reference=reference,
+    host_nbytes=host_nbytes,
     implement=implement,
     with_epilogue=implement,
     examples=(

@@ -8,6 +8,7 @@ Source: ONNX DFT-20, DFT-17, STFT-17.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +33,8 @@ def _parts(y: Any, dtype: np.dtype[Any]) -> Array:
     return np.stack([y.real, y.imag], axis=-1).astype(dtype)
 
 
-def _dft_infer(call: Call) -> tuple[Shape]:
+def _transform(call: Call) -> tuple[int, int]:
+    """The axis of the transform, and its length."""
     shape = call.shape(0)
     check(call, len(shape) >= 2, "its input must have a signal axis and one for real and imaginary parts")
     _check_parts(call, shape[-1])
@@ -42,12 +44,21 @@ def _dft_infer(call: Call) -> tuple[Shape]:
         axis = call.ints(2)[0] if call.has(2) else -2
     axis = normal_axis(call, axis, len(shape))
     check(call, axis != len(shape) - 1, "the last axis is not one of the signal")
-    inverse, onesided = bool(call.attributes.get("inverse", 0)), bool(call.attributes.get("onesided", 0))
     if call.has(1):
         length = call.ints(1)[0]
     else:
-        length = 2 * (shape[axis] - 1) if inverse and onesided else shape[axis]
+        length = 2 * (shape[axis] - 1) if _inverse_onesided(call) == (True, True) else shape[axis]
     check(call, isinstance(length, Dim) or length > 0, f"a transform of length {length}")
+    return axis, length
+
+
+def _inverse_onesided(call: Call) -> tuple[bool, bool]:
+    return bool(call.attributes.get("inverse", 0)), bool(call.attributes.get("onesided", 0))
+
+
+def _dft_infer(call: Call) -> tuple[Shape]:
+    (axis, length), shape = _transform(call), call.shape(0)
+    inverse, onesided = _inverse_onesided(call)
     bins = length // 2 + 1 if onesided and not inverse else length
     result = [*shape[:-1], 1 if onesided and inverse else 2]
     result[axis] = bins
@@ -75,6 +86,13 @@ def _dft_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tu
     return (_parts(y, x.dtype),)
 
 
+def _dft_nbytes(call: Call) -> int:
+    """The signal in float64 and as complex numbers, and the whole spectrum some times over."""
+    (axis, length), shape = _transform(call), call.shape(0)
+    spectrum = math.prod(shape[:axis]) * length * math.prod(shape[axis + 1 : -1])
+    return 24 * math.prod(shape) + 16 * 6 * spectrum
+
+
 def _stft_infer(call: Call) -> tuple[Shape]:
     shape = call.shape(0)
     check(call, len(shape) == 3, "its input must have batch, signal and one axis for real and imaginary parts")
@@ -89,6 +107,13 @@ def _stft_infer(call: Call) -> tuple[Shape]:
         check(call, 0 < length <= shape[1], f"frames of {length} in a signal of {shape[1]} elements")
     bins = length // 2 + 1 if call.attributes.get("onesided", 1) else length
     return ((shape[0], (shape[1] - length) // step + 1, bins, 2),)
+
+
+def _stft_nbytes(call: Call) -> int:
+    """The signal as complex numbers, and all frames with their spectra some times over."""
+    (result,) = _stft_infer(call)
+    length = call.ints(3)[0] if call.has(3) else call.shape(2)[0] if call.has(2) else call.shape(0)[1]
+    return 24 * math.prod(call.shape(0)) + 16 * 6 * result[0] * result[1] * length
 
 
 def _stft_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
@@ -112,6 +137,7 @@ OPERATORS = (
         name="DFT",
         infer=_dft_infer,
         reference=_dft_reference,
+        host_nbytes=_dft_nbytes,
         shape_infer_dependencies=(1, 2),
         examples=(
             Example(("f32[2,10,1]",), opset=20),
@@ -126,6 +152,7 @@ OPERATORS = (
         name="STFT",
         infer=_stft_infer,
         reference=_stft_reference,
+        host_nbytes=_stft_nbytes,
         shape_infer_dependencies=(1, 3),
         examples=(
             Example(("f32[1,64,1]", _i64(8), "f32[16]"), opset=17),

@@ -7,6 +7,7 @@ Source: ONNX NegativeLogLikelihoodLoss-22, SoftmaxCrossEntropyLoss-13.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,6 +71,11 @@ def _cross_entropy(attributes: Attributes, inputs: Sequence[Array | None]) -> tu
     return np.asarray(_loss(attributes, logarithms, inputs)).astype(x.dtype), logarithms.astype(x.dtype)
 
 
+def host_nbytes(call: Call) -> int:
+    """The logarithms of all classes, and what they are made of; all in float64."""
+    return 8 * 6 * math.prod(call.shape(0)) + 8 * 6 * math.prod(call.shape(1))
+
+
 _TARGETS = np.array([1, 0, 4], np.int64)
 _GRID = np.array([[[0, 1], [2, 3]], [[4, 4], [1, 0]]], np.int64)
 _EXAMPLES = (
@@ -86,6 +92,7 @@ OPERATORS = (
         infer=infer,
         reference=_likelihood,
         indices=_targets,
+        host_nbytes=host_nbytes,
         examples=_EXAMPLES,
     ),
     Operator(
@@ -93,6 +100,7 @@ OPERATORS = (
         infer=infer,
         reference=_cross_entropy,
         indices=_targets,
+        host_nbytes=host_nbytes,
         examples=(*_EXAMPLES, Example(("f32[2,5,2,2]", _GRID, "f32[5]"), {"reduction": "none"}, outputs=2)),
     ),
 )

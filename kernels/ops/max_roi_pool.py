@@ -8,6 +8,7 @@ Source: ONNX MaxRoiPool-22.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from asyncrt.errors import IndexOutOfRange
 from asyncrt.layout import Array, Shape
 
-from ..operator import Attributes, Call, Example, Operator
+from ..operator import TURN, Attributes, Call, Example, Operator
 from ..shapes import check
 
 
@@ -55,12 +56,19 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (y,)
 
 
+def host_nbytes(call: Call) -> int:
+    """The result, twice; a region is walked cell by cell."""
+    (result,) = infer(call)
+    return 2 * call.dtype(0).itemsize * math.prod(result) + TURN * result[0] * math.prod(result[2:])
+
+
 _ROIS = np.array([[0, 0, 0, 3, 3], [1, 2, 1, 7, 5], [0, 4, 4, 4, 4], [1, 5, 0, 20, 3]], np.float32)
 
 OPERATOR = Operator(
     name="MaxRoiPool",
     infer=infer,
     reference=reference,
+    host_nbytes=host_nbytes,
     examples=(
         Example(("f32[2,3,6,8]", _ROIS), {"pooled_shape": (2, 3)}, opset=11),
         Example(("f32[2,3,6,8]", _ROIS), {"pooled_shape": (3, 2), "spatial_scale": 0.5}, opset=22),

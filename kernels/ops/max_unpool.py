@@ -7,6 +7,7 @@ Source: ONNX MaxUnpool-22.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,7 +56,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     places: Any = inputs[1]
     wanted: Any = inputs[2] if len(inputs) > 2 else None
     pooled = _pooled(attributes, x.shape)
-    flat = np.zeros(int(np.prod(pooled)), x.dtype)
+    flat = np.zeros(math.prod(pooled), x.dtype)
     if places.shape != x.shape:
         raise ShapeError(f"MaxUnpool takes an index for each element of {x.shape}, got {places.shape}")
     flat[places.reshape(-1)] = x.reshape(-1)
@@ -69,6 +70,12 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (result,)
 
 
+def host_nbytes(call: Call) -> int:
+    """What is unpooled, that in the shape that is asked for, and which indices fit."""
+    pooled, (result,) = _pooled(call.attributes, call.shape(0)), infer(call)
+    return call.dtype(0).itemsize * (math.prod(pooled) + math.prod(result)) + 2 * math.prod(call.shape(1))
+
+
 _INDICES = np.array([[[[5, 7], [13, 15]]]], np.int64)
 _WINDOW = {"kernel_shape": (2, 2), "strides": (2, 2)}
 
@@ -77,6 +84,7 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     indices=indices,
+    host_nbytes=host_nbytes,
     shape_infer_dependencies=(2,),
     examples=(
         Example(("f32[1,1,2,2]", _INDICES), _WINDOW, opset=11),

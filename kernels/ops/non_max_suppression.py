@@ -12,7 +12,7 @@ import numpy as np
 
 from asyncrt.layout import Array, Shape
 
-from ..operator import Attributes, Call, Example, Operator, ValueUnknown
+from ..operator import TURN, Attributes, Call, Example, Operator, ValueUnknown
 from ..shapes import check
 
 
@@ -23,10 +23,7 @@ def infer(call: Call) -> tuple[Shape]:
     for have, want, what in pairs:
         if isinstance(have, int) and isinstance(want, int):
             check(call, have == want, f"{have} {what}, expected {want}")
-    values = [call.value(i) for i in range(len(call.inputs))]
-    if any(call.has(i) and value is None for i, value in enumerate(values)):
-        raise ValueUnknown(f"'{call.name}': how many boxes are selected is not known while loading")
-    return (reference(call.attributes, values)[0].shape,)
+    raise ValueUnknown(f"'{call.name}': how many boxes are selected is known when they are")
 
 
 def _corners(boxes: Any, center: bool) -> tuple[Any, Any, Any, Any]:
@@ -77,6 +74,16 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (np.array(rows, np.int64).reshape(-1, 3),)
 
 
+def host_nbytes(call: Call) -> int:
+    """What comparing one box with all others takes, and as many rows as may be selected."""
+    check(call, len(call.shape(1)) == 3, "scores must have three axes")
+    batches, classes, boxes = call.shape(1)
+    wanted = call.value(2)
+    most = 0 if wanted is None or not wanted.size else max(0, int(wanted.reshape(-1)[0]))
+    rows = batches * classes * (1 + min(most, boxes))
+    return 8 * 16 * boxes + (3 * TURN + 24) * rows
+
+
 _BOXES = np.array(
     [[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, -0.1, 1, 0.9], [0, 10, 1, 11], [0, 10.1, 1, 11.1], [0, 100, 1, 101]]],
     np.float32,
@@ -93,6 +100,7 @@ OPERATOR = Operator(
     name="NonMaxSuppression",
     infer=infer,
     reference=reference,
+    host_nbytes=host_nbytes,
     shape_infer_dependencies=(0, 1, 2, 3, 4),
     examples=(
         _example(_BOXES, _SCORES, 3, 0.5, 0.0),

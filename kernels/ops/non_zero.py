@@ -26,10 +26,17 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (np.array(np.nonzero(x), np.int64),)
 
 
+def host_nbytes(call: Call) -> int:
+    """The coordinates as NumPy gives them, and as one array. They are counted: most elements may be zero."""
+    ((rank, found),) = infer(call)
+    return 16 * rank * found
+
+
 OPERATOR = Operator(
     name="NonZero",
     infer=infer,
     reference=reference,
+    host_nbytes=host_nbytes,
     shape_infer_dependencies=(0,),
     examples=(
         Example((np.array([[1, 0, 2], [0, 0, 3]], np.float32),)),

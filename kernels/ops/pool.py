@@ -26,7 +26,7 @@ from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import check
 from ..source import accumulator_type, compute_type, kernel
 from ..tiles import FETCH
-from ..window import MAX_SPATIAL, Window, output_dims, patches, window
+from ..window import MAX_SPATIAL, Window, output_dims, patch_elements, patches, window
 
 _FLOATS = frozenset({FLOAT16, BFLOAT16, FLOAT32, FLOAT64})
 _COLUMNS, _LINE = 64, 512  # results whose windows share a line of private memory, and its elements
@@ -114,6 +114,12 @@ def _lp_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tup
     axes = tuple(range(-len(w.size), 0))
     y = np.sum(np.abs(patches(x.astype(np.float64), w, 0.0)) ** p, axis=axes) ** (1 / p)
     return (y.astype(x.dtype),)
+
+
+def host_nbytes(call: Call) -> int:
+    """What all windows see, in float64, and for a maximum where it lies as well."""
+    x = call.shape(0)
+    return 24 * patch_elements(x[0] * x[1], _window(call.name, call.attributes, x))
 
 
 def _cells(w: Window, axis: int) -> tuple[int, int] | None:
@@ -351,6 +357,7 @@ OPERATORS = (
         name="MaxPool",
         infer=infer,
         reference=_max_reference,
+        host_nbytes=host_nbytes,
         implement=functools.partial(_implement, "max"),
         views=views,
         why="each window is one element",
@@ -376,6 +383,7 @@ OPERATORS = (
         name="AveragePool",
         infer=infer,
         reference=_average_reference,
+        host_nbytes=host_nbytes,
         implement=functools.partial(_implement, "average"),
         views=views,
         why="each window is one element",
@@ -399,6 +407,7 @@ OPERATORS = (
         name="LpPool",
         infer=infer,
         reference=_lp_reference,
+        host_nbytes=host_nbytes,
         implement=functools.partial(_implement, "lp"),
         device_types=_FLOATS,
         examples=(

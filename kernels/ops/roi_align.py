@@ -18,7 +18,7 @@ from asyncrt.dims import Dim
 from asyncrt.layout import Array, Shape
 
 from ..indices import Indices
-from ..operator import Attributes, Call, Example, Operator
+from ..operator import TURN, Attributes, Call, Example, Operator
 from ..shapes import check
 
 _Wide = npt.NDArray[np.float64]
@@ -89,6 +89,22 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (y.astype(x.dtype),)
 
 
+def host_nbytes(call: Call) -> int:
+    """What all samples of the largest region see in the four corners around each; the result; an image in float64."""
+    x, rois, (result,) = call.shape(0), call.value(1), infer(call)
+    ratio, scale = call.attributes.get("sampling_ratio", 0), float(call.attributes.get("spatial_scale", 1.0))
+    samples = 1
+    for outs, low in zip(result[2:], (1, 0), strict=True):
+        taken = ratio
+        if ratio <= 0:
+            assert rois is not None
+            wide = rois.astype(np.float64)
+            length = float(np.nanmax((wide[:, low + 2] - wide[:, low]) * scale, initial=1.0))
+            taken = math.ceil(length / outs) + 1 if math.isfinite(length) else 1
+        samples *= outs * max(taken, 1)
+    return 8 * (12 * x[1] * samples + 16 * samples + math.prod(x[1:]) + math.prod(result)) + TURN * result[0]
+
+
 _ROIS = np.array([[0.3, 0.7, 9.2, 7.9], [2, 3, 4.6, 4.1], [5.2, 1.1, 9.9, 9.7]], np.float32)
 _BATCHES = np.array([0, 1, 1], np.int64)
 
@@ -97,6 +113,7 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     indices=indices,
+    host_nbytes=host_nbytes,
     examples=(
         Example(
             ("f32[2,3,10,12]", _ROIS, _BATCHES),

@@ -19,7 +19,7 @@ from asyncrt.layout import INT32, INT64, Array, Shape
 from ..copy import BITS
 from ..impl import Impl, Launch, inp, out, scratch
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
-from ..shapes import check, normal_axis
+from ..shapes import check, count, normal_axis
 from ..source import compute_type
 from ..walk import Buffer, lines, walk
 
@@ -51,6 +51,11 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
         order = np.argsort(x, axis=axis, kind="stable")
     order = np.take(order, np.arange(k), axis=axis)
     return np.take_along_axis(x, order, axis), order.astype(np.int64)
+
+
+def host_nbytes(call: Call) -> int:
+    """The order of all elements, not of the first k alone."""
+    return (3 * 8 + 2 * call.dtype(0).itemsize) * count(call.shape(0))
 
 
 def _helpers(call: Call) -> str:
@@ -198,6 +203,7 @@ OPERATOR = Operator(
     name="TopK",
     infer=infer,
     reference=reference,
+    host_nbytes=host_nbytes,
     implement=implement,
     shape_infer_dependencies=(1,),
     examples=(

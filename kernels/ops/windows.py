@@ -17,7 +17,7 @@ import numpy as np
 from asyncrt.errors import ShapeError, UnsupportedOperatorError
 from asyncrt.layout import FLOAT32, Array, DataType, Shape, dtype_from_onnx
 
-from ..operator import Attributes, Call, Example, Operator
+from ..operator import TURN, Attributes, Call, Example, Operator
 from ..shapes import check
 
 
@@ -49,6 +49,12 @@ def _reference(weights: tuple[float, ...], attributes: Attributes, inputs: Seque
     return (np.asarray(total).astype(_dtype(attributes).numpy),)
 
 
+def _window_nbytes(call: Call) -> int:
+    """The phases, the cosines of one after the other, and their sum, in float64."""
+    ((size,),) = infer(call)
+    return 8 * 6 * size
+
+
 def _mel_infer(call: Call) -> tuple[Shape]:
     return ((call.ints(1)[0] // 2 + 1, call.ints(0)[0]),)
 
@@ -73,6 +79,12 @@ def _mel_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tu
     return (y.astype(_dtype(attributes).numpy),)
 
 
+def _mel_nbytes(call: Call) -> int:
+    """The matrix in float64 and in its dtype, what its largest band takes, and the corners of the bands."""
+    ((bins, bands),) = _mel_infer(call)
+    return 8 * (2 * max(bins, 0) * max(bands, 0) + 4 * max(bins, 0)) + (TURN + 64) * max(bands, 0)
+
+
 def _i64(value: int) -> Array:
     return np.array(value, np.int64)
 
@@ -93,6 +105,7 @@ OPERATORS = (
             name=name,
             infer=infer,
             reference=functools.partial(_reference, weights),
+            host_nbytes=_window_nbytes,
             shape_infer_dependencies=(0,),
             types=types,
             examples=_EXAMPLES,
@@ -107,6 +120,7 @@ OPERATORS = (
         name="MelWeightMatrix",
         infer=_mel_infer,
         reference=_mel_reference,
+        host_nbytes=_mel_nbytes,
         shape_infer_dependencies=(0, 1),
         types=types,
         examples=(

@@ -15,7 +15,8 @@ from asyncrt.layout import FLOAT32, Layout
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime import prepare
 from asyncrt.runtime.plan import start_state
-from asyncrt.runtime.prepare import Tools, prepare_chunk
+from asyncrt.runtime.prepare import prepare_chunk
+from asyncrt.runtime.tools import Tools
 
 from ..builders import i64, model, node
 

@@ -18,6 +18,8 @@ from asyncrt.runtime.inputs import Checked, check_inputs
 
 from ..builders import model, node
 
+LIMIT = 1 << 20  # bytes
+
 
 @pytest.fixture(scope="module")
 def program() -> Any:
@@ -46,11 +48,11 @@ WRONG: dict[str, Mapping[str, Any]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_does_not_fit_is_refused_in_the_same_words(name: str, program: Any) -> None:
     """Every time, whatever has fitted before."""
-    checked, messages = Checked(program), []
+    checked, messages = Checked(program, LIMIT), []
     for rows in (2, 3, 2):
         checked.check(fine(rows))
 
-    for check in (lambda g: check_inputs(program, g), checked.check, checked.check):
+    for check in (lambda g: check_inputs(program, g, limit=LIMIT), checked.check, checked.check):
         with pytest.raises(InputError) as caught:
             check(WRONG[name])
         messages.append(str(caught.value))
@@ -71,8 +73,8 @@ def test_what_does_not_fit_is_refused_in_the_same_words(name: str, program: Any)
 )
 def test_what_fits_is_given_on_as_it_is_without(given: Mapping[str, Any], program: Any) -> None:
     """Contiguous, of the class that kernels get, and of the same bytes; also the second time."""
-    checked = Checked(program)
-    expected = check_inputs(program, given)
+    checked = Checked(program, LIMIT)
+    expected = check_inputs(program, given, limit=LIMIT)
 
     for _ in range(2):
         got = checked.check(given)
@@ -108,7 +110,7 @@ def test_inputs_that_are_kept_are_checked_by_their_layouts(
     """As `check_inputs()` does, which is asked about all that does not fit."""
     ids = {program.values[i].name: i for i in program.inputs}
 
-    got = Checked(program).fitting(given, {ids[name]: layout for name, layout in kept.items()})
+    got = Checked(program, LIMIT).fitting(given, {ids[name]: layout for name, layout in kept.items()})
 
     assert (got is not None) == fits
     if got is not None:

@@ -10,15 +10,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asyncrt.dims import Dim
+from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import AsyncrtError, IndexOutOfRange, ModelError, ModelFormatError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.onnx import Graph
-from asyncrt.kernels.operator import Call, Operator
+from asyncrt.kernels.operator import Call, Operator, ValueUnknown, host_nbytes
 from asyncrt.layout import Array, DataType, PartialLayout
+from asyncrt.memory.host import HostBudget
 from asyncrt.options import RuntimeOptions
 
 _ELEMENTS = 1024  # more than any shape
+_WORKSPACE = 16  # times what may be folded, or is given: what calculating it may take
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
@@ -59,37 +61,61 @@ def is_shape_like(array: Array) -> bool:
     return array.size <= _ELEMENTS and array.dtype.kind in "iub"
 
 
-def fold(node: ProgramNode, graph: Graph, call: Call | None, options: RuntimeOptions) -> None:
+def fold(
+    node: ProgramNode, graph: Graph, call: Call | None, options: RuntimeOptions, budget: HostBudget
+) -> None:
     """Give the node's outputs their constant or partial values, where they have any.
 
     Args:
         call: What is known of the node; None if the rank of an input is unknown.
+        budget: What loading may make on the host. What does not fit stays unfolded, and a request is told of it.
     """
     if call is None or node.captures or node.operator.name in _RANDOM:
         return
     inputs = [None if v is None else graph.values[v] for v in node.inputs]
     if all(v is None or v.constant is not None for v in inputs):
-        _fold_constant(node, graph, call, [None if v is None else v.constant for v in inputs], options)
+        known = [None if v is None else v.constant for v in inputs]
+        if _is_worth_folding(node, call, known, options, budget):
+            _fold_constant(node, graph, call, known, budget)
     elif node.operator.evaluate is not None or all(v is None or v.partial is not None for v in inputs):
         _fold_partial(node, graph, call, [None if v is None else v.partial for v in inputs])
 
 
-def _fold_constant(
-    node: ProgramNode, graph: Graph, call: Call, inputs: list[Array | None], options: RuntimeOptions
-) -> None:
-    nbytes = sum(o.nbytes for o in call.outputs if isinstance(o.count, int))
-    if nbytes > max(options.max_folded_bytes, 2 * sum(a.nbytes for a in inputs if a is not None)):
-        return  # a small expression for a large tensor is better made anew than kept
+def _is_worth_folding(
+    node: ProgramNode, call: Call, inputs: list[Array | None], options: RuntimeOptions, budget: HostBudget
+) -> bool:
+    """Whether a node of constants should become one, going by sizes: nothing is calculated before this is known."""
     try:
-        results = [np.asarray(r, t.numpy) for r, t in _results(node, call, inputs)]
+        needed = host_nbytes(node.operator, call)
+    except (Undetermined, ValueUnknown):
+        needed = 0  # it is not only its inputs' sizes that are unknown, and evaluating it says what is wrong
     except Exception as error:
         raise as_model_error(node, "of constants cannot be evaluated", error) from error
+    given = sum(a.nbytes for a in inputs if a is not None)
+    made = sum(o.nbytes for o in call.outputs) if call.outputs else needed
+    if made > max(options.max_folded_bytes, 2 * given):
+        return False  # a small expression for a large tensor is better made anew than kept
+    return needed <= _WORKSPACE * max(options.max_folded_bytes, given) and budget.fits(made)
+
+
+def _fold_constant(
+    node: ProgramNode, graph: Graph, call: Call, inputs: list[Array | None], budget: HostBudget
+) -> None:
+    try:
+        results = [np.asarray(r, t.numpy) for r, t in _results(node, call, inputs)]
+    except MemoryError:
+        return
+    except Exception as error:
+        raise as_model_error(node, "of constants cannot be evaluated", error) from error
+    budget.used += sum(r.nbytes for r in results)
     for output, result in zip(node.outputs, results, strict=True):
         _set_constant(graph, output, result)
 
 
 def _fold_partial(node: ProgramNode, graph: Graph, call: Call, inputs: list[Array | None]) -> None:
     if any(t.numpy.kind not in "iub" for t in node.output_types):
+        return
+    if any(isinstance(o.count, int) and o.count > _ELEMENTS for o in call.outputs):
         return
     try:
         results = [np.asarray(r) for r, _ in _results(node, call, inputs)]

@@ -14,16 +14,23 @@ from asyncrt.graph.subgraphs import chosen_branch, infer_outputs, spliced
 from asyncrt.graph.tensors import check_rank
 from asyncrt.kernels.operator import Call, ValueUnknown
 from asyncrt.layout import Array, Layout, PartialLayout, show_shape
+from asyncrt.memory.host import HostBudget, host_limit
 from asyncrt.options import RuntimeOptions
 
 from .fold_constants import as_model_error, fold, is_shape_like
 
 
-def infer_layouts(graph: Graph, options: RuntimeOptions) -> None:
+def infer_layouts(graph: Graph, options: RuntimeOptions, budget: HostBudget | None = None) -> None:
     """Give every value what can be known of its layout, and its value where that is constant.
 
     An If whose condition turns out to be constant is replaced by the branch that it takes.
+
+    Args:
+        budget: What loading may make on the host; None: twice what the graph's constants have, and what a request may.
     """
+    if budget is None:
+        constants = sum(v.constant.nbytes for v in graph.values if v.constant is not None)
+        budget = HostBudget(host_limit(options.memory_limit) + 2 * constants)
     seen = 0
     waiting, nodes = graph.nodes[::-1], []
     while waiting:
@@ -38,7 +45,7 @@ def infer_layouts(graph: Graph, options: RuntimeOptions) -> None:
             continue
         nodes.append(node)
         try:
-            _infer_node(node, graph, options)
+            _infer_node(node, graph, options, budget)
         except ModelError as error:
             if graph.depth == 0 or isinstance(error, ModelLimitError):
                 raise
@@ -46,14 +53,14 @@ def infer_layouts(graph: Graph, options: RuntimeOptions) -> None:
     graph.keep(nodes)
 
 
-def _infer_node(node: ProgramNode, graph: Graph, options: RuntimeOptions) -> None:
+def _infer_node(node: ProgramNode, graph: Graph, options: RuntimeOptions, budget: HostBudget) -> None:
     if node.subgraphs:
-        infer_outputs(node, graph, lambda inner: infer_layouts(inner, options))
+        infer_outputs(node, graph, lambda inner: infer_layouts(inner, options, budget))
         return
     call = partial_call(node, graph)
     if call is not None:
         call = _infer(node, call, graph, options)
-    fold(node, graph, call, options)
+    fold(node, graph, call, options, budget)
 
 
 def partial_call(node: ProgramNode, graph: Graph) -> Call | None:
