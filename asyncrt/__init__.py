@@ -30,6 +30,7 @@ from asyncrt.errors import (
     RuntimeClosedError,
     SequenceError,
     ShapeError,
+    SizeLimitError,
     UnsupportedOperatorError,
 )
 from asyncrt.options import RuntimeOptions
@@ -81,6 +82,7 @@ __all__ = [
     "SequenceError",
     "SequenceGroup",
     "ShapeError",
+    "SizeLimitError",
     "SharedSafety",
     "Sharing",
     "SyncModel",

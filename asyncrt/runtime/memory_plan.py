@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import attrs
 import numpy as np
 
-from asyncrt.errors import ShapeError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
-from asyncrt.kernels.impl import Launch
+from asyncrt.kernels.impl import Impl, Launch
 from asyncrt.kernels.indices import SLOT, Indices
 from asyncrt.kernels.operator import Call, Skip
+from asyncrt.kernels.reach import check_launch, unfit
 from asyncrt.kernels.weights import Packing, Stored
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
@@ -202,11 +202,21 @@ class MemoryPlan:
         launch: Launch,
         places: tuple[Place, ...],
         *,
-        scratch: tuple[int, ...] = (),
+        impl: Impl | None = None,
         written: View | None = None,
     ) -> None:
-        """List a launch of *node*; offsets come when the chunk ends."""
-        self.launches.append(Listed(node, call, launch, places, scratch, written))
+        """List a launch of *node*; offsets come when the chunk ends.
+
+        Args:
+            impl: What it is part of; None: it is a copy.
+            written: How what it writes lies, where that is not dense.
+
+        Raises:
+            SizeLimitError: Its kernel cannot index what it touches.
+        """
+        impl = impl or Impl("copy", (launch,))
+        check_launch(call, launch, impl, written)
+        self.launches.append(Listed(node, call, launch, places, impl.scratch, written))
 
     def finish(self, records: list[NodeRecord]) -> Slices[ChunkPlan]:
         """Lay all tensors out in one arena and return the plan."""
@@ -358,9 +368,7 @@ class MemoryPlan:
         try:
             record = self._pack(offsets, launch.ints)
         except struct.error as error:
-            raise ShapeError(
-                f"'{call.name}': a size or stride does not fit 32 bits: {max(launch.ints)}", hint="split the tensor"
-            ) from error
+            raise unfit(call, launch) from error
         buffers = tuple([h.buffer for h in homes if h is not None])
         origin = Origin(call, scratch, launch, tuple(offsets), written) if self._origins else None
         return Step(

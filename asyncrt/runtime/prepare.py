@@ -495,7 +495,7 @@ class _Planner:
                 else:
                     place = scratch[index]
                 places.append(place)
-            self.memory.launch(node.id, inst.call, launch, tuple(places), scratch=impl.scratch)
+            self.memory.launch(node.id, inst.call, launch, tuple(places), impl=impl)
         return impl.name
 
     def find_destinations(self, inst: PrimitiveInst, parts: Sequence[View]) -> int:

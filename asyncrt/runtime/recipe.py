@@ -11,6 +11,7 @@ that can be another one has been another one. One that was wrong is thrown away,
 from __future__ import annotations
 
 import operator
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -203,7 +204,10 @@ class Recipe:
         pack = self.pack
         for node, kernel, buffers, bases, offsets, ints, grid, group, local, varying in self.steps:
             sizes_ = ints(numbers)
-            record = pack(list(map(operator.add, bases(base), offsets(numbers))), sizes_)
+            try:
+                record = pack(list(map(operator.add, bases(base), offsets(numbers))), sizes_)
+            except struct.error:
+                return None  # planning says what does not fit
             steps.append(
                 Step(node, kernel, buffers, record, grid(numbers), group, local(numbers), None, sizes_, varying)
             )
