@@ -124,11 +124,13 @@ class WeightsRequest(NamedTuple):
         source: Index of the input, whose value is a constant of the model.
         layout: Names the wanted layout; part of the cache's key.
         pack: Makes the wanted bytes from the constant.
+        elements: How many elements it makes; known before, because padding may make many of few.
     """
 
     source: int
     layout: str
     pack: Callable[[Array], Array]
+    elements: int
 
 
 class Impl(NamedTuple):

@@ -47,14 +47,19 @@ def check_launch(call: Call, launch: Launch, impl: Impl, written: View | None = 
             raise _beyond(owner, kind, index, count, hint)
 
 
-def check_extent(name: str, what: str, extent: int) -> None:
-    """Let an *extent* pass that kernels count through though no tensor is as long; *what* says which, for the message.
+def check_extent(name: str, what: str, extent: int, most: int = MOST) -> None:
+    """Let an *extent* pass that kernels count through though no tensor need be as long.
+
+    Args:
+        name: The node's.
+        what: Says what is so long, for the message.
+        most: How far they may count; less than `MOST` where they calculate with multiples of it.
 
     Raises:
         SizeLimitError: It is too long.
     """
-    if extent > MOST:
-        raise SizeLimitError(f"'{name}': {what} is {extent:,} long; kernels count to {MOST:,}", hint=_HINT)
+    if extent > most:
+        raise SizeLimitError(f"'{name}': {what} has {extent:,} elements; kernels count {most:,}", hint=_HINT)
 
 
 def unfit(call: Call, launch: Launch) -> SizeLimitError:
@@ -72,6 +77,8 @@ def _reached(
         yield from _tensors(part)
     if written is not None:
         yield _end(written), call, "output", 0
+    for index, request in enumerate(impl.weights):
+        yield request.elements, call, "weights", index
     for ref, itemsize in zip(launch.buffers, kernel.itemsizes, strict=False):
         if ref.kind == "scratch":
             yield impl.scratch[ref.index] // itemsize, call, "scratch", ref.index
@@ -95,8 +102,8 @@ def _end(view: View) -> int:
 
 
 def _beyond(call: Call, kind: str, index: int, count: int, hint: str) -> SizeLimitError:
-    if kind == "scratch":
-        what, detail = f"scratch memory {index}", ""
+    if kind in ("scratch", "weights"):
+        what, detail = {"scratch": f"scratch memory {index}", "weights": "a constant, packed,"}[kind], ""
     else:
         layout = (call.inputs if kind == "input" else call.outputs)[index]
         assert layout is not None

@@ -161,7 +161,7 @@ def _implement(mode: str, call: Call, traits: DeviceTraits) -> Impl:
         return materialise(call, same, traits)
     x = call.shape(0)
     plain = _window(call.name, call.attributes, x)
-    w = plain.as_3d()
+    w = plain.as_3d(call.name)
     lead = (0,) * (MAX_SPATIAL - len(plain.size))
     strides = lead + _index_strides(call.attributes, plain.spatial)
     indices = len(call.outputs) > 1

@@ -26,6 +26,7 @@ from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, Array, Da
 from asyncrt.memory.view import View
 
 from ..copy import copy_launch
+from ..grid import round_up
 from ..impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
 from ..indices import Indices
 from ..matmul import Operand, matmul
@@ -33,6 +34,7 @@ from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..recurrent_tiles import LEAST, Form, pack_gates, tiled
 from ..shapes import check, count
 from ..source import accumulator_type, compute_type, kernel
+from ..tiles import PANEL
 
 _GROUP = 256
 _Wide = npt.NDArray[np.float64]
@@ -274,7 +276,7 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     def transposed(index: int, view: View, layout: str, pack: Callable[[Array], Array]) -> Ref:
         """Weights in another order: packed once if they are constant, else copied."""
         if call.constants[index] and traits.packed_weights:
-            requests.append(WeightsRequest(index, layout, pack))
+            requests.append(WeightsRequest(index, layout, pack, count(view.shape)))
             return weights(len(requests) - 1)
         sizes.append(max(1, count(view.shape)) * dtype.itemsize)
         target = scratch(len(sizes) - 1)
@@ -288,7 +290,8 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     )  # fmt: skip
     if tiles:
         state = weights(0)
-        requests.append(WeightsRequest(2, f"recurrent panels of {kind.gates}", _PACKERS[kind.gates]))
+        elements = d * columns * round_up(hidden, PANEL)
+        requests.append(WeightsRequest(2, f"recurrent panels of {kind.gates}", _PACKERS[kind.gates], elements))
     else:
         state = transposed(2, View.dense(call.shape(2)).permute((0, 2, 1)), "recurrent state", _pack_state)
     if t:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-import asyncrt
 from asyncrt import Runtime, RuntimeOptions, SizeLimitError
 from asyncrt.kernels.reach import MOST
 from asyncrt.layout import Array
@@ -43,16 +43,15 @@ def product() -> onnx.ModelProto:
 
 def of_a_sum(rows: int, columns: int, seed: int = 0) -> dict[str, Array]:
     random = np.random.default_rng(seed)
-    return {
-        "a": random.integers(0, 100, (rows, 1), np.uint8), "b": random.integers(0, 100, (1, columns), np.uint8)
-    }  # fmt: skip
+    return {"a": random.integers(0, 100, (rows, 1), np.uint8), "b": random.integers(0, 100, (1, columns), np.uint8)}
 
 
 def of_a_product(rows: int, columns: int) -> dict[str, Array]:
     random = np.random.default_rng(0)
     return {
-        "a": random.integers(0, 9, (rows, 2)).astype(np.float16), "b": random.integers(0, 9, (2, columns)).astype(np.float16)
-    }  # fmt: skip
+        "a": random.integers(0, 9, (rows, 2)).astype(np.float16),
+        "b": random.integers(0, 9, (2, columns)).astype(np.float16),
+    }
 
 
 OPTIONS = {
@@ -86,3 +85,157 @@ async def test_what_kernels_cannot_index_is_refused_and_the_next_request_is_exac
             assert "split" in refused.value.hint
             assert before.launches == rt.statistics().launches
             assert before.memory.active == rt.statistics().memory.active
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("case", _AFTER_A_SUM)
+async def test_nobody_gets_bytes_of_an_earlier_caller(case: str) -> None:
+    """What is too large is refused rather than left unwritten in memory that others have used: of a caller whose bytes
+    are all 255, which no result of the next one can have, nothing is found."""
+    async with Runtime(options=RuntimeOptions(check_hazards=False)) as rt:
+        loaded = await rt.load(after_a_sum(case))
+        secret = {"a": np.full((700, 1), 255, np.uint8), "b": np.zeros((1, 900), np.uint8)}
+        for _ in range(3):
+            await loaded.infer(secret)
+
+        refused = await asyncio.gather(
+            *(loaded.infer(of_a_sum(_ROWS + i, _COLUMNS)) for i in range(3)), return_exceptions=True
+        )
+        after = (await loaded.infer(of_a_sum(700, 900)))["y"]
+
+        assert [SizeLimitError] * 3 == [type(e) for e in refused]
+        assert 255 not in after.astype(np.int64)
+
+
+def rows_of_a_batch() -> onnx.ModelProto:
+    nodes = [node("s = Add(a, b)"), node("y = ReduceMax(s, last)", keepdims=0)]
+    return model(nodes, ["a u8[batch,rows,1]", "b u8[batch,1,columns]"], ["y"], {"last": i64(2)})
+
+
+def request(rows: int, columns: int, value: int) -> dict[str, Array]:
+    return {"a": np.full((1, rows, 1), value, np.uint8), "b": np.ones((1, 1, columns), np.uint8)}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("hazards", [False, True], ids=["by default", "checked"])
+async def test_callers_who_share_batches_with_one_that_is_too_large_get_their_own_results(hazards: bool) -> None:
+    """Of the callers who come together only the one that is too large is told so."""
+    async with Runtime(options=RuntimeOptions(check_hazards=hazards)) as rt:
+        loaded = await rt.load(rows_of_a_batch())
+        async with loaded.batched(max_batch=8, max_delay=0.01) as batched:
+            answers = await asyncio.gather(
+                *(batched.infer(request(3, 5, value)) for value in range(6)),
+                batched.infer(request(_ROWS, _COLUMNS, 6)),
+                *(batched.infer(request(3, 5, value)) for value in range(7, 13)),
+                return_exceptions=True,
+            )
+
+        assert isinstance(answers[6], SizeLimitError)
+        for value in (*range(6), *range(7, 13)):
+            answer = answers[value]
+            assert isinstance(answer, dict), answer
+            np.testing.assert_array_equal(np.full((1, 3), value + 1), answer["y"])
+
+
+@pytest.mark.asyncio
+@pytest.mark.slow
+async def test_callers_who_are_too_large_together_run_alone() -> None:
+    """Each of 17 fits, all of them as one batch do not: each has its answer all the same."""
+    async with Runtime(options=RuntimeOptions(check_hazards=False)) as rt:
+        loaded = await rt.load(rows_of_a_batch())
+        async with loaded.batched(max_batch=17, max_in_flight=1, mode="exact") as batched:
+            answers = await asyncio.gather(*(batched.infer(request(12_000, 12_000, value)) for value in range(17)))
+            failed = batched.statistics().failed
+
+        assert failed
+        for value, answer in enumerate(answers):
+            np.testing.assert_array_equal(np.full((1, 12_000), value + 1), answer["y"])
+
+
+@pytest.mark.asyncio
+async def test_a_step_whose_state_would_be_too_large_leaves_the_state_as_it_was() -> None:
+    """What is new fits, and so does what there is; both together do not."""
+    nodes = [
+        node("new = Add(a, b)"),
+        node("present = Concat(past, new)", axis=1),
+        node("y = ReduceMax(present, ones)", keepdims=0),
+    ]
+    inputs = ["past u8[batch,past,columns]", "a u8[batch,steps,1]", "b u8[batch,1,columns]"]
+    source = model(nodes, inputs, ["present", "y"], {"ones": i64(1)})
+    rows = MOST // _COLUMNS
+
+    def step(rows: int, value: int) -> dict[str, Array]:
+        return {"a": np.full((1, rows, 1), value, np.uint8), "b": np.ones((1, 1, _COLUMNS), np.uint8)}
+
+    async with Runtime(options=RuntimeOptions(check_hazards=False)) as rt:
+        loaded = await rt.load(source)
+        async with loaded.sequence({"past": "present"}) as sequence:
+            for value in (1, 2, 3):
+                before = (await sequence.infer(step(2, value)))["y"]
+            with pytest.raises(SizeLimitError):
+                await sequence.infer(step(rows, 200))
+            after = (await sequence.infer(step(1, 0)))["y"]
+
+        np.testing.assert_array_equal(np.full((1, _COLUMNS), 4), before)
+        np.testing.assert_array_equal(np.full((1, _COLUMNS), 4), after)
+
+
+@pytest.mark.asyncio
+async def test_what_no_kernel_touches_may_be_as_large_as_it_likes() -> None:
+    """A view of 2^40 elements costs nothing until somebody reads it; who reads a part of it by a kernel is refused."""
+    nodes = [node("wide = Expand(x, to)"), node("shape = Shape(wide)"), node("y = Add(wide, one)")]
+    constants = {"to": i64(1 << 20, 1 << 20), "one": np.float32(1)}
+    async with Runtime(options=RuntimeOptions(check_hazards=False)) as rt:
+        seen = await rt.load(model(nodes[:2], ["x f32[1,1]"], ["shape"], constants))
+        read = await rt.load(model(nodes, ["x f32[1,1]"], ["y"], constants))
+        x = np.ones((1, 1), np.float32)
+
+        np.testing.assert_array_equal([1 << 20, 1 << 20], (await seen.infer({"x": x}))["shape"])
+        with pytest.raises(SizeLimitError, match="1,099,511,627,776 elements"):
+            await read.infer({"x": x})
+
+
+_WINDOW: dict[str, Any] = {"kernel_shape": [50_000, 50_000], "pads": [25_000] * 4, "count_include_pad": 1}
+HOSTILE = {
+    "cells of a window": ([node("y = AveragePool(x)", **_WINDOW)], {}),
+    "a step between windows": (
+        [node("y = AveragePool(x)", **(_WINDOW | {"kernel_shape": [1, 2], "pads": [0, 1] * 2, "strides": [1 << 40, 1]}))],
+        {},
+    ),
+    "a border": ([node("y = Pad(x, pads)", mode="edge")], {"pads": i64(0, 0, 0, 0, 0, 0, 0, 1 << 33)}),
+    "zeros between elements": (
+        [node("y = ConvTranspose(x, w)", strides=[(1 << 31) - 1, 1], pads=[5, 0, 5, 0])],
+        {"w": np.ones((1, 1, 11, 1), np.float32)},
+    ),
+    "repeats": ([node("y = Tile(x, times)")], {"times": i64(1 << 20, 1 << 20, 1, 1)}),
+    "a shape": ([node("s = Expand(x, to)"), node("y = Neg(s)")], {"to": i64(1 << 31, 1 << 31, 1 << 31, 1)}),
+    "an interpolation": ([node("y = Resize(x, , , to)", mode="linear")], {"to": i64(1, 1, 1 << 20, 1 << 20)}),
+    "a depth": ([node("c = Cast(x)", to=7), node("y = OneHot(c, depth, values)")],
+                {"depth": i64(1 << 40), "values": np.array([0, 1], np.float32)}),
+}  # fmt: skip
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("case", HOSTILE)
+async def test_small_inputs_that_hostile_attributes_make_large_are_refused(case: str) -> None:
+    """Sizes that come from attributes and constants are held to the same rule as those of tensors."""
+    nodes, constants = HOSTILE[case]
+    async with Runtime(options=RuntimeOptions(check_hazards=False, max_rank=8)) as rt:
+        loaded = await rt.load(model(nodes, ["x f32[a,b,h,w]"], ["y"], constants))
+
+        with pytest.raises(SizeLimitError):
+            await loaded.infer({"x": np.ones((1, 1, 1, 1), np.float32)})
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", [None, "host"])
+async def test_a_window_over_channels_that_is_wider_than_32_bits_sees_all_channels(device: str | None) -> None:
+    """Where a window ends beyond the tensor makes no difference, however far beyond."""
+    size = (1 << 32) - 2
+    source = model([node("y = LRN(x)", size=size, alpha=float(size), beta=0.5)], ["x f32[n,c]"], ["y"])
+    async with Runtime(device, options=RuntimeOptions(check_hazards=False)) as rt:
+        x = np.arange(1, 11, dtype=np.float32).reshape(2, 5)
+
+        got = (await (await rt.load(source)).infer({"x": x}))["y"]
+
+        np.testing.assert_allclose(x / np.sqrt(1 + np.square(x).sum(axis=1, keepdims=True)), got, rtol=1e-5)

@@ -1,0 +1,64 @@
+"""Every operator at tensors of 2^31 elements and more: planning refuses what its kernels cannot index, and no less."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+
+from asyncrt.errors import ModelError, SizeLimitError
+from asyncrt.kernels.operator import DeviceTraits, Operator
+from asyncrt.kernels.reach import MOST
+from asyncrt.kernels.registry import operators
+
+from .huge import CPU, GPU, Atom, Scaled, largest
+
+#: Operators of ours that no model of one node has; what they stand for is tested where they are made.
+_INNER = "asyncrt"
+KERNELS = [
+    pytest.param(o, id=o.name)
+    for o in sorted(operators().values(), key=lambda o: o.name)
+    if o.implement is not None and o.domain != _INNER
+]
+
+
+@functools.cache
+def _growing(operator: Operator, traits: DeviceTraits) -> list[tuple[Scaled, tuple[Atom, ...]]]:
+    """The operator's examples, as far as they can be made as large as one likes."""
+    found: list[tuple[Scaled, tuple[Atom, ...]]] = []
+    for example in operator.examples:
+        for constants in (False, True):
+            try:
+                scaled = Scaled(operator, example, constants=constants)
+            except ModelError:  # an example of what only kernels take
+                continue
+            group = scaled.growing(traits)
+            if group is not None:
+                found.append((scaled, group))
+    return found
+
+
+@pytest.mark.parametrize("traits", [CPU, GPU], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("operator", KERNELS)
+def test_planning_refuses_what_kernels_cannot_index_and_nothing_smaller(
+    operator: Operator, traits: DeviceTraits
+) -> None:
+    """Each example grows until one element more is refused: up to there every tensor, size and group of work-items is
+    within 32 bits, and from there on some tensor is not. No operator with kernels is left out."""
+    cases = _growing(operator, traits)
+
+    assert cases, "none of its examples grows: the rule has not been seen to hold for it"
+    for scaled, group in cases:
+        times = largest(scaled, group, traits)
+        plan = scaled.plan(group, times, traits)
+        with pytest.raises(SizeLimitError, match=r"kernels (index|count)|32 bits"):
+            scaled.plan(group, times + 1, traits)
+        for step in plan.steps:
+            assert step.origin is not None
+            call = step.origin.call
+            tensors = [layout for layout in (*call.inputs, *call.outputs) if layout is not None]
+            assert max(t.count for t in tensors) <= MOST
+            groups = [n // g for n, g in zip(step.grid, step.group or (1,) * len(step.grid), strict=True)]
+            assert all(n < 1 << 31 for n in groups), step
+            assert math.prod(step.grid) < 1 << 63
