@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import attrs
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -23,6 +24,8 @@ from asyncrt.layout import Array, Layout, layout_of
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.plan import ChunkPlan
 from asyncrt.runtime.prepare import Tools, prepare_chunk, start_state
+from asyncrt.runtime.recipe import Recipe, make_recipe
+from asyncrt.runtime.slices import finished
 
 from .run import arrays
 
@@ -32,11 +35,15 @@ CPU = DeviceTraits("cpu", 8, 8192, frozenset({"fp64", "fp16"}))
 GPU = DeviceTraits("gpu", 132, 1024, frozenset({"fp64", "fp16"}))
 
 
+def _tools(traits: DeviceTraits) -> Tools:
+    return Tools(traits, takes_source=True, pack=pack_record, skip=False, views=False, in_place=False, origins=True)
+
+
 class Atom(NamedTuple):
-    """A number that is multiplied: dim *index* of input *input*, or element *index* of its value."""
+    """A number that is multiplied: dim *place* of input *input*, or element *place* of its value."""
 
     input: int
-    index: int
+    place: int
 
 
 class Scaled:
@@ -92,7 +99,7 @@ class Scaled:
     def number(self, atom: Atom) -> float:
         a = self.inputs[atom.input]
         assert a is not None
-        value = a.reshape(-1)[atom.index] if atom.input in self.valued else a.shape[atom.index]
+        value = a.reshape(-1)[atom.place] if atom.input in self.valued else a.shape[atom.place]
         return float(value)
 
     def groups(self) -> Iterator[tuple[Atom, ...]]:
@@ -115,7 +122,7 @@ class Scaled:
         for position, i in enumerate(self.given):
             a = self.inputs[i]
             assert a is not None
-            mine = {atom.index for atom in group if atom.input == i}
+            mine = {atom.place for atom in group if atom.input == i}
             if i in self.valued:
                 flat = [x * times if e in mine else x for e, x in enumerate(a.reshape(-1).tolist())]
                 values[self.program.inputs[position]] = np.array(flat, a.dtype).reshape(a.shape)
@@ -125,17 +132,21 @@ class Scaled:
                 layouts.append(Layout(layout_of(a).dtype, shape))
         return layouts, values
 
+    def recipe(self, group: Sequence[Atom], times: int, traits: DeviceTraits) -> Recipe | None:
+        """Return the recipe that is made where the numbers of *group* are multiplied, if there can be one."""
+        layouts, values = self.layouts(group, times)
+        tools = attrs.evolve(_tools(traits), origins=False)
+        return finished(make_recipe(self.program, layouts, values, (), tools))
+
     def plan(self, group: Sequence[Atom], times: int, traits: DeviceTraits) -> ChunkPlan:
         """Plan it with the numbers of *group* multiplied, without skips.
 
         Raises:
             AsyncrtError: As planning does.
         """
-        tools = Tools(
-            traits, takes_source=True, pack=pack_record, skip=False, views=False, in_place=False, origins=True
-        )
         layouts, values = self.layouts(group, times)
-        return prepare_chunk(self.program, self.program.chunks[0], start_state(self.program, layouts, values), tools)
+        state = start_state(self.program, layouts, values)
+        return prepare_chunk(self.program, self.program.chunks[0], state, _tools(traits))
 
     def growing(self, traits: DeviceTraits) -> tuple[Atom, ...] | None:
         """Return what may be multiplied by any number until planning refuses it for its size; None if nothing may."""

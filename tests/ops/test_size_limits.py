@@ -11,8 +11,9 @@ from asyncrt.errors import ModelError, SizeLimitError
 from asyncrt.kernels.operator import DeviceTraits, Operator
 from asyncrt.kernels.reach import MOST
 from asyncrt.kernels.registry import operators
+from asyncrt.runtime.recipe import dynamic_axes, sizes_of
 
-from .huge import CPU, GPU, Atom, Scaled, largest
+from .huge import CPU, GPU, MANY, Atom, Scaled, largest
 
 #: Operators of ours that no model of one node has; what they stand for is tested where they are made.
 _INNER = "asyncrt"
@@ -62,3 +63,19 @@ def test_planning_refuses_what_kernels_cannot_index_and_nothing_smaller(
             groups = [n // g for n, g in zip(step.grid, step.group or (1,) * len(step.grid), strict=True)]
             assert all(n < 1 << 31 for n in groups), step
             assert math.prod(step.grid) < 1 << 63
+
+
+@pytest.mark.parametrize("traits", [CPU, GPU], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("operator", KERNELS)
+def test_no_recipe_gives_a_plan_that_planning_would_refuse(operator: Operator, traits: DeviceTraits) -> None:
+    """A recipe that was made at small sizes, or just below what kernels index, gives none beyond it."""
+    for scaled, group in _growing(operator, traits):
+        times = largest(scaled, group, traits)
+        for made_at in (3, 1000, times):
+            recipe = scaled.recipe(group, made_at, traits)
+            if recipe is None or scaled.program.value_inputs:
+                continue  # it has something that is no formula, or is for the values that it was made with
+            axes = dynamic_axes(scaled.program)
+            for beyond in (times + 1, 2 * times, 5 * times, MANY):
+                assert recipe.plan(sizes_of(scaled.layouts(group, beyond)[0], axes), tuple) is None
+            assert recipe.plan(sizes_of(scaled.layouts(group, made_at)[0], axes), tuple) is not None
