@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import attrs
 import numpy as np
 
+from asyncrt.errors import SizeLimitError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
@@ -20,7 +21,7 @@ from asyncrt.kernels.indices import SLOT, Indices
 from asyncrt.kernels.operator import Call, Skip
 from asyncrt.kernels.reach import check_launch, unfit
 from asyncrt.kernels.weights import Packing, Stored
-from asyncrt.layout import Array, Layout
+from asyncrt.layout import Array, Layout, show_shape
 from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
 from asyncrt.memory.view import View
 
@@ -331,7 +332,7 @@ class MemoryPlan:
         layout = self.layouts[id]
         assert layout is not None
         if layout.count == 0:
-            return id, layout, None, np.empty(layout.shape, layout.dtype.numpy)
+            return id, layout, None, _nothing(self.program.values[id].name, layout)
         if self.places[id] is None and id not in self.inputs and self.values[id] is not None:
             return id, layout, None, self.values[id]
         place = self.place_of(id)
@@ -386,6 +387,14 @@ def staged_bytes(array: Array | None, nbytes: int) -> bytes:
 def aligned(nbytes: int) -> int:
     """Return how many bytes there are from a tensor that travels with others to the next."""
     return -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+
+
+def _nothing(name: str, layout: Layout) -> Array:
+    """An array of no elements."""
+    try:
+        return np.empty(layout.shape, layout.dtype.numpy)
+    except ValueError as error:  # NumPy multiplies what is not 0
+        raise SizeLimitError(f"'{name}': no array has the shape {show_shape(layout.shape)}") from error
 
 
 def _part(array: Array, offset: int, layout: Layout) -> Array:

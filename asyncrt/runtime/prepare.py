@@ -183,7 +183,7 @@ class _Planner:
             found, self.expected = self.program.symbolic.evaluate(
                 layouts, as_objects=self.tools.recording  # type: ignore[arg-type]  # inputs have layouts
             )
-        except ZeroDivisionError:
+        except (ZeroDivisionError, OverflowError):  # the nodes say what comes of it
             return frozenset()
         for id, layout, value in found:
             self.layouts[id], self.values[id] = layout, value

@@ -185,7 +185,10 @@ class Recipe:
             staged.append(nbytes)
             nbytes += aligned(numbers[size])
             if up and data is None:
-                array = np.array([numbers[e] for e in elements], dtype) if elements else None
+                try:
+                    array = np.array([numbers[e] for e in elements], dtype) if elements else None
+                except OverflowError:
+                    return None
                 data = staged_bytes(array, numbers[size])
             if data is not None:
                 parts.append(data)
@@ -285,7 +288,7 @@ def make_recipe(
         memory, records = yield from list_chunk(program, program.chunks[0], state, tools)
         skipped = sum(isinstance(r.decision, Skip) for r in records)
         return (yield from _Writer(memory, memory.close(), recording, sizes).write(skipped, tools.pack))
-    except (Unfollowed, AsyncrtError):
+    except (Unfollowed, AsyncrtError, OverflowError):  # the last: a value is beyond what its dtype holds
         return None
 
 

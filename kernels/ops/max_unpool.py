@@ -7,6 +7,7 @@ Source: ONNX MaxUnpool-22.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,7 +56,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     places: Any = inputs[1]
     wanted: Any = inputs[2] if len(inputs) > 2 else None
     pooled = _pooled(attributes, x.shape)
-    flat = np.zeros(int(np.prod(pooled)), x.dtype)
+    flat = np.zeros(math.prod(pooled), x.dtype)
     if places.shape != x.shape:
         raise ShapeError(f"MaxUnpool takes an index for each element of {x.shape}, got {places.shape}")
     flat[places.reshape(-1)] = x.reshape(-1)

@@ -7,12 +7,19 @@ import math
 
 import pytest
 
+from asyncrt.devices.record import pack_record
 from asyncrt.errors import ModelError, SizeLimitError
+from asyncrt.graph.program import build_program
 from asyncrt.kernels.operator import DeviceTraits, Operator
 from asyncrt.kernels.reach import MOST
 from asyncrt.kernels.registry import operators
+from asyncrt.layout import FLOAT32, Layout
+from asyncrt.options import RuntimeOptions
+from asyncrt.runtime.plan import ChunkPlan
+from asyncrt.runtime.prepare import Tools, prepare_chunk, start_state
 from asyncrt.runtime.recipe import dynamic_axes, sizes_of
 
+from ..builders import i64, model, node
 from .huge import CPU, GPU, MANY, Atom, Scaled, largest
 
 #: Operators of ours that no model of one node has; what they stand for is tested where they are made.
@@ -79,3 +86,21 @@ def test_no_recipe_gives_a_plan_that_planning_would_refuse(operator: Operator, t
             for beyond in (times + 1, 2 * times, 5 * times, MANY):
                 assert recipe.plan(sizes_of(scaled.layouts(group, beyond)[0], axes), tuple) is None
             assert recipe.plan(sizes_of(scaled.layouts(group, made_at)[0], axes), tuple) is not None
+
+
+def test_a_view_counts_as_far_as_its_elements_lie_apart() -> None:
+    """A few columns of a wide tensor are few elements, and lie over all of it; by themselves they may be read."""
+    nodes = [node("few = Slice(x, zero, ten, ones)"), node("y = Tanh(few)")]
+    constants = {"zero": i64(0), "ten": i64(10), "ones": i64(1)}
+    source = model(nodes, ["x f32[rows,columns]"], ["y"], constants)
+    program = build_program(source, CPU, RuntimeOptions(disk_cache=False))
+    tools = Tools(CPU, takes_source=True, pack=pack_record)
+
+    def plan(columns: int) -> ChunkPlan:
+        state = start_state(program, [Layout(FLOAT32, (50_000, columns))], {})
+        return prepare_chunk(program, program.chunks[0], state, tools)
+
+    fits = MOST // 50_000
+    assert len(plan(fits).steps) == 1
+    with pytest.raises(SizeLimitError, match=r"float32\[50000,10\], reaches over 4,599,908,010 elements"):
+        plan(92_000)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from asyncrt import Runtime, RuntimeOptions, SizeLimitError
+from asyncrt import AsyncrtError, Runtime, RuntimeOptions, SizeLimitError
 from asyncrt.kernels.reach import MOST
 from asyncrt.layout import Array
 
@@ -237,3 +238,76 @@ async def test_a_window_over_channels_that_is_wider_than_32_bits_sees_all_channe
         got = (await (await rt.load(source)).infer({"x": x}))["y"]
 
         np.testing.assert_allclose(x / np.sqrt(1 + np.square(x).sum(axis=1, keepdims=True)), got, rtol=1e-5)
+
+
+_B, _LAST, _FIRST = 1 << 62, (1 << 63) - 1, -(1 << 63)
+#: Nodes that take sizes from v, and values of it. Each gives a result, or an error that says what is wrong.
+VALUES: dict[str, tuple[list[onnx.NodeProto], list[Array]]] = {
+    "Expand": ([node("y = Expand(x, v)")], [i64(_B, _B, 1, 1), i64(_LAST), i64(-5), i64(_FIRST)]),
+    "Tile": ([node("y = Tile(x, v)")], [i64(_B, _B, 1, 1), i64(*[_LAST] * 4), i64(_FIRST, 1, 1, 1)]),
+    "ConstantOfShape": (
+        [node("y = ConstantOfShape(v)")], [i64(_B, _B), i64(_LAST), i64(-1), i64(0, _LAST), i64(_LAST, 0, _B)],
+    ),
+    "Reshape": ([node("y = Reshape(x, v)")], [i64(_B, 4), i64(_B, _B, -1), i64(_FIRST, -1), i64(_B, 4, -1)]),
+    "Pad": (
+        [node("y = Pad(x, v)")],
+        [i64(first, 0, 0, 0, last, 0, 0, 0) for first, last in ((_LAST, _LAST), (_FIRST, _LAST), (_LAST, -_LAST))],
+    ),
+    "Resize to": ([node("y = Resize(x, , , v)")], [i64(_B, _B, 1, 1), i64(-1, 1, 1, 1), i64(_LAST, 0, 1, 1)]),
+    "Resize by": (
+        [node("y = Resize(x, , v)")],
+        [np.array([1, 1, s, s], np.float32) for s in (1e30, np.inf, np.nan, 1e-38, -1, 3e38)],
+    ),
+    "OneHot": ([node("c = Cast(x)", to=7), node("y = OneHot(c, v, ends)")], [i64(_LAST), i64(_FIRST)]),
+    "TopK": ([node("y, i = TopK(x, v)")], [i64(_LAST), i64(-1)]),
+    "Range": ([node("y = Range(low, high, v)")], [np.array(d, np.int64) for d in (1, 0, _FIRST, _LAST)]),
+    "Slice": ([node("y = Slice(x, v, v)")], [i64(_FIRST, _LAST, _FIRST, _LAST), i64(*[_LAST] * 4)]),
+    "Split": ([node("y, z = Split(x, v)")], [i64(_LAST, 1 - _LAST), i64(_B, _B), i64(_FIRST, _LAST)]),
+    "CenterCropPad": ([node("y = CenterCropPad(x, v)")], [i64(*[_LAST] * 4), i64(-1, 1, 1, 1)]),
+    "Unsqueeze": ([node("y = Unsqueeze(x, v)")], [i64(_LAST), i64(_FIRST)]),
+    "a product of sizes": (
+        [node("s = Shape(x)"), node("m = Mul(s, v)"), node("y = ConstantOfShape(m)")],
+        [i64(_B, _B, 4, 4), i64(*[_LAST] * 4), i64(*[_FIRST] * 4)],
+    ),
+    "a product of sizes as a result": (
+        [node("s = Shape(x)"), node("m = Mul(s, v)"), node("y = Mul(m, v)")], [i64(_B, _B, 4, 4), i64(*[_LAST] * 4)],
+    ),
+    "a sum of sizes": ([node("s = Shape(x)"), node("m = Add(s, v)"), node("y = Expand(x, m)")], [i64(*[_LAST] * 4)]),
+    "Size": ([node("wide = Expand(x, v)"), node("y = Size(wide)")], [i64(_B, _B, 1, 1), i64(*[_LAST] * 4)]),
+    "Col2Im": ([node("r = Reshape(x, three)"), node("y = Col2Im(r, v, v)")], [i64(1 << 40, 1 << 40), i64(_B, _B)]),
+}  # fmt: skip
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", [None, "host"], ids=["opencl", "host"])
+@pytest.mark.parametrize("operator", VALUES)
+async def test_the_largest_and_smallest_numbers_as_sizes_give_a_result_or_a_typed_error(
+    operator: str, device: str | None
+) -> None:
+    """Sizes near 2^63 and below 0, as constants and as inputs: no product of them overflows into one that seems to fit,
+    no allocation is tried, and nothing but errors of this package is raised; a plain request is exact afterwards."""
+    nodes, hostile = VALUES[operator]
+    others = {
+        "ends": np.array([0, 1], np.float32), "low": np.array(0, np.int64), "high": np.array(_LAST, np.int64),
+        "three": i64(1, 1, 1),
+    }  # fmt: skip
+    used = {name for n in nodes for name in n.input}
+    constants = {name: value for name, value in others.items() if name in used}
+    x = np.ones((1, 1, 1, 1), np.float32)
+    options = RuntimeOptions(check_hazards=False, memory_limit=64 << 20)
+    async with Runtime(device, options=options) as rt:
+        for v in hostile:
+            kind = "f32" if v.dtype == np.float32 else "i64"
+            dims = ",".join(map(str, v.shape))
+            for inputs, more, feed in (
+                ([f"v {kind}[{dims}]"], {}, {"v": v}),
+                ([], {"v": v}, {}),
+            ):  # fmt: skip
+                with contextlib.suppress(AsyncrtError):
+                    loaded = await rt.load(model(nodes, ["x f32[a,b,h,w]", *inputs], ["y"], constants | more))
+                    for _ in range(2):
+                        given = {"x": x, **feed}
+                        await loaded.infer({name: given[name] for name in loaded.inputs})
+        plain = await rt.load(model([node("y = Add(x, x)")], ["x f32[a,b,h,w]"], ["y"]))
+
+        np.testing.assert_array_equal(x + x, (await plain.infer({"x": x}))["y"])
