@@ -26,15 +26,13 @@ from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, Array, Da
 from asyncrt.memory.view import View
 
 from ..copy import copy_launch
-from ..grid import round_up
 from ..impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
 from ..indices import Indices
 from ..matmul import Operand, matmul
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
-from ..recurrent_tiles import LEAST, Form, pack_gates, tiled
+from ..recurrent_tiles import LEAST, Form, gate_panels, tiled
 from ..shapes import check, count
 from ..source import accumulator_type, compute_type, kernel
-from ..tiles import PANEL
 
 _GROUP = 256
 _Wide = npt.NDArray[np.float64]
@@ -259,9 +257,6 @@ def _pack_state(r: Array) -> Array:
     return np.ascontiguousarray(r.transpose(0, 2, 1))
 
 
-_PACKERS = {kind.gates: functools.partial(pack_gates, gates=kind.gates) for kind in (_LSTM, _GRU, _RNN)}
-
-
 def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     settings = _settings(kind, call.name, call.attributes)
     x, w, dtype = call.shape(0), call.shape(1), call.dtype(0)
@@ -290,8 +285,7 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     )  # fmt: skip
     if tiles:
         state = weights(0)
-        elements = d * columns * round_up(hidden, PANEL)
-        requests.append(WeightsRequest(2, f"recurrent panels of {kind.gates}", _PACKERS[kind.gates], elements))
+        requests.append(gate_panels(2, kind.gates, d, hidden))
     else:
         state = transposed(2, View.dense(call.shape(2)).permute((0, 2, 1)), "recurrent state", _pack_state)
     if t:
