@@ -22,8 +22,8 @@ from asyncrt.graph.program import Program, build_program
 from asyncrt.kernels.operator import DeviceTraits, Example, Operator
 from asyncrt.layout import Array, Layout, layout_of
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.plan import ChunkPlan
-from asyncrt.runtime.prepare import Tools, prepare_chunk, start_state
+from asyncrt.runtime.plan import ChunkPlan, start_state
+from asyncrt.runtime.prepare import Tools, prepare_chunk
 from asyncrt.runtime.recipe import Recipe, make_recipe
 from asyncrt.runtime.slices import finished
 

@@ -15,8 +15,8 @@ from asyncrt.kernels.reach import MOST
 from asyncrt.kernels.registry import operators
 from asyncrt.layout import FLOAT32, Layout
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.plan import ChunkPlan
-from asyncrt.runtime.prepare import Tools, prepare_chunk, start_state
+from asyncrt.runtime.plan import ChunkPlan, start_state
+from asyncrt.runtime.prepare import Tools, prepare_chunk
 from asyncrt.runtime.recipe import dynamic_axes, sizes_of
 
 from ..builders import i64, model, node
