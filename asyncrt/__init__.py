@@ -31,6 +31,7 @@ from asyncrt.errors import (
     RuntimeClosedError,
     SequenceError,
     ShapeError,
+    SizeLimitError,
     UnsupportedOperatorError,
 )
 from asyncrt.options import RuntimeOptions
@@ -85,6 +86,7 @@ __all__ = [
     "ShapeError",
     "SharedSafety",
     "Sharing",
+    "SizeLimitError",
     "SyncModel",
     "UnsupportedOperatorError",
     "__version__",

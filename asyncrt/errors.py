@@ -8,7 +8,8 @@
     │   └── ModelLimitError                   larger or of higher rank than the options allow
     ├── InputError (ValueError)               the caller's inputs do not fit the model
     ├── ShapeError (ValueError)               shapes or values of this inference do not fit a node
-    │   └── IndexOutOfRange (IndexError)      an index points where a node's data has no element
+    │   ├── IndexOutOfRange (IndexError)      an index points where a node's data has no element
+    │   └── SizeLimitError                    a tensor has more elements than kernels index
     ├── SequenceError (ValueError)            a model's state cannot be kept so, or the sequence is closed
     ├── BatchingError (ValueError)            a model's requests cannot be batched so, or it is closed
     ├── PrecisionError (ValueError)           an option names a precision that there is not
@@ -102,6 +103,10 @@ class IndexOutOfRange(ShapeError, IndexError):
     def at(self, node: str) -> IndexOutOfRange:
         """Return the same error of that node."""
         return IndexOutOfRange(node, self.input, self.position, self.index, self.least, self.most)
+
+
+class SizeLimitError(ShapeError):
+    """A tensor of this inference has more elements than kernels index, or its elements lie further apart."""
 
 
 class SequenceError(AsyncrtError, ValueError):

@@ -161,6 +161,7 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
         1,
         f"conv{block} group {conv.group}{' transposed' if conv.transposed else ''}, zeros",
         _packer(conv.group, conv.transposed, block),
+        conv.group * blocks * conv.inputs * cells * block + ZEROS,
     )
     name = f"packed {block}x{width}" if rows == 1 else f"packed {block}x{rows}x{width}"
     return Impl(name, (*padded.launches, launch), padded.scratch, (request,))

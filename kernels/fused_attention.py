@@ -130,4 +130,5 @@ def _implement(call: Call, traits: DeviceTraits) -> Impl:
         checked=call.attributes["checked"],
     )
     impl = kernels.attention_impl(whole, (), (), traits)
-    return impl._replace(name=f"attention, {impl.name}")
+    # Of the scores it numbers those of a row alone.
+    return impl._replace(name=f"attention, {impl.name}", walks_parts=False)

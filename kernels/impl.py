@@ -32,6 +32,7 @@ class KernelSource:
         accesses: What it does with each buffer, in argument order.
         ints: How many 32-bit sizes follow the buffers' offsets in its argument record.
         local: Number of ``__local`` arguments after the record.
+        itemsizes: Bytes of an element of each buffer, in argument order.
     """
 
     name: str
@@ -39,6 +40,7 @@ class KernelSource:
     accesses: tuple[Access, ...]
     ints: int
     local: int = 0
+    itemsizes: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return f"<KernelSource {self.name}>"
@@ -122,11 +124,13 @@ class WeightsRequest(NamedTuple):
         source: Index of the input, whose value is a constant of the model.
         layout: Names the wanted layout; part of the cache's key.
         pack: Makes the wanted bytes from the constant.
+        elements: How many elements it makes; known before, because padding may make many of few.
     """
 
     source: int
     layout: str
     pack: Callable[[Array], Array]
+    elements: int
 
 
 class Impl(NamedTuple):
@@ -137,12 +141,15 @@ class Impl(NamedTuple):
         launches: In order.
         scratch: Bytes of each scratch buffer.
         weights: Constants wanted in another layout.
+        walks_parts: For a node that stands for several: whether kernels may number the elements of what its parts make,
+            though it is not stored, so that all of it has to be within `reach.MOST`.
     """
 
     name: str
     launches: tuple[Launch, ...]
     scratch: tuple[int, ...] = ()
     weights: tuple[WeightsRequest, ...] = ()
+    walks_parts: bool = True
 
     @property
     def looks_at_indices(self) -> bool:

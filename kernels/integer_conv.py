@@ -200,7 +200,8 @@ def _packed(conv: IntegerConv, traits: DeviceTraits, shape: tuple[int, ...], aft
         (panels, -(-conv.outputs // each), images), (1, 1, 1),
     )  # fmt: skip
     beyond = 16 * w.strides[2] + 16  # lanes behind the end of a row are read and not stored
-    request = WeightsRequest(conv.weights, "filters of bytes", pack_filters)
+    steps = -(-conv.inputs * w.size[0] * w.size[1] * w.size[2] // 4)
+    request = WeightsRequest(conv.weights, "filters of bytes", pack_filters, conv.group * conv.outputs * (steps + 1))
     return Impl("bytes, packed", (copy, launch), (rows * reach[2] + beyond,), (request,))
 
 

@@ -138,7 +138,8 @@ def integer_product(product: Product, traits: DeviceTraits, shape: tuple[int, ..
         _kernel(form), (*refs, *last.refs), (p.rows, p.columns, p.depth, *steps, *last.ints, rows),
         (-(-p.rows // rows), panels), (1, 1), varying=(0,),
     )  # fmt: skip
-    return Impl(f"bytes {TILE}x{PANEL}, packed", (launch,), weights=(WeightsRequest(p.weights, "bytes32", pack_bytes),))
+    request = WeightsRequest(p.weights, "bytes32", pack_bytes, panels * (-(-p.depth // 4) + 1) * PANEL)
+    return Impl(f"bytes {TILE}x{PANEL}, packed", (launch,), weights=(request,))
 
 
 class _Form(NamedTuple):

@@ -77,12 +77,12 @@ def matmul(
     requests: tuple[WeightsRequest, ...] = ()
     if packed:
         assert constant is not None
-        requests = (_panels(constant, transposed=transposed, halved=halved),)
+        requests = (_panels(constant, k, n, transposed=transposed, halved=halved),)
         view = View(b.view.shape, (*(0,) * len(batch), PANEL, 1))
         b = Operand(weights(0), UINT32 if halved else FLOAT32, view)
     elif halved and not traits.is_cpu:
         assert constant is not None
-        requests = (WeightsRequest(constant, "bf16", narrow.bits),)
+        requests = (WeightsRequest(constant, "bf16", narrow.bits, k * n),)
         b = Operand(weights(0), BFLOAT16, b.view)
     axes, (sa, sb) = collapse(batch, a.view.strides[:-2], b.view.strides[:-2])
     strides = tuple(x for i in range(len(axes) - 1, -1, -1) for x in (axes[i], sa[i], sb[i]))
@@ -115,14 +115,15 @@ def matmul(
     return Impl("generic", (Launch(generic_kernel(form), refs, ints, grid, (group, 1, 1)),), weights=requests)
 
 
-def _panels(constant: int, *, transposed: bool, halved: bool) -> WeightsRequest:
+def _panels(constant: int, k: int, n: int, *, transposed: bool, halved: bool) -> WeightsRequest:
     """Ask for a constant as panels."""
+    elements = k * round_up(n, PANEL)
     if halved:
         pack = narrow.pack_transposed if transposed else narrow.pack_panels
-        return WeightsRequest(constant, "panels32t bf16" if transposed else "panels32 bf16", pack)
+        return WeightsRequest(constant, "panels32t bf16" if transposed else "panels32 bf16", pack, elements // 2)
     if transposed:
-        return WeightsRequest(constant, "panels32t", pack_transposed)
-    return WeightsRequest(constant, "panels32", pack_panels)
+        return WeightsRequest(constant, "panels32t", pack_transposed, elements)
+    return WeightsRequest(constant, "panels32", pack_panels, elements)
 
 
 def _is_tiled(a: Operand, b: Operand, bias: Bias | None, traits: DeviceTraits) -> bool:

@@ -14,7 +14,8 @@ import numpy as np
 
 from asyncrt.layout import FLOAT32, INT32, Array, DataType
 
-from .impl import KernelSource, Launch, Ref
+from .grid import round_up
+from .impl import KernelSource, Launch, Ref, WeightsRequest
 from .operator import DeviceTraits
 from .source import kernel
 from .tiles import PANEL, TILE, add_tiles, pair_tile
@@ -56,6 +57,15 @@ def pack_gates(weights: Array, gates: int) -> Array:
         columns = turned[..., panel * PANEL : (panel + 1) * PANEL]
         packed[:, :, panel, :, : columns.shape[-1]] = columns
     return packed
+
+
+_packer = functools.cache(lambda gates: functools.partial(pack_gates, gates=gates))
+
+
+def gate_panels(index: int, gates: int, directions: int, hidden: int) -> WeightsRequest:
+    """Ask for input *index*, recurrent weights, as panels of each gate."""
+    elements = directions * gates * round_up(hidden, PANEL) * hidden
+    return WeightsRequest(index, f"recurrent panels of {gates}", _packer(gates), elements)
 
 
 def tiled(

@@ -146,7 +146,8 @@ def kernel(
             *([] if contract else ["#pragma OPENCL FP_CONTRACT ON\n"]),
         ]
     )
-    return KernelSource(unique, text, tuple(_ACCESS[a] for _, _, a in buffers), len(ints), len(local))
+    accesses, itemsizes = tuple(_ACCESS[a] for _, _, a in buffers), tuple(t.itemsize for _, t, _ in buffers)
+    return KernelSource(unique, text, accesses, len(ints), len(local), itemsizes)
 
 
 def specialised(source: KernelSource, fixed: Sequence[tuple[int, int]]) -> KernelSource:

@@ -17,6 +17,7 @@ from asyncrt.errors import ShapeError
 from asyncrt.layout import Array
 
 from .operator import Attributes
+from .reach import check_extent
 
 MAX_SPATIAL = 3  # axes that kernels walk
 
@@ -52,8 +53,21 @@ class Window(NamedTuple):
         units = all(k == s == 1 for k, s in zip(self.size, self.strides, strict=True))
         return units and not any(self.before) and self.outs == self.spatial
 
-    def as_3d(self) -> Window:
-        """Return the window with unit axes in front, so that there are three spatial axes."""
+    def as_3d(self, name: str) -> Window:
+        """Return the window with unit axes in front, so that there are three spatial axes: for kernels.
+
+        Args:
+            name: The node's.
+
+        Raises:
+            SizeLimitError: Kernels cannot count as far as the window goes, though its tensors need not be as large.
+        """
+        check_extent(name, "a window", math.prod(self.size))
+        for axis, (dim, before, after) in enumerate(zip(self.spatial, self.before, self.after, strict=True)):
+            extent, stride = self.extents[axis], self.strides[axis]
+            check_extent(name, f"spatial axis {axis} with its padding", dim + abs(before) + abs(after))
+            check_extent(name, f"what windows reach on spatial axis {axis}", (self.outs[axis] - 1) * stride + extent)
+            check_extent(name, f"a step on spatial axis {axis}", stride * math.prod(self.spatial[axis + 1 :]))
         n = MAX_SPATIAL - len(self.size)
         ones, zeros = (1,) * n, (0,) * n
         return Window(

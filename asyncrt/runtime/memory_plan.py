@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import attrs
 import numpy as np
 
-from asyncrt.errors import ShapeError
+from asyncrt.errors import SizeLimitError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
-from asyncrt.kernels.impl import Launch
+from asyncrt.kernels.impl import Impl, Launch
 from asyncrt.kernels.indices import FINDING, Indices
 from asyncrt.kernels.operator import Call, Skip
+from asyncrt.kernels.reach import check_launch, unfit
 from asyncrt.kernels.weights import Packing, Stored
-from asyncrt.layout import Array, Layout
+from asyncrt.layout import Array, Layout, show_shape
 from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
 from asyncrt.memory.view import View
 
@@ -202,11 +203,21 @@ class MemoryPlan:
         launch: Launch,
         places: tuple[Place, ...],
         *,
-        scratch: tuple[int, ...] = (),
+        impl: Impl | None = None,
         written: View | None = None,
     ) -> None:
-        """List a launch of *node*; offsets come when the chunk ends."""
-        self.launches.append(Listed(node, call, launch, places, scratch, written))
+        """List a launch of *node*; offsets come when the chunk ends.
+
+        Args:
+            impl: What it is part of; None: it is a copy.
+            written: How what it writes lies, where that is not dense.
+
+        Raises:
+            SizeLimitError: Its kernel cannot index what it touches.
+        """
+        impl = impl or Impl("copy", (launch,))
+        check_launch(call, launch, impl, written)
+        self.launches.append(Listed(node, call, launch, places, impl.scratch, written))
 
     def finish(self, records: list[NodeRecord]) -> Slices[ChunkPlan]:
         """Lay all tensors out in one arena and return the plan."""
@@ -322,7 +333,7 @@ class MemoryPlan:
         layout = self.layouts[id]
         assert layout is not None
         if layout.count == 0:
-            return id, layout, None, np.empty(layout.shape, layout.dtype.numpy)
+            return id, layout, None, _nothing(self.program.values[id].name, layout)
         if self.places[id] is None and id not in self.inputs and self.values[id] is not None:
             return id, layout, None, self.values[id]
         place = self.place_of(id)
@@ -359,9 +370,7 @@ class MemoryPlan:
         try:
             record = self._pack(offsets, launch.ints)
         except struct.error as error:
-            raise ShapeError(
-                f"'{call.name}': a size or stride does not fit 32 bits: {max(launch.ints)}", hint="split the tensor"
-            ) from error
+            raise unfit(call, launch) from error
         buffers = tuple([h.buffer for h in homes if h is not None])
         origin = Origin(call, scratch, launch, tuple(offsets), written) if self._origins else None
         return Step(
@@ -379,6 +388,14 @@ def staged_bytes(array: Array | None, nbytes: int) -> bytes:
 def aligned(nbytes: int) -> int:
     """Return how many bytes there are from a tensor that travels with others to the next."""
     return -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+
+
+def _nothing(name: str, layout: Layout) -> Array:
+    """An array of no elements."""
+    try:
+        return np.empty(layout.shape, layout.dtype.numpy)
+    except ValueError as error:  # NumPy multiplies what is not 0
+        raise SizeLimitError(f"'{name}': no array has the shape {show_shape(layout.shape)}") from error
 
 
 def _part(array: Array, offset: int, layout: Layout) -> Array:

@@ -7,17 +7,17 @@ that all of them end at the same index, where what a step adds is written.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 
 from asyncrt.devices.base import Stream
-from asyncrt.errors import ShapeError
 from asyncrt.events import Event
 from asyncrt.kernels.copy import copy_launch
-from asyncrt.kernels.impl import Launch, inp, out
+from asyncrt.kernels.impl import Impl, Launch, inp, out
+from asyncrt.kernels.operator import Attributes, Call
+from asyncrt.kernels.reach import check_launch
 from asyncrt.layout import Layout, Shape
 from asyncrt.memory.buffer import Lease
 from asyncrt.memory.pool import Acquired
@@ -95,6 +95,9 @@ class Moves:
 
         Args:
             src, dst: What there is room for in that memory, and the box; both boxes are of *layout*'s shape.
+
+        Raises:
+            SizeLimitError: Kernels cannot index as far.
         """
         itemsize = layout.dtype.itemsize
         view, part = _view(*src), _view(*dst)
@@ -105,13 +108,10 @@ class Moves:
             launch = copy_launch(inp(0), view, out(0), part, itemsize, self.tools.traits)
         if launch is None:
             return
+        call = Call("state side by side", Attributes(), (layout,), (None,), (layout,), strided=(view,))
+        check_launch(call, launch, Impl("copy", (launch,)), part, hint="lower `max_batch`, or keep fewer steps")
         others = len(launch.buffers) - 1
-        try:
-            record = self.tools.pack([offset, *[0] * others], launch.ints)
-        except struct.error as error:
-            raise ShapeError(
-                f"a state of {layout} lies too far for 32 bits", hint="lower `max_batch`, or keep fewer steps"
-            ) from error
+        record = self.tools.pack([offset, *[0] * others], launch.ints)
         read = Touch(strided(memory, 0, itemsize), write=False)
         written = Touch(strided(part, 0, itemsize), write=True)
         self.sources.append(source)

@@ -164,7 +164,7 @@ class _Planner:
             found, self.expected = self.program.symbolic.evaluate(
                 layouts, as_objects=self.tools.recording  # type: ignore[arg-type]  # inputs have layouts
             )
-        except ZeroDivisionError:
+        except (ZeroDivisionError, OverflowError):  # the nodes say what comes of it
             return frozenset()
         for id, layout, value in found:
             self.layouts[id], self.values[id] = layout, value
@@ -473,7 +473,7 @@ class _Planner:
                 else:
                     place = scratch[index]
                 places.append(place)
-            self.memory.launch(node.id, inst.call, launch, tuple(places), scratch=impl.scratch)
+            self.memory.launch(node.id, inst.call, launch, tuple(places), impl=impl)
         return impl.name
 
     def find_destinations(self, inst: PrimitiveInst, parts: Sequence[View]) -> int:

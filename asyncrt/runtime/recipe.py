@@ -11,6 +11,7 @@ that can be another one has been another one. One that was wrong is thrown away,
 from __future__ import annotations
 
 import operator
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -185,7 +186,10 @@ class Recipe:
             staged.append(nbytes)
             nbytes += aligned(numbers[size])
             if up and data is None:
-                array = np.array([numbers[e] for e in elements], dtype) if elements else None
+                try:
+                    array = np.array([numbers[e] for e in elements], dtype) if elements else None
+                except OverflowError:
+                    return None
                 data = staged_bytes(array, numbers[size])
             if data is not None:
                 parts.append(data)
@@ -204,7 +208,10 @@ class Recipe:
         pack = self.pack
         for node, kernel, buffers, bases, offsets, ints, grid, group, local, varying in self.steps:
             sizes_ = ints(numbers)
-            record = pack(list(map(operator.add, bases(base), offsets(numbers))), sizes_)
+            try:
+                record = pack(list(map(operator.add, bases(base), offsets(numbers))), sizes_)
+            except struct.error:
+                return None  # planning says what does not fit
             steps.append(
                 Step(node, kernel, buffers, record, grid(numbers), group, local(numbers), None, sizes_, varying)
             )
@@ -282,7 +289,7 @@ def make_recipe(
         memory, records = yield from list_chunk(program, program.chunks[0], state, tools)
         skipped = sum(isinstance(r.decision, Skip) for r in records)
         return (yield from _Writer(memory, memory.close(), recording, sizes).write(skipped, tools.pack))
-    except (Unfollowed, AsyncrtError):
+    except (Unfollowed, AsyncrtError, OverflowError):  # the last: a value is beyond what its dtype holds
         return None
 
 

@@ -36,7 +36,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     x, image, block = (i for i in inputs if i is not None)
     w = window("Col2Im", attributes, [int(d) for d in image], [int(d) for d in block])
     wide = x.astype(np.float64) if x.dtype.kind in "fV" else x
-    channels = x.shape[1] // int(np.prod(w.size))
+    channels = x.shape[1] // math.prod(w.size)
     blocks = wide.reshape(x.shape[0], channels, *w.size, *w.outs)
     room = [d + b + a for d, b, a in zip(w.spatial, w.before, w.after, strict=True)]
     y = np.zeros((x.shape[0], channels, *room), wide.dtype)

@@ -110,7 +110,7 @@ def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None
     packed = packs(call.dtype(0), w[0], traits, constant=call.constants[1])
     if group == 1 and _is_product(view) and x[1] > 0 and fast and joins and not packed:
         return _product(call, count(view.outs), traits, joined)
-    conv = Convolution(call.dtype(0), x[0], group, w[1], w[0] // group, view.as_3d(), bias=call.has(2))
+    conv = Convolution(call.dtype(0), x[0], group, w[1], w[0] // group, view.as_3d(call.name), bias=call.has(2))
     return convolution(conv, traits, constant=call.constants[1], after=epilogue)
 
 

@@ -153,7 +153,7 @@ def _implement(places: Places, call: Call, traits: DeviceTraits, epilogue: Epilo
     group = call.attributes.get("group", 1)
     conv = IntegerConv(
         call.dtype(0), call.dtype(places.w), call.outputs[0].dtype, places.w, call.constants[places.w], x[0], group, w[1],
-        w[0] // group, view.as_3d(), zeros.refs, zeros.per_column, zeros.neutral, scales_of(places, call),
+        w[0] // group, view.as_3d(call.name), zeros.refs, zeros.per_column, zeros.neutral, scales_of(places, call),
         inp(places.bias) if places.bias is not None and call.has(places.bias) else None,
     )  # fmt: skip
     return integer_conv(conv, traits, call.outputs[0].shape, epilogue)

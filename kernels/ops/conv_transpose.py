@@ -24,6 +24,7 @@ from ..conv_form import Convolution
 from ..epilogue import Epilogue
 from ..impl import Impl
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
+from ..reach import check_extent
 from ..shapes import check
 from ..window import MAX_SPATIAL, Window
 
@@ -126,7 +127,9 @@ def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None
     group, size, axes = call.attributes.get("group", 1), w[2:], len(w) - 2
     g = _geometry(call, x[2:], size)
     before = tuple((k - 1) * d - b for k, d, b in zip(size, g.dilations, g.before, strict=True))
-    view = Window(size, (1,) * axes, g.dilations, before, before, x[2:], g.outs).as_3d()
+    view = Window(size, (1,) * axes, g.dilations, before, before, x[2:], g.outs).as_3d(call.name)
+    for axis, (dim, stride, outside) in enumerate(zip(x[2:], g.strides, before, strict=True)):
+        check_extent(call.name, f"spatial axis {axis} with zeros between", dim * stride + abs(outside))
     lead = (1,) * (MAX_SPATIAL - axes)
     steps = (*lead, *g.strides)
     conv = Convolution(

@@ -23,6 +23,8 @@ from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..shapes import check, count, normal_axis
 from ..source import compute_type, kernel
 
+_ITEMS = 1 << 20  # work-items at most: the number of a line, and as many as there are work-items, are within 32 bits
+
 
 def infer(call: Call) -> tuple[Shape]:
     check(call, len(call.shape(0)) > 0, "its input must have an axis")
@@ -66,7 +68,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     if traits.is_cpu:
         grid, group = max(1, min(4 * traits.compute_units, total // 4096)), 1
     else:
-        grid, group = round_up(most, GPU_GROUP), GPU_GROUP
+        grid, group = min(round_up(most, GPU_GROUP), _ITEMS), GPU_GROUP
     backwards, exclusive = bool(call.attributes.get("reverse", 0)), bool(call.attributes.get("exclusive", 0))
     k = _kernel(call.dtype(0), call.dtype(1), len(shape), backwards, exclusive)
     return Impl("lines", (Launch(k, (inp(0), inp(1), out(0)), (total, *shape), (grid,), (group,)),))

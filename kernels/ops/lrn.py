@@ -50,7 +50,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     shape, size = call.shape(0), call.attributes["size"]
     rows, n = count(shape[:2]), count(shape[2:])
     k = _kernel(call.dtype(0), *_constants(call.attributes), traits.is_cpu)
-    ints = (rows, n, shape[1], (size - 1) // 2, size // 2)
+    ints = (rows, n, shape[1], min((size - 1) // 2, shape[1]), min(size // 2, shape[1]))
     if not traits.is_cpu:
         grid = (round_up(rows * n, GPU_GROUP),)
         return Impl("elements", (Launch(k, (inp(0), out(0)), (*ints, 1, 1), grid, (GPU_GROUP,)),))

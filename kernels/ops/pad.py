@@ -20,6 +20,7 @@ from ..copy import BITS, materialise
 from ..grid import GPU_GROUP, cut_rows, round_up
 from ..impl import Impl, KernelSource, Launch, inp, out
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from ..reach import MOST, check_extent
 from ..shapes import check, check_channels, count, normal_axis
 from ..source import kernel
 from ._values import known
@@ -151,6 +152,9 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         return materialise(call, only_cut, traits)
     mode = _mode(call.attributes)
     axes, start = _axes(call, mode == "constant")
+    for axis in axes:
+        extent = abs(axis.before) + max(axis.size, axis.dim)
+        check_extent(call.name, "an axis with its padding", extent, MOST // 2 if mode == "reflect" else MOST)
     outer, inner = axes[:-1], axes[-1]
     rows = count(a.size for a in outer)
     valued = mode == "constant" and call.has(2)

@@ -10,6 +10,7 @@ Source: ONNX MaxPool-22, AveragePool-22, LpPool-22.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,7 +73,7 @@ def _max_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tu
     offsets = np.zeros(w.spatial, np.int64)
     for axis, stride in enumerate(_index_strides(attributes, w.spatial)):
         offsets += (np.arange(w.spatial[axis]) * stride).reshape((-1,) + (1,) * (axes - 1 - axis))
-    plane = int(np.prod(w.spatial))
+    plane = math.prod(w.spatial)
     planes = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *(1,) * axes) * plane
     where = patches(offsets + planes, w, -1).reshape(ends)
     greatest = np.max(seen, axis=-1, keepdims=True)
@@ -167,7 +168,7 @@ def _implement(mode: str, call: Call, traits: DeviceTraits) -> Impl:
         return materialise(call, same, traits)
     x = call.shape(0)
     plain = _window(call.name, call.attributes, x)
-    w = plain.as_3d()
+    w = plain.as_3d(call.name)
     lead = (0,) * (MAX_SPATIAL - len(plain.size))
     strides = lead + _index_strides(call.attributes, plain.spatial)
     indices = len(call.outputs) > 1

@@ -30,7 +30,7 @@ from ..impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, sc
 from ..indices import Indices
 from ..matmul import Operand, matmul
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
-from ..recurrent_tiles import LEAST, Form, pack_gates, tiled
+from ..recurrent_tiles import LEAST, Form, gate_panels, tiled
 from ..shapes import check, count
 from ..source import accumulator_type, compute_type, kernel
 
@@ -256,9 +256,6 @@ def _pack_state(r: Array) -> Array:
     return np.ascontiguousarray(r.transpose(0, 2, 1))
 
 
-_PACKERS = {kind.gates: functools.partial(pack_gates, gates=kind.gates) for kind in (_LSTM, _GRU, _RNN)}
-
-
 def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     settings = _settings(kind, call.name, call.attributes)
     x, w, dtype = call.shape(0), call.shape(1), call.dtype(0)
@@ -273,7 +270,7 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     def transposed(index: int, view: View, layout: str, pack: Callable[[Array], Array]) -> Ref:
         """Weights in another order: packed once if they are constant, else copied."""
         if call.constants[index] and traits.packed_weights:
-            requests.append(WeightsRequest(index, layout, pack))
+            requests.append(WeightsRequest(index, layout, pack, count(view.shape)))
             return weights(len(requests) - 1)
         sizes.append(max(1, count(view.shape)) * dtype.itemsize)
         target = scratch(len(sizes) - 1)
@@ -287,7 +284,7 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     )  # fmt: skip
     if tiles:
         state = weights(0)
-        requests.append(WeightsRequest(2, f"recurrent panels of {kind.gates}", _PACKERS[kind.gates]))
+        requests.append(gate_panels(2, kind.gates, d, hidden))
     else:
         state = transposed(2, View.dense(call.shape(2)).permute((0, 2, 1)), "recurrent state", _pack_state)
     if t:

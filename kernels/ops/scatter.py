@@ -11,6 +11,7 @@ Source: ONNX ScatterND-18, ScatterElements-18.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -182,7 +183,7 @@ def _reference_nd(attributes: Attributes, inputs: Sequence[Array | None]) -> tup
     depth = indices.shape[-1]
     from_either_end(1, *x.shape[:depth]).check("", indices)
     places, _ = _rows(indices.reshape(-1, depth).astype(np.int64), x.shape[:depth])
-    rows = int(np.prod(x.shape[:depth]))
+    rows = math.prod(x.shape[:depth])
     data = x.copy().reshape(rows, -1) if x.size else x.copy().reshape(rows, 0)
     updates = updates.reshape(len(places), data.shape[1])
     (result,) = _apply(attributes.get("reduction", "none"), data, places, updates)

@@ -19,6 +19,7 @@ from asyncrt.layout import INT32, INT64, Array, Shape
 from ..copy import BITS
 from ..impl import Impl, Launch, inp, out, scratch
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
+from ..reach import MOST, check_extent
 from ..shapes import check, count, normal_axis
 from ..source import compute_type
 from ..walk import Buffer, lines, walk
@@ -113,6 +114,7 @@ def _keep(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) 
 
 def _sort(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) -> Impl:
     outer, extent, inner = line
+    check_extent(call.name, "the axis that is sorted", extent, MOST // 2)
     dtype, bits = call.dtype(0), BITS[call.dtype(0).itemsize]
     kind, name = compute_type(dtype), dtype.name
     helpers = _helpers(call)

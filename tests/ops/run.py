@@ -100,7 +100,9 @@ def run_impl(
     for i, request in enumerate(impl.weights):
         value = inputs[request.source]
         assert value is not None
-        buffers[Ref("weights", i)] = upload(request.pack(value))
+        packed = request.pack(value)
+        assert request.elements == packed.size, f"{impl.name}: {request.layout}"
+        buffers[Ref("weights", i)] = upload(packed)
     buffers[FOUND] = upload(np.zeros(FINDING.shape, np.int32))
     kernels, _ = device.build(list({launch.kernel: None for launch in impl.launches}), None)
     for launch in impl.launches:
