@@ -313,6 +313,12 @@ class Operator:
     def __repr__(self) -> str:
         return f"<Operator {self.name}>"
 
+    def has_kernel(self, first: DataType | None) -> bool:
+        """Whether `implement` takes a first input of that dtype; None is one that is absent, or not known."""
+        return self.implement is not None and (
+            self.device_types is None or first is None or first in self.device_types
+        )
+
     def can_matter(self, index: int, constant: Array | None) -> bool:
         """Whether the value of declared input *index* can make a difference; *constant* is it, if it is one."""
         if constant is None or self.hint_matters is None or index in self.shape_infer_dependencies:

@@ -24,7 +24,7 @@ from ..elementwise import elementwise
 from ..grid import GPU_GROUP
 from ..impl import Impl, KernelSource, Launch, Ref, inp, out, scratch
 from ..operator import Attributes, Call, DeviceTraits, Example, Expression, Operator
-from ..quantize import EXPRESSIONS, HELPERS, divided, limits, precision_of, quotient, rounded, saturate, saturated
+from ..quantize import EXPRESSIONS, HELPERS, bounds, divided, precision_of, quotient, rounded, saturate, saturated
 from ..shapes import check, count
 from ..source import kernel
 
@@ -173,9 +173,9 @@ def _quantize_expression(call: Call) -> Expression | None:
     kind = call.outputs[0].dtype
     if call.dtype(0) is not FLOAT32 or not _one_step(call, _precision(call.attributes, FLOAT32, call.dtype(1))):
         return None
-    low, high = limits(kind)
+    low, high = bounds(kind)
     zero = "$_real(a2), " if call.has(2) else ""
-    text = f"$_level(a0, a1, {zero}{low}.0f, {high}.0f)"
+    text = f"$_level(a0, a1, {zero}{low}, {high})"
     operands = (0, 1, 2) if call.has(2) else (0, 1)
     return Expression(text, operands, vector=True, helpers=EXPRESSIONS, integers=True)
 
