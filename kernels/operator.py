@@ -108,7 +108,10 @@ class Call(NamedTuple):
         if value is None:
             raise ValueUnknown(f"'{self.name}': the value of input {index} is not known while loading")
         elements: list[Any] = value.reshape(-1).tolist()
-        return [d if isinstance(d, Dim | int) else int(d) for d in elements]  # type: ignore[misc]  # Dims only while loading
+        try:
+            return [d if isinstance(d, Dim | int) else int(d) for d in elements]  # type: ignore[misc]  # Dims only while loading
+        except (ValueError, OverflowError) as error:
+            raise ShapeError(f"'{self.name}': input {index} must be finite, it is {elements}") from error
 
 
 class ValueUnknown(Exception):

@@ -5,18 +5,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from asyncrt.errors import AsyncrtError, ShapeError
+from asyncrt.errors import AsyncrtError, ModelError, ShapeError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.kernels.operator import Call
 
 
 @contextlib.contextmanager
 def naming(node: ProgramNode, call: Call, what: str) -> Iterator[None]:
-    """Turn whatever an operator's code trips over into a `ShapeError` that names the node and its inputs."""
+    """Turn whatever an operator's code trips over into a `ShapeError` that names the node and its inputs.
+
+    An error of ours stays what it is, if it names the node.
+    """
     try:
         yield
-    except AsyncrtError:
-        raise
+    except AsyncrtError as error:
+        if node.name in error.message or not isinstance(error, ShapeError | ModelError):
+            raise
+        message = f"'{node.name}': {node.operator.name}: {error.message}"
+        raise ShapeError(message, detail=error.detail, hint=error.hint) from error
     except Exception as error:
         raise ShapeError(f"'{node.name}': {node.operator.name} {what}: {error!r}", detail=inputs_of(call)) from error
 

@@ -19,6 +19,7 @@ from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.passes.fold_constants import evaluate
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
+from asyncrt.graph.tensors import check_rank
 from asyncrt.kernels.copy import copy_launch, materialise
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.indexing import look_at
@@ -67,6 +68,7 @@ class Tools:
         in_place: Whether the inputs of a Concat may be written where they belong in its result.
         origins: Whether steps keep what they were made from, for who checks hazards.
         branches: Whether branches run side by side.
+        max_rank: More axes than that no value may have.
         recording: Whether ints may be witnesses; then answers are not remembered.
         memo: Answers by question, of one program; see `_Planner.remember`.
     """
@@ -79,6 +81,7 @@ class Tools:
     in_place: bool = True
     origins: bool = False
     branches: Branches | None = None
+    max_rank: int = 64
     recording: bool = False
     memo: OrderedDict[Any, PrimitiveInst] = attrs.field(factory=OrderedDict, eq=False, repr=False)
 
@@ -165,6 +168,8 @@ class _Planner:
 
     def walk(self) -> Slices[None]:
         """Prepare every node."""
+        for v in self.program.arriving:
+            self.check_rank(f"'{self.program.values[v].name}'", self.layouts[v])
         symbolic = self.evaluate_formulas() if self.formulas else frozenset()
         for number, node in enumerate(self.chunk.nodes, 1):
             if node.id in symbolic:
@@ -336,8 +341,14 @@ class _Planner:
             shapes = node.operator.infer(call)
         outputs = tuple([Layout(t, tuple(s)) for t, s in zip(node.output_types, shapes, strict=True)])
         for v, layout in zip(node.outputs, outputs, strict=True):
+            self.check_rank(f"'{node.name}': its output", layout)
             layouts[v] = layout
         return PrimitiveInst(node, call._replace(outputs=outputs))
+
+    def check_rank(self, what: str, layout: Layout | None) -> None:
+        """As while loading, where not every rank is known."""
+        if layout is not None:
+            check_rank(layout.rank, what, self.tools.max_rank)
 
     def decide(self, inst: PrimitiveInst) -> Decision:
         """Whether the node runs, is skipped, or has nothing to do. Final."""
@@ -363,6 +374,7 @@ class _Planner:
             array = self.values[v] = np.asarray(result, dtype.numpy)
             self.layouts[v] = Layout(dtype, array.shape)
             outputs.append(Layout(dtype, array.shape))
+            self.check_rank(f"'{node.name}': its output", outputs[-1])
         self.records.append(NodeRecord(node, None, tuple(outputs), "host"))
 
     # Skips.

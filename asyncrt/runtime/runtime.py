@@ -267,6 +267,7 @@ class Runtime:
             in_place=options.in_place,
             origins=options.check_hazards,
             branches=branches_of(options.branches, info, count),
+            max_rank=options.max_rank,
         )
 
     @anywhere

@@ -40,9 +40,12 @@ def _infer(call: Call, weights: int) -> tuple[Shape]:
     with contextlib.suppress(Undetermined):  # only a request can tell
         check(call, groups > 0 and x[1] == w[1] * groups and w[0] % groups == 0, "channels and groups do not fit")
     axes = len(x) - 2
-    for name, length in (("kernel_shape", axes), ("strides", axes), ("dilations", axes), ("pads", 2 * axes)):
+    for name, length, least in (
+        ("kernel_shape", axes, 1), ("strides", axes, 1), ("dilations", axes, 1), ("pads", 2 * axes, 0)
+    ):  # fmt: skip
         given = call.attributes.get(name)
-        check(call, given is None or len(given) == length, f"{name} must have {length} elements")
+        fits = given is None or (len(given) == length and min(given) >= least)
+        check(call, fits, f"{name} must have {length} elements of at least {least}")
     if call.attributes.get("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER"):
         steps = call.attributes.get("strides") or (1,) * axes
         return ((x[0], w[0], *((d + s - 1) // s for d, s in zip(x[2:], steps, strict=True))),)
@@ -116,6 +119,7 @@ def _linear_reference(attributes: Attributes, inputs: Sequence[Array | None]) ->
     channels = (-1, *(1,) * (sums.ndim - 2))
     if len(inputs) > 8 and inputs[8] is not None:
         sums = sums + inputs[8].astype(np.int64).reshape(channels)
+    sums = sums.astype(np.int32)  # as they are kept
     factor: Any = x_scale.astype(np.float32).reshape(()) * w_scale.astype(np.float32).reshape(channels)
     kind = dtype_of(y_zero.dtype)
     assert kind is not None

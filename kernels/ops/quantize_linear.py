@@ -234,9 +234,11 @@ def _dynamic_infer(call: Call) -> Sequence[Shape]:
 
 def _dynamic_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> Sequence[Array]:
     x: Any = inputs[0]
-    high, low = np.float32(max(0, x.max(initial=0))), np.float32(min(0, x.min(initial=0)))
-    scale = np.float32(1 if high == low else high - low) / np.float32(255)
-    zero_point = np.rint(np.clip(np.float32(0) - low / scale, 0, 255)).astype(np.uint8)
+    # What is no number is neither.
+    high, low = np.float32(np.fmax.reduce(x, axis=None, initial=0)), np.float32(np.fmin.reduce(x, axis=None, initial=0))
+    with np.errstate(all="ignore"):
+        scale = np.float32(1 if high == low else high - low) / np.float32(255)
+        zero_point = saturate(np.asarray(np.float32(0) - low / scale), None, UINT8)
     scale_array, zero_array = np.asarray(scale, np.float32), np.asarray(zero_point, np.uint8)
     return saturate(quotient(x, scale_array, FLOAT32), zero_array, UINT8), scale_array, zero_array
 

@@ -6,15 +6,16 @@ A node whose inputs are all constants becomes a constant. A small integer node o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
 
-from asyncrt.dims import Dim
+from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import AsyncrtError, IndexOutOfRange, ModelError, ModelFormatError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.onnx import Graph
-from asyncrt.kernels.operator import Call, Operator
+from asyncrt.kernels.operator import Call, Operator, ValueUnknown
 from asyncrt.layout import Array, DataType, PartialLayout
 from asyncrt.options import RuntimeOptions
 
@@ -27,10 +28,14 @@ _RANDOM = frozenset(
 def evaluate(operator: Operator, call: Call, inputs: Sequence[Array | None]) -> Sequence[Array]:
     """Return a node's outputs, computed on the host. Overflows and the like give what they give, without warnings.
 
+    What `infer` says against the inputs holds here, too: the reference is not asked what it does with them.
+
     Raises:
         IndexOutOfRange: It takes indices, and one is out of range; otherwise as the operator.
     """
     with np.errstate(all="ignore"):
+        with contextlib.suppress(Undetermined, ValueUnknown):
+            operator.infer(call)
         if operator.evaluate is not None:
             return operator.evaluate(call)
         indices = None if operator.indices is None else operator.indices(call)
