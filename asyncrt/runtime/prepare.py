@@ -188,7 +188,7 @@ class _Planner:
             found, self.expected = self.program.symbolic.evaluate(
                 layouts, as_objects=self.tools.recording  # type: ignore[arg-type]  # inputs have layouts
             )
-        except ZeroDivisionError:
+        except (ZeroDivisionError, OverflowError):  # what comes of it, NumPy knows
             return frozenset()
         for id, layout, value in found:
             self.layouts[id], self.values[id] = layout, value
