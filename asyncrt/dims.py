@@ -103,6 +103,21 @@ class Dim:
             total += factor
         return total
 
+    def bound(self, most: int) -> int:
+        """Return what the expression's absolute value does not exceed where no name is greater than *most*."""
+        total = 0
+        for term, factor in self.terms.items():
+            part = abs(factor)
+            for atom in term:
+                if isinstance(atom, str):
+                    part *= most
+                elif isinstance(atom.dividend, Dim):
+                    part *= atom.dividend.bound(most) + 1  # rounded down; a divisor is 1 or more
+                else:
+                    part *= abs(atom.dividend) + 1
+            total += part
+        return total
+
     def same_as(self, other: object) -> bool:
         """Return whether *other* is the same expression. Never raises."""
         return isinstance(other, Dim) and self.terms == other.terms

@@ -6,14 +6,14 @@ kernels give; no product and sum are joined into one rounding, in neither (`EACH
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
 from asyncrt.layout import BFLOAT16, BOOL, FLOAT16, FLOAT32, DataType
 
+from .literals import literal
 from .operator import Call, Expression
 from .source import EACH_ROUNDED, compute_type
 from .vectors import ALL_VECTORS, INTEGER_VECTORS, VECTORS
@@ -155,7 +155,7 @@ def _literal(call: Call, position: int) -> str | None:
     if value is None or not call.constants[position] or value.size != 1 or call.dtype(position) is not FLOAT32:
         return None
     number = float(value.reshape(-1)[0])
-    return f"({number.hex()}f)" if np.isfinite(number) else None
+    return None if math.isnan(number) else literal(number, FLOAT32)  # a NaN keeps its bits in a buffer
 
 
 def _rounded(text: str, dtype: DataType, wide: bool) -> str:

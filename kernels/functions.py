@@ -1,29 +1,38 @@
-"""Functions that kernels may call where drivers' own are slow in vectors: ``asyncrt_erf`` and ``asyncrt_tanh``.
+"""Functions that kernels may call: those that drivers' own are too slow for, and what the language leaves open.
 
-On CPU devices they are ratios of polynomials, for float and for vectors of 16, within 4e-7 of what they should be,
+``asyncrt_erf`` and ``asyncrt_tanh`` are on CPU devices ratios of polynomials, for float and for vectors of 16, within 4e-7 of what they should be,
 relatively. They take about as long as exp; Intel's erf takes three times as long and PoCL's nine times. On other devices
 they are the driver's own.
+
+``asyncrt_to_int``, ``asyncrt_to_long`` and ``asyncrt_to_ulong`` are the integers of floats (`conversion.py`).
+``asyncrt_quotient`` and ``asyncrt_remainder`` divide integers, towards 0. Divided by 0 both are 0, as in NumPy, and the
+least integer over -1 is itself; C leaves both open, and processors stop the process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from asyncrt.layout import FLOAT32
+
+from .literals import literal
+
 
 def _ratio(name: str, limit: float, above: Sequence[float], below: Sequence[float]) -> str:
     """Write a function that is ``x P(x²) / Q(x²)`` up to *limit*, beyond it 1, and never more; NaN stays NaN."""
 
     def polynomial(v: str, coefficients: Sequence[float]) -> str:
-        steps = " ".join(f"{v} = fma({v}, s, (T){c!r}f);" for c in coefficients[1:])
-        return f"T {v} = {coefficients[0]!r}f; {steps}"
+        steps = " ".join(f"{v} = fma({v}, s, (T){literal(c, FLOAT32)});" for c in coefficients[1:])
+        return f"T {v} = {literal(coefficients[0], FLOAT32)}; {steps}"
 
+    most = literal(limit * limit, FLOAT32)
     macro, own = name.upper(), name.removeprefix("asyncrt_")
     return f"""\
 #if !defined(ASYNCRT_CPU)
 #define {name} {own}
 #elif !defined({macro})
 #define {macro}(T) inline T __attribute__((overloadable)) {name}(T x) {{ \\
-  T s = x * x; s = s > {limit * limit!r}f ? {limit * limit!r}f : s; \\
+  T s = x * x; s = s > {most} ? {most} : s; \\
   {polynomial("p", above)} \\
   {polynomial("q", below)} \\
   T r = x * p / q; r = r > 1.0f ? 1.0f : r; return r < -1.0f ? -1.0f : r; \\
@@ -36,6 +45,37 @@ inline double __attribute__((overloadable)) {name}(double x) {{ return {own}(x);
 #endif
 """
 
+
+def _conversion(name: str, result: str, text: str) -> str:
+    """Write the function of a float or double ``x`` that is *text*; kernels that are built together may all have it."""
+    macro = name.upper()
+    return f"""\
+#if !defined({macro})
+#define {macro}(T) inline {result} __attribute__((overloadable)) {name}(T x) {{ return {text}; }}
+{macro}(float)
+#ifdef cl_khr_fp64
+{macro}(double)
+#endif
+#endif
+"""
+
+
+def _division(name: str, signed: str, unsigned: str) -> str:
+    """Write the function of integers ``a`` and ``b``; ``d`` is a divisor that may be divided by, b where b may be."""
+    macro = name.upper()
+    head = f"inline T __attribute__((overloadable)) {name}(T a, T b)"
+    types = ("char", "short", "int", "long")
+    return f"""\
+#if !defined({macro})
+#define {macro}(T) {head} {{ const T d = b == 0 || b == -1 ? 1 : b; return {signed}; }}
+{" ".join(f"{macro}({t})" for t in types)}
+#define {macro}_U(T) {head} {{ const T d = b == 0 ? 1 : b; return {unsigned}; }}
+{" ".join(f"{macro}_U(u{t})" for t in types)}
+#endif
+"""
+
+
+_TO_LONG = "x >= -0x1p63f && x < 0x1p63f ? (long)x : LONG_MIN"
 
 # The coefficients are those of Eigen's functions for float, from the highest power on.
 _FUNCTIONS = {
@@ -51,6 +91,17 @@ _FUNCTIONS = {
         (-2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08,
          1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03),
         (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03),
+    ),
+    "asyncrt_quotient": _division(
+        "asyncrt_quotient", "b == 0 ? 0 : b == -1 ? (T)(0UL - (ulong)a) : a / d", "b == 0 ? 0 : a / d"
+    ),
+    "asyncrt_remainder": _division(
+        "asyncrt_remainder", "b == 0 || b == -1 ? 0 : a % d", "b == 0 ? 0 : a % d"
+    ),
+    "asyncrt_to_int": _conversion("asyncrt_to_int", "int", "x >= -0x1p31f && x < 0x1p31f ? (int)x : INT_MIN"),
+    "asyncrt_to_long": _conversion("asyncrt_to_long", "long", _TO_LONG),
+    "asyncrt_to_ulong": _conversion(
+        "asyncrt_to_ulong", "ulong", f"x >= 0x1p63f ? (x < 0x1p64f ? (ulong)x : 0) : (ulong)({_TO_LONG})"
     ),
 }  # fmt: skip
 

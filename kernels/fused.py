@@ -131,7 +131,7 @@ def fused_as(
     def fits(call: Call, traits: DeviceTraits) -> str:
         if call.inputs[0] != call.outputs[0]:
             return f"the result is {call.outputs[0]}, what is normalised {call.inputs[0]}"
-        if target.device_types is not None and call.dtype(0) not in target.device_types:
+        if not target.has_kernel(call.dtype(0)):
             return f"{target.name} takes no {call.dtype(0)}"
         return ""
 

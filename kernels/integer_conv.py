@@ -21,7 +21,7 @@ from .grid import GPU_GROUP, cut_rows, round_up
 from .impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
 from .integer_product import Scales
 from .operator import DeviceTraits
-from .quantize import HELPERS, divided, limits
+from .quantize import HELPERS, bounds, divided
 from .source import kernel
 from .tiles import PANEL, TILE
 from .vectors import ALL_VECTORS
@@ -254,8 +254,8 @@ def _packed_kernel(form: _Form) -> KernelSource:
     if form.scaled:
         values = [f"convert_float16({v}) * factor" for v in values]
     if form.rounded:
-        least, greatest = limits(form.made)
-        values = [f"convert_int16(clamp(rint({v}) + (float)zy[0], {least}.0f, {greatest}.0f))" for v in values]
+        least, greatest = bounds(form.made)
+        values = [f"convert_int16(clamp(rint({v}) + (float)zy[0], {least}, {greatest}))" for v in values]
     vector = ALL_VECTORS[form.made]
 
     def store(h: int) -> str:
@@ -365,8 +365,8 @@ def _generic_kernel(form: _Form, cpu: bool) -> KernelSource:
     if form.scaled:
         value = f"(float)(int)s * {form.factor(traits)}"
     if form.rounded:
-        least, greatest = limits(form.made)
-        value = f"clamp(rint({value}) + (float)zy[0], {least}.0f, {greatest}.0f)"
+        least, greatest = bounds(form.made)
+        value = f"clamp(rint({value}) + (float)zy[0], {least}, {greatest})"
     one = f"""
     uint s = {"(uint)bias[oc]" if form.bias else "0"};
     for (int c = 0; c < C; c++)

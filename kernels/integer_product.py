@@ -24,7 +24,7 @@ from .epilogue import Epilogue, bind
 from .impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, weights
 from .matmul_cpu import rows_per_item
 from .operator import DeviceTraits
-from .quantize import limits
+from .quantize import bounds
 from .source import kernel
 from .tiles import AHEAD, FETCH, PANEL, TILE
 from .vectors import ALL_VECTORS
@@ -193,8 +193,8 @@ def _kernel(form: _Form) -> KernelSource:
     if form.scaled:
         values = [f"convert_float16({v}) * vload16({h}, f)" for h, v in zip(halves, values, strict=True)]
     if form.rounded:
-        least, greatest = limits(form.made)
-        values = [f"convert_int16(clamp(rint({v}) + (float)zy[0], {least}.0f, {greatest}.0f))" for v in values]
+        least, greatest = bounds(form.made)
+        values = [f"convert_int16(clamp(rint({v}) + (float)zy[0], {least}, {greatest}))" for v in values]
     stored = [
         form.last.stored_vector(f"Y + m * N + n0 + {16 * h}", f"n0 + {16 * h}", f"v{h}", form.made, form.result)
         for h in halves

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from asyncrt.layout import BFLOAT16, FLOAT32, UINT32, DataType
+from asyncrt.layout import BFLOAT16, FLOAT32, FLOAT64, UINT32, DataType
 from asyncrt.memory.view import View, collapse
 
 from . import narrow
@@ -18,6 +18,7 @@ from .alignment import fake_alignment
 from .epilogue import Epilogue, Operand, bind
 from .grid import round_up
 from .impl import Impl, Launch, Ref, WeightsRequest, weights
+from .literals import literal
 from .matmul_cpu import PAIRED, Source, pack_panels, pack_transposed, pair_kernel, rows_per_item, tile_kernel
 from .matmul_form import Form
 from .matmul_gpu import TILE as SHARED
@@ -86,8 +87,11 @@ def matmul(
         b = Operand(weights(0), BFLOAT16, b.view)
     axes, (sa, sb) = collapse(batch, a.view.strides[:-2], b.view.strides[:-2])
     strides = tuple(x for i in range(len(axes) - 1, -1, -1) for x in (axes[i], sa[i], sb[i]))
+    number = a.dtype if a.dtype.is_float else FLOAT64  # what integers are multiplied by need not be one
+    scale = "" if alpha == 1 else literal(alpha, number)
+    factor = "" if bias is None or bias.beta == 1 else literal(bias.beta, number)
     form = Form(
-        name, a.dtype, b.dtype, None if bias is None else bias.dtype, alpha, 0.0 if bias is None else bias.beta,
+        name, a.dtype, b.dtype, None if bias is None else bias.dtype, scale, factor,
         len(axes), bias is not None and bias.column_stride == 1, last.form,
     )  # fmt: skip
     edge = (0, 0) if bias is None else (bias.row_stride, bias.column_stride)

@@ -7,12 +7,14 @@ from typing import NamedTuple
 from asyncrt.layout import DataType
 
 from . import epilogue
+from .conversion import to_integer
 
 
 class Form(NamedTuple):
     """What the source of a kernel depends on; everything else is an argument.
 
     Attributes:
+        alpha, beta: What the product and the bias are multiplied by, as literals; "" is nothing.
         axes: How many batch axes there are.
         bias_contiguous: The bias has a value for each column.
         last: The epilogue.
@@ -22,8 +24,8 @@ class Form(NamedTuple):
     a: DataType
     b: DataType
     bias: DataType | None
-    alpha: float
-    beta: float
+    alpha: str
+    beta: str
     axes: int
     bias_contiguous: bool
     last: epilogue.Form
@@ -54,22 +56,21 @@ class Form(NamedTuple):
 
     def element(self, value: str, m: str, n: str) -> str:
         """Store ``alpha * value + beta * bias[m, n]``, after the epilogue, as one element."""
-        text = self._scaled(value, "f" if self.a.is_float else "")
+        text = _times(self.alpha, value)
         if self.bias is not None:
-            text += f" + {self._factor}LOAD({self.bias.name}, bias, ({m}) * sc_m + ({n}) * sc_n)"
+            text += " + " + _times(self.beta, f"LOAD({self.bias.name}, bias, ({m}) * sc_m + ({n}) * sc_n)")
+        if (self.alpha or self.beta) and not self.a.is_float:
+            text = to_integer(text, self.a)
         return self.last.element(self.a, "Y", f"(first + {m}) * N + {n}", n, text)
 
     def vector(self, value: str, m: str, n: str) -> str:
         """Store the same as 16 floats, from column *n* on; the bias has a value for each column, or one for a row."""
-        text = self._scaled(value, "f")
+        text = _times(self.alpha, value)
         if self.bias is not None:
             at = f"bias + ({m}) * sc_m"
-            text += f" + {self._factor}{f'vload16(0, {at} + {n})' if self.bias_contiguous else f'(float16)(*({at}))'}"
+            text += " + " + _times(self.beta, f"vload16(0, {at} + {n})" if self.bias_contiguous else f"(float16)(*({at}))")
         return self.last.stored_vector(f"Y + (first + {m}) * N + {n}", n, text)
 
-    @property
-    def _factor(self) -> str:
-        return "" if self.beta == 1.0 else f"{self.beta!r}f * "
 
-    def _scaled(self, value: str, suffix: str) -> str:
-        return value if self.alpha == 1.0 else f"{self.alpha!r}{suffix} * {value}"
+def _times(factor: str, value: str) -> str:
+    return f"{factor} * {value}" if factor else value

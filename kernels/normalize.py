@@ -14,6 +14,7 @@ from asyncrt.layout import FLOAT32, FLOAT64, DataType
 
 from .grid import cut_rows
 from .impl import KernelSource, Launch, Ref
+from .literals import literal
 from .operator import DeviceTraits
 from .source import compute_type, kernel
 
@@ -72,10 +73,12 @@ def normalize_rows(
         statistics: "layer" (variance), "deviation" (epsilon is added to the standard deviation), "rms", "l1" or "l2".
         mean, inverse: Where each row's shift and factor are written, if anywhere.
     """
+    result = affine.scale_dtype if affine else dtype
+    wide = FLOAT64 if FLOAT64 in (dtype, result) else FLOAT32
     form = _Form(
-        statistics, dtype, repr(epsilon), affine is not None,
+        statistics, dtype, literal(epsilon, wide), affine is not None,
         affine is not None and affine.bias is not None, affine is not None and affine.groups > 0,
-        affine.scale_dtype if affine else dtype, mean[1] if mean else None, inverse[1] if inverse else None,
+        result, mean[1] if mean else None, inverse[1] if inverse else None,
     )  # fmt: skip
     buffers = [source, target]
     if affine is not None:
@@ -129,10 +132,6 @@ def _keep(form: _Form) -> str:
 
 def _type(form: _Form) -> str:
     return "double" if FLOAT64 in (form.dtype, form.result) else compute_type(form.dtype)
-
-
-def _eps(form: _Form) -> str:
-    return form.epsilon if _type(form) == "double" else f"{form.epsilon}f"
 
 
 def _element(form: _Form, column: str) -> str:
@@ -204,7 +203,7 @@ def _cpu_kernel(form: _Form) -> KernelSource:
         fast = _steps(store, "c1")
     loop = f"int c = c0; {fast} for (; c < c1; c++) {{ {_element(form, 'c')} }}"
     body = f"""
-  const {t} eps = {_eps(form)};
+  const {t} eps = {form.epsilon};
   const int r1 = min(((int)get_global_id(0) + 1) * per_item, rows);
   for (int r = (int)get_global_id(0) * per_item; r < r1; r++) {{
     const int o = r * n;
@@ -247,7 +246,7 @@ def _gpu_kernel(form: _Form) -> KernelSource:
         own, start = "", "const int so = r * scale_row, bo = r * bias_row;"
     body = f"""
   __local {t} part[{_GROUP}];
-  const {t} eps = {_eps(form)};
+  const {t} eps = {form.epsilon};
   const int id = (int)get_local_id(0), r = (int)get_group_id(0), o = r * n;
   {total("a", first)}
   const {t} shift = {shift};

@@ -111,7 +111,10 @@ class Call(NamedTuple):
         if value.ndim > 1:
             raise ShapeError(f"'{self.name}': input {index} must be a vector, it has {value.ndim} axes")
         elements: list[Any] = value.reshape(-1).tolist()
-        return [d if isinstance(d, Dim | int) else int(d) for d in elements]  # type: ignore[misc]  # Dims only while loading
+        try:
+            return [d if isinstance(d, Dim | int) else int(d) for d in elements]  # type: ignore[misc]  # Dims only while loading
+        except (ValueError, OverflowError) as error:
+            raise ShapeError(f"'{self.name}': input {index} must be finite, it is {elements}") from error
 
     def vector(self, index: int) -> list[int]:
         """Return what `ints` does of an input that must be a vector, and not a scalar either."""
@@ -327,6 +330,12 @@ class Operator:
 
     def __repr__(self) -> str:
         return f"<Operator {self.name}>"
+
+    def has_kernel(self, first: DataType | None) -> bool:
+        """Whether `implement` takes a first input of that dtype; None is one that is absent, or not known."""
+        return self.implement is not None and (
+            self.device_types is None or first is None or first in self.device_types
+        )
 
     def can_matter(self, index: int, constant: Array | None) -> bool:
         """Whether the value of declared input *index* can make a difference; *constant* is it, if it is one."""

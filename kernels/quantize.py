@@ -8,6 +8,7 @@ import numpy as np
 
 from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, Array, DataType
 
+from .literals import literal
 from .operator import DeviceTraits
 
 # OpenCL allows a division an error of 2.5 ulp, but a quotient next to a tie must fall on the right side. One step of
@@ -65,6 +66,12 @@ def limits(dtype: DataType) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
+def bounds(dtype: DataType) -> tuple[str, str]:
+    """Return the same two as floats in OpenCL C."""
+    low, high = limits(dtype)
+    return literal(low, FLOAT32), literal(high, FLOAT32)
+
+
 def rounded(text: str, precision: DataType) -> str:
     """Return OpenCL C for the float *text* rounded to *precision*."""
     return _ROUND.get(precision, "{}").format(text)
@@ -77,15 +84,15 @@ def divided(a: str, b: str, traits: DeviceTraits) -> str:
 
 def saturated(value: str, zero_point: str, dtype: DataType) -> str:
     """Return OpenCL C for the float *value* rounded to an integer, moved by the zero point and kept in *dtype*."""
-    low, high = limits(dtype)
-    return f"clamp(rint({value}) + (float)({zero_point}), {low}.0f, {high}.0f)"
+    low, high = bounds(dtype)
+    return f"clamp(rint({value}) + (float)({zero_point}), {low}, {high})"  # of what is no number: the smallest
 
 
 def saturate(value: Any, zero_point: Any, dtype: DataType) -> Array:
-    """The same in NumPy."""
+    """The same in NumPy. What is no number is the smallest of *dtype*."""
     low, high = limits(dtype)
     moved = np.rint(value.astype(np.float64)) + (0 if zero_point is None else zero_point.astype(np.float64))
-    return np.asarray(np.clip(moved, low, high)).astype(dtype.numpy)
+    return np.asarray(np.clip(np.where(np.isnan(moved), low, moved), low, high)).astype(dtype.numpy)
 
 
 def quotient(a: Any, b: Any, precision: DataType) -> Any:

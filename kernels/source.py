@@ -17,10 +17,11 @@ from collections.abc import Sequence
 import attrs
 
 from asyncrt.devices.record import record_slots
-from asyncrt.layout import BFLOAT16, BOOL, DATA_TYPES, FLOAT16, FLOAT32, FLOAT64, DataType
+from asyncrt.layout import BFLOAT16, BOOL, DATA_TYPES, FLOAT16, FLOAT32, FLOAT64, INT32, DataType
 
 from .functions import functions
 from .impl import Access, KernelSource
+from .literals import literal
 
 # How a kernel gets a size; `specialised` puts numbers in the place of some.
 _SIZE = "  const int {name} = args.v[{index}];"
@@ -161,7 +162,7 @@ def specialised(source: KernelSource, fixed: Sequence[tuple[int, int]]) -> Kerne
 
     def size(match: re.Match[str]) -> str:
         value = values.get(int(match[2]))
-        return match[0] if value is None else f"  const int {match[1]} = {value};"
+        return match[0] if value is None else f"  const int {match[1]} = {literal(value, INT32)};"
 
     name = f"{source.name}_{digest}"
     return attrs.evolve(source, name=name, text=_SIZES.sub(size, source.text).replace(source.name, name))

@@ -230,7 +230,7 @@ class _Importer:
             raise ModelTypeError(f"input '{info.name}' has dtype {dtype_name(tensor.elem_type)}, which asyncrt lacks")
         if not tensor.HasField("shape"):
             return PartialLayout(dtype, None)
-        check_rank(len(tensor.shape.dim), f"input '{info.name}'", self.options)
+        check_rank(len(tensor.shape.dim), f"input '{info.name}'", self.options.max_rank)
         dims: list[int | Dim] = []
         for axis, dim in enumerate(tensor.shape.dim):
             if dim.HasField("dim_value") and dim.dim_value >= 0:

@@ -220,8 +220,11 @@ def _keep_for_host(graph: Graph, declared: Mapping[ProgramNode, Sequence[int]]) 
 
 
 def _comparable(value: Any) -> Any:
-    """An attribute as something to compare by; one that is not plain equals only itself."""
-    return (type(value), value) if isinstance(value, int | float | str | tuple) else id(value)
+    """An attribute as something to compare by; one that is not plain equals only itself.
+
+    Floats are compared as they are written: 0.0 equals -0.0 and NaN not even itself, but kernels tell them apart.
+    """
+    return (type(value), repr(value)) if isinstance(value, int | float | str | tuple) else id(value)
 
 
 def _device_constants(graph: Graph) -> tuple[int, ...]:

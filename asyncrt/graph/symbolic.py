@@ -4,6 +4,9 @@ Most of a model's host nodes compute shapes from shapes. Loading has their value
 request need not run those nodes: it evaluates each distinct expression once. Where such a node reads a layout, the
 layout that its input really has is compared with what loading expected; if a request breaks an assumption of loading
 (a slice longer than its axis, say), it notices and runs every host node instead.
+
+Expressions are calculated without limits, but the nodes that they stand for keep the lowest bits of their dtype. Where
+sizes make one of them leave its dtype, a request runs every host node, too.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from asyncrt.layout import Array, Layout
 
 from .node import Place, ProgramNode
 from .onnx import Graph
+
+_LARGE = 1 << 31  # no size of a tensor that has elements is that large
 
 
 @attrs.frozen(eq=False)
@@ -43,6 +48,7 @@ class SymbolicValues:
     _names: tuple[tuple[str, int, int], ...]  # (dim name, position of the input, axis)
     _expressions: tuple[Dim, ...]
     _formulas: tuple[_Formula, ...]
+    _limits: tuple[tuple[int, int, int], ...]  # (expression, least, greatest), where sizes could leave them
 
     def evaluate(
         self, layouts: Sequence[Layout], *, as_objects: bool = False
@@ -55,9 +61,17 @@ class SymbolicValues:
         Returns:
             ``(value id, layout, value)`` of every such value; and the shapes that the replaced nodes rely on, by
             value id.
+
+        Raises:
+            ZeroDivisionError: A divisor is 0.
+            OverflowError: A value leaves its dtype.
         """
         sizes = {name: layouts[position].shape[axis] for name, position, axis in self._names}
         numbers = [expression.evaluate(sizes) for expression in self._expressions]
+        if any(size >= _LARGE for size in sizes.values()) or any(
+            not low <= numbers[n] <= high for n, low, high in self._limits
+        ):
+            raise OverflowError("a value of shape arithmetic leaves its dtype")
         found: list[tuple[int, Layout, Array]] = []
         for value, layout, template, places in (
             (f.value, f.layout, f.template, f.places) for f in self._formulas
@@ -86,13 +100,19 @@ def symbolic_values(graph: Graph) -> SymbolicValues:
                 names.setdefault(dim.name, (position, axis))
     nodes = {n.id for n in graph.nodes if _is_symbolic(n, graph, names)}
     wanted = {v for n in graph.nodes if n.id not in nodes for v in n.uses} | set(graph.outputs)
-    expressions: dict[Dim, int] = {}
+    expressions: list[Dim] = []
     formulas: list[_Formula] = []
     for node in graph.nodes:
         for id in node.outputs if node.id in nodes else ():
             if id in wanted:
                 formulas.append(_formula(graph, id, expressions))
     shapes: list[tuple[int, tuple[int, ...], tuple[tuple[int, int], ...]]] = []
+    limits = [
+        limit
+        for node in graph.nodes
+        for id in (node.outputs if node.id in nodes else ())
+        for limit in _limits(graph, id, expressions)
+    ]
     relied_on = {n.uses[0] for n in graph.nodes if n.id in nodes and n.operator.evaluate is not None}
     for id in sorted(relied_on):
         shape = graph.values[id].layout.shape or ()
@@ -105,6 +125,7 @@ def symbolic_values(graph: Graph) -> SymbolicValues:
         tuple((name, *names[name]) for name in sorted(used)),
         tuple(expressions),
         tuple(formulas),
+        tuple(dict.fromkeys(limits)),
     )
 
 
@@ -125,7 +146,7 @@ def _is_symbolic(node: ProgramNode, graph: Graph, names: dict[str, tuple[int, in
     return True
 
 
-def _formula(graph: Graph, id: int, expressions: dict[Dim, int]) -> _Formula:
+def _formula(graph: Graph, id: int, expressions: list[Dim]) -> _Formula:
     value = graph.values[id]
     partial, dtype = value.partial, value.layout.dtype
     assert partial is not None
@@ -135,13 +156,26 @@ def _formula(graph: Graph, id: int, expressions: dict[Dim, int]) -> _Formula:
     return _Formula(id, Layout(dtype, partial.shape), template, places)
 
 
-def _number(elements: list[int | Dim], expressions: dict[Dim, int]) -> tuple[list[int], tuple[tuple[int, int], ...]]:
+def _limits(graph: Graph, id: int, expressions: list[Dim]) -> list[tuple[int, int, int]]:
+    """Return the limits of those elements of a value that not every request is sure to keep; they get a number."""
+    value = graph.values[id]
+    partial, dtype = value.partial, value.layout.dtype
+    assert partial is not None
+    assert dtype is not None
+    if dtype.numpy.kind == "b":
+        return []
+    low, high = int(np.iinfo(dtype.name).min), int(np.iinfo(dtype.name).max)
+    open_ = [e for e in partial.reshape(-1).tolist() if isinstance(e, Dim) and (low == 0 or e.bound(_LARGE) > high)]
+    return [(number, low, high) for _, number in _number(open_, expressions)[1]]
+
+
+def _number(elements: Sequence[int | Dim], expressions: list[Dim]) -> tuple[list[int], tuple[tuple[int, int], ...]]:
     """Return *elements* with zeros for the dims, and where which expression stands; new ones get a number."""
     places: list[tuple[int, int]] = []
     for position, element in enumerate(elements):
         if isinstance(element, Dim):
-            number = next((n for e, n in expressions.items() if e.same_as(element)), len(expressions))
-            if number == len(expressions):
-                expressions[element] = number
+            number = next((n for n, e in enumerate(expressions) if e.same_as(element)), len(expressions))
+            if number == len(expressions):  # not a dict: of two whose hashes are equal it would ask whether they are
+                expressions.append(element)
             places.append((position, number))
     return [0 if isinstance(e, Dim) else e for e in elements], tuple(places)

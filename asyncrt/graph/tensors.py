@@ -42,7 +42,7 @@ class TensorReader:
         shape = tuple(tensor.dims)
         if any(d < 0 for d in shape):
             raise ModelFormatError(f"{what} has a negative dim: {list(shape)}")
-        check_rank(len(shape), what, self._options)
+        check_rank(len(shape), what, self._options.max_rank)
         nbytes = math.prod(shape) * dtype.itemsize
         self._nbytes += nbytes
         check_size(self._nbytes, self._options, f"the model's data up to {what}")
@@ -109,10 +109,10 @@ def check_size(nbytes: int, options: RuntimeOptions, what: str) -> None:
         raise ModelLimitError(f"{what} has {nbytes} bytes; RuntimeOptions.max_model_bytes is {options.max_model_bytes}")
 
 
-def check_rank(rank: int, what: str, options: RuntimeOptions) -> None:
-    """Raise `ModelLimitError` if *rank* is higher than the options allow."""
-    if rank > options.max_rank:
-        raise ModelLimitError(f"{what} has rank {rank}; RuntimeOptions.max_rank is {options.max_rank}")
+def check_rank(rank: int, what: str, most: int) -> None:
+    """Raise `ModelLimitError` if *rank* is higher than the options allow; while loading and in every request."""
+    if rank > most:
+        raise ModelLimitError(f"{what} has rank {rank}; RuntimeOptions.max_rank is {most}")
 
 
 def dtype_name(number: int) -> str:

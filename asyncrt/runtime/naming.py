@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from asyncrt.errors import AsyncrtError, ShapeError
+from asyncrt.errors import AsyncrtError, ModelError, ShapeError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.kernels.operator import Call
 from asyncrt.memory.host import refused
@@ -14,11 +14,17 @@ from asyncrt.memory.host import refused
 @contextlib.contextmanager
 def naming(node: ProgramNode, call: Call, what: str) -> Iterator[None]:
     """Turn whatever an operator's code trips over into a `ShapeError` that names the node and its inputs; if it is that
-    the system gives no memory, into `OutOfHostMemory`."""
+    the system gives no memory, into `OutOfHostMemory`.
+
+    An error of ours stays what it is, if it names the node.
+    """
     try:
         yield
-    except AsyncrtError:
-        raise
+    except AsyncrtError as error:
+        if node.name in error.message or not isinstance(error, ShapeError | ModelError):
+            raise
+        message = f"'{node.name}': {node.operator.name}: {error.message}"
+        raise ShapeError(message, detail=error.detail, hint=error.hint) from error
     except MemoryError as error:
         raise refused(f"'{node.name}': {node.operator.name}", error) from error
     except Exception as error:

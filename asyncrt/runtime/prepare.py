@@ -16,6 +16,7 @@ from asyncrt.graph.node import Place as Where
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
+from asyncrt.graph.tensors import check_rank
 from asyncrt.kernels.copy import copy_launch, materialise
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.indexing import look_at
@@ -144,6 +145,8 @@ class _Planner:
 
     def walk(self) -> Slices[None]:
         """Prepare every node."""
+        for v in self.program.arriving:
+            self.check_rank(f"'{self.program.values[v].name}'", self.layouts[v])
         symbolic = self.evaluate_formulas() if self.formulas else frozenset()
         for number, node in enumerate(self.chunk.nodes, 1):
             if node.id in symbolic:
@@ -314,8 +317,14 @@ class _Planner:
             shapes = node.operator.infer(call)
         outputs = tuple([Layout(t, tuple(s)) for t, s in zip(node.output_types, shapes, strict=True)])
         for v, layout in zip(node.outputs, outputs, strict=True):
+            self.check_rank(f"'{node.name}': its output", layout)
             layouts[v] = layout
         return PrimitiveInst(node, call._replace(outputs=outputs))
+
+    def check_rank(self, what: str, layout: Layout | None) -> None:
+        """As while loading, where not every rank is known."""
+        if layout is not None:
+            check_rank(layout.rank, what, self.tools.max_rank)
 
     def decide(self, inst: PrimitiveInst) -> Decision:
         """Whether the node runs, is skipped, or has nothing to do. Final."""
@@ -336,7 +345,9 @@ class _Planner:
         node = inst.node
         results = yield from run_on_host(node, inst.call, self.budget)
         for v, array in zip(node.outputs, results, strict=False):
-            self.values[v], self.layouts[v] = array, layout_of(array)
+            layout = self.layouts[v] = layout_of(array)
+            self.values[v] = array
+            self.check_rank(f"'{node.name}': its output", layout)
         self.records.append(NodeRecord(node, None, tuple(map(layout_of, results)), "host"))
 
     # Skips.

@@ -166,16 +166,21 @@ class Recipe:
     def plan_in_slices(
         self, sizes: tuple[int, ...], records: Callable[[], tuple[NodeRecord, ...]]
     ) -> Slices[ChunkPlan | None]:
-        """Return the plan; None if planning would take other decisions.
+        """Return the plan; None if planning would take other decisions, or says what is wrong with these sizes.
 
         Args:
             sizes: In the order of `sizes_of`.
             records: Makes the plan's records, if somebody asks for them.
         """
         try:
-            numbers = self.numbers(*sizes)
-        except ZeroDivisionError:
+            return (yield from self._filled_in(self.numbers(*sizes), records))
+        except (ZeroDivisionError, OverflowError, struct.error):  # a number that does not fit where it belongs
             return None
+
+    def _filled_in(
+        self, numbers: tuple[int, ...] | None, records: Callable[[], tuple[NodeRecord, ...]]
+    ) -> Slices[ChunkPlan | None]:
+        """Return the plan that has these numbers."""
         if numbers is None:
             return None
         # Where each tensor begins: those of the arena, those that travel together, and 0 for memory of others.

@@ -270,6 +270,7 @@ class Runtime:
             origins=options.check_hazards,
             branches=branches_of(options.branches, info, count),
             host_limit=host_limit(options.memory_limit),
+            max_rank=options.max_rank,
         )
 
     @anywhere

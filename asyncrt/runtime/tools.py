@@ -28,6 +28,7 @@ class Tools:
         origins: Whether steps keep what they were made from, for who checks hazards.
         branches: Whether branches run side by side.
         host_limit: Bytes that a request may make on the host.
+        max_rank: More axes than that no value may have.
         recording: Whether ints may be witnesses; then answers are not remembered.
         memo: Answers by question, of one program; see `prepare.py:_Planner.remember`.
     """
@@ -41,5 +42,6 @@ class Tools:
     origins: bool = False
     branches: Branches | None = None
     host_limit: int = attrs.field(factory=lambda: host_limit(None))
+    max_rank: int = 64
     recording: bool = False
     memo: OrderedDict[Any, Any] = attrs.field(factory=OrderedDict, eq=False, repr=False)

@@ -158,7 +158,8 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
         scores = cap * np.tanh(scores / cap)
     mode = attributes.get("qk_matmul_output_mode", 0)
     given = scores if mode == kernels.CAPPED else given
-    scores = scores + _bias(attributes, x[_MASK], valid, past, batch, queries, keys)
+    seen, added = _bias(attributes, x[_MASK], valid, past, batch, queries, keys)
+    scores = np.where(seen, scores + added, -np.inf)  # also where a score that nobody sees is no number
     given = scores if mode == kernels.BIASED else given
     with np.errstate(all="ignore"):
         top = scores.max(axis=3, keepdims=True, initial=-np.inf)
@@ -181,8 +182,8 @@ def host_nbytes(call: Call) -> int:
 
 def _bias(
     attributes: Attributes, mask: Array | None, valid: Array | None, past: int, batch: int, queries: int, keys: int
-) -> Any:
-    """Return what is added to the scores: 0 or the mask where a key is seen, else minus infinity."""
+) -> tuple[Any, Any]:
+    """Return which keys are seen, and what is added to the scores of those."""
     j, count_of = np.arange(keys), np.full(batch, keys)
     position = np.arange(queries)[None, :, None] + past
     if valid is not None:
@@ -196,12 +197,13 @@ def _bias(
         seen = seen & (j >= position - left)
     if right >= 0:
         seen = seen & (j <= position + right)
-    bias = np.where(seen, 0.0, -np.inf)[:, None]
+    seen = seen[:, None]
     if mask is None:
-        return bias
-    added: Any = np.where(mask, 0.0, -np.inf) if mask.dtype == np.bool_ else mask.astype(np.float64)
+        return seen, 0.0
     missing = [(0, 0)] * (mask.ndim - 1) + [(0, keys - mask.shape[-1])]
-    return bias + np.pad(added, missing, constant_values=-np.inf)
+    if mask.dtype == np.bool_:
+        return seen & np.pad(mask, missing, constant_values=False), 0.0
+    return seen, np.pad(mask.astype(np.float64), missing, constant_values=-np.inf)
 
 
 def takes_view(call: Call, index: int, view: View) -> bool:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.layout import FLOAT64, Array, DataType, Shape
+from asyncrt.layout import FLOAT32, FLOAT64, Array, DataType, Shape
 
 from ..grid import GPU_GROUP, cut_rows, over_rows, round_up
 from ..impl import Impl, KernelSource, Launch, inp, out
+from ..literals import literal
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..shapes import check, count
 from ..source import kernel
@@ -48,7 +49,8 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     n = count(shape[2:])
     rows = count(shape) // n
     types = tuple(call.dtype(i) for i in range(5))
-    k = _kernel(types, float(call.attributes.get("epsilon", 1e-5)), traits.is_cpu)
+    epsilon = literal(call.attributes.get("epsilon", 1e-5), FLOAT64 if FLOAT64 in types else FLOAT32)
+    k = _kernel(types, epsilon, traits.is_cpu)
     buffers = (*(inp(i) for i in range(5)), out(0))
     if not traits.is_cpu:
         grid = (round_up(rows * n, GPU_GROUP),)
@@ -58,14 +60,14 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
 
 
 @functools.cache
-def _kernel(types: tuple[DataType, ...], epsilon: float, cpu: bool) -> KernelSource:
+def _kernel(types: tuple[DataType, ...], epsilon: str, cpu: bool) -> KernelSource:
     t = types[0]
-    acc, suffix = ("double", "") if FLOAT64 in types else ("float", "f")
+    acc = "double" if FLOAT64 in types else "float"
     names = ("x", "scale", "bias", "mean", "var")
     scale, bias, mean, var = (f"({acc})LOAD({d.name}, {n}, ch)" for n, d in zip(names[1:], types[1:], strict=True))
     row = f"""
     const int ch = r % channels;
-    const {acc} m = {mean}, s = {scale} / sqrt({var} + {epsilon!r}{suffix}), b = {bias};"""
+    const {acc} m = {mean}, s = {scale} / sqrt({var} + {epsilon}), b = {bias};"""
     one = f"const {acc} v = (({acc})LOAD({t.name}, x, r * n + c) - m) * s + b; STORE({t.name}, y, r * n + c, v);"
     body = over_rows(row, one, cpu)
     buffers = (*((n, d, "r") for n, d in zip(names, types, strict=True)), ("y", t, "w"))

@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.layout import BOOL, Array, Shape
+from asyncrt.dims import Undetermined
+from asyncrt.layout import BOOL, UINT64, Array, Shape
 
+from ..conversion import cast, to_integer
 from ..copy import materialise, takes_any_view
 from ..elementwise import elementwise
 from ..impl import Impl
+from ..literals import literal
 from ..neutral import Neutral, all_equal, every_bit, highest, lowest, neutral_view, never, nothing, one, why_not, zero
 from ..operator import Attributes, Call, DeviceTraits, Example, Expression, Operator, ViewOf
 from ..shapes import broadcast_shapes
@@ -49,12 +52,32 @@ def _modulo(attributes: Attributes, a: Array, b: Array) -> Array:
 
 
 def _power(a: Array, b: Array) -> Array:
+    """Of integers with whole exponents: products that keep their lowest bits; 0 where the exponent is negative and the
+    result no integer, also where it would be infinite. Otherwise floats, of which integers are what `cast` makes."""
     if a.dtype == object or b.dtype == object:
-        raise TypeError("powers of symbolic dims are not known while loading")
-    if a.dtype.kind in "iu" and b.dtype.kind in "iu" and not (b < 0).any():
-        return np.power(a, b, dtype=a.dtype, casting="unsafe")
-    with np.errstate(all="ignore"):
-        return np.power(a.astype(np.float64), b.astype(np.float64)).astype(a.dtype)
+        raise Undetermined("powers of symbolic dims are not known while loading")
+    # An array of exponents: of one that is 0.5 NumPy makes square roots, which -inf has none of.
+    exponents = np.array(np.broadcast_to(b, np.broadcast_shapes(a.shape, b.shape)), np.float64)
+    real = cast(np.power(a.astype(np.float64), exponents), a.dtype)
+    if a.dtype.kind not in "iu":
+        return real
+    whole = (np.trunc(b) == b) & (np.abs(b.astype(np.float64)) < _WHOLE) if b.dtype.kind not in "iu" else np.True_
+    exponent = cast(b, np.dtype(np.int64)) if b.dtype.kind not in "iu" else b
+    return np.asarray(np.where(whole, _whole_power(a, exponent), real), a.dtype)
+
+
+def _whole_power(a: Array, exponent: Array) -> Array:
+    """Multiply by squares, as the kernel does; what leaves the type keeps its lowest bits."""
+    base, e = np.broadcast_arrays(a, exponent)
+    negative, odd = e < 0, (e & 1).astype(np.bool_)
+    result, base, e = np.ones_like(base), base.copy(), np.where(negative, 0, e).astype(np.uint64)
+    ones = np.where(base == 1, 1, 0)
+    if a.dtype.kind == "i":
+        ones = np.where(base == -1, np.where(odd, -1, 1), ones)
+    while e.any():
+        result = np.where((e & np.uint64(1)) != 0, result * base, result)
+        base, e = base * base, e >> np.uint64(1)
+    return np.where(negative, ones.astype(a.dtype), result)
 
 
 def _shift(attributes: Attributes, a: Array, b: Array) -> Array:
@@ -64,7 +87,7 @@ def _shift(attributes: Attributes, a: Array, b: Array) -> Array:
 
 def _shift_expression(call: Call) -> str:
     """An amount that is negative, or as large as the type, shifts every bit out, as in NumPy; in C it is undefined."""
-    fits = f"(ulong)a1 < {8 * call.dtype(0).itemsize}ul"
+    fits = f"(ulong)a1 < {literal(8 * call.dtype(0).itemsize, UINT64)}"
     if call.attributes.get("direction") == "LEFT":
         return f"({fits} ? a0 << a1 : 0)"
     return f"({fits} ? a0 >> a1 : (a0 < 0 ? -1 : 0))"
@@ -90,8 +113,13 @@ def _mod_expression(call: Call) -> str:
             return remainder
         return f"({remainder} != 0 && (({remainder} < 0) != (a1 < 0)) ? {remainder} + a1 : {remainder})"
     if call.attributes.get("fmod", 0) or call.dtype(0).numpy.kind == "u":
-        return "a0 % a1"
-    return "(a0 % a1 != 0 && ((a0 < 0) != (a1 < 0)) ? a0 % a1 + a1 : a0 % a1)"  # the sign of the divisor
+        return "asyncrt_remainder(a0, a1)"
+    remainder = "asyncrt_remainder(a0, a1)"
+    return f"({remainder} != 0 && ((a0 < 0) != (a1 < 0)) ? {remainder} + a1 : {remainder})"  # the sign of the divisor
+
+
+def _div_expression(call: Call) -> str:
+    return "a0 / a1" if call.dtype(0).is_float else "asyncrt_quotient(a0, a1)"
 
 
 def _pow_expression(call: Call) -> str:
@@ -99,22 +127,35 @@ def _pow_expression(call: Call) -> str:
     value = call.value(1)
     if base.is_float and value is not None and value.size == 1 and value.dtype != object:
         power = float(value.reshape(-1)[0])
-        simple = {2.0: "a0 * a0", 3.0: "a0 * a0 * a0", 0.5: "sqrt(a0)", 1.0: "a0"}.get(power)
+        root = "(a0 == -INFINITY ? INFINITY : sqrt(a0))"
+        simple = {2.0: "a0 * a0", 3.0: "a0 * a0 * a0", 0.5: root, 1.0: "a0"}.get(power)
         if simple:
             return simple
-    if not base.is_float and not exponent.is_float:
-        return "$_ipow(a0, a1)"
-    kind = compute_type(base) if base.is_float else "float"
-    return f"pow(({kind})a0, ({kind})a1)"
+    if base.is_float:
+        kind = compute_type(base)
+        return f"pow(({kind})a0, ({kind})a1)"
+    # The lowest bits of a product depend on those of its factors alone, so all is done without a sign.
+    signed = "true" if base.numpy.kind == "i" else "false"
+    if not exponent.is_float:
+        negative = "a1 < 0" if exponent.numpy.kind == "i" else "false"
+        return f"$_whole((ulong)a0, (ulong)a1, {negative}, {signed})"
+    whole = f"$_whole((ulong)a0, (ulong)(long)a1, a1 < 0, {signed})"
+    return f"(trunc(a1) == a1 && fabs(a1) < {literal(_WHOLE, exponent)} ? {whole} : (ulong){to_integer('$_real(a0, a1)', base)})"
 
 
-_IPOW = """
-long $_ipow(long base, long e) {
-  if (e < 0) return base == 1 ? 1 : base == -1 ? (e & 1 ? -1 : 1) : 0;
-  long result = 1;
-  for (; e > 0; e >>= 1) { if (e & 1) result *= base; base *= base; }
+_WHOLE = 2.0**62  # below it, an exponent can be an integer
+_POWERS = """
+ulong $_whole(ulong base, ulong e, bool negative, bool sign) {
+  if (negative) return base == 1 ? 1 : sign && base == ~0UL ? (e & 1 ? base : 1) : 0;
+  ulong result = 1;
+  for (; e; e >>= 1) { if (e & 1) result *= base; base *= base; }
   return result;
-}"""
+}
+#ifdef cl_khr_fp64
+double $_real(double base, double e) { return pow(base, e); }
+#else
+float $_real(float base, float e) { return pow(base, e); }
+#endif"""
 
 #: Those whose expression does not hold for vectors.
 _SCALAR = {"Pow", "Mod", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"}
@@ -162,7 +203,7 @@ def _binary(
 
     def express(call: Call) -> Expression:
         text = expression if isinstance(expression, str) else expression(call)
-        vector = name not in _SCALAR or text.startswith(("a0 * a0", "sqrt(a0)"))
+        vector = name not in _SCALAR or (name == "Pow" and "pow" not in text and "$" not in text)
         return Expression(text, tuple(range(len(call.inputs))), vector, helpers if "$" in text else "")
 
     def implement(call: Call, traits: DeviceTraits) -> Impl:
@@ -212,13 +253,13 @@ OPERATORS = (
     _binary("Add", "a0 + a1", np.add),
     _binary("Sub", "a0 - a1", np.subtract),
     _binary("Mul", "a0 * a1", np.multiply),
-    _binary("Div", "a0 / a1", _divide, *_FLOATS, Example((np.array([7, -7, 9], np.int64), np.array([2, 2, -3], np.int64)))),
+    _binary("Div", _div_expression, _divide, *_FLOATS, Example((np.array([7, -7, 9], np.int64), np.array([2, 2, -3], np.int64)))),
     _binary(
         "Pow", _pow_expression, _power,
         Example((np.array([0.5, 1, 2, 3], np.float32), np.array([2, 3, -1, 0.5], np.float32))),
         Example((np.array([0.5, 1, 2, 3], np.float32), np.array(2, np.int64))),
         Example((np.array([2, 3, -2], np.int64), np.array([3, 2, 5], np.int64))),
-        helpers=_IPOW,
+        helpers=_POWERS,
     ),
     _binary(
         "Mod", _mod_expression, _modulo,

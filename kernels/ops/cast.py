@@ -27,6 +27,7 @@ from asyncrt.layout import (
 )
 from asyncrt.memory.view import View
 
+from ..conversion import cast, to_integer
 from ..copy import materialise, takes_any_view
 from ..elementwise import elementwise
 from ..impl import Impl
@@ -45,8 +46,7 @@ inline float $_odd(double x) {
 def _cast(x: Array, target: DataType) -> Array:
     if x.dtype == object:
         return _cast_dims(x, target)
-    with np.errstate(all="ignore"):
-        return x.astype(target.numpy)
+    return cast(x, target.numpy)
 
 
 def _cast_dims(x: Array, target: DataType) -> Array:
@@ -63,8 +63,8 @@ def _cast_dims(x: Array, target: DataType) -> Array:
 def _expression(source: DataType, target: DataType) -> str:
     if target is BOOL:
         return "a0 != 0"
-    if source.is_float and target.is_integer and target.itemsize < 8:
-        return "(long)a0" if target.itemsize == 4 and target.numpy.kind == "u" else "(int)a0"
+    if source.is_float and target.is_integer:
+        return to_integer("a0", target)
     return "$_odd(a0)" if source is FLOAT64 and target is FLOAT16 else "a0"
 
 

@@ -1,4 +1,9 @@
-"""Clip: no element below the minimum or above the maximum; either may be absent.  Source: ONNX Clip-13."""
+"""Clip: no element below the minimum or above the maximum; either may be absent.
+
+Where the minimum is above the maximum, all are the maximum. What is no number stays so, and bounds nothing.
+
+Source: ONNX Clip-13.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +52,11 @@ def _bounds(call: Call) -> list[int]:
 
 def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
     result: Any = inputs[0]
-    for bound, limit in ((1, np.maximum), (2, np.minimum)):
+    for bound, beyond in ((1, np.less), (2, np.greater)):
         value = inputs[bound] if bound < len(inputs) else None
-        if value is not None:
-            result = limit(result, value.reshape(()))
-    return (np.asarray(result).copy(),)
+        if value is not None:  # nothing is beyond what is no number
+            result = np.where(beyond(result, value.reshape(())), value.reshape(()), result)
+    return (np.array(result),)
 
 
 def views(call: Call) -> tuple[ViewOf] | None:

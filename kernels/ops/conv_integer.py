@@ -41,9 +41,12 @@ def _infer(places: Places, call: Call) -> tuple[Shape]:
         check(call, groups > 0 and x[1] == w[1] * groups and w[0] % groups == 0, "channels and groups do not fit")
     axes = len(x) - 2
     check(call, all(isinstance(k, Dim) or k > 0 for k in w[2:]), f"a window of {show_shape(w[2:])} has no elements")
-    for name, length in (("kernel_shape", axes), ("strides", axes), ("dilations", axes), ("pads", 2 * axes)):
+    for name, length, least in (
+        ("kernel_shape", axes, 1), ("strides", axes, 1), ("dilations", axes, 1), ("pads", 2 * axes, 0)
+    ):  # fmt: skip
         given = call.attributes.get(name)
-        check(call, given is None or len(given) == length, f"{name} must have {length} elements")
+        fits = given is None or (len(given) == length and min(given) >= least)
+        check(call, fits, f"{name} must have {length} elements of at least {least}")
     for index in (places.x_zero, places.x_scale, places.y_scale, places.y_zero):
         check_channels(call, index, 1)
     for index in (places.w_zero, places.w_scale):
@@ -125,6 +128,7 @@ def _linear_reference(attributes: Attributes, inputs: Sequence[Array | None]) ->
     channels = (-1, *(1,) * (sums.ndim - 2))
     if len(inputs) > 8 and inputs[8] is not None:
         sums = sums + inputs[8].astype(np.int64).reshape(channels)
+    sums = sums.astype(np.int32)  # as they are kept
     factor: Any = x_scale.astype(np.float32).reshape(()) * w_scale.astype(np.float32).reshape(channels)
     kind = dtype_of(y_zero.dtype)
     assert kind is not None

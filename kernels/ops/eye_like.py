@@ -35,13 +35,19 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     assert x is not None
     wanted = dtype_from_onnx(attributes["dtype"]) if "dtype" in attributes else None
     dtype = x.dtype if wanted is None else wanted.numpy
-    return (np.eye(x.shape[0], x.shape[1], attributes.get("k", 0), dtype=dtype),)
+    return (np.eye(x.shape[0], x.shape[1], _diagonal(attributes, x.shape), dtype=dtype),)
+
+
+def _diagonal(attributes: Attributes, shape: Shape) -> int:
+    """Return k, or a diagonal beyond the matrix where it is further beyond."""
+    k: int = attributes.get("k", 0)
+    return max(-shape[0], min(shape[1], k))
 
 
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     """A kernel of the output alone: of its input only the shape counts."""
     rows, columns = call.outputs[0].shape
-    diagonal = max(-rows, min(columns, call.attributes.get("k", 0)))
+    diagonal = _diagonal(call.attributes, (rows, columns))
     k = _kernel(call.outputs[0].dtype, traits.is_cpu)
     sizes = (columns, rows, diagonal)
     if not traits.is_cpu:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from asyncrt.layout import Array, Shape
 from asyncrt.memory.view import View, broadcast_strides
 
+from ..conversion import cast
 from ..impl import Impl, inp, out
 from ..matmul import Bias, Epilogue, Operand, matmul
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
@@ -38,10 +40,13 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     wide = np.float64 if a.dtype.kind == "f" else a.dtype
     left = (a.T if attributes.get("transA", 0) else a).astype(wide)
     right = (b.T if attributes.get("transB", 0) else b).astype(wide)
-    result = attributes.get("alpha", 1.0) * (left @ right)
-    if len(inputs) > 2 and inputs[2] is not None:
-        result = result + attributes.get("beta", 1.0) * inputs[2].astype(wide)
-    return (np.asarray(result).astype(a.dtype),)
+    alpha, beta = attributes.get("alpha", 1.0), attributes.get("beta", 1.0)
+    with np.errstate(all="ignore"):
+        result: Any = left @ right if alpha == 1 else alpha * (left @ right)
+        if len(inputs) > 2 and inputs[2] is not None:
+            bias = inputs[2].astype(wide)
+            result = result + (bias if beta == 1 else beta * bias)
+    return (cast(result, a.dtype),)
 
 
 def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None) -> Impl:

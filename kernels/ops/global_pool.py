@@ -18,6 +18,7 @@ from ..impl import Impl
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
 from ..rows import Fold, reduce_rows
 from ..shapes import check, count
+from .pool import lp_power
 
 _Wide = npt.NDArray[np.float64]
 
@@ -34,12 +35,8 @@ def _views(call: Call) -> tuple[ViewOf] | None:
     return (ViewOf(0, View.dense(shape)),) if all(d == 1 for d in shape[2:]) else None
 
 
-def _power(attributes: Attributes) -> int:
-    return int(attributes.get("p", 2))
-
-
 def _lp(attributes: Attributes) -> Fold:
-    p = _power(attributes)
+    p = lp_power(attributes)
     term = "fabs(v)" if p == 1 else "v * v" if p == 2 else f"pown(fabs(v), {p})"
     root = "a" if p == 1 else "sqrt(a)" if p == 2 else f"rootn(a, {p})"
     return Fold("0", f"a + {term}", "a + b", root)
@@ -86,7 +83,7 @@ def _operator(
 
 
 def _root(attributes: Attributes, x: _Wide, axes: tuple[int, ...]) -> _Wide:
-    p = _power(attributes)
+    p = lp_power(attributes)
     result: _Wide = np.power(np.sum(np.abs(x) ** p, axis=axes, keepdims=True), 1 / p)
     return result
 

@@ -1,6 +1,7 @@
 """GridSample: each position of a grid takes its value from an image, at coordinates between -1 and 1.
 
-Coordinates outside the image see zeros, the border, or the image reflected.
+Coordinates outside the image see zeros, the border, or the image reflected. Where infinity has no place in it, and
+what is no number never has one, they see zeros.
 
 Source: ONNX GridSample-22 (images, that is two spatial axes).
 """
@@ -17,6 +18,7 @@ from asyncrt.dims import Dim
 from asyncrt.errors import ShapeError
 from asyncrt.layout import FLOAT64, Array, DataType, Shape
 
+from ..conversion import cast
 from ..grid import GPU_GROUP, cut_rows, round_up
 from ..impl import Impl, KernelSource, Launch, inp, out
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
@@ -24,6 +26,7 @@ from ..shapes import check
 from ..source import compute_type, kernel
 
 _MODES = {"linear": "linear", "bilinear": "linear", "cubic": "cubic", "bicubic": "cubic", "nearest": "nearest"}
+_FAR = 4  # elements from the image, beyond the reach of what is interpolated
 _PADDINGS = ("zeros", "border", "reflection")
 _Wide = npt.NDArray[np.float64]
 
@@ -85,19 +88,21 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
             return np.clip(v, 0, size - 1)
         return v
 
-    def pixel(iy: _Wide, ix: _Wide) -> _Wide:
-        """The image at whole indices, as [N, H, W, C]."""
+    def pixel(iy: _Wide, ix: _Wide, weight: _Wide) -> _Wide:
+        """The image at whole indices times a weight, as [N, H, W, C]; nothing where there is no image."""
         iy, ix = place(iy, h), place(ix, w)
         inside = (iy >= 0) & (iy < h) & (ix >= 0) & (ix < w)
-        seen = x[batch, :, np.clip(iy, 0, h - 1).astype(np.intp), np.clip(ix, 0, w - 1).astype(np.intp)]
-        return np.where(inside[..., None], seen.astype(np.float64), 0.0)
+        seen = x[batch, :, np.where(inside, iy, 0).astype(np.intp), np.where(inside, ix, 0).astype(np.intp)]
+        return np.where(inside[..., None], weight[..., None] * seen.astype(np.float64), 0.0)
 
     wide = grid.astype(np.float64)
     ax, ay = _coordinate(wide[..., 0], w, align), _coordinate(wide[..., 1], h, align)
     if mode != "cubic":
         ax, ay = place(ax, w), place(ay, h)
+    elif padding == "border":  # all that is further away is the border, too
+        ax, ay = np.clip(ax, -_FAR, w + _FAR), np.clip(ay, -_FAR, h + _FAR)
     if mode == "nearest":
-        y = pixel(np.rint(ay), np.rint(ax))
+        y = pixel(np.rint(ay), np.rint(ax), np.ones_like(ay))
     else:
         taps = (0, 1) if mode == "linear" else (-1, 0, 1, 2)
         fx, fy = np.floor(ax), np.floor(ay)
@@ -106,8 +111,8 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
             for j in taps:
                 dy, dx = ay - (fy + i), ax - (fx + j)
                 weight = (1 - np.abs(dy)) * (1 - np.abs(dx)) if mode == "linear" else _cubic(dy) * _cubic(dx)
-                y += weight[..., None] * pixel(fy + i, fx + j)
-    return (np.moveaxis(y, -1, 1).astype(x.dtype),)
+                y += pixel(fy + i, fx + j, weight)
+    return (cast(np.moveaxis(y, -1, 1), x.dtype),)
 
 
 def implement(call: Call, traits: DeviceTraits) -> Impl:
@@ -133,8 +138,8 @@ def _kernel(dtype: DataType, grid: DataType, mode: str, padding: str, align: boo
     low, span = ("0", "(size - 1)") if align else (f"-0.5{f}", "size")
     place = {
         "zeros": "v",
-        "border": f"clamp(v, ({real})0, ({real})(size - 1))",
-        "reflection": f"clamp($_reflect(v, size), ({real})0, ({real})(size - 1))",
+        "border": "$_kept(v, 0, size - 1)",
+        "reflection": "$_kept($_reflect(v, size), 0, size - 1)",
     }[padding]
     coordinate = "(v + 1) / 2 * (size - 1)" if align else "((v + 1) * size - 1) / 2"
     weight = "return 1 - t;"
@@ -142,6 +147,8 @@ def _kernel(dtype: DataType, grid: DataType, mode: str, padding: str, align: boo
         weight = f"""const {real} a = -0.75{f};
   return t <= 1 ? ((a + 2) * t - (a + 3)) * t * t + 1 : ((a * t - 5 * a) * t + 8 * a) * t - 4 * a;"""
     helpers = f"""
+/* What is no number stays so. */
+{real} $_kept({real} v, {real} low, {real} high) {{ return v < low ? low : v > high ? high : v; }}
 {real} $_reflect({real} v, int size) {{
   const {real} span = {span}, distance = fabs(v - ({low}));
   if (span == 0) return 0;
@@ -172,7 +179,10 @@ int $_index({real} v, int size) {{
     }}"""
         value = f"""for (int i = 0; i < {taps}; i++) for (int j = 0; j < {taps}; j++)
         if (iy[i] >= 0 && ix[j] >= 0) a += wy[i] * wx[j] * ({real})LOAD({t}, x, base + iy[i] * W + ix[j]);"""
-    adjust = "" if mode == "cubic" else "ax = $_place(ax, W); ay = $_place(ay, H);"
+    adjust = "ax = $_place(ax, W); ay = $_place(ay, H);"
+    if mode == "cubic":
+        far = f"ax = $_kept(ax, -{_FAR}, W + {_FAR}); ay = $_kept(ay, -{_FAR}, H + {_FAR});"
+        adjust = far if padding == "border" else ""
     one = f"""
     const int n = q / P, p = q - n * P;
     {real} ax = $_at(({real})LOAD({grid.name}, grid, 2 * q), W);

@@ -15,6 +15,7 @@ from asyncrt.layout import Array, DataType, Shape
 
 from ..grid import cut_rows
 from ..impl import Impl, KernelSource, Launch, inp, out
+from ..literals import literal
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..shapes import check, count
 from ..source import compute_type, kernel
@@ -45,7 +46,8 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     shape = call.shape(0)
     rows, n = count(shape[:2]), count(shape[2:])
-    k = _kernel(call.dtype(0), float(call.attributes.get("epsilon", 1e-5)), traits.is_cpu)
+    epsilon = literal(call.attributes.get("epsilon", 1e-5), call.dtype(0))
+    k = _kernel(call.dtype(0), epsilon, traits.is_cpu)
     refs = (inp(0), inp(1), inp(2), out(0))
     if not traits.is_cpu:
         return Impl("groups", (Launch(k, refs, (rows, n, shape[1], 1), (rows * _GROUP,), (_GROUP,)),))
@@ -54,13 +56,12 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
 
 
 @functools.cache
-def _kernel(dtype: DataType, epsilon: float, cpu: bool) -> KernelSource:
+def _kernel(dtype: DataType, epsilon: str, cpu: bool) -> KernelSource:
     acc, t = compute_type(dtype), dtype.name
-    suffix = "" if acc == "double" else "f"
 
     def store(start: str, step: int) -> str:
         return f"""
-    const {acc} s = LOAD({t}, scale, ch) / sqrt(var + {epsilon!r}{suffix}), b = LOAD({t}, bias, ch);
+    const {acc} s = LOAD({t}, scale, ch) / sqrt(var + {epsilon}), b = LOAD({t}, bias, ch);
     for (int c = {start}; c < n; c += {step}) {{
       const {acc} v = (LOAD({t}, x, r * n + c) - mean) * s + b;
       STORE({t}, y, r * n + c, v);

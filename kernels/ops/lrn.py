@@ -14,6 +14,7 @@ from asyncrt.layout import Array, DataType, Shape
 
 from ..grid import GPU_GROUP, cut_rows, over_rows, round_up
 from ..impl import Impl, KernelSource, Launch, inp, out
+from ..literals import literal
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..shapes import check, count
 from ..source import compute_type, kernel
@@ -49,7 +50,8 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     shape, size = call.shape(0), call.attributes["size"]
     rows, n = count(shape[:2]), count(shape[2:])
-    k = _kernel(call.dtype(0), *_constants(call.attributes), traits.is_cpu)
+    alpha, beta, bias = (literal(c, call.dtype(0)) for c in _constants(call.attributes))
+    k = _kernel(call.dtype(0), alpha, beta, bias, traits.is_cpu)
     ints = (rows, n, shape[1], min((size - 1) // 2, shape[1]), min(size // 2, shape[1]))
     if not traits.is_cpu:
         grid = (round_up(rows * n, GPU_GROUP),)
@@ -59,14 +61,13 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
 
 
 @functools.cache
-def _kernel(dtype: DataType, alpha: float, beta: float, bias: float, cpu: bool) -> KernelSource:
+def _kernel(dtype: DataType, alpha: str, beta: str, bias: str, cpu: bool) -> KernelSource:
     acc, t = compute_type(dtype), dtype.name
-    f = "" if acc == "double" else "f"
     row = "const int ch = r % channels, first = max(ch - before, 0) - ch, last = min(ch + after, channels - 1) - ch;"
     one = f"""
       {acc} sum = 0;
       for (int k = first; k <= last; k++) {{ const {acc} v = LOAD({t}, x, (r + k) * n + c); sum += v * v; }}
-      const {acc} v = LOAD({t}, x, r * n + c) / pow({bias!r}{f} + {alpha!r}{f} * sum, ({acc}){beta!r}{f});
+      const {acc} v = LOAD({t}, x, r * n + c) / pow({bias} + {alpha} * sum, {beta});
       STORE({t}, y, r * n + c, v);"""
     body = over_rows(row, one, cpu)
     ints = ("rows", "n", "channels", "before", "after", "chunk", "per_item")

@@ -112,7 +112,7 @@ def _linear_reference(attributes: Attributes, inputs: Sequence[Array | None]) ->
     b: Any = scale_b.astype(np.float32).reshape(_of_columns(scale_b.shape))
     kind = dtype_of(zero.dtype)
     assert kind is not None
-    scaled = _product(_LINEAR, inputs).astype(np.float32) * (a * b / scale_y.astype(np.float32).reshape(()))
+    scaled = _product(_LINEAR, inputs).astype(np.int32).astype(np.float32) * (a * b / scale_y.astype(np.float32).reshape(()))
     return (np.ascontiguousarray(_drop(saturate(scaled, zero.reshape(()), kind), inputs[0], inputs[3])),)
 
 
@@ -254,7 +254,7 @@ def _scaled_reference(attributes: Attributes, inputs: Sequence[Array | None]) ->
     assert a is not None
     assert b is not None
     scale = a.astype(np.float32).reshape(()) * b.astype(np.float32)
-    y = _product(_SCALED, inputs).astype(np.float32) * (scale if b.ndim else scale.reshape(()))
+    y = _product(_SCALED, inputs).astype(np.int32).astype(np.float32) * (scale if b.ndim else scale.reshape(()))
     return (np.ascontiguousarray(_drop(np.asarray(y), inputs[0], inputs[1])),)
 
 

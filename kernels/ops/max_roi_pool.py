@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.errors import IndexOutOfRange
+from asyncrt.errors import IndexOutOfRange, ShapeError
 from asyncrt.layout import Array, Shape
 
 from ..operator import TURN, Attributes, Call, Example, Operator
@@ -44,6 +44,8 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     scale = attributes.get("spatial_scale", 1.0)
     y = np.zeros((len(rois), x.shape[1], height, width), x.dtype)
     for n, (batch, x1, y1, x2, y2) in enumerate(rois.astype(np.float64).tolist()):
+        if not np.isfinite([x1 * scale, y1 * scale, x2 * scale, y2 * scale]).all():
+            raise ShapeError(f"region {n} of MaxRoiPool is not finite")
         if not 0 <= batch < len(x):
             raise IndexOutOfRange("", 1, 5 * n, batch, 0, len(x) - 1)
         rows = _cells(y1, y2, scale, height, x.shape[2])

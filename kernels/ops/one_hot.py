@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.layout import Array, Shape, show_shape
+from asyncrt.layout import INT64, Array, Shape, show_shape
 
+from ..conversion import cast, to_integer
 from ..copy import BITS
 from ..impl import Impl, inp, out
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
@@ -36,7 +37,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     depth: Any = inputs[1]
     values: Any = inputs[2]
     n = int(depth.reshape(-1)[0])
-    at = np.trunc(indices).astype(np.int64)
+    at = cast(indices, np.dtype(np.int64))
     at = np.where(at < 0, at + n, at)
     result = np.where(at[..., None] == np.arange(n), values[1], values[0]).astype(values.dtype)
     axis = attributes.get("axis", -1)
@@ -50,9 +51,11 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         if a != axis:
             steps[a] = step
             step *= shape[a]
+    index = f"LOAD({call.dtype(0).name}, x, p)"
+    index = to_integer(index, INT64) if call.dtype(0).is_float else f"(long){index}"
     launch = walk(
         "one_hot",
-        f"long v = (long)LOAD({call.dtype(0).name}, x, p); if (v < 0) v += depth; y[i] = values[v == k];",
+        f"long v = {index}; if (v < 0) v += depth; y[i] = values[v == k];",
         shape,
         (
             Buffer("x", inp(0), call.dtype(0), "r"),

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from asyncrt.errors import ShapeError
 from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, INT64, UINT8, Array, DataType, Shape, row_major
 from asyncrt.memory.view import View
 
@@ -40,6 +41,14 @@ def _size(attributes: Attributes) -> tuple[int, ...]:
 
 def _ceil(attributes: Attributes) -> bool:
     return bool(attributes.get("ceil_mode", 0))
+
+
+def lp_power(attributes: Attributes) -> int:
+    """Return which power elements of LpPool and GlobalLpPool are raised to."""
+    p = int(attributes.get("p", 2))
+    if not 1 <= p < 1 << 31:
+        raise ShapeError(f"p is {p}; it must be at least 1 and of 32 bits")
+    return p
 
 
 def infer(call: Call) -> tuple[Shape, ...]:
@@ -111,7 +120,7 @@ def _lp_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tup
     x = inputs[0]
     assert x is not None
     w = _window("LpPool", attributes, x.shape)
-    p = int(attributes.get("p", 2))
+    p = lp_power(attributes)
     axes = tuple(range(-len(w.size), 0))
     y = np.sum(np.abs(patches(x.astype(np.float64), w, 0.0)) ** p, axis=axes) ** (1 / p)
     return (y.astype(x.dtype),)
@@ -181,7 +190,7 @@ def _implement(mode: str, call: Call, traits: DeviceTraits) -> Impl:
         per_item = cut_rows(rows, ow * (w.size[0] * w.size[1] + w.size[2]), traits).rows_per_item
         launch = Launch(_line_kernel(step), (inp(0), out(0)), (*ints, per_item), (-(-rows // per_item),), (1,))
         return Impl("lines", (launch,))
-    form = (mode, call.dtype(0), indices, include, int(call.attributes.get("p", 2)) if mode == "lp" else 0)
+    form = (mode, call.dtype(0), indices, include, lp_power(call.attributes) if mode == "lp" else 0)
     k = _kernel(*form, traits.is_cpu, step)
     buffers = (inp(0), out(0)) + ((out(1),) if indices else ())
     if not traits.is_cpu:

@@ -24,7 +24,7 @@ from ..elementwise import elementwise
 from ..grid import GPU_GROUP
 from ..impl import Impl, KernelSource, Launch, Ref, inp, out, scratch
 from ..operator import Attributes, Call, DeviceTraits, Example, Expression, Operator
-from ..quantize import EXPRESSIONS, HELPERS, divided, limits, precision_of, quotient, rounded, saturate, saturated
+from ..quantize import EXPRESSIONS, HELPERS, bounds, divided, precision_of, quotient, rounded, saturate, saturated
 from ..shapes import check, count
 from ..source import kernel
 
@@ -173,9 +173,9 @@ def _quantize_expression(call: Call) -> Expression | None:
     kind = call.outputs[0].dtype
     if call.dtype(0) is not FLOAT32 or not _one_step(call, _precision(call.attributes, FLOAT32, call.dtype(1))):
         return None
-    low, high = limits(kind)
+    low, high = bounds(kind)
     zero = "$_real(a2), " if call.has(2) else ""
-    text = f"$_level(a0, a1, {zero}{low}.0f, {high}.0f)"
+    text = f"$_level(a0, a1, {zero}{low}, {high})"
     operands = (0, 1, 2) if call.has(2) else (0, 1)
     return Expression(text, operands, vector=True, helpers=EXPRESSIONS, integers=True)
 
@@ -234,9 +234,11 @@ def _dynamic_infer(call: Call) -> Sequence[Shape]:
 
 def _dynamic_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> Sequence[Array]:
     x: Any = inputs[0]
-    high, low = np.float32(max(0, x.max(initial=0))), np.float32(min(0, x.min(initial=0)))
-    scale = np.float32(1 if high == low else high - low) / np.float32(255)
-    zero_point = np.rint(np.clip(np.float32(0) - low / scale, 0, 255)).astype(np.uint8)
+    # What is no number is neither.
+    high, low = np.float32(np.fmax.reduce(x, axis=None, initial=0)), np.float32(np.fmin.reduce(x, axis=None, initial=0))
+    with np.errstate(all="ignore"):
+        scale = np.float32(1 if high == low else high - low) / np.float32(255)
+        zero_point = saturate(np.asarray(np.float32(0) - low / scale), None, UINT8)
     scale_array, zero_array = np.asarray(scale, np.float32), np.asarray(zero_point, np.uint8)
     return saturate(quotient(x, scale_array, FLOAT32), zero_array, UINT8), scale_array, zero_array
 

@@ -14,6 +14,7 @@ Source: ONNX LSTM-22, GRU-22, RNN-22.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from asyncrt.memory.view import View
 from ..copy import copy_launch
 from ..impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
 from ..indices import Indices
+from ..literals import literal
 from ..matmul import Operand, matmul
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..recurrent_tiles import LEAST, Form, gate_panels, tiled
@@ -59,29 +61,27 @@ _RNN = _Kind("RNN", 1, ("Tanh",), 2)
 
 
 class _Activation(NamedTuple):
-    """An activation function: OpenCL C over ``x``, ``A`` and ``B``, the same in NumPy, and the defaults of A and B."""
+    """An activation function: OpenCL C over ``x``, ``A`` and ``B``, the same in NumPy, and the defaults of A and B.
+
+    The text holds for vectors, too; ``T`` is their type. What is no number stays so.
+    """
 
     c: str
     numpy: Callable[[_Wide, float, float], _Wide]
     alpha: float | None = None
     beta: float | None = None
 
-    @property
-    def vector(self) -> bool:
-        """Whether its text holds for vectors, too."""
-        return "?" not in self.c
-
 
 _ACTIVATIONS = {
-    "relu": _Activation("fmax(x, (T)0)", lambda x, a, b: np.maximum(x, 0)),
+    "relu": _Activation("x < 0 ? (T)0 : x", lambda x, a, b: np.maximum(x, 0)),
     "tanh": _Activation("tanh(x)", lambda x, a, b: np.tanh(x)),
     "sigmoid": _Activation("1 / (1 + exp(-x))", lambda x, a, b: 1 / (1 + np.exp(-x))),
     "affine": _Activation("A * x + B", lambda x, a, b: a * x + b, 1.0, 0.0),
     "leakyrelu": _Activation("x < 0 ? A * x : x", lambda x, a, b: np.where(x < 0, a * x, x), 0.01),
-    "thresholdedrelu": _Activation("x > A ? x : 0", lambda x, a, b: np.where(x > a, x, 0), 1.0),
+    "thresholdedrelu": _Activation("x > A ? x : (T)0", lambda x, a, b: np.where(x > a, x, 0), 1.0),
     "scaledtanh": _Activation("A * tanh(B * x)", lambda x, a, b: a * np.tanh(b * x), 1.0, 1.0),
     "hardsigmoid": _Activation(
-        "fmin(fmax(A * x + B, (T)0), (T)1)", lambda x, a, b: np.clip(a * x + b, 0, 1), 0.2, 0.5
+        "A * x + B < 0 ? (T)0 : A * x + B > 1 ? (T)1 : A * x + B", lambda x, a, b: np.clip(a * x + b, 0, 1), 0.2, 0.5
     ),
     "elu": _Activation("x < 0 ? A * expm1(x) : x", lambda x, a, b: np.where(x < 0, a * np.expm1(x), x), 1.0),
     "softsign": _Activation("x / (1 + fabs(x))", lambda x, a, b: x / (1 + np.abs(x))),
@@ -130,7 +130,9 @@ def _settings(kind: _Kind, name: str, attributes: Attributes) -> _Settings:
         alpha = 0.0 if known.alpha is None else float(next(alphas, known.alpha))
         beta = 0.0 if known.beta is None else float(next(betas, known.beta))
         chosen.append(_Chosen(activation.lower(), alpha, beta))
-    clip = attributes.get("clip")
+    clip = attributes.get("clip") or 0.0
+    if not clip >= 0:
+        raise ShapeError(f"'{name}': clip is {clip}; it must be positive, or 0 where nothing is clipped")
     return _Settings(
         directions,
         direction == "reverse",
@@ -278,10 +280,7 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
         launches.extend([copy] if copy else [])
         return target
 
-    tiles = (
-        traits.is_cpu and dtype is FLOAT32 and call.constants[2] and traits.packed_weights and hidden >= LEAST
-        and all(_ACTIVATIONS[a.name].vector for direction in settings.activations for a in direction)
-    )  # fmt: skip
+    tiles = traits.is_cpu and dtype is FLOAT32 and call.constants[2] and traits.packed_weights and hidden >= LEAST
     if tiles:
         state = weights(0)
         requests.append(gate_panels(2, kind.gates, d, hidden))
@@ -313,7 +312,9 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
         )  # fmt: skip
         launch, sizes[1] = tiled(form, refs, ints, n, d, hidden, traits)
         return Impl("tiles of rows", (*launches, launch), tuple(sizes), tuple(requests))
-    k = _kernel(kind, settings, dtype, optional, len(call.outputs), traits.is_cpu)
+    functions = _functions(settings, "double" if dtype is FLOAT64 else "float")
+    flags = settings._replace(activations=(), clip=None)  # their numbers are in the text: some do not compare
+    k = _kernel(kind, flags, functions, dtype, optional, len(call.outputs), traits.is_cpu)
     if traits.is_cpu:
         launches.append(Launch(k, refs, ints, (d * n,), (1,)))
     else:
@@ -328,12 +329,15 @@ def _backwards(settings: _Settings) -> str:
 
 def _functions(settings: _Settings, real: str) -> str:
     """One OpenCL C function per activation: ``$_f0(x, d)``, ``$_f1(x, d)``, ..."""
-    suffix = "" if real == "double" else "f"
-    clip = "" if settings.clip is None else f"x = clamp(x, -{settings.clip!r}{suffix}, {settings.clip!r}{suffix});"
+    dtype = FLOAT64 if real == "double" else FLOAT32
+    clip = ""
+    if settings.clip is not None:
+        low, high = literal(-settings.clip, dtype), literal(settings.clip, dtype)
+        clip = f"x = x < {low} ? ({real}){low} : x > {high} ? ({real}){high} : x;"
 
     def text(chosen: _Chosen) -> str:
         c = _ACTIVATIONS[chosen.name].c.replace("(T)", f"({real})")
-        return c.replace("A", f"({chosen.alpha!r}{suffix})").replace("B", f"({chosen.beta!r}{suffix})")
+        return re.sub(r"\b[AB]\b", lambda m: literal(chosen.alpha if m[0] == "A" else chosen.beta, dtype), c)
 
     lines: list[str] = []
     for index, alternatives in enumerate(zip(*settings.activations, strict=True)):
@@ -388,7 +392,13 @@ def _product(dtype: DataType, cpu: bool, vector: str, first: str, last: str) -> 
 
 @functools.cache
 def _kernel(
-    kind: _Kind, settings: _Settings, dtype: DataType, optional: tuple[bool, ...], outputs: int, cpu: bool
+    kind: _Kind,
+    settings: _Settings,
+    functions: str,
+    dtype: DataType,
+    optional: tuple[bool, ...],
+    outputs: int,
+    cpu: bool,
 ) -> KernelSource:
     t, real, result = dtype.name, accumulator_type(dtype), compute_type(dtype)
     wide = FLOAT64 if dtype is FLOAT64 else FLOAT32
@@ -482,7 +492,7 @@ def _kernel(
     buffers += tuple((name, type_, "r") for (name, type_), given in zip(named, optional, strict=True) if given)
     buffers += tuple((name, dtype, "w") for name in ("Y", "YH", "YC")[:outputs])
     ints = ("T", "N", "D", "H", "xs_t", "xs_n", "ys_t", "ys_d", "ys_n", "hs_d", "hs_n")
-    return kernel(kind.name.lower(), buffers, ints, body, helpers=_functions(settings, real))
+    return kernel(kind.name.lower(), buffers, ints, body, helpers=functions)
 
 
 def _example(

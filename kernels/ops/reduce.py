@@ -392,7 +392,8 @@ def _mean(x: Any, axes: tuple[int, ...]) -> Any:
     n = int(np.prod([x.shape[a] for a in axes], dtype=np.int64))
     if x.dtype.kind == "f":
         return total / n if n else np.full_like(total, np.nan)
-    return np.trunc(total / n) if n else total
+    quotient = total // max(n, 1)
+    return quotient + ((total < 0) & (total % max(n, 1) != 0))  # towards 0, exactly
 
 
 def _numpy(function: Any, prepare: Callable[[Any], Any] = lambda x: x) -> Callable[[Any, tuple[int, ...]], Any]:

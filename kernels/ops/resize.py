@@ -23,12 +23,14 @@ import numpy.typing as npt
 
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ShapeError
-from asyncrt.layout import FLOAT32, FLOAT64, INT32, Array, DataType, Shape, show_shape
+from asyncrt.layout import FLOAT32, FLOAT64, INT32, Array, DataType, Shape, dtype_of, show_shape
 from asyncrt.memory.view import View
 
+from ..conversion import cast, saturated
 from ..copy import BITS
 from ..grid import GPU_GROUP, cut_rows, round_up
 from ..impl import Impl, KernelSource, Launch, Ref, inp, out, scratch
+from ..literals import literal
 from ..operator import Attributes, Call, DeviceTraits, Example, Operator, ValueUnknown, ViewOf
 from ..shapes import check, count, normal_axis
 from ..source import compute_type, kernel
@@ -139,7 +141,7 @@ def _outputs(call: Call) -> tuple[list[int], list[float] | None, tuple[int, int]
     scales = _known(call, 2)
     if scales is not None:
         check(call, len(scales) == len(axes), f"{len(scales)} scales for {len(axes)} axes")
-        check(call, all(s > 0 for s in scales), f"scales {scales} are not all above 0")
+        check(call, all(0 < s < math.inf for s in scales), f"scales {scales} are not all above 0 and finite")
         return [_scaled(shape[a], s) for a, s in zip(axes, scales, strict=True)], [*scales], None
     sizes = _known(call, 3)
     if sizes is None:
@@ -233,9 +235,13 @@ def _weights(settings: _Settings, distance: npt.NDArray[np.float64]) -> npt.NDAr
     return np.where(t <= 1, near, np.where(t < 2, far, 0.0))
 
 
-def _interpolate(x: npt.NDArray[Any], settings: _Settings, axis: _Axis, roi: tuple[float, float]) -> Array:
-    at = _coordinates(settings, axis, roi)
-    last = axis.size - 1
+def _interpolate(
+    x: npt.NDArray[Any], settings: _Settings, axis: _Axis, roi: tuple[float, float], extrapolation: Any
+) -> Array:
+    at, last, outside = _coordinates(settings, axis, roi), axis.size - 1, None
+    if settings.coordinates == "tf_crop_and_resize":  # what is no number is nowhere
+        outside = ~((at >= 0) & (at <= last))
+        at = np.where(outside, 0.0, at)
     if settings.mode == "nearest":
         index = np.clip(_round(settings.nearest, at), 0, last).astype(np.intp)
         y = np.take(x, index, axis=axis.axis)
@@ -250,9 +256,8 @@ def _interpolate(x: npt.NDArray[Any], settings: _Settings, axis: _Axis, roi: tup
             weight = weight / np.where(total == 0, 1.0, total)
         seen = np.moveaxis(np.take(x, np.clip(around, 0, last).astype(np.intp), axis=axis.axis), axis.axis + 1, -1)
         y = np.sum(seen * weight.reshape((-1,) + (1,) * (x.ndim - 1 - axis.axis) + (weight.shape[1],)), axis=-1)
-    if settings.coordinates == "tf_crop_and_resize":
-        outside = ((at < 0) | (at > last)).reshape((-1,) + (1,) * (x.ndim - 1 - axis.axis))
-        y = np.where(outside, settings.extrapolation, y)
+    if outside is not None:
+        y = np.where(outside.reshape((-1,) + (1,) * (x.ndim - 1 - axis.axis)), extrapolation, y)
     return y
 
 
@@ -268,20 +273,20 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     settings, axes = _settings("Resize", attributes), _axes(call)
     given = inputs[1] if len(inputs) > 1 else None
     roi = np.zeros(0) if given is None else given.astype(np.float64).reshape(-1)
-    cast = settings.mode != "nearest" or settings.coordinates == "tf_crop_and_resize"
-    y: Array = x.astype(np.float64) if cast else x
+    dtype = dtype_of(x.dtype)
+    assert dtype is not None
+    moves = settings.mode == "nearest"
+    y: Array = x if moves else x.astype(np.float64)
+    outside = saturated(settings.extrapolation, dtype) if dtype.is_integer else cast(settings.extrapolation, x.dtype)
     for axis in _plan(call):
         position = axes.index(axis.axis)
         bounds = (0.0, 1.0)
         if roi.size and settings.coordinates == "tf_crop_and_resize":
             bounds = (float(roi[position]), float(roi[position + len(axes)]))
-        y = _interpolate(y, settings, axis, bounds)
-    if not cast:
+        y = _interpolate(y, settings, axis, bounds, outside if moves else settings.extrapolation)
+    if moves:
         return (y.copy(),)
-    if x.dtype.kind in "iu":
-        limits = np.iinfo(x.dtype.name)
-        y = np.clip(np.round(y.astype(np.float64)), limits.min, limits.max)
-    return (y.astype(x.dtype),)
+    return (saturated(y, dtype) if dtype.is_integer else cast(y, x.dtype),)
 
 
 def views(call: Call) -> tuple[ViewOf] | None:
@@ -322,7 +327,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         taps = axis.taps(settings)
         index, weight = allocate(4 * axis.out * taps), allocate(wide.itemsize * axis.out * taps)
         roi = crop and call.has(1)
-        table = _table_kernel(settings, double, wide, call.dtype(1) if roi else None)
+        table = _table_kernel(_Table.of(settings, double=double), wide, call.dtype(1) if roi else None)
         bits = int(np.float32(axis.given).view(np.int32))
         position = axes.index(axis.axis)
         ints = (axis.size, axis.out, axis.numerator, axis.denominator, bits, taps, position, position + len(axes))
@@ -349,7 +354,11 @@ def _pass(
     wide: DataType,
     traits: DeviceTraits,
 ) -> Launch:
-    extrapolation = settings.extrapolation if settings.coordinates == "tf_crop_and_resize" else None
+    extrapolation = None
+    if settings.coordinates == "tf_crop_and_resize":
+        target = types[1] if settings.mode == "nearest" else wide
+        value = settings.extrapolation if target.is_float else saturated(settings.extrapolation, target).item()
+        extrapolation = literal(value, target)
     if settings.mode == "nearest" and extrapolation is None:
         types = (BITS[types[0].itemsize], BITS[types[0].itemsize])  # only bytes move
         wide = types[0]
@@ -363,15 +372,36 @@ def _pass(
     return Launch(k, refs, (*ints, cut.chunk, cut.rows_per_item), cut.grid, (1, 1))
 
 
+class _Table(NamedTuple):
+    """What the source of a table's kernel depends on.
+
+    Attributes:
+        real: In what it is calculated.
+        cubic: Coefficients, as literals: a + 2, a + 3, a, 5 a, 8 a, 4 a.
+    """
+
+    mode: str
+    coordinates: str
+    nearest: str
+    antialias: bool
+    exclude: bool
+    real: DataType
+    cubic: tuple[str, ...]
+
+    @classmethod
+    def of(cls, settings: _Settings, *, double: bool) -> _Table:
+        a, real = settings.cubic, FLOAT64 if double else FLOAT32
+        cubic = tuple(literal(c, real) for c in (a + 2, a + 3, a, 5 * a, 8 * a, 4 * a))
+        return cls(
+            settings.mode, settings.coordinates, settings.nearest, settings.antialias, settings.exclude, real, cubic
+        )
+
+
 @functools.cache
-def _table_kernel(settings: _Settings, double: bool, wide: DataType, roi: DataType | None) -> KernelSource:
+def _table_kernel(settings: _Table, wide: DataType, roi: DataType | None) -> KernelSource:
     """For each output index the input's indices (-1: extrapolate) and their weights."""
-    real, suffix = ("double", "") if double else ("float", "f")
-
-    def number(value: float) -> str:
-        return f"({value!r}{suffix})"
-
-    half = number(0.5)
+    real = compute_type(settings.real)
+    half = literal(0.5, settings.real)
     whole = f"(j + {half}) / scale - {half}"
     at = {
         "half_pixel": whole,
@@ -385,7 +415,7 @@ def _table_kernel(settings: _Settings, double: bool, wide: DataType, roi: DataTy
     bounds = f"const {real} start = 0, end = 1;"
     if roi is not None:
         bounds = f"const {real} start = LOAD({roi.name}, roi, r0), end = LOAD({roi.name}, roi, r1);"
-    outside = "at < 0 || at > N - 1" if settings.coordinates == "tf_crop_and_resize" else "0"
+    outside = "!(at >= 0 && at <= N - 1)" if settings.coordinates == "tf_crop_and_resize" else "0"
     if settings.mode == "nearest":
         rounded = {
             "round_prefer_floor": f"ceil(at - {half})",
@@ -395,14 +425,11 @@ def _table_kernel(settings: _Settings, double: bool, wide: DataType, roi: DataTy
         }[settings.nearest]
         fill = f"index[id] = {outside} ? -1 : clamp((int)({rounded}), 0, N - 1);"
     else:
-        a = settings.cubic
         if settings.mode == "linear":
             weight = f"fmax(1 - t, ({real})0)"
         else:
-            weight = (
-                f"t <= 1 ? ({number(a + 2)} * t - {number(a + 3)}) * t * t + 1 : "
-                f"t < 2 ? (({number(a)} * t - {number(5 * a)}) * t + {number(8 * a)}) * t - {number(4 * a)} : 0"
-            )
+            a2, a3, a, a5, a8, a4 = settings.cubic
+            weight = f"t <= 1 ? ({a2} * t - {a3}) * t * t + 1 : t < 2 ? (({a} * t - {a5}) * t + {a8}) * t - {a4} : 0"
         shrink = f"fmin(scale, ({real})1)" if settings.antialias else "1"
         exclude = "if (i < 0 || i >= N) w = 0;" if settings.exclude else ""
         normal = "total == 0 ? 1 : total" if settings.exclude or settings.antialias else "1"
@@ -436,7 +463,7 @@ def _pass_kernel(
     nearest: bool,
     types: tuple[DataType, DataType],
     wide: DataType,
-    extrapolation: float | None,
+    extrapolation: str | None,
     cpu: bool,
     last: bool,
 ) -> KernelSource:
@@ -449,11 +476,11 @@ def _pass_kernel(
         value = f"const int i = index[{position}]; "
         read = f"LOAD({source.name}, x, {element})"
         if extrapolation is not None:
-            read = f"i < 0 ? ({result}){extrapolation!r} : {read}"
+            read = f"i < 0 ? ({result}){extrapolation} : {read}"
         value += f"const {result} v = {read};"
     else:
         cast = f"({result})a" if target.is_float else f"convert_{target.c}_sat_rte(a)"
-        outside = "" if extrapolation is None else f"if (index[at] < 0) a = ({acc}){extrapolation!r}; else"
+        outside = "" if extrapolation is None else f"if (index[at] < 0) a = {extrapolation}; else"
         value = f"""
       const int at = ({position}) * taps;
       {acc} a = 0;

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncrt.dims import Dim
+from asyncrt.errors import ShapeError
 from asyncrt.layout import Array, Shape
 
 from ..indices import Indices
@@ -70,6 +71,8 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     half = attributes.get("coordinate_transformation_mode", default) == "half_pixel"
     height, width = attributes.get("output_height", 1), attributes.get("output_width", 1)
     ratio, scale = attributes.get("sampling_ratio", 0), float(attributes.get("spatial_scale", 1.0))
+    if not np.isfinite(rois.astype(np.float64) * scale).all():
+        raise ShapeError("RoiAlign: not all regions are finite")
     greatest = attributes.get("mode", "avg") == "max"
     y = np.zeros((rois.shape[0], x.shape[1], height, width), np.float64)
     for index, (roi, batch) in enumerate(zip(rois.astype(np.float64), batches.tolist(), strict=True)):

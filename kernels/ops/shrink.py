@@ -1,54 +1,43 @@
 """Shrink and Swish, element by element.
 
-Shrink moves what is beyond `lambd` towards 0 by `bias` and makes the rest 0; Swish is ``x * sigmoid(alpha * x)``.
+Shrink moves what is beyond `lambd` towards 0 by `bias` and makes the rest 0; its kernels take floats, integers are
+moved on the host. Swish is ``x * sigmoid(alpha * x)``.
 
 Source: ONNX Shrink-9, Swish-24.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from asyncrt.layout import DATA_TYPES, UINT64, Array
+from asyncrt.layout import DATA_TYPES, Array
 
+from ..conversion import cast
 from ..elementwise import elementwise
 from ..impl import Impl
+from ..literals import literal
 from ..operator import Attributes, Call, DeviceTraits, Example, Expression, Operator
 from ..shapes import same_shape
-from ..source import compute_type
 
 
 def _shrink_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
     x: Any = inputs[0]
     bias, bound = attributes.get("bias", 0.0), attributes.get("lambd", 0.5)
     wide = x.astype(np.float64)
-    result = np.where(wide < -bound, wide + bias, np.where(wide > bound, wide - bias, 0))
-    return (result.astype(x.dtype),)
+    with np.errstate(all="ignore"):
+        result = np.where(wide < -bound, wide + bias, np.where(wide > bound, wide - bias, 0))
+    return (cast(result, x.dtype),)
 
 
 def _shrink(call: Call, traits: DeviceTraits) -> Impl:
     dtype = call.dtype(0)
     bias, bound = float(call.attributes.get("bias", 0.0)), float(call.attributes.get("lambd", 0.5))
-    if dtype.is_float:
-        t = compute_type(dtype)
-        text = f"a0 < ({t}){-bound!r}f ? a0 + ({t}){bias!r}f : a0 > ({t}){bound!r}f ? a0 - ({t}){bias!r}f : ({t})0"
-    else:
-        low, high = math.ceil(-bound), math.floor(bound)
-        text = f"(long)a0 < {low}L ? {_moved(bias)} : (long)a0 > {high}L ? {_moved(-bias)} : 0L"
+    low, high, by = (literal(v, dtype) for v in (-bound, bound, bias))
+    text = f"a0 < {low} ? a0 + {by} : a0 > {high} ? a0 - {by} : 0"
     return elementwise("shrink", text, [i for i in call.inputs if i], call.outputs[0], traits)
-
-
-def _moved(by: float) -> str:
-    """Return OpenCL C for the integer ``a0 + by``, rounded towards 0."""
-    whole = math.trunc(by)
-    moved = f"((long)a0 + {whole}L)"
-    if by > whole:
-        return f"({moved} + ({moved} < 0))"
-    return f"({moved} - ({moved} > 0))" if by < whole else moved
 
 
 def _swish_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
@@ -59,8 +48,8 @@ def _swish_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> 
 
 
 def _swish_expression(call: Call) -> Expression:
-    alpha = f"{float(call.attributes.get('alpha', 1.0))!r}f"
-    return Expression(f"a0 / (1.0f + exp(-{alpha} * a0))", (0,), vector=True)
+    alpha = literal(-call.attributes.get("alpha", 1.0), call.dtype(0))
+    return Expression(f"a0 / (1.0f + exp({alpha} * a0))", (0,), vector=True)
 
 
 def _swish(call: Call, traits: DeviceTraits) -> Impl:
@@ -74,7 +63,7 @@ OPERATORS = (
         infer=same_shape,
         reference=_shrink_reference,
         implement=_shrink,
-        device_types=frozenset(DATA_TYPES) - {UINT64},
+        device_types=frozenset(t for t in DATA_TYPES if t.is_float),
         examples=(
             Example(("f32[3,37]",)),
             Example(("f32[3,37]",), {"bias": 1.5, "lambd": 0.75}),

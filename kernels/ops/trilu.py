@@ -31,6 +31,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     x, given = inputs[0], inputs[1] if len(inputs) > 1 else None
     assert x is not None
     k = 0 if given is None else int(known(given).reshape(-1)[0])
+    k = max(-x.shape[-2] - 1, min(x.shape[-1] + 1, k))  # NumPy adds to it
     return (np.triu(x, k) if attributes.get("upper", 1) else np.tril(x, k),)
 
 

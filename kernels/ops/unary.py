@@ -16,6 +16,7 @@ from asyncrt.layout import Array
 from ..copy import takes_any_view
 from ..elementwise import elementwise
 from ..impl import Impl
+from ..literals import literal
 from ..operator import Attributes, Call, DeviceTraits, Example, Expression, Operator
 from ..shapes import same_shape
 
@@ -33,7 +34,7 @@ def _wide(function: Callable[[Array], Any]) -> Callable[[Array], Array]:
 
 def _unary(
     name: str,
-    expression: str | Callable[[Attributes], str],
+    expression: str | Callable[[Call], str],
     reference: Callable[..., Any],
     *,
     vector: bool = True,
@@ -42,7 +43,7 @@ def _unary(
     examples: tuple[Example, ...] = (Example(("f32[2,3,37]",)), Example(("f16[5]",))),
 ) -> Operator:
     def express(call: Call) -> Expression:
-        return Expression(expression if isinstance(expression, str) else expression(call.attributes), (0,), vector)
+        return Expression(expression if isinstance(expression, str) else expression(call), (0,), vector)
 
     def implement(call: Call, traits: DeviceTraits) -> Impl:
         inputs = [i for i in call.inputs[:1] if i is not None]
@@ -70,13 +71,8 @@ def _unary(
     )
 
 
-def _number(value: float) -> str:
-    """A float literal of OpenCL C."""
-    return f"{value!r}f" if math.isfinite(value) else ("INFINITY" if value > 0 else "-INFINITY")
-
-
-def _gelu(attributes: Attributes) -> str:
-    if attributes.get("approximate", "none") == "tanh":
+def _gelu(call: Call) -> str:
+    if call.attributes.get("approximate", "none") == "tanh":
         return "0.5f * a0 * (1.0f + asyncrt_tanh(0.7978845608f * (a0 + 0.044715f * a0 * a0 * a0)))"
     return "0.5f * a0 * (1.0f + asyncrt_erf(a0 * 0.70710678118654752f))"
 
@@ -91,6 +87,31 @@ def _a(attributes: Attributes, name: str = "alpha", default: float = 1.0) -> flo
     return float(attributes.get(name, default))
 
 
+def _number(call: Call, name: str = "alpha", default: float = 1.0) -> str:
+    """An attribute in OpenCL C."""
+    return literal(_a(call.attributes, name, default), call.dtype(0))
+
+
+def _least(text: str, least: str) -> str:
+    """The larger of the two; what is no number stays so, which it would not with ``fmax``."""
+    return f"(({text}) < {least} ? {least} : ({text}))"
+
+
+def _most(text: str, most: str) -> str:
+    """The smaller of the two; likewise."""
+    return f"(({text}) > {most} ? {most} : ({text}))"
+
+
+def _celu(call: Call) -> str:
+    alpha = _number(call)
+    return f"{_least('a0', '0')} + {_most(f'{alpha} * expm1(a0 / {alpha})', '0')}"
+
+
+def _hard_sigmoid(call: Call) -> str:
+    line = f"{_number(call, 'alpha', 0.2)} * a0 + {_number(call, 'beta', 0.5)}"
+    return _most(_least(line, "0"), "1")
+
+
 _POSITIVE = (Example((np.linspace(0.1, 4, 24, dtype=np.float32).reshape(4, 6),)),)
 _UNIT = (Example((np.linspace(-0.9, 0.9, 24, dtype=np.float32),)),)
 _BOOL = (Example(("bool[2,3]",)),)
@@ -101,7 +122,7 @@ _SIGNED = (Example(("f32[2,3]",)), Example(("i64[5]",)))
 OPERATORS = (
     _unary("Neg", "-a0", np.negative, examples=_SIGNED, wide=False),
     _unary("Abs", "a0 < 0 ? -a0 : a0", np.abs, examples=_SIGNED, wide=False),
-    _unary("Sign", "a0 > 0 ? 1 : a0 < 0 ? -1 : 0", np.sign, vector=False, examples=_SIGNED, wide=False),
+    _unary("Sign", "a0 > 0 ? 1 : a0 < 0 ? -1 : a0", np.sign, vector=False, examples=_SIGNED, wide=False),
     _unary("Relu", "a0 < 0 ? 0 : a0", lambda x: np.where(x < 0, 0, x)),
     _unary("Sqrt", "sqrt(a0)", np.sqrt, examples=_POSITIVE),
     _unary("Reciprocal", "1.0f / a0", lambda x: 1 / x, examples=_POSITIVE),
@@ -125,22 +146,20 @@ OPERATORS = (
     _unary("Softsign", "a0 / (1.0f + fabs(a0))", lambda x: x / (1 + np.abs(x))),
     _unary("Gelu", _gelu, _gelu_reference, wants_attributes=True,
            examples=(Example(("f32[2,37]",)), Example(("f32[2,37]",), {"approximate": "tanh"}))),
-    _unary("Elu", lambda a: f"a0 < 0 ? {_number(_a(a))} * expm1(a0) : a0",
+    _unary("Elu", lambda c: f"a0 < 0 ? {_number(c)} * expm1(a0) : a0",
            lambda a, x: np.where(x < 0, _a(a) * np.expm1(x), x), wants_attributes=True),
-    _unary("Celu", lambda a: f"fmax(0.0f, a0) + fmin(0.0f, {_number(_a(a))} * expm1(a0 / {_number(_a(a))}))",
-           lambda a, x: np.maximum(0, x) + np.minimum(0, _a(a) * np.expm1(x / _a(a))), wants_attributes=True),
+    _unary("Celu", _celu, lambda a, x: np.maximum(0, x) + np.minimum(0, _a(a) * np.expm1(x / _a(a))), wants_attributes=True),
     _unary("Selu",
-           lambda a: f"{_number(_a(a, 'gamma', 1.0507009873554805))} * (a0 <= 0 ? "
-                     f"{_number(_a(a, 'alpha', 1.6732632423543772))} * expm1(a0) : a0)",
+           lambda c: f"{_number(c, 'gamma', 1.0507009873554805)} * (a0 <= 0 ? "
+                     f"{_number(c, 'alpha', 1.6732632423543772)} * expm1(a0) : a0)",
            lambda a, x: _a(a, "gamma", 1.0507009873554805) * np.where(
                x <= 0, _a(a, "alpha", 1.6732632423543772) * np.expm1(x), x),
            wants_attributes=True),
-    _unary("LeakyRelu", lambda a: f"a0 < 0 ? {_number(_a(a, default=0.01))} * a0 : a0",
+    _unary("LeakyRelu", lambda c: f"a0 < 0 ? {_number(c, default=0.01)} * a0 : a0",
            lambda a, x: np.where(x < 0, _a(a, default=0.01) * x, x), wants_attributes=True),
-    _unary("ThresholdedRelu", lambda a: f"a0 > {_number(_a(a))} ? a0 : 0",
+    _unary("ThresholdedRelu", lambda c: f"a0 > {_number(c)} ? a0 : 0",
            lambda a, x: np.where(x > _a(a), x, 0), wants_attributes=True),
-    _unary("HardSigmoid",
-           lambda a: f"fmin(fmax({_number(_a(a, 'alpha', 0.2))} * a0 + {_number(_a(a, 'beta', 0.5))}, 0.0f), 1.0f)",
+    _unary("HardSigmoid", _hard_sigmoid,
            lambda a, x: np.clip(_a(a, "alpha", 0.2) * x + _a(a, "beta", 0.5), 0, 1), wants_attributes=True),
     _unary("HardSwish", "a0 * fmin(fmax(a0 / 6.0f + 0.5f, 0.0f), 1.0f)", lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),
     _unary("Mish", "a0 * asyncrt_tanh(log1p(exp(-fabs(a0))) + fmax(a0, 0.0f))", lambda x: x * np.tanh(np.logaddexp(x, 0))),
@@ -149,9 +168,9 @@ OPERATORS = (
     _unary("Round", "rint(a0)", np.rint, examples=_HALVES),
     _unary("IsNaN", "a0 != a0", np.isnan, examples=_SPECIAL, wide=False),
     _unary("IsInf",
-           lambda a: " || ".join(
-               t for t, on in (("a0 == INFINITY", a.get("detect_positive", 1)),
-                               ("a0 == -INFINITY", a.get("detect_negative", 1))) if on) or "0",
+           lambda c: " || ".join(
+               t for t, on in (("a0 == INFINITY", c.attributes.get("detect_positive", 1)),
+                               ("a0 == -INFINITY", c.attributes.get("detect_negative", 1))) if on) or "0",
            lambda a, x: (np.isposinf(x) & bool(a.get("detect_positive", 1)))
            | (np.isneginf(x) & bool(a.get("detect_negative", 1))),
            vector=False, wants_attributes=True, wide=False, examples=_SPECIAL),

@@ -62,6 +62,8 @@ def _mel_infer(call: Call) -> tuple[Shape]:
 def _mel_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
     """Each band is a triangle over the spectrum's bins; its corners are evenly spaced on the mel scale."""
     bands, length, rate, low, high = (float(i.reshape(-1)[0]) for i in inputs if i is not None)
+    if bands < 0 or length < 0 or rate == 0 or not (-700 < low < math.inf and -700 < high < math.inf):
+        raise ShapeError(f"{bands:g} mel bands of {length:g} samples at {rate:g} a second, from {low:g} to {high:g}")
     bins = int(length) // 2 + 1
     first, last = (2595 * math.log10(1 + f / 700) for f in (low, high))
     mels = first + np.arange(int(bands) + 2) * ((last - first) / (int(bands) + 2))

@@ -6,6 +6,7 @@ A node whose inputs are all constants becomes a constant. A small integer node o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,10 +30,14 @@ _RANDOM = frozenset(
 def evaluate(operator: Operator, call: Call, inputs: Sequence[Array | None]) -> Sequence[Array]:
     """Return a node's outputs, computed on the host. Overflows and the like give what they give, without warnings.
 
+    What `infer` says against the inputs holds here, too: the reference is not asked what it does with them.
+
     Raises:
         IndexOutOfRange: It takes indices, and one is out of range; otherwise as the operator.
     """
     with np.errstate(all="ignore"):
+        with contextlib.suppress(Undetermined, ValueUnknown):
+            operator.infer(call)
         if operator.evaluate is not None:
             return operator.evaluate(call)
         indices = None if operator.indices is None else operator.indices(call)

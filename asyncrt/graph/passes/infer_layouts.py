@@ -91,7 +91,7 @@ def _infer(node: ProgramNode, call: Call, graph: Graph, options: RuntimeOptions)
         raise as_model_error(node, f"cannot infer its shapes from {_inputs(call)}", error) from error
     outputs: list[Layout] = []
     for id, shape, dtype in pairs:
-        check_rank(len(shape), f"'{node.name}': its output", options)
+        check_rank(len(shape), f"'{node.name}': its output", options.max_rank)
         if any(isinstance(d, int) and d < 0 for d in shape):
             raise ModelFormatError(
                 f"'{node.name}': {node.operator.name} of {_inputs(call)} would have the shape {show_shape(shape)}"

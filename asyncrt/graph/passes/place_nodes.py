@@ -45,14 +45,11 @@ def place_nodes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> 
 
 
 def _has_kernel(node: ProgramNode, graph: Graph, traits: DeviceTraits) -> bool:
-    operator = node.operator
-    if operator.implement is None:
-        return False
     types = [graph.values[v].layout.dtype for v in node.inputs if v is not None] + list(node.output_types)
     if FLOAT64 in types and "fp64" not in traits.features:
         return False
     first = graph.values[node.inputs[0]].layout.dtype if node.inputs and node.inputs[0] is not None else None
-    return operator.device_types is None or first is None or first in operator.device_types
+    return node.operator.has_kernel(first)
 
 
 def _small_or_vector(value: Value) -> bool:

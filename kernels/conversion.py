@@ -1,0 +1,68 @@
+"""Which integer does a float become?
+
+It is rounded towards 0, and of a number that is too large for its type the lowest bits are kept, as C and NumPy do for
+integers. That holds as far as a signed integer has the number: of 32 bits for the types up to int32, of 64 for the
+others. Beyond, and for what is no number, it is the least of those signed integers, of which again the lowest bits are
+kept: -2147483648 as int32, 0 in fewer bits. uint64 also has what int64 lacks, and from 2^64 on it is 0.
+
+ONNX and C leave all of that open. It is what ONNX Runtime and NumPy give on x86-64, where they are of one mind, written
+so that no compiler, processor or vector width can give anything else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from asyncrt.layout import INT32, UINT32, UINT64, Array, DataType, dtype_of
+
+
+def to_integer(text: str, target: DataType) -> str:
+    """Return OpenCL C for what the float *text* is as the integer type *target*; it is a scalar.
+
+    The functions are those of `functions.py`.
+    """
+    if target is UINT64:
+        return f"asyncrt_to_ulong({text})"
+    return f"asyncrt_to_long({text})" if _wide(target) else f"asyncrt_to_int({text})"
+
+
+def cast(x: Any, target: np.dtype[Any]) -> Array:
+    """Return *x* with another dtype, as kernels store it: what is too large a float is infinite, floats become integers
+    as above, and integers keep their lowest bits."""
+    array = np.asarray(x)
+    dtype = dtype_of(target)
+    assert dtype is not None
+    if dtype.is_integer and array.dtype.kind not in "iub":
+        return _as_integers(array, dtype)
+    with np.errstate(all="ignore"):
+        return array.astype(target)
+
+
+def saturated(x: Any, target: DataType) -> Array:
+    """Return the nearest integers of type *target*, and 0 for what is no number: OpenCL's ``convert_T_sat_rte``."""
+    low, high = np.iinfo(target.name).min, np.iinfo(target.name).max
+    number: Any = np.rint(np.nan_to_num(np.asarray(x, np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
+    inside = (number > low) & (number < high)  # as floats, the limits of 64 bits are beyond them
+    return np.asarray(np.where(inside, _as_integers(np.where(inside, number, 0), target), np.where(number > 0, high, low)), target.numpy)
+
+
+def _as_integers(x: Array, target: DataType) -> Array:
+    floats: Any = x if x.dtype in (np.float32, np.float64) else x.astype(np.float32)  # those of 16 bits
+    signed: Any = np.int64 if _wide(target) else np.int32
+    beyond = float(np.iinfo(signed).max) + 1  # has one bit, and is therefore exact
+    least = np.iinfo(signed).min
+    fits = (floats >= least) & (floats < beyond)
+    kept = np.where(fits, np.where(fits, floats, 0).astype(signed), signed(least))
+    result = np.asarray(kept.astype(target.numpy))
+    if target is UINT64:
+        large = (floats >= beyond) & (floats < 2 * beyond)
+        result = np.where(large, np.where(large, floats, 0).astype(np.uint64), result)
+        result = np.asarray(np.where(floats >= 2 * beyond, np.uint64(0), result))
+    return result
+
+
+def _wide(target: DataType) -> bool:
+    """Whether the signed integers that it goes by have 64 bits."""
+    return target is UINT32 or target.itemsize > INT32.itemsize
