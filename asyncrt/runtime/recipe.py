@@ -285,6 +285,8 @@ def make_recipe(
         layouts: Of the inputs; *values* and *kept* as for `start_state`. The recipe is for those values, and for what
             there is room for in what is kept.
     """
+    if any(program.values[id].layout.shape is None for id in program.inputs):
+        return None  # its axes have no numbers: of a value that a Loop carries, say
     recording = Recording()
     sizes = sizes_of(layouts, dynamic_axes(program))
     witnesses = [recording.size(s) for s in sizes]
