@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from .models import LIMIT, Place
+from .models import LIMITS, Place
 from .watching import MORE_BYTES
 
 
@@ -31,7 +31,7 @@ async def _raises(place: Place) -> None:
 
 
 async def _takes_memory(place: Place) -> None:
-    np.ones(LIMIT + MORE_BYTES + (20 << 20), np.uint8)
+    np.ones(LIMITS["host"] + MORE_BYTES + (20 << 20), np.uint8)
 
 
 async def _reads(place: Place) -> None:
@@ -40,7 +40,7 @@ async def _reads(place: Place) -> None:
 
 async def _is_right(place: Place) -> None:
     (place.folder / "model" / "weights.bin").read_bytes()
-    np.ones(LIMIT, np.uint8)
+    np.ones(LIMITS["host"], np.uint8)
 
 
 CASES = {

@@ -21,7 +21,7 @@ from asyncrt.layout import Array
 
 from ..batching import canary, request
 from .doors import DOORS, STATE, Door, Stage, keeping, some_door
-from .models import LIMIT, Place, device_of, opened, shown
+from .models import LIMITS, Place, device_of, opened, shown
 from .values import Their, hostile_inputs, odd
 from .watching import Finding, Poison
 
@@ -55,12 +55,13 @@ class Storm:
 def draw(seed: int, place: Place) -> Storm:
     """Decide how the case of a seed is run."""
     chance = random.Random(f"hostile {seed}")
+    device = device_of(seed)
     options = RuntimeOptions(
-        memory_limit=LIMIT, cache_dir=place.cache, warm=False, check_hazards=chance.random() < 0.3,
+        memory_limit=LIMITS[device], cache_dir=place.cache, warm=False, check_hazards=chance.random() < 0.3,
         max_in_flight=chance.choice((2, 8, 64)), replay=chance.random() < 0.9, preset=chance.random() < 0.9,
         policy=chance.choice(("fifo", "auto", "sticky", "critical_path")), share_steps=chance.random() < 0.8,
     )  # fmt: skip
-    return Storm(seed, chance, device_of(seed), options)
+    return Storm(seed, chance, device, options)
 
 
 async def attack(storm: Storm, place: Place) -> Counter[str]:
@@ -100,7 +101,7 @@ async def _closed_upon(stage: Stage, chance: random.Random, counts: Counter[str]
     """Close the runtime while others wait for each kind of answer; returns what they got that nobody should."""
     group = stage.keeping.sequences(STATE)
     one, grouped = stage.keeping.sequence(STATE), group.sequence()
-    doors = [stage.canary.infer, stage.batched.infer] * 4
+    doors: list[Any] = [stage.canary.infer, stage.batched.infer] * 4
     asked = [asyncio.ensure_future(infer(stage.inputs())) for infer in doors]
     asked += [asyncio.ensure_future(s.infer(stage.step())) for s in (one, grouped, one, grouped, one, grouped)]
     await _turns(chance, 30)

@@ -35,8 +35,8 @@ from .peer import Peer, difference
 from .requests import fitting
 from .watching import Clock, Doors, Finding, Poison
 
-LIMIT = 64 << 20
-"""Bytes: `memory_limit`."""
+LIMITS = {"opencl": 64 << 20, "host": 16 << 20, "simulated": 16 << 20}
+"""Bytes: `memory_limit`, by device. References calculate in float64 and keep several of what they make."""
 
 DEADLINE_S = 1.0
 """Of each request: a loop may say that it has no end."""
@@ -121,7 +121,8 @@ def draw(seed: int, place: Place) -> Case:
         source.write_bytes(data)
     elif kind == "model" and not damaged:
         source = model
-    return Case(seed, from_where, source, done, device_of(seed), _options(chance, place))
+    device = device_of(seed)
+    return Case(seed, from_where, source, done, device, _options(chance, device, place))
 
 
 def shown(options: RuntimeOptions) -> str:
@@ -130,12 +131,13 @@ def shown(options: RuntimeOptions) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in attrs.asdict(options).items() if value != usual[name])
 
 
-def _options(chance: random.Random, place: Place) -> RuntimeOptions:
+def _options(chance: random.Random, device: str, place: Place) -> RuntimeOptions:
     def mostly() -> bool:
         return chance.random() < 0.85
 
     return RuntimeOptions(
-        memory_limit=LIMIT, max_model_bytes=8 << 20, max_folded_bytes=chance.choice((0, 1 << 16, 1 << 20, 16 << 20)),
+        memory_limit=LIMITS[device], max_model_bytes=8 << 20,
+        max_folded_bytes=chance.choice((0, 1 << 16, 1 << 20, 16 << 20)),
         skip=mostly(), views=mostly(), in_place=mostly(), replay=mostly(), fuse=mostly(), packed_weights=mostly(),
         preset=mostly(), pool=mostly(), preallocate=mostly(), map_files=mostly(), recipes=mostly(),
         branches=chance.choice((None, True)), precision=chance.choice(("fp32", "fp32", "fp32", "fp32", "bf16")),

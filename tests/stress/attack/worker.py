@@ -82,7 +82,7 @@ class Worker:
         finally:
             self.place.doors.on = False
         seconds, nbytes = self.place.clock.seconds, peak.bytes
-        findings += self._measured(seconds, nbytes)
+        findings += self._measured(seconds, nbytes, models.LIMITS[case.device if case is not None else "host"])
         if isinstance(case, models.Case):
             counts[case.ended or "failed"] += 1
         _say(out, counts=counts, seconds=seconds, nbytes=nbytes, findings=findings, case=str(case) if findings else "")
@@ -95,12 +95,12 @@ class Worker:
                 judged.append(_finding(error))
         _say(out, counts={"as ONNX Runtime": agreed}, findings=judged, case=str(case) if judged else "")
 
-    def _measured(self, seconds: float, nbytes: int) -> list[tuple[str, str]]:
+    def _measured(self, seconds: float, nbytes: int, limit: int) -> list[tuple[str, str]]:
         found = []
         if seconds > LONG_S:
             found.append(("slow", f"slow: it took {seconds:.1f} s of processors"))
-        if nbytes > models.LIMIT + MORE_BYTES:
-            found.append(("memory", f"memory: it took {nbytes >> 20} MiB at a limit of {models.LIMIT >> 20}"))
+        if nbytes > limit + MORE_BYTES:
+            found.append(("memory", f"memory: it took {nbytes >> 20} MiB at a limit of {limit >> 20}"))
         found += [("read", f"read: it opened {path[:200]!r}") for path in self.place.doors.wrong[:3]]
         return found
 
