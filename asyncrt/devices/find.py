@@ -12,6 +12,7 @@ from types import ModuleType
 
 from asyncrt.errors import NoDeviceError
 
+from . import drivers
 from .base import Binaries, Device, DeviceReport
 from .host import HostDevice
 from .simulated import SimulatedDevice
@@ -61,9 +62,11 @@ def list_devices() -> list[DeviceReport]:
 
 def driver_problems() -> tuple[str, ...]:
     """Return what is in the way of a driver that is installed, as sentences."""
-    from . import drivers
-
-    return drivers.prepare().problems
+    try:
+        found: tuple[str, ...] = _opencl().problems()
+    except NoDeviceError:
+        return drivers.prepare().problems
+    return found
 
 
 def why_launched_from_python() -> str:
@@ -76,9 +79,9 @@ def why_launched_from_python() -> str:
 def _opencl() -> ModuleType:
     """Import pyopencl's door, which loads the OpenCL loader, only when OpenCL is wanted."""
     try:
-        from . import opencl
+        from . import opencl_find
     except ImportError as error:
         raise NoDeviceError(
             "pyopencl does not import, so there is no OpenCL", detail=str(error), hint="reinstall pyopencl"
         ) from error
-    return opencl
+    return opencl_find
