@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeAlias, get_args
 import attrs
 from attrs import validators as v
 
+from asyncrt.writing import write_text
+
 Mode: TypeAlias = Literal["cost", "exact", "buckets"]
 
 
@@ -65,5 +67,5 @@ class BatchOptions:
         return cls(**given)
 
     def write(self, path: str | Path) -> None:
-        """Write them as JSON."""
-        Path(path).write_text(json.dumps(attrs.asdict(self), indent=2) + "\n", encoding="utf-8")
+        """Write them as JSON, whole or not at all."""
+        write_text(Path(path), json.dumps(attrs.asdict(self), indent=2) + "\n")

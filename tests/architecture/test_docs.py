@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import asyncrt
-from asyncrt.cli import app
+from asyncrt.cli.commands import app
 from asyncrt.devices.base import Device
 from asyncrt.devices.find import open_device
 from asyncrt.devices.host import HostDevice
