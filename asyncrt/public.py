@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncrt.errors import (
+    ArgumentError,
     AsyncrtError,
     BatchingError,
     DeadlineExceeded,
@@ -42,6 +43,7 @@ from asyncrt.sync import SyncModel, load_sync
 from asyncrt.version import __version__
 
 __all__ = [
+    "ArgumentError",
     "AsyncrtError",
     "BatchOptions",
     "Batched",
