@@ -8,87 +8,29 @@
 
 from __future__ import annotations
 
-from asyncrt.errors import (
-    AsyncrtError,
-    BatchingError,
-    DeadlineExceeded,
-    DeviceCommandError,
-    DeviceError,
-    DeviceLostError,
-    HazardError,
-    IndexOutOfRange,
-    InputError,
-    KernelBuildError,
-    ModelError,
-    ModelFormatError,
-    ModelLimitError,
-    ModelTypeError,
-    NoDeviceError,
-    OutOfDeviceMemory,
-    OutOfHostMemory,
-    Overloaded,
-    PrecisionError,
-    RuntimeClosedError,
-    SequenceError,
-    ShapeError,
-    SizeLimitError,
-    UnsupportedOperatorError,
-)
-from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.batched import Batched
-from asyncrt.runtime.explain import Explanation, NodeExplanation
-from asyncrt.runtime.group import GroupedSequence, GroupStatistics, SequenceGroup
-from asyncrt.runtime.model import Model
-from asyncrt.runtime.pad_safety import PadSafety
-from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
-from asyncrt.runtime.sequence import Sequence
-from asyncrt.runtime.shared_safety import SharedSafety, Sharing
-from asyncrt.scheduler.batching import BatchingStatistics, BatchOptions
-from asyncrt.sync import SyncModel, load_sync
-from asyncrt.version import __version__
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AsyncrtError",
-    "BatchOptions",
-    "Batched",
-    "BatchingError",
-    "BatchingStatistics",
-    "DeadlineExceeded",
-    "DeviceCommandError",
-    "DeviceError",
-    "DeviceLostError",
-    "Explanation",
-    "GroupStatistics",
-    "GroupedSequence",
-    "HazardError",
-    "IndexOutOfRange",
-    "InputError",
-    "KernelBuildError",
-    "Model",
-    "ModelError",
-    "ModelFormatError",
-    "ModelLimitError",
-    "ModelTypeError",
-    "NoDeviceError",
-    "NodeExplanation",
-    "OutOfDeviceMemory",
-    "OutOfHostMemory",
-    "Overloaded",
-    "PadSafety",
-    "PrecisionError",
-    "Runtime",
-    "RuntimeClosedError",
-    "RuntimeOptions",
-    "RuntimeStatistics",
-    "Sequence",
-    "SequenceError",
-    "SequenceGroup",
-    "ShapeError",
-    "SharedSafety",
-    "Sharing",
-    "SizeLimitError",
-    "SyncModel",
-    "UnsupportedOperatorError",
-    "__version__",
-    "load_sync",
-]
+if TYPE_CHECKING:
+    from asyncrt.public import *  # noqa: F403
+    from asyncrt.public import __all__ as __all__
+    from asyncrt.version import __version__ as __version__
+else:
+
+    def __getattr__(name: str) -> object:
+        """Return a public name, or a module that they need, and load all of them if that has not been done.
+
+        So a command is soon where it can end as commands do, whatever interrupts it.
+        """
+        if name.startswith("__") and name not in ("__all__", "__version__"):
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        public = import_module("asyncrt.public")
+        found = {"__all__": public.__all__, **{each: getattr(public, each) for each in public.__all__}}
+        globals().update(found)
+        if name not in globals():
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals()[name]
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")})

@@ -6,6 +6,7 @@
     │   ├── UnsupportedOperatorError          an operator, version or attribute we do not have
     │   ├── ModelTypeError                    a dtype that the operator does not take
     │   └── ModelLimitError                   larger or of higher rank than the options allow
+    ├── ArgumentError (ValueError, TypeError) an argument or an option that there cannot be
     ├── InputError (ValueError)               the caller's inputs do not fit the model
     ├── ShapeError (ValueError)               shapes or values of this inference do not fit a node
     │   ├── IndexOutOfRange (IndexError)      an index points where a node's data has no element
@@ -68,6 +69,10 @@ class ModelTypeError(ModelError):
 
 class ModelLimitError(ModelError):
     """The model is larger, or has tensors of higher rank, than `RuntimeOptions` allows."""
+
+
+class ArgumentError(AsyncrtError, ValueError, TypeError):
+    """An argument or an option is not of the kind, or not in the range, that it has to be; nothing has happened yet."""
 
 
 class InputError(AsyncrtError, ValueError):

@@ -10,6 +10,7 @@ that `Runtime` takes.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ import onnx
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from asyncrt.devices.find import open_device
-from asyncrt.errors import InputError, ModelTypeError, NoDeviceError
+from asyncrt.errors import ArgumentError, InputError, ModelTypeError, NoDeviceError
+from asyncrt.given import check_text, each_of, told
 from asyncrt.graph.reading import ModelSource
 from asyncrt.layout import Array, dtype_of
 from asyncrt.options import RuntimeOptions
@@ -107,11 +109,15 @@ class AsyncrtBackend(Backend):  # type: ignore[misc]  # onnx has no types
             outputs_info: Not needed: asyncrt finds the outputs' dtypes and shapes itself.
             kwargs: `opset_version`, if it is not the newest; others as `prepare()` takes them.
         """
-        opset = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
+        if not isinstance(node, onnx.NodeProto):
+            raise ArgumentError(f"node must be an onnx.NodeProto, got {told(node)}")
+        opset = _opset(kwargs.pop("opset_version", onnx.defs.onnx_opset_version()))
         names = [name for name in node.input if name]
-        if len(names) != len(inputs):
-            raise InputError(f"{node.op_type} takes {len(names)} inputs ({', '.join(names)}), got {len(inputs)}")
-        arrays = {name: np.asarray(value) for name, value in zip(names, inputs, strict=True)}
+        given = list(itertools.islice(each_of("inputs", inputs), len(names) + 1))
+        if len(names) != len(given):
+            count = len(given) if len(given) <= len(names) else "more"
+            raise InputError(f"{node.op_type} takes {len(names)} inputs ({', '.join(names)}), got {count}")
+        arrays = {name: _array(name, value) for name, value in zip(names, given, strict=True)}
         helper = onnx.helper
         graph = helper.make_graph(
             [node],
@@ -136,8 +142,22 @@ class AsyncrtBackend(Backend):  # type: ignore[misc]  # onnx has no types
 
 def _spec(device: str) -> str:
     """Return asyncrt's name of one of ONNX's devices; asyncrt's own names stay."""
-    kind, colon, index = device.partition(":")
+    kind, colon, index = check_text("device", device).partition(":")
     return _ONNX_NAMES.get(kind, kind) + colon + index
+
+
+def _opset(version: Any) -> int:
+    if not isinstance(version, int) or isinstance(version, bool) or not 0 < version < 1 << 31:
+        raise ArgumentError(f"opset_version must be an integer from 1 on, got {told(version)}")
+    return version
+
+
+def _array(name: str, value: Any) -> Array:
+    try:
+        array: Array = np.asarray(value)
+    except Exception as error:  # an object's own way to be an array may raise anything
+        raise InputError(f"input '{name}' is not an array: {error!r}") from error
+    return array
 
 
 def _number(name: str, array: Array) -> int:

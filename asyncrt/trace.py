@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from .writing import write_text
+
 Arguments: TypeAlias = Mapping[str, Any]
 
 
@@ -93,5 +95,5 @@ class Trace:
         return json.dumps({"displayTimeUnit": "ms", "traceEvents": self._events})
 
     def write(self, path: Path) -> None:
-        """Write the file."""
-        path.write_text(self.to_json(), encoding="utf-8", newline="\n")
+        """Write the file, whole or not at all."""
+        write_text(path, self.to_json())

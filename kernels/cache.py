@@ -172,7 +172,7 @@ class ImplCache:
 
     def _begin(self, fresh: Sequence[Any], urgent: bool) -> None:
         if self._closed:
-            raise RuntimeClosedError(_CLOSED)
+            raise RuntimeClosedError("the runtime is closed")
         for source in fresh:
             if source in self._hung:
                 raise self._late(source)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -48,10 +49,11 @@ class BinaryStore:
         path = self._path(key)
         try:
             with open(path, "rb", opener=_open_itself) as f:
-                if not _private(os.fstat(f.fileno())):
+                status = os.fstat(f.fileno())
+                if not _private(status) or not stat.S_ISREG(status.st_mode) or status.st_size > self.max_bytes:
                     return None
                 data = f.read()
-        except OSError:
+        except (OSError, MemoryError):
             return None
         with contextlib.suppress(OSError):  # one that may only be read is as good
             os.utime(path)
@@ -72,7 +74,7 @@ class BinaryStore:
                 with os.fdopen(handle, "wb") as f:
                     f.write(head + hashlib.sha256(head + body).digest() + body)
                 os.replace(temporary, self._path(key))
-            except OSError:
+            except BaseException:
                 os.unlink(temporary)
                 raise
             self._shrink()
@@ -84,24 +86,29 @@ class BinaryStore:
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             return _private(self.folder.stat())
-        except OSError:
+        except (OSError, ValueError):  # a path that no system takes is a ValueError
             return False
 
     def _shrink(self) -> None:
+        entries: list[tuple[float, int, Path]] = []
         # What a process that was killed left half written counts as well.
-        paths = [*self.folder.glob("*.bin"), *self.folder.glob(".new-*")]
-        entries = [(status.st_mtime, status.st_size, path) for path in paths for status in [path.lstat()]]
+        for path in (*self.folder.glob("*.bin"), *self.folder.glob(".new-*")):
+            with contextlib.suppress(OSError):  # another process was faster
+                status = path.lstat()
+                if not stat.S_ISDIR(status.st_mode):
+                    entries.append((status.st_mtime, status.st_size, path))
         total = sum(size for _, size, _ in entries)
         for _, size, path in sorted(entries):
             if total <= self.max_bytes:
                 return
-            path.unlink(missing_ok=True)
-            total -= size
+            with contextlib.suppress(OSError):
+                path.unlink()
+                total -= size
 
 
 def _open_itself(path: str, flags: int) -> int:
-    """Open a file, but not what a symbolic link points to."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0))
+    """Open a file, but not what a symbolic link points to, and do not wait for who writes to a pipe."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
 
 
 def _private(status: os.stat_result) -> bool:

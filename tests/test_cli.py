@@ -17,8 +17,9 @@ import pytest
 from onnx import helper
 from typer.testing import CliRunner
 
-from asyncrt.cli import app, bench, compare, devices
+from asyncrt.cli import bench, compare, devices
 from asyncrt.cli.bench import Block, Budget, Load, Measured, Ratio
+from asyncrt.cli.commands import app
 from asyncrt.cli.inputs import InputOptions
 from asyncrt.devices.base import DeviceReport
 from asyncrt.dims import Dim

@@ -1,46 +1,53 @@
-"""The command line: `asyncrt devices | run | explain | trace | bench | tune`, one file each; it begins in `main()`."""
+"""The command line begins here, in `main()`, and ends here: with a line and a status, never with a traceback.
+
+Nothing is imported before that can be interrupted; the commands themselves are in `commands.py`.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import contextlib
+import os
+import sys
 
-import typer
-
-from asyncrt.version import __version__
-
-from . import bench, devices, explain, run, trace, tune
-
-app = typer.Typer(
-    name="asyncrt",
-    help="Run ONNX models with dynamic shapes on any OpenCL device.",
-    epilog="Start with `asyncrt devices`; `asyncrt COMMAND --help` has an example of each command.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command()(devices.devices)
-app.command()(run.run)
-app.command()(explain.explain)
-app.command()(trace.trace)
-app.command()(bench.bench)
-app.command()(tune.tune)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"asyncrt {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _asyncrt(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
-) -> None:
-    pass  # the options of `asyncrt` itself; its help is above
+INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command line; exits with 0, with 1 after an error, with 2 after a wrong option, with 130 after Ctrl-C."""
-    app(prog_name="asyncrt")
+    try:
+        status = _run()
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    status = _flush(status)
+    if status == INTERRUPTED:
+        os._exit(status)  # threads that are in a driver's compiler would be waited for
+    sys.exit(status)
+
+
+def _run() -> int:
+    """Run a command and return its status."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # not every terminal has a µ
+    from .commands import app
+
+    try:
+        app(prog_name="asyncrt")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0
+
+
+def _flush(status: int) -> int:
+    """Bring out what was printed, and return the status: where that cannot be written, not 0."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        if not isinstance(error, BrokenPipeError) and status == 0:
+            with contextlib.suppress(OSError):
+                print(f"error: the output cannot be written: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes it once more
+        return status or 1
+    return status

@@ -20,6 +20,7 @@ from .terminal import wrong
 Pattern: TypeAlias = Literal["poisson", "burst"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 BURST = 8  # requests that come together
+_ENDLESS = 2.0**62
 
 Draw: TypeAlias = Callable[[np.random.Generator], int]
 """Returns a size."""
@@ -67,10 +68,10 @@ def _draw(name: str, spec: str) -> Draw:
         parameters = [float(n) for n in numbers]
     except ValueError:
         parameters = []
-    if kind == "uniform" and len(parameters) == 2 and 1 <= parameters[0] <= parameters[1] < math.inf:
+    if kind == "uniform" and len(parameters) == 2 and 1 <= parameters[0] <= parameters[1] < _ENDLESS:
         least, greatest = map(int, parameters)
         return lambda random: int(random.integers(least, greatest + 1))
-    if kind == "lognormal" and len(parameters) == 3 and 1 <= parameters[0] <= parameters[2] < math.inf:
+    if kind == "lognormal" and len(parameters) == 3 and 1 <= parameters[0] <= parameters[2] < _ENDLESS:
         median, sigma, most = parameters
         if 0 <= sigma < math.inf:
             return lambda random: int(min(max(random.lognormal(math.log(median), sigma), 1), most))
@@ -80,11 +81,12 @@ def _draw(name: str, spec: str) -> Draw:
 def _from_file(name: str, path: Path) -> list[int]:
     try:
         words = path.read_text(encoding="utf-8").split()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise wrong("--lengths", f"expected {_FORMS}; '{name}={path}' is none, and no file: {error}") from error
-    bad = [word for word in words if not re.fullmatch(r"[1-9]\d*", word)]
+    bad = [word for word in words if not re.fullmatch(r"[1-9]\d{,17}", word)]
     if bad or not words:
-        raise wrong("--lengths", f"{path}: expected one size on each line, got {bad[0]!r}" if bad else f"{path}: empty")
+        came = f"got {bad[0][:40]!r}" if bad else "it is empty"
+        raise wrong("--lengths", f"{path}: expected one size on each line, {came}")
     return [int(word) for word in words]
 
 

@@ -28,13 +28,14 @@ from asyncrt.layout import Array
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.runtime import Runtime
 from asyncrt.version import __version__
+from asyncrt.writing import write_text
 
 from . import options as o
 from .arrivals import parse_lengths
 from .bench_batched import Wanted, bench_batched, parse_rates
 from .compare import OnnxRuntime, cores
 from .inputs import InputOptions, Sizes
-from .terminal import note, reporting, stderr, stdout, wrong
+from .terminal import note, reporting, run_to_end, stderr, stdout, wrong
 
 BLOCKS = 5  # turns that each runtime takes for one row
 _ENOUGH_FOR_P99 = 100
@@ -130,11 +131,15 @@ def bench(
     device: o.Device = None,
     streams: o.Streams = None,
     seed: o.Seed = 0,
-    concurrency: Annotated[int, typer.Option("--concurrency", "-c", min=1, help="Requests in flight at once.")] = 1,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "-c", min=1, max=o.MOST_AT_ONCE, help="Requests in flight at once.")
+    ] = 1,
     requests: Annotated[int | None, typer.Option("--requests", "-n", min=1, help="Requests for each row.")] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(min=0.001, help=f"Time of each runtime for each row; {_DEFAULT_SECONDS:g} by default."),
+        typer.Option(
+            min=0.001, callback=o.finite, help=f"Time of each runtime for each row; {_DEFAULT_SECONDS:g} by default."
+        ),
     ] = None,
     no_compare: Annotated[bool, typer.Option("--no-compare", help="Leave ONNX Runtime out, though installed.")] = False,
     json_file: Annotated[
@@ -148,7 +153,9 @@ def bench(
     ] = None,
     arrivals: o.Arrivals = "poisson",
     lengths: o.Lengths = None,
-    deadline: Annotated[float | None, typer.Option(min=1e-6, help="Seconds in which an answer is of use.")] = None,
+    deadline: Annotated[
+        float | None, typer.Option(min=1e-6, callback=o.finite, help="Seconds in which an answer is of use.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Options of batching, as `asyncrt tune` writes.")
     ] = None,
@@ -183,7 +190,7 @@ def bench(
             seconds=seconds or _DEFAULT_SECONDS, deadline=deadline, config=config, compare=not no_compare,
             json_file=json_file, plot=plot,
         )  # fmt: skip
-        asyncio.run(bench_batched(model, wanted_load, runtime))
+        run_to_end(bench_batched(model, wanted_load, runtime))
         return
     given = {"--rate": rate, "--lengths": lengths, "--deadline": deadline, "--config": config, "--plot": plot}
     for option, value in given.items():
@@ -196,9 +203,9 @@ def bench(
     wanted = InputOptions.parse(inputs, shape, ranges, seed, several=True)
     theirs = None if no_compare else _onnx_runtime(model)
     load = Load(concurrency, requests, seconds)
-    document, rows = asyncio.run(_bench(model, wanted, runtime, theirs, load))
+    document, rows = run_to_end(_bench(model, wanted, runtime, theirs, load))
     if json_file is not None:
-        json_file.write_text(json.dumps({**document, "rows": [attrs.asdict(row) for row in rows]}, indent=2) + "\n")
+        write_text(json_file, json.dumps({**document, "rows": [attrs.asdict(row) for row in rows]}, indent=2) + "\n")
     stdout().print(_table(rows, concurrency))
 
 

@@ -18,6 +18,7 @@ from rich.table import Table
 from asyncrt.errors import AsyncrtError
 from asyncrt.runtime.runtime import Runtime
 from asyncrt.version import __version__
+from asyncrt.writing import write_text, written_whole
 
 from .arrivals import Draw, Pattern
 from .inputs import InputOptions
@@ -103,7 +104,7 @@ async def bench_batched(model: Path, wanted: Wanted, runtime: Runtime) -> None:
         "points": [attrs.asdict(point) for point in points],
     }
     if wanted.json_file is not None:
-        wanted.json_file.write_text(json.dumps(document, indent=2) + "\n")
+        write_text(wanted.json_file, json.dumps(document, indent=2) + "\n")
     if wanted.plot is not None:
         draw(points, wanted.plot)
         note(f"the plot is in {wanted.plot}")
@@ -160,4 +161,8 @@ def draw(points: Sequence[Point], file: Path) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#d8d8d8", linewidth=0.6)
     axes.legend(frameon=False)
-    figure.savefig(file, dpi=120)
+    form = file.suffix[1:].lower() or "png"
+    if form not in figure.canvas.get_supported_filetypes():
+        raise wrong("--plot", f"expected a name that ends in .png, .svg or .pdf, got '{file}'")
+    with written_whole(file) as written:
+        figure.savefig(written, dpi=120, format=form)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import enum
 from pathlib import Path
 from typing import Annotated
@@ -14,10 +13,11 @@ from rich.markup import escape
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.explain import Explanation
 from asyncrt.runtime.runtime import Runtime
+from asyncrt.writing import write_text
 
 from . import options as o
 from .inputs import InputOptions
-from .terminal import note, reporting, stdout
+from .terminal import note, reporting, run_to_end, stdout
 
 
 class Decision(enum.StrEnum):
@@ -60,9 +60,9 @@ def explain(
       asyncrt explain bert.onnx --shape batch=1 --shape seq=16 --only skipped
     """
     wanted = InputOptions.parse(inputs, shape, ranges, seed)
-    everything = asyncio.run(_explain(model, wanted, device, streams, RuntimeOptions(skip=not no_skip), profile))
+    everything = run_to_end(_explain(model, wanted, device, streams, RuntimeOptions(skip=not no_skip), profile))
     if html_file is not None:
-        html_file.write_text(everything.to_html(), encoding="utf-8", newline="\n")
+        write_text(html_file, everything.to_html())
         note(f"the graph is in {html_file}; open it in a browser")
     if as_json:
         typer.echo(everything.to_json(only=only))

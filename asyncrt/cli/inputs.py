@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
+import os
 import re
+import sys
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +19,9 @@ from asyncrt.dims import Dim
 from asyncrt.layout import BFLOAT16, BOOL, FLOAT32, Array, Layout, PartialLayout, dtype_of, show_shape
 
 from .terminal import wrong
+
+_DIGITS = 18  # of a size, which is below 2^63 then
+_DRAWN_NBYTES = 8  # of an element, before it has the dtype that is wanted
 
 Sizes: TypeAlias = Mapping[str, int]
 """Dynamic dims by name."""
@@ -112,9 +118,29 @@ class InputOptions:
                 assert partial.dtype is not None  # the importer refuses inputs without a dtype
                 declared = tuple(bound.get(str(d), 0) if isinstance(d, Dim) else d for d in partial.shape or ())
                 layout = Layout(partial.dtype, shapes.get(name, declared))
+                _check_size("--input" if name in shapes else "--shape", name, layout)
                 random = np.random.default_rng([self.seed, zlib.crc32(name.encode())])
                 arrays[name], sources[name] = _draw(name, layout, random, self.ranges.get(name))
         return Filled(arrays, sources)
+
+
+def _check_size(option: str, name: str, layout: Layout) -> None:
+    """Raise unless this machine's memory has room for an input, before any of it is drawn."""
+    nbytes = math.prod(layout.shape) * max(layout.dtype.itemsize, _DRAWN_NBYTES)
+    if nbytes > (room := memory_nbytes()):
+        raise wrong(
+            option,
+            f"'{name}' would be {layout}, and drawing it take {nbytes / 2**30:.3g} GiB; "
+            f"this machine has {room / 2**30:.3g} GiB",
+        )
+
+
+def memory_nbytes() -> int:
+    """Return the bytes of this machine's memory, or of an address space where it does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return sys.maxsize
 
 
 def _assignments(option: str, texts: Iterable[str] | None, form: str) -> dict[str, str]:
@@ -136,14 +162,21 @@ def _shape(name: str, text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+([x,]\s*\d+)*", inner):
         forms = f"{name}=2x16, {name}=2,16, {name}=[] for a scalar or {name}=FILE.npy"
         raise wrong("--input", f"expected {forms}, got '{text}'")
-    return tuple(int(d) for d in re.split(r"[x,]", inner))
+    return tuple(_size("--input", name, d.strip()) for d in re.split(r"[x,]", inner))
 
 
 def _sizes(name: str, text: str, *, several: bool) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+(,\d+)*" if several else r"\d+", text):
         expected = f"{name}=16 or {name}=8,16,128" if several else f"one size, as {name}=16"
         raise wrong("--shape", f"expected {expected}, got '{text}'")
-    return tuple(int(size) for size in text.split(","))
+    return tuple(_size("--shape", name, size) for size in text.split(","))
+
+
+def _size(option: str, name: str, digits: str) -> int:
+    """Return a size from its digits, of which there may be any number."""
+    if len(digits.lstrip("0")) > _DIGITS:
+        raise wrong(option, f"expected sizes of up to {_DIGITS} digits, got {len(digits)} digits for '{name}'")
+    return int(digits)
 
 
 def _range(name: str, text: str) -> tuple[float, float]:
@@ -152,15 +185,16 @@ def _range(name: str, text: str) -> tuple[float, float]:
         limits = float(low), float(high)
     except ValueError:
         limits = (0.0, 0.0)
-    if not colon or not limits[0] < limits[1] or not np.isfinite(limits).all():
+    if not colon or not limits[0] < limits[1] or not np.isfinite((*limits, limits[1] - limits[0])).all():
         raise wrong("--range", f"expected {name}=LOW:HIGH with LOW less than HIGH, as {name}=0:100, got '{text}'")
     return limits
 
 
 def _load(name: str, path: Path, wanted: PartialLayout) -> Array:
     try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with open(path, "rb") as file:
+            array = np.load(file, allow_pickle=False)
+    except Exception as error:  # whatever a file that is no array makes of NumPy
         raise wrong("--input", f"'{name}': {path} does not load: {error}") from error
     if not isinstance(array, np.ndarray):
         raise wrong("--input", f"'{name}': {path} is an archive; expected a file of one array")

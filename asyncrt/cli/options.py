@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -10,6 +11,16 @@ import typer
 from asyncrt.options import Precision as Words
 
 from .arrivals import BURST, Pattern
+
+MOST_AT_ONCE = 65536  # requests in flight: each is a coroutine, or a thread of ONNX Runtime's
+
+
+def finite(value: float | None) -> float | None:
+    """Return an option's value; NaN and infinity are in every range that a command line checks."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"expected a finite number, got {value}")
+    return value
+
 
 Model: TypeAlias = Annotated[
     Path, typer.Argument(metavar="MODEL", exists=True, dir_okay=False, readable=True, help="An ONNX file.")
@@ -37,7 +48,9 @@ Seed: TypeAlias = Annotated[int, typer.Option(min=0, help="Of the random inputs.
 Device: TypeAlias = Annotated[
     str | None, typer.Option("--device", "-d", help="A device as `asyncrt devices` names it; the best by default.")
 ]
-Streams: TypeAlias = Annotated[int | None, typer.Option(min=1, help="Command queues; as many as suit the device.")]
+Streams: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="Command queues; as many as suit the device.")
+]
 Arrivals: TypeAlias = Annotated[
     Pattern, typer.Option(help=f"How callers come: each at random, or {BURST} at once, at random.")
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import statistics
 import time
@@ -19,11 +18,12 @@ from asyncrt.layout import BFLOAT16, Array, layout_of
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.explain import Explanation
 from asyncrt.runtime.runtime import Runtime
+from asyncrt.writing import written_whole
 
 from . import options as o
 from .compare import OnnxRuntime, compare
 from .inputs import Filled, InputOptions
-from .terminal import note, reporting, stdout
+from .terminal import note, reporting, run_to_end, stdout
 
 
 @reporting
@@ -57,7 +57,7 @@ def run(
     """
     wanted = InputOptions.parse(inputs, shape, ranges, seed)
     options = RuntimeOptions(skip=not no_skip, replay=not no_replay, precision=precision)
-    filled, outputs, explanation, seconds = asyncio.run(_infer(model, wanted, device, streams, options, repeat))
+    filled, outputs, explanation, seconds = run_to_end(_infer(model, wanted, device, streams, options, repeat))
     _show_inputs(filled)
     _show_outputs(outputs)
     stdout().print(escape(explanation.summary()), soft_wrap=True)
@@ -121,7 +121,8 @@ def _save(outputs: Mapping[str, Array], folder: Path) -> None:
         dtype_note = ""
         if array.dtype == BFLOAT16.numpy:  # .npy has no bfloat16; float32 holds each of its values
             array, dtype_note = array.astype(np.float32), " as float32"
-        np.save(folder / f"{stem}.npy", array, allow_pickle=False)
+        with written_whole(folder / f"{stem}.npy") as file:
+            np.save(file, array, allow_pickle=False)
         note(f"saved {name}{dtype_note} to {folder / stem}.npy")
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
-from collections.abc import Callable
-from typing import ParamSpec
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
@@ -13,7 +14,10 @@ from rich.markup import escape
 
 from asyncrt.errors import AsyncrtError
 
+from . import INTERRUPTED
+
 P = ParamSpec("P")
+T = TypeVar("T")
 
 _PIPED_WIDTH = 160  # tables in a pipe or a file are not folded to the 80 columns that no terminal asked for
 
@@ -45,6 +49,22 @@ def wrong(option: str, message: str) -> typer.BadParameter:
     return typer.BadParameter(message, param_hint=f"'{option}'")
 
 
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine as a command does: after Ctrl-C it ends as when it is cancelled, but threads are not waited for.
+
+    They may be in a driver's compiler, or reading a model, for long after nobody wants it any more.
+    """
+    runner, interrupted = asyncio.Runner(), False
+    try:
+        return runner.run(work)
+    except KeyboardInterrupt:
+        interrupted = True
+        raise
+    finally:
+        if not interrupted:
+            runner.close()
+
+
 def reporting(command: Callable[P, None]) -> Callable[P, None]:
     """Let a command end as a command does: an expected error is its message and 1, Ctrl-C is silence and 130."""
 
@@ -54,10 +74,12 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
             command(*args, **kwargs)
         except BrokenPipeError:
             raise  # the reader of our output has gone: typer ends quietly
-        except (AsyncrtError, OSError) as error:
-            stderr().print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        except (AsyncrtError, OSError, MemoryError) as error:
+            full = isinstance(error, MemoryError) and not isinstance(error, AsyncrtError)
+            said = f"there is not enough memory. {error}".strip() if full else str(error)
+            stderr().print(f"[bold red]error:[/] {escape(said)}", soft_wrap=True)
             raise typer.Exit(1) from error
         except KeyboardInterrupt as interrupt:
-            raise typer.Exit(130) from interrupt
+            raise typer.Exit(INTERRUPTED) from interrupt
 
     return reported

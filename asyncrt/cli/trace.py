@@ -13,7 +13,7 @@ from asyncrt.runtime.runtime import Runtime
 
 from . import options as o
 from .inputs import InputOptions
-from .terminal import note, reporting
+from .terminal import note, reporting, run_to_end
 
 
 @reporting
@@ -28,7 +28,7 @@ def trace(
     device: o.Device = None,
     streams: o.Streams = None,
     seed: o.Seed = 0,
-    requests: Annotated[int, typer.Option(min=1, help="How many requests run at once.")] = 4,
+    requests: Annotated[int, typer.Option(min=1, max=o.MOST_AT_ONCE, help="How many requests run at once.")] = 4,
     warm: Annotated[
         int, typer.Option(min=0, help="Requests before the trace; 0 shows planning and building, too.")
     ] = 1,
@@ -43,7 +43,7 @@ def trace(
     """
     wanted = InputOptions.parse(inputs, shape, ranges, seed)
     options = RuntimeOptions(skip=not no_skip, replay=not no_replay)
-    asyncio.run(_trace(model, output, wanted, device, streams, options, requests, warm))
+    run_to_end(_trace(model, output, wanted, device, streams, options, requests, warm))
     note(f"the trace is in {output}; open it in https://ui.perfetto.dev or chrome://tracing")
 
 

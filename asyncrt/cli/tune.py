@@ -6,7 +6,6 @@ Finds the size and the delay that sustain the highest rate within a latency, and
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +25,7 @@ from .inputs import InputOptions
 from .load import Traffic, solo_rate
 from .open_loop import Point, measure
 from .search import BATCHES, DELAYS, Found, Setting, search
-from .terminal import note, reporting, stdout
+from .terminal import note, reporting, run_to_end, stdout
 
 _ENOUGH_FOR_P99 = 200  # requests of a trial: two of them may be slower
 _ATTEMPTS = 2  # what else the machine does makes trials slower, never faster: one that was in time is believed
@@ -36,7 +35,9 @@ _IN_TIME = 0.95  # of the rate at which requests come, answers must come at leas
 @reporting
 def tune(
     model: o.Model,
-    max_p99: Annotated[float, typer.Option("--max-p99", min=1e-6, help="Seconds in which 99 of 100 are answered.")],
+    max_p99: Annotated[
+        float, typer.Option("--max-p99", min=1e-6, callback=o.finite, help="Seconds in which 99 of 100 are answered.")
+    ],
     inputs: o.Inputs = None,
     shape: Annotated[
         list[str] | None,
@@ -48,7 +49,7 @@ def tune(
     device: o.Device = None,
     streams: o.Streams = None,
     seed: o.Seed = 0,
-    seconds: Annotated[float, typer.Option(min=0.001, help="Of each trial, at least.")] = 1.0,
+    seconds: Annotated[float, typer.Option(min=0.001, callback=o.finite, help="Of each trial, at least.")] = 1.0,
     config: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Other options of batching, which are kept.")
     ] = None,
@@ -75,7 +76,7 @@ def tune(
             note(f"on {runtime.info.spec}, {runtime.info.name}")
             return await find(loaded, traffic, base, max_p99, seconds)
 
-    found = asyncio.run(run())
+    found = run_to_end(run())
     if found is None:
         raise AsyncrtError(
             f"no size of batches answers 99 of 100 requests within {max_p99:g} s, however few come",

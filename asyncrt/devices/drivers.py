@@ -1,8 +1,9 @@
 """Which OpenCL drivers there are, and how a driver that pip installed gets to the OpenCL loader.
 
 Loaders read the drivers' names from ``.icd`` files in ``/etc/OpenCL/vendors``, which only root may write. Intel's CPU
-runtime from PyPI lies in the virtual environment instead. So, before pyopencl is imported, a private folder is made
-that holds copies of the system's files and one more for that runtime, and ``OCL_ICD_VENDORS`` is set to it.
+runtime from PyPI lies in the virtual environment instead. So, before the loader is first asked for anything, a private
+folder is made that holds copies of the system's files and one more for that runtime, and ``OCL_ICD_VENDORS`` is set to
+it. A program may import pyopencl before that: the loader looks when it is first used.
 """
 
 from __future__ import annotations
@@ -69,10 +70,6 @@ def prepare() -> Preparation:
     library = find_intel_runtime()
     if library is None:
         return Preparation(None, None)
-    if "pyopencl" in sys.modules:
-        return Preparation(
-            None, None, (f"pyopencl was imported before asyncrt, so {library} is not used; import asyncrt first",)
-        )
     problem = _preload(library.parent) or _try_loading(library)
     if problem:
         return Preparation(None, None, (problem,))
@@ -120,8 +117,9 @@ def _write_vendors(library: Path) -> Path:
     folder = Path(platformdirs.user_cache_dir("asyncrt")) / "vendors" / digest
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # The loader loads what these files name, so the folder must be the user's.
-        if folder.stat().st_uid != os.getuid() or not os.access(folder, os.W_OK):
+        # The loader loads what these files name, so the folder must be the user's alone.
+        status = folder.stat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o022 or not os.access(folder, os.W_OK):
             raise PermissionError(folder)
     except OSError:
         folder = Path(tempfile.mkdtemp(prefix="asyncrt-vendors-"))

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from types import ModuleType
 
 from asyncrt.errors import NoDeviceError
+from asyncrt.given import told
 
+from . import drivers
 from .base import Binaries, Device, DeviceReport
 from .host import HostDevice
 from .simulated import SimulatedDevice
@@ -31,17 +33,17 @@ def open_device(spec: str | None, kept: Callable[[], Binaries | None] = lambda: 
     """
     if spec == "host":
         return HostDevice()
-    if spec is not None and (match := re.fullmatch(r"simulated(?::(\d+))?", spec)):
+    if spec is not None and (match := re.fullmatch(r"simulated(?::(\d{1,18}))?", spec)):
         return SimulatedDevice(int(match[1] or 0))
     kind, index, exact = None, None, None
     if spec is not None:
-        match = re.fullmatch(r"(cpu|gpu|accelerator)(?::(\d+))?", spec)
+        match = re.fullmatch(r"(cpu|gpu|accelerator)(?::(\d{1,9}))?", spec)
         if match:
             kind, index = match[1], None if match[2] is None else int(match[2])
-        elif re.fullmatch(r"opencl:\d+:\d+", spec):
+        elif re.fullmatch(r"opencl:\d{1,9}:\d{1,9}", spec):
             exact = spec
         else:
-            raise NoDeviceError(f"device {spec!r} is not a device's name", hint=f"use {_SPECS}")
+            raise NoDeviceError(f"device {told(spec)} is not a device's name", hint=f"use {_SPECS}")
     device: Device = _opencl().open_opencl(kind, index, exact=exact, kept=kept())
     return device
 
@@ -61,9 +63,11 @@ def list_devices() -> list[DeviceReport]:
 
 def driver_problems() -> tuple[str, ...]:
     """Return what is in the way of a driver that is installed, as sentences."""
-    from . import drivers
-
-    return drivers.prepare().problems
+    try:
+        found: tuple[str, ...] = _opencl().problems()
+    except NoDeviceError:
+        return drivers.prepare().problems
+    return found
 
 
 def why_launched_from_python() -> str:
@@ -76,9 +80,9 @@ def why_launched_from_python() -> str:
 def _opencl() -> ModuleType:
     """Import pyopencl's door, which loads the OpenCL loader, only when OpenCL is wanted."""
     try:
-        from . import opencl
+        from . import opencl_find
     except ImportError as error:
         raise NoDeviceError(
             "pyopencl does not import, so there is no OpenCL", detail=str(error), hint="reinstall pyopencl"
         ) from error
-    return opencl
+    return opencl_find

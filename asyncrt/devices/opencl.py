@@ -1,6 +1,6 @@
 """OpenCL through pyopencl: contexts, in-order queues, programs and the driver's errors. Its only importer.
 
-`drivers.prepare()` must run before pyopencl is first imported, which is why nothing else imports it.
+`drivers.prepare()` must run before pyopencl is first used, which is why nothing else imports it.
 """
 
 from __future__ import annotations
@@ -8,21 +8,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
-from asyncrt.errors import DeviceCommandError, DeviceError, KernelBuildError, NoDeviceError, OutOfDeviceMemory
+from asyncrt.errors import DeviceCommandError, DeviceError, KernelBuildError, OutOfDeviceMemory
 from asyncrt.layout import Array
 
 from . import drivers, opencl_dot
 from .base import (
     Allocation,
     Binaries,
-    DeviceReport,
     Kernel,
     Mark,
     Prepared,
@@ -37,14 +38,17 @@ from .base import (
 from .opencl_arguments import argument_setter, handle_of, raise_refused, refused
 from .opencl_copies import find_copies
 from .opencl_gate import find_gate
-from .opencl_info import KINDS, Probe, cores, describe
+from .opencl_info import Probe, cores, describe
 from .opencl_preset import LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
 from .opencl_reached import TRUSTED, Inbox, Watch, open_inbox
 from .opencl_submit import native_submitter, python_submitter
+from .opencl_target import compiled_for, usual_target
 from .pinned import Block, PinnedMemory, PinnedTransfers
 from .record import pack_record
 from .waiter import Waiter
 
+#: Whether nobody else in this process has used OpenCL by now, as far as one can tell.
+FIRST = "pyopencl" not in sys.modules
 drivers.prepare()
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -305,6 +309,9 @@ class OpenCLDevice:
         self._options = _OPTIONS + (b" -D ASYNCRT_CPU" if self.info.is_cpu else b"")
         self._dots = opencl_dot.Dots(self._try, possible=self.info.is_cpu)
         self.copies = find_copies(self.info.platform, self.info.kind, _FUNCTIONS)
+        self._identity = self.info.identity
+        #: What the driver compiles for, once that was seen; it is part of the identity from then on.
+        self._target: str | None = None
         self._gate = find_gate(self.info.platform, self.info.kind, self.context.int_ptr)
 
     def __repr__(self) -> str:
@@ -373,12 +380,18 @@ class OpenCLDevice:
         allocation.release()
 
     def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
-        program = None if binary is None else self._load(binary)
+        if self._target is None:
+            self.probe()
+        # A program that was compiled for something else would have the driver compile for that from here on.
+        fits = binary is not None and compiled_for(binary) == self._target
+        program = self._load(binary) if binary is not None and fits else None
         kept = None
         if program is None:
             # The prelude is guarded, so texts of several kernels make one program.
             program = self._compile("\n".join(s.text for s in sources))
             kept = program.get_info(cl.program_info.BINARIES)[0]
+            if compiled_for(kept) != self._target:
+                self._steered()
         try:
             kernels = {s: cl.Kernel(program, s.name) for s in sources}
         except cl.Error as error:
@@ -434,20 +447,40 @@ class OpenCLDevice:
         return inbox
 
     def probe(self, kept: Binaries | None = None) -> None:
-        """Build and run a two-line kernel. Blocks; raises `KernelBuildError` or `DeviceCommandError`.
+        """Build and run a two-line kernel, and see what the driver compiles for.
 
-        What this driver has built before is *kept*, because a compiler takes 120 MB as soon as it is used.
+        Blocks; raises `KernelBuildError` or `DeviceCommandError`. What this driver has built before is *kept*, because
+        a compiler takes 120 MB as soon as it is used.
         """
-        probe, key = Probe(), f"{self.info.identity}|{self._options!r}|{Probe()}"
-        kernels, binary = self.build([probe], None if kept is None else kept.get(key))
-        if binary is not None and kept is not None:
-            kept.put(key, binary)
+        probe, key = Probe(), f"{self._identity}|{self._options!r}|{Probe()}"
+        binary = None if kept is None else kept.get(key)
+        program = None if binary is None else self._load(binary)
+        fresh = program is None
+        if program is None:
+            program = self._compile(probe.text)
+        built: bytes = program.get_info(cl.program_info.BINARIES)[0]
+        target = compiled_for(built)
+        before = "" if binary is None else compiled_for(binary)
+        usual = usual_target(self._identity, before or target)
+        if target != usual:
+            self._steered()
+        elif fresh and kept is not None and (FIRST or not target):
+            kept.put(key, built)  # by what is certain to be its driver's own choice
         try:
-            result = self._run(kernels[probe], np.zeros(16, np.float32))
+            result = self._run(cl.Kernel(program, probe.name), np.zeros(16, np.float32))
         except cl.Error as error:
             raise DeviceCommandError(f"{self.info.spec}: a two-line kernel does not run", detail=str(error)) from error
         if not (result == 1).all():
             raise DeviceCommandError(f"{self.info.spec}: a two-line kernel gives wrong results")
+        self.info = attrs.evolve(self.info, identity=f"{self._identity}|{target}")
+        self._target = target
+
+    def _steered(self) -> None:
+        _log.warning(
+            "%s %s compiles for another processor than it did, and what it compiles may be many times slower: another "
+            "part of this process gave its driver a program compiled for less; open a runtime before that",
+            self.info.spec, self.info.name,
+        )  # fmt: skip
 
     def _try(self, text: str, name: str, array: Array) -> Array:
         """Let the kernel of a text, built for this alone, change *array*, and return it."""
@@ -476,82 +509,13 @@ class OpenCLDevice:
                 closing.callback(stream.close)
 
 
-@functools.cache
-def find_devices() -> tuple[tuple[str, cl.Device], ...]:
-    """Return ``(spec, device)`` of every OpenCL device, best first: GPUs, then CPUs, PoCL last of its kind."""
-    found: list[tuple[tuple[int, int], str, cl.Device]] = []
+def every_device() -> Iterator[tuple[str, cl.Device]]:
+    """Yield ``(spec, device)`` of every OpenCL device, as the drivers list them."""
     try:
         platforms = cl.get_platforms()
     except cl.Error:
-        platforms = []  # the loader found no driver
+        return  # the loader found no driver
     for p, platform in enumerate(platforms):
-        try:
-            devices = platform.get_devices()
-        except cl.Error:
-            continue
-        for d, device in enumerate(devices):
-            kind = next((i for i, (flag, _) in enumerate(KINDS) if device.type & flag), 2)
-            portable = "portable computing language" in platform.name.lower()
-            found.append(((kind, int(portable)), f"opencl:{p}:{d}", device))
-    return tuple((spec, device) for _, spec, device in sorted(found, key=lambda f: f[0]))
-
-
-def open_opencl(
-    kind: str | None, index: int | None, *, exact: str | None = None, kept: Binaries | None = None
-) -> OpenCLDevice:
-    """Open the best usable device.
-
-    Args:
-        kind: "gpu", "cpu" or "accelerator"; None is any.
-        index: Which of that kind; None is the first that is usable.
-        exact: An ``opencl:P:D`` spec instead.
-        kept: Where what was built to try devices is kept.
-
-    Raises:
-        NoDeviceError: With what was found, what is wrong with each, and what to do.
-    """
-    every = find_devices()
-    candidates = [(s, d) for s, d in every if exact in (None, s) and kind in (None, describe(d, s).kind)]
-    if index is not None:
-        candidates = candidates[index : index + 1]
-    refused: list[str] = []
-    for spec, cl_device in candidates:
-        try:
-            device = OpenCLDevice(cl_device, spec)
-            device.probe(kept)
-            for problem in drivers.prepare().problems:
-                _log.warning("using %s %s, and not what may be better: %s", spec, device.info.name, problem)
-            for line in refused:
-                _log.warning("using %s %s, because a better device does not work: %s", spec, device.info.name, line)
-            return device
-        except DeviceError as error:
-            refused.append(f"{spec} {cl_device.name.strip()}: {error}")
-    wanted = exact or (kind or "any device") + ("" if index is None else f":{index}")
-    if refused:
-        raise NoDeviceError(
-            f"no usable OpenCL device for {wanted!r}",
-            detail="\n".join(refused), hint="`asyncrt devices` shows them all",
-        )
-    detail = "found: " + (", ".join(f"{s} {d.name.strip()}" for s, d in every) or "no OpenCL device at all")
-    problems = drivers.prepare().problems
-    raise NoDeviceError(
-        f"no OpenCL device for {wanted!r}",
-        detail="\n".join((detail, *problems)),
-        hint=drivers.INSTALL_HINT if not every else "`asyncrt devices` shows them all",
-    )
-
-
-def report_devices() -> list[DeviceReport]:
-    """Return a line for every device, after trying each. Blocks."""
-    lines: list[DeviceReport] = []
-    for spec, cl_device in find_devices():
-        info = describe(cl_device, spec)
-        note, hint = f"{info.compute_units} compute units, {info.memory / 2**30:.1f} GiB, driver {info.driver}", ""
-        usable = True
-        try:
-            OpenCLDevice(cl_device, spec).probe()
-        except DeviceError as error:
-            usable, hint = False, error.hint
-            note = error.message + (f": {error.detail.splitlines()[-1]}" if error.detail else "")
-        lines.append(DeviceReport(spec, info.name, info.kind, info.platform, usable, note, hint))
-    return lines
+        with contextlib.suppress(cl.Error):
+            for d, device in enumerate(platform.get_devices()):
+                yield f"opencl:{p}:{d}", device

@@ -17,10 +17,10 @@ import numpy as np
 
 from asyncrt.layout import Array
 
+from .opencl_target import CPUINFO
+
 WANTED = "ASYNCRT_DOT"
 """What the text of a kernel has in it that gains by the instruction."""
-
-CPUINFO = Path("/proc/cpuinfo")
 
 TRIAL = """__kernel void asyncrt_dot(__global int* x) {
   int16 sums = vload16(0, x);
@@ -44,7 +44,7 @@ class Dots:
 
     def __init__(self, run: Trial, *, possible: bool, path: Path = CPUINFO) -> None:
         self._run = run
-        self._right: bool | None = None if possible and processor(path) else False
+        self._right: bool | None = None if possible and has_instruction(path) else False
 
     def options(self, text: str) -> bytes:
         """Return the options to add for *text*. Blocks at the first text that gains by them."""
@@ -56,13 +56,13 @@ class Dots:
 
 
 @functools.cache
-def processor(path: Path = CPUINFO) -> str:
-    """Return "|vnni" if this machine's processor says that it has the instruction, on 512 bits; else ""."""
+def has_instruction(path: Path = CPUINFO) -> bool:
+    """Return whether this machine's processor says that it has the instruction, on 512 bits."""
     try:
         flags = next((line for line in path.read_text().splitlines() if line.startswith("flags")), "")
     except OSError:  # another system: nobody knows
-        return ""
-    return "|vnni" if {"avx512f", "avx512_vnni"} <= set(flags.split()) else ""
+        return False
+    return {"avx512f", "avx512_vnni"} <= set(flags.split())
 
 
 def multiplies_bytes(run: Trial) -> bool:

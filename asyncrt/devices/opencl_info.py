@@ -6,7 +6,7 @@ import os
 from typing import Any, NamedTuple
 
 from .base import DeviceInfo
-from .opencl_dot import processor
+from .opencl_target import surroundings
 
 KINDS = ((1 << 2, "gpu"), (1 << 1, "cpu"), (1 << 3, "accelerator"))
 """OpenCL's bits for types of devices, in the order in which devices are chosen."""
@@ -48,6 +48,10 @@ def describe(device: Any, spec: str) -> DeviceInfo:
         max_group=device.max_work_group_size,
         features=frozenset(features),
         shares_memory=kind == "cpu" and bool(device.host_unified_memory),
-        identity="|".join((device.name, device.driver_version, device.version, platform.name, platform.version))
-        + processor(),
+        identity="|".join(
+            (
+                *(device.name, device.driver_version, device.version, platform.name, platform.version),
+                surroundings(is_cpu=kind == "cpu"),
+            )
+        ),
     )

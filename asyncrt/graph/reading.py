@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 
 from asyncrt.errors import ModelFormatError
+from asyncrt.given import check_path
 from asyncrt.layout import Array
 from asyncrt.options import RuntimeOptions
 
@@ -48,6 +49,7 @@ def read_model(source: ModelSource, options: RuntimeOptions) -> Read:
         source: A path, the bytes of a file, or a model, which is only read.
 
     Raises:
+        ArgumentError: It is none of these.
         ModelFormatError: Not an ONNX model, or truncated.
         ModelLimitError: Larger than the options allow.
         OSError: The file cannot be read: `FileNotFoundError`, `IsADirectoryError`, `PermissionError`.
@@ -60,7 +62,7 @@ def read_model(source: ModelSource, options: RuntimeOptions) -> Read:
         if isinstance(source, bytes | bytearray | memoryview):
             data, where = np.frombuffer(bytes(source), np.uint8), "the given bytes"
         else:
-            path = Path(source)
+            path = check_path("a model that is neither bytes nor an onnx.ModelProto", source)
             folder, where = path.absolute().parent.resolve(), f"'{path}'"
             check_size(path.stat().st_size, options, where)
             if path.exists() and not path.is_file() and not path.is_dir():

@@ -14,6 +14,7 @@ import attrs
 
 from asyncrt.dims import Dim
 from asyncrt.errors import BatchingError
+from asyncrt.given import check_text, check_texts, told
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array, DataType, PartialShape, show_shape
 from asyncrt.scheduler.batching import Form
@@ -131,11 +132,13 @@ def find_axes(program: Program, batch: str | None = None, mask: str | Iterable[s
     describe = f"inputs   {', '.join(f'{n} {x}' for _, n, x in inputs)}\n"
     describe += f"outputs  {', '.join(f'{n} {x}' for _, n, x in outputs)}"
     candidates = _candidates(shapes[: len(inputs)], shapes[len(inputs) :])
-    if batch is None and candidates:
+    if batch is not None:
+        check_text("batch", batch)
+    elif candidates:
         batch = candidates[0]
     if batch is None or batch not in candidates:
         raise BatchingError(
-            f"'{program.name}' has no batch dim" + ("" if batch is None else f" '{batch}'"),
+            f"'{program.name}' has no batch dim" + ("" if batch is None else f" {told(batch)}"),
             detail=describe,
             hint="export it with a symbolic dim that inputs and all outputs have, each on one axis",
         )
@@ -208,12 +211,13 @@ def _masks(inputs: tuple[TensorAxes, ...], wanted: str | Iterable[str] | None) -
     fit = {t.name: t.id for t in inputs if t.rows is not None and t.dims is not None and None not in _names(t.dims)}
     if wanted is None:
         return [id for name, id in fit.items() if "mask" in name.lower()]
-    names = [wanted] if isinstance(wanted, str) else list(wanted)
+    names = check_texts("mask", wanted, len(inputs))
     for name in names:
         if name not in fit:
             dims = {t.name: show_shape(t.dims) for t in inputs}
+            why = f"it is {dims[name]}" if name in dims else "there is no such input"
             raise BatchingError(
-                f"'{name}' cannot be a mask: " + (f"it is {dims[name]}" if name in dims else "there is no such input"),
+                f"{told(name)} cannot be a mask: {why}",
                 hint="a mask is an input all of whose dims have names, the batch's among them",
             )
     return [fit[name] for name in names]

@@ -28,6 +28,7 @@ from asyncrt.errors import (
     Overloaded,
     RuntimeClosedError,
 )
+from asyncrt.given import each_of
 from asyncrt.layout import Array
 from asyncrt.memory.host import HostBudget, allocating
 from asyncrt.scheduler.batching import BatchingState, BatchingStatistics, BatchOptions
@@ -113,7 +114,9 @@ class Batched:
         self._masks = frozenset([t.name for t in self._axes.inputs if t.id in self._axes.masks])
         self._limit = network.tools.host_limit
         self._checked = Checked(network.program, self._limit)
-        self._samples = None if samples is None else [self._checked.check(self._with_masks(s)) for s in samples]
+        self._samples = None if samples is None else [
+            self._checked.check(self._with_masks(s)) for s in each_of("samples", samples)
+        ]
         self._state: BatchingState | None = None
         self._safety: PadSafety | None = None
         self._closed = False

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from asyncrt.given import check_text
 from asyncrt.graph.names import Names
 from asyncrt.graph.node import Place, ProgramNode
 from asyncrt.graph.program import Program
@@ -140,6 +141,8 @@ class Explanation:
         Args:
             only: Leave out nodes of any other decision; they are counted all the same.
         """
+        if only is not None:
+            only = check_text("only", only)
         nodes = [attrs.asdict(n) for n in self.nodes if only in (None, n.decision)]
         return json.dumps({"model": self.model, "counts": self.counts, "nodes": nodes}, indent=2)
 

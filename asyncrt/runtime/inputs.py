@@ -13,12 +13,15 @@ import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.errors import InputError
+from asyncrt.given import told
 from asyncrt.graph.node import Value
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array, Layout, Shape, show_shape
 from asyncrt.memory.host import HostBudget, allocating
 
 from .slices import off_loop
+
+_TOLD, _LONG = 10, 100  # names that are unknown, and characters of one
 
 
 def check_inputs(
@@ -70,14 +73,13 @@ def _fitting(
     program: Program, given: Mapping[str, Any], kept: Mapping[int, Layout], optional: frozenset[int]
 ) -> dict[int, Array]:
     """Return the inputs as they lie, by value id."""
-    if not isinstance(given, Mapping):
-        raise InputError(f"inputs are a mapping of name to array, not a {type(given).__name__}")
+    given = as_dict(given)
     names = {program.values[i].name: i for i in program.inputs}
-    unknown = sorted(given.keys() - names.keys())
+    unknown = sorted(_name(name) for name in given if name not in names)
     missing = sorted(name for name, i in names.items() if name not in given and i not in optional)
     if unknown or missing:
         parts = [f"missing: {', '.join(missing)}"] if missing else []
-        parts += [f"unknown: {', '.join(map(str, unknown))}"] if unknown else []
+        parts += [f"unknown: {', '.join(unknown[:_TOLD])}{', ...' if len(unknown) > _TOLD else ''}"] if unknown else []
         raise InputError("the inputs do not match the model's", detail="\n".join(parts), hint=signature(program))
     bound: dict[str, tuple[int, str]] = {}
     arrays: dict[int, Array] = {}
@@ -87,6 +89,22 @@ def _fitting(
         elif name in given:
             arrays[id] = _check(program.values[id], given[name], bound)
     return arrays
+
+
+def _name(given: Any) -> str:
+    return given if isinstance(given, str) and len(given) <= _LONG else told(given)
+
+
+def as_dict(given: Any) -> dict[Any, Any]:
+    """Return what a caller gave as inputs as a dict; raises `InputError` if it is no mapping."""
+    if given.__class__ is dict:
+        return given
+    if not isinstance(given, Mapping):
+        raise InputError(f"inputs are a mapping of name to array, not {told(given)}")
+    try:
+        return dict(given)
+    except Exception as error:  # a caller's own mapping may raise anything
+        raise InputError(f"inputs are a mapping of name to array, and this one raises: {error!r}") from error
 
 
 class _Wanted(NamedTuple):

@@ -10,10 +10,13 @@ import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.errors import BatchingError, InputError
-from asyncrt.layout import Array, DataType, show_shape
+from asyncrt.given import check_names, told
+from asyncrt.layout import Array, DataType, dtype_of, show_shape
 from asyncrt.memory.host import HostBudget
 
 from .batch_axes import BatchAxes, TensorAxes, sizes_of
+
+_LONG = 1e100  # a number that is too long to be shown
 
 
 def check_pad_values(axes: BatchAxes, given: Mapping[str, Any]) -> dict[int, Any]:
@@ -24,15 +27,16 @@ def check_pad_values(axes: BatchAxes, given: Mapping[str, Any]) -> dict[int, Any
     """
     values: dict[int, Any] = {}
     named = {t.name: t for t in axes.inputs}
-    for name, value in given.items():
+    for name, value in check_names("pad_values", given).items():
         tensor = named.get(name)
         if tensor is None or tensor.id in axes.masks:
             why = "there is no such input" if tensor is None else "it is a mask, which is 0 there"
-            raise BatchingError(f"'{name}' cannot be padded with {value!r}: {why}")
+            raise BatchingError(f"{told(name)} cannot be padded: {why}")
         assert tensor.dtype is not None
         cast = _cast(value, tensor.dtype)
         if cast is None:
-            raise BatchingError(f"input '{name}' cannot be padded with {value!r}: it is {tensor.dtype}")
+            shown = repr(value) if isinstance(value, int | float) and abs(value) < _LONG else told(value)
+            raise BatchingError(f"input '{name}' cannot be padded with {shown}: it is {tensor.dtype}")
         values[tensor.id] = cast
     return values
 
@@ -40,9 +44,13 @@ def check_pad_values(axes: BatchAxes, given: Mapping[str, Any]) -> dict[int, Any
 def _cast(value: Any, dtype: DataType) -> Array | None:
     """Return a number of that dtype; None if it has no such."""
     try:
-        cast: Array = np.asarray(value).astype(dtype.numpy)
-        held = cast.ndim == 0 and (bool(cast == value) or dtype.is_float)
-    except (TypeError, ValueError, OverflowError):
+        number = np.asarray(value)
+        if number.ndim or dtype_of(number.dtype) is None:
+            return None
+        with np.errstate(all="ignore"):
+            cast: Array = number.astype(dtype.numpy)
+        held = bool(cast == number) or dtype.is_float
+    except Exception:  # an object's own way to be an array may raise anything
         return None
     return cast if held else None
 

@@ -264,11 +264,17 @@ def sizes_of(layouts: list[Layout], axes: tuple[tuple[int, int], ...]) -> tuple[
 
 
 def dynamic_axes(program: Program) -> tuple[tuple[int, int], ...]:
-    """Return input and axis of each dim that requests choose; of those of one name, which are equal, the first."""
+    """Return input and axis of each dim that requests choose; of those of one name, which are equal, the first.
+
+    There are none where an input may have any rank: no list of sizes says then what a request is.
+    """
     seen: set[str] = set()
     axes: list[tuple[int, int]] = []
     for position, id in enumerate(program.inputs):
-        for axis, dim in enumerate(program.values[id].layout.shape or ()):
+        shape = program.values[id].layout.shape
+        if shape is None:
+            return ()
+        for axis, dim in enumerate(shape):
             if isinstance(dim, Dim) and (dim.name is None or dim.name not in seen):
                 axes.append((position, axis))
                 if dim.name is not None:

@@ -14,8 +14,9 @@ import attrs
 
 from asyncrt.devices.base import Device, DeviceInfo, Stream
 from asyncrt.devices.find import open_device
-from asyncrt.errors import AsyncrtError, RuntimeClosedError
+from asyncrt.errors import ArgumentError, AsyncrtError, RuntimeClosedError
 from asyncrt.events import Timeline
+from asyncrt.given import check_path
 from asyncrt.graph.program import build_program
 from asyncrt.graph.reading import ModelSource
 from asyncrt.kernels.cache import CacheStatistics, ImplCache
@@ -111,6 +112,8 @@ class Runtime:
     def __init__(
         self, device: str | Device | None = None, *, streams: int | None = None, options: RuntimeOptions | None = None
     ) -> None:
+        if not (device is None or isinstance(device, str) or hasattr(device, "open_stream")):
+            raise ArgumentError(f"device must be its name, a Device or None, got a {type(device).__name__}")
         if streams is not None and streams < 1:
             raise ValueError(f"a runtime needs at least one stream, got {streams}")
         self._wanted = device
@@ -338,7 +341,7 @@ class Runtime:
         Raises:
             AsyncrtError: Another trace is being taken.
         """
-        async with entered(self.elsewhere, self._trace(Path(path))):
+        async with entered(self.elsewhere, self._trace(check_path("path", path))):
             yield
 
     @contextlib.asynccontextmanager

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.errors import InputError, SequenceError
+from asyncrt.errors import ArgumentError, InputError, SequenceError
+from asyncrt.given import check_names, told
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array, Layout, show_shape
 from asyncrt.memory.host import HostBudget
 
 from .elsewhere import Elsewhere, anywhere
-from .inputs import take_inputs
+from .inputs import as_dict, take_inputs
 from .kept_state import KeptState, between
 from .network import Network
 from .plan import KeptTensor
@@ -164,6 +165,8 @@ class Sequence:
                 asked when the next outputs are wanted.
             priority, deadline: Of each step, as for `infer()`.
         """
+        if not callable(following):
+            raise ArgumentError(f"following must be a function of the outputs, got {told(following)}")
         inputs: Mapping[str, Any] | None = first
         while inputs is not None:
             outputs = await self.infer(inputs, priority=priority, deadline=deadline)
@@ -176,6 +179,7 @@ class Sequence:
             fitting = self._network.checked.fitting(inputs, self._kept.between.layouts)
             if fitting is not None:
                 return fitting
+        inputs = as_dict(inputs)
         tensors = {t.input: t for t in self._tensors}
         names = {self._program.values[i].name: i for i in self._inputs}
         again = [name for name in names if self._steps and name in inputs]
@@ -229,7 +233,7 @@ def find_pairs(program: Program, state: Mapping[str, str] | None) -> list[tuple[
     Raises:
         SequenceError: The names say nothing, or a tensor of the state cannot stay on the device.
     """
-    state = find_state(program) if state is None else state
+    state = find_state(program) if state is None else check_names("state", state, texts=True)
     inputs = {program.values[i].name: i for i in program.inputs}
     outputs = {program.values[i].name: i for i in program.outputs}
     if not state:
@@ -241,7 +245,7 @@ def find_pairs(program: Program, state: Mapping[str, str] | None) -> list[tuple[
     unknown = [name for name in state if name not in inputs] + [name for name in state.values() if name not in outputs]
     if unknown:
         raise SequenceError(
-            f"the model has no '{unknown[0]}'",
+            f"the model has no {told(unknown[0])}",
             detail=f"inputs   {', '.join(inputs)}\noutputs  {', '.join(outputs)}",
             hint="state is a mapping of inputs to the outputs that they are in the next step",
         )

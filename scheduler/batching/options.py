@@ -11,6 +11,9 @@ from typing import Any, Literal, TypeAlias, get_args
 import attrs
 from attrs import validators as v
 
+from asyncrt.given import check_path
+from asyncrt.writing import write_text
+
 Mode: TypeAlias = Literal["cost", "exact", "buckets"]
 
 
@@ -57,6 +60,7 @@ class BatchOptions:
         Raises:
             ValueError: It is not JSON, or has a field or a value that is none of these.
         """
+        path = check_path("path", path)
         given: Any = json.loads(Path(path).read_text(encoding="utf-8"))
         known = sorted(a.name for a in attrs.fields(cls))
         unknown = sorted(set(given) - set(known)) if isinstance(given, dict) else [type(given).__name__]
@@ -65,5 +69,5 @@ class BatchOptions:
         return cls(**given)
 
     def write(self, path: str | Path) -> None:
-        """Write them as JSON."""
-        Path(path).write_text(json.dumps(attrs.asdict(self), indent=2) + "\n", encoding="utf-8")
+        """Write them as JSON, whole or not at all."""
+        write_text(check_path("path", path), json.dumps(attrs.asdict(self), indent=2) + "\n")

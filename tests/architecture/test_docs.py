@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 import asyncrt
-from asyncrt.cli import app
+from asyncrt.cli.commands import app
 from asyncrt.devices.base import Device
 from asyncrt.devices.find import open_device
 from asyncrt.devices.host import HostDevice
@@ -197,9 +197,9 @@ def test_every_error_is_documented() -> None:
     drawn: dict[str, list[str]] = {}
     above: list[str] = ["Exception"]
     for line in tree.splitlines():
-        marks, name, builtin = re.fullmatch(r"([│├└─ ]*)(\w+)(?: \((\w+)\))?", line).groups()  # type: ignore[union-attr]
+        marks, name, builtins = re.fullmatch(r"([│├└─ ]*)(\w+)(?: \((.+)\))?", line).groups()  # type: ignore[union-attr]
         depth = len(marks) // 4 + 1
-        drawn[name] = [above[depth - 1], *([builtin] if builtin else [])]
+        drawn[name] = [above[depth - 1], *(builtins.split(", ") if builtins else [])]
         above[depth:] = [name]
 
     assert parents == drawn

@@ -54,7 +54,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(drivers, "_INTEL_NEEDS", ())
     monkeypatch.setattr(drivers, "_try_loading", lambda library: "")  # the file is empty
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda name: str(machine.cache / name))
-    monkeypatch.delitem(sys.modules, "pyopencl", raising=False)
     return machine
 
 
@@ -178,14 +177,31 @@ def test_what_the_user_chose_is_left_alone(machine: Machine, monkeypatch: pytest
     assert not machine.cache.exists()
 
 
-def test_pyopencl_imported_first_is_said(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loader has read its folder by then."""
-    monkeypatch.setitem(sys.modules, "pyopencl", sys)
+@pytest.mark.skipif(not find_intel_runtime(), reason="it takes a driver that pip installed")
+@pytest.mark.parametrize(
+    ("before", "problems"),
+    [
+        ("import pyopencl, asyncrt", 0),
+        ("import asyncrt, pyopencl", 0),
+        ("import pyopencl\ntry: pyopencl.get_platforms()\nexcept pyopencl.Error: pass\nimport asyncrt", 1),
+    ],
+)
+def test_pyopencl_may_be_imported_first_but_not_used(before: str, problems: int) -> None:
+    """The loader reads its folder when it is first asked for something; if that was too early, a sentence says so."""
+    script = (
+        f"{before}\nfrom asyncrt.devices.find import driver_problems, list_devices\n"
+        "print(*driver_problems(), sep='\\n')\n"
+        "print('Intel(R) OpenCL' in [r.platform for r in list_devices() if r.usable])"
+    )
+    environment = {name: value for name, value in with_sources().items() if name != "OCL_ICD_VENDORS"}
 
-    (problem,) = machine.prepare().problems
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
 
-    assert "import asyncrt first" in problem
-    assert str(machine.library) in problem
+    *said, found = done.stdout.split("\n")[:-1]
+    assert found == str(not problems)
+    assert problems == sum("pyopencl was used before asyncrt opened a device" in line for line in said)
 
 
 def test_a_cache_folder_that_cannot_be_written_is_replaced(machine: Machine) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrt.devices import drivers, find, opencl
+from asyncrt.devices import drivers, find, opencl_find
 from asyncrt.devices.find import list_devices, open_device
 from asyncrt.devices.host import HostDevice
 from asyncrt.devices.simulated import SimulatedDevice
@@ -37,7 +37,7 @@ def test_none_is_the_best_opencl_device() -> None:
     device = open_device(None)
     device.close()
 
-    assert device.info.spec == opencl.find_devices()[0][0]
+    assert device.info.spec == opencl_find.find_devices()[0][0]
 
 
 def test_what_was_built_to_try_a_device_is_kept(tmp_path: Path) -> None:
@@ -52,9 +52,9 @@ def test_what_was_built_to_try_a_device_is_kept(tmp_path: Path) -> None:
 
 def test_a_kind_is_the_best_of_its_kind() -> None:
     """With and without a number."""
-    for spec, cl_device in opencl.find_devices():
-        kind = opencl.describe(cl_device, spec).kind
-        of_kind = [s for s, d in opencl.find_devices() if opencl.describe(d, s).kind == kind]
+    for spec, cl_device in opencl_find.find_devices():
+        kind = opencl_find.describe(cl_device, spec).kind
+        of_kind = [s for s, d in opencl_find.find_devices() if opencl_find.describe(d, s).kind == kind]
         for word in (kind, f"{kind}:0"):
             device = open_device(word)
             device.close()
@@ -80,14 +80,14 @@ def test_a_device_that_is_not_there_is_refused(spec: str) -> None:
     with pytest.raises(NoDeviceError, match=spec) as caught:
         open_device(spec)
 
-    assert opencl.find_devices()[0][0] in caught.value.detail
+    assert opencl_find.find_devices()[0][0] in caught.value.detail
     assert "asyncrt devices" in caught.value.hint
 
 
 @pytest.mark.parametrize("spec", [None, "cpu", "gpu", "accelerator", "opencl:0:0"])
 def test_without_any_driver_the_hint_says_what_to_install(spec: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what is in the way of a driver that is installed."""
-    monkeypatch.setattr(opencl, "find_devices", lambda: ())
+    monkeypatch.setattr(opencl_find, "find_devices", lambda: ())
     problem = drivers.Preparation(None, None, ("libirng.so does not load",))
     monkeypatch.setattr(drivers, "prepare", lambda: problem)
 
@@ -102,8 +102,8 @@ def test_without_any_driver_the_hint_says_what_to_install(spec: str | None, monk
 
 def test_without_pyopencl_there_is_still_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of devices says why there is no OpenCL."""
-    monkeypatch.delattr("asyncrt.devices.opencl")
-    monkeypatch.setitem(sys.modules, "asyncrt.devices.opencl", None)
+    monkeypatch.delattr("asyncrt.devices.opencl_find")
+    monkeypatch.setitem(sys.modules, "asyncrt.devices.opencl_find", None)
 
     with pytest.raises(NoDeviceError, match="pyopencl does not import"):
         open_device(None)

@@ -9,7 +9,7 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from asyncrt.devices import opencl, opencl_arguments, opencl_preset, opencl_submit
+from asyncrt.devices import opencl, opencl_arguments, opencl_find, opencl_preset, opencl_submit
 from asyncrt.devices.opencl import OpenCLDevice
 from asyncrt.devices.opencl_submit import NativeSubmitter, PythonSubmitter, Submitter
 from asyncrt.errors import DeviceCommandError, KernelBuildError, NoDeviceError, OutOfDeviceMemory
@@ -133,8 +133,8 @@ def test_errors_of_memory_are_errors_of_memory() -> None:
 
 def test_a_device_that_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one is taken; if none is left, the error has every reason."""
-    (spec, found), *_ = opencl.find_devices()
-    monkeypatch.setattr(opencl, "find_devices", lambda: ((f"{spec}:broken", found), (spec, found)))
+    (spec, found), *_ = opencl_find.find_devices()
+    monkeypatch.setattr(opencl_find, "find_devices", lambda: ((f"{spec}:broken", found), (spec, found)))
     probe = OpenCLDevice.probe
 
     def fails(self: OpenCLDevice, kept: Any = None) -> None:
@@ -143,9 +143,9 @@ def test_a_device_that_does_not_work_is_passed_over(monkeypatch: pytest.MonkeyPa
         probe(self)
 
     monkeypatch.setattr(OpenCLDevice, "probe", fails)
-    device = opencl.open_opencl(None, None)
+    device = opencl_find.open_opencl(None, None)
     device.close()
-    reports = opencl.report_devices()
+    reports = opencl_find.report_devices()
 
     assert spec == device.info.spec
     assert [r.usable for r in reports] == [False, True]
@@ -206,9 +206,9 @@ def test_a_device_that_fails_the_probe_is_never_chosen_silently(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The next best device is opened, and a warning names the one that did not work; if none works, an error does."""
-    found = opencl.find_devices()
+    found = opencl_find.find_devices()
     (best, device), probe = found[0], OpenCLDevice.probe
-    monkeypatch.setattr(opencl, "find_devices", lambda: (("opencl:9:0", device), (best, device)))
+    monkeypatch.setattr(opencl_find, "find_devices", lambda: (("opencl:9:0", device), (best, device)))
 
     def fail(self: OpenCLDevice, kept: Any = None) -> None:
         if self.info.spec == "opencl:9:0":
@@ -217,14 +217,14 @@ def test_a_device_that_fails_the_probe_is_never_chosen_silently(
 
     monkeypatch.setattr(OpenCLDevice, "probe", fail)
 
-    opened = opencl.open_opencl(None, None)
+    opened = opencl_find.open_opencl(None, None)
     opened.close()
 
     assert opened.info.spec == best
     assert "opencl:9:0" in caplog.text
     assert "does not build a kernel" in caplog.text
     with pytest.raises(NoDeviceError, match="does not build a kernel"):
-        opencl.open_opencl(None, None, exact="opencl:9:0")
+        opencl_find.open_opencl(None, None, exact="opencl:9:0")
 
 
 @pytest.mark.parametrize("native", [True, False])

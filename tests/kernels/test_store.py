@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -103,6 +105,25 @@ def test_a_link_is_a_miss(store: BinaryStore, tmp_path: Path) -> None:
     assert store.get("key") is None
 
 
+def test_a_pipe_is_a_miss(store: BinaryStore) -> None:
+    """Nobody waits for somebody to write to it; a device or a folder is none either."""
+    os.mkfifo(store._path("pipe"))
+    store._path("folder").mkdir()
+
+    assert store.get("pipe") is None
+    assert store.get("folder") is None
+
+
+def test_an_entry_larger_than_all_may_be_is_a_miss(tmp_path: Path) -> None:
+    """It is not read, so that it takes no memory."""
+    store = BinaryStore(tmp_path / "kernels", max_bytes=1 << 20)
+    store.put("key", b"code")
+    with open(store._path("key"), "r+b") as file:
+        file.truncate(1 << 42)
+
+    assert store.get("key") is None
+
+
 def test_a_folder_of_another_owner_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read from it and nothing written."""
     (tmp_path / "kernels").mkdir()
@@ -137,6 +158,63 @@ def test_a_folder_that_cannot_be_made_is_not_used(tmp_path: Path) -> None:
 
     assert not store.usable
     assert store.get("key") is None
+
+
+def test_a_path_that_no_system_takes_is_not_used() -> None:
+    """It has a character that none may have."""
+    store = BinaryStore(Path("with\0nothing"))
+    store.put("key", b"code")
+
+    assert not store.usable
+    assert store.get("key") is None
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="it stands for a full disk")
+def test_a_disk_that_is_full_keeps_nothing_half(store: BinaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Real writes fail there, the last of them when the file is closed."""
+    store.put("key", b"old")
+    make = tempfile.mkstemp
+
+    def on_full_disk(**where: Any) -> tuple[int, str]:
+        handle, name = make(**where)
+        os.close(handle)
+        return os.open("/dev/full", os.O_WRONLY), name
+
+    monkeypatch.setattr(tempfile, "mkstemp", on_full_disk)
+    store.put("key", b"new")
+    store.put("other", bytes(1 << 20))
+
+    assert store.get("key") == b"old"
+    assert store.get("other") is None
+    assert len(list(store.folder.iterdir())) == 1
+
+
+def test_a_folder_that_may_only_be_read_is_read(store: BinaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one in an image is; what is not there is built each time."""
+    store.put("key", b"code")
+
+    def read_only(**where: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "mkstemp", read_only)
+    store.put("other", b"code")
+
+    assert store.usable
+    assert store.get("key") == b"code"
+    assert store.get("other") is None
+
+
+def test_what_is_interrupted_leaves_nothing_half(store: BinaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever interrupts it goes on."""
+
+    def interrupted(source: object, target: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.put("key", b"new")
+
+    assert list(store.folder.iterdir()) == []
 
 
 def test_a_full_or_read_only_disk_is_a_miss(store: BinaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +260,8 @@ def test_what_a_killed_process_left_leaves_too(tmp_path: Path) -> None:
     """Half-written files count, so that they do not pile up; files of others are not touched."""
     store = BinaryStore(tmp_path / "kernels", max_bytes=3500)
     half, foreign = store.folder / ".new-abc", store.folder / "notes.txt"
+    (store.folder / "folder.bin").mkdir()  # which is none of its files
+    os.utime(store.folder / "folder.bin", (0, 0))
     for path in (half, foreign):
         path.write_bytes(bytes(3000))
         os.utime(path, (1, 1))

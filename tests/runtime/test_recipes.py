@@ -197,6 +197,31 @@ async def test_values_that_decide_have_recipes_of_their_own() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("check_hazards", [True, False])
+async def test_an_input_of_any_rank_beside_one_with_names_is_run(check_hazards: bool, warm: bool) -> None:
+    """Its dims are none that a recipe could know of, so every shape is planned."""
+    beside = model([node("m = MatMul(x, w)"), node("y = Relu(m)")], ["x f32", "w f32[k,n]"], ["y"])
+    alone = model([node("y = Softmax(x)")], ["x f32"], ["y"])
+    both = model([node("y = Reshape(x, s)")], ["x f32[n,m]", "s i64"], ["y"])
+    random = np.random.default_rng(0)
+    async with Runtime(options=RuntimeOptions(warm=warm, check_hazards=check_hazards)) as rt:
+        first, second, third = [await rt.load(source) for source in (beside, alone, both)]
+        for shape in [(3, 4), (2, 3, 4), (5, 1, 3, 4), *[(n, 4) for n in range(1, 40)], (7, 3, 4), (4,)]:
+            x, w = random.standard_normal(shape, np.float32), random.standard_normal((4, 1 + shape[0]), np.float32)
+            product = (await first.infer({"x": x, "w": w}))["y"]
+            rows = (await second.infer({"x": x}))["y"]
+            assert rows.shape == x.shape
+            np.testing.assert_allclose(np.maximum(x @ w, 0), product, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(np.ones(shape[:-1]), rows.sum(axis=-1), rtol=1e-5)
+            turned = w.shape[::-1]
+            assert np.array_equal(w.reshape(turned), (await third.infer({"x": w, "s": i64(*turned)}))["y"])
+        followed = [network(m)._plans.by_recipe for m in (first, second, third)]
+
+    assert followed == [0, 0, 0]
+
+
+@pytest.mark.asyncio
 async def test_recipes_are_bounded_whatever_decides() -> None:
     """Thousands of bounds, each of them new: no kind of values is remembered for nothing, and few recipes are made."""
     nodes = [node("a = Neg(x)"), node("y = Slice(a, starts, ends)")]
