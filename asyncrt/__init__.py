@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from asyncrt.errors import (
+    ArgumentError,
     AsyncrtError,
     BatchingError,
     DeadlineExceeded,
@@ -18,6 +19,7 @@ from asyncrt.errors import (
     HazardError,
     IndexOutOfRange,
     InputError,
+    InternalError,
     KernelBuildError,
     ModelError,
     ModelFormatError,
@@ -33,6 +35,7 @@ from asyncrt.errors import (
     ShapeError,
     SizeLimitError,
     UnsupportedOperatorError,
+    WrongLoopError,
 )
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.batched import Batched
@@ -48,6 +51,7 @@ from asyncrt.sync import SyncModel, load_sync
 from asyncrt.version import __version__
 
 __all__ = [
+    "ArgumentError",
     "AsyncrtError",
     "BatchOptions",
     "Batched",
@@ -63,6 +67,7 @@ __all__ = [
     "HazardError",
     "IndexOutOfRange",
     "InputError",
+    "InternalError",
     "KernelBuildError",
     "Model",
     "ModelError",
@@ -89,6 +94,7 @@ __all__ = [
     "SizeLimitError",
     "SyncModel",
     "UnsupportedOperatorError",
+    "WrongLoopError",
     "__version__",
     "load_sync",
 ]

@@ -197,9 +197,9 @@ def test_every_error_is_documented() -> None:
     drawn: dict[str, list[str]] = {}
     above: list[str] = ["Exception"]
     for line in tree.splitlines():
-        marks, name, builtin = re.fullmatch(r"([│├└─ ]*)(\w+)(?: \((\w+)\))?", line).groups()  # type: ignore[union-attr]
+        marks, name, builtins = re.fullmatch(r"([│├└─ ]*)(\w+)(?: \((.+)\))?", line).groups()  # type: ignore[union-attr]
         depth = len(marks) // 4 + 1
-        drawn[name] = [above[depth - 1], *([builtin] if builtin else [])]
+        drawn[name] = [above[depth - 1], *(builtins.split(", ") if builtins else [])]
         above[depth:] = [name]
 
     assert parents == drawn
