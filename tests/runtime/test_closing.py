@@ -80,8 +80,8 @@ def test_batched_requests_that_wait_are_told(turns: int) -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
 
+        await rt.close()  # outside of the scope: while a thread closes the device, this clock goes to its end
         async with asyncio.timeout(100):
-            await rt.close()
             await batched.close()
             outcomes: Results = await asyncio.gather(*waiting, return_exceptions=True)
 
