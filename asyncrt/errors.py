@@ -24,6 +24,8 @@
     │   └── DeviceLostError                   the device takes no commands any more
     ├── OutOfHostMemory (MemoryError)         the host's arrays of a request would exceed the limit
     ├── HazardError (RuntimeError)            two commands on the same bytes are in no order: a bug, and found
+    ├── InternalError (RuntimeError)          something of asyncrt itself raised what it should not: a bug
+    ├── WrongLoopError (RuntimeError)         used on another event loop, or in another process, than it was opened in
     └── RuntimeClosedError (RuntimeError)     used after `close()`
 
 A message says what was expected, what came and where. `detail` and `hint` are attributes as well as lines of the
@@ -172,6 +174,14 @@ class OutOfHostMemory(AsyncrtError, MemoryError):
 
 class HazardError(AsyncrtError, RuntimeError):
     """Two commands use the same bytes, one of them writes, and nothing orders them; see docs/hazards.md."""
+
+
+class InternalError(AsyncrtError, RuntimeError):
+    """Something of asyncrt itself raised what it should not, which is its cause: a bug, and this request met it."""
+
+
+class WrongLoopError(AsyncrtError, RuntimeError):
+    """A runtime is used on another event loop than it was opened on, or in a process that was forked since."""
 
 
 class RuntimeClosedError(AsyncrtError, RuntimeError):

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
-from attrs import validators as v
 
+from .arguments import check_switch, counted, measured, path_or_none, shown, switch
 from .errors import PrecisionError
 
 Precision: TypeAlias = Literal["fp32", "bf16"]
 
 
-def _optional_positive(instance: object, attribute: attrs.Attribute[int | None], value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ValueError(f"RuntimeOptions.{attribute.name} must be at least 1 or None, got {value}")
-
-
-def _optional_not_negative(instance: object, attribute: attrs.Attribute[Any], value: float | None) -> None:
-    if value is not None and not 0 <= value < math.inf:
-        raise ValueError(f"RuntimeOptions.{attribute.name} must be seconds from 0 on or None, got {value}")
-
-
 def _known_precision(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if value not in get_args(Precision):
+    if not isinstance(value, str) or value not in get_args(Precision):
         raise PrecisionError(
-            f"RuntimeOptions.precision must be one of {', '.join(get_args(Precision))}, got {value!r}",
+            f"RuntimeOptions.precision must be one of {', '.join(get_args(Precision))}, got {shown(value)}",
             hint="a model is run in int8 where it is quantised itself; docs/precision.md",
         )
 
@@ -104,46 +93,46 @@ class RuntimeOptions:
         max_folded_bytes: A constant sub-expression whose result is larger stays unfolded.
     """
 
-    skip: bool = True
-    views: bool = True
-    in_place: bool = True
-    replay: bool = True
+    skip: bool = switch(True)
+    views: bool = switch(True)
+    in_place: bool = switch(True)
+    replay: bool = switch(True)
     precision: Precision = attrs.field(default="fp32", validator=_known_precision)
-    integer_products: bool = True
-    fuse: bool = True
-    packed_weights: bool = True
-    preset: bool = True
-    native_submit: bool = True
-    hold_tiny: bool = True
-    native_callbacks: bool = False
-    specialise: bool = False
-    share_steps: bool = True
-    pinned: bool = True
-    spin: bool | None = None
-    branches: bool | None = None
-    pool: bool = True
-    preallocate: bool = True
-    map_files: bool = True
-    page_constants: bool = True
-    max_in_flight: int = attrs.field(default=64, validator=v.ge(1))
-    memory_limit: int | None = attrs.field(default=None, validator=_optional_positive)
-    weights_bytes: int | None = attrs.field(default=None, validator=_optional_positive)
-    idle_release_s: float | None = attrs.field(default=30.0, validator=_optional_not_negative)
-    collect_when_idle: bool = True
-    recipes: bool = True
-    foresee: bool = True
-    plan_entries: int = attrs.field(default=256, validator=v.ge(1))
-    plan_bytes: int = attrs.field(default=64 << 20, validator=v.ge(1))
-    preset_entries: int = attrs.field(default=16384, validator=v.ge(1))
+    integer_products: bool = switch(True)
+    fuse: bool = switch(True)
+    packed_weights: bool = switch(True)
+    preset: bool = switch(True)
+    native_submit: bool = switch(True)
+    hold_tiny: bool = switch(True)
+    native_callbacks: bool = switch(False)
+    specialise: bool = switch(False)
+    share_steps: bool = switch(True)
+    pinned: bool = switch(True)
+    spin: bool | None = switch(None)
+    branches: bool | None = switch(None)
+    pool: bool = switch(True)
+    preallocate: bool = switch(True)
+    map_files: bool = switch(True)
+    page_constants: bool = switch(True)
+    max_in_flight: int = counted(64)
+    memory_limit: int | None = counted(None)
+    weights_bytes: int | None = counted(None)
+    idle_release_s: float | None = measured(30.0, 0, optional=True)
+    collect_when_idle: bool = switch(True)
+    recipes: bool = switch(True)
+    foresee: bool = switch(True)
+    plan_entries: int = counted(256)
+    plan_bytes: int = counted(64 << 20)
+    preset_entries: int = counted(16384)
     policy: str = "fifo"
-    cache_dir: Path | None = attrs.field(default=None, converter=attrs.converters.optional(Path))
-    disk_cache: bool = True
-    warm: bool = True
-    build_threads: int = attrs.field(default=2, validator=v.ge(1))
-    check_hazards: bool = attrs.field(default=None, converter=_hazards_are_checked)
-    build_timeout_s: float = attrs.field(default=120.0, validator=[v.gt(0), v.lt(math.inf)])
-    impl_cache_entries: int = attrs.field(default=4096, validator=v.ge(1))
-    impl_cache_bytes: int = attrs.field(default=256 << 20, validator=v.ge(1))
-    max_model_bytes: int = attrs.field(default=8 << 30, validator=v.ge(1))
-    max_rank: int = attrs.field(default=8, validator=v.ge(1))
-    max_folded_bytes: int = attrs.field(default=16 << 20, validator=v.ge(0))
+    cache_dir: Path | None = path_or_none()  # noqa: RUF009  # a field
+    disk_cache: bool = switch(True)
+    warm: bool = switch(True)
+    build_threads: int = counted(2, most=1024)
+    check_hazards: bool = attrs.field(default=None, converter=_hazards_are_checked, validator=check_switch)
+    build_timeout_s: float = measured(120.0, 1e-3)
+    impl_cache_entries: int = counted(4096)
+    impl_cache_bytes: int = counted(256 << 20)
+    max_model_bytes: int = counted(8 << 30)
+    max_rank: int = counted(8)
+    max_folded_bytes: int = counted(16 << 20, 0)

@@ -13,6 +13,7 @@ from asyncrt.errors import (
     HazardError,
     IndexOutOfRange,
     InputError,
+    InternalError,
     KernelBuildError,
     ModelError,
     ModelFormatError,
@@ -28,6 +29,7 @@ from asyncrt.errors import (
     ShapeError,
     SizeLimitError,
     UnsupportedOperatorError,
+    WrongLoopError,
 )
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.batched import Batched
@@ -59,6 +61,7 @@ __all__ = [
     "HazardError",
     "IndexOutOfRange",
     "InputError",
+    "InternalError",
     "KernelBuildError",
     "Model",
     "ModelError",
@@ -85,6 +88,7 @@ __all__ = [
     "SizeLimitError",
     "SyncModel",
     "UnsupportedOperatorError",
+    "WrongLoopError",
     "__version__",
     "load_sync",
 ]

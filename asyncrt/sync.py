@@ -132,6 +132,8 @@ class _Background:
         _close_at_exit(self)
 
     def infer(self, inputs: Mapping[str, Any], priority: int, deadline: float | None) -> dict[str, Array]:
+        if self.runtime.left_behind:  # the thread is not there, and the lock may be held for ever
+            self.runtime.check_open()
         with self._lock:
             if self.closed:
                 raise RuntimeClosedError("the model was closed", hint="load it again with asyncrt.load_sync()")
@@ -148,6 +150,8 @@ class _Background:
                 self._running.discard(future)
 
     def close(self) -> None:
+        if self.runtime.left_behind:
+            return
         with self._lock:
             if self.closed:
                 return

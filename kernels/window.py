@@ -20,6 +20,7 @@ from .operator import Attributes
 from .reach import check_extent
 
 MAX_SPATIAL = 3  # axes that kernels walk
+MAX_CELLS = 1 << 24  # of a window: kernels go through all of them for each position, those in the padding, too
 
 
 class Window(NamedTuple):
@@ -94,6 +95,8 @@ def _settings(name: str, attributes: Attributes, axes: int, size: Sequence[int])
             raise ShapeError(f"'{name}': {attribute} {list(values)} does not fit {axes} spatial axes")
         return values
 
+    if not any(isinstance(k, Dim) for k in size) and math.prod(size) > MAX_CELLS:
+        raise ShapeError(f"'{name}': a window of {list(size)} has more than {MAX_CELLS} cells")
     if len(size) != axes or any(not isinstance(k, Dim) and k < 1 for k in size):
         raise ShapeError(f"'{name}': kernel_shape {list(size)} does not fit {axes} spatial axes")
     auto_pad = attributes.get("auto_pad", "NOTSET") or "NOTSET"

@@ -8,10 +8,11 @@ in its caller's coroutine, as `Model.infer()` would.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import attrs
 
+from asyncrt.arguments import check_priority
 from asyncrt.errors import (
     BatchingError,
     DeadlineExceeded,
@@ -33,7 +35,7 @@ from asyncrt.layout import Array
 from asyncrt.memory.host import HostBudget, allocating
 from asyncrt.scheduler.batching import BatchingState, BatchingStatistics, BatchOptions
 from asyncrt.scheduler.batching.happenings import Arrived, Began, Closing, Failed, Finished, Happening, Left, Ticked
-from asyncrt.scheduler.batching.instructions import Drop, Launch, Refusal, Reject, WakeAt
+from asyncrt.scheduler.batching.instructions import Drop, Instruction, Launch, Refusal, Reject, WakeAt
 
 from .batch_axes import find_axes
 from .elsewhere import Elsewhere, anywhere
@@ -44,12 +46,14 @@ from .pad import check_pad_values, join, joined_nbytes, with_masks
 from .pad_safety import PadSafety, check_pad_safety
 from .slices import off_loop
 from .split import split
+from .waiting import internal
 
 if TYPE_CHECKING:
     from .model import Model
 
 _log = logging.getLogger("asyncrt.batching")
 
+_NO_BATCH = -1  # of a request that runs by itself because what decides has failed
 _OPEN = "use it inside `async with model.batched() as batched`"
 _REFUSED: dict[Refusal, str] = {
     "count": "as many requests wait as may (max_queue)",
@@ -68,6 +72,7 @@ class _Request:
         until: Its deadline, by the loop's clock.
         future: None until its caller waits.
         alone: The batch that it is the only one of, and that its caller is to run.
+        begun: Whether the batch that it is in is being run.
         answer: Outputs, or an error.
     """
 
@@ -78,6 +83,7 @@ class _Request:
     until: float | None
     future: asyncio.Future[None] | None = None
     alone: int | None = None
+    begun: bool = False
     answer: dict[int, Array] | Exception | None = None
 
     @property
@@ -117,14 +123,16 @@ class Batched:
         self._samples = None if samples is None else [
             self._checked.check(self._with_masks(s)) for s in each_of("samples", samples)
         ]
+        self._make_state: Callable[[], BatchingState] | None = None
         self._state: BatchingState | None = None
         self._safety: PadSafety | None = None
         self._closed = False
         self._numbers = itertools.count(1)
         self._requests: dict[int, _Request] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        #: By what launched it, and its number there.
+        self._tasks: dict[tuple[BatchingState, int], asyncio.Task[None]] = {}
         #: The batches of which the task has begun; one that has not finds that nobody is left, and ends.
-        self._begun: set[int] = set()
+        self._begun: set[tuple[BatchingState, int]] = set()
         self._timer: asyncio.TimerHandle | None = None
         #: Set when there may be less to wait for.
         self._emptied = asyncio.Event()
@@ -152,6 +160,7 @@ class Batched:
         Raises:
             BatchingError: It is open already, or closed.
         """
+        self._model.check_here()
         if self._state is not None or self._closed:
             raise BatchingError(f"it is {'closed' if self._closed else 'open already'}")
         self._loop = asyncio.get_running_loop()
@@ -166,7 +175,8 @@ class Batched:
         if self._safety.refused or self._safety.holes:
             _log.warning("%s: %s", self._network.program.name, self._safety)
         options = self.options if self._safety.rows else attrs.evolve(self.options, max_batch=1)
-        self._state = BatchingState(self._streams, options)
+        self._make_state = functools.partial(BatchingState, self._streams, options)
+        self._state = self._make_state()
 
     async def _run_checked(self, arrays: dict[int, Array]) -> dict[int, Array]:
         self._model.check_open()
@@ -212,10 +222,9 @@ class Batched:
             DeadlineExceeded: There is no answer within *deadline*.
             BatchingError: It is not open; else as `Model.infer()`.
         """
-        self._model.check_open()
-        state = self.state
+        self._model.check_here()
         self._check_not_closed()
-        until = self._network.until(deadline)
+        priority, until = check_priority(priority), self._network.until(deadline)
         inputs = self._with_masks(inputs)
         arrays = self._checked.fitting(inputs)
         if arrays is None:
@@ -227,11 +236,11 @@ class Batched:
         nbytes = sum([a.nbytes for a in arrays.values()])
         arrived = Arrived(self._loop.time(), number, form, rows, nbytes, priority, due, until is not None)
         if until is None:
-            return await self._answer(arrived, arrays, sizes, until, state)
+            return await self._answer(arrived, arrays, sizes, until)
         scope = asyncio.timeout_at(until)
         try:
             async with scope:
-                return await self._answer(arrived, arrays, sizes, until, state)
+                return await self._answer(arrived, arrays, sizes, until)
         except TimeoutError as error:
             if not scope.expired():
                 raise
@@ -240,6 +249,8 @@ class Batched:
     def _check_not_closed(self) -> None:
         if self._closed:
             raise BatchingError("it is closed", hint="make another one with `model.batched()`")
+        if self._state is None:
+            raise BatchingError("it is not open", hint=_OPEN)
 
     def _with_masks(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._masks and not (isinstance(inputs, dict) and self._masks <= inputs.keys()):
@@ -247,15 +258,15 @@ class Batched:
         return inputs
 
     async def _answer(
-        self,
-        arrived: Arrived,
-        arrays: dict[int, Array],
-        sizes: Mapping[str, int],
-        until: float | None,
-        state: BatchingState,
+        self, arrived: Arrived, arrays: dict[int, Array], sizes: Mapping[str, int], until: float | None
     ) -> dict[str, Array]:
         """Return the outputs of a request that comes now, whoever runs it."""
-        batch = state.begin_at_once(arrived)
+        state = self.state
+        try:
+            batch = state.begin_at_once(arrived)
+        except Exception as failure:
+            self._start_over(failure, state)
+            raise internal(failure) from failure
         if batch is None:
             outputs = await self._wait(arrived, _Request(arrays, arrived.rows, sizes, arrived.priority, until), state)
         else:
@@ -294,7 +305,7 @@ class Batched:
                 request.future = self._loop.create_future()
                 await request.future
             if request.alone is not None:
-                batch, request.alone = request.alone, None
+                batch, request.alone, request.begun = request.alone, None, True
                 self._tell(Began(self._loop.time(), batch), state)
                 request.answer = await self._run_alone(batch, request.arrays, request.priority, request.until, state)
             if isinstance(request.answer, Exception):
@@ -312,7 +323,7 @@ class Batched:
     @anywhere
     async def close(self) -> None:
         """Let those who wait have their answers; who comes later is refused."""
-        if self._state is None or self._closed:
+        if self._state is None or self._closed or self._model.left_behind:
             self._closed = True
             return
         self._closed = True
@@ -333,26 +344,61 @@ class Batched:
     # What is to be done.
 
     def _tell(self, happening: Happening, state: BatchingState) -> None:
-        for instruction in state.handle(happening):
-            match instruction:
-                case Launch():
-                    self._launch(instruction)
-                case Reject():
-                    self._reject(instruction)
-                case Drop(batch):
-                    if batch in self._begun:
-                        self._tasks[batch].cancel()
-                case WakeAt(at):
-                    if self._timer is not None:
-                        self._timer.cancel()
-                    self._timer = None if at is None else self._loop.call_at(at, self._tick)
+        """Tell *state* what has happened, if it is still believed, and do what it asks for."""
+        if state is self._state:
+            try:
+                for instruction in state.handle(happening):
+                    self._carry_out(instruction, state)
+            except Exception as failure:
+                self._start_over(failure, state, getattr(happening, "request", None))
         self._emptied.set()
+
+    def _carry_out(self, instruction: Instruction, state: BatchingState) -> None:
+        match instruction:
+            case Launch():
+                self._launch(instruction, state)
+            case Reject():
+                self._reject(instruction)
+            case Drop(batch):
+                if (state, batch) in self._begun:
+                    self._tasks[state, batch].cancel()
+            case WakeAt(at):
+                self._set_timer(at)
+
+    def _set_timer(self, at: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if at is None else self._loop.call_at(at, self._tick)
+
+    def _start_over(self, failure: Exception, state: BatchingState, request: int | None = None) -> None:
+        """What decides, or what carries it out, raised *failure*: it is not believed any more, and another takes over.
+
+        The *request* that it happened to fails. All others that wait would do so for ever, and run by themselves; what
+        has begun goes on.
+        """
+        if state is not self._state or self._make_state is None:
+            return
+        _log.error("batching failed; all requests that wait run alone", exc_info=failure)
+        self._state = self._make_state()
+        self._set_timer(None)
+        if request in self._requests:
+            self._requests[request].answer = internal(failure)
+            self._requests[request].wake()
+        self._let_run_alone(self._requests.values())
+
+    @staticmethod
+    def _let_run_alone(requests: Iterable[_Request]) -> None:
+        """Let those run by themselves that nobody has told to run, or why not."""
+        for request in requests:
+            if request.answer is None and request.alone is None and not request.begun:
+                request.alone = _NO_BATCH
+                request.wake()
 
     def _tick(self) -> None:
         self._timer = None
         self._tell(Ticked(self._loop.time()), self.state)
 
-    def _launch(self, launch: Launch) -> None:
+    def _launch(self, launch: Launch, state: BatchingState) -> None:
         sizes = dict(zip(self._axes.padded, launch.sizes, strict=False))  # none where nothing may be padded
         if len(launch.requests) == 1:
             request = self._requests[launch.requests[0]]
@@ -360,8 +406,8 @@ class Batched:
                 request.alone = launch.batch
                 request.wake()
                 return
-        task = self._loop.create_task(self._run(launch.batch, sizes), name=f"asyncrt-batch-{launch.batch}")
-        self._tasks[launch.batch] = task
+        task = self._loop.create_task(self._run(launch.batch, sizes, state), name=f"asyncrt-batch-{launch.batch}")
+        self._tasks[state, launch.batch] = task
 
     def _reject(self, reject: Reject) -> None:
         request = self._requests[reject.request]
@@ -396,21 +442,13 @@ class Batched:
             member.answer = answer
         return True
 
-    async def _run(self, batch: int, sizes: Mapping[str, int]) -> None:
+    async def _run(self, batch: int, sizes: Mapping[str, int], state: BatchingState) -> None:
         """Run a batch and answer its members."""
-        state = self.state
         members: list[_Request] = []
         worked = failed = too_large = False
         try:
-            # Who was cancelled by now is not in it, even if its task has not gone on since; who leaves later leaves an
-            # answer that nobody takes.
-            for number in state.members(batch):
-                if self._requests[number].is_cancelled:
-                    self._tell(Left(self._loop.time(), number), state)
-            members = [self._requests[n] for n in state.members(batch)]
+            members = self._begin(batch, state)
             if members:
-                self._tell(Began(self._loop.time(), batch), state)
-                self._begun.add(batch)
                 self._model.check_open()
                 worked = await self._answer_all(members, sizes)
                 failed = not worked
@@ -418,6 +456,9 @@ class Batched:
             if state.members(batch):
                 raise  # not because its members have left, but with the loop
         except Exception as error:
+            if not members:
+                self._start_over(error, state)
+                return
             # Who is to blame cannot be told: each gets a run of its own, and what comes of that.
             several = len(members) > 1 or any(members[0].sizes[name] != size for name, size in sizes.items())
             failed = several and not isinstance(error, DeviceLostError | RuntimeClosedError)
@@ -426,15 +467,44 @@ class Batched:
                 for member in members:
                     member.answer = error
         finally:
-            del self._tasks[batch]
-            self._begun.discard(batch)
-            now = self._loop.time()
-            self._tell(Failed(now, batch, too_large) if failed else Finished(now, batch, worked), state)
-            if not failed:
-                for member in members:
-                    if member.answer is None:
-                        member.answer = RuntimeClosedError("the batch was cancelled with its event loop")
-                    member.wake()
+            del self._tasks[state, batch]
+            self._begun.discard((state, batch))
+            self._end(batch, members, state, worked=worked, failed=failed, too_large=too_large)
+
+    def _begin(self, batch: int, state: BatchingState) -> list[_Request]:
+        """Return the members of a batch that begins, if any are left."""
+        # Who was cancelled by now is not in it, even if its task has not gone on since; who leaves later leaves an
+        # answer that nobody takes.
+        for number in state.members(batch):
+            if self._requests[number].is_cancelled:
+                self._tell(Left(self._loop.time(), number), state)
+        if state is not self._state:
+            return []  # they run by themselves
+        members = [self._requests[n] for n in state.members(batch)]
+        if members:
+            for member in members:
+                member.begun = True
+            self._begun.add((state, batch))
+            self._tell(Began(self._loop.time(), batch), state)
+        return members
+
+    def _end(
+        self, batch: int, members: list[_Request], state: BatchingState, *, worked: bool, failed: bool, too_large: bool
+    ) -> None:
+        """A batch is over: its members have their answers, or are to run alone if it *failed*."""
+        now = self._loop.time()
+        if failed:
+            for member in members:
+                member.begun = False
+            self._tell(Failed(now, batch, too_large), state)
+            if state is not self._state:  # it tells nobody to run any more
+                self._let_run_alone(members)
+            return
+        self._tell(Finished(now, batch, worked), state)
+        for member in members:
+            if member.answer is None:
+                member.answer = RuntimeClosedError("the batch was cancelled with its event loop")
+            member.wake()
 
 
 def batch_options(config: BatchOptions | str | Path | None, given: Mapping[str, Any]) -> BatchOptions:

@@ -56,11 +56,15 @@ class Completions:
         with self._lock:  # no thread may write to a file that is another one's by then
             file, self._file = self._file, None
         if file is not None:
-            self._loop.remove_reader(file)
+            self._remove(file)
             self._forgotten()
         if self._reports is not None:
-            self._loop.remove_reader(self._reports.file)
+            self._remove(self._reports.file)
             self._reports = None
+
+    def _remove(self, file: int) -> None:
+        if not self._loop.is_closed():
+            self._loop.remove_reader(file)
 
     def _collect(self, reports: Reports) -> None:
         self._collecting = True

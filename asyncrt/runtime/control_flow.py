@@ -7,9 +7,9 @@ ONNX Runtime differ, ONNX Runtime is followed: a Loop without a condition still 
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import attrs
 import numpy as np
@@ -24,6 +24,9 @@ from .plan import NodeRecord, Records
 from .slices import off_loop
 
 _PIECE = 160  # bytes: an array of few elements takes more than these
+
+Between: TypeAlias = Callable[[], Awaitable[None]]
+"""Lets others go on, which a body that needs no device never would, and raises if there is to be no more iteration."""
 
 
 @attrs.frozen(eq=False)
@@ -96,7 +99,7 @@ class Collected:
 
 
 async def carry_out(
-    node: ProgramNode, bodies: Sequence[Body], value: Callable[[int], Array], budget: HostBudget
+    node: ProgramNode, bodies: Sequence[Body], value: Callable[[int], Array], budget: HostBudget, between: Between
 ) -> tuple[dict[int, Array], NodeRecord]:
     """Carry out a node.
 
@@ -104,6 +107,7 @@ async def carry_out(
         bodies: Its subgraphs.
         value: Returns an input of the node by its id.
         budget: What the request may make on the host.
+        between: Awaited between two iterations.
 
     Returns:
         Its outputs by id, and what became of it.
@@ -119,9 +123,9 @@ async def carry_out(
             case "If":
                 results, how, inner = await _if(node, bodies, inputs)
             case "Loop":
-                results, how, inner = await _loop(node, bodies[0], inputs, budget)
+                results, how, inner = await _loop(node, bodies[0], inputs, budget, between)
             case _:
-                results, how, inner = await _scan(node, bodies[0], inputs, budget)
+                results, how, inner = await _scan(node, bodies[0], inputs, budget, between)
     except DeviceError as error:  # unlike a node's own errors, it does not say where
         raise type(error)(f"in '{node.name}': {error.message}", detail=error.detail, hint=error.hint) from error
     outputs = dict(zip(node.outputs, results, strict=False))
@@ -138,7 +142,9 @@ async def _if(node: ProgramNode, bodies: Sequence[Body], inputs: Sequence[Array 
     return results, f"the {body.label} branch", (body.program, records)
 
 
-async def _loop(node: ProgramNode, body: Body, inputs: Sequence[Array | None], budget: HostBudget) -> _Result:
+async def _loop(
+    node: ProgramNode, body: Body, inputs: Sequence[Array | None], budget: HostBudget, between: Between
+) -> _Result:
     limit = None if inputs[0] is None else int(_one(node, "its trip count", inputs[0]))
     going = inputs[1] is None or bool(_one(node, "its condition", inputs[1]))
     carried = _present(inputs[2:])
@@ -151,7 +157,7 @@ async def _loop(node: ProgramNode, body: Body, inputs: Sequence[Array | None], b
         carried = outputs[1 : 1 + len(carried)]
         collected.add(outputs[1 + len(carried) :])
         trips += 1
-        await asyncio.sleep(0)  # a body that needs no device never waits, and others shall go on
+        await between()
     formals = (body.element(0, 0), body.element(1, True), *carried)
     first = 1 + len(carried)
     stacked = [await _stacked(node, body, r, formals, first + i, 0) for i, r in enumerate(collected.outputs)]
@@ -159,7 +165,9 @@ async def _loop(node: ProgramNode, body: Body, inputs: Sequence[Array | None], b
     return carried + stacked, _times(trips), None if records is None else (body.program, records)
 
 
-async def _scan(node: ProgramNode, body: Body, inputs: Sequence[Array | None], budget: HostBudget) -> _Result:
+async def _scan(
+    node: ProgramNode, body: Body, inputs: Sequence[Array | None], budget: HostBudget, between: Between
+) -> _Result:
     attributes = node.attributes
     count = len(inputs) - attributes["num_scan_inputs"]
     given = _present(inputs)
@@ -181,7 +189,7 @@ async def _scan(node: ProgramNode, body: Body, inputs: Sequence[Array | None], b
         outputs, records = await body((*carried, *parts))
         carried = outputs[:count]
         collected.add(outputs[count:])
-        await asyncio.sleep(0)
+        await between()
     elements = [np.broadcast_to(np.zeros((), s.dtype), s.shape[1:]) for s in sequences]  # their shapes alone matter
     stacked: list[Array] = []
     for i, (results, axis, backward) in enumerate(

@@ -7,18 +7,20 @@ Three things go wrong here without being the fault of the request that they happ
 driver lets everything behind it fail, too. Or memory is held by requests that all wait for more of it. Then the request
 is told to run again (`RunAgain`), which it can, because nothing of it counts before it has ended. Or the device takes
 no commands any more: then all that wait are told so.
+
+And what cannot be may happen all the same: the scheduler, or what is here, raises something. Others would wait for ever
+for what it had to say, so another takes its place: the request for which it raised fails, all others begin again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Iterable
 
-import attrs
-
 from asyncrt.devices.base import Mark, Reports, Stream, mark_behind
-from asyncrt.errors import DeadlineExceeded, DeviceError, DeviceLostError, OutOfDeviceMemory
+from asyncrt.errors import DeadlineExceeded, DeviceError, DeviceLostError, OutOfDeviceMemory, RuntimeClosedError
 from asyncrt.events import Event, Order, Timeline
 from asyncrt.scheduler.happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
 from asyncrt.scheduler.instructions import Admit, Expire, Instruction, Launch, Resume
@@ -28,56 +30,14 @@ from .checked import Checks
 from .collecting import Collector
 from .completion import Completions
 from .idle import Idle
+from .shortage import Shortage
 from .submission import Submissions
 from .traced import Tracer
 from .turns import Turns, settle
+from .waiting import RUNS, RunAgain, Waiting
 
-_ALONE = 2  # times that a request begins again when nobody else has memory to give back: its own may be wasteful
-_RUNS = 4  # times that a request may be hit by others' failures
-
-
-class RunAgain(Exception):
-    """What the request has done so far is to be given up and done again; it never leaves `Network`."""
-
-
-@attrs.define(eq=False)
-class _Waiting:
-    """A request, and what its coroutine waits for: at most one thing at a time.
-
-    Attributes:
-        deadline: When it is too late to launch anything of it, by the loop's clock.
-        event: The end of its launched chunk.
-        known: How far its stream was known to have come when the chunk was enqueued.
-        waits: Events of other streams that the chunk waits for.
-        hit: Whether something failed that the chunk comes after.
-        runs: How often that happened to it.
-        yields: Whether it gave memory up for others, and waits until one of them has ended.
-        frugal: Whether memory was so short that it takes no more than it needs.
-        alone: How often it began again because nobody else could give any back.
-        beside: The ends of the chunk's parts on other streams than its own.
-        failed: What failed there.
-    """
-
-    priority: int
-    deadline: float | None = None
-    future: asyncio.Future[int] | None = None
-    event: Event | None = None
-    known: int = 0
-    waits: frozenset[Event] = frozenset()
-    hit: bool = False
-    runs: int = 0
-    yields: bool = False
-    frugal: bool = False
-    alone: int = 0
-    beside: tuple[Event, ...] = ()
-    failed: BaseException | None = None
-
-    def comes_after(self, event: Event) -> bool:
-        """Whether its chunk was enqueued behind *event*, before that was known to be reached."""
-        own = self.event
-        if own is not None and event.stream == own.stream:
-            return self.known < event.stamp < own.stamp
-        return event in self.waits
+_ITERATES_S = 5.0  # for which a node of a request may begin iterations while the runtime closes
+_log = logging.getLogger("asyncrt")
 
 
 class Dispatcher:
@@ -85,7 +45,7 @@ class Dispatcher:
 
     Args:
         streams: In the order of their indices.
-        state: The scheduler.
+        make_state: Returns a scheduler that knows no request.
         timeline: Moved on as streams report.
         checks: Is told of what the host does; None where hazards are not checked.
         on_idle: Called when for *idle_s* seconds no request was known and no stream had anything to pass.
@@ -96,7 +56,7 @@ class Dispatcher:
     def __init__(
         self,
         streams: list[Stream],
-        state: SchedulerState,
+        make_state: Callable[[], SchedulerState],
         timeline: Timeline,
         *,
         checks: Checks | None = None,
@@ -105,7 +65,8 @@ class Dispatcher:
         collector: Collector | None = None,
     ) -> None:
         self.streams = streams
-        self.state = state
+        self._make_state = make_state
+        self.state = make_state()
         self.timeline = timeline
         self.checks = checks
         #: Is told of requests and plans while a trace is taken.
@@ -125,11 +86,10 @@ class Dispatcher:
         self._order = Order(len(streams))
         #: What the commands before an event use, until it is reached.
         self._kept: dict[Event, object] = {}
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, Waiting] = {}
         #: Events that the next chunk on each stream waits for.
         self._waits: list[set[Event]] = [set() for _ in streams]
-        #: Requests that wait for memory, with what it was refused with.
-        self._short: dict[int, OutOfDeviceMemory] = {}
+        self._short = Shortage(self._waiting)
         self._ended = 0
         #: What the device refused when it was found to be lost.
         self._lost: BaseException | None = None
@@ -138,6 +98,8 @@ class Dispatcher:
         self._changed: list[asyncio.Future[None]] = []
         self._idle = Idle(self._loop, idle_s, on_idle)
         self._collector = collector
+        #: Since when nobody is admitted any more.
+        self._closing: float | None = None
         #: Goes off at the next deadline.
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -185,14 +147,18 @@ class Dispatcher:
 
         Raises:
             DeadlineExceeded: It is *deadline* by the loop's clock. All that waits for anything raises it by then.
+            RuntimeClosedError: No more are admitted.
         """
+        if self._closing is not None:
+            raise RuntimeClosedError("the runtime is closed")
         self._stop_idling()
-        self._waiting[request] = _Waiting(priority, deadline)
+        self._waiting[request] = Waiting(priority, deadline)
         await self._ask(request, Submitted(request, priority, deadline))
 
     async def begin_again(self, request: int) -> None:
         """Return when a request that was told to run again may do so."""
         waiting = self._waiting[request]
+        waiting.unknown = None
         self._handle(Ended(request))
         self._tell()
         if waiting.yields:
@@ -218,6 +184,19 @@ class Dispatcher:
         if deadline is not None and deadline <= self.clock():
             raise _late()
 
+    async def iterates(self, request: int) -> None:
+        """Let others go on between two iterations of a node; raises if there is to be none.
+
+        Raises:
+            DeadlineExceeded: It is too late to launch anything of the request.
+            RuntimeClosedError: The runtime has been closing for too long to wait for more of them.
+        """
+        await asyncio.sleep(0)
+        self.check_lost()
+        self.check_deadline(request)
+        if self._closing is not None and self.clock() >= self._closing + _ITERATES_S:
+            raise RuntimeClosedError(f"the runtime has been closing for {_ITERATES_S:g} s, and the request iterates on")
+
     def begins(self, request: int, stream: int) -> None:
         """Note that the request's chunk begins to be enqueued on *stream*, whose next event is at its end."""
         waiting = self._waiting[request]
@@ -238,7 +217,14 @@ class Dispatcher:
         assert event == waiting.event, "while a chunk is enqueued nobody else marks its stream"
         self._kept[event] = keep
         waiting.future = self._loop.create_future()
-        self._carry_out(self.state.handle(Launched(request, event)))  # in time, however long enqueueing took
+        try:
+            if waiting.unknown is None:
+                self._carry_out(self.state.handle(Launched(request, event)))  # in time, however long enqueueing took
+            else:
+                self.state.abandoned(event)
+                waiting.future.set_exception(waiting.unknown)
+        except Exception as failure:
+            self._start_over(failure, request)
         return event
 
     async def passed(self, request: int) -> None:
@@ -260,7 +246,7 @@ class Dispatcher:
             self.check_lost()
             # Reports of different streams come in any order: of what is not known yet, the worst is assumed.
             waiting.hit |= bool(self.timeline.pending(waiting.waits))
-            if waiting.hit and waiting.runs < _RUNS:
+            if waiting.hit and waiting.runs < RUNS:
                 waiting.runs += 1
                 raise RunAgain from error
             raise
@@ -270,7 +256,10 @@ class Dispatcher:
         """Part of a chunk was enqueued on *stream* and no more will be; returns the event behind that part."""
         event = self._stamp(stream)
         self._kept[event] = keep
-        self.state.abandoned(event)
+        try:
+            self.state.abandoned(event)
+        except Exception as failure:
+            self._start_over(failure)
         return event
 
     def frugal(self, request: int) -> bool:
@@ -326,36 +315,21 @@ class Dispatcher:
             RunAgain: The request itself has to give some back, so that another can go on.
         """
         self.check_lost()
-        self._short[request] = error
+        self._short.refused(request, error)
         self._waiting[request].future = future = self._loop.create_future()
-        self._resolve_shortage()
         try:
+            self._resolve_shortage(request)
             await future
         finally:
-            self._short.pop(request, None)
+            self._short.over(request)
         self.check_lost()
 
-    def _resolve_shortage(self) -> None:
-        """If all that go on wait for memory, let the least and youngest give up what it has.
-
-        A single one begins again, and takes no more than it needs; if that is too much, it fails.
-        """
-        waiting = [r for r in self._short if (f := self._waiting[r].future) is not None and not f.done()]
-        if not waiting or self._marks:
-            return
-        statistics = self.state.statistics()
-        if statistics.preparing or statistics.launching > len(waiting):
-            return
-        youngest = max(waiting, key=lambda r: (self._waiting[r].priority, r))
-        request = self._waiting[youngest]
-        alone = len(waiting) == 1 and not statistics.ready
-        assert request.future is not None
-        if alone and request.alone == _ALONE:
-            request.future.set_exception(self._short[youngest])
-        else:
-            request.yields, request.frugal = not alone, True
-            request.alone += alone
-            request.future.set_exception(RunAgain())
+    def _resolve_shortage(self, request: int) -> None:
+        if self._short and not self._marks:
+            try:
+                self._short.resolve(self.state.statistics())
+            except Exception as failure:
+                self._start_over(failure, request)
 
     def end(self, request: int) -> None:
         """The request is over; what it enqueued still runs out."""
@@ -384,6 +358,7 @@ class Dispatcher:
 
         What is on a lost device is not waited for.
         """
+        self._closing = self.clock()
         if self._marks:
             self.ask_device()
         while self._waiting or (self._marks and not self.lost):
@@ -399,12 +374,13 @@ class Dispatcher:
         """
         self.check_lost()
         waiting = self._waiting[request]
+        if waiting.unknown is not None:
+            raise waiting.unknown
         waiting.future = self._loop.create_future()
         self._asking = request if at_once else None
         self._handle(happening)
         self._asking = None
-        if self._short:
-            self._resolve_shortage()  # it may have been the last that went on, and now waits for a place
+        self._resolve_shortage(request)  # it may have been the last that went on, and now waits for a place
         answer = await waiting.future
         waiting.future = None
         self.check_lost()
@@ -443,10 +419,19 @@ class Dispatcher:
             if waiting.future is not None and not waiting.future.done():
                 waiting.future.set_exception(self._loss())
         for tell in list(self.when_lost):
-            tell(self._loss())
+            try:
+                tell(self._loss())
+            except Exception:  # others are to hear of it, too
+                _log.exception("telling that the device is lost")
         self._tell()
 
     def _on_reached(self, event: Event, error: BaseException | None) -> None:
+        try:
+            self._reach(event, error)
+        except Exception as failure:
+            self._start_over(failure, reached=event)
+
+    def _reach(self, event: Event, error: BaseException | None) -> None:
         self.timeline.advance(event)
         inside = self._inside[event.stream]
         while inside and (stamp := next(iter(inside))) < event.stamp:
@@ -464,21 +449,16 @@ class Dispatcher:
         self._tell()
 
     def _tell(self) -> None:
-        if not self._marks and not self._waiting:
-            self._begin_idling()
         changed, self._changed = self._changed, []
         for future in changed:
             if not future.done():
                 future.set_result(None)
-        for request in self._short:
-            waiting = self._waiting.get(request)
-            if waiting is not None and waiting.future is not None and not waiting.future.done():
-                waiting.future.set_result(0)
-
-    def _begin_idling(self) -> None:
-        self._idle.begin()
-        if self._collector is not None:
-            self._collector.quiet()
+        if not self._marks and not self._waiting:
+            self._idle.begin()
+            if self._collector is not None:
+                self._collector.quiet()
+        if self._short:
+            self._short.try_again()
 
     def _stop_idling(self) -> None:
         self._idle.end()
@@ -486,11 +466,45 @@ class Dispatcher:
             self._collector.busy()
 
     def _handle(self, happening: Happening, error: BaseException | None = None) -> None:
-        if self.state.next_deadline is not None:
-            self._elapse()
-        self._carry_out(self.state.handle(happening), error)
-        if self._alarm is not None or self.state.next_deadline is not None:
+        try:
+            if self.state.next_deadline is not None:
+                self._elapse()
+            self._carry_out(self.state.handle(happening), error)
+            if self._alarm is not None or self.state.next_deadline is not None:
+                self._set_alarm()
+        except Exception as failure:
+            self._start_over(failure, getattr(happening, "request", None))
+
+    def _start_over(self, failure: Exception, request: int | None = None, reached: Event | None = None) -> None:
+        """The scheduler, or what carries it out, raised *failure*: let all begin again, but for *request*, which fails.
+
+        Args:
+            reached: What was to be noted as reached.
+        """
+        _log.error("the scheduler failed; all requests in flight begin again", exc_info=failure)
+        try:
+            if reached is not None:
+                self._forget_until(reached)
+            self.state = self._make_state()
+            for event in sorted(self._marks):
+                self.state.abandoned(event)
+            for number, waiting in self._waiting.items():
+                waiting.forgotten(failure, to_blame=number == request)
+            self._tell()
             self._set_alarm()
+        except Exception as again:
+            self._lose(again)
+
+    def _forget_until(self, event: Event) -> None:
+        """Note that a stream has come to *event*, without telling anybody."""
+        self.timeline.advance(event)
+        for passed in [e for e in self._marks if e.stream == event.stream and e.stamp <= event.stamp]:
+            del self._marks[passed]
+            self._kept.pop(passed, None)
+        inside = self._inside[event.stream]
+        for stamp in [stamp for stamp in inside if stamp <= event.stamp]:
+            del inside[stamp]
+        self._order.reached(event)
 
     def _elapse(self) -> None:
         """Tell the scheduler what time it is, if that matters to anybody."""
@@ -508,8 +522,11 @@ class Dispatcher:
 
     def _on_alarm(self) -> None:
         self._alarm = None
-        self._elapse()
-        self._set_alarm()
+        try:
+            self._elapse()
+            self._set_alarm()
+        except Exception as failure:
+            self._start_over(failure)
 
     def _carry_out(self, instructions: list[Instruction], error: BaseException | None = None) -> None:
         for instruction in instructions:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import attrs
 import numpy as np
 
+from asyncrt.arguments import whole
 from asyncrt.errors import (
     DeadlineExceeded,
     DeviceError,
@@ -36,6 +37,7 @@ from .sequence import Sequence, find_pairs
 from .shared_safety import Arrays, SharedSafety, Sharing, try_out
 from .shared_step import After, SharedSteps, Step
 from .state_axes import NotSharable, find_axes
+from .waiting import internal
 
 if TYPE_CHECKING:
     from .model import Model
@@ -66,17 +68,19 @@ def _late() -> DeadlineExceeded:
     )
 
 
+class _ByItself(Exception):
+    """A step is to be run by its own caller; it never leaves `SequenceGroup`."""
+
+
 class SequenceGroup:
     """Sequences of one model whose steps run together. Made by `Model.sequences()`; use it in ``async with``."""
 
     def __init__(self, model: Model, network: Network, state: Mapping[str, str] | None, max_batch: int) -> None:
-        if max_batch < 1:
-            raise ValueError(f"max_batch must be at least 1, got {max_batch}")
         self._model, self._network = model, network
         self._program = network.program
         self._state = state
         self._pairs = find_pairs(self._program, state)
-        self._max_batch = max_batch
+        self._max_batch = whole("max_batch", max_batch, 1)
         #: None if not even one dim is known to be the rows'.
         self._shared: SharedSteps | None = None
         self._alone = 0
@@ -86,7 +90,7 @@ class SequenceGroup:
             self._why = SharedSafety(Sharing.NONE, str(error))
             self._say(self._why)
         else:
-            if max_batch == 1 or not network.options.share_steps:
+            if self._max_batch == 1 or not network.options.share_steps:
                 self._shared.sharing = SharedSafety(Sharing.NONE, "it is switched off")
         self._sequences: set[GroupedSequence] = set()
         self._queue = RequestQueue()
@@ -140,6 +144,8 @@ class SequenceGroup:
     async def close(self) -> None:
         """Close all of its sequences."""
         self._closed = True
+        if self._model.left_behind:
+            return
         for sequence in list(self._sequences):
             await sequence.close()
 
@@ -177,22 +183,35 @@ class SequenceGroup:
             asyncio.CancelledError: Nothing of it is left; the others go on.
         """
         if shared.sharing is not None and shared.sharing.sharing is Sharing.NONE:
-            (after,) = await shared.infer([step])
-            return after
+            return await self._by_itself(shared, step)
         loop = asyncio.get_running_loop()
-        if step.deadline is not None:
-            step.alarm = loop.call_at(step.deadline, self._expire, step)
-        self._waiting[step.number] = step
-        self._queue.push(step.number, step.priority, step.deadline)
-        if self._driver is None:
-            self._driver = loop.create_task(self._drive(shared))
         try:
+            if step.deadline is not None:
+                step.alarm = loop.call_at(step.deadline, self._expire, step)
+            self._enter(step)
+            if self._driver is None:
+                self._driver = loop.create_task(self._drive(shared))
             return await step.future
         except asyncio.CancelledError:
             self._left(step)
             raise
+        except _ByItself:
+            return await self._by_itself(shared, step)
         finally:
             self._forget(step)
+
+    async def _by_itself(self, shared: SharedSteps, step: Step) -> After:
+        (after,) = await shared.infer([step])
+        return after
+
+    def _enter(self, step: Step) -> None:
+        """The step waits from now on."""
+        try:
+            self._queue.push(step.number, step.priority, step.deadline)
+        except Exception as failure:
+            self._queue_anew(failure)
+            raise internal(failure) from failure
+        self._waiting[step.number] = step
 
     def _left(self, step: Step) -> None:
         """Nobody waits for the step any more."""
@@ -209,7 +228,17 @@ class SequenceGroup:
         if step.alarm is not None:
             step.alarm.cancel()
         if self._waiting.pop(step.number, None) is not None:
-            self._queue.discard(step.number)
+            try:
+                self._queue.discard(step.number)
+            except Exception as failure:
+                self._queue_anew(failure)
+
+    def _queue_anew(self, failure: Exception) -> None:
+        """The queue raised *failure*: it is not believed any more, and those that wait do so in another one."""
+        _log.error("a group's queue failed", exc_info=failure)
+        self._queue = RequestQueue()
+        for step in self._waiting.values():
+            self._queue.push(step.number, step.priority, step.deadline)
 
     def _expire(self, step: Step) -> None:
         if step.number in self._waiting and not step.over:
@@ -218,6 +247,7 @@ class SequenceGroup:
     # The driver, which is there while steps wait.
 
     async def _drive(self, shared: SharedSteps) -> None:
+        steps: list[Step] = []
         try:
             while True:
                 await self._let_others_come()
@@ -232,10 +262,14 @@ class SequenceGroup:
                     self._waiting.pop(step.number)
                     self._queue.take(step.number)
                 await self._run(shared, steps)
-        except Exception as error:
-            for step in self._waiting.values():
+        except Exception as failure:
+            # Nobody would ever run those that wait, nor those that were taken and not told anything.
+            _log.error("a group's steps could not be put together; they run one by one", exc_info=failure)
+            waiting, self._queue = [*self._waiting.values(), *steps], RequestQueue()
+            self._waiting.clear()
+            for step in waiting:
                 if not step.over:
-                    step.future.set_exception(error)
+                    step.future.set_exception(_ByItself())
         finally:
             self._driver = None
             for step in self._waiting.values():
@@ -278,6 +312,8 @@ class SequenceGroup:
                  for s in pair]  # fmt: skip
         try:
             found = await try_out(run, shared.axes, steps, lambda id: self._program.values[id].name)
+        except (DeviceLostError, RuntimeClosedError):
+            return False  # those who wait are told so when they run
         except (DeviceError, IndexOutOfRange) as error:
             if isinstance(error, DeviceError):
                 self._tries += 1

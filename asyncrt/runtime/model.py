@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from asyncrt.arguments import check_priority
 from asyncrt.errors import AsyncrtError, RuntimeClosedError
 from asyncrt.layout import Array, PartialLayout
 from asyncrt.scheduler.batching import BatchOptions
@@ -69,15 +70,17 @@ class Model:
             An array for each output, of its own memory.
 
         Raises:
+            ArgumentError: *priority* is no integer, or *deadline* no finite number.
             InputError: The inputs do not fit the model; nothing was enqueued.
             ShapeError: Shapes or values do not fit a node.
             OutOfDeviceMemory: The memory limit, or the device, is full.
             DeviceCommandError: A command of this inference failed on the device.
             DeadlineExceeded: It waited for longer than *deadline*; nothing was launched after that.
             RuntimeClosedError: The runtime was closed.
+            WrongLoopError: This is another event loop than the runtime was opened on, or another process.
         """
-        self._runtime.check_open()
-        until = self._network.until(deadline)
+        self._runtime.check_here()
+        priority, until = check_priority(priority), self._network.until(deadline)
         program = self._network.program
         checked = self._network.checked
         arrays = checked.fitting(inputs) or await checked.take(inputs)
@@ -89,6 +92,7 @@ class Model:
         self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
     ) -> dict[str, Array]:
         """Run the model once from another thread than the runtime's loop; see `infer()`."""
+        self._runtime.check_open()
         loop = self._runtime.loop
         try:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
@@ -98,8 +102,8 @@ class Model:
             raise AsyncrtError(
                 "infer_sync() would block the event loop that runs the inference", hint="use `await model.infer(...)`"
             )
-        if loop.is_closed():
-            raise RuntimeClosedError("the runtime's event loop is closed")
+        if loop.is_closed() or not loop.is_running():
+            raise RuntimeClosedError(f"the runtime's event loop {'is closed' if loop.is_closed() else 'does not run'}")
 
         async def there() -> dict[str, Array]:
             return await self.infer(inputs, priority=priority, deadline=deadline)
@@ -117,7 +121,8 @@ class Model:
             AsyncrtError: A trace is being taken.
             InputError: As `infer()` does, and what else that raises.
         """
-        self._runtime.check_open()
+        self._runtime.check_here()
+        priority = check_priority(priority)
         arrays = await self._network.checked.take(inputs)
         request = self._network.number()
         async with self._runtime.traced() as tracer:
@@ -185,7 +190,7 @@ class Model:
 
         Raises:
             BatchingError: The model has no batch dim, or no such input.
-            ValueError: An option has a value that it cannot have.
+            ArgumentError: An option has a value that it cannot have.
         """
         self.check_open()
         given = {
@@ -202,6 +207,15 @@ class Model:
     def check_open(self) -> None:
         """Raise `RuntimeClosedError` if the runtime was closed, and `DeviceLostError` if its device is lost."""
         self._runtime.check_open()
+
+    def check_here(self) -> None:
+        """Raise as `check_open()` does, and `WrongLoopError` unless this is the loop that its runtime runs on."""
+        self._runtime.check_here()
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether its runtime is another process's, of which this one is a copy: there is nothing to close here."""
+        return self._runtime.left_behind
 
     def finished(self, records: Records) -> None:
         """Note what became of the nodes of the inference that finished last, for `explain()`."""

@@ -11,13 +11,13 @@ import asyncio
 import contextlib
 import functools
 import itertools
-import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import attrs
 
+from asyncrt.arguments import check_deadline
 from asyncrt.devices.base import Device, Stream
 from asyncrt.errors import AsyncrtError, DeviceError, OutOfDeviceMemory
 from asyncrt.events import Event
@@ -36,7 +36,7 @@ from asyncrt.options import RuntimeOptions
 
 from .control_flow import Body, carry_out
 from .counters import Counters
-from .dispatcher import Dispatcher, RunAgain
+from .dispatcher import Dispatcher
 from .enqueueing import Enqueueing
 from .executor import BoundPlan, bind, host_copies, short_copies
 from .foresight import Foresight, step_signature
@@ -50,6 +50,7 @@ from .preset import Presets
 from .slices import Slices, in_turns, off_loop
 from .specialise import OFTEN, Specialiser
 from .tools import Tools
+from .waiting import RunAgain, internal
 
 _REQUESTS = itertools.count(1)
 _T = TypeVar("_T")
@@ -164,11 +165,8 @@ class Network:
 
     def until(self, deadline: float | None) -> float | None:
         """Return when a deadline is by the loop's clock that is given in seconds from now."""
-        if deadline is None:
-            return None
-        if math.isnan(deadline):
-            raise ValueError("a deadline must be a number of seconds from now, got nan")
-        return self._dispatcher.clock() + deadline
+        seconds = check_deadline(deadline)
+        return None if seconds is None else self._dispatcher.clock() + seconds
 
     async def infer(
         self,
@@ -221,26 +219,30 @@ class Network:
         self, request: int, priority: int, deadline: float | None, work: Callable[[], Awaitable[_T]]
     ) -> _T:
         """Do a request's work when it is its turn; once more where it is told to run again."""
+        dispatcher = self._dispatcher
         try:
-            await self._dispatcher.admit(request, priority, deadline)
+            again = False
             while True:
                 try:
+                    await (dispatcher.begin_again(request) if again else dispatcher.admit(request, priority, deadline))
                     return await work()
                 except RunAgain:
+                    again = True
                     self._pool.trim()
-                    await self._dispatcher.begin_again(request)
         except asyncio.CancelledError:
             self._counters.cancelled += 1
             raise
         except Exception as error:
             self._counters.failed += 1
             if isinstance(error, DeviceError):
-                self._dispatcher.ask_device()
-            if isinstance(error, MemoryError) and not isinstance(error, AsyncrtError):
+                dispatcher.ask_device()
+            if isinstance(error, AsyncrtError):
+                raise
+            if isinstance(error, MemoryError):
                 raise refused(f"a request of '{self.program.name}'", error) from error
-            raise
+            raise internal(error, f"request {request} failed") from error
         finally:
-            self._dispatcher.end(request)
+            dispatcher.end(request)
 
     async def move(self, moves: Moves, priority: int = 0) -> tuple[list[Lease], tuple[Event, ...]]:
         """Allocate memory, and fill it with what lies elsewhere on the device; see `Moves`.
@@ -454,7 +456,7 @@ class Network:
             )
             for sub, network in zip(node.subgraphs, self._inner[node.id], strict=True)
         ]
-        return await carry_out(node, bodies, value, budget)
+        return await carry_out(node, bodies, value, budget, functools.partial(self._dispatcher.iterates, request))
 
     async def output_layouts(self, arrays: Mapping[int, Array]) -> list[Layout | None]:
         """Return the outputs' layouts for these inputs as far as they are known without running anything."""

@@ -12,9 +12,10 @@ from types import TracebackType
 
 import attrs
 
+from asyncrt.arguments import whole
 from asyncrt.devices.base import Device, DeviceInfo, Stream
 from asyncrt.devices.find import open_device
-from asyncrt.errors import ArgumentError, AsyncrtError, RuntimeClosedError
+from asyncrt.errors import ArgumentError, AsyncrtError, RuntimeClosedError, WrongLoopError
 from asyncrt.events import Timeline
 from asyncrt.given import check_path
 from asyncrt.graph.program import build_program
@@ -37,6 +38,7 @@ from .collecting import Collector
 from .counters import Counters
 from .dispatcher import Dispatcher
 from .elsewhere import Elsewhere, anywhere, entered, find_elsewhere
+from .forked import tell_children
 from .freed import give_back_freed
 from .model import Model
 from .network import Network
@@ -47,6 +49,7 @@ from .traced import TracedStream, Tracer
 from .watched import WatchedDevice, WatchedStream
 
 _PATIENCE_S = 2.0  # for a lost device
+_MOST_STREAMS = 1024  # each has a thread
 
 
 @attrs.frozen
@@ -107,19 +110,22 @@ class Runtime:
         device: None for the best found, or "cpu", "gpu", "gpu:1", "opencl:0:1", "host", "simulated"; or a `Device`.
         streams: In-order queues to spread inferences over; None suits the device.
         options: Everything else.
+
+    Raises:
+        ArgumentError: One of these cannot be so.
     """
 
     def __init__(
         self, device: str | Device | None = None, *, streams: int | None = None, options: RuntimeOptions | None = None
     ) -> None:
+        if options is not None and not isinstance(options, RuntimeOptions):
+            raise ArgumentError(f"options must be RuntimeOptions or None, got a {type(options).__name__}")
         if not (device is None or isinstance(device, str) or hasattr(device, "open_stream")):
             raise ArgumentError(f"device must be its name, a Device or None, got a {type(device).__name__}")
-        if streams is not None and streams < 1:
-            raise ValueError(f"a runtime needs at least one stream, got {streams}")
         self._wanted = device
-        self._streams = streams
+        self._streams = None if streams is None else whole("streams", streams, 1, _MOST_STREAMS)
         self.options = options or RuntimeOptions()
-        self._policy = make_policy(self.options.policy)
+        make_policy(self.options.policy)  # raises if there is none
         self._state = "new"
         self._networks: list[Network] = []
         #: Those whose loading failed while their constants were brought.
@@ -206,6 +212,7 @@ class Runtime:
             self.device.close()
             raise
         self._state = "open"
+        tell_children(self)
 
     def _binaries(self) -> BinaryStore | None:
         """Return where compiled kernels are kept, if they are."""
@@ -226,12 +233,11 @@ class Runtime:
             self._uploads = CheckedStream(self._uploads.stream, count, checks, self._loop)
             timeline = CheckedTimeline(count, checks)
             self._memory_device = CheckedDevice(self.device, checks)
-        state = SchedulerState(count, self._policy, max_in_flight=options.max_in_flight)
         limit = options.memory_limit or info.memory * 9 // 10
         self._pool = MemoryPool(self._memory_device, timeline, limit, reuse=options.pool)
         self._collector = Collector(self._loop) if options.collect_when_idle else None
         self._dispatcher = Dispatcher(
-            streams, state, timeline,
+            streams, self._scheduler(count), timeline,
             checks=self._checks, on_idle=self._pool.trim, idle_s=options.idle_release_s,
             collector=self._collector,
         )  # fmt: skip
@@ -276,6 +282,11 @@ class Runtime:
             max_rank=options.max_rank,
         )
 
+    def _scheduler(self, streams: int) -> Callable[[], SchedulerState]:
+        """Return what makes schedulers that know no request."""
+        policy, most = self.options.policy, self.options.max_in_flight
+        return lambda: SchedulerState(streams, make_policy(policy), max_in_flight=most)
+
     @anywhere
     async def load(self, source: ModelSource) -> Model:
         """Load an ONNX model: check it, compile it for the device, bring its weights there.
@@ -288,7 +299,7 @@ class Runtime:
             KernelBuildError: The driver refused a kernel.
             OutOfDeviceMemory: The weights do not fit.
         """
-        self.check_open()
+        self.check_here()
         program = await asyncio.to_thread(build_program, source, self._tools.traits, self.options)
         self.check_open()
         network = Network(
@@ -353,7 +364,7 @@ class Runtime:
     @contextlib.asynccontextmanager
     async def traced(self) -> AsyncIterator[Tracer]:
         """Give a tracer that is told of everything while this lasts; afterwards the streams have passed all of it."""
-        self.check_open()
+        self.check_here()
         dispatcher, uploads = self._dispatcher, self._uploads
         await dispatcher.submissions.none()  # streams are exchanged between chunks
         self.check_open()
@@ -387,18 +398,54 @@ class Runtime:
         await stream.passed(self._dispatcher.when_lost)
 
     def check_open(self) -> None:
-        """Raise `RuntimeClosedError` unless the runtime is open, and `DeviceLostError` if its device is lost."""
+        """Raise unless the runtime is open.
+
+        Raises:
+            RuntimeClosedError: It was closed, or is not open yet.
+            WrongLoopError: It is a copy that a fork has made.
+            DeviceLostError: Its device is lost.
+        """
         if self._state != "open":
+            if self.left_behind:
+                raise WrongLoopError(
+                    "the runtime belongs to the process that opened it, and this one was forked from that",
+                    hint="open a runtime in each process after it has begun, or start processes by 'spawn'",
+                )
             new = self._state == "new"
             hint = "use it inside `async with asyncrt.Runtime() as rt`" if new else ""
             raise RuntimeClosedError(f"the runtime is {'not open yet' if new else 'closed'}", hint=hint)
         self._dispatcher.check_lost()
 
+    def check_here(self) -> None:
+        """Raise as `check_open()` does, and `WrongLoopError` unless this is the event loop that it was opened on."""
+        self.check_open()
+        self._check_loop()
+
+    def _check_loop(self) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            raise WrongLoopError(
+                "the runtime is used on another event loop than it was opened on",
+                detail=f"opened on   {self._loop!r}\nused on     {asyncio.get_running_loop()!r}",
+                hint="open a runtime on each loop; from other threads use `infer_sync()` or `load_sync()`",
+            )
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether this is a copy in a process that was forked: there is nothing to run or to close here."""
+        return self._state == "left behind"
+
+    def leave_behind(self) -> None:
+        """Note that this is such a copy."""
+        self._state = "left behind"
+
     async def close(self) -> None:
         """Let what is enqueued run out and give everything back. Inferences begun after this are refused.
 
         Who is cancelled while waiting for it waits on, and is cancelled then: nothing is left behind half closed. What
-        a lost device has is not waited for.
+        a lost device has is not waited for. In a process that was forked there is nothing to close.
+
+        Raises:
+            WrongLoopError: The loop that it was opened on is another one, and not closed.
         """
         elsewhere = self.elsewhere
         if elsewhere is None or elsewhere.here:
@@ -410,7 +457,11 @@ class Runtime:
             await elsewhere.close()
 
     async def _close_here(self) -> None:
+        if self.left_behind:
+            return
         if self._state == "open":
+            if not self._loop.is_closed():  # otherwise nobody waits there any more
+                self._check_loop()
             self._state = "closed"
             self._closing = asyncio.create_task(self._close())
         if self._closing is None:
@@ -426,10 +477,12 @@ class Runtime:
         self._closing.result()
 
     async def _close(self) -> None:
-        await self._dispatcher.drained()
+        orphaned = self._loop.is_closed()
+        if not orphaned:
+            await self._dispatcher.drained()
         lost = self._dispatcher.lost
         try:
-            if self._specialiser is not None:
+            if self._specialiser is not None and not orphaned:
                 await self._specialiser.close(_PATIENCE_S if lost else None)
             if lost:
                 await _abandonable(self.device.close, _PATIENCE_S)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from asyncrt.arguments import check_priority
 from asyncrt.dims import Dim
 from asyncrt.errors import ArgumentError, InputError, SequenceError
 from asyncrt.given import check_names, told
@@ -122,7 +123,8 @@ class Sequence:
             InputError: The inputs do not fit the model or the state; nothing was enqueued.
             SequenceError: The sequence was closed; else as `Model.infer()`.
         """
-        until = self._network.until(deadline)
+        self._model.check_here()
+        priority, until = check_priority(priority), self._network.until(deadline)
         async with self._lock:
             self._check_open()
             arrays = await self._arrays(inputs)
@@ -205,6 +207,8 @@ class Sequence:
         """Give the state's memory back, when a step that is under way is over, which this waits for; steps that wait
         for that one are refused. If this is cancelled, that step gives it back all the same."""
         self._closed = True
+        if self._model.left_behind:
+            return
         if not self._under_way:
             self._release()
         async with self._lock:

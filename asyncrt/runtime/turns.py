@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from .waiting import internal
+
 
 class Turns:
     """Tells requests of one kind to go on, in the order in which that is asked for."""
@@ -27,15 +29,20 @@ class Turns:
             self._waiting.append((future, answer, error))
         else:
             self._taken = True
-            settle(future, answer, error)
-            self._loop.call_soon(self._turn)
+            try:
+                settle(future, answer, error)
+            finally:  # whatever becomes of this one, others wait
+                self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._taken = False
         while self._waiting and not self._taken:
             future, answer, error = self._waiting.popleft()
-            if not future.done():
-                self.go_on(future, answer, error)
+            try:
+                if not future.done():
+                    self.go_on(future, answer, error)
+            except Exception as failure:
+                future.set_exception(internal(failure, "a request could not be told to go on"))
 
 
 def settle(future: asyncio.Future[int], answer: int, error: BaseException | None = None) -> None:

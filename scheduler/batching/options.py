@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
-from attrs import validators as v
 
+from asyncrt.arguments import counted, integers_or_none, measured, one_of, switch
+from asyncrt.errors import ArgumentError
 from asyncrt.given import check_path
 from asyncrt.writing import write_text
 
 Mode: TypeAlias = Literal["cost", "exact", "buckets"]
-
-
-def _sizes(given: Iterable[int] | None) -> tuple[int, ...] | None:
-    return None if given is None else tuple(sorted(given))
 
 
 @attrs.frozen(kw_only=True)
@@ -41,31 +36,34 @@ class BatchOptions:
         batch_invariant: Results are, bit for bit, those of a request that runs alone; what is not is not batched.
     """
 
-    max_batch: int = attrs.field(default=32, validator=v.ge(1))
-    max_delay: float = attrs.field(default=0.002, validator=[v.ge(0), v.lt(math.inf)])
-    mode: Mode = attrs.field(default="cost", validator=v.in_(get_args(Mode)))
-    max_waste: float = attrs.field(default=0.25, validator=[v.ge(0), v.lt(1)])
-    max_work: int | None = attrs.field(default=None, validator=v.optional(v.ge(1)))
-    buckets: tuple[int, ...] | None = attrs.field(default=None, converter=_sizes)
-    max_queue: int = attrs.field(default=1024, validator=v.ge(1))
-    max_queue_bytes: int = attrs.field(default=256 << 20, validator=v.ge(1))
-    max_in_flight: int | None = attrs.field(default=None, validator=v.optional(v.ge(1)))
-    ageing_s: float = attrs.field(default=1.0, validator=[v.gt(0), v.lt(math.inf)])
-    batch_invariant: bool = False
+    max_batch: int = counted(32)
+    max_delay: float = measured(0.002, 0)
+    mode: Mode = one_of("cost", get_args(Mode))  # noqa: RUF009  # a field
+    max_waste: float = measured(0.25, 0, 1, below=True)
+    max_work: int | None = counted(None)
+    buckets: tuple[int, ...] | None = integers_or_none()
+    max_queue: int = counted(1024)
+    max_queue_bytes: int = counted(256 << 20)
+    max_in_flight: int | None = counted(None)
+    ageing_s: float = measured(1.0, 1e-6)
+    batch_invariant: bool = switch(False)
 
     @classmethod
     def read(cls, path: str | Path) -> BatchOptions:
         """Return what `write` wrote; fields that are missing have their defaults.
 
         Raises:
-            ValueError: It is not JSON, or has a field or a value that is none of these.
+            ArgumentError: It is not JSON, or has a field or a value that is none of these.
         """
         path = check_path("path", path)
-        given: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+        try:
+            given: Any = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ArgumentError(f"{path}: batching options are JSON, which this is not: {error}") from error
         known = sorted(a.name for a in attrs.fields(cls))
         unknown = sorted(set(given) - set(known)) if isinstance(given, dict) else [type(given).__name__]
         if unknown:
-            raise ValueError(f"{path}: batching has no option '{unknown[0]}'; there are {', '.join(known)}")
+            raise ArgumentError(f"{path}: batching has no option '{unknown[0]}'; there are {', '.join(known)}")
         return cls(**given)
 
     def write(self, path: str | Path) -> None:

@@ -129,7 +129,7 @@ class WaitingQueue:
         places = [0] * len(shapes)
         urgency: int | None = self._urgency(head, at)
         while urgency is not None:
-            latest = at + (urgency + 0.5) * self._ageing_s, math.inf
+            latest, after = (at + (urgency + 0.5) * self._ageing_s, math.inf), urgency + 1
             urgency = None
             for i, shape in enumerate(shapes):
                 same = sizes[shape]
@@ -138,7 +138,7 @@ class WaitingQueue:
                     yield same[places[i] : end]
                     places[i] = end
                 if end < len(same):
-                    next_ = self._urgency(same[end], at)
+                    next_ = max(self._urgency(same[end], at), after)  # rounding must not make it the same again
                     urgency = next_ if urgency is None else min(urgency, next_)
 
     def _urgency(self, request: Waiting, at: float) -> int:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from asyncrt.arguments import shown
+from asyncrt.errors import ArgumentError
+
 from .base import Policy, StreamView
 
 __all__ = ["Policy", "StreamView", "make_policy", "policy_names"]
@@ -16,8 +19,8 @@ def policy_names() -> tuple[str, ...]:
 
 
 def make_policy(name: str) -> Policy:
-    """Return a new policy; raises `ValueError` if there is none of that name."""
-    if name not in policy_names():
-        raise ValueError(f"policy {name!r} is not one of {', '.join(policy_names())}")
+    """Return a new policy; raises `ArgumentError` if there is none of that name."""
+    if not isinstance(name, str) or name not in policy_names():
+        raise ArgumentError(f"policy {shown(name)} is not one of {', '.join(policy_names())}")
     policy: Policy = importlib.import_module(f"{__name__}.{name}").Policy()
     return policy

@@ -428,7 +428,7 @@ async def test_a_closed_group_says_so() -> None:
             group.sequence()
         with pytest.raises(asyncrt.SequenceError, match="the sequence is closed"):
             await sequence.infer(GPT2.inputs(loaded, 1, 1, 0))
-        with pytest.raises(ValueError, match="max_batch must be at least 1"):
+        with pytest.raises(ValueError, match="max_batch must be an integer of at least 1"):
             loaded.sequences(max_batch=0)
         assert isinstance(group, SequenceGroup)
         assert repr(group) == "<SequenceGroup 0 sequences, 1 steps in 1 inferences>"

@@ -1,0 +1,65 @@
+"""Memory is short: who waits for others to give some back, and who gives up what it has where all of them wait?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from asyncrt.errors import OutOfDeviceMemory
+from asyncrt.scheduler.state import SchedulerStatistics
+
+from .waiting import RunAgain, Waiting
+
+_ALONE = 2  # times that a request begins again when nobody else has memory to give back: its own may be wasteful
+
+
+class Shortage:
+    """Requests that wait for memory.
+
+    Args:
+        waiting: All requests, these and others.
+    """
+
+    def __init__(self, waiting: Mapping[int, Waiting]) -> None:
+        self._waiting = waiting
+        #: By request, what it was refused with.
+        self._refused: dict[int, OutOfDeviceMemory] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._refused)
+
+    def refused(self, request: int, error: OutOfDeviceMemory) -> None:
+        """A request was refused memory, and waits."""
+        self._refused[request] = error
+
+    def over(self, request: int) -> None:
+        """It waits no more."""
+        self._refused.pop(request, None)
+
+    def try_again(self) -> None:
+        """There may be more memory by now."""
+        for _, future in self._pending():
+            future.set_result(0)
+
+    def resolve(self, now: SchedulerStatistics) -> None:
+        """If all that go on wait for memory, let the least and youngest give up what it has.
+
+        A single one begins again, and takes no more than it needs; if that is too much, it fails.
+        """
+        pending = dict(self._pending())
+        if not pending or now.preparing or now.launching > len(pending):
+            return
+        youngest = max(pending, key=lambda r: (self._waiting[r].priority, r))
+        request = self._waiting[youngest]
+        alone = len(pending) == 1 and not now.ready
+        if alone and request.alone == _ALONE:
+            pending[youngest].set_exception(self._refused[youngest])
+        else:
+            request.yields, request.frugal = not alone, True
+            request.alone += alone
+            pending[youngest].set_exception(RunAgain())
+
+    def _pending(self) -> list[tuple[int, asyncio.Future[int]]]:
+        """Those that have not been told anything yet."""
+        futures = [(r, self._waiting[r].future) for r in self._refused if r in self._waiting]
+        return [(r, f) for r, f in futures if f is not None and not f.done()]
