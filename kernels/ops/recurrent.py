@@ -35,6 +35,7 @@ from ..operator import Attributes, Call, DeviceTraits, Example, Operator
 from ..recurrent_tiles import LEAST, Form, gate_panels, tiled
 from ..shapes import check, count
 from ..source import accumulator_type, compute_type, kernel
+from ._activations import ACTIVATIONS, Chosen
 
 _GROUP = 256
 _Wide = npt.NDArray[np.float64]
@@ -60,52 +61,12 @@ _GRU = _Kind("GRU", 3, ("Sigmoid", "Tanh"), 2)
 _RNN = _Kind("RNN", 1, ("Tanh",), 2)
 
 
-class _Activation(NamedTuple):
-    """An activation function: OpenCL C over ``x``, ``A`` and ``B``, the same in NumPy, and the defaults of A and B.
-
-    The text holds for vectors, too; ``T`` is their type. What is no number stays so.
-    """
-
-    c: str
-    numpy: Callable[[_Wide, float, float], _Wide]
-    alpha: float | None = None
-    beta: float | None = None
-
-
-_ACTIVATIONS = {
-    "relu": _Activation("x < 0 ? (T)0 : x", lambda x, a, b: np.maximum(x, 0)),
-    "tanh": _Activation("tanh(x)", lambda x, a, b: np.tanh(x)),
-    "sigmoid": _Activation("1 / (1 + exp(-x))", lambda x, a, b: 1 / (1 + np.exp(-x))),
-    "affine": _Activation("A * x + B", lambda x, a, b: a * x + b, 1.0, 0.0),
-    "leakyrelu": _Activation("x < 0 ? A * x : x", lambda x, a, b: np.where(x < 0, a * x, x), 0.01),
-    "thresholdedrelu": _Activation("x > A ? x : (T)0", lambda x, a, b: np.where(x > a, x, 0), 1.0),
-    "scaledtanh": _Activation("A * tanh(B * x)", lambda x, a, b: a * np.tanh(b * x), 1.0, 1.0),
-    "hardsigmoid": _Activation(
-        "A * x + B < 0 ? (T)0 : A * x + B > 1 ? (T)1 : A * x + B", lambda x, a, b: np.clip(a * x + b, 0, 1), 0.2, 0.5
-    ),
-    "elu": _Activation("x < 0 ? A * expm1(x) : x", lambda x, a, b: np.where(x < 0, a * np.expm1(x), x), 1.0),
-    "softsign": _Activation("x / (1 + fabs(x))", lambda x, a, b: x / (1 + np.abs(x))),
-    "softplus": _Activation("log1p(exp(-fabs(x))) + fmax(x, (T)0)", lambda x, a, b: np.logaddexp(x, 0)),
-}
-
-
-class _Chosen(NamedTuple):
-    """An activation with its parameters."""
-
-    name: str
-    alpha: float
-    beta: float
-
-    def __call__(self, x: _Wide) -> _Wide:
-        return _ACTIVATIONS[self.name].numpy(x, self.alpha, self.beta)
-
-
 class _Settings(NamedTuple):
     """Attributes, checked; part of the kernel's key."""
 
     directions: int
     reverse: bool
-    activations: tuple[tuple[_Chosen, ...], ...]
+    activations: tuple[tuple[Chosen, ...], ...]
     clip: float | None
     linear_before_reset: bool
     input_forget: bool
@@ -122,14 +83,14 @@ def _settings(kind: _Kind, name: str, attributes: Attributes) -> _Settings:
     if len(names) < each * directions:
         raise ShapeError(f"'{name}': {len(names)} activations for {directions} directions of {each}")
     alphas, betas = iter(attributes.get("activation_alpha") or ()), iter(attributes.get("activation_beta") or ())
-    chosen: list[_Chosen] = []
+    chosen: list[Chosen] = []
     for activation in names[: each * directions]:
-        known = _ACTIVATIONS.get(activation.lower())
+        known = ACTIVATIONS.get(activation.lower())
         if known is None:
             raise ShapeError(f"'{name}': activation {activation!r} is not known")
         alpha = 0.0 if known.alpha is None else float(next(alphas, known.alpha))
         beta = 0.0 if known.beta is None else float(next(betas, known.beta))
-        chosen.append(_Chosen(activation.lower(), alpha, beta))
+        chosen.append(Chosen(activation.lower(), alpha, beta))
     clip = attributes.get("clip") or 0.0
     if not clip >= 0:
         raise ShapeError(f"'{name}': clip is {clip}; it must be positive, or 0 where nothing is clipped")
@@ -216,7 +177,7 @@ def _reference(kind: _Kind, attributes: Attributes, inputs: Sequence[Array | Non
 def _step(
     kind: _Kind,
     settings: _Settings,
-    functions: Sequence[_Chosen],
+    functions: Sequence[Chosen],
     x: _Wide,
     h: _Wide,
     c: _Wide,
@@ -335,8 +296,8 @@ def _functions(settings: _Settings, real: str) -> str:
         low, high = literal(-settings.clip, dtype), literal(settings.clip, dtype)
         clip = f"x = x < {low} ? ({real}){low} : x > {high} ? ({real}){high} : x;"
 
-    def text(chosen: _Chosen) -> str:
-        c = _ACTIVATIONS[chosen.name].c.replace("(T)", f"({real})")
+    def text(chosen: Chosen) -> str:
+        c = ACTIVATIONS[chosen.name].c.replace("(T)", f"({real})")
         return re.sub(r"\b[AB]\b", lambda m: literal(chosen.alpha if m[0] == "A" else chosen.beta, dtype), c)
 
     lines: list[str] = []
