@@ -14,9 +14,11 @@ from typing import Any
 
 import attrs
 import numpy as np
-import onnxruntime
+import onnx
 
 from asyncrt.layout import Array
+
+from .second_opinion import onnxruntime_session
 
 FOLDER = Path(__file__).parent / "models"
 
@@ -104,11 +106,7 @@ def zoo() -> list[ZooModel]:
 
 @functools.cache
 def _session(path: str) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return onnxruntime_session(onnx.load(path))
 
 
 def assert_equal(expected: dict[str, Array], got: dict[str, Array], model: ZooModel, what: str) -> None:
