@@ -173,7 +173,10 @@ class OutOfHostMemory(AsyncrtError, MemoryError):
 
 
 class HazardError(AsyncrtError, RuntimeError):
-    """Two commands use the same bytes, one of them writes, and nothing orders them; see docs/hazards.md."""
+    """Two commands use the same bytes, one of them writes, and nothing orders them; see docs/hazards.md.
+
+    Or what a plan's commands use is unknown, because it was made by a recipe that is wrong.
+    """
 
 
 class InternalError(AsyncrtError, RuntimeError):

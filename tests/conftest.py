@@ -10,3 +10,5 @@ import asyncrt.devices.opencl  # noqa: F401  # before any test imports pyopencl,
 
 from .native import reached as reached  # fixtures
 from .native import submit as submit
+from .paths import either_path as either_path
+from .paths import users_path as users_path

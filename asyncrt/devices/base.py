@@ -92,9 +92,17 @@ class Mark(Protocol):
 
 
 class Stream(Protocol):
-    """An in-order queue of commands."""
+    """An in-order queue of commands.
+
+    Attributes:
+        index: Its number on the device.
+        native: How often native code has enqueued launches on it.
+    """
 
     index: int
+
+    @property
+    def native(self) -> int: ...
 
     def launch(
         self,

@@ -82,6 +82,8 @@ class _Timed:
 class HostStream:
     """A thread that runs commands in the order they came. After a failed command it fails all up to the next mark."""
 
+    native = 0  # there is no native code
+
     def __init__(self, index: int) -> None:
         self.index = index
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

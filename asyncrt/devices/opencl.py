@@ -107,9 +107,8 @@ class OpenCLStream:
     def __init__(
         self, device: OpenCLDevice, index: int, pinned: PinnedMemory | None, spin: bool | None, native: bool = True
     ) -> None:
-        self.index = index
-        self._spin = spin
-        self._device = device
+        self.index, self.native = index, 0
+        self._spin, self._device = spin, device
         self._queue = device.open_queue()
         self._copies = device.copies
         #: What is added to the device's times to give the host's, while commands are timed.
@@ -147,6 +146,7 @@ class OpenCLStream:
         if self._submitter is None:
             launch_each(self, launches, memory)
         else:
+            self.native += 1
             self._submitter.launch(self.queue_address(), launches, memory)
 
     def queue_address(self) -> int:

@@ -77,6 +77,7 @@ class OpenCLPrepared:
     ) -> None:
         self.long = submitter.releases_gil and len(launches) >= long
         self.busy = False
+        self._native = submitter.releases_gil
         # Those of a long plan begin at once: the device would have nothing to do for a millisecond.
         self._gate = gate if are_tiny(launches) and not self.long else None
         self._what = [(kernel.function_name, grid) for kernel, _, _, grid, _, _ in launches]
@@ -120,6 +121,7 @@ class OpenCLPrepared:
             DeviceError: The driver refuses one. Those before it are enqueued, and those after it are not.
         """
         queue, gate = stream.queue_address(), self._gate
+        stream.native += self._native
         if gate is None:
             done, status = self._calls.submit(queue, stop)
         else:

@@ -94,6 +94,8 @@ class SimulatedPrepared:
 class SimulatedStream:
     """An in-order queue on the virtual clock."""
 
+    native = 0  # there is no native code
+
     def __init__(self, device: SimulatedDevice, index: int) -> None:
         self.index = index
         self.commands: deque[_Command | SimulatedMark] = deque()

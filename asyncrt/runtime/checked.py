@@ -16,7 +16,7 @@ from typing import NamedTuple
 import attrs
 import numpy as np
 
-from asyncrt.devices.base import Allocation, Device, Kernel, Mark, Reached, Record, Stream
+from asyncrt.devices.base import Allocation, Device, Kernel, Mark, PreparedLaunch, Reached, Record, Stream
 from asyncrt.errors import HazardError
 from asyncrt.events import Event, Timeline
 from asyncrt.layout import Array
@@ -38,7 +38,7 @@ from asyncrt.memory.hazards import (
 
 from .plan import ChunkPlan
 from .regions import Touch, touches
-from .watched import WatchedDevice, WatchedStream
+from .watched import WatchedDevice, WatchedStream, one_by_one
 
 _KEPT = 100  # hazards of a report
 
@@ -221,6 +221,19 @@ class CheckedStream(WatchedStream):
         group: tuple[int, ...] | None,
         local: tuple[int, ...],
     ) -> None:
+        self._tell_launch(kernel, buffers)
+        self.stream.launch(kernel, buffers, record, grid, group, local)
+
+    @property
+    def one_by_one(self) -> bool:
+        return one_by_one(self.stream)
+
+    def announce(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> Stream:
+        for kernel, buffers, *_ in launches:
+            self._tell_launch(kernel, [memory[b] if isinstance(b, int) else b for b in buffers])
+        return super().announce(launches, memory)
+
+    def _tell_launch(self, kernel: Kernel, buffers: Sequence[Allocation]) -> None:
         found = self.next_step()
         if found is None:
             name, node = repr(kernel), None
@@ -230,7 +243,6 @@ class CheckedStream(WatchedStream):
             name, touched = step.kernel.name, touches(step)
         accesses = [self._checks.on_device(b, t.region, write=t.write) for b, t in zip(buffers, touched, strict=True)]
         self._tell(f"kernel {name}", *accesses, node=node)
-        self.stream.launch(kernel, buffers, record, grid, group, local)
 
     def write(self, target: Allocation, offset: int, source: Array) -> None:
         checks = self._checks

@@ -17,7 +17,7 @@ from .dispatcher import Dispatcher
 from .executor import Arriving, BoundPlan, enqueue, fetch, upload
 from .preset import Presets
 from .spread import Spread, streams_for
-from .watched import WatchedStream
+from .watched import WatchedStream, announced, one_by_one
 
 
 class Enqueueing:
@@ -60,15 +60,29 @@ class Enqueueing:
                 return spread.enqueue(request, self._program, arenas, arrays, self._presets)
             if isinstance(target, WatchedStream):
                 with target.chunk(request, self._program, bound.plan, arenas):
-                    return enqueue(bound, target, arenas, arrays)
-            prepared = None if self._presets is None else self._presets.prepared(bound, arenas)
-            if prepared is None or not prepared.long:
-                return enqueue(bound, target, arenas, arrays, prepared)
-            dispatcher.begins(request, stream)
-            upload(bound, target, arenas, arrays)
-            await dispatcher.submissions.submit(stream, target, prepared)
-            return fetch(bound, target, arenas, arrays)
+                    return await self._on_one(request, bound, stream, arrays, arenas)
+            return await self._on_one(request, bound, stream, arrays, arenas)
         except BaseException:
             for number in (stream,) if spread is None else sorted(spread.open):
                 events.append(dispatcher.abandon(number, bound))
             raise
+
+    async def _on_one(
+        self, request: int, bound: BoundPlan, stream: int, arrays: Mapping[int, Array], arenas: list[Any]
+    ) -> Arriving:
+        """Enqueue a chunk on its own stream alone."""
+        dispatcher = self._dispatcher
+        target, prepared = dispatcher.streams[stream], None
+        if self._presets is not None and not one_by_one(target):
+            prepared = self._presets.prepared(bound, arenas)
+        if prepared is None:
+            return enqueue(bound, target, arenas, arrays)
+        if prepared.long:
+            dispatcher.begins(request, stream)
+        upload(bound, target, arenas, arrays)
+        below = announced(target, bound.steps, arenas)
+        if prepared.long:
+            await dispatcher.submissions.submit(stream, below, prepared)
+        else:
+            prepared.launch(below)
+        return fetch(bound, target, arenas, arrays)

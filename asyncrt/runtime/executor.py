@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import attrs
 import numpy as np
 
-from asyncrt.devices.base import Prepared, PreparedLaunch, Stream
+from asyncrt.devices.base import PreparedLaunch, Stream
 from asyncrt.graph.mapped import check
 from asyncrt.kernels.weights import Resident, Stored
 from asyncrt.layout import Array
@@ -105,20 +105,15 @@ def enqueue(
     stream: Stream,
     arenas: Sequence[Any],
     arrays: Mapping[int, Array],
-    prepared: Prepared | None = None,
 ) -> Arriving:
     """Enqueue a chunk: inputs up, kernels, results down.
 
     Args:
         arenas: The device memory of the arena of each chunk, None where a chunk has none; then that of what is kept.
         arrays: The request's inputs, by value id.
-        prepared: The steps with these arenas, if the device has prepared them.
     """
     upload(bound, stream, arenas, arrays)
-    if prepared is not None:
-        prepared.launch(stream)
-    else:
-        stream.launch_all(bound.steps, arenas)
+    stream.launch_all(bound.steps, arenas)
     return fetch(bound, stream, arenas, arrays)
 
 

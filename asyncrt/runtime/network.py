@@ -44,7 +44,7 @@ from .inputs import Checked, layouts_of
 from .kept_state import NOTHING, KeptState
 from .moves import Moves
 from .plan import ChunkPlan, Deferred, NodeRecord, Records, State, start_state
-from .plans import KEYED_BYTES, Planned, Plans
+from .plans import KEYED_BYTES, PlanCounts, Planned, Plans
 from .prepare import prepare_in_slices
 from .preset import Presets
 from .slices import Slices, in_turns, off_loop
@@ -125,7 +125,7 @@ class Network:
         self._sizes: dict[int, ShapePredictor] = {}
 
     def __repr__(self) -> str:
-        return f"<Network {self.program!r}, {self.plans_kept()} plans, {self.weights!r}>"
+        return f"<Network {self.program!r}, {len(self._plans)} plans, {self.weights!r}>"
 
     def _constant(self, id: int) -> Array:
         constant = self.program.values[id].constant
@@ -540,9 +540,10 @@ class Network:
         inside = [s for network in self._inside() for s in network.weights_statistics()]
         return [self.weights.statistics(), *inside]
 
-    def plans_kept(self) -> int:
-        """Return how many plans there are to be used again, those of subgraphs included."""
-        return len(self._plans) + sum(network.plans_kept() for network in self._inside())
+    def plan_counts(self) -> PlanCounts:
+        """Return how many plans there are, and how some were made; those of subgraphs included."""
+        own = PlanCounts(len(self._plans), self._plans.by_recipe, self._foresight.taken if self._foresight else 0)
+        return PlanCounts(*map(sum, zip(own, *(network.plan_counts() for network in self._inside()), strict=True)))
 
     def _inside(self) -> list[Network]:
         return [network for networks in self._inner.values() for network in networks]

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
-from asyncrt.errors import AsyncrtError
+from asyncrt.errors import AsyncrtError, HazardError
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.host import HostBudget
 
 from .executor import BoundPlan
 from .guesses import CLOSER_SIZES, NBYTES, SIZES, Allowance, sample_layouts
-from .plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, State, start_state
+from .plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, State, Step, start_state
 from .prepare import prepare_in_slices
 from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
 from .slices import Slices, finished
@@ -48,6 +48,14 @@ class Planned:
     replays: int = 0
 
 
+class PlanCounts(NamedTuple):
+    """How many plans are kept, how many were made by recipe, and how many of those before their step came."""
+
+    kept: int
+    by_recipe: int
+    foreseen: int
+
+
 class Plans:
     """The plans of one network, and the recipes for more.
 
@@ -72,7 +80,7 @@ class Plans:
         self._axes = dynamic_axes(program)
         # A recipe is for all that a request does; and references of devices without kernels have their shapes in them.
         self._whole = len(program.chunks) == 1 and program.chunks[0].control is None
-        self._follows = recipes and self._whole and tools.takes_source and not tools.origins and bool(self._axes)
+        self._follows = recipes and self._whole and tools.takes_source and bool(self._axes)
         self.by_recipe = self._makes = 0
         #: Makes plans for requests that memory is short for; keeps none.
         self.frugal = self
@@ -104,6 +112,8 @@ class Plans:
         values: Mapping[int, Array],
         kept: tuple[KeptTensor, ...],
         budget: HostBudget,
+        *,
+        runs: bool = True,
     ) -> Slices[Planned]:
         """Plan the first chunk; no other plan of the network may be made at the same time.
 
@@ -111,6 +121,7 @@ class Plans:
             signature: To keep the plan under; None keeps none.
             layouts, values, kept: As for `start_state`.
             budget: What the request may make on the host.
+            runs: Whether it will be carried out; otherwise nobody will check what its steps touch.
         """
         chunk, before = self._program.chunks[0], budget.used
         # Large ones are not looked at again: neither is a plan for them kept, nor a recipe.
@@ -135,6 +146,8 @@ class Plans:
                 if place:
                     recipes.insert(0, recipes.pop(place))
                 self._recipes[kind] = self._recipes.pop(kind)  # kinds used last come last
+                if self._tools.origins and runs:
+                    plan = with_origins(plan, (yield from walk()))
                 return self.keep_made(signature, plan)
         plan = self._light((yield from walk(budget)), records)
         yield from self._compare(recipes, sizes, plan, layouts, values, kept)
@@ -159,16 +172,16 @@ class Plans:
         if not recipes:
             return None
 
-        def records() -> tuple[NodeRecord, ...]:
+        def walked() -> ChunkPlan:
             state = start_state(self._program, layouts, {}, kept)
-            chunk = self._program.chunks[0]
-            return finished(prepare_in_slices(self._program, chunk, state, self._tools)).known_records()
+            return finished(prepare_in_slices(self._program, self._program.chunks[0], state, self._tools))
 
         def work() -> Slices[ChunkPlan | None]:
             for recipe in recipes:
-                plan = yield from recipe.plan_in_slices(sizes_of(layouts, self._axes), records)
+                sizes = sizes_of(layouts, self._axes)
+                plan = yield from recipe.plan_in_slices(sizes, lambda: walked().known_records())
                 if plan is not None:
-                    return plan
+                    return with_origins(plan, walked()) if self._tools.origins else plan
             return None
 
         return work()
@@ -277,7 +290,7 @@ class Plans:
         if values is None:
             return
         with contextlib.suppress(AsyncrtError):
-            planned = allowance.finished(self.first(None, layouts, values, (), allowance.budget()))
+            planned = allowance.finished(self.first(None, layouts, values, (), allowance.budget(), runs=False))
             if planned is not None:
                 plans.append(planned.plan)
 
@@ -300,7 +313,7 @@ def same(one: ChunkPlan, other: ChunkPlan) -> bool:
         and one.staging == other.staging
         and one.staging_offset == other.staging_offset
         and one.uploads == other.uploads
-        and one.steps == other.steps
+        and _without_origins(one.steps) == _without_origins(other.steps)
         and one.lanes == other.lanes
         and one.fetches == other.fetches
         and one.block == other.block
@@ -308,3 +321,22 @@ def same(one: ChunkPlan, other: ChunkPlan) -> bool:
         and one.after.kept == other.after.kept
         and [p.key for p in one.packings] == [p.key for p in other.packings]
     )
+
+
+def with_origins(plan: ChunkPlan, walked: ChunkPlan) -> ChunkPlan:
+    """Return a plan by recipe with what its steps were made from, which *walked* has: it was made from the start.
+
+    Raises:
+        HazardError: It is another plan, so nobody knows what its steps touch.
+    """
+    if not same(plan, walked):
+        raise HazardError(
+            "a plan by recipe is not the one that planning from the start gives",
+            hint="this is a bug of asyncrt or of an operator added to it; RuntimeOptions(recipes=False) goes without",
+        )
+    steps = tuple([s._replace(origin=w.origin) for s, w in zip(plan.steps, walked.steps, strict=True)])
+    return attrs.evolve(plan, steps=steps)
+
+
+def _without_origins(steps: tuple[Step, ...]) -> list[Step]:
+    return [s if s.origin is None else s._replace(origin=None) for s in steps]

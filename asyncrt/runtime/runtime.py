@@ -61,9 +61,12 @@ class RuntimeStatistics:
         in_flight: Inferences not ended.
         cancelled, failed: Inferences that ended so.
         plans: Chunks planned: new shape signatures.
+        by_recipe: Those made by the formulas of another shape's plan.
+        foreseen: Those made so before their step of a sequence came.
         plans_kept: Plans there to be used again.
         replays: Chunks run by a plan made before.
         launches: Kernels enqueued.
+        native: Times that native code enqueued those of a chunk, or of one of its lanes.
         skipped: Nodes skipped.
         scheduler: Requests by their state.
         memory: Of intermediates.
@@ -77,9 +80,12 @@ class RuntimeStatistics:
     cancelled: int
     failed: int
     plans: int
+    by_recipe: int
+    foreseen: int
     plans_kept: int
     replays: int
     launches: int
+    native: int
     skipped: int
     scheduler: SchedulerStatistics
     memory: PoolStatistics
@@ -323,6 +329,7 @@ class Runtime:
     def statistics(self) -> RuntimeStatistics:
         """Return counts of what was done and what is held."""
         c = self._counters
+        plans = [network.plan_counts() for network in self._networks]
         weights = [s for network in self._networks for s in network.weights_statistics()]
         return RuntimeStatistics(
             requests=c.requests,
@@ -330,9 +337,12 @@ class Runtime:
             cancelled=c.cancelled,
             failed=c.failed,
             plans=c.plans,
-            plans_kept=sum(network.plans_kept() for network in self._networks),
+            by_recipe=sum(c.by_recipe for c in plans),
+            foreseen=sum(c.foreseen for c in plans),
+            plans_kept=sum(c.kept for c in plans),
             replays=c.replays,
             launches=c.launches,
+            native=sum(stream.native for stream in self._dispatcher.streams),
             skipped=c.skipped,
             scheduler=self._dispatcher.state.statistics(),
             memory=self._pool.statistics(),

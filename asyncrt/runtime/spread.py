@@ -26,7 +26,7 @@ from .dispatcher import Dispatcher
 from .executor import Arriving, BoundPlan, fetch, upload
 from .plan import Step
 from .preset import Presets
-from .watched import WatchedStream
+from .watched import WatchedStream, announced, one_by_one
 
 
 class Spread:
@@ -62,7 +62,7 @@ class Spread:
             parts = None
             if isinstance(dispatcher.streams[own], WatchedStream):
                 self._tell(stack, request, program, arenas)
-            elif presets is not None:
+            if presets is not None and not one_by_one(dispatcher.streams[own]):
                 parts = presets.parts(bound, arenas)
             upload(bound, dispatcher.streams[own], arenas, arrays)
             self._launch(request, arenas, parts)
@@ -97,11 +97,11 @@ class Spread:
             stream = of[segment.lane]
             self.open.add(stream)
             self._wait(stream, segment.waits)
-            target = dispatcher.streams[stream]
+            target, steps = dispatcher.streams[stream], self._bound.steps[segment.begin : segment.end]
             if parts is not None:
-                parts[number].launch(target)
+                parts[number].launch(announced(target, steps, arenas))
             else:
-                target.launch_all(self._bound.steps[segment.begin : segment.end], arenas)
+                target.launch_all(steps, arenas)
             if last.get(stream) == number:
                 self._marks[number] = event = dispatcher.abandon(stream, self._bound)
                 self.open.discard(stream)

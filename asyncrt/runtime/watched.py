@@ -143,8 +143,25 @@ class WatchedStream:
     ) -> None:
         self.stream.launch(kernel, buffers, record, grid, group, local)
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether it has to see each launch when it is enqueued; otherwise `announce` tells it of all beforehand."""
+        return True
+
+    def announce(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> Stream:
+        """Tell of launches that follow, a number among their buffers standing for the memory at that index; returns
+        the stream to enqueue them on, which is the device's."""
+        return announced(self.stream, launches, memory)
+
+    @property
+    def native(self) -> int:
+        return self.stream.native
+
     def launch_all(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
-        launch_each(self, launches, memory)  # each of them is watched
+        if self.one_by_one:
+            launch_each(self, launches, memory)
+        else:
+            self.announce(launches, memory).launch_all(launches, memory)
 
     def write(self, target: Allocation, offset: int, source: Array) -> None:
         self.stream.write(target, offset, source)
@@ -172,6 +189,16 @@ class WatchedStream:
 
     def close(self) -> None:
         self.stream.close()
+
+
+def one_by_one(stream: Stream) -> bool:
+    """Whether somebody watches a stream who has to see each launch when it is enqueued."""
+    return isinstance(stream, WatchedStream) and stream.one_by_one
+
+
+def announced(stream: Stream, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> Stream:
+    """Tell who watches a stream, if somebody does, of launches that follow; returns the stream to enqueue them on."""
+    return stream.announce(launches, memory) if isinstance(stream, WatchedStream) else stream
 
 
 class WatchedDevice:

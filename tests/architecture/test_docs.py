@@ -21,6 +21,8 @@ from asyncrt.devices.base import Device
 from asyncrt.devices.find import open_device
 from asyncrt.devices.host import HostDevice
 
+from ..paths import MECHANISMS
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 FOLDERS = {p.name for p in ROOT.iterdir() if p.is_dir()}
@@ -181,6 +183,16 @@ def test_every_option_is_documented() -> None:
 
     assert sorted(fields) == sorted(first_cells(page))
     assert {name: default(f.default) for name, f in fields.items()} == shown
+
+
+def test_each_option_that_keeps_the_bits_is_switched_by_tests() -> None:
+    """What docs/options.md names is what `tests/paths.py` has, whose options tests switch one by one."""
+    text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    (sentence,) = re.findall(r"^With (.+) on or off results are the same bit for bit", text, re.M)
+    fields = attrs.fields_dict(asyncrt.RuntimeOptions)
+
+    assert sorted(re.findall(r"`(\w+)`", sentence)) == sorted(MECHANISMS)
+    assert [n for n, m in MECHANISMS.items() if fields[n].default not in (None, not m.other)] == []
 
 
 def default(value: object) -> str:

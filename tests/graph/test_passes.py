@@ -419,6 +419,7 @@ def test_carried_values_that_depend_on_each_other_are_inferred_together() -> Non
 
     built = program(model([loop], [f32("x", "n"), info("go", BOOL, [])], ["y0", "y7"]))
 
+    assert len(built.outputs) == 2
     for v in built.outputs:
         shape = built.values[v].layout.shape
         assert shape is None or all(isinstance(d, Dim) and d.name != "n" for d in shape)

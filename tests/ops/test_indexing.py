@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 
@@ -20,6 +19,7 @@ from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Op
 from asyncrt.kernels.registry import operators
 from asyncrt.layout import BOOL, FLOAT32, INT64, Array, Layout
 
+from ..second_opinion import onnxruntime_session
 from .run import arrays, assert_close, make_call, reference, run_impl
 
 MINE = (
@@ -216,7 +216,7 @@ def onnxruntime_outputs(name: str, inputs: Sequence[Array], attributes: dict[str
     inferred = onnx.shape_inference.infer_shapes(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     )
-    session = onnxruntime.InferenceSession(inferred.SerializeToString())
+    session = onnxruntime_session(inferred)
     return list(session.run(None, dict(zip(names, inputs, strict=True))))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -16,6 +15,7 @@ from asyncrt.kernels.operator import Example
 from asyncrt.kernels.ops.pad import OPERATOR
 from asyncrt.layout import Array
 
+from ..second_opinion import onnxruntime_session
 from .run import arrays, make_call, reference, run_impl, traits_of
 
 CASES = [
@@ -41,7 +41,7 @@ def _onnxruntime(x: Array, pads: Array, mode: str) -> Array:
     model = helper.make_model(
         helper.make_graph([node], "pad", infos, outputs), opset_imports=[helper.make_opsetid("", 19)], ir_version=9
     )
-    result: Array = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x, "pads": pads})[0]
+    result: Array = onnxruntime_session(model).run(None, {"x": x, "pads": pads})[0]
     return result
 
 

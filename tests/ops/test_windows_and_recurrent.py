@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 
@@ -22,6 +21,7 @@ from asyncrt.kernels.operator import Attributes, Call, Example, Operator
 from asyncrt.kernels.registry import operators
 from asyncrt.layout import FLOAT32, Array, Layout
 
+from ..second_opinion import onnxruntime_session
 from .run import arrays, assert_close, make_call, reference, run_impl, traits_of
 
 FAMILY = (
@@ -52,7 +52,7 @@ def theirs(name: str, example: Example, inputs: Sequence[Array | None]) -> list[
     graph = helper.make_graph([node], "case", infos, [onnx.ValueInfoProto(name=o) for o in outputs])
     opset = helper.make_opsetid("", example.opset or 21)
     model = helper.make_model(graph, opset_imports=[opset], ir_version=10)
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = onnxruntime_session(model)
     return list(session.run(None, {n: a for n, a in zip(names, inputs, strict=True) if a is not None}))
 
 

@@ -35,6 +35,7 @@ from asyncrt.runtime.closeness import difference, tolerance
 
 from .. import virtual_loop
 from ..builders import i64, model, node
+from ..paths import on_path
 from ..zoo import FOLDER, ZooModel
 from .batched_models import across_rows, batch_in_the_middle, elementwise, floats, masked_mean, picks, unmasked_mean
 
@@ -43,8 +44,8 @@ OPTIONS = RuntimeOptions(warm=False, max_in_flight=1)
 
 
 @pytest_asyncio.fixture(params=("simulated", "host", None), ids=lambda d: d or "opencl")
-async def rt(request: pytest.FixtureRequest) -> AsyncIterator[Runtime]:
-    async with Runtime(request.param, streams=1, options=OPTIONS) as runtime:
+async def rt(request: pytest.FixtureRequest, either_path: str) -> AsyncIterator[Runtime]:
+    async with Runtime(request.param, streams=1, options=on_path(OPTIONS)) as runtime:
         yield runtime
         assert runtime.statistics().in_flight == 0
     assert runtime.statistics().memory.leases == 0

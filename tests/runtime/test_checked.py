@@ -234,12 +234,16 @@ async def test_nothing_of_it_is_there_where_it_is_off() -> None:
 
 
 def test_the_environment_decides_where_the_options_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the tests' environment says yes."""
+    """Where neither does, nothing is checked."""
+    monkeypatch.setenv("ASYNCRT_CHECK_HAZARDS", "1")
     asked = [RuntimeOptions().check_hazards, RuntimeOptions(check_hazards=False).check_hazards]
     monkeypatch.setenv("ASYNCRT_CHECK_HAZARDS", "0")
     asked += [RuntimeOptions().check_hazards, RuntimeOptions(check_hazards=True).check_hazards]
 
-    assert asked == [True, False, False, True]
+    monkeypatch.delenv("ASYNCRT_CHECK_HAZARDS")
+    asked.append(RuntimeOptions().check_hazards)
+
+    assert asked == [True, False, False, True, False]
 
 
 @pytest.mark.asyncio

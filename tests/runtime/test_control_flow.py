@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import pytest_asyncio
 from onnx import helper, numpy_helper
@@ -26,6 +25,7 @@ from asyncrt.layout import Array
 
 from ..builders import i64, model, node, value
 from ..onnx_suite import OPENCL, node_cases, run_case
+from ..second_opinion import onnxruntime_gives
 
 DEVICES = (None, "host", "simulated")
 ZERO, ONE = np.array(0, np.int64), np.array(1, np.int64)
@@ -72,12 +72,7 @@ def truth(source: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Arra
     """What ONNX Runtime gives."""
     source = onnx.ModelProto.FromString(source.SerializeToString())
     identities(source.graph.node)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(source.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    names = [o.name for o in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(feeds)), strict=True))
+    return onnxruntime_gives(source, feeds)
 
 
 async def agrees(rt: Runtime, source: onnx.ModelProto, *requests: Mapping[str, Any]) -> None:

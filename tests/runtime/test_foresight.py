@@ -22,8 +22,7 @@ from .test_sequences import attention, floats
 
 
 def options(**changes: Any) -> RuntimeOptions:
-    """Where hazards are checked every plan has its origins in it, so no recipe can make it."""
-    return RuntimeOptions(**{"check_hazards": False, **changes})
+    return RuntimeOptions(**changes)
 
 
 @pytest_asyncio.fixture

@@ -35,8 +35,7 @@ DEVICES = [pytest.param(None, id="opencl"), pytest.param("simulated", id="simula
 
 
 def options(**changes: Any) -> RuntimeOptions:
-    """Whoever checks the order of commands sees each of them, so here nobody does."""
-    return RuntimeOptions(**{"warm": False, "check_hazards": False, "fuse": False, **changes})
+    return RuntimeOptions(**{"warm": False, "fuse": False, **changes})
 
 
 @pytest_asyncio.fixture(params=DEVICES)

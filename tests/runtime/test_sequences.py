@@ -18,7 +18,7 @@ from ..builders import i64, model, node
 
 
 @pytest_asyncio.fixture(params=("simulated", "host", None), ids=lambda d: d or "opencl")
-async def rt(request: pytest.FixtureRequest) -> AsyncIterator[Runtime]:
+async def rt(request: pytest.FixtureRequest, either_path: str) -> AsyncIterator[Runtime]:
     async with Runtime(request.param, streams=2, options=RuntimeOptions(warm=False)) as runtime:
         yield runtime
         assert runtime.statistics().memory.leases == 0

@@ -9,19 +9,27 @@ import pytest
 
 import asyncrt
 from asyncrt import RuntimeOptions
+from asyncrt.devices.opencl_submit import native_submitter
+from asyncrt.graph import mapped
+from asyncrt.kernels import weights
 from asyncrt.layout import Array
+from asyncrt.runtime.runtime import RuntimeStatistics
 
-from ..zoo import ZooModel, assert_equal, zoo
+from ..paths import MECHANISMS
+from ..zoo import BY_RECIPE, ZooModel, assert_equal, zoo
+from .test_foresight import slow as slow  # a fixture
 
 MODELS = [pytest.param(m, id=m.name) for m in zoo()]
+DECODERS = [pytest.param(m, id=m.name) for m in zoo() if m.name.startswith("gpt2_kv")]
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("model", MODELS)
-async def test_every_case_equals_onnx_runtime_alone_and_eight_at_a_time(model: ZooModel) -> None:
+async def test_every_case_equals_onnx_runtime_alone_and_eight_at_a_time(model: ZooModel, either_path: str) -> None:
     """One loaded model runs all its cases, forth and back with other inputs, then eight at once: all are right.
 
-    Outputs are compared only after everything ran, so that memory handed out twice would show.
+    Outputs are compared only after everything ran, so that memory handed out twice would show. Each plan is used four
+    times, the last three with its launches prepared.
     """
     order = [(c, 0) for c in range(model.cases)] + [(c, 1) for c in reversed(range(model.cases))]
     given = [model.inputs(case, salt) for case, salt in order]
@@ -42,35 +50,79 @@ async def test_every_case_equals_onnx_runtime_alone_and_eight_at_a_time(model: Z
         assert all(np.array_equal(g[k], b[k]) for k in b), "an input was changed"
     assert statistics.memory.leases == 0
     assert statistics.memory.active == 0
+    assert statistics.presets.replays > statistics.plans
+    assert statistics.by_recipe > 0 or model.name not in BY_RECIPE
+
+
+@pytest.fixture
+def everything_in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even the smallest tensors stay in the model's file, and the smallest constants get one of their own."""
+    monkeypatch.setattr(mapped, "LEAST", 1)
+    monkeypatch.setattr(weights, "_PAGED", 1)
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("model", MODELS)
-async def test_each_mechanism_off_gives_the_same_bytes(model: ZooModel) -> None:
-    """Results with skips, views, replay, the pool, several streams and so on are bit for bit those without."""
-    given = [model.inputs(c) for c in (*range(model.cases), *range(model.cases))]
-    variants = {
-        "all on": (RuntimeOptions(), 2),
-        "skip off": (RuntimeOptions(skip=False, warm=False), 2),
-        "views off": (RuntimeOptions(views=False, warm=False), 2),
-        "in place off": (RuntimeOptions(in_place=False, warm=False), 2),
-        "replay off": (RuntimeOptions(replay=False, warm=False), 2),
-        "pinned off": (RuntimeOptions(pinned=False, warm=False), 2),
-        "pool off": (RuntimeOptions(pool=False, warm=False), 2),
-        "branches side by side": (RuntimeOptions(branches=True, max_in_flight=1, warm=False), 4),
-        "preallocation off": (RuntimeOptions(preallocate=False, warm=False), 2),
-        "one stream": (RuntimeOptions(warm=False), 1),
-    }
+@pytest.mark.usefixtures("users_path", "everything_in_files")
+async def test_each_mechanism_gives_the_same_bytes_as_without(model: ZooModel) -> None:
+    """Results with skips, views, replay, the pool, several streams and so on are bit for bit those without.
 
-    results: dict[str, list[dict[str, Array]]] = {}
-    for name, (options, streams) in variants.items():
+    On the path of users, where launches are prepared and enqueued by native code; counters say so, and that each is off
+    where it is off.
+    """
+    given = [model.inputs(c) for c in (*range(model.cases), *range(model.cases))]
+
+    async def run(options: RuntimeOptions, streams: int) -> tuple[list[dict[str, Array]], RuntimeStatistics]:
         async with asyncrt.Runtime(streams=streams, options=options) as rt:
             loaded = await rt.load(model.path)
-            results[name] = list(await asyncio.gather(*(loaded.infer(g) for g in given)))
-            if name == "skip off":
-                assert rt.statistics().skipped == 0
+            return list(await asyncio.gather(*(loaded.infer(g) for g in given))), rt.statistics()
 
-    for name, outputs in results.items():
-        for case, (expected, got) in enumerate(zip(results["all on"], outputs, strict=True)):
-            for key, array in expected.items():
-                assert array.tobytes() == got[key].tobytes(), f"{name}: case {case % model.cases}, output {key}"
+    expected, on = await run(RuntimeOptions(), 2)
+    assert min(on.replays, on.presets.replays) > 0
+    assert (on.native > 0) == (native_submitter() is not None)
+    for name, mechanism in MECHANISMS.items():
+        got, off = await run(mechanism.options(name), mechanism.streams)
+        assert mechanism.uses is None or mechanism.uses(off) == 0, name
+        assert_same(expected, got, name)
+    assert_same(expected, (await run(RuntimeOptions(warm=False), 1))[0], "one stream")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("model", DECODERS)
+@pytest.mark.usefixtures("users_path", "everything_in_files", "slow")
+async def test_each_mechanism_gives_a_decoder_the_same_bytes_as_without(model: ZooModel) -> None:
+    """Steps of a sequence whose state stays on the device, most of them planned before they come."""
+    lengths = [3, *[1] * 8, 40, *[1] * 8]
+
+    async def run(options: RuntimeOptions, streams: int) -> tuple[list[dict[str, Array]], RuntimeStatistics]:
+        async with asyncrt.Runtime(streams=streams, options=options) as rt:
+            loaded = await rt.load(model.path)
+            got = []
+            for _ in range(3):
+                async with loaded.sequence() as sequence:
+                    past = 0
+                    for length in lengths:
+                        got.append(await sequence.infer(step(model, past, length)))
+                        past += length
+            return got, rt.statistics()
+
+    expected, on = await run(RuntimeOptions(), 2)
+    assert min(on.replays, on.presets.replays, on.by_recipe, on.foreseen) > 0
+    for name, mechanism in MECHANISMS.items():
+        got, off = await run(mechanism.options(name), mechanism.streams)
+        assert mechanism.uses is None or mechanism.uses(off) == 0, name
+        assert_same(expected, got, name)
+
+
+def step(model: ZooModel, past: int, length: int) -> dict[str, Array]:
+    """Return what a step of so many tokens takes, behind as many as are kept."""
+    sizes = {"batch": 1, "seq": length, "past": past, "total": past + length}
+    inputs = model.inputs_of(sizes)
+    return {name: array for name, array in inputs.items() if not name.startswith("past_key_values")}
+
+
+def assert_same(expected: list[dict[str, Array]], got: list[dict[str, Array]], what: str) -> None:
+    for number, (e, g) in enumerate(zip(expected, got, strict=True)):
+        assert {k: (a.shape, a.tobytes()) for k, a in e.items()} == {k: (a.shape, a.tobytes()) for k, a in g.items()}, (
+            what, number,
+        )  # fmt: skip

@@ -26,6 +26,7 @@ from asyncrt.layout import Array
 
 from .. import virtual_loop
 from ..builders import i64, model, node
+from ..paths import prepared_soon
 
 WAVE = 60  # callers that come at about the same time, at most
 NUMBERS, EACH = 16_000, 256
@@ -48,11 +49,13 @@ def canary() -> onnx.ModelProto:
 
 @attrs.define
 class Storm:
-    """What became of the callers; `launched` are the requests of which anything reached the device."""
+    """What became of the callers; `launched` are the requests of which anything reached the device, `prepared` is how
+    many chunks had their launches prepared."""
 
     counts: Counter[str] = attrs.field(factory=Counter)
     launched: set[int] = attrs.field(factory=set)
     statistics: asyncrt.BatchingStatistics | None = None
+    prepared: int = 0
 
 
 def request(number: int, length: int, rows: int, key: int) -> dict[str, Array]:
@@ -75,6 +78,14 @@ async def storm(seed: int, count: int) -> Storm:
         ageing_s=0.01,
     )
     runtime = Runtime(SimulatedDevice(seed), streams=chance.randrange(1, 4), options=RuntimeOptions(warm=False))
+    with prepared_soon():
+        await _storm(runtime, options, count, seed, chance, told)
+    return told
+
+
+async def _storm(
+    runtime: Runtime, options: BatchOptions, count: int, seed: int, chance: random.Random, told: Storm
+) -> None:
     async with runtime as rt:
         loaded = await rt.load(canary())
         nan = {"x": np.nan}
@@ -94,7 +105,7 @@ async def storm(seed: int, count: int) -> Storm:
         assert len(asyncio.all_tasks()) == 1
     after = rt.statistics()
     assert (after.in_flight, after.memory.leases, after.memory.active) == (0, 0, 0)
-    return told
+    told.prepared = after.presets.replays
 
 
 def ten_thousand(seed: int) -> Storm:

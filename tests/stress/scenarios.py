@@ -23,6 +23,7 @@ from asyncrt.events import Event
 from asyncrt.layout import Array
 
 from ..builders import i64, model, node
+from ..paths import on_path, prepared_soon
 
 _T = TypeVar("_T")
 
@@ -136,11 +137,16 @@ def assert_clean(rt: Runtime, device: SimulatedDevice) -> None:
 
 @attrs.define(eq=False)
 class Outcome:
-    """What became of the requests at once, and of those before and after them; errors in the place of outputs."""
+    """What became of the requests at once, and of those before and after them; errors in the place of outputs.
+
+    Attributes:
+        prepared: How many chunks had their launches prepared.
+    """
 
     together: Sequence[dict[str, bytes] | BaseException]
     after: Sequence[dict[str, bytes] | BaseException]
     before: Sequence[dict[str, bytes] | BaseException] = ()
+    prepared: int = 0
 
     @property
     def errors(self) -> list[Exception]:
@@ -151,8 +157,8 @@ class Outcome:
 @contextlib.asynccontextmanager
 async def opened(device: SimulatedDevice, options: RuntimeOptions, streams: int = 3) -> AsyncIterator[Runtime]:
     """A runtime of which nothing may be left, whatever happens meanwhile; nothing may take long."""
-    rt = Runtime(device, streams=streams, options=options)
-    with nothing_unseen():
+    rt = Runtime(device, streams=streams, options=on_path(options))
+    with nothing_unseen(), prepared_soon():
         async with asyncio.timeout(10):
             await rt.open()
             try:
@@ -209,4 +215,4 @@ async def several(
         *(outcome_of(loaded, i, until.get(i)) for i in range(count)), return_exceptions=True
     )
     after = [await asyncio.gather(outcome_of(loaded, count + i), return_exceptions=True) for i in range(2)]
-    return Outcome(together, [outcome for (outcome,) in after], before)
+    return Outcome(together, [outcome for (outcome,) in after], before, rt.statistics().presets.replays)

@@ -16,7 +16,7 @@ from .batching import canary, request, storm
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_nobody_gets_what_is_not_its_own(seed: int) -> None:
+def test_nobody_gets_what_is_not_its_own(seed: int, either_path: str) -> None:
     """Neither a byte of another request nor of the padding, which is NaN; and nobody waits for ever.
 
     Who is cancelled while it waits is never launched, who fails does so alone, and nothing is left behind.
@@ -27,6 +27,7 @@ def test_nobody_gets_what_is_not_its_own(seed: int) -> None:
     assert statistics is not None
     assert sum(told.counts.values()) == 300
     assert told.counts["answered"] > 75
+    assert told.prepared > 0
     assert {"cancelled", "erred", "failed"} <= set(told.counts)
     assert "refused for ever" not in told.counts
     assert sum(statistics.reasons.values()) == statistics.executions < statistics.members

@@ -101,6 +101,15 @@ def root_of(error: BaseException) -> BaseException:
     return error if error.__cause__ is None else root_of(error.__cause__)
 
 
+pytestmark = pytest.mark.usefixtures("either_path")
+
+
+@pytest.mark.parametrize("options", NAMES, ids=NAMES.values())
+def test_launches_are_prepared_where_nothing_fails(options: RuntimeOptions) -> None:
+    """So that what fails in other tests fails there, too."""
+    assert run(one(SimulatedDevice(0), options)).prepared >= 2
+
+
 @pytest.mark.parametrize(("site", "error", "persistent", "options"), CASES)
 def test_a_call_that_fails_is_told_to_whom_it_concerns(
     site: str, error: type[DeviceError], persistent: bool, options: RuntimeOptions

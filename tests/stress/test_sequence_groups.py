@@ -17,8 +17,9 @@ from asyncrt.errors import OutOfDeviceMemory
 from asyncrt.layout import Array
 
 from ..builders import i64, model, node
+from ..paths import AS_USERS_RUN_IT, CHECKED
 
-SEEDS = range(40)
+SEEDS = {CHECKED: range(40), AS_USERS_RUN_IT: range(40, 80)}
 _WIDTH = 4
 _SITES = ("command", "launch", "write", "read", "fill", "allocate", "mark")
 
@@ -103,7 +104,6 @@ async def random_group(seed: int, found: list[Sharing]) -> Counter[str]:
     device = SimulatedDevice(seed, faults=faults, spreads=chance.random() < 0.5)
     options = RuntimeOptions(
         warm=False,
-        check_hazards=True,
         replay=chance.random() < 0.8,
         preallocate=chance.random() < 0.5,
         pool=chance.random() < 0.8,
@@ -121,17 +121,18 @@ async def random_group(seed: int, found: list[Sharing]) -> Counter[str]:
             storm.counts["steps"] += counted.steps
             storm.counts["inferences"] += counted.inferences
             storm.counts["gathered"] += counted.gathered
+        storm.counts["prepared"] += rt.statistics().presets.replays
     assert device.allocated == 0
     return storm.counts
 
 
 @pytest.mark.asyncio
-async def test_sequences_under_random_cancellations_deadlines_and_faults_are_exact() -> None:
+async def test_sequences_under_random_cancellations_deadlines_and_faults_are_exact(either_path: str) -> None:
     """Every step that ends gives what it gives alone, and nothing is left; a seed that fails is named."""
     counts: Counter[str] = Counter()
     found: list[Sharing] = []
 
-    for seed in SEEDS:
+    for seed in SEEDS[either_path]:
         try:
             counts += await random_group(seed, found)
         except BaseException as error:
@@ -141,5 +142,6 @@ async def test_sequences_under_random_cancellations_deadlines_and_faults_are_exa
     assert min(counts["CancelledError"], counts["DeadlineExceeded"], counts["DeviceError"]) > 3
     assert counts["succeeded"] <= counts["steps"]
     assert counts["inferences"] < 0.8 * counts["steps"]
-    assert counts["gathered"] > len(SEEDS)
+    assert counts["gathered"] > len(SEEDS[either_path])
+    assert counts["prepared"] > len(SEEDS[either_path])
     assert Counter(found).most_common(1)[0][0] is Sharing.ANY_LENGTH
