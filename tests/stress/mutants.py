@@ -328,7 +328,7 @@ MUTANTS = (
     Mutant(
         "errors: a request fails for what another did",
         "asyncrt/runtime/dispatcher.py",
-        "            if waiting.hit and waiting.runs < _RUNS:",
+        "            if waiting.hit and waiting.runs < RUNS:",
         "            if False:",
         (FAULTS,),
     ),
