@@ -165,7 +165,7 @@ async def caller(batched: asyncrt.Batched, number: int, chance: random.Random, t
     except asyncrt.InputError:
         assert what == "errs"
         told.counts["erred"] += 1
-    except asyncrt.DeviceCommandError:
+    except asyncrt.IndexOutOfRange:
         assert what == "fails"
         told.counts["failed"] += 1
     else:
