@@ -63,7 +63,6 @@ class Window(NamedTuple):
         Raises:
             SizeLimitError: Kernels cannot count as far as the window goes, though its tensors need not be as large.
         """
-        check_extent(name, "a window", math.prod(self.size))
         for axis, (dim, before, after) in enumerate(zip(self.spatial, self.before, self.after, strict=True)):
             extent, stride = self.extents[axis], self.strides[axis]
             check_extent(name, f"spatial axis {axis} with its padding", dim + abs(before) + abs(after))
