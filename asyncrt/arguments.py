@@ -30,10 +30,8 @@ def check_priority(priority: Any) -> int:
     return whole("priority", priority, -MOST_PRIORITY, MOST_PRIORITY)
 
 
-def check_deadline(deadline: Any) -> float | None:
-    """Return a deadline in seconds from now, or None for none."""
-    if deadline is None:
-        return None
+def check_deadline(deadline: Any) -> float:
+    """Return a deadline in seconds from now."""
     return real("deadline", deadline, -MOST_SECONDS, MOST_SECONDS, "seconds from now", "None is no deadline")
 
 

@@ -315,17 +315,17 @@ class Dispatcher:
             RunAgain: The request itself has to give some back, so that another can go on.
         """
         self.check_lost()
-        self._short.refused(request, error)
+        self._short.refused[request] = error
         self._waiting[request].future = future = self._loop.create_future()
         try:
             self._resolve_shortage(request)
             await future
         finally:
-            self._short.over(request)
+            self._short.refused.pop(request, None)
         self.check_lost()
 
     def _resolve_shortage(self, request: int) -> None:
-        if self._short and not self._marks:
+        if not self._marks:
             try:
                 self._short.resolve(self.state.statistics())
             except Exception as failure:
@@ -380,7 +380,8 @@ class Dispatcher:
         self._asking = request if at_once else None
         self._handle(happening)
         self._asking = None
-        self._resolve_shortage(request)  # it may have been the last that went on, and now waits for a place
+        if self._short.refused:
+            self._resolve_shortage(request)  # it may have been the last that went on, and now waits for a place
         answer = await waiting.future
         waiting.future = None
         self.check_lost()
@@ -457,7 +458,7 @@ class Dispatcher:
             self._idle.begin()
             if self._collector is not None:
                 self._collector.quiet()
-        if self._short:
+        if self._short.refused:
             self._short.try_again()
 
     def _stop_idling(self) -> None:

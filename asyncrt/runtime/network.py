@@ -165,8 +165,7 @@ class Network:
 
     def until(self, deadline: float | None) -> float | None:
         """Return when a deadline is by the loop's clock that is given in seconds from now."""
-        seconds = check_deadline(deadline)
-        return None if seconds is None else self._dispatcher.clock() + seconds
+        return None if deadline is None else self._dispatcher.clock() + check_deadline(deadline)
 
     async def infer(
         self,

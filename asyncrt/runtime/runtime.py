@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import threading
+from asyncio import get_running_loop
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
@@ -429,13 +430,14 @@ class Runtime:
     def check_here(self) -> None:
         """Raise as `check_open()` does, and `WrongLoopError` unless this is the event loop that it was opened on."""
         self.check_open()
-        self._check_loop()
+        if get_running_loop() is not self._loop:
+            self._check_loop()
 
     def _check_loop(self) -> None:
-        if asyncio.get_running_loop() is not self._loop:
+        if get_running_loop() is not self._loop:
             raise WrongLoopError(
                 "the runtime is used on another event loop than it was opened on",
-                detail=f"opened on   {self._loop!r}\nused on     {asyncio.get_running_loop()!r}",
+                detail=f"opened on   {self._loop!r}\nused on     {get_running_loop()!r}",
                 hint="open a runtime on each loop; from other threads use `infer_sync()` or `load_sync()`",
             )
 

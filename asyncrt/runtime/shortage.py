@@ -22,19 +22,8 @@ class Shortage:
 
     def __init__(self, waiting: Mapping[int, Waiting]) -> None:
         self._waiting = waiting
-        #: By request, what it was refused with.
-        self._refused: dict[int, OutOfDeviceMemory] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._refused)
-
-    def refused(self, request: int, error: OutOfDeviceMemory) -> None:
-        """A request was refused memory, and waits."""
-        self._refused[request] = error
-
-    def over(self, request: int) -> None:
-        """It waits no more."""
-        self._refused.pop(request, None)
+        #: By request, what it was refused with; most of the time nobody waits.
+        self.refused: dict[int, OutOfDeviceMemory] = {}
 
     def try_again(self) -> None:
         """There may be more memory by now."""
@@ -53,7 +42,7 @@ class Shortage:
         request = self._waiting[youngest]
         alone = len(pending) == 1 and not now.ready
         if alone and request.alone == _ALONE:
-            pending[youngest].set_exception(self._refused[youngest])
+            pending[youngest].set_exception(self.refused[youngest])
         else:
             request.yields, request.frugal = not alone, True
             request.alone += alone
@@ -61,5 +50,5 @@ class Shortage:
 
     def _pending(self) -> list[tuple[int, asyncio.Future[int]]]:
         """Those that have not been told anything yet."""
-        futures = [(r, self._waiting[r].future) for r in self._refused if r in self._waiting]
+        futures = [(r, self._waiting[r].future) for r in self.refused if r in self._waiting]
         return [(r, f) for r, f in futures if f is not None and not f.done()]

@@ -238,7 +238,7 @@ def assert_own(number: int, got: Any) -> bool:
     if isinstance(got, InternalError | Injected):  # its own form is made before anybody is told of it
         return True
     allowed: dict[int, tuple[type[BaseException], ...]] = {
-        3: (DeadlineExceeded, Overloaded), 5: (asyncrt.DeviceError,), 7: (asyncio.CancelledError,),
+        3: (DeadlineExceeded, Overloaded), 5: (asyncrt.AsyncrtError,), 7: (asyncio.CancelledError,),
     }  # fmt: skip
     assert isinstance(got, allowed.get(number, ())), (number, got)
     return False
