@@ -99,17 +99,26 @@ class Call(NamedTuple):
         return self.values[index] if index < len(self.values) else None
 
     def ints(self, index: int) -> list[int]:
-        """Return the known value of input *index* as a flat list of ints (or symbolic dims while loading).
+        """Return the known value of input *index*, a scalar or a vector, as a list of ints (or symbolic dims while loading).
 
         Raises:
-            ShapeError: If it is no scalar and no vector: no operator takes its numbers in another form.
+            ShapeError: It has more axes.
+            ValueUnknown: If the value is not known, which happens only while loading.
+        """
+        value = self.value(index)
+        if value is not None and value.ndim > 1:
+            raise ShapeError(f"'{self.name}': input {index} must be a vector, it has {value.ndim} axes")
+        return self.flat(index)
+
+    def flat(self, index: int) -> list[int]:
+        """Return the known value of input *index*, of any rank, as a flat list of ints (or symbolic dims while loading).
+
+        Raises:
             ValueUnknown: If the value is not known, which happens only while loading.
         """
         value = self.value(index)
         if value is None:
             raise ValueUnknown(f"'{self.name}': the value of input {index} is not known while loading")
-        if value.ndim > 1:
-            raise ShapeError(f"'{self.name}': input {index} must be a vector, it has {value.ndim} axes")
         elements: list[Any] = value.reshape(-1).tolist()
         try:
             return [d if isinstance(d, Dim | int) else int(d) for d in elements]  # type: ignore[misc]  # Dims only while loading
@@ -283,12 +292,12 @@ class Operator:
         fits: For an operator that stands for several nodes: "" if its kernel can carry out this call, else why these
             shapes or values forbid it.
         indices: For an operator that takes indices: which of its inputs they are, and where they may point; None if this
-            call has none. Those that the host knows are looked at before; of others, its launches take a place for it (`FOUND`)
-            and look at them themselves, or else a launch of its own does.
+            call has none. Those that the host knows are looked at before; of others, its launches take a place for it
+            (`FOUND`) and look at them themselves, or else a launch of its own does.
         host_nbytes: Bytes that `reference` makes at most, its outputs and what it needs on the way, told by shapes and
             such values as decide them; 128 for each turn of a loop in Python. Never more than a glance: it is asked
-            before the reference runs. None: the outputs, and what is
-            calculated once more in float64, which for operators that move data is the outputs, else the inputs as well.
+            before the reference runs. None: the outputs, and what is calculated once more in float64, which for
+            operators that move data is the outputs, else the inputs as well.
         evaluate: For operators whose output needs only layouts (Shape, Size): the output's value. Dims may be
             symbolic; then the array is of dtype object.
         domain: ONNX domain, with "" for the standard one.

@@ -38,7 +38,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
 
 def views(call: Call) -> tuple[ViewOf] | None:
     shape, axis = call.shape(0), _axis(call)
-    found = None if call.value(1) is None else progression(call.ints(1), shape[axis])
+    found = None if call.value(1) is None else progression(call.flat(1), shape[axis])
     if found is None and shape[axis] == 1:
         found = 0, 0  # every index is that of the only element
     return None if found is None else (ViewOf(0, progression_view(shape, axis, call.shape(1), *found)),)

@@ -28,8 +28,8 @@ def test_sizes_become_numbers_and_nothing_else_changes() -> None:
     special = specialised(A, ((1, -7),))
 
     assert "  const int n = args.v[0];\n" in special.text
-    assert "  const int m = -7;\n" in special.text
-    assert special.text.replace(special.name, A.name).replace("m = -7", "m = args.v[1]") == A.text
+    assert "  const int m = (-7);\n" in special.text
+    assert special.text.replace(special.name, A.name).replace("m = (-7)", "m = args.v[1]") == A.text
     assert special.name not in A.text
     assert (special.accesses, special.ints, special.local) == (A.accesses, A.ints, A.local)
     assert specialised(A, ((0, -7),)).name != special.name
