@@ -7,7 +7,7 @@ range that the message tells. A bool is none: who passes one means something els
 
 from __future__ import annotations
 
-import os
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,12 @@ import attrs
 import numpy as np
 
 from .errors import ArgumentError
+from .given import check_path, each_of, shown
 
 MOST_SECONDS = 1e9  # thirty years; every event loop's clock takes it, and so do sums and products of a few of them
 MOST_COUNT = (1 << 63) - 1
 MOST_PRIORITY = 1_000_000_000
-_SHOWN = 60  # characters of what came
+_MOST_INTEGERS = 10_000
 
 
 def check_priority(priority: Any) -> int:
@@ -71,18 +72,6 @@ def real(
     )
 
 
-def shown(value: Any) -> str:
-    """Return what came in a few words, whatever it is."""
-    if isinstance(value, np.ndarray):
-        return f"an array of shape {value.shape}"
-    if isinstance(value, int) and not -MOST_COUNT <= value <= MOST_COUNT:
-        return f"an integer of {value.bit_length()} bits"
-    if isinstance(value, str | bytes | int | float | np.number) or value is None:
-        text = repr(value[:_SHOWN] if isinstance(value, str | bytes) else value)
-        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return f"a {type(value).__name__}"
-
-
 # Options, which are fields of a record.
 
 
@@ -112,13 +101,11 @@ def integers_or_none() -> Any:
     def convert(value: Any, field: attrs.Attribute[Any]) -> tuple[int, ...] | None:
         if value is None:
             return None
-        try:
-            values = list(() if isinstance(value, str | bytes) else value)
-        except TypeError:
-            values = []
-        if not values:
-            raise ArgumentError(f"{field.name} must be integers or None, got {shown(value)}")
-        return tuple(sorted([whole(f"each of {field.name}", v, 0) for v in values]))
+        given = itertools.islice(each_of(field.name, value), _MOST_INTEGERS + 1)
+        values = [whole(f"each of {field.name}", v, 0) for v in given]
+        if not 0 < len(values) <= _MOST_INTEGERS:
+            raise ArgumentError(f"{field.name} must be up to {_MOST_INTEGERS} integers or None, got {shown(value)}")
+        return tuple(sorted(values))
 
     return attrs.field(default=None, converter=attrs.Converter(convert, takes_field=True))
 
@@ -149,8 +136,6 @@ def path_or_none() -> Any:
     """Return a field for a path, or None."""
 
     def convert(value: Any, field: attrs.Attribute[Any]) -> Path | None:
-        if value is None or isinstance(value, str | os.PathLike):
-            return None if value is None else Path(value)
-        raise ArgumentError(f"{field.name} must be a path or None, got {shown(value)}")
+        return None if value is None else check_path(field.name, value)
 
     return attrs.field(default=None, converter=attrs.Converter(convert, takes_field=True))

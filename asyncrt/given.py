@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .errors import ArgumentError
 
-_SHOWN = 60  # characters of what came
+_SHOWN, _BITS = 60, 63  # characters of what came, and bits of an integer
 
 
 def check_path(name: str, value: Any) -> Path:
@@ -27,7 +29,7 @@ def check_path(name: str, value: Any) -> Path:
     except Exception:  # an object's own way to say what path it is may raise anything
         text = None
     if not isinstance(text, str) or "\0" in text:
-        raise ArgumentError(f"{name} must be a path, got {told(value)}")
+        raise ArgumentError(f"{name} must be a path, got {shown(value)}")
     return Path(text)
 
 
@@ -38,7 +40,7 @@ def check_text(name: str, value: Any) -> str:
         ArgumentError: It is not.
     """
     if not isinstance(value, str):
-        raise ArgumentError(f"{name} must be a text, got {told(value)}")
+        raise ArgumentError(f"{name} must be a text, got {shown(value)}")
     return value
 
 
@@ -52,7 +54,7 @@ def check_names(name: str, value: Any, texts: bool = False) -> dict[str, Any]:
         ArgumentError: It is no mapping, or has a key that is no text.
     """
     if not isinstance(value, Mapping):
-        raise ArgumentError(f"{name} must be a mapping by name, got {told(value)}")
+        raise ArgumentError(f"{name} must be a mapping by name, got {shown(value)}")
     try:
         found = dict(value)
     except Exception as error:
@@ -61,7 +63,7 @@ def check_names(name: str, value: Any, texts: bool = False) -> dict[str, Any]:
         for part in (key, entry) if texts else (key,):
             if not isinstance(part, str):
                 what = "texts to texts" if texts else "texts to values"
-                raise ArgumentError(f"{name} must be a mapping of {what}, got {told(part)}")
+                raise ArgumentError(f"{name} must be a mapping of {what}, got {shown(part)}")
     return found
 
 
@@ -76,7 +78,7 @@ def check_texts(name: str, value: Any, most: int) -> list[str]:
     found = list(itertools.islice(each_of(name, value), most + 1))
     for part in found:
         if not isinstance(part, str):
-            raise ArgumentError(f"{name} must be a text or texts, got {told(part)} among them")
+            raise ArgumentError(f"{name} must be a text or texts, got {shown(part)} among them")
     return found
 
 
@@ -99,12 +101,16 @@ def each_of(name: str, value: Any) -> Iterator[Any]:
             break
         yield found
     if more is None or isinstance(value, str | bytes | Mapping):
-        raise ArgumentError(f"{name} must be a list or the like, got {told(value)}")
+        raise ArgumentError(f"{name} must be a list or the like, got {shown(value)}")
 
 
-def told(value: Any) -> str:
+def shown(value: Any) -> str:
     """Return what came in a few words, whatever it is."""
-    if isinstance(value, str | bytes):
-        text = repr(value[: _SHOWN + 1])
-        return text if len(value) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return "None" if value is None else f"a {type(value).__name__}"
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    if isinstance(value, int) and value.bit_length() > _BITS:
+        return f"an integer of {value.bit_length()} bits"
+    if isinstance(value, str | bytes | int | float | np.number) or value is None:
+        text = repr(value[:_SHOWN] if isinstance(value, str | bytes) else value)
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return f"a {type(value).__name__}"

@@ -20,7 +20,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from asyncrt.devices.find import open_device
 from asyncrt.errors import ArgumentError, InputError, ModelTypeError, NoDeviceError
-from asyncrt.given import check_text, each_of, told
+from asyncrt.given import check_text, each_of, shown
 from asyncrt.graph.reading import ModelSource
 from asyncrt.layout import Array, dtype_of
 from asyncrt.options import RuntimeOptions
@@ -110,7 +110,7 @@ class AsyncrtBackend(Backend):  # type: ignore[misc]  # onnx has no types
             kwargs: `opset_version`, if it is not the newest; others as `prepare()` takes them.
         """
         if not isinstance(node, onnx.NodeProto):
-            raise ArgumentError(f"node must be an onnx.NodeProto, got {told(node)}")
+            raise ArgumentError(f"node must be an onnx.NodeProto, got {shown(node)}")
         opset = _opset(kwargs.pop("opset_version", onnx.defs.onnx_opset_version()))
         names = [name for name in node.input if name]
         given = list(itertools.islice(each_of("inputs", inputs), len(names) + 1))
@@ -148,7 +148,7 @@ def _spec(device: str) -> str:
 
 def _opset(version: Any) -> int:
     if not isinstance(version, int) or isinstance(version, bool) or not 0 < version < 1 << 31:
-        raise ArgumentError(f"opset_version must be an integer from 1 on, got {told(version)}")
+        raise ArgumentError(f"opset_version must be an integer from 1 on, got {shown(version)}")
     return version
 
 

@@ -8,8 +8,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 
-from .arguments import check_switch, counted, measured, path_or_none, shown, switch
+from .arguments import check_switch, counted, measured, path_or_none, switch
 from .errors import PrecisionError
+from .given import shown
 
 Precision: TypeAlias = Literal["fp32", "bf16"]
 

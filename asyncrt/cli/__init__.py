@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+from collections.abc import Callable
 
 INTERRUPTED = 130
 
@@ -29,13 +31,34 @@ def _run() -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # not every terminal has a µ
-    from .commands import app
-
+    app = _commands()
     try:
         app(prog_name="asyncrt")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     return 0
+
+
+def _commands() -> Callable[..., None]:
+    """Import the commands. Ctrl-C is obeyed afterwards: modules in C do not survive an exception midway quietly."""
+    came: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        if came:
+            os._exit(INTERRUPTED)  # whoever asks twice does not want to wait
+        came.append(number)
+
+    heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if heeded:
+        signal.signal(signal.SIGINT, note)
+    try:
+        from .commands import app
+    finally:
+        if heeded:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if came:
+        raise KeyboardInterrupt
+    return app
 
 
 def _flush(status: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from asyncrt.errors import NoDeviceError
-from asyncrt.given import told
+from asyncrt.given import shown
 
 from . import drivers
 from .base import Binaries, Device, DeviceReport
@@ -43,7 +43,7 @@ def open_device(spec: str | None, kept: Callable[[], Binaries | None] = lambda: 
         elif re.fullmatch(r"opencl:\d{1,9}:\d{1,9}", spec):
             exact = spec
         else:
-            raise NoDeviceError(f"device {told(spec)} is not a device's name", hint=f"use {_SPECS}")
+            raise NoDeviceError(f"device {shown(spec)} is not a device's name", hint=f"use {_SPECS}")
     device: Device = _opencl().open_opencl(kind, index, exact=exact, kept=kept())
     return device
 

@@ -14,7 +14,7 @@ import attrs
 
 from asyncrt.dims import Dim
 from asyncrt.errors import BatchingError
-from asyncrt.given import check_text, check_texts, told
+from asyncrt.given import check_text, check_texts, shown
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array, DataType, PartialShape, show_shape
 from asyncrt.scheduler.batching import Form
@@ -138,7 +138,7 @@ def find_axes(program: Program, batch: str | None = None, mask: str | Iterable[s
         batch = candidates[0]
     if batch is None or batch not in candidates:
         raise BatchingError(
-            f"'{program.name}' has no batch dim" + ("" if batch is None else f" {told(batch)}"),
+            f"'{program.name}' has no batch dim" + ("" if batch is None else f" {shown(batch)}"),
             detail=describe,
             hint="export it with a symbolic dim that inputs and all outputs have, each on one axis",
         )
@@ -217,7 +217,7 @@ def _masks(inputs: tuple[TensorAxes, ...], wanted: str | Iterable[str] | None) -
             dims = {t.name: show_shape(t.dims) for t in inputs}
             why = f"it is {dims[name]}" if name in dims else "there is no such input"
             raise BatchingError(
-                f"{told(name)} cannot be a mask: {why}",
+                f"{shown(name)} cannot be a mask: {why}",
                 hint="a mask is an input all of whose dims have names, the batch's among them",
             )
     return [fit[name] for name in names]

@@ -13,7 +13,7 @@ import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.errors import InputError
-from asyncrt.given import told
+from asyncrt.given import shown
 from asyncrt.graph.node import Value
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array, Layout, Shape, show_shape
@@ -92,7 +92,7 @@ def _fitting(
 
 
 def _name(given: Any) -> str:
-    return given if isinstance(given, str) and len(given) <= _LONG else told(given)
+    return given if isinstance(given, str) and len(given) <= _LONG else shown(given)
 
 
 def as_dict(given: Any) -> dict[Any, Any]:
@@ -100,7 +100,7 @@ def as_dict(given: Any) -> dict[Any, Any]:
     if given.__class__ is dict:
         return given
     if not isinstance(given, Mapping):
-        raise InputError(f"inputs are a mapping of name to array, not {told(given)}")
+        raise InputError(f"inputs are a mapping of name to array, not {shown(given)}")
     try:
         return dict(given)
     except Exception as error:  # a caller's own mapping may raise anything
@@ -117,7 +117,7 @@ class _Wanted(NamedTuple):
 
 
 class Checked:
-    """Checks requests of one program. Those that fit as they are, which most do, are told in a few microseconds.
+    """Checks requests of one program. Those that fit as they are, which most do, are shown in a few microseconds.
 
     Args:
         limit: As for `check_inputs()`.

@@ -10,13 +10,11 @@ import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.errors import BatchingError, InputError
-from asyncrt.given import check_names, told
+from asyncrt.given import check_names, shown
 from asyncrt.layout import Array, DataType, dtype_of, show_shape
 from asyncrt.memory.host import HostBudget
 
 from .batch_axes import BatchAxes, TensorAxes, sizes_of
-
-_LONG = 1e100  # a number that is too long to be shown
 
 
 def check_pad_values(axes: BatchAxes, given: Mapping[str, Any]) -> dict[int, Any]:
@@ -31,12 +29,11 @@ def check_pad_values(axes: BatchAxes, given: Mapping[str, Any]) -> dict[int, Any
         tensor = named.get(name)
         if tensor is None or tensor.id in axes.masks:
             why = "there is no such input" if tensor is None else "it is a mask, which is 0 there"
-            raise BatchingError(f"{told(name)} cannot be padded: {why}")
+            raise BatchingError(f"{shown(name)} cannot be padded: {why}")
         assert tensor.dtype is not None
         cast = _cast(value, tensor.dtype)
         if cast is None:
-            shown = repr(value) if isinstance(value, int | float) and abs(value) < _LONG else told(value)
-            raise BatchingError(f"input '{name}' cannot be padded with {shown}: it is {tensor.dtype}")
+            raise BatchingError(f"input '{name}' cannot be padded with {shown(value)}: it is {tensor.dtype}")
         values[tensor.id] = cast
     return values
 

@@ -15,7 +15,7 @@ import numpy as np
 from asyncrt.arguments import check_priority
 from asyncrt.dims import Dim
 from asyncrt.errors import ArgumentError, InputError, SequenceError
-from asyncrt.given import check_names, told
+from asyncrt.given import check_names, shown
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array, Layout, show_shape
 from asyncrt.memory.host import HostBudget
@@ -168,7 +168,7 @@ class Sequence:
             priority, deadline: Of each step, as for `infer()`.
         """
         if not callable(following):
-            raise ArgumentError(f"following must be a function of the outputs, got {told(following)}")
+            raise ArgumentError(f"following must be a function of the outputs, got {shown(following)}")
         inputs: Mapping[str, Any] | None = first
         while inputs is not None:
             outputs = await self.infer(inputs, priority=priority, deadline=deadline)
@@ -242,14 +242,14 @@ def find_pairs(program: Program, state: Mapping[str, str] | None) -> list[tuple[
     outputs = {program.values[i].name: i for i in program.outputs}
     if not state:
         raise SequenceError(
-            f"'{program.name}' has no state that could be told from its names",
+            f"'{program.name}' has no state that could be shown from its names",
             detail=f"inputs   {', '.join(inputs)}\noutputs  {', '.join(outputs)}",
             hint="say which output is which input of the next step: model.sequence({'past': 'present'})",
         )
     unknown = [name for name in state if name not in inputs] + [name for name in state.values() if name not in outputs]
     if unknown:
         raise SequenceError(
-            f"the model has no {told(unknown[0])}",
+            f"the model has no {shown(unknown[0])}",
             detail=f"inputs   {', '.join(inputs)}\noutputs  {', '.join(outputs)}",
             hint="state is a mapping of inputs to the outputs that they are in the next step",
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import onnx
 import pytest
 
 import asyncrt
-from asyncrt import AsyncrtError, BatchOptions, Model, Runtime, onnx_backend
+from asyncrt import AsyncrtError, BatchOptions, Model, Runtime, RuntimeOptions, onnx_backend
 
 from ..builders import model, node
 
@@ -69,7 +70,8 @@ ODD: dict[str, Callable[[], Any]] = {
     "a long text": lambda: "x" * 100_000, "bytes": lambda: b"\xff\x00", "no bytes": lambda: b"",
     "a bytearray": lambda: bytearray(5), "an object": object, "a type": lambda: int, "a function": lambda: len,
     "a list": lambda: [1, "a", None], "no list": list, "ragged": lambda: [[1.0], [1.0, 2.0]], "deep": deep,
-    "a tuple": lambda: (1, 2), "a set": lambda: {1, "a"}, "a generator": lambda: (i for i in range(3)),
+    "a tuple": lambda: (1, 2), "a set": lambda: {1, "a"}, "no end": itertools.count,
+    "a generator": lambda: (i for i in range(3)),
     "an array": lambda: np.ones(3), "an array of objects": lambda: np.array([None, object()]),
     "an array of text": lambda: np.array(["a", "b"]), "an array of dates": lambda: np.array(["2020"], "M8[s]"),
     "a huge broadcast": lambda: np.broadcast_to(np.float32(1), (2**40, 3)), "a record": lambda: np.zeros(2, "f4,i4"),
@@ -192,6 +194,8 @@ DOORS: dict[str, Door] = {
     "Model.batched(a sample)": lambda v, p: batched("samples")([v], p),
     "Batched.infer(inputs)": batched_request,
     "Batched.infer(an input)": lambda v, p: batched_request({"x": v}, p),
+    "BatchOptions(buckets)": blocking(lambda v, p: BatchOptions(buckets=v)),
+    "RuntimeOptions(cache_dir)": blocking(lambda v, p: RuntimeOptions(cache_dir=v)),
     "BatchOptions.read(path)": blocking(lambda v, p: BatchOptions.read(v)),
     "BatchOptions.write(path)": blocking(lambda v, p: BatchOptions().write(v)),
     "load_sync(source)": blocking(lambda v, p: loaded_sync(v, RIGHT)),
