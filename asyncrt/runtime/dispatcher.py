@@ -159,8 +159,7 @@ class Dispatcher:
         """Return when a request that was told to run again may do so."""
         waiting = self._waiting[request]
         waiting.unknown = None
-        self._handle(Ended(request))
-        self._tell()
+        self._handle(Ended(request), tell=True)
         if waiting.yields:
             # Those it made room for go first: the oldest of them has all it asks for in the end.
             waiting.yields, ended = False, self._ended
@@ -339,8 +338,7 @@ class Dispatcher:
             future = waiting.future
             if future is not None and not future.cancel() and not future.cancelled():
                 future.exception()  # it came when nobody waited any more
-            self._handle(Ended(request))
-            self._tell()
+            self._handle(Ended(request), tell=True)
 
     @property
     def busy(self) -> bool:
@@ -446,8 +444,7 @@ class Dispatcher:
         self._marks.pop(event, None)
         self._order.reached(event)
         self._kept.pop(event, None)
-        self._handle(Reached(event), error)
-        self._tell()
+        self._handle(Reached(event), error, tell=True)
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, []
@@ -466,13 +463,15 @@ class Dispatcher:
         if self._collector is not None:
             self._collector.busy()
 
-    def _handle(self, happening: Happening, error: BaseException | None = None) -> None:
+    def _handle(self, happening: Happening, error: BaseException | None = None, *, tell: bool = False) -> None:
         try:
             if self.state.next_deadline is not None:
                 self._elapse()
             self._carry_out(self.state.handle(happening), error)
             if self._alarm is not None or self.state.next_deadline is not None:
                 self._set_alarm()
+            if tell:
+                self._tell()
         except Exception as failure:
             self._start_over(failure, getattr(happening, "request", None))
 
@@ -491,6 +490,7 @@ class Dispatcher:
                 self.state.abandoned(event)
             for number, waiting in self._waiting.items():
                 waiting.forgotten(failure, to_blame=number == request)
+            self._short.refused.clear()
             self._tell()
             self._set_alarm()
         except Exception as again:
@@ -502,9 +502,8 @@ class Dispatcher:
         for passed in [e for e in self._marks if e.stream == event.stream and e.stamp <= event.stamp]:
             del self._marks[passed]
             self._kept.pop(passed, None)
-        inside = self._inside[event.stream]
-        for stamp in [stamp for stamp in inside if stamp <= event.stamp]:
-            del inside[stamp]
+        for stamp in [stamp for stamp in self._inside[event.stream] if stamp <= event.stamp]:
+            del self._inside[event.stream][stamp]
         self._order.reached(event)
 
     def _elapse(self) -> None:
