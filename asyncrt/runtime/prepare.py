@@ -146,8 +146,7 @@ class _Planner:
     def walk(self) -> Slices[None]:
         """Prepare every node."""
         for v in self.program.arriving:
-            if (arrived := self.layouts[v]) is not None:
-                check_rank(arrived.rank, f"'{self.program.values[v].name}'", self.tools.max_rank)
+            self.check_rank(f"'{self.program.values[v].name}'", self.layouts[v])
         symbolic = self.evaluate_formulas() if self.formulas else frozenset()
         for number, node in enumerate(self.chunk.nodes, 1):
             if node.id in symbolic:
@@ -318,9 +317,14 @@ class _Planner:
             shapes = node.operator.infer(call)
         outputs = tuple([Layout(t, tuple(s)) for t, s in zip(node.output_types, shapes, strict=True)])
         for v, layout in zip(node.outputs, outputs, strict=True):
-            check_rank(layout.rank, f"'{node.name}': its output", self.tools.max_rank)
+            self.check_rank(f"'{node.name}': its output", layout)
             layouts[v] = layout
         return PrimitiveInst(node, call._replace(outputs=outputs))
+
+    def check_rank(self, what: str, layout: Layout | None) -> None:
+        """As while loading, where not every rank is known."""
+        if layout is not None:
+            check_rank(layout.rank, what, self.tools.max_rank)
 
     def decide(self, inst: PrimitiveInst) -> Decision:
         """Whether the node runs, is skipped, or has nothing to do. Final."""
