@@ -275,3 +275,55 @@ async def test_an_operator_that_trips_names_its_node() -> None:
         loaded = await rt.load(_node_of("RoiAlign", inputs, {}, frozenset()))
         with pytest.raises(ShapeError, match=r"the_node.*not all regions are finite"):
             await loaded.infer(inputs)
+
+
+def _edges_everywhere() -> onnx.ModelProto:
+    """Nodes that may be skipped, fused, viewed or folded, on the way of values that arithmetic may trip over."""
+    nodes = [
+        node("turned = Transpose(x)", perm=[1, 0]),
+        node("same = Mul(turned, one)"),
+        node("added = Add(same, nothing)"),
+        node("swish = LeakyRelu(added)", alpha=-0.0),
+        node("soft = Softplus(swish)"),
+        node("joined = Concat(soft, added)", axis=0),
+        node("kept = Clip(joined, least)"),
+        node("ratio = Div(kept, joined)"),
+        node("product = MatMul(ratio, weights)"),
+        node("gated = HardSigmoid(product)"),
+        node("z = Neg(gated)"),
+        node("whole = Cast(ratio)", to=onnx.TensorProto.INT32),
+        node("parts = Div(whole, divisors)"),
+    ]
+    rng = np.random.default_rng(1)
+    constants = {
+        "one": np.float32(1),
+        "nothing": np.float32(-0.0),
+        "least": np.float32(-3e38),
+        "weights": rng.standard_normal((16, 40)).astype(np.float32),
+        "divisors": np.resize(np.array([0, -1, 3], np.int32), 16),
+    }
+    return model(nodes, ["x f32[16,n]"], ["added", "ratio", "z", "whole", "parts"], constants)
+
+
+def _but_for_nan(array: Array) -> bytes:
+    """The bytes, with every NaN the same: of its sign and payload nothing is promised."""
+    return (np.where(np.isnan(array), np.float32(np.nan), array) if array.dtype.kind == "f" else array).tobytes()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("off", ["skip", "views", "in_place", "fuse", "recipes", "preset", "foresee", "native_submit"])
+async def test_edges_are_the_same_bytes_with_a_mechanism_off(off: str) -> None:
+    """What is promised of ordinary numbers holds for zeros with signs, infinities and the ends of float32, too."""
+    edges = np.array([NAN, INF, -INF, 0.0, -0.0, 1e-45, -1e-45, 3.4e38, -3.4e38, 1.0, -1.5, 0.5], np.float32)
+    results: list[list[bytes]] = []
+    for options in (RuntimeOptions(check_hazards=False), RuntimeOptions(**{off: False}, check_hazards=False)):
+        given: list[bytes] = []
+        async with Runtime(options=options) as rt:
+            loaded = await rt.load(_edges_everywhere())
+            for n in (1, 3, 17, 3, 64, 5, 3, 40):
+                x = np.random.default_rng(n).choice(edges, (16, n))
+                outputs = await loaded.infer({"x": x})
+                given += [_but_for_nan(outputs[name]) for name in ("added", "ratio", "z", "whole", "parts")]
+        results.append(given)
+
+    assert results[0] == results[1]
