@@ -16,6 +16,8 @@ from asyncrt.kernels.operator import Call
 from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.view import View
 
+from .naming import naming
+
 
 def reference_impl(node: ProgramNode, call: Call, indices: Indices | None = None) -> Impl:
     """The operator's reference as one launch. Values that the plan knows are part of it; the rest is read.
@@ -39,7 +41,8 @@ def reference_impl(node: ProgramNode, call: Call, indices: Indices | None = None
         looked = None if indices is None else given[indices.input]
         if indices is not None and looked is not None and indices.first_outside(looked) is not None:
             return [np.zeros(layout.shape, layout.dtype.numpy) for layout in call.outputs]
-        results = reference(attributes, given)
+        with naming(node, call, "failed"), np.errstate(all="ignore"):
+            results = reference(attributes, given)
         return [np.asarray(r, t.numpy) for r, t in zip(results, types, strict=False)]
 
     kernel = ReferenceKernel(

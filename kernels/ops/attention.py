@@ -133,6 +133,17 @@ def _heads(x: Array, heads: int) -> Any:
     return wide.reshape(x.shape[0], x.shape[1], heads, x.shape[2] // heads).transpose(0, 2, 1, 3)
 
 
+def _scale(attributes: Attributes, size: int) -> float:
+    scale = attributes.get("scale")
+    return 1 / math.sqrt(max(size, 1)) if scale is None else float(scale)
+
+
+def _softcap(attributes: Attributes) -> float:
+    """Return what bounds the scores, 0 if nothing does; what is not above 0 bounds nothing, as in ONNX Runtime."""
+    cap = float(attributes.get("softcap", 0.0))
+    return cap if cap > 0 else 0.0
+
+
 def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array, Array, Array, Array]:
     x = [*inputs, *(None,) * (7 - len(inputs))]
     query, key, value = x[:3]
@@ -151,9 +162,9 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     batch, heads, queries, size = q.shape
     keys = k.shape[2]
     scores = np.matmul(q, np.repeat(k, heads // k.shape[1], axis=1).swapaxes(2, 3))
-    scores = scores * (attributes.get("scale") or 1 / math.sqrt(size))
+    scores = scores * _scale(attributes, size)
     given = scores
-    cap = attributes.get("softcap", 0.0)
+    cap = _softcap(attributes)
     if cap:
         scores = cap * np.tanh(scores / cap)
     mode = attributes.get("qk_matmul_output_mode", 0)
@@ -277,8 +288,8 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         keys=s.keys,
         size=s.size,
         value_size=s.value_size,
-        scale=attributes.get("scale") or 1 / math.sqrt(max(s.size, 1)),
-        softcap=attributes.get("softcap", 0.0),
+        scale=_scale(attributes, s.size),
+        softcap=_softcap(attributes),
         causal=bool(attributes.get("is_causal", 0)),
         offset=s.past,
         left=attributes.get("left_window_size", -1),

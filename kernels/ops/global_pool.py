@@ -26,6 +26,7 @@ _Wide = npt.NDArray[np.float64]
 def infer(call: Call) -> tuple[Shape]:
     shape = call.shape(0)
     check(call, len(shape) >= 2, f"the data must have at least two axes, it has {len(shape)}")
+    lp_power(call.attributes)
     return (shape[:2] + (1,) * (len(shape) - 2),)
 
 

@@ -55,6 +55,7 @@ def infer(call: Call) -> tuple[Shape, ...]:
     x = call.shape(0)
     check(call, len(x) >= 3, f"the data must have at least three axes, it has {len(x)}")
     dims = output_dims(call.name, call.attributes, x[2:], _size(call.attributes), ceil=_ceil(call.attributes), short=True)
+    lp_power(call.attributes)
     return ((*x[:2], *dims),) * max(1, len(call.output_types))
 
 

@@ -91,14 +91,14 @@ def _settings(kind: _Kind, name: str, attributes: Attributes) -> _Settings:
         alpha = 0.0 if known.alpha is None else float(next(alphas, known.alpha))
         beta = 0.0 if known.beta is None else float(next(betas, known.beta))
         chosen.append(Chosen(activation.lower(), alpha, beta))
-    clip = attributes.get("clip") or 0.0
-    if not clip >= 0:
-        raise ShapeError(f"'{name}': clip is {clip}; it must be positive, or 0 where nothing is clipped")
+    clip = attributes.get("clip")
+    if clip is not None and not clip > 0:
+        raise ShapeError(f"'{name}': clip is {clip}; it must be above 0")
     return _Settings(
         directions,
         direction == "reverse",
         tuple(tuple(chosen[d * each : (d + 1) * each]) for d in range(directions)),
-        float(clip) if clip else None,
+        clip,
         bool(attributes.get("linear_before_reset", 0)),
         bool(attributes.get("input_forget", 0)),
         bool(attributes.get("layout", 0)),
@@ -158,7 +158,7 @@ def _reference(kind: _Kind, attributes: Attributes, inputs: Sequence[Array | Non
         h = np.zeros((n, hidden)) if h0 is None else h0[d]
         c = np.zeros((n, hidden)) if c0 is None else c0[d]
         bias = np.zeros((2, gates * hidden)) if b is None else b[d].reshape(2, -1)
-        peepholes = np.zeros((3, hidden)) if p is None else p[d].reshape(3, -1)
+        peepholes = None if p is None else p[d].reshape(3, -1)
         rows = np.arange(n)
         for step in range(steps):
             at = lengths - 1 - step if settings.reverse or d == 1 else np.full(n, step)
@@ -183,22 +183,26 @@ def _step(
     c: _Wide,
     r: _Wide,
     bias: _Wide,
-    peepholes: _Wide,
+    peepholes: _Wide | None,
 ) -> tuple[_Wide, _Wide]:
     """One step of one direction over all batch rows: the new hidden and cell states."""
 
     def apply(function: int, value: _Wide) -> _Wide:
         return functions[function](value if settings.clip is None else np.clip(value, -settings.clip, settings.clip))
 
+    def peephole(position: int, cell: _Wide) -> _Wide | float:
+        """What is not there adds nothing, not even 0 times infinity."""
+        return 0.0 if peepholes is None else peepholes[position] * cell
+
     size = h.shape[1]
     if kind is _RNN:
         return apply(0, x + h @ r.T + bias[0] + bias[1]), c
     if kind is _LSTM:
         i, o, f, g = np.split(x + h @ r.T + bias[0] + bias[1], 4, axis=1)
-        i = apply(0, i + peepholes[0] * c)
-        f = 1 - i if settings.input_forget else apply(0, f + peepholes[2] * c)
+        i = apply(0, i + peephole(0, c))
+        f = 1 - i if settings.input_forget else apply(0, f + peephole(2, c))
         c = f * c + i * apply(1, g)
-        return apply(0, o + peepholes[1] * c) * apply(2, c), c
+        return apply(0, o + peephole(1, c)) * apply(2, c), c
     first = x[:, : 2 * size] + h @ r[: 2 * size].T + bias[0, : 2 * size] + bias[1, : 2 * size]
     z, reset = np.split(apply(0, first), 2, axis=1)
     last, rest = r[2 * size :], x[:, 2 * size :] + bias[0, 2 * size :]

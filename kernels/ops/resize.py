@@ -307,8 +307,8 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     settings, axes, plan = _settings(call.name, call.attributes), _axes(call), _plan(call)
     dtype, shape = call.dtype(0), list(call.shape(0))
     crop = settings.coordinates == "tf_crop_and_resize"
-    double = "fp64" in traits.features
-    wide = FLOAT64 if double and (dtype is FLOAT64 or not dtype.is_float) else FLOAT32
+    real = FLOAT64 if "fp64" in traits.features else FLOAT32
+    wide = real if dtype is FLOAT64 or not dtype.is_float else FLOAT32
     if settings.mode == "nearest":
         wide = dtype
     launches: list[Launch] = []
@@ -327,7 +327,9 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         taps = axis.taps(settings)
         index, weight = allocate(4 * axis.out * taps), allocate(wide.itemsize * axis.out * taps)
         roi = crop and call.has(1)
-        table = _table_kernel(_Table.of(settings, double=double), wide, call.dtype(1) if roi else None)
+        flags = settings._replace(cubic=0.0, extrapolation=0.0)  # in the text: NaN does not compare
+        cubic = _cubic(settings.cubic, real)
+        table = _table_kernel(flags, cubic, real, wide, call.dtype(1) if roi else None)
         bits = int(np.float32(axis.given).view(np.int32))
         position = axes.index(axis.axis)
         ints = (axis.size, axis.out, axis.numerator, axis.denominator, bits, taps, position, position + len(axes))
@@ -372,36 +374,17 @@ def _pass(
     return Launch(k, refs, (*ints, cut.chunk, cut.rows_per_item), cut.grid, (1, 1))
 
 
-class _Table(NamedTuple):
-    """What the source of a table's kernel depends on.
-
-    Attributes:
-        real: In what it is calculated.
-        cubic: Coefficients, as literals: a + 2, a + 3, a, 5 a, 8 a, 4 a.
-    """
-
-    mode: str
-    coordinates: str
-    nearest: str
-    antialias: bool
-    exclude: bool
-    real: DataType
-    cubic: tuple[str, ...]
-
-    @classmethod
-    def of(cls, settings: _Settings, *, double: bool) -> _Table:
-        a, real = settings.cubic, FLOAT64 if double else FLOAT32
-        cubic = tuple(literal(c, real) for c in (a + 2, a + 3, a, 5 * a, 8 * a, 4 * a))
-        return cls(
-            settings.mode, settings.coordinates, settings.nearest, settings.antialias, settings.exclude, real, cubic
-        )
+def _cubic(a: float, real: DataType) -> tuple[str, ...]:
+    """Return the coefficients of cubic weights as literals: a + 2, a + 3, a, 5 a, 8 a, 4 a."""
+    return tuple(literal(c, real) for c in (a + 2, a + 3, a, 5 * a, 8 * a, 4 * a))
 
 
 @functools.cache
-def _table_kernel(settings: _Table, wide: DataType, roi: DataType | None) -> KernelSource:
+def _table_kernel(
+    settings: _Settings, cubic: tuple[str, ...], dtype: DataType, wide: DataType, roi: DataType | None
+) -> KernelSource:
     """For each output index the input's indices (-1: extrapolate) and their weights."""
-    real = compute_type(settings.real)
-    half = literal(0.5, settings.real)
+    real, half = compute_type(dtype), literal(0.5, dtype)
     whole = f"(j + {half}) / scale - {half}"
     at = {
         "half_pixel": whole,
@@ -428,7 +411,7 @@ def _table_kernel(settings: _Table, wide: DataType, roi: DataType | None) -> Ker
         if settings.mode == "linear":
             weight = f"fmax(1 - t, ({real})0)"
         else:
-            a2, a3, a, a5, a8, a4 = settings.cubic
+            a2, a3, a, a5, a8, a4 = cubic
             weight = f"t <= 1 ? ({a2} * t - {a3}) * t * t + 1 : t < 2 ? (({a} * t - {a5}) * t + {a8}) * t - {a4} : 0"
         shrink = f"fmin(scale, ({real})1)" if settings.antialias else "1"
         exclude = "if (i < 0 || i >= N) w = 0;" if settings.exclude else ""

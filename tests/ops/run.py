@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -72,12 +73,18 @@ def reference(operator: Operator, example: Example, inputs: Sequence[Array | Non
 
 
 def run_impl(
-    impl: Impl, call: Call, inputs: Sequence[Array | None], device: Device, finding: Array | None = None
+    impl: Impl,
+    call: Call,
+    inputs: Sequence[Array | None],
+    device: Device,
+    finding: Array | None = None,
+    built: dict[Any, Any] | None = None,
 ) -> list[Array]:
     """Carry *impl* out on *device*. Every output starts as a pattern, so that what is not written shows.
 
     Args:
         finding: Gets what its launches note of indices; without it there must be nothing to note.
+        built: Kernels that were built before, to which new ones are added; then the device stays open.
     """
     found = np.zeros(FINDING.shape, np.int32) if finding is None else finding
     stream = device.open_stream()
@@ -104,7 +111,9 @@ def run_impl(
         assert request.elements == packed.size, f"{impl.name}: {request.layout}"
         buffers[Ref("weights", i)] = upload(packed)
     buffers[FOUND] = upload(np.zeros(FINDING.shape, np.int32))
-    kernels, _ = device.build(list({launch.kernel: None for launch in impl.launches}), None)
+    kernels = {} if built is None else built
+    new = {launch.kernel: None for launch in impl.launches if launch.kernel not in kernels}
+    kernels.update(device.build(list(new), None)[0] if new else {})
     for launch in impl.launches:
         record = device.pack([pad] * len(launch.buffers), launch.ints)
         places = [buffers[r] for r in launch.buffers]
@@ -114,10 +123,21 @@ def run_impl(
         if result.nbytes:
             stream.read(buffers[Ref("output", i)], pad, result)
     stream.read(buffers[FOUND], pad, found)
-    mark = stream.mark()
-    stream.when_reached(mark, lambda error: failures.append(error) if error else None)
     failures: list[BaseException] = []
-    device.close()
+    reached = threading.Event()
+
+    def tell(error: BaseException | None) -> None:
+        failures.extend([] if error is None else [error])
+        reached.set()
+
+    stream.when_reached(stream.mark(), tell)
+    if built is None:
+        device.close()
+    else:
+        reached.wait()
+        stream.close()
+        for buffer in buffers.values():
+            device.release(buffer)
     if failures:
         raise failures[0]
     assert finding is not None or not found.any(), "an index was found out of range"
