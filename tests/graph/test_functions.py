@@ -151,7 +151,7 @@ def test_a_function_in_a_subgraph_is_written_out() -> None:
 
     (only,) = program(source).nodes
 
-    assert [sub.label for sub in only.subgraphs] == ["then_branch", "else_branch"]
+    assert [sub.label for sub in only.subgraphs] == ["then", "else"]
     for sub in only.subgraphs:
         assert sub.program is not None
         assert names(sub.program) == ["Add", "Identity"] * 2

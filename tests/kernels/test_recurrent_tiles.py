@@ -44,6 +44,7 @@ CASES = {
     "a GRU of one row, both ways": Case("GRU", 1, 64, (3,), 2, BOTH, 2),
     "a GRU that resets after the product": Case("GRU", 9, 50, (3, 4, 5), 2, {"linear_before_reset": 1}),
     "plain recurrence": Case("RNN", 6, 31, (3, 4, 5), 2, BOTH, 2),
+    "an activation with a parameter": Case("RNN", 2, 32, (), 2, {"activations": ("LeakyRelu",)}),
     "plain recurrence, nothing given": Case("RNN", 2, 16, (), 1, {"activations": ("Relu",)}),
 }  # fmt: skip
 
@@ -121,9 +122,8 @@ def test_a_row_does_not_depend_on_those_beside_it(operator: str) -> None:
     [
         (Case("LSTM", 2, 32), DeviceTraits("cpu", 2, packed_weights=False)),
         (Case("LSTM", 2, 15), CPU),
-        (Case("RNN", 2, 32, attributes={"activations": ("LeakyRelu",)}), CPU),
     ],
-    ids=["weights may not be packed", "few units", "an activation without a form for vectors"],
+    ids=["weights may not be packed", "few units"],
 )
 def test_other_layers_walk_each_row_alone(case: Case, traits: DeviceTraits) -> None:
     """With the same result."""

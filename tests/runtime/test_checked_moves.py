@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import asyncrt.debug
+import asyncrt.runtime.runtime
 from asyncrt import HazardError, Runtime, RuntimeOptions
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.events import Event
@@ -76,11 +77,15 @@ class InTurn(Policy):
         return super().pop([streams[self._next % len(streams)]])
 
 
+@pytest.fixture(autouse=True)
+def in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests go to the streams in turn."""
+    monkeypatch.setattr(asyncrt.runtime.runtime, "make_policy", lambda name: InTurn())
+
+
 def runtime(device: str | SimulatedDevice | None, blocks: int) -> Runtime:
     options = RuntimeOptions(warm=False, check_hazards=True, memory_limit=blocks * BLOCK, preallocate=False)
-    rt = Runtime(device, streams=2, options=options)
-    rt._policy = InTurn()
-    return rt
+    return Runtime(device, streams=2, options=options)
 
 
 @pytest.mark.asyncio

@@ -376,8 +376,8 @@ MUTANTS = (
     ),
     Mutant(
         "memory: requests that all wait for memory wait for ever, or fail",
-        "asyncrt/runtime/dispatcher.py",
-        "        alone = len(waiting) == 1 and not statistics.ready\n",
+        "asyncrt/runtime/shortage.py",
+        "        alone = len(pending) == 1 and not now.ready\n",
         "        alone = True\n",
         ("tests/stress/test_memory_is_short.py",),
     ),
