@@ -242,7 +242,7 @@ def find_pairs(program: Program, state: Mapping[str, str] | None) -> list[tuple[
     outputs = {program.values[i].name: i for i in program.outputs}
     if not state:
         raise SequenceError(
-            f"'{program.name}' has no state that could be shown from its names",
+            f"'{program.name}' has no state that could be told from its names",
             detail=f"inputs   {', '.join(inputs)}\noutputs  {', '.join(outputs)}",
             hint="say which output is which input of the next step: model.sequence({'past': 'present'})",
         )
