@@ -248,7 +248,8 @@ def _interpolate(
     else:
         taps = axis.taps(settings)
         around = np.floor(at)[:, None] + np.arange(1 - taps // 2, 1 + taps // 2)
-        weight = _weights(settings, (around - at[:, None]) * (min(axis.scale, 1.0) if settings.antialias else 1.0))
+        squeezed = min(axis.scale, 1.0) if settings.antialias else 1.0
+        weight = _weights(settings, np.asarray((around - at[:, None]) * squeezed, np.float64))
         if settings.exclude:
             weight = np.where((around < 0) | (around > last), 0.0, weight)
         if settings.exclude or settings.antialias:
