@@ -132,6 +132,7 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (ADDRESSES, ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     what, opencl, folder, cache = sys.argv[1], sys.argv[2] == "opencl", Path(sys.argv[3]), Path(sys.argv[4])
+    os.chdir(folder)  # a relative path that a call writes to is there
     worker = Worker(what, folder, cache)
     signal.signal(signal.SIGUSR2, lambda number, frame: worker.tell())
     asyncio.run(models.warm_up(worker.place, opencl=opencl))
