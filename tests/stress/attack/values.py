@@ -92,7 +92,7 @@ def _other_rank(chance: random.Random, x: Array) -> Any:
 def _giant(chance: random.Random, x: Array) -> Any:
     one = np.zeros((), x.dtype)
     return np.broadcast_to(one, chance.choice(((1, 2**40, 2), (2**31, 1, 2), (2**20, 2**20, 2), (60_000, 60_000, 2),
-                                               (1, 2**23, 2), (3000, 2, 2**30), (0, 2**60, 2))))  # fmt: skip
+                                               (1, 2**23, 2), (3000, 2, 2**30), (0, 2**58, 2))))  # fmt: skip
 
 
 def _elsewhere(chance: random.Random, x: Array) -> Any:
