@@ -117,7 +117,7 @@ class _Wanted(NamedTuple):
 
 
 class Checked:
-    """Checks requests of one program. Those that fit as they are, which most do, are shown in a few microseconds.
+    """Checks requests of one program. Those that fit as they are, which most do, are told in a few microseconds.
 
     Args:
         limit: As for `check_inputs()`.
