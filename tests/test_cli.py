@@ -26,6 +26,7 @@ from asyncrt.dims import Dim
 from asyncrt.layout import BFLOAT16, BOOL, FLOAT32, INT64, UINT8, PartialLayout
 from asyncrt.version import __version__
 
+from .environment import interruptible
 from .tiny_models import double, make
 
 BATCH, SEQ = Dim.named("batch"), Dim.named("seq")
@@ -70,14 +71,20 @@ def test_the_version_and_the_help_are_there() -> None:
 def test_ctrl_c_ends_quietly_with_130(model: str) -> None:
     """A long benchmark is interrupted while it measures: no traceback, no table."""
     command = [sys.executable, "-m", "asyncrt", "bench", model, "-s", "batch=1", "-s", "seq=4", "-d", "host"]
+    command += ["--seconds", "600"]
     plain = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
-    with subprocess.Popen([*command, "--seconds", "600"], stdout=-1, stderr=-1, text=True, env=plain) as process:
+    with subprocess.Popen(
+        command, stdout=-1, stderr=-1, text=True, env=plain, preexec_fn=interruptible
+    ) as process:
         assert process.stderr is not None
         assert process.stdout is not None
         said = "".join(process.stderr.readline() for _ in range(3))  # the device and both inputs: it is loaded
         process.send_signal(signal.SIGINT)
 
-        assert process.wait(60) == 130
+        try:
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
         assert (process.stdout.read(), process.stderr.read()) == ("", "")
         assert "x: normal" in said
 

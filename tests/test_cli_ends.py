@@ -17,7 +17,7 @@ import pytest
 from asyncrt.runtime.runtime import Runtime
 
 from .builders import model, node
-from .environment import with_sources
+from .environment import interruptible, with_sources
 from .test_cli import call
 
 FULL = Path("/dev/full")
@@ -43,13 +43,14 @@ def ended(
     """
     program = f"{script}\nimport sys; sys.argv[0] = 'asyncrt'\nfrom asyncrt.cli import main; main()"
 
-    def limit() -> None:
+    def prepare() -> None:
+        interruptible()
         if largest is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
 
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], env=with_sources(COLUMNS="200", NO_COLOR="1"),
-        stdout=stdout, stderr=-1, timeout=120, check=False, preexec_fn=limit,
+        stdout=stdout, stderr=-1, timeout=120, check=False, preexec_fn=prepare,
     )  # fmt: skip
     said = done.stderr.decode()
     assert "Traceback" not in said, said

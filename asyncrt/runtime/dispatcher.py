@@ -554,6 +554,6 @@ class Dispatcher:
 
 def _late() -> DeadlineExceeded:
     return DeadlineExceeded(
-        "the request's deadline passed before its turn came",
+        "the request's deadline passed before all of it was launched",
         hint="allow it more time, or send fewer requests at once",
     )

@@ -64,7 +64,8 @@ class GroupStatistics:
 
 def _late() -> DeadlineExceeded:
     return DeadlineExceeded(
-        "the step's deadline passed before its turn came", hint="allow it more time, or run fewer sequences at once"
+        "the step's deadline passed before all of it was launched",
+        hint="allow it more time, or run fewer sequences at once",
     )
 
 

@@ -75,11 +75,16 @@ def thrown_from_everywhere(
     wanted: Callable[[str, str], bool] = both,
     *,
     always: bool = False,
+    each: int = 1,
 ) -> Iterator[tuple[tuple[Place, int], Any]]:
-    """One run for each line, and for each of *times* that it runs; gives what became of each."""
+    """One run for each line, and for each of *times* that it runs; gives what became of each.
+
+    Args:
+        each: Take each second, third and so on of them.
+    """
     counting = Thrower(wanted)
     scenario(counting)
-    for at in places(counting.met, times):
+    for at in places(counting.met, times)[::each]:
         thrower = Thrower(wanted, at, always)
         try:
             outcome = scenario(thrower)
@@ -142,25 +147,26 @@ def test_whatever_a_policy_raises_only_one_request_meets(policy: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "times"),
+    ("options", "times", "each"),
     [
-        pytest.param(TIGHT, (0.0,), id="tight"),
-        pytest.param(TIGHT, (0.4, 0.8, 1.0), id="tight, later", marks=pytest.mark.slow),
-        pytest.param(ROOMY, (0.0, 0.6), id="roomy", marks=pytest.mark.slow),
-        pytest.param(SPREAD, (0.0, 0.6), id="spread", marks=pytest.mark.slow),
+        pytest.param(TIGHT, (0.0,), 1, id="tight"),
+        pytest.param(TIGHT, (0.4, 0.8, 1.0), 2, id="tight, later", marks=pytest.mark.slow),
+        pytest.param(ROOMY, (0.0, 0.6), 2, id="roomy", marks=pytest.mark.slow),
+        pytest.param(SPREAD, (0.0, 0.6), 2, id="spread", marks=pytest.mark.slow),
     ],
 )
 def test_whatever_the_scheduler_raises_only_one_request_meets(
-    options: RuntimeOptions, times: tuple[float, ...]
+    options: RuntimeOptions, times: tuple[float, ...], each: int
 ) -> None:
     """At each of its lines, and at those that carry out what it says: others are exact, and closing returns."""
     told = Counter[bool]()
-    for at, outcome in thrown_from_everywhere(requests(attrs.evolve(options, policy="auto")), times):
+    scenario = requests(attrs.evolve(options, policy="auto"))
+    for at, outcome in thrown_from_everywhere(scenario, times, each=each):
         assert_only_one_met_it(outcome, at)
         told[any(isinstance(e, InternalError) for e in outcome.errors)] += 1
 
-    assert told[True] > 30, told
-    assert sum(told.values()) > 150, told
+    assert told[True] > 25, told
+    assert sum(told.values()) > 100, told
 
 
 @pytest.mark.slow
@@ -245,18 +251,18 @@ def assert_own(number: int, got: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    "times", [(0.0,), pytest.param((0.5,), marks=pytest.mark.slow)], ids=["first", "later"]
+    ("times", "each"), [((0.0,), 1), pytest.param((0.5,), 3, marks=pytest.mark.slow)], ids=["first", "later"]
 )
-def test_whatever_batching_raises_only_one_caller_meets(times: tuple[float, ...]) -> None:
+def test_whatever_batching_raises_only_one_caller_meets(times: tuple[float, ...], each: int) -> None:
     """At each line of what decides who runs with whom: others have what is theirs, and closing returns."""
     told = Counter[int]()
-    for at, outcomes in thrown_from_everywhere(batched(1), times, decides):
+    for at, outcomes in thrown_from_everywhere(batched(1), times, decides, each=each):
         met = sum(assert_own(number, got) for number, got in enumerate(outcomes))
         assert met <= 1, at
         told[met] += 1
 
     assert told[1] > 20, told
-    assert sum(told.values()) > 250, told
+    assert sum(told.values()) > 100, told
 
 
 # Groups of sequences.

@@ -19,6 +19,14 @@ class Their(Exception):
     """Raised by what the caller handed over, so it is theirs to see."""
 
 
+def theirs(function: Callable[..., Any], *given: Any) -> Any:
+    """Call a function of the caller's; raises `Their` for whatever it raises."""
+    try:
+        return function(*given)
+    except Exception as error:
+        raise Their(repr(error)) from error
+
+
 class Contrary:
     """Raises whatever is done with it."""
 

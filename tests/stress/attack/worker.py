@@ -131,11 +131,13 @@ def main() -> None:
     with contextlib.suppress(ValueError):
         resource.setrlimit(resource.RLIMIT_DATA, (ADDRESSES, ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    what, opencl, folder, cache = sys.argv[1], sys.argv[2] == "opencl", Path(sys.argv[3]), Path(sys.argv[4])
+    what, device, folder, cache = sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
     os.chdir(folder)  # a relative path that a call writes to is there
     worker = Worker(what, folder, cache)
     signal.signal(signal.SIGUSR2, lambda number, frame: worker.tell())
-    asyncio.run(models.warm_up(worker.place, opencl=opencl))
+    # A hostile call may open any device, whatever the case runs on.
+    devices = ["opencl"] if device == "opencl" else ["host", "simulated"]
+    asyncio.run(models.warm_up(worker.place, sorted({*devices, "opencl"}) if what == "hostile" else devices))
     _say(out, ready=True)
     for line in sys.stdin:
         worker.run(int(line), out)
