@@ -1,4 +1,4 @@
-"""Which operators there are: the modules of `kernels/ops`, found by listing the folder.
+"""Which operators there are: the modules of `kernels/ops`, found by listing its folders.
 
 A module defines one operator as `OPERATOR`, or a family of operators that share their code as `OPERATORS`.
 """
@@ -17,10 +17,10 @@ from .operator import Operator
 def operators() -> dict[tuple[str, str], Operator]:
     """Return every operator by ``(domain, op_type)``."""
     found: dict[tuple[str, str], Operator] = {}
-    for module in pkgutil.iter_modules(ops.__path__):
-        if module.name.startswith("_"):
+    for module in pkgutil.walk_packages(ops.__path__, f"{ops.__name__}."):
+        if module.ispkg or module.name.rpartition(".")[2].startswith("_"):
             continue
-        loaded = importlib.import_module(f"{ops.__name__}.{module.name}")
+        loaded = importlib.import_module(module.name)
         mine: tuple[Operator, ...] = getattr(loaded, "OPERATORS", None) or (loaded.OPERATOR,)
         for operator in mine:
             key = (operator.domain, operator.name)

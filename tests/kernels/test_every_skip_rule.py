@@ -20,7 +20,7 @@ import pytest
 
 from asyncrt.errors import AsyncrtError
 from asyncrt.kernels.operator import Call, Decision, Empty, Example, Operator, Skip, decide, why_not_skipped
-from asyncrt.kernels.ops.binary import _NEUTRAL
+from asyncrt.kernels.ops.math.binary import _NEUTRAL
 from asyncrt.kernels.registry import find_operator, operators
 from asyncrt.layout import Array, Shape, dtype_of
 from tests.ops.run import arrays, make_call, reference

@@ -13,7 +13,8 @@ from asyncrt.kernels import narrow
 from asyncrt.kernels.epilogue import Epilogue, Operand
 from asyncrt.kernels.impl import inp
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Operator
-from asyncrt.kernels.ops import conv_integer, gemm, matmul, matmul_integer
+from asyncrt.kernels.ops.math import gemm, matmul, matmul_integer
+from asyncrt.kernels.ops.nn import conv_integer
 from asyncrt.layout import FLOAT32, UINT8, Array, DataType, Layout, layout_of
 from asyncrt.memory.view import View
 

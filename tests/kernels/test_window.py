@@ -12,7 +12,7 @@ import pytest
 
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.indexing import progression
-from asyncrt.kernels.ops.pool import _cells
+from asyncrt.kernels.ops.nn.pool import _cells
 from asyncrt.kernels.window import MAX_CELLS, Window, output_dims
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from asyncrt.devices.base import Device
 from asyncrt.devices.find import open_device
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.kernels.operator import Attributes, Example
-from asyncrt.kernels.ops.cast import OPERATORS
+from asyncrt.kernels.ops.tensor.cast import OPERATORS
 from asyncrt.layout import BOOL, FLOAT16, FLOAT32, INT64, Array, DataType
 
 from .run import arrays, make_call, reference, run_impl, traits_of

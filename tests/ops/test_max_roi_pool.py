@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncrt.kernels.operator import Example
-from asyncrt.kernels.ops.max_roi_pool import OPERATOR
+from asyncrt.kernels.ops.image.max_roi_pool import OPERATOR
 
 from .onnxruntime_truth import check_with_onnxruntime
 

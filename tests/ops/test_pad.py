@@ -12,7 +12,7 @@ from asyncrt.devices.base import Device
 from asyncrt.devices.find import open_device
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.operator import Example
-from asyncrt.kernels.ops.pad import OPERATOR
+from asyncrt.kernels.ops.tensor.pad import OPERATOR
 from asyncrt.layout import Array
 
 from ..second_opinion import onnxruntime_session

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.kernels.operator import Attributes, Call, Decision, Empty, Run, Skip, decide
-from asyncrt.kernels.ops.slice import OPERATOR
+from asyncrt.kernels.ops.tensor.slice import OPERATOR
 from asyncrt.layout import FLOAT32, Layout
 
 from ..second_opinion import onnxruntime_session

@@ -58,7 +58,7 @@ class Mutant:
 MUTANTS = (
     Mutant(
         "S1 a predicate that holds of nothing: steps that are not known count as one",
-        "kernels/ops/slice.py",
+        "kernels/ops/tensor/slice.py",
         "        x = np.take(x, first + step * np.arange(count), axis)",
         "        x = np.take(x, first + abs(step) * np.arange(count), axis)",
         ("tests/ops/test_slice.py",),
@@ -369,7 +369,7 @@ MUTANTS = (
     ),
     Mutant(
         "shapes: what loading assumes of a slice holds for every request",
-        "kernels/ops/slice.py",
+        "kernels/ops/tensor/slice.py",
         "    return first, 2 * dim // (dim + 1)",
         "    return first, 1",
         ("tests/graph/test_symbolic.py",),

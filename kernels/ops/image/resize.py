@@ -1,0 +1,555 @@
+"""Resize: interpolation to other sizes, axis after axis.
+
+An output index is mapped to a coordinate of the input; the output is a weighted sum of the input's elements around it
+(one for nearest, two for linear, four for cubic, more if antialiasing). What lies outside repeats the edge, or is left
+out (`exclude_outside`), or makes the output `extrapolation_value` (``tf_crop_and_resize``).
+
+Scales are given as float32. Where such a scale is the rounded quotient of the output's and the input's size, the
+quotient itself is used, so that e.g. a scale of ⅓ hits every third element exactly.
+
+Source: ONNX Resize-19.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from asyncrt.dims import Dim, Undetermined
+from asyncrt.errors import ShapeError
+from asyncrt.kernels.conversion import cast, saturated
+from asyncrt.kernels.copy import BITS
+from asyncrt.kernels.grid import GPU_GROUP, cut_rows, round_up
+from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, inp, out, scratch
+from asyncrt.kernels.literals import literal
+from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ValueUnknown, ViewOf
+from asyncrt.kernels.shapes import check, count, normal_axis
+from asyncrt.kernels.source import compute_type, kernel
+from asyncrt.layout import FLOAT32, FLOAT64, INT32, Array, DataType, Shape, dtype_of, show_shape
+from asyncrt.memory.view import View
+
+_TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+_COORDINATES = (
+    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
+)  # fmt: skip
+_NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+
+class _Settings(NamedTuple):
+    """Attributes that every axis shares."""
+
+    mode: str
+    coordinates: str
+    nearest: str
+    cubic: float
+    exclude: bool
+    antialias: bool
+    extrapolation: float
+
+
+class _Axis(NamedTuple):
+    """One axis and its scale: ``numerator / denominator``, or `given` where it is not 0."""
+
+    axis: int
+    size: int
+    out: int
+    numerator: int
+    denominator: int
+    given: float = 0.0
+
+    @property
+    def scale(self) -> float:
+        return self.given or self.numerator / self.denominator
+
+    def taps(self, settings: _Settings) -> int:
+        """Elements that an output index looks at."""
+        taps = _TAPS[settings.mode]
+        if not settings.antialias or taps == 1:
+            return taps
+        return 2 - 2 * (math.floor(-(taps // 2) / min(self.scale, 1.0)) + 1)
+
+
+def _settings(name: str, attributes: Attributes) -> _Settings:
+    def choice(attribute: str, default: str, choices: Sequence[str]) -> str:
+        value: str = attributes.get(attribute, default)
+        if value not in choices:
+            raise ShapeError(f"'{name}': {attribute} {value!r} is not known")
+        return value
+
+    return _Settings(
+        choice("mode", "nearest", tuple(_TAPS)),
+        choice("coordinate_transformation_mode", "half_pixel", _COORDINATES),
+        choice("nearest_mode", "round_prefer_floor", _NEAREST),
+        float(attributes.get("cubic_coeff_a", -0.75)),
+        bool(attributes.get("exclude_outside", 0)),
+        bool(attributes.get("antialias", 0)),
+        float(attributes.get("extrapolation_value", 0.0)),
+    )
+
+
+def _known(call: Call, index: int) -> list[float] | list[int] | None:
+    """Return the value of scales or sizes; None if the input is absent or empty."""
+    if not call.has(index) or call.shape(index) == (0,):
+        return None
+    value = call.value(index)
+    if value is None:
+        raise ValueUnknown(f"'{call.name}': the value of input {index} is not known while loading")
+    if index == 3 or value.dtype == object:
+        return call.ints(index)
+    return [float(v) for v in value.reshape(-1).tolist()]
+
+
+def _axes(call: Call) -> list[int]:
+    rank = len(call.shape(0))
+    axes = call.attributes.get("axes")
+    return list(range(rank)) if not axes else [normal_axis(call, a, rank) for a in axes]
+
+
+def _scaled(dim: int, scale: float) -> int:
+    """Return ``floor(dim * scale)``, multiplied in float32 as exporters and runtimes do."""
+    if isinstance(dim, Dim):
+        exact = Fraction(scale)
+        if max(exact.numerator, exact.denominator) > 1024:
+            raise Undetermined(f"how large is {dim!r} times {scale}?")
+        return (dim * exact.numerator) // exact.denominator
+    return math.floor(np.float32(dim) * np.float32(scale))
+
+
+def _policy_axis(call: Call, axes: Sequence[int], sizes: Sequence[int]) -> tuple[int, int]:
+    """Return numerator and denominator of the one scale that keeps the aspect ratio."""
+    policy = call.attributes.get("keep_aspect_ratio_policy", "stretch")
+    check(call, policy in ("not_larger", "not_smaller"), f"keep_aspect_ratio_policy {policy!r} is not known")
+    shape = call.shape(0)
+    if any(isinstance(d, Dim) for d in (*(shape[a] for a in axes), *sizes)):
+        raise Undetermined("which axis decides the scale?")
+    check(call, all(shape[a] > 0 for a in axes), "an axis of no elements has no aspect ratio")
+    ratios = [Fraction(s, shape[a]) for a, s in zip(axes, sizes, strict=True)]
+    best = min(ratios) if policy == "not_larger" else max(ratios)
+    return best.numerator, best.denominator
+
+
+def _outputs(call: Call) -> tuple[list[int], list[float] | None, tuple[int, int] | None]:
+    """Return the output size of each axis in `_axes`, the scales if given, and the common scale if there is one."""
+    shape, axes = call.shape(0), _axes(call)
+    scales = _known(call, 2)
+    if scales is not None:
+        check(call, len(scales) == len(axes), f"{len(scales)} scales for {len(axes)} axes")
+        check(call, all(0 < s < math.inf for s in scales), f"scales {scales} are not all above 0 and finite")
+        return [_scaled(shape[a], s) for a, s in zip(axes, scales, strict=True)], [*scales], None
+    sizes = _known(call, 3)
+    if sizes is None:
+        raise ShapeError(f"'{call.name}': neither scales nor sizes are given")
+    dims = [d if isinstance(d, Dim | int) else int(d) for d in sizes]
+    check(call, len(dims) == len(axes), f"{len(dims)} sizes for {len(axes)} axes")
+    check(call, all(isinstance(d, Dim) or d >= 0 for d in dims), f"sizes {dims} are not all at least 0")
+    if call.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch":
+        return dims, None, None  # pyright: ignore[reportReturnType]
+    num, den = _policy_axis(call, axes, dims)  # pyright: ignore[reportArgumentType]
+    return [(2 * num * shape[a] + den) // (2 * den) for a in axes], None, (num, den)
+
+
+def infer(call: Call) -> tuple[Shape]:
+    crop = _settings(call.name, call.attributes).coordinates == "tf_crop_and_resize"
+    if crop and call.has(1) and not any(isinstance(d, Dim) for d in call.shape(1)):
+        bounds = 2 * len(_axes(call))
+        check(call, call.shape(1) == (bounds,), f"roi must have {bounds} elements, it is {show_shape(call.shape(1))}")
+    result = list(call.shape(0))
+    for axis, size in zip(_axes(call), _outputs(call)[0], strict=True):
+        if not isinstance(result[axis], Dim) and result[axis] == 0 and not isinstance(size, Dim):
+            check(call, size == 0, f"axis {axis} has no elements to interpolate")
+        result[axis] = size
+    return (tuple(result),)
+
+
+def _is_quotient(scale: float, size: int, dim: int) -> bool:
+    """Whether *scale* is ``size / dim`` rounded to float32."""
+    if isinstance(size, Dim) or isinstance(dim, Dim) or dim == 0:
+        return False
+    return bool(np.float32(size / dim) == np.float32(scale))
+
+
+def _plan(call: Call) -> list[_Axis]:
+    """Return the axes that are interpolated."""
+    shape, axes = call.shape(0), _axes(call)
+    sizes, scales, common = _outputs(call)
+    settings = _settings(call.name, call.attributes)
+    crop = settings.coordinates == "tf_crop_and_resize"
+    plan: list[_Axis] = []
+    for position, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
+        dim, given = shape[axis], 0.0
+        num, den = common or (size, dim)
+        if scales is not None and not _is_quotient(scales[position], size, dim):
+            given = scales[position]
+        if not crop and (scales[position] == 1.0 if scales is not None else num == den):
+            continue
+        alone = isinstance(dim, int) and isinstance(size, int) and dim == size == 1
+        if crop or settings.exclude or not alone:  # an only element is its own interpolation
+            plan.append(_Axis(axis, dim, size, num, den, given))
+    return plan
+
+
+def _coordinates(settings: _Settings, axis: _Axis, roi: tuple[float, float]) -> npt.NDArray[np.float64]:
+    y = np.arange(axis.out, dtype=np.float64)
+    n, scale = axis.size, axis.scale
+    match settings.coordinates:
+        case "align_corners":
+            return y * (n - 1) / (axis.out - 1) if axis.out > 1 else y * 0.0
+        case "asymmetric":
+            return y / scale
+        case "pytorch_half_pixel":
+            return (y + 0.5) / scale - 0.5 if axis.out > 1 else y * 0.0
+        case "half_pixel_symmetric":
+            return (n * 0.5) * (1 - axis.out / (scale * n)) + (y + 0.5) / scale - 0.5
+        case "tf_crop_and_resize":
+            start, end = roi
+            if axis.out > 1:
+                return y * (end - start) * (n - 1) / (axis.out - 1) + start * (n - 1)
+            return np.full(axis.out, 0.5 * (start + end) * (n - 1))
+    return (y + 0.5) / scale - 0.5
+
+
+def _round(nearest: str, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    match nearest:
+        case "round_prefer_floor":
+            return np.ceil(x - 0.5)
+        case "round_prefer_ceil":
+            return np.floor(x + 0.5)
+        case "floor":
+            return np.floor(x)
+    return np.ceil(x)
+
+
+def _weights(settings: _Settings, distance: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    t, a = np.abs(distance), settings.cubic
+    if settings.mode == "linear":
+        return np.maximum(0.0, 1.0 - t)
+    near = ((a + 2) * t - (a + 3)) * t * t + 1
+    far = ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+    return np.where(t <= 1, near, np.where(t < 2, far, 0.0))
+
+
+def _interpolate(
+    x: npt.NDArray[Any], settings: _Settings, axis: _Axis, roi: tuple[float, float], extrapolation: Any
+) -> Array:
+    at, last, outside = _coordinates(settings, axis, roi), axis.size - 1, None
+    if settings.coordinates == "tf_crop_and_resize":  # what is no number is nowhere
+        outside = ~((at >= 0) & (at <= last))
+        at = np.where(outside, 0.0, at)
+    if settings.mode == "nearest":
+        index = np.clip(_round(settings.nearest, at), 0, last).astype(np.intp)
+        y = np.take(x, index, axis=axis.axis)
+    else:
+        taps = axis.taps(settings)
+        around = np.floor(at)[:, None] + np.arange(1 - taps // 2, 1 + taps // 2)
+        squeezed = min(axis.scale, 1.0) if settings.antialias else 1.0
+        weight = _weights(settings, np.asarray((around - at[:, None]) * squeezed, np.float64))
+        if settings.exclude:
+            weight = np.where((around < 0) | (around > last), 0.0, weight)
+        if settings.exclude or settings.antialias:
+            total = np.sum(weight, axis=1, keepdims=True)
+            weight = weight / np.where(total == 0, 1.0, total)
+        seen = np.moveaxis(np.take(x, np.clip(around, 0, last).astype(np.intp), axis=axis.axis), axis.axis + 1, -1)
+        y = np.sum(seen * weight.reshape((-1,) + (1,) * (x.ndim - 1 - axis.axis) + (weight.shape[1],)), axis=-1)
+    if outside is not None:
+        y = np.where(outside.reshape((-1,) + (1,) * (x.ndim - 1 - axis.axis)), extrapolation, y)
+    return y
+
+
+class _Shaped(NamedTuple):
+    shape: Shape
+
+
+def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
+    x = inputs[0]
+    assert x is not None
+    layouts = tuple(None if i is None else _Shaped(i.shape) for i in inputs)
+    call = Call("Resize", attributes, layouts, tuple(inputs))  # type: ignore[arg-type]  # only shapes are read
+    settings, axes = _settings("Resize", attributes), _axes(call)
+    given = inputs[1] if len(inputs) > 1 else None
+    roi = np.zeros(0) if given is None else given.astype(np.float64).reshape(-1)
+    dtype = dtype_of(x.dtype)
+    assert dtype is not None
+    moves = settings.mode == "nearest"
+    y: Array = x if moves else x.astype(np.float64)
+    outside = saturated(settings.extrapolation, dtype) if dtype.is_integer else cast(settings.extrapolation, x.dtype)
+    for axis in _plan(call):
+        position = axes.index(axis.axis)
+        bounds = (0.0, 1.0)
+        if roi.size and settings.coordinates == "tf_crop_and_resize":
+            bounds = (float(roi[position]), float(roi[position + len(axes)]))
+        y = _interpolate(y, settings, axis, bounds, outside if moves else settings.extrapolation)
+    if moves:
+        return (y.copy(),)
+    return (saturated(y, dtype) if dtype.is_integer else cast(y, x.dtype),)
+
+
+def views(call: Call) -> tuple[ViewOf] | None:
+    same = (ViewOf(0, View.dense(call.shape(0))),)
+    plan = _plan(call)
+    if not plan:
+        return same
+    roi = call.value(1)
+    if _settings(call.name, call.attributes).coordinates != "tf_crop_and_resize" or roi is None:
+        return None
+    starts, ends = np.split(np.asarray(roi, np.float64).reshape(-1), 2)
+    whole = bool(np.all(starts == 0) and np.all(ends == 1)) and all(a.size == a.out for a in plan)
+    return same if whole and all(a.size > 1 for a in plan) else None
+
+
+def implement(call: Call, traits: DeviceTraits) -> Impl:
+    """Each axis is two launches: its table of indices and weights, then the weighted sums."""
+    settings, axes, plan = _settings(call.name, call.attributes), _axes(call), _plan(call)
+    dtype, shape = call.dtype(0), list(call.shape(0))
+    crop = settings.coordinates == "tf_crop_and_resize"
+    real = FLOAT64 if "fp64" in traits.features else FLOAT32
+    wide = real if dtype is FLOAT64 or not dtype.is_float else FLOAT32
+    if settings.mode == "nearest":
+        wide = dtype
+    launches: list[Launch] = []
+    sizes: list[int] = []
+
+    def allocate(nbytes: int) -> Ref:
+        sizes.append(nbytes)
+        return scratch(len(sizes) - 1)
+
+    if not plan:  # nothing changes, yet the node is run
+        plan = [_Axis(axes[0], shape[axes[0]], shape[axes[0]], 1, 1)] if axes else []
+        settings = settings._replace(mode="nearest", coordinates="asymmetric")
+        wide, crop = dtype, False
+    source, source_type = inp(0), dtype
+    for step, axis in enumerate(plan):
+        taps = axis.taps(settings)
+        index, weight = allocate(4 * axis.out * taps), allocate(wide.itemsize * axis.out * taps)
+        roi = crop and call.has(1)
+        flags = settings._replace(cubic=0.0, extrapolation=0.0)  # in the text: NaN does not compare
+        cubic = _cubic(settings.cubic, real)
+        table = _table_kernel(flags, cubic, real, wide, call.dtype(1) if roi else None)
+        bits = int(np.float32(axis.given).view(np.int32))
+        position = axes.index(axis.axis)
+        ints = (axis.size, axis.out, axis.numerator, axis.denominator, bits, taps, position, position + len(axes))
+        refs = (index, weight) + ((inp(1),) if roi else ())
+        launches.append(Launch(table, refs, ints, (round_up(axis.out, 64),), (64,)))
+        last = step == len(plan) - 1
+        outer, inner = count(shape[: axis.axis]), count(shape[axis.axis + 1 :])
+        shape[axis.axis] = axis.out
+        target_type = dtype if last else wide
+        target = out(0) if last else allocate(wide.itemsize * count(shape))
+        buffers, types = (source, index, weight, target), (source_type, target_type)
+        launches.append(_pass(settings, axis, outer, inner, buffers, types, wide, traits))
+        source, source_type = target, target_type
+    return Impl(settings.mode, tuple(launches), tuple(sizes))
+
+
+def _pass(
+    settings: _Settings,
+    axis: _Axis,
+    outer: int,
+    inner: int,
+    refs: tuple[Ref, Ref, Ref, Ref],
+    types: tuple[DataType, DataType],
+    wide: DataType,
+    traits: DeviceTraits,
+) -> Launch:
+    extrapolation = None
+    if settings.coordinates == "tf_crop_and_resize":
+        target = types[1] if settings.mode == "nearest" else wide
+        value = settings.extrapolation if target.is_float else saturated(settings.extrapolation, target).item()
+        extrapolation = literal(value, target)
+    if settings.mode == "nearest" and extrapolation is None:
+        types = (BITS[types[0].itemsize], BITS[types[0].itemsize])  # only bytes move
+        wide = types[0]
+    k = _pass_kernel(settings.mode == "nearest", types, wide, extrapolation, traits.is_cpu, inner == 1)
+    # a row is what is walked in the inner loop: the positions of the axis if nothing is behind it
+    rows, n = (outer, axis.out) if inner == 1 else (outer * axis.out, inner)
+    ints = (rows, n, axis.size, axis.out, axis.taps(settings))
+    if not traits.is_cpu:
+        return Launch(k, refs, (*ints, 1, 1), (round_up(rows * n, GPU_GROUP),), (GPU_GROUP,))
+    cut = cut_rows(rows, n, traits)
+    return Launch(k, refs, (*ints, cut.chunk, cut.rows_per_item), cut.grid, (1, 1))
+
+
+def _cubic(a: float, real: DataType) -> tuple[str, ...]:
+    """Return the coefficients of cubic weights as literals: a + 2, a + 3, a, 5 a, 8 a, 4 a."""
+    return tuple(literal(c, real) for c in (a + 2, a + 3, a, 5 * a, 8 * a, 4 * a))
+
+
+@functools.cache
+def _table_kernel(
+    settings: _Settings, cubic: tuple[str, ...], dtype: DataType, wide: DataType, roi: DataType | None
+) -> KernelSource:
+    """For each output index the input's indices (-1: extrapolate) and their weights."""
+    real, half = compute_type(dtype), literal(0.5, dtype)
+    whole = f"(j + {half}) / scale - {half}"
+    at = {
+        "half_pixel": whole,
+        "asymmetric": "j / scale",
+        "pytorch_half_pixel": f"OUT > 1 ? {whole} : 0",
+        "align_corners": "OUT > 1 ? j * (N - 1) / (OUT - 1) : 0",
+        "half_pixel_symmetric": f"(N * {half}) * (1 - OUT / (scale * N)) + {whole}",
+        "tf_crop_and_resize": f"OUT > 1 ? j * (end - start) * (N - 1) / (OUT - 1) + start * (N - 1) "
+        f": {half} * (start + end) * (N - 1)",
+    }[settings.coordinates]
+    bounds = f"const {real} start = 0, end = 1;"
+    if roi is not None:
+        bounds = f"const {real} start = LOAD({roi.name}, roi, r0), end = LOAD({roi.name}, roi, r1);"
+    outside = "!(at >= 0 && at <= N - 1)" if settings.coordinates == "tf_crop_and_resize" else "0"
+    if settings.mode == "nearest":
+        rounded = {
+            "round_prefer_floor": f"ceil(at - {half})",
+            "round_prefer_ceil": f"floor(at + {half})",
+            "floor": "floor(at)",
+            "ceil": "ceil(at)",
+        }[settings.nearest]
+        fill = f"index[id] = {outside} ? -1 : clamp((int)({rounded}), 0, N - 1);"
+    else:
+        if settings.mode == "linear":
+            weight = f"fmax(1 - t, ({real})0)"
+        else:
+            a2, a3, a, a5, a8, a4 = cubic
+            weight = f"t <= 1 ? ({a2} * t - {a3}) * t * t + 1 : t < 2 ? (({a} * t - {a5}) * t + {a8}) * t - {a4} : 0"
+        shrink = f"fmin(scale, ({real})1)" if settings.antialias else "1"
+        exclude = "if (i < 0 || i >= N) w = 0;" if settings.exclude else ""
+        normal = "total == 0 ? 1 : total" if settings.exclude or settings.antialias else "1"
+        tap = (
+            f"const int i = (int)floor(at) + 1 - taps / 2 + k; const {real} t = fabs(i - at) * {shrink}; "
+            f"{real} w = {weight}; {exclude}"
+        )
+        fill = f"""
+  {real} total = 0;
+  for (int k = 0; k < taps; k++) {{ {tap} total += w; }}
+  for (int k = 0; k < taps; k++) {{
+    {tap}
+    index[id * taps + k] = {outside} ? -1 : clamp(i, 0, N - 1);
+    STORE({wide.name}, weight, id * taps + k, w / ({normal}));
+  }}"""
+    body = f"""
+  const int id = (int)get_global_id(0);
+  if (id >= OUT) return;
+  const {real} j = id, scale = bits ? ({real})as_float(bits) : ({real})num / ({real})den;
+  {bounds}
+  const {real} at = {at};
+  {fill}"""
+    buffers: tuple[tuple[str, DataType, str], ...] = (("index", INT32, "w"), ("weight", wide, "w"))
+    if roi is not None:
+        buffers = (*buffers, ("roi", roi, "r"))
+    return kernel("resize_table", buffers, ("N", "OUT", "num", "den", "bits", "taps", "r0", "r1"), body)
+
+
+@functools.cache
+def _pass_kernel(
+    nearest: bool,
+    types: tuple[DataType, DataType],
+    wide: DataType,
+    extrapolation: str | None,
+    cpu: bool,
+    last: bool,
+) -> KernelSource:
+    source, target = types
+    acc = compute_type(wide)
+    position = "c" if last else "r % OUT"
+    element = "r * N + i" if last else "((r / OUT) * N + i) * n + c"
+    result = compute_type(target)
+    if nearest:
+        value = f"const int i = index[{position}]; "
+        read = f"LOAD({source.name}, x, {element})"
+        if extrapolation is not None:
+            read = f"i < 0 ? ({result}){extrapolation} : {read}"
+        value += f"const {result} v = {read};"
+    else:
+        cast = f"({result})a" if target.is_float else f"convert_{target.c}_sat_rte(a)"
+        outside = "" if extrapolation is None else f"if (index[at] < 0) a = {extrapolation}; else"
+        value = f"""
+      const int at = ({position}) * taps;
+      {acc} a = 0;
+      {outside} for (int k = 0; k < taps; k++) {{
+        const int i = index[at + k];
+        a += LOAD({wide.name}, weight, at + k) * ({acc})LOAD({source.name}, x, {element});
+      }}
+      const {result} v = {cast};"""
+    one = f"{value} STORE({target.name}, y, r * n + c, v);"
+    if cpu:
+        body = f"""
+  const int r1 = min(((int)get_global_id(1) + 1) * per_item, rows);
+  const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
+  for (int r = (int)get_global_id(1) * per_item; r < r1; r++)
+    for (int c = c0; c < c1; c++) {{ {one} }}"""
+    else:
+        body = f"""
+  const int id = (int)get_global_id(0);
+  if (id >= rows * n) return;
+  const int r = id / n, c = id - r * n;
+  {one}"""
+    buffers = (("x", source, "r"), ("index", INT32, "r"), ("weight", wide, "r"), ("y", target, "w"))
+    return kernel("resize", buffers, ("rows", "n", "N", "OUT", "taps", "chunk", "per_item"), body)
+
+
+def _f(*values: float) -> Array:
+    return np.array(values, np.float32)
+
+
+def _i(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+def _example(
+    x: str, scales: Array | None, sizes: Array | None = None, roi: Array | None = None, **attributes: object
+) -> Example:
+    inputs = (x, roi, scales) if sizes is None else (x, roi, scales, sizes)
+    return Example(inputs, attributes, opset=19)
+
+
+_MODES: tuple[Callable[[str], Example], ...] = (
+    lambda c: _example("f32[1,2,5,7]", _f(1, 1, 2, 2), mode="nearest", coordinate_transformation_mode=c),
+    lambda c: _example("f32[2,1,5,6]", None, _i(2, 1, 9, 4), mode="linear", coordinate_transformation_mode=c),
+    lambda c: _example("f32[1,2,6,6]", None, _i(1, 2, 4, 13), mode="cubic", coordinate_transformation_mode=c),
+)
+
+OPERATOR = Operator(
+    name="Resize",
+    infer=infer,
+    reference=reference,
+    implement=implement,
+    views=views,
+    why="no axis changes its size",
+    shape_infer_dependencies=(2, 3),
+    value_hints=(1,),
+    examples=(
+        *(make(c) for make in _MODES for c in _COORDINATES if c != "tf_crop_and_resize"),
+        *(
+            _example("f32[1,1,7,10]", None, _i(1, 1, 4, 6), mode="nearest", nearest_mode=m)
+            for m in _NEAREST
+        ),
+        *(
+            _example(
+                "f32[1,1,6,8]", None, _i(1, 1, 4, 5), _f(0, 0, 0.31, -0.1, 1, 1, 0.8, 1.2), mode=m,
+                coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=10.0,
+            )
+            for m in _TAPS
+        ),
+        _example("f32[1,1,6,8]", _f(1, 1, 0.8, 0.7), mode="cubic", exclude_outside=1, cubic_coeff_a=-0.5),
+        _example("f32[1,1,16,12]", None, _i(1, 1, 5, 4), mode="linear", antialias=1),
+        _example("f32[1,1,16,12]", None, _i(1, 1, 5, 20), mode="cubic", antialias=1),
+        _example("f32[1,2,5,7]", _f(2, 3), mode="linear", axes=(2, 3)),
+        _example("f32[1,2,5,7]", None, _i(9, 9), mode="nearest", axes=(2, 3), keep_aspect_ratio_policy="not_larger"),
+        _example("f32[1,2,5,7]", None, _i(9, 9), mode="linear", axes=(2, 3), keep_aspect_ratio_policy="not_smaller"),
+        _example("f32[3,4]", _f(1, 1), mode="linear"),
+        _example("f32[2,9]", _f(1, 1.7), mode="linear"),
+        _example("f16[1,2,5,7]", _f(1, 1, 2, 2), mode="linear"),
+        _example("u8[1,2,5,7]", _f(1, 1, 2, 3), mode="nearest"),
+        _example("u8[1,2,5,7]", _f(1, 1, 2, 2), mode="linear"),
+        _example("i32[1,2,5,7]", None, _i(1, 2, 3, 7), mode="nearest"),
+        _example("f32[1,1,4,5,6]", _f(1, 1, 2, 2, 2), mode="linear"),
+        Example(("f32[1,2,4,4]", np.zeros(0, np.float32), _f(1, 1, 2, 2)), {"mode": "nearest"}, opset=11),
+        Example(
+            ("f32[1,2,4,4]", np.zeros(0, np.float32), np.zeros(0, np.float32), _i(1, 2, 3, 9)),
+            {"mode": "linear"},
+            opset=13,
+        ),
+    ),
+)  # fmt: skip

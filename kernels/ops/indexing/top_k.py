@@ -1,0 +1,227 @@
+"""TopK: the k greatest (or least) elements along an axis, sorted, and where they are; NaN is greater than all.
+
+Of equal elements the one that comes first goes first. For a small k, a work-item of a CPU device keeps the best k in
+order. Otherwise a line is sorted: blocks by counting, then runs are merged by binary search, an element per work-item.
+
+Source: ONNX TopK-11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from asyncrt.dims import Dim
+from asyncrt.kernels.copy import BITS
+from asyncrt.kernels.impl import Impl, Launch, inp, out, scratch
+from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.reach import MOST, check_extent
+from asyncrt.kernels.shapes import check, count, normal_axis
+from asyncrt.kernels.source import compute_type
+from asyncrt.kernels.walk import Buffer, lines, walk
+from asyncrt.layout import INT32, INT64, Array, Shape
+
+_SMALL = 512  # up to this k the best are kept in order, on CPU devices
+
+
+def _axis(call: Call) -> int:
+    return normal_axis(call, call.attributes.get("axis", -1), len(call.shape(0)))
+
+
+def infer(call: Call) -> tuple[Shape, Shape]:
+    shape, axis, wanted = call.shape(0), _axis(call), call.ints(1)
+    check(call, len(wanted) == 1, f"k must be one value, there are {len(wanted)}")
+    k = wanted[0]
+    check(call, isinstance(k, Dim) or k >= 0, f"k is negative: {k}")
+    if not isinstance(k, Dim) and not isinstance(shape[axis], Dim):
+        check(call, k <= shape[axis], f"k is {k} on an axis of {shape[axis]} elements")
+    result = (*shape[:axis], k, *shape[axis + 1 :])
+    return result, result
+
+
+def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array, Array]:
+    x: Any = inputs[0]
+    wanted: Any = inputs[1]
+    k, axis = int(wanted.reshape(-1)[0]), attributes.get("axis", -1)
+    if attributes.get("largest", 1):  # a stable sort of the reverse, reversed: greatest first, first of equals first
+        order = np.flip(x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    else:
+        order = np.argsort(x, axis=axis, kind="stable")
+    order = np.take(order, np.arange(k), axis=axis)
+    return np.take_along_axis(x, order, axis), order.astype(np.int64)
+
+
+def host_nbytes(call: Call) -> int:
+    """The order of all elements, not of the first k alone."""
+    return (3 * 8 + 2 * call.dtype(0).itemsize) * count(call.shape(0))
+
+
+def _helpers(call: Call) -> str:
+    """Whether ``v`` goes before ``w``, apart from their places."""
+    kind = compute_type(call.dtype(0))
+    less = "(a < b || (b != b && a == a))"
+    order = "v, w" if not call.attributes.get("largest", 1) else "w, v"
+    return (
+        f"inline int $_less(const {kind} a, const {kind} b) {{ return {less}; }}\n"
+        f"inline int $_before(const {kind} v, const {kind} w) {{ return $_less({order}); }}"
+    )
+
+
+def implement(call: Call, traits: DeviceTraits) -> Impl:
+    axis = _axis(call)
+    outer, extent, inner = lines(call.shape(0), axis)
+    k = call.outputs[0].shape[axis]
+    if traits.is_cpu and k <= _SMALL:
+        return Impl("best in order", _keep(call, traits, (outer, extent, inner), k))
+    return _sort(call, traits, (outer, extent, inner), k)
+
+
+def _keep(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) -> tuple[Launch, ...]:
+    outer, extent, inner = line
+    dtype = call.dtype(0)
+    kind, name = compute_type(dtype), dtype.name
+    launch = walk(
+        "top_k",
+        f"""int filled = 0;
+      for (int j = 0; j < extent; j++) {{
+        const {kind} v = LOAD({name}, x, p + j * inner);
+        int at = filled;
+        if (filled < k) filled++;
+        else if ($_before(v, LOAD({name}, y, q + (k - 1) * inner))) at = k - 1;
+        else continue;
+        for (; at > 0; at--) {{
+          const {kind} w = LOAD({name}, y, q + (at - 1) * inner);
+          if (!$_before(v, w)) break;
+          STORE({name}, y, q + at * inner, w);
+          z[q + at * inner] = z[q + (at - 1) * inner];
+        }}
+        STORE({name}, y, q + at * inner, v);
+        z[q + at * inner] = j;
+      }}""",
+        (outer, inner),
+        (Buffer("x", inp(0), dtype, "r"), Buffer("y", out(0), dtype, "rw"), Buffer("z", out(1), INT64, "rw")),
+        traits,
+        offsets=(("p", (extent * inner, 1)), ("q", (k * inner, 1))),
+        ints=(("extent", extent), ("inner", inner), ("k", k)),
+        work=2 * extent,
+        helpers=_helpers(call),
+    )
+    return () if launch is None else (launch,)
+
+
+def _sort(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) -> Impl:
+    outer, extent, inner = line
+    check_extent(call.name, "the axis that is sorted", extent, MOST // 2)
+    dtype, bits = call.dtype(0), BITS[call.dtype(0).itemsize]
+    kind, name = compute_type(dtype), dtype.name
+    helpers = _helpers(call)
+    x = Buffer("x", inp(0), dtype, "r")
+    shape = (outer, inner, extent)  # the places, line after line
+    offsets = (("p", (extent * inner, 1, 0)), ("j", (0, 0, 1)))
+    ints = (("extent", extent), ("inner", inner))
+    width = min(extent, 16 if traits.is_cpu else 256)
+    launches = [
+        walk(
+            "top_k_blocks",
+            f"""const int m0 = j - j % width, m1 = min(m0 + width, extent);
+      const {kind} v = LOAD({name}, x, p + j * inner);
+      int at = m0;
+      for (int m = m0; m < m1; m++) {{
+        const {kind} w = LOAD({name}, x, p + m * inner);
+        at += m < j ? !$_before(v, w) : $_before(w, v);
+      }}
+      order[i - j + at] = j;""",
+            shape,
+            (x, Buffer("order", scratch(0), INT32, "w")),
+            traits,
+            offsets=offsets,
+            ints=(*ints, ("width", width)),
+            work=width,
+            helpers=helpers,
+        )
+    ]
+    source = 0
+    while width < extent:
+        launches.append(
+            walk(
+                "top_k_merge",
+                f"""const int m0 = j - j % (2 * width);
+      const int middle = min(m0 + width, extent), m1 = min(m0 + 2 * width, extent);
+      const int mine = from[i], base = i - j, left = j < middle;
+      const {kind} v = LOAD({name}, x, p + mine * inner);
+      int low = left ? middle : m0, high = left ? m1 : middle;
+      while (low < high) {{
+        const int m = (low + high) / 2;
+        const {kind} w = LOAD({name}, x, p + from[base + m] * inner);
+        if (left ? $_before(w, v) : !$_before(v, w)) low = m + 1;
+        else high = m;
+      }}
+      to[base + j + low - middle] = mine;""",
+                shape,
+                (x, Buffer("from", scratch(source), INT32, "r"), Buffer("to", scratch(1 - source), INT32, "w")),
+                traits,
+                offsets=offsets,
+                ints=(*ints, ("width", width)),
+                work=16,
+                helpers=helpers,
+            )
+        )
+        width, source = 2 * width, 1 - source
+    launches.append(
+        walk(
+            "top_k_take",
+            "const int at = order[s]; y[q] = x[p + at * inner]; z[q] = at;",
+            (outer, inner, k),
+            (
+                Buffer("x", inp(0), bits, "r"),
+                Buffer("order", scratch(source), INT32, "r"),
+                Buffer("y", out(0), bits, "w"),
+                Buffer("z", out(1), INT64, "w"),
+            ),
+            traits,
+            offsets=(
+                ("p", (extent * inner, 1, 0)),
+                ("q", (k * inner, 1, inner)),
+                ("s", (inner * extent, extent, 1)),
+            ),
+            ints=(("inner", inner),),
+        )
+    )
+    nbytes = 4 * outer * extent * inner
+    return Impl("sort", tuple(launch for launch in launches if launch is not None), scratch=(nbytes, nbytes))
+
+
+def _k(k: int) -> Array:
+    return np.array([k], np.int64)
+
+
+_TIES = np.array([[1, 3, 3, 1, 2, 3], [0, 0, 0, 0, 0, 0]], np.float32)
+_MANY = (np.arange(1500, dtype=np.int64) * 7919 % 101).reshape(3, 500)
+_LONG = np.tile(_MANY, 2)[:2, :901].astype(np.float32)
+OPERATOR = Operator(
+    name="TopK",
+    infer=infer,
+    reference=reference,
+    host_nbytes=host_nbytes,
+    implement=implement,
+    shape_infer_dependencies=(1,),
+    examples=(
+        Example(("f32[3,50]", _k(3)), outputs=2),
+        Example(("f32[3,50]", _k(50)), {"largest": 0}, outputs=2),
+        Example(("f32[2,9,5]", _k(4)), {"axis": 1}, outputs=2),
+        Example(("f16[4,3]", _k(2)), {"axis": 0, "largest": 0}, outputs=2),
+        Example(("i32[7]", _k(1)), outputs=2),
+        Example((_TIES, _k(4)), outputs=2),
+        Example((_TIES, _k(4)), {"largest": 0}, outputs=2),
+        Example((_MANY, _k(300)), outputs=2),
+        Example((_LONG, _k(700)), outputs=2),
+        Example((_LONG, _k(600)), {"largest": 0}, outputs=2),
+        Example((_LONG.T.copy(), _k(513)), {"axis": 0}, outputs=2),
+        Example((_MANY, _k(70)), {"largest": 0}, outputs=2),
+        Example((_MANY.T.copy(), _k(100)), {"axis": 0}, outputs=2),
+        Example((_MANY.astype(np.float32), _k(65)), outputs=2),
+        Example(("f32[2,1]", _k(1)), outputs=2),
+    ),
+)
