@@ -18,7 +18,7 @@ from asyncrt.errors import ShapeError
 from asyncrt.layout import Array, DataType, Layout, Shape
 from asyncrt.memory.view import View
 
-from .epilogue import Epilogue
+from .codegen.epilogue import Epilogue
 from .impl import Impl
 from .indices import Indices, unseen_indices
 

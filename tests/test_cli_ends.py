@@ -216,7 +216,7 @@ sys.meta_path.insert(0, Interrupt())
     [
         "asyncrt.cli.commands", "numpy._core._multiarray_umath", "asyncrt.runtime.runtime",
         "asyncrt.kernels.ops.math.softmax",
-    ],  # fmt: skip
+    ],
 )
 def test_ctrl_c_while_it_starts_ends_quietly_with_130(path: str, name: str) -> None:
     """Whatever it is importing, on whichever thread."""

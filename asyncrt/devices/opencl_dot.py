@@ -1,7 +1,7 @@
 """Does a driver multiply four pairs of bytes at once, if asked by name?
 
 Processors with VNNI have an instruction for it, which no function of OpenCL C becomes: on Intel's runtime `dot` is a
-call for each element. Kernels that gain by it (`kernels/integer_product.py`) name it, where ``ASYNCRT_DOT`` is defined.
+call for each element. Kernels that gain by it (`kernels/int8/product.py`) name it, where ``ASYNCRT_DOT`` is defined.
 What a driver makes of such a name is its own affair, and may be wrong without a word; so it is tried first, on a
 processor that says it can, and defined only if all sums are right.
 """

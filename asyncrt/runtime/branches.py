@@ -21,7 +21,7 @@ from asyncrt.devices.base import DeviceInfo
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Program
 from asyncrt.kernels.impl import Access
-from asyncrt.kernels.weights import Stored
+from asyncrt.kernels.resident.weights import Stored
 from asyncrt.layout import Shape
 from asyncrt.memory.arena import Lifetimes
 from asyncrt.scheduler.lanes import Lanes, find_lanes

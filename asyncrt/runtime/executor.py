@@ -11,7 +11,7 @@ import numpy as np
 
 from asyncrt.devices.base import PreparedLaunch, Stream
 from asyncrt.graph.mapped import check
-from asyncrt.kernels.weights import Resident, Stored
+from asyncrt.kernels.resident.weights import Resident, Stored
 from asyncrt.layout import Array
 
 from .kept_state import Between, between, place

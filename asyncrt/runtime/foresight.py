@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from asyncrt.graph.program import Program
-from asyncrt.kernels.weights import Resident, Stored
+from asyncrt.kernels.resident.weights import Resident, Stored
 from asyncrt.layout import Layout, Shape
 
 from .dispatcher import Dispatcher

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 from asyncrt.errors import ShapeError
 from asyncrt.graph.node import ProgramNode
-from asyncrt.kernels.copy import copy_launch
 from asyncrt.kernels.impl import Launch, inp, out
 from asyncrt.kernels.operator import Call, DeviceTraits
+from asyncrt.kernels.patterns.copy import copy_launch
 from asyncrt.layout import Layout, Shape
 from asyncrt.memory.predictor import ShapePredictor
 from asyncrt.memory.view import View

@@ -20,7 +20,7 @@ from asyncrt.kernels.impl import Impl, Launch
 from asyncrt.kernels.indices import FINDING, Indices
 from asyncrt.kernels.operator import Call, Skip
 from asyncrt.kernels.reach import check_launch, unfit
-from asyncrt.kernels.weights import Packing, Stored
+from asyncrt.kernels.resident.weights import Packing, Stored
 from asyncrt.layout import Array, Layout, show_shape
 from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
 from asyncrt.memory.view import View

@@ -24,9 +24,9 @@ from asyncrt.events import Event
 from asyncrt.graph.mapped import check, used
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Chunk, Program
-from asyncrt.kernels.cache import ImplCache
-from asyncrt.kernels.store import cache_folder
-from asyncrt.kernels.weights import Resident, Stored, WeightsCache, WeightsStatistics
+from asyncrt.kernels.resident.kernel_cache import ImplCache
+from asyncrt.kernels.resident.store import cache_folder
+from asyncrt.kernels.resident.weights import Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
 from asyncrt.memory.host import HostBudget, refused

@@ -16,7 +16,7 @@ from asyncrt.graph.program import Program
 from asyncrt.kernels.impl import Launch
 from asyncrt.kernels.indices import FINDING, Indices, noted
 from asyncrt.kernels.operator import Call, Decision, Fused, Run
-from asyncrt.kernels.weights import Packing, Stored
+from asyncrt.kernels.resident.weights import Packing, Stored
 from asyncrt.layout import Array, Layout, Shape, dtype_of, row_major
 from asyncrt.memory.view import View
 from asyncrt.scheduler.lanes import Lanes

@@ -17,9 +17,7 @@ from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.graph.tensors import check_rank
-from asyncrt.kernels.copy import copy_launch, materialise
 from asyncrt.kernels.impl import Impl, inp, out
-from asyncrt.kernels.indexing import look_at
 from asyncrt.kernels.indices import Indices, unseen_indices
 from asyncrt.kernels.operator import (
     Apart,
@@ -33,7 +31,9 @@ from asyncrt.kernels.operator import (
     decide_together,
     wants_dense,
 )
-from asyncrt.kernels.weights import Packing, Stored
+from asyncrt.kernels.patterns.copy import copy_launch, materialise
+from asyncrt.kernels.patterns.indexing import look_at
+from asyncrt.kernels.resident.weights import Packing, Stored
 from asyncrt.layout import Layout, layout_of
 from asyncrt.memory.host import HostBudget
 from asyncrt.memory.view import View

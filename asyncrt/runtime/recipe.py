@@ -23,7 +23,7 @@ from asyncrt.errors import AsyncrtError
 from asyncrt.graph.program import Program
 from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.operator import Skip
-from asyncrt.kernels.weights import Packing
+from asyncrt.kernels.resident.weights import Packing
 from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.arena import Lifetimes
 

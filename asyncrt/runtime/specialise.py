@@ -1,7 +1,7 @@
 """Who builds specialised variants, measures them, and says which are used? Off the requests' way.
 
-A plan that is replayed often asks for variants of its steps (`kernels/variants.py` decides which). Each is built when
-nobody waits for another build, and measured against the kernel that it would replace while no request is there: on
+A plan that is replayed often asks for variants of its steps; `kernels/codegen/variants.py` decides which. Each is built
+when nobody waits for another build, and measured against the kernel that it would replace while no request is there: on
 memory of its own, filled with zeros, which are valid indices and valid data. Until then, and for good where nothing is
 gained, the generic kernel serves.
 """
@@ -24,9 +24,9 @@ from asyncrt.errors import (
     OutOfDeviceMemory,
     RuntimeClosedError,
 )
-from asyncrt.kernels.cache import ImplCache
+from asyncrt.kernels.codegen.variants import Variant, Variants, variant_of
 from asyncrt.kernels.impl import KernelSource
-from asyncrt.kernels.variants import Variant, Variants, variant_of
+from asyncrt.kernels.resident.kernel_cache import ImplCache
 
 from .dispatcher import Dispatcher
 from .executor import BoundPlan

@@ -14,8 +14,8 @@ from asyncrt.devices.base import Device, Mark, PreparedLaunch, Stream
 from asyncrt.devices.find import open_device
 from asyncrt.devices.opencl import OpenCLDevice
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
+from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import KernelSource, ReferenceKernel
-from asyncrt.kernels.source import kernel
 from asyncrt.layout import DATA_TYPES, INT32, Array, DataType, Layout
 from asyncrt.memory.paged import page_out, pages_of
 

@@ -12,7 +12,7 @@ from asyncrt.devices.find import list_devices, open_device
 from asyncrt.devices.host import HostDevice
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.errors import NoDeviceError
-from asyncrt.kernels.store import BinaryStore
+from asyncrt.kernels.resident.store import BinaryStore
 
 
 def test_the_devices_that_are_always_there() -> None:

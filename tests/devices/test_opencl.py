@@ -13,8 +13,8 @@ from asyncrt.devices import opencl, opencl_arguments, opencl_find, opencl_preset
 from asyncrt.devices.opencl import OpenCLDevice
 from asyncrt.devices.opencl_submit import NativeSubmitter, PythonSubmitter, Submitter
 from asyncrt.errors import DeviceCommandError, KernelBuildError, NoDeviceError, OutOfDeviceMemory
+from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import KernelSource
-from asyncrt.kernels.source import kernel
 from asyncrt.layout import FLOAT32
 
 

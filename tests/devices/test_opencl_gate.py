@@ -16,7 +16,7 @@ from asyncrt.devices.opencl_gate import Gate, are_tiny, find_gate
 from asyncrt.devices.opencl_reached import TRUSTED
 from asyncrt.devices.opencl_submit import Call, python_submitter
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
-from asyncrt.kernels.source import kernel
+from asyncrt.kernels.codegen.source import kernel
 from asyncrt.layout import FLOAT32
 
 MEMORY = -6  # CL_OUT_OF_HOST_MEMORY

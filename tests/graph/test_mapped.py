@@ -16,7 +16,7 @@ from asyncrt import ModelFormatError, Runtime, RuntimeOptions
 from asyncrt.graph import mapped
 from asyncrt.graph.mapped import check, file_of, map_file, with_memory
 from asyncrt.graph.program import Program
-from asyncrt.kernels import weights
+from asyncrt.kernels.resident import weights
 from asyncrt.layout import Array
 from asyncrt.memory.paged import forget, pages_of
 

@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import Any
 
-from asyncrt.kernels.builders import Builders, Job, _Worker
+from asyncrt.kernels.resident.builders import Builders, Job, _Worker
 
 from ..environment import with_sources
 
@@ -92,7 +92,7 @@ def test_a_process_ends_though_a_build_does_not() -> None:
     """An interpreter joins threads at its end, but not these."""
     script = (
         "import threading\n"
-        "from asyncrt.kernels.builders import Builders, Job\n"
+        "from asyncrt.kernels.resident.builders import Builders, Job\n"
         "begun = threading.Event()\n"
         "Builders(1).submit(Job(threading.Event().wait, begun.set, print))\n"
         "begun.wait()\n"

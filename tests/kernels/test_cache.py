@@ -15,8 +15,8 @@ import pytest_asyncio
 
 from asyncrt.devices.host import HostDevice
 from asyncrt.errors import KernelBuildError, RuntimeClosedError
-from asyncrt.kernels.cache import CacheStatistics, ImplCache
-from asyncrt.kernels.store import BinaryStore
+from asyncrt.kernels.resident.kernel_cache import CacheStatistics, ImplCache
+from asyncrt.kernels.resident.store import BinaryStore
 
 from .fake import Builder, source
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from asyncrt.devices.find import open_device
-from asyncrt.kernels import conv_packed
-from asyncrt.kernels.epilogue import Epilogue, Operand
+from asyncrt.kernels.codegen.epilogue import Epilogue, Operand
+from asyncrt.kernels.conv import packed as conv_packed
 from asyncrt.kernels.impl import inp
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits
 from asyncrt.kernels.registry import find_operator

@@ -11,12 +11,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import asyncrt.kernels.literals
+import asyncrt.kernels.codegen.literals
 from asyncrt.devices.find import open_device
+from asyncrt.kernels.codegen.literals import literal
+from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.impl import Impl, Launch, out
-from asyncrt.kernels.literals import literal
 from asyncrt.kernels.operator import Attributes, Call
-from asyncrt.kernels.source import compute_type, kernel
 from asyncrt.layout import (
     BFLOAT16,
     BOOL,
@@ -35,7 +35,7 @@ from asyncrt.layout import (
 
 from ..ops.run import run_impl
 
-KERNELS = Path(asyncrt.kernels.literals.__file__).parent
+KERNELS = Path(asyncrt.kernels.codegen.literals.__file__).parent
 
 
 @pytest.mark.parametrize(

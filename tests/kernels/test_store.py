@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from asyncrt.kernels.store import BinaryStore
+from asyncrt.kernels.resident.store import BinaryStore
 
 
 @pytest.fixture

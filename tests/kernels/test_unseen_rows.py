@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asyncrt.devices.find import open_device
-from asyncrt.kernels.attention import Attention, Tensor, attention_impl
+from asyncrt.kernels.attention.attention import Attention, Tensor, attention_impl
 from asyncrt.kernels.impl import inp, out
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits
 from asyncrt.layout import FLOAT32, Array, Layout, layout_of

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from asyncrt.devices.find import open_device
+from asyncrt.kernels.codegen.source import kernel, specialised
+from asyncrt.kernels.codegen.variants import Learned, Variant, Variants, choose, is_faster, is_worth, learn, variant_of
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.operator import Example
 from asyncrt.kernels.registry import find_operator
-from asyncrt.kernels.source import kernel, specialised
-from asyncrt.kernels.variants import Learned, Variant, Variants, choose, is_faster, is_worth, learn, variant_of
 from asyncrt.layout import FLOAT32
 
 from ..ops.run import arrays, make_call, reference, run_impl, traits_of

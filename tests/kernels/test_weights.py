@@ -15,8 +15,10 @@ import pytest
 from asyncrt.devices.host import HostDevice
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedStream
 from asyncrt.errors import OutOfDeviceMemory, RuntimeClosedError
-from asyncrt.kernels import conv_packed, matmul_cpu, weights
-from asyncrt.kernels.weights import Packing, Resident, Stored, WeightsCache, WeightsStatistics
+from asyncrt.kernels.conv import packed as conv_packed
+from asyncrt.kernels.matmul import cpu as matmul_cpu
+from asyncrt.kernels.resident import weights
+from asyncrt.kernels.resident.weights import Packing, Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array
 from asyncrt.memory.paged import page_out, pages_of
 

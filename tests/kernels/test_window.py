@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from asyncrt.errors import ShapeError
-from asyncrt.kernels.indexing import progression
 from asyncrt.kernels.ops.nn.pool import _cells
-from asyncrt.kernels.window import MAX_CELLS, Window, output_dims
+from asyncrt.kernels.patterns.indexing import progression
+from asyncrt.kernels.patterns.window import MAX_CELLS, Window, output_dims
 
 ROOT = Path(__file__).parents[2]
 

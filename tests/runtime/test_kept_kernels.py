@@ -14,7 +14,7 @@ import pytest
 
 from asyncrt.devices.drivers import find_intel_runtime
 from asyncrt.devices.opencl_target import processor
-from asyncrt.kernels.store import BinaryStore
+from asyncrt.kernels.resident.store import BinaryStore
 
 from ..environment import with_sources
 

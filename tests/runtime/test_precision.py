@@ -12,7 +12,7 @@ import pytest
 
 import asyncrt
 from asyncrt import PrecisionError, Runtime, RuntimeOptions
-from asyncrt.kernels.narrow import rounded
+from asyncrt.kernels.matmul.bf16_weights import rounded
 from asyncrt.layout import Array
 
 from ..builders import model, node

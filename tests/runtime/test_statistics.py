@@ -10,8 +10,8 @@ import pytest
 
 from asyncrt import Runtime, RuntimeOptions
 from asyncrt.devices.simulated import SimulatedDevice
-from asyncrt.kernels.cache import CacheStatistics
-from asyncrt.kernels.weights import WeightsStatistics
+from asyncrt.kernels.resident.kernel_cache import CacheStatistics
+from asyncrt.kernels.resident.weights import WeightsStatistics
 from asyncrt.scheduler.state import SchedulerStatistics
 
 from ..builders import model, node

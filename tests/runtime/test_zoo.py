@@ -11,7 +11,7 @@ import asyncrt
 from asyncrt import RuntimeOptions
 from asyncrt.devices.opencl_submit import native_submitter
 from asyncrt.graph import mapped
-from asyncrt.kernels import weights
+from asyncrt.kernels.resident import weights
 from asyncrt.layout import Array
 from asyncrt.runtime.runtime import RuntimeStatistics
 

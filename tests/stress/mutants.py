@@ -284,21 +284,21 @@ MUTANTS = (
     ),
     Mutant(
         "keys: a kernel on disk is of any driver",
-        "kernels/cache.py",
+        "kernels/resident/kernel_cache.py",
         '        key = f"{self._version}|{self._device.info.identity}|{digest}"',
         '        key = f"{self._version}|{digest}"',
         ("tests/kernels/test_cache.py",),
     ),
     Mutant(
         "keys: a kernel on disk is of any text",
-        "kernels/cache.py",
+        "kernels/resident/kernel_cache.py",
         '        key = f"{self._version}|{self._device.info.identity}|{digest}"',
         '        key = f"{self._version}|{self._device.info.identity}|{[s.name for s in ordered]}"',
         ("tests/kernels/test_cache.py",),
     ),
     Mutant(
         "keys: a constant packed otherwise is the same",
-        "kernels/weights.py",
+        "kernels/resident/weights.py",
         "            entry = self._entries.get(packing.key)\n            if entry is None:",
         "            entry = self._entries.get(packing.key) or self._entries.get(Stored(packing.key.value))\n"
         "            if entry is None:",
@@ -383,7 +383,7 @@ MUTANTS = (
     ),
     Mutant(
         "uploads: memory that a stream writes to is released",
-        "kernels/weights.py",
+        "kernels/resident/weights.py",
         "            if upload.passed:\n                self._release(upload)",
         "            if True:\n                self._release(upload)",
         (FAULTS, "tests/stress/test_cancellation.py"),

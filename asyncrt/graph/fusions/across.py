@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 from asyncrt.graph.node import ProgramNode
-from asyncrt.kernels.fused import MAX_OPERANDS
+from asyncrt.kernels.fusion.groups import MAX_OPERANDS
 
 from .base import Group, Surroundings
 from .elementwise import MAX_PARTS, calculated, operands

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncrt.graph.node import ProgramNode
-from asyncrt.kernels.fused_attention import fused_attention
+from asyncrt.kernels.fusion.attention import fused_attention
 
 from .base import Group, Pattern, Surroundings
 from .text import Text

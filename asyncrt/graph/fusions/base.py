@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from asyncrt.graph.node import Place, ProgramNode
 from asyncrt.graph.onnx import Graph
-from asyncrt.kernels.expression import Wiring
+from asyncrt.kernels.fusion.expression import Wiring
 from asyncrt.kernels.operator import Attributes, Operator, SkipMode
 from asyncrt.layout import Array, DataType
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 
 from asyncrt.graph.node import ProgramNode
-from asyncrt.kernels.fused import MAX_OPERANDS, fused_elementwise, fused_product
+from asyncrt.kernels.fusion.groups import MAX_OPERANDS, fused_elementwise, fused_product
 from asyncrt.layout import FLOAT32
 
 from .base import Group, Pattern, Surroundings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from asyncrt.graph.node import ProgramNode
-from asyncrt.kernels.fused import fused_as
+from asyncrt.kernels.fusion.groups import fused_as
 from asyncrt.kernels.registry import find_operator
 
 from .base import Group, Pattern, Surroundings

@@ -11,7 +11,7 @@ import attrs
 
 from asyncrt.graph.node import ProgramNode, Value
 from asyncrt.graph.onnx import Graph
-from asyncrt.kernels.narrow import rounded
+from asyncrt.kernels.matmul.bf16_weights import rounded
 from asyncrt.layout import FLOAT32
 
 _WEIGHTS = {"MatMul": 1, "Gemm": 1, "Conv": 1, "ConvTranspose": 1}

@@ -6,13 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asyncrt.kernels.copy import materialise
 from asyncrt.kernels.impl import Impl, inp
-from asyncrt.kernels.indexing import check_not_empty, gather_rows, normal_indices, progression, progression_view
 from asyncrt.kernels.indices import Indices, from_either_end
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.patterns.copy import materialise
+from asyncrt.kernels.patterns.indexing import (
+    check_not_empty,
+    gather_rows,
+    normal_indices,
+    progression,
+    progression_view,
+)
+from asyncrt.kernels.patterns.walk import lines
 from asyncrt.kernels.shapes import count, normal_axis
-from asyncrt.kernels.walk import lines
 from asyncrt.layout import Array, Shape
 
 

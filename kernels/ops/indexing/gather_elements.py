@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asyncrt.kernels.copy import BITS, materialise
 from asyncrt.kernels.impl import Impl, inp, out
-from asyncrt.kernels.indexing import check_not_empty, known_ints, normal_indices, run_start
 from asyncrt.kernels.indices import Indices, clamped, from_either_end
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.patterns.copy import BITS, materialise
+from asyncrt.kernels.patterns.indexing import check_not_empty, known_ints, normal_indices, run_start
+from asyncrt.kernels.patterns.walk import Buffer, walk
 from asyncrt.kernels.shapes import check, ints, normal_axis
-from asyncrt.kernels.walk import Buffer, walk
 from asyncrt.layout import Array, Shape, row_major
 from asyncrt.memory.view import View
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asyncrt.kernels.copy import materialise
 from asyncrt.kernels.impl import Impl, inp
-from asyncrt.kernels.indexing import check_not_empty, gather_rows, known_ints, normal_indices, run_start
 from asyncrt.kernels.indices import Indices, from_either_end
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.patterns.copy import materialise
+from asyncrt.kernels.patterns.indexing import check_not_empty, gather_rows, known_ints, normal_indices, run_start
 from asyncrt.kernels.shapes import check, count, ints
 from asyncrt.layout import Array, Shape, row_major
 from asyncrt.memory.view import View

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.kernels.conversion import cast, to_integer
-from asyncrt.kernels.copy import BITS
+from asyncrt.kernels.codegen.conversion import cast, to_integer
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.patterns.copy import BITS
+from asyncrt.kernels.patterns.walk import Buffer, walk
 from asyncrt.kernels.shapes import check, normal_axis
-from asyncrt.kernels.walk import Buffer, walk
 from asyncrt.layout import INT64, Array, Shape, show_shape
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Undetermined
-from asyncrt.kernels.copy import BITS, copy_launch
-from asyncrt.kernels.grid import GPU_GROUP, cut_rows, round_up
+from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
 from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.patterns.copy import BITS, copy_launch
+from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
 from asyncrt.kernels.shapes import check, count, normal_axis
-from asyncrt.kernels.source import kernel
 from asyncrt.layout import INT64, Array, DataType, Shape
 from asyncrt.memory.view import View
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asyncrt.kernels.copy import BITS, materialise, takes_any_view
-from asyncrt.kernels.elementwise import elementwise
 from asyncrt.kernels.impl import Impl
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Expression, Operator, ViewOf
+from asyncrt.kernels.patterns.copy import BITS, materialise, takes_any_view
+from asyncrt.kernels.patterns.elementwise import elementwise
 from asyncrt.kernels.shapes import broadcast_shapes
 from asyncrt.layout import BOOL, Array, Layout, Shape
 from asyncrt.memory.view import View

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Undetermined
-from asyncrt.kernels.conversion import cast, to_integer
-from asyncrt.kernels.copy import materialise, takes_any_view
-from asyncrt.kernels.elementwise import elementwise
+from asyncrt.kernels.codegen.conversion import cast, to_integer
+from asyncrt.kernels.codegen.literals import literal
+from asyncrt.kernels.codegen.source import compute_type
 from asyncrt.kernels.impl import Impl
-from asyncrt.kernels.literals import literal
-from asyncrt.kernels.neutral import (
+from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Expression, Operator, ViewOf
+from asyncrt.kernels.patterns.copy import materialise, takes_any_view
+from asyncrt.kernels.patterns.elementwise import elementwise
+from asyncrt.kernels.patterns.neutral import (
     Neutral,
     all_equal,
     every_bit,
@@ -31,9 +33,7 @@ from asyncrt.kernels.neutral import (
     why_not,
     zero,
 )
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Expression, Operator, ViewOf
 from asyncrt.kernels.shapes import broadcast_shapes
-from asyncrt.kernels.source import compute_type
 from asyncrt.layout import BOOL, UINT64, Array, Shape
 
 

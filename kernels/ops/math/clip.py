@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.kernels.copy import materialise
-from asyncrt.kernels.elementwise import elementwise
 from asyncrt.kernels.impl import Impl
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Expression, Operator, ViewOf
+from asyncrt.kernels.patterns.copy import materialise
+from asyncrt.kernels.patterns.elementwise import elementwise
 from asyncrt.kernels.shapes import check, count
 from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.view import View

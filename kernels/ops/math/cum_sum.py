@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.kernels.copy import materialise
-from asyncrt.kernels.grid import GPU_GROUP
+from asyncrt.kernels.codegen.source import accumulator_type, compute_type, kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.patterns.copy import materialise
+from asyncrt.kernels.patterns.grid import GPU_GROUP
+from asyncrt.kernels.patterns.walk import Buffer, lines, walk
 from asyncrt.kernels.shapes import check, normal_axis
-from asyncrt.kernels.source import accumulator_type, compute_type, kernel
-from asyncrt.kernels.walk import Buffer, lines, walk
 from asyncrt.layout import Array, DataType, Shape
 from asyncrt.memory.view import View
 

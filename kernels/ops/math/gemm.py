@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.kernels.conversion import cast
+from asyncrt.kernels.codegen.conversion import cast
 from asyncrt.kernels.impl import Impl, inp, out
-from asyncrt.kernels.matmul import Bias, Epilogue, Operand, matmul
+from asyncrt.kernels.matmul.product import Bias, Epilogue, Operand, matmul
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
 from asyncrt.kernels.shapes import check, check_spreads
 from asyncrt.layout import Array, Shape

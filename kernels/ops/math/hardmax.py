@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from asyncrt.kernels.codegen.source import compute_type
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.patterns.walk import Buffer, lines, walk
 from asyncrt.kernels.shapes import check, count, normal_axis
-from asyncrt.kernels.source import compute_type
-from asyncrt.kernels.walk import Buffer, lines, walk
 from asyncrt.layout import Array, Shape
 
 

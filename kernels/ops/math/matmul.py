@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.kernels.impl import Impl, inp, out
-from asyncrt.kernels.matmul import Epilogue, Operand, matmul
+from asyncrt.kernels.matmul.product import Epilogue, Operand, matmul
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
 from asyncrt.kernels.shapes import broadcast_shapes, check
 from asyncrt.layout import Array, Shape

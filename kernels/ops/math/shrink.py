@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.kernels.conversion import cast
-from asyncrt.kernels.elementwise import elementwise
+from asyncrt.kernels.codegen.conversion import cast
+from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.impl import Impl
-from asyncrt.kernels.literals import literal
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Expression, Operator
+from asyncrt.kernels.patterns.elementwise import elementwise
 from asyncrt.kernels.shapes import same_shape
 from asyncrt.layout import DATA_TYPES, Array
 

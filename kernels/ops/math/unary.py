@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.kernels.copy import takes_any_view
-from asyncrt.kernels.elementwise import elementwise
+from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.impl import Impl
-from asyncrt.kernels.literals import literal
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Expression, Operator
+from asyncrt.kernels.patterns.copy import takes_any_view
+from asyncrt.kernels.patterns.elementwise import elementwise
 from asyncrt.kernels.shapes import same_shape
 from asyncrt.layout import Array
 

@@ -17,11 +17,11 @@ import numpy as np
 
 from asyncrt.dims import Undetermined
 from asyncrt.errors import ShapeError
-from asyncrt.kernels import attention as kernels
-from asyncrt.kernels.copy import copy_launch
+from asyncrt.kernels.attention import attention as kernels
 from asyncrt.kernels.impl import Impl, Launch, Ref, inp, out, scratch
 from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.patterns.copy import copy_launch
 from asyncrt.kernels.shapes import count
 from asyncrt.layout import Array, Shape, row_major, show_shape
 from asyncrt.memory.view import View, broadcast_strides

@@ -13,8 +13,8 @@ import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.kernels.operator import TURN, Attributes, Call, Example, Operator
+from asyncrt.kernels.patterns.window import window
 from asyncrt.kernels.shapes import check, count
-from asyncrt.kernels.window import window
 from asyncrt.layout import Array, Shape
 
 

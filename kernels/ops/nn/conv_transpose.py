@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.kernels.conv import convolution
-from asyncrt.kernels.conv_form import Convolution
-from asyncrt.kernels.epilogue import Epilogue
+from asyncrt.kernels.codegen.epilogue import Epilogue
+from asyncrt.kernels.conv.convolution import convolution
+from asyncrt.kernels.conv.interface import Convolution
 from asyncrt.kernels.impl import Impl
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.patterns.window import MAX_SPATIAL, Window
 from asyncrt.kernels.reach import check_extent
 from asyncrt.kernels.shapes import check
-from asyncrt.kernels.window import MAX_SPATIAL, Window
 from asyncrt.layout import Array, Shape
 
 

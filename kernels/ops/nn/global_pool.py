@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from asyncrt.kernels.copy import materialise
 from asyncrt.kernels.impl import Impl
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
-from asyncrt.kernels.rows import Fold, reduce_rows
+from asyncrt.kernels.patterns.copy import materialise
+from asyncrt.kernels.patterns.rows import Fold, reduce_rows
 from asyncrt.kernels.shapes import check, count
 from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.view import View

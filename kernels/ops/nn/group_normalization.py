@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.kernels.impl import Impl, inp, out
-from asyncrt.kernels.normalize import Affine, normalize_rows
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.patterns.normalize import Affine, normalize_rows
 from asyncrt.kernels.shapes import check, count
 from asyncrt.layout import Array, Shape
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asyncrt.kernels.grid import GPU_GROUP, cut_rows, over_rows, round_up
+from asyncrt.kernels.codegen.literals import literal
+from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
-from asyncrt.kernels.literals import literal
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, over_rows, round_up
 from asyncrt.kernels.shapes import check, count
-from asyncrt.kernels.source import compute_type, kernel
 from asyncrt.layout import Array, DataType, Shape
 
 

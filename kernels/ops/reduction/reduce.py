@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncrt.dims import Undetermined
-from asyncrt.kernels.copy import materialise
-from asyncrt.kernels.grid import GPU_GROUP, round_up
+from asyncrt.kernels.codegen.source import accumulator_type, compute_type, kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.patterns.copy import materialise
+from asyncrt.kernels.patterns.grid import GPU_GROUP, round_up
 from asyncrt.kernels.shapes import count, normal_axes
-from asyncrt.kernels.source import accumulator_type, compute_type, kernel
 from asyncrt.layout import (
     BFLOAT16,
     BOOL,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.errors import UnsupportedOperatorError
-from asyncrt.kernels.copy import materialise
 from asyncrt.kernels.impl import Impl
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.shapes import check
 from asyncrt.layout import Array, DataType, Shape, dtype_from_onnx
 from asyncrt.memory.view import View

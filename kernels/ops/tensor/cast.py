@@ -13,12 +13,12 @@ import numpy as np
 
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ModelTypeError
-from asyncrt.kernels.conversion import cast, to_integer
-from asyncrt.kernels.copy import materialise, takes_any_view
-from asyncrt.kernels.elementwise import elementwise
+from asyncrt.kernels.codegen.conversion import cast, to_integer
 from asyncrt.kernels.impl import Impl
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Expression, Operator, ViewOf
 from asyncrt.kernels.ops._values import known
+from asyncrt.kernels.patterns.copy import materialise, takes_any_view
+from asyncrt.kernels.patterns.elementwise import elementwise
 from asyncrt.kernels.shapes import same_shape
 from asyncrt.layout import (
     BOOL,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from asyncrt.dims import Dim
-from asyncrt.kernels.copy import materialise
 from asyncrt.kernels.impl import Impl
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.shapes import check
 from asyncrt.layout import Array, Shape
 from asyncrt.memory.view import View

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.kernels.copy import BITS, materialise
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.patterns.copy import BITS, materialise
+from asyncrt.kernels.patterns.walk import Buffer, walk
 from asyncrt.kernels.shapes import check, normal_axis
-from asyncrt.kernels.walk import Buffer, walk
 from asyncrt.layout import Array, Shape, row_major
 from asyncrt.memory.view import View
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.errors import ShapeError
-from asyncrt.kernels.copy import materialise
 from asyncrt.kernels.impl import Impl
 from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.layout import Array, Shape
 from asyncrt.memory.view import View
 

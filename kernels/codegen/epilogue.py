@@ -1,0 +1,245 @@
+"""What a kernel calculates from its results before it stores them: an expression, with further operands.
+
+A kernel that has an epilogue sees its result as rows of columns. For each row it says where the operands' rows begin
+(`Form.rows`), then it stores elements (`Form.element`) or vectors of 16 (`Form.stored_vector`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from asyncrt.kernels.impl import Ref
+from asyncrt.layout import FLOAT32, DataType
+from asyncrt.memory.view import View, collapse
+
+from .source import compute_type
+from .vectors import ALL_VECTORS, INTEGER_VECTORS
+
+_GATHERED = 2
+
+
+class Operand(NamedTuple):
+    """A tensor in a buffer, read through a view."""
+
+    ref: Ref
+    dtype: DataType
+    view: View
+
+
+class Epilogue(NamedTuple):
+    """What becomes of each element before it is stored.
+
+    Attributes:
+        expression: OpenCL C over ``v``, the element, and ``a0, a1, ...``, the operands, each in its arithmetic type.
+        operands: Broadcast to the shape of the result, with any strides; no kernel writes to them.
+        vector: The expression also holds for ``float16`` vectors (no comparisons, no ``?:``).
+        helpers: OpenCL C functions that the expression calls; ``$`` stands for the kernel's unique name.
+        result: The dtype of what it gives; None is that of what it takes. Only for an operator that `converts`.
+    """
+
+    expression: str
+    operands: tuple[Operand, ...] = ()
+    vector: bool = False
+    helpers: str = ""
+    result: DataType | None = None
+
+
+class Form(NamedTuple):
+    """What the source of a kernel with an epilogue depends on; the default is no epilogue.
+
+    Attributes:
+        steps: For each operand 0 if one element serves a whole row, 1 if a row's elements are adjacent, else 2.
+        axes: How many axes the rows of all operands have after merging.
+    """
+
+    expression: str = "v"
+    dtypes: tuple[DataType, ...] = ()
+    steps: tuple[int, ...] = ()
+    axes: int = 0
+    vector: bool = True
+    helper_text: str = ""
+
+    @property
+    def buffers(self) -> tuple[tuple[str, DataType, str], ...]:
+        return tuple((f"E{i}", t, "r") for i, t in enumerate(self.dtypes))
+
+    @property
+    def ints(self) -> tuple[str, ...]:
+        each = range(len(self.dtypes))
+        axes = (x for a in range(self.axes) for x in (f"ed{a}", *(f"es{a}_{i}" for i in each)))
+        return (*(f"eo{i}" for i in each), *(f"ec{i}" for i in each), *axes)
+
+    @property
+    def helpers(self) -> str:
+        if not self.vector or _GATHERED not in self.steps:
+            return self.helper_text
+        # As a vector too: what a value is must not depend on its operands' strides.
+        return f"""{self.helper_text}
+inline float16 $_gathered(__global const float* p, int step) {{
+  float t[16];
+  for (int i = 0; i < 16; i++) t[i] = p[i * step];
+  return vload16(0, t);
+}}"""
+
+    def rows(self, row: str) -> str:
+        """Write the statements after which operand i's row *row* begins at ``e<i>``."""
+        each = range(len(self.dtypes))
+        if not self.dtypes:
+            return ""
+        if self.axes == 1:
+            return " ".join(f"const int e{i} = eo{i} + ({row}) * es0_{i};" for i in each)
+        lines = [f"int er = {row};", *(f"int e{i} = eo{i};" for i in each)]
+        for a in range(self.axes):
+            moves = " ".join(f"e{i} += ei * es{a}_{i};" for i in each)
+            lines.append(f"{{ const int eq = er / ed{a}, ei = er - eq * ed{a}; {moves} er = eq; }}")
+        return " ".join(lines)
+
+    def fetched(self, column: str, end: int) -> str:
+        """Write the statements that fetch what a row needs of the operands from *column* to *end* further on.
+
+        They come after those of `rows`; `tiles.FETCH` has what they call.
+        """
+        adjacent = [f"E{i} + e{i} + {column}" for i, step in enumerate(self.steps) if step == 1]
+        return " ".join(f"ASYNCRT_FETCH({at}); ASYNCRT_FETCH({at} + {end});" for at in adjacent)
+
+    def element(
+        self, dtype: DataType, target: str, at: str, column: str, value: str, result: DataType | None = None
+    ) -> str:
+        """Write the statement that stores *value*, of *column*, as element *at* of *target*.
+
+        Args:
+            dtype: Of the value.
+            result: Of what is stored; None is the same.
+        """
+        result = result or dtype
+        t = compute_type(dtype)
+        offset = ("", f" + {column}", f" + ({column}) * ec{{i}}")
+        loads = " ".join(
+            f"const {compute_type(d)} a{i} = LOAD({d.name}, E{i}, e{i}{offset[s].format(i=i)});"
+            for i, (d, s) in enumerate(zip(self.dtypes, self.steps, strict=True))
+        )
+        stored = f"STORE({result.name}, {target}, {at}, ({compute_type(result)})({self.expression}));"
+        return f"{{ const {t} v = ({t})({value}); {loads} {stored} }}"
+
+    def stored_vector(
+        self, address: str, column: str, value: str, dtype: DataType = FLOAT32, result: DataType = FLOAT32
+    ) -> str:
+        """Write the statement that stores *value*, 16 of *dtype* from *column* on, at *address*; needs `vector`."""
+        operands = " ".join(self._load16(i, column) for i in range(len(self.dtypes)))
+        stored = f"({ALL_VECTORS[result]})({self.expression})"
+        if result in INTEGER_VECTORS:
+            stored = f"convert_{result.c}16({stored})"
+        return f"{{ const {ALL_VECTORS[dtype]} v = {value}; {operands} vstore16({stored}, 0, {address}); }}"
+
+    def _load16(self, index: int, column: str) -> str:
+        """Write the statement that loads 16 of an operand's elements."""
+        dtype, step, at = self.dtypes[index], self.steps[index], f"E{index} + e{index}"
+        if step == 0:
+            loaded = f"({ALL_VECTORS[dtype]})(E{index}[e{index}])"
+        elif step == _GATHERED:
+            loaded = f"$_gathered({at} + ({column}) * ec{index}, ec{index})"
+        else:
+            loaded = f"vload16(0, {at} + {column})"
+            if dtype in INTEGER_VECTORS:
+                loaded = f"convert_int16({loaded})"
+        return f"const {ALL_VECTORS[dtype]} a{index} = {loaded};"
+
+    def stored_pair(self, rows: Sequence[str], addresses: Sequence[str], column: str, value: str, width: int) -> str:
+        """Write the statement that stores *value*, 8 floats of each of two rows, at two addresses; needs `vector`.
+
+        Args:
+            rows: The rows' numbers.
+            column: The first of their columns.
+            width: How many of the 8 there are: at least 4.
+        """
+        operands = " ".join(f"float16 a{i};" for i in range(len(self.dtypes)))
+        for row, half in zip(rows, ("lo", "hi"), strict=True):
+            if self.dtypes:
+                operands += f" {{ {self.rows(row)} {' '.join(self._load8(i, column, half, width) for i in range(len(self.dtypes)))} }}"
+        stores = " ".join(
+            f"vstore8(w.{half}, 0, {at});" if width == 8
+            else f"vstore4(w.{half}.lo, 0, {at}); vstore4(w.{half}.s{_last4(width)}, 0, {at} + {width - 4});"
+            for at, half in zip(addresses, ("lo", "hi"), strict=True)
+        )  # fmt: skip
+        return f"{{ const float16 v = {value}; {operands} const float16 w = (float16)({self.expression}); {stores} }}"
+
+    def _load8(self, index: int, column: str, half: str, width: int) -> str:
+        """Write the statement that loads half of operand *index*, *width* elements of a row."""
+        at = f"E{index} + e{index} + {column}"
+        if self.steps[index] == 0:
+            return f"a{index}.{half} = (float8)(E{index}[e{index}]);"
+        if self.steps[index] == _GATHERED:
+            c = [f"E{index}[e{index} + ({column} + {min(i, width - 1)}) * ec{index}]" for i in range(8)]
+            return f"a{index}.{half} = (float8)({', '.join(c)});"
+        if width == 8:
+            return f"a{index}.{half} = vload8(0, {at});"
+        # Nothing beyond the row is read: its last elements come with some that the first four have, too.
+        return (
+            f"a{index}.{half}.s{_last4(width)} = vload4(0, {at} + {width - 4}); a{index}.{half}.lo = vload4(0, {at});"
+        )
+
+
+def _last4(width: int) -> str:
+    """The last four of *width* components, as OpenCL spells them."""
+    return "".join(str(i) for i in range(width - 4, width))
+
+
+NONE = Form()
+
+
+def join(epilogue: Epilogue | None, first: int) -> tuple[bool, Epilogue | None]:
+    """Return *epilogue* for a result whose axes from *first* on are one axis, after whether that can be.
+
+    It cannot where an operand does not walk those axes as one.
+    """
+    if epilogue is None:
+        return True, None
+    joined: list[Operand] = []
+    for operand in epilogue.operands:
+        shape, strides, offset = operand.view
+        axes, (steps,) = collapse(shape[first:], strides[first:])
+        if len(axes) > 1:
+            return False, None
+        joined.append(operand._replace(view=View((*shape[:first], *axes), (*strides[:first], *steps), offset)))
+    return True, epilogue._replace(operands=tuple(joined))
+
+
+class Bound(NamedTuple):
+    """An epilogue at one set of shapes: what its kernel's source depends on, and its part of a launch."""
+
+    form: Form = NONE
+    refs: tuple[Ref, ...] = ()
+    ints: tuple[int, ...] = ()
+
+
+def bind(epilogue: Epilogue | None, shape: Sequence[int], *, integers: bool = False) -> Bound:
+    """Return *epilogue* for a result of *shape*, whose last axis is the columns and all others the rows.
+
+    Args:
+        integers: Whether the kernel stores vectors also where operands are `INTEGER_VECTORS`.
+    """
+    if epilogue is None:
+        return Bound()
+    operands = epilogue.operands
+    for index, operand in enumerate(operands):
+        if operand.view.shape != tuple(shape):
+            raise ValueError(f"operand {index} of an epilogue has the shape {operand.view.shape}, its result {tuple(shape)}")
+    axes, strides = collapse(shape[:-1], *(o.view.strides[:-1] for o in operands))
+    columns = tuple(0 if shape[-1] == 1 else o.view.strides[-1] for o in operands)
+    ints = [*(o.view.offset for o in operands), *columns]
+    for a in range(len(axes) - 1, -1, -1):
+        ints += [axes[a], *(s[a] for s in strides)]
+    form = Form(
+        epilogue.expression,
+        tuple(o.dtype for o in operands),
+        tuple(c if c in (0, 1) else _GATHERED for c in columns),
+        len(axes),
+        epilogue.vector
+        and all(
+            o.dtype is FLOAT32 or (integers and o.dtype in INTEGER_VECTORS and c in (0, 1))
+            for o, c in zip(operands, columns, strict=True)
+        ),
+        epilogue.helpers,
+    )
+    return Bound(form, tuple(o.ref for o in operands), tuple(ints))

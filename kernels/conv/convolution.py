@@ -1,0 +1,303 @@
+"""Convolutions: what Conv and ConvTranspose share.
+
+A transposed convolution is the convolution of its input with zeros inserted (`steps`) by the flipped filter, so one
+set of kernels serves both:
+
+- packed: float32 on a CPU with constant weights (`conv_packed.py`).
+- planes: float32 on a CPU otherwise, and few channels per group. A vector holds neighbouring positions of one channel.
+- matrix product: windows of one cell (in `ops.conv`).
+- shared: on GPUs, 64 × 64 tiles of the product of filter and patches, in local memory.
+- generic: any dtype, one result at a time, with checked borders.
+
+All of them can go on calculating before they store (`epilogue`).
+
+The vector kernels read no borders: padding (and zeros between elements) are written into a scratch copy of the input
+first. Their last tile of a row is moved back to end with the row, so that nothing beyond it is read.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from asyncrt.kernels.codegen import epilogue
+from asyncrt.kernels.codegen.epilogue import Epilogue
+from asyncrt.kernels.codegen.source import accumulator_type, kernel
+from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp
+from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
+from asyncrt.layout import FLOAT32
+
+from .interface import ConvForm, Convolution, bind_conv, padded_input
+from .packed import WORK, packed, packs
+
+_GPU_TILE, _GPU_DEPTH = 64, 16
+
+
+def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool, after: Epilogue | None = None) -> Impl:
+    """Return the implementation of *conv*.
+
+    Args:
+        constant: The filter is a constant of the model.
+        after: What becomes of each element before it is stored.
+    """
+    if not traits.is_cpu:
+        wide = conv.outputs >= 16 and conv.dtype.is_float and traits.max_group >= 256
+        return _shared(conv, after) if wide else _generic(conv, traits, after)
+    if conv.dtype is not FLOAT32 or conv.inputs == 0:
+        return _generic(conv, traits, after)
+    if packs(conv.dtype, conv.outputs, traits, constant=constant):
+        return packed(conv, traits, after)
+    return _generic(conv, traits, after) if conv.transposed else _planes(conv, traits, after)
+
+
+def _planes(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> Impl:
+    padded = padded_input(conv, traits)
+    w = conv.window
+    (sd, sh, sw), (dd, dh, dw), (od, oh, ow) = w.strides, w.dilations, w.outs
+    width = next(v for v in (16, 8, 4, 2, 1) if v <= ow)
+    height = next(h for h in (4, 2, 1) if h <= oh)
+    blocks = -(-oh // height)
+    units = conv.batch * conv.group * conv.outputs * od * blocks
+    cells = conv.inputs * w.size[0] * w.size[1] * w.size[2]
+    work = height * cells * -(-ow // width)
+    per_item = max(1, min(-(-units // (4 * traits.compute_units)), WORK // max(1, work)))
+    ints = (
+        conv.inputs, conv.outputs, conv.group, *padded.spatial, od, oh, ow, *w.size, sd, sh, dd, dh, dw, blocks,
+        units, per_item, sw,
+    )  # fmt: skip
+    bound = bind_conv(conv, padded.ref, inp(1), after)
+    k = _planes_kernel(bound.form, height, width, sw if sw <= 2 else 0)
+    launch = Launch(k, bound.refs, (*ints, *bound.ints), (-(-units // per_item),), (1,))
+    return Impl(f"planes {height}x{width}", (*padded.launches, launch), padded.scratch)
+
+
+@functools.cache
+def _planes_kernel(form: ConvForm, height: int, width: int, stride: int) -> KernelSource:
+    """Tiles of *height* rows × *width* positions of one channel; several rows, so that additions need not wait."""
+    vector = "float" if width == 1 else f"float{width}"
+    step = str(stride) if stride else "sw"
+    rows = range(height)
+
+    def load(at: str) -> str:
+        if width == 1:
+            return f"{at}[0]"
+        if stride == 1:
+            return f"vload{width}(0, {at})"
+        return f"({vector})({', '.join(f'{at}[{i} * {step}]' for i in range(width))})"
+
+    last = form.last
+
+    def store(i: int) -> str:
+        """Store the positions of row i."""
+        row = f"(q * OD + od) * OH + h{i}"
+        if last.vector and width == 16:
+            stored = last.stored_vector(f"y + ({row}) * OW + ow0", "ow0", f"a{i}")
+        elif last == epilogue.NONE:
+            at = f"y + ({row}) * OW + ow0"
+            stored = f"*({at}) = a{i};" if width == 1 else f"vstore{width}(a{i}, 0, {at});"
+        else:
+            spill = f"*t = a{i};" if width == 1 else f"vstore{width}(a{i}, 0, t);"
+            each = form.element(row, "(ow0 + p)", "t[p]")
+            stored = f"float t[{width}]; {spill} for (int p = 0; p < {width}; p++) {each}"
+        return f"{{ {last.rows(row)} {stored} }}"
+
+    # Where there are fewer rows left, the last one is calculated again.
+    places = " ".join(
+        f"const int h{i} = min(block * {height} + {i}, OH - 1); __global const float* const x{i} = xn + h{i} * sh * W;"
+        for i in rows
+    )
+    zero = " ".join(f"{vector} a{i} = ({vector})({'bias[oc]' if form.bias else '0.0f'});" for i in rows)
+    multiply = " ".join(f"a{i} = fma(w, {load(f'(x{i} + at)')}, a{i});" for i in rows)
+    stores = " ".join(map(store, rows))
+    body = f"""
+  const int u1 = min(((int)get_global_id(0) + 1) * per_item, units);
+  for (int u = (int)get_global_id(0) * per_item; u < u1; u++) {{
+    const int block = u % blocks, od = u / blocks % OD, q = u / blocks / OD;
+    const int oc = q % (G * M), n = q / (G * M), g = oc / M;
+    __global const float* const xn = x + ((n * G + g) * C * D + od * sd) * H * W;
+    {places}
+    for (int tile0 = 0; tile0 < OW; tile0 += {width}) {{
+      const int ow0 = min(tile0, OW - {width});
+      __global const float* wp = f + oc * C * KD * KH * KW;
+      {zero}
+      for (int c = 0; c < C; c++)
+        for (int kd = 0; kd < KD; kd++)
+          for (int kh = 0; kh < KH; kh++) {{
+            int at = ((c * D + kd * dd) * H + kh * dh) * W + ow0 * {step};
+            for (int kw = 0; kw < KW; kw++, at += dw) {{
+              const {vector} w = ({vector})(*wp++);
+              {multiply}
+            }}
+          }}
+      {stores}
+    }}
+  }}"""
+    ints = (
+        "C", "M", "G", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "dd", "dh", "dw", "blocks",
+        "units", "per_item", "sw", *last.ints,
+    )  # fmt: skip
+    return kernel(f"conv_planes{height}x{width}", form.buffers, ints, body, helpers=last.helpers)
+
+
+def _filter_strides(conv: Convolution) -> tuple[int, ...]:
+    """Return offset, and strides of group, output channel, input channel and the window's axes, in the filter."""
+    kd, kh, kw = conv.window.size
+    cells = kd * kh * kw
+    group = conv.inputs * conv.outputs * cells
+    if conv.transposed:
+        return (cells - 1, group, cells, conv.outputs * cells, -kh * kw, -kw, -1)
+    return (0, group, conv.inputs * cells, cells, kh * kw, kw, 1)
+
+
+def _generic_ints(conv: Convolution) -> tuple[int, ...]:
+    w = conv.window
+    return (
+        conv.inputs, conv.outputs, conv.group, *w.spatial, *w.outs, *w.size, *w.strides, *w.dilations, *w.before,
+        *conv.steps, *_filter_strides(conv),
+    )  # fmt: skip
+
+
+_GENERIC_INTS = (
+    "C", "M", "G", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "sw", "dd", "dh", "dw", "pd", "ph",
+    "pw", "td", "th", "tw", "fo", "fg", "fm", "fc", "fd", "fh", "fw",
+)  # fmt: skip
+
+
+def _inside(axis: str, stepped: bool) -> str:
+    """Whether coordinate ``i<axis>`` (in the input with zeros inserted) is an element of the input."""
+    size = axis.upper()
+    if stepped:
+        return f"i{axis} >= 0 && i{axis} % t{axis} == 0 && i{axis} / t{axis} < {size}"
+    return f"i{axis} >= 0 && i{axis} < {size}"
+
+
+def _generic(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> Impl:
+    stepped = conv.steps != (1, 1, 1)
+    od, oh, ow = conv.window.outs
+    rows = conv.batch * conv.group * conv.outputs * od * oh
+    ints = _generic_ints(conv)
+    bound = bind_conv(conv, inp(0), inp(1), after)
+    refs = bound.refs
+    k = _generic_kernel(bound.form, stepped, traits.is_cpu)
+    if traits.is_cpu:
+        cells = conv.inputs * conv.window.size[0] * conv.window.size[1] * conv.window.size[2]
+        cut = cut_rows(rows, ow * max(1, cells), traits)
+        per_item = cut.rows_per_item
+        return Impl("generic", (Launch(k, refs, (*ints, rows, per_item, *bound.ints), (-(-rows // per_item),), (1,)),))
+    grid = (round_up(rows * ow, GPU_GROUP),)
+    return Impl("generic", (Launch(k, refs, (*ints, rows * ow, 1, *bound.ints), grid, (GPU_GROUP,)),))
+
+
+@functools.cache
+def _generic_kernel(form: ConvForm, stepped: bool, cpu: bool) -> KernelSource:
+    t = form.dtype
+    acc = accumulator_type(t)
+    at = {a: f"i{a} / t{a}" if stepped else f"i{a}" for a in "dhw"}
+    one = f"""
+    int q = r;
+    const int oh = q % OH; q /= OH;
+    const int od = q % OD; q /= OD;
+    const int oc = q % (G * M), n = q / (G * M), g = oc / M;
+    {acc} a = {f"({acc})LOAD({t.name}, bias, oc)" if form.bias else "0"};
+    for (int c = 0; c < C; c++) {{
+      const int plane = (n * G + g) * C + c, fa = fo + g * fg + (oc - g * M) * fm + c * fc;
+      for (int kd = 0; kd < KD; kd++) {{
+        const int id = od * sd + kd * dd - pd;
+        if (!({_inside("d", stepped)})) continue;
+        for (int kh = 0; kh < KH; kh++) {{
+          const int ih = oh * sh + kh * dh - ph;
+          if (!({_inside("h", stepped)})) continue;
+          const int row = ((plane * D + {at["d"]}) * H + {at["h"]}) * W, fr = fa + kd * fd + kh * fh;
+          for (int kw = 0; kw < KW; kw++) {{
+            const int iw = ow * sw + kw * dw - pw;
+            if ({_inside("w", stepped)})
+              a += ({acc})LOAD({t.name}, x, row + {at["w"]}) * ({acc})LOAD({t.name}, f, fr + kw * fw);
+          }}
+        }}
+      }}
+    }}
+    {form.last.rows("r")}
+    {form.element("r", "ow", "a")}"""
+    if cpu:
+        body = f"""
+  const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, items);
+  for (int r = r0; r < r1; r++) for (int ow = 0; ow < OW; ow++) {{ {one} }}"""
+    else:
+        body = f"""
+  const int item = (int)get_global_id(0);
+  if (item >= items) return;
+  const int r = item / OW, ow = item % OW;
+  {one}"""
+    ints = (*_GENERIC_INTS, "items", "per_item", *form.last.ints)
+    return kernel("conv_generic", form.buffers, ints, body, helpers=form.last.helpers)
+
+
+def _shared(conv: Convolution, after: Epilogue | None) -> Impl:
+    positions = conv.window.outs[0] * conv.window.outs[1] * conv.window.outs[2]
+    blocks = -(-conv.outputs // _GPU_TILE)
+    grid = (16 * -(-positions // _GPU_TILE), 16 * conv.group * blocks, conv.batch)
+    bound = bind_conv(conv, inp(0), inp(1), after)
+    k = _shared_kernel(bound.form, conv.steps != (1, 1, 1))
+    launch = Launch(k, bound.refs, (*_generic_ints(conv), blocks, *bound.ints), grid, (16, 16, 1))
+    return Impl(f"shared {_GPU_TILE}x{_GPU_TILE}", (launch,))
+
+
+@functools.cache
+def _shared_kernel(form: ConvForm, stepped: bool) -> KernelSource:
+    """The product of the filter ``[M, C * cells]`` and the patches ``[C * cells, positions]``, in tiles."""
+    t = form.dtype
+    acc = accumulator_type(t)
+    tile, depth = _GPU_TILE, _GPU_DEPTH
+    at = {a: f"i{a} / t{a}" if stepped else f"i{a}" for a in "dhw"}
+    bias = f"({acc})LOAD({t.name}, bias, g * M + m)" if form.bias else "0"
+    body = f"""
+  __local {acc} ft[{depth}][{tile} + 1]; __local {acc} xt[{depth}][{tile} + 1];
+  const int lx = (int)get_local_id(0), ly = (int)get_local_id(1), id0 = ly * 16 + lx;
+  const int n = (int)get_group_id(2), g = (int)get_group_id(1) / blocks;
+  const int m0 = ((int)get_group_id(1) % blocks) * {tile}, p0 = (int)get_group_id(0) * {tile};
+  const int cells = KD * KH * KW, K = C * cells, P = OD * OH * OW;
+  const int pp = p0 + id0 % {tile};  /* each work-item fills one column of the patches */
+  const int ow = pp % OW, oh = pp / OW % OH, od = pp / OW / OH;
+  const int bw = ow * sw - pw, bh = oh * sh - ph, bd = od * sd - pd;
+  {acc} c[4][4];
+  for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) c[i][j] = 0;
+  for (int k0 = 0; k0 < K; k0 += {depth}) {{
+    for (int e = id0; e < {tile * depth}; e += 256) {{
+      const int m = m0 + e / {depth}, kk = e % {depth}, k = k0 + kk;
+      {acc} v = 0;
+      if (m < M && k < K) {{
+        const int ci = k / cells, cell = k - ci * cells, kw = cell % KW, kh = cell / KW % KH, kd = cell / KW / KH;
+        v = ({acc})LOAD({t.name}, f, fo + g * fg + m * fm + ci * fc + kd * fd + kh * fh + kw * fw);
+      }}
+      ft[kk][e / {depth}] = v;
+    }}
+    for (int kk = id0 / {tile}; kk < {depth}; kk += {256 // tile}) {{
+      const int k = k0 + kk;
+      {acc} v = 0;
+      if (k < K && pp < P) {{
+        const int ci = k / cells, cell = k - ci * cells, kw = cell % KW, kh = cell / KW % KH, kd = cell / KW / KH;
+        const int id = bd + kd * dd, ih = bh + kh * dh, iw = bw + kw * dw;
+        if ({_inside("d", stepped)} && {_inside("h", stepped)} && {_inside("w", stepped)})
+          v = ({acc})LOAD({t.name}, x, ((((n * G + g) * C + ci) * D + {at["d"]}) * H + {at["h"]}) * W + {at["w"]});
+      }}
+      xt[kk][id0 % {tile}] = v;
+    }}
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int k = 0; k < {depth}; k++) {{
+      {acc} rf[4], rx[4];
+      for (int i = 0; i < 4; i++) {{ rf[i] = ft[k][ly + 16 * i]; rx[i] = xt[k][lx + 16 * i]; }}
+      for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) c[i][j] += rf[i] * rx[j];
+    }}
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }}
+  for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) {{
+    const int m = m0 + ly + 16 * i, p = p0 + lx + 16 * j;
+    if (m < M && p < P) {{
+      const int row = ((n * G + g) * M + m) * (OD * OH) + p / OW;
+      {form.last.rows("row")}
+      {form.element("row", "(p % OW)", f"c[i][j] + {bias}")}
+    }}
+  }}"""
+    group = "__attribute__((reqd_work_group_size(16, 16, 1)))"
+    ints = (*_GENERIC_INTS, "blocks", *form.last.ints)
+    return kernel("conv_shared", form.buffers, ints, body, helpers=form.last.helpers, attributes=group)

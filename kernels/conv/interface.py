@@ -1,0 +1,173 @@
+"""What every kernel of a convolution is given: its sizes, its buffers, and its input as it wants to read it."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from asyncrt.kernels.codegen import epilogue
+from asyncrt.kernels.codegen.epilogue import Epilogue, bind
+from asyncrt.kernels.codegen.source import kernel
+from asyncrt.kernels.impl import KernelSource, Launch, Ref, inp, out, scratch
+from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.patterns.grid import cut_rows
+from asyncrt.kernels.patterns.window import Window
+from asyncrt.layout import DataType
+
+
+class Convolution(NamedTuple):
+    """One convolution at one set of shapes: input 0 is the data, 1 the filter, 2 the bias.
+
+    Attributes:
+        dtype: Of every tensor.
+        batch, group: Sizes.
+        inputs, outputs: Channels per group.
+        window: Over three spatial axes; the equivalent stride-1 window if transposed.
+        steps: Distance of the input's elements after zeros are inserted, per spatial axis.
+        transposed: The filter is ``[C, M / group, ...]`` and flipped, not ``[M, C / group, ...]``.
+        bias: Whether there is one.
+    """
+
+    dtype: DataType
+    batch: int
+    group: int
+    inputs: int
+    outputs: int
+    window: Window
+    steps: tuple[int, int, int] = (1, 1, 1)
+    transposed: bool = False
+    bias: bool = False
+
+
+class ConvForm(NamedTuple):
+    """What the source of every kernel depends on."""
+
+    dtype: DataType
+    bias: bool
+    last: epilogue.Form
+
+    @property
+    def buffers(self) -> tuple[tuple[str, DataType, str], ...]:
+        t = self.dtype
+        bias = (("bias", t, "r"),) if self.bias else ()
+        return (("x", t, "r"), ("f", t, "r"), ("y", t, "w"), *bias, *self.last.buffers)
+
+    def element(self, row: str, column: str, value: str) -> str:
+        """Store *value* in *column* of row ``row`` of the result, whose columns are its last axis."""
+        return self.last.element(self.dtype, "y", f"({row}) * OW + {column}", column, value)
+
+
+class BoundConv(NamedTuple):
+    """A convolution's form, and the epilogue's part of a launch."""
+
+    form: ConvForm
+    refs: tuple[Ref, ...]
+    ints: tuple[int, ...]
+
+
+def bind_conv(conv: Convolution, source: Ref, filter_: Ref, after: Epilogue | None) -> BoundConv:
+    """Bind the operands; rows of the result are those of its last axis, whatever its rank."""
+    shape = after.operands[0].view.shape if after is not None and after.operands else (1,)
+    last = bind(after, shape)
+    bias = (inp(2),) if conv.bias else ()
+    return BoundConv(ConvForm(conv.dtype, conv.bias, last.form), (source, filter_, out(0), *bias, *last.refs), last.ints)
+
+
+class Padded(NamedTuple):
+    """The input as the vector kernels read it: with borders and inserted zeros written out, or thinned."""
+
+    ref: Ref
+    spatial: tuple[int, ...]
+    launches: tuple[Launch, ...]
+    scratch: tuple[int, ...]
+
+
+def padded_input(conv: Convolution, traits: DeviceTraits) -> Padded:
+    w = conv.window
+    reach = tuple((o - 1) * s + e for o, s, e in zip(w.outs, w.strides, w.extents, strict=True))
+    if conv.steps == (1, 1, 1) and not any(w.before) and all(r <= d for r, d in zip(reach, w.spatial, strict=True)):
+        return Padded(inp(0), w.spatial, (), ())
+    planes = conv.batch * conv.group * conv.inputs
+    rows = planes * reach[0] * reach[1]
+    cut = cut_rows(rows, reach[2], traits)
+    ints = (*w.spatial, *reach, *w.before, *conv.steps, rows, cut.rows_per_item)
+    items = -(-rows // cut.rows_per_item)
+    launch = Launch(_pad_kernel(conv.dtype, conv.steps != (1, 1, 1)), (inp(0), scratch(0)), ints, (items,), (1,))
+    return Padded(scratch(0), reach, (launch,), (rows * reach[2] * conv.dtype.itemsize,))
+
+
+def thinned_input(conv: Convolution, traits: DeviceTraits) -> Padded:
+    """Return the input with only the elements that windows of one cell see, one beside the other."""
+    w = conv.window
+    rows = conv.batch * conv.group * conv.inputs * w.outs[0] * w.outs[1]
+    cut = cut_rows(rows, w.outs[2], traits)
+    ints = (*w.spatial, *w.outs, *w.strides, rows, cut.rows_per_item)
+    items = -(-rows // cut.rows_per_item)
+    launch = Launch(_thin_kernel(conv.dtype), (inp(0), scratch(0)), ints, (items,), (1,))
+    return Padded(scratch(0), w.outs, (launch,), (rows * w.outs[2] * conv.dtype.itemsize,))
+
+
+@functools.cache
+def _thin_kernel(dtype: DataType) -> KernelSource:
+    body = """
+  const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
+  int plane = r0 / OH / OD, d = r0 / OH % OD, h = r0 % OH;
+  for (int r = r0; r < r1; r++) {
+    const int from = ((plane * D + d * sd) * H + h * sh) * W, to = r * OW;
+    int c = 0;
+    if (sw == 2)
+      for (; c + 8 < OW; c += 8) vstore8(vload16(0, x + from + 2 * c).even, 0, y + to + c);
+    for (; c < OW; c++) y[to + c] = x[from + c * sw];
+    if (++h == OH) { h = 0; if (++d == OD) { d = 0; plane++; } }
+  }"""
+    ints = ("D", "H", "W", "OD", "OH", "OW", "sd", "sh", "sw", "rows", "per_item")
+    return kernel("conv_thin", (("x", dtype, "r"), ("y", dtype, "w")), ints, body)
+
+
+@functools.cache
+def _pad_kernel(dtype: DataType, stepped: bool) -> KernelSource:
+    """Element i of an axis goes to ``before + i * step``; what falls outside is dropped, the rest is zero."""
+    c = dtype.c
+    if stepped:
+        inside = "h >= 0 && d >= 0 && h % th == 0 && d % td == 0 && h / th < H && d / td < D"
+        row = "(plane * D + d / td) * H + h / th"
+        copy = "for (int c = 0; c < PW; c++) to[c] = 0; for (int c = first; c < last; c++) to[pw + c * tw] = from[c];"
+    else:
+        inside = "h >= 0 && d >= 0 && h < H && d < D"
+        row = "(plane * D + d) * H + h"
+        copy = """for (int c = 0; c < pw; c++) to[c] = 0;
+      $_copy(from + first, to + pw + first, last - first);
+      for (int c = pw + last; c < PW; c++) to[c] = 0;"""
+    # Rows are short: counting is faster than dividing, and vectors that overlap are faster than single elements.
+    body = f"""
+  const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
+  const int first = pw < 0 ? (-pw + tw - 1) / tw : 0;
+  const int last = pw >= PW ? 0 : min(W, (PW - pw - 1) / tw + 1);
+  int plane = r0 / PH / PD, d = r0 / PH % PD - pd, h = r0 % PH - ph;
+  __global {c}* to = y + r0 * PW;
+  for (int r = r0; r < r1; r++, to += PW) {{
+    if ({inside} && first < last) {{
+      __global const {c}* from = x + ({row}) * W;
+      {copy}
+    }} else {{
+      for (int c = 0; c < PW; c++) to[c] = 0;
+    }}
+    if (++h == PH - ph) {{ h = -ph; if (++d == PD - pd) {{ d = -pd; plane++; }} }}
+  }}"""
+    vectors = " ".join(
+        f"if (n >= {v}) {{ vstore{v}(vload{v}(0, from), 0, to); vstore{v}(vload{v}(0, from + n - {v}), 0, to + n - {v}); return; }}"
+        for v in (8, 4, 2)
+    )
+    helpers = f"""
+inline void $_copy(__global const {c}* from, __global {c}* to, int n) {{
+  if (n >= 16) {{
+    for (int i = 0; i < n - 16; i += 16) vstore16(vload16(0, from + i), 0, to + i);
+    vstore16(vload16(0, from + n - 16), 0, to + n - 16);
+    return;
+  }}
+  {vectors}
+  to[0] = from[0];
+}}"""
+    ints = ("D", "H", "W", "PD", "PH", "PW", "pd", "ph", "pw", "td", "th", "tw", "rows", "per_item")
+    buffers = (("x", dtype, "r"), ("y", dtype, "w"))
+    return kernel("conv_pad", buffers, ints, body, helpers="" if stepped else helpers)

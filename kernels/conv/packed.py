@@ -1,0 +1,167 @@
+"""Convolutions of float32 on CPU devices with constant weights.
+
+A work-item computes tiles of 32 output channels (or 16) × up to 8 positions that follow one another, over weights packed
+``[group][channel block][ic][kd][kh][kw][32]``. Where the weights of a block of channels are more than a cache keeps, it
+walks them in pieces, several tiles over each piece (`conv_tile.py` has the kernel).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from asyncrt.kernels.codegen import epilogue
+from asyncrt.kernels.codegen.epilogue import Epilogue
+from asyncrt.kernels.impl import Impl, Launch, WeightsRequest, inp, weights
+from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.patterns.grid import round_up
+from asyncrt.kernels.patterns.window import Window
+from asyncrt.layout import FLOAT32, Array, DataType
+
+from .interface import Convolution, Padded, bind_conv, padded_input, thinned_input
+from .tile import ZEROS, Tile, tile_kernel
+
+# Output channels of a packed block, two float16 or one, and what a channel costs in it: one loads twice as often for
+# each multiplication.
+_BLOCKS = {32: 1.0, 16: 1.4}
+_TILE = 8  # positions of a packed tile
+# What a tile costs beside its products, as many products of a position; and fewer positions take as long as these, because
+# sums wait for themselves. Where a channel is one cell, each needs lines of the cache that no other does, and loading them
+# takes as long as multiplying six or seven positions, and a bit.
+_FINISH, _LATENCY, _LINES, _BIT = 96, 4, 6.5, 0.5
+_OUTSIDE = 2  # columns that a tile may find outside of the input: each takes a register for every row
+_UNROLLED = 7  # cells of a window's row that are written out one after the other
+# Elements of a block's weights that are walked in one piece: half of what a core's second cache has. Longer ones are cut
+# into pieces of `_PIECE`: while the last tiles pass over one, the next is fetched, for which the first must be short.
+_WHOLE, _PIECE = 1 << 16, 12 << 10
+WORK = 1 << 16  # multiply-adds (of vectors) that a work-item should have
+
+
+def _canonical(weight: Array, group: int, transposed: bool) -> Array:
+    """Return the filter as ``[group, M / group, C / group, cells...]`` of the equivalent plain convolution."""
+    if not transposed:
+        return weight.reshape(group, weight.shape[0] // group, *weight.shape[1:])
+    cells = weight.ndim - 2
+    grouped = weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]).swapaxes(1, 2)
+    return grouped[(slice(None),) * 3 + (slice(None, None, -1),) * cells]
+
+
+def _pack(weight: Array, group: int, transposed: bool, block: int) -> Array:
+    filters = _canonical(weight, group, transposed)
+    g, m, c = filters.shape[:3]
+    cells = math.prod(filters.shape[3:])
+    shape = (g, -(-m // block), c, cells, block)
+    flat = np.zeros(math.prod(shape) + ZEROS, weight.dtype)
+    packed = flat[:-ZEROS].reshape(shape)
+    for i in range(shape[1]):  # one by one, so that there is no second copy of large weights
+        part = filters[:, i * block : (i + 1) * block]
+        packed[:, i, :, :, : part.shape[1]] = part.reshape(g, part.shape[1], c, cells).transpose(0, 2, 3, 1)
+    return flat
+
+
+@functools.cache
+def _packer(group: int, transposed: bool, block: int) -> Callable[[Array], Array]:
+    return functools.partial(_pack, group=group, transposed=transposed, block=block)
+
+
+def _tile_width(positions: int, channels: int, cells: int) -> int:
+    """Return how many positions of a row a tile has: few are calculated twice."""
+
+    def cost(width: int) -> tuple[float, int]:
+        each = max(width, _LINES) + _BIT if cells == 1 else max(width, _LATENCY)
+        return -(-positions // width) * (each * channels * cells + _FINISH), -width
+
+    return min(range(1, min(_TILE, positions) + 1), key=cost)
+
+
+def packs(dtype: DataType, outputs: int, traits: DeviceTraits, *, constant: bool) -> bool:
+    """Return whether a convolution to *outputs* channels per group is of this kind."""
+    return traits.is_cpu and dtype is FLOAT32 and constant and traits.packed_weights and outputs >= 8
+
+
+def _reads_past(conv: Convolution) -> tuple[int, int] | None:
+    """Return how many columns left and right of the input the tiles of *conv* may see; None if it needs them written out.
+
+    The right ones are as many as may be at any width, so that a new one needs no other kernel.
+    """
+    w = conv.window
+    if conv.steps != (1, 1, 1) or not _plain(w) or w.strides[2] > 2 or min(w.before) < 0:
+        return None
+    reach = [(o - 1) * s + e - b for o, s, e, b in zip(w.outs, w.strides, w.extents, w.before, strict=True)]
+    if w.before[0] or reach[0] > w.spatial[0]:
+        return None
+    left, right = w.before[2], max(w.after[2], reach[2] - w.spatial[2], 0)
+    return (left, right) if left + right <= _OUTSIDE else None
+
+
+def _thins(conv: Convolution) -> bool:
+    """Whether the elements that *conv* sees are put together first, because it sees each of them several times."""
+    w = conv.window
+    single = w.size == conv.steps == (1, 1, 1) and w.strides != (1, 1, 1) and not any(w.before)
+    return single and all((o - 1) * s < n for o, s, n in zip(w.outs, w.strides, w.spatial, strict=True)) and conv.outputs > 64
+
+
+def _plain(window: Window) -> bool:
+    """Whether a row of the window's cells can be written out in a kernel."""
+    return (window.size[0], *window.dilations[1:]) == (1, 1, 1) and window.size[2] <= _UNROLLED
+
+
+def _input(
+    conv: Convolution, traits: DeviceTraits
+) -> tuple[Padded, tuple[int, int] | None, tuple[int, ...]]:
+    """Return what the tiles of *conv* read, what `_reads_past` says where they read past it, and their strides in it."""
+    if _thins(conv):
+        return thinned_input(conv, traits), None, (1, 1, 1)
+    padded, borders = padded_input(conv, traits), None
+    if padded.launches and (borders := _reads_past(conv)) is not None:
+        padded = Padded(inp(0), conv.window.spatial, (), ())
+    return padded, borders, conv.window.strides
+
+
+def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> Impl:
+    """Return the implementation of *conv*."""
+    w = conv.window
+    (kd, kh, kw), (dd, dh, dw), (od, oh, ow) = w.size, w.dilations, w.outs
+    padded, borders, (sd, sh, sw) = _input(conv, traits)
+    spatial = padded.spatial
+    joins, joined = epilogue.join(after, 2)
+    if joins:
+        after = joined
+        if w.size == (sd, sh, sw) == (1, 1, 1) and borders is None:  # rows follow each other: one long row
+            od, oh, ow, spatial = 1, 1, od * oh * ow, (1, 1, od * oh * ow)
+    cells = kd * kh * kw
+    rows, width = 1, _tile_width(ow, conv.inputs, cells)
+    if joins and width == ow and 2 * width <= _TILE and oh > 1:  # short rows: several of them
+        rows = next(r for r in (_TILE // width, 2) if r <= oh)
+    block = min(_BLOCKS, key=lambda b: round_up(conv.outputs, b) * _BLOCKS[b])
+    blocks = -(-conv.outputs // block)
+    down, across = -(-oh // rows), -(-ow // width)
+    tiles = od * down * across
+    each = -(-WORK // (conv.inputs * cells * rows * width))
+    each = -(-tiles // -(-tiles // each))
+    whole = conv.inputs * cells * block <= _WHOLE
+    piece = conv.inputs if whole else max(1, _PIECE // (cells * block))
+    ints = (
+        conv.inputs, conv.outputs, conv.group, blocks, *spatial, od, oh, ow, kd, kh, kw, sd, sh, dd, dh, dw, sw,
+        cells * block, tiles, down, across, each, piece, *(() if borders is None else w.before[1:]),
+    )  # fmt: skip
+    # Neighbours share weights, which may be more than a cache keeps while others pass.
+    grid = (-(-tiles // each), conv.batch, conv.group * blocks)
+    bound = bind_conv(conv, padded.ref, weights(0), after)
+    plain = _plain(w)
+    tile = Tile(
+        block, rows, width, sw if sw <= 2 else 0, kh if plain and kh <= 3 else 0, kw if plain else 0, not whole, joins,
+        borders,
+    )  # fmt: skip
+    launch = Launch(tile_kernel(bound.form, tile), bound.refs, (*ints, *bound.ints), grid, (1, 1, 1))
+    request = WeightsRequest(
+        1,
+        f"conv{block} group {conv.group}{' transposed' if conv.transposed else ''}, zeros",
+        _packer(conv.group, conv.transposed, block),
+        conv.group * blocks * conv.inputs * cells * block + ZEROS,
+    )
+    name = f"packed {block}x{width}" if rows == 1 else f"packed {block}x{rows}x{width}"
+    return Impl(name, (*padded.launches, launch), padded.scratch, (request,))

@@ -1,0 +1,298 @@
+"""The kernel of convolutions over packed weights: tiles of output channels × positions, whose sums stay in registers.
+
+Several tiles of a work-item pass over the same weights, one after the other: their sums lie in private memory in
+between. Results are turned from vectors of channels into rows of positions, and where two tiles of 8 follow one another,
+rows of 16 are stored, which are whole lines of a cache: the rows of many sizes are a multiple of 4 KiB apart, and a cache
+cannot keep as many halves of lines at such distances.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+from asyncrt.kernels.codegen import epilogue
+from asyncrt.kernels.codegen.source import kernel
+from asyncrt.kernels.codegen.tiles import AHEAD, FETCH, turn
+from asyncrt.kernels.impl import KernelSource
+
+from .interface import ConvForm
+
+_INTS = (
+    "C", "M", "G", "blocks", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "dd", "dh", "dw", "sw",
+    "deep", "tiles", "down", "across", "each", "piece",
+)  # fmt: skip
+BORDER = ("ph", "pw")
+ZEROS = 32
+"""Elements behind the weights that are 0: what tiles with `borders` read in the place of elements that are not there."""
+
+
+_FETCHING = 7  # columns of a tile
+
+
+class Tile(NamedTuple):
+    """What is written out in a kernel.
+
+    Attributes:
+        block: Output channels: 32 or 16.
+        rows, width: Positions: so many rows of so many columns; whole rows of the result, if there is more than one.
+        stride: Of the columns, if it is 1 or 2; else 0.
+        tall, wide: Cells of the window that are written out: all, the rows of it (tall is 0), or none.
+        pieces: The weights are walked in pieces.
+        joined: All positions of a channel are one row to the epilogue.
+        borders: The input has no borders: at most so many columns of a tile's are left and right of it, and rows of the
+            window may be above and below. None: it has what the windows reach. Only where a row of cells is written out
+            and the stride is.
+    """
+
+    block: int
+    rows: int
+    width: int
+    stride: int
+    tall: int
+    wide: int
+    pieces: bool
+    joined: bool
+    borders: tuple[int, int] | None = None
+
+    @property
+    def positions(self) -> int:
+        return self.rows * self.width
+
+    @property
+    def together(self) -> int:
+        """Tiles whose sums are there at the same time: few, so that stores go on while the next are calculated."""
+        return 8 if self.pieces else 2
+
+
+@functools.cache
+def tile_kernel(form: ConvForm, tile: Tile) -> KernelSource:
+    """Return the kernel that computes tiles of a convolution."""
+    block, halves = tile.block, range(tile.block // 16)
+    last, after = form.last, "v"
+    if last.vector and not last.dtypes:  # what has no operands is calculated for 16 channels at a time
+        last, after = epilogue.NONE, last.expression
+    sums = [(p * len(halves) + h, h, f"a{p}_{h}") for p in range(tile.positions) for h in halves]
+    load = " ".join(
+        f"float16 {a} = vload16({k if tile.pieces else h}, {'own' if tile.pieces else 'bs'});" for k, h, a in sums
+    )
+    finish = " ".join(f"{{ const float16 v = {a}; {a} = (float16)({after}); }}" for _, _, a in sums)
+    spill = " ".join(f"vstore16({a}, {k}, own);" for k, _, a in sums)
+    first = "j < left ? bias[oc0 + j] : 0.0f" if form.bias else "0.0f"
+    # Counted on from tile to tile: divisions would take a tenth of the time of a tile of few channels.
+    go_on = "if (++oa == across) { oa = 0; if (++ob == down) { ob = 0; od++; } }"
+    zeros = "__global const float* const zeros = f + G * blocks * C * deep;" if tile.borders else ""
+    place = f"const int oh = min(ob * {tile.rows}, OH - {tile.rows}), ow0 = min(oa * {tile.width}, OW - {tile.width});"
+    compute = f"""
+      int oa = oa0, ob = ob0, od = od0;
+      for (int i = 0; i < count; i++) {{
+        {place}
+        {_corner(tile)}
+        __global const float* xn = xg + c0 * plane + (od * sd * H + ih) * W + iw;
+        __global const float* wp = weights + c0 * deep;
+        {_fetching(tile)}
+        float* const own = t + i * {tile.positions * block};
+        {load}
+        for (int c = c0; c < c1; c++, xn += plane) {_walk(tile)}
+        {f"if (c1 == C) {{ {finish} }}" if after != "v" else ""}
+        {spill}
+        {go_on}
+      }}"""
+    if tile.pieces:
+        start = " ".join(f"vstore16(vload16({h}, bs), p * {len(halves)} + {h}, t);" for h in halves)
+        compute = f"""
+    for (int p = 0; p < count * {tile.positions}; p++) {{ {start} }}
+    for (int c0 = 0; c0 < C; c0 += piece) {{
+      const int c1 = min(c0 + piece, C);
+      {compute}
+    }}"""
+    else:
+        compute = f"{{ const int c0 = 0, c1 = C; {compute} }}"
+    body = f"""
+  const int block = (int)get_global_id(2) % blocks, g = (int)get_global_id(2) / blocks, n = (int)get_global_id(1);
+  const int i0 = (int)get_global_id(0) * each, i1 = min(i0 + each, tiles);
+  const int oc0 = g * M + block * {block}, left = min({block}, M - block * {block}), channel = n * G * M + oc0;
+  const int hop = sh * W, plane = D * H * W, P = OD * OH * OW;
+  __global const float* const xg = x + (n * G + g) * C * plane;
+  __global const float* const weights = f + (g * blocks + block) * C * deep;
+  {zeros}
+  float bs[{block}] __attribute__((aligned(64)));
+  for (int j = 0; j < {block}; j++) bs[j] = {first};
+  float t[{tile.together * tile.positions * block}] __attribute__((aligned(64)));
+  int oa0 = i0 % across, ob0 = i0 / across % down, od0 = i0 / across / down;
+  for (int g0 = i0; g0 < i1; g0 += {tile.together}) {{
+    const int count = min({tile.together}, i1 - g0);
+    {_fetched_results(tile, form.last, place)}
+    {compute}
+    int oa = oa0, ob = ob0, od = od0;
+    for (int i = 0; i < count; i++) {{
+      {place}
+      const int line = od * OH + oh, at = line * OW + ow0, column = {"at" if tile.joined else "ow0"};
+      const int skipped = (ob * {tile.rows} - oh) * OW + oa * {tile.width} - ow0;
+      const float* const own = t + i * {tile.positions * block};
+      {go_on}
+      {_sixteen(tile, last, go_on) if tile.positions == 8 and last.vector else ""}
+      {_turned(tile, last) if tile.positions >= 4 and last.vector else ""}
+      for (int j = 0; j < left; j++) {{
+        const int row = {_row(tile, "j")};
+        {last.rows("row")}
+        for (int p = skipped; p < {tile.positions}; p++)
+          {last.element(form.dtype, "y", "(channel + j) * P + at + p", "(column + p)", f"own[p * {block} + j]")}
+      }}
+    }}
+    oa0 = oa; ob0 = ob; od0 = od;
+  }}"""
+    one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
+    ints = (*_INTS, *(BORDER if tile.borders else ()), *form.last.ints)
+    return kernel(
+        f"conv_packed{tile.positions}", form.buffers, ints, body, helpers=FETCH + form.last.helpers, attributes=one
+    )
+
+
+def _row(tile: Tile, j: str) -> str:
+    """Return the epilogue's row of channel *j* of the block."""
+    return f"channel + {j}" if tile.joined else f"(channel + {j}) * OD * OH + line"
+
+
+def _fetching(tile: Tile) -> str:
+    """Return statements that find what to fetch while the weights at ``wp`` are multiplied.
+
+    A tile alone needs what comes next. Several have time for what follows all that they walk, and fetch a part each.
+    """
+    walked, number, tiles = ("piece", "i", "count") if tile.pieces else ("C", "(g0 - i0 + i)", "(i1 - i0)")
+    return f"""const int pace = ({tile.block - 1} + {tiles}) / {tiles};
+        const int near = {tiles} == 1 ? {AHEAD + 16} : {number} == 0 ? {AHEAD} : 0;
+        __global const float* soon = wp + ({tiles} == 1 ? {AHEAD} : {walked} * deep + {number} * pace * (c1 - c0) * (KD * KH * KW));"""
+
+
+def _fetched_results(tile: Tile, last: epilogue.Form, place: str) -> str:
+    """Return statements that fetch where the results of the next tiles go, and the rows that they meet there.
+
+    Each channel has a line of its own, and what was there last is in another core's cache or in none.
+    """
+    end = tile.together * tile.positions - 1
+    meets = last.fetched("column", end)
+    return f"""{{
+      const int oa = oa0, ob = ob0, od = od0;
+      {place}
+      const int line = od * OH + oh, at = line * OW + ow0, column = {"at" if tile.joined else "ow0"};
+      for (int j = 0; j < left; j++) {{
+        __global const float* const to = y + (channel + j) * P + at;
+        ASYNCRT_FETCH_TO_WRITE(to); ASYNCRT_FETCH_TO_WRITE(to + {end});
+        {f"const int row = {_row(tile, 'j')}; {last.rows('row')} {meets}" if meets else ""}
+      }}
+    }}"""
+
+
+def _step(tile: Tile) -> str:
+    return str(tile.stride) if tile.stride else "sw"
+
+
+def _corner(tile: Tile) -> str:
+    """Return statements that find the first element that a tile sees, and which columns of it are not there."""
+    if tile.borders is None:
+        return f"const int ih = oh * sh, iw = ow0 * {_step(tile)};"
+    there = " ".join(f"const int there{o} = iw >= {-o} && iw < W - {o};" for o in _outside(tile))
+    return f"const int ih = oh * sh - ph, iw = ow0 * {_step(tile)} - pw; {there}"
+
+
+def _outside(tile: Tile) -> list[int]:
+    """Return which columns that a tile sees may be outside of the input, counted from its first."""
+    assert tile.borders is not None
+    left, right = tile.borders
+    seen = range((tile.width - 1) * tile.stride + tile.wide)
+    return [o for o in seen if o < left or o >= len(seen) - right]
+
+
+def _walk(tile: Tile) -> str:
+    """Return statements that add the products of one input channel, and move on in the weights."""
+    halves, step = range(tile.block // 16), _step(tile)
+
+    def cell(number: int, element: Callable[[int, int], str]) -> str:
+        """Multiply with one cell of the window, which sees *element* for a row and a column of the tile."""
+        weights = " ".join(f"const float16 v{h} = vload16({number * len(halves) + h}, wp);" for h in halves)
+        multiply = " ".join(
+            f"e = {element(i, j)}; "
+            + " ".join(f"a{i * tile.width + j}_{h} = fma(v{h}, e, a{i * tile.width + j}_{h});" for h in halves)
+            for i in range(tile.rows)
+            for j in range(tile.width)
+        )
+        ahead = f"ASYNCRT_FETCH(soon); soon += pace; ASYNCRT_FETCH(wp + near + {number * tile.block});"
+        return f"{{ {weights} {ahead} float16 e; {multiply} }}"
+
+    outside = [] if tile.borders is None else _outside(tile)
+
+    def seen(c: int, i: int, j: int) -> str:
+        """The element that cell *c* of a row of cells sees for a row and a column of the tile."""
+        o = j * tile.stride + c
+        return f"*r{i}_{o}" if o in outside else f"r{i}[{j} * {step} + {c}]"
+
+    def row(kh: str, first: int) -> str:
+        """Multiply with one row of cells, the first of which is cell number *first*."""
+        start = ""
+        for i in range(tile.rows):
+            there = "" if tile.borders is None else f"(uint)(ih + {i} * sh + {kh}) >= (uint)H ? zeros : "
+            start += f"__global const float* const r{i} = {there}xn + {kh} * W + {i} * hop; "
+            start += " ".join(f"__global const float* const r{i}_{o} = there{o} ? r{i} + {o} : zeros;" for o in outside)
+        # The next tile's elements are fetched meanwhile: each channel's are far from the last one's. Narrow tiles load
+        # as much as they can already.
+        fetched = f"ASYNCRT_FETCH(r0 + {2 * tile.width - 1});" if tile.stride == 1 and tile.width >= _FETCHING else ""
+        multiply = " ".join(cell(first + c, functools.partial(seen, c)) for c in range(tile.wide))
+        return f"{{ {start} {fetched} {multiply} }}"
+
+    if tile.tall:
+        rows = " ".join(row(str(i), i * tile.wide) for i in range(tile.tall))
+        return f"{{ {rows} wp += {tile.tall * tile.wide * tile.block}; }}"
+    if tile.wide:
+        return f"for (int kh = 0; kh < KH; kh++, wp += {tile.wide * tile.block}) {row('kh', 0)}"
+    return f"""for (int kd = 0; kd < KD; kd++)
+        for (int kh = 0; kh < KH; kh++) {{
+          __global const float* xr = xn + (kd * dd * H + kh * dh) * W;
+          for (int kw = 0; kw < KW; kw++, wp += {tile.block}, xr += dw)
+            {cell(0, lambda i, j: f"xr[{i} * hop + {j} * {step}]")}
+        }}"""
+
+
+def _sixteen(tile: Tile, last: epilogue.Form, go_on: str) -> str:
+    """Return statements that store this tile of 8 and the next one together, if they are 16 of a row."""
+    steps, names = turn([f"x{p}" for p in range(16)], "z")
+    loads = " ".join(f"const float16 x{p} = vload16(h, own + {p * tile.block});" for p in range(16))
+    stores = " ".join(f"vstore16({name}, {j}, z);" for j, name in enumerate(names))
+    follows = f"ow0 + {2 * tile.width} <= OW" if tile.rows == 1 else f"oh + {2 * tile.rows} <= OH"
+    return f"""
+      if (left == {tile.block} && skipped == 0 && i + 1 < count && {follows}) {{
+        float z[256] __attribute__((aligned(64)));
+        for (int h = 0; h < {tile.block // 16}; h++) {{
+          {loads} {steps} {stores}
+          for (int j = 0; j < 16; j++) {{
+            const int row = {_row(tile, "h * 16 + j")};
+            {last.rows("row")}
+            {last.stored_vector("y + (channel + h * 16 + j) * P + at", "column", "vload16(j, z)")}
+          }}
+        }}
+        i++;
+        {go_on}
+        continue;
+      }}"""
+
+
+def _turned(tile: Tile, last: epilogue.Form) -> str:
+    """Return statements that store a whole tile of 4 to 8 positions."""
+    steps, names = turn([f"x{min(p, tile.positions - 1)}" for p in range(8)], "z")
+    loads = " ".join(f"const float16 x{p} = vload16(h, own + {p * tile.block});" for p in range(tile.positions))
+    stores = " ".join(f"vstore16({name}, {j}, z);" for j, name in enumerate(names))
+    rows = ("row", f"({_row(tile, 'h * 16 + j + 1')})")
+    to = [f"y + (channel + h * 16 + {j}) * P + at" for j in ("j", "j + 1")]
+    return f"""
+      if (left == {tile.block} && skipped == 0) {{
+        float z[128] __attribute__((aligned(64)));
+        for (int h = 0; h < {tile.block // 16}; h++) {{
+          {loads} {steps} {stores}
+          for (int j = 0; j < 16; j += 2) {{
+            const int row = {_row(tile, "h * 16 + j")};
+            {last.stored_pair(rows, to, "column", "vload16(j / 2, z)", tile.positions)}
+          }}
+        }}
+        continue;
+      }}"""

@@ -1,0 +1,258 @@
+"""Operators that stand for several nodes, and what each of them needs to be carried out as one kernel.
+
+A node that stands for several takes what its parts take from outside, and makes what the last of them makes. Its call
+has the parts' calls in it (`Call.parts`). Whether the shapes at hand allow one kernel is the operator's `fits`; where
+they do not, the parts are carried out one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from asyncrt.kernels.codegen.epilogue import Epilogue, Operand
+from asyncrt.kernels.impl import Impl, inp
+from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Expression, Operator, Reference, Skip, decide
+from asyncrt.kernels.patterns.elementwise import elementwise
+from asyncrt.layout import Array, Layout, Shape
+from asyncrt.memory.view import View
+
+from .expression import Part, Wiring, function
+from .result_views import lying_under
+
+MAX_OPERANDS = 12  # their offsets and strides must fit a kernel's argument record
+
+
+def fused_elementwise(operators: Sequence[Operator], wiring: Wiring, attributes: Sequence[Attributes]) -> Operator:
+    """Return the operator that does what *operators* do one after the other.
+
+    Args:
+        operators: Element-wise, or such that only move data: where they move none, they are passed by.
+    """
+
+    def parts_of(call: Call) -> list[Part] | str:
+        return _parts(operators, wiring, call, None)
+
+    def fits(call: Call, traits: DeviceTraits) -> str:
+        parts = parts_of(call)
+        return parts if isinstance(parts, str) else _forbidden(parts, call, traits)
+
+    def implement(call: Call, traits: DeviceTraits) -> Impl:
+        parts = parts_of(call)
+        assert not isinstance(parts, str), parts
+        output = call.outputs[0]
+        whole = function(parts)
+        if moved := _lying(parts, call):
+            layouts = [Layout(call.dtype(k), output.shape) for k in whole.operands]
+            views: list[View | None] = [moved[k] for k in whole.operands]
+        else:
+            layouts = [_operand(call, k) for k in whole.operands]
+            views = [call.strided[k] if call.strided and layouts[i].shape else None for i, k in enumerate(whole.operands)]
+        impl = elementwise(
+            "fused", whole.call(), layouts, output, traits,
+            sources=whole.operands, vector=whole.vector, integers=whole.integers,
+            helpers=whole.text, views=views,
+        )  # fmt: skip
+        return impl._replace(name="one kernel")
+
+    def takes_view(call: Call, index: int, view: View) -> bool:
+        """Functions may differ in the last bits between vectors and single elements, which strides decide about."""
+        parts = parts_of(call)
+        return not isinstance(parts, str) and all(p.expression.cheap for p in parts)
+
+    return whole_operator(operators, wiring, attributes, fits, implement, takes_view)
+
+
+def fused_product(
+    operators: Sequence[Operator], wiring: Wiring, attributes: Sequence[Attributes], product: int
+) -> Operator:
+    """Return the operator that calculates on from a product's results before it stores them.
+
+    Args:
+        operators: All as in `fused_elementwise`, but for the one at index *product*, whose inputs are the first of
+            the whole.
+    """
+    with_epilogue = operators[product].with_epilogue
+    assert with_epilogue is not None
+
+    def parts_of(call: Call) -> list[Part] | str:
+        return _parts(operators, wiring, call, product)
+
+    def fits(call: Call, traits: DeviceTraits) -> str:
+        parts, made, wanted = parts_of(call), call.parts[product].outputs[0], call.outputs[0]
+        if isinstance(parts, str):
+            return parts
+        if min(len(call.shape(0)), len(call.shape(1))) < 2:
+            return f"'{call.parts[product].name}' multiplies by a vector"
+        if made.shape != wanted.shape and made.count != wanted.count:
+            return f"the result is larger than the product of '{call.parts[product].name}'"
+        if made.dtype is not wanted.dtype and not operators[product].converts:
+            return f"the result is {wanted.dtype}, the product {made.dtype}"
+        return _forbidden(parts, call, traits)
+
+    def implement(call: Call, traits: DeviceTraits) -> Impl:
+        parts = parts_of(call)
+        assert not isinstance(parts, str), parts
+        made = call.parts[product].outputs[0]
+        whole = function(parts, start=(product, made.dtype))
+        moved = _lying(parts, call)
+        operands: list[Operand] = []
+        for k in whole.operands:
+            dtype, shape = _operand(call, k)
+            if moved:
+                view = View.dense(made.shape).through(moved[k])
+                assert view is not None, "it fits"
+            else:
+                view = (call.view(k) if shape else View.dense(shape)).expand(made.shape)
+            operands.append(Operand(inp(k), dtype, view))
+        epilogue = Epilogue(whole.call("v"), tuple(operands), whole.vector, whole.text, call.outputs[0].dtype)
+        impl = with_epilogue(call.parts[product], traits, epilogue)
+        return impl._replace(name=f"{impl.name}, with epilogue")
+
+    def takes_view(call: Call, index: int, view: View) -> bool:
+        """The product's operands as it takes them, all others through any strides."""
+        if index >= len(wiring[product]):
+            return True
+        asked = operators[product].takes_view
+        return asked is not None and asked(call.parts[product], index, view)
+
+    return whole_operator(operators, wiring, attributes, fits, implement, takes_view)
+
+
+def fused_as(
+    operators: Sequence[Operator], wiring: Wiring, attributes: Sequence[Attributes], target: Operator, inputs: int
+) -> Operator:
+    """Return the operator that does what *operators* do as another one.
+
+    Args:
+        target: That one; gives a result of its first input's shape and dtype.
+        inputs: How many inputs it has: the first of the whole.
+    """
+
+    def fits(call: Call, traits: DeviceTraits) -> str:
+        if call.inputs[0] != call.outputs[0]:
+            return f"the result is {call.outputs[0]}, what is normalised {call.inputs[0]}"
+        if not target.has_kernel(call.dtype(0)):
+            return f"{target.name} takes no {call.dtype(0)}"
+        return ""
+
+    def mine(call: Call) -> Call:
+        return call._replace(
+            inputs=call.inputs[:inputs],
+            values=call.values[:inputs],
+            constants=call.constants[:inputs],
+            strided=call.strided[:inputs],
+            parts=(),
+        )
+
+    def implement(call: Call, traits: DeviceTraits) -> Impl:
+        assert target.implement is not None
+        impl = target.implement(mine(call), traits)
+        return impl._replace(name=f"{target.name}, {impl.name}")
+
+    def takes_view(call: Call, index: int, view: View) -> bool:
+        """As the operator does; what it is not given, it does not read."""
+        return index >= inputs or (target.takes_view is not None and target.takes_view(mine(call), index, view))
+
+    return whole_operator(operators, wiring, attributes, fits, implement, takes_view)
+
+
+def whole_operator(
+    operators: Sequence[Operator],
+    wiring: Wiring,
+    attributes: Sequence[Attributes],
+    fits: Callable[[Call, DeviceTraits], str],
+    implement: Callable[[Call, DeviceTraits], Impl],
+    takes_view: Callable[[Call, int, View], bool],
+) -> Operator:
+    """Return the operator that stands for *operators*, carried out by *implement* where it fits."""
+    # What its parts declare, it declares: `question` compares no other values.
+    declared = dict.fromkeys(
+        source
+        for operator, sources in zip(operators, wiring, strict=True)
+        for position, source in enumerate(sources)
+        if source is not None and source >= 0 and position in operator.declared
+    )
+    return Operator(
+        name=", ".join(o.name for o in operators),
+        infer=_last_shape,
+        reference=composed(operators, wiring, attributes),
+        implement=implement,
+        fits=fits,
+        takes_view=takes_view,
+        value_hints=tuple(declared),
+        asks_hints=True,  # not even that: its parts are asked, each with its own
+    )
+
+
+def composed(operators: Sequence[Operator], wiring: Wiring, attributes: Sequence[Attributes]) -> Reference:
+    """Return the reference of what stands for several nodes: theirs, one after the other."""
+
+    def reference(_: Attributes, inputs: Sequence[Array | None]) -> Sequence[Array]:
+        made: list[Array] = []
+        for operator, sources, own in zip(operators, wiring, attributes, strict=True):
+            given = [None if s is None else inputs[s] if s >= 0 else made[~s] for s in sources]
+            made.append(operator.reference(own, given)[0])
+        return (made[-1],)
+
+    return reference
+
+
+def _last_shape(call: Call) -> Sequence[Shape]:
+    return (call.parts[-1].outputs[0].shape,)
+
+
+def _parts(operators: Sequence[Operator], wiring: Wiring, call: Call, leave: int | None) -> list[Part] | str:
+    """Return the parts of *call* but number *leave*, or why one of them is no expression here."""
+    parts: list[Part] = []
+    for number, (operator, sources, part) in enumerate(zip(operators, wiring, call.parts, strict=True)):
+        if number == leave:
+            continue
+        found = _nothing_moved(operator, part) if operator.expression is None else operator.expression(part)
+        if found is None:
+            what = "moves data" if operator.expression is None else "has no expression"
+            return f"'{part.name}' {what} for these shapes or values"
+        parts.append(Part(number, part, found, sources, moves=operator.expression is None))
+    return parts
+
+
+def _nothing_moved(operator: Operator, call: Call) -> Expression | None:
+    """Return an operator that only moves data as the expression that it is where it moves none, in any shape."""
+    decision = decide(operator, call._replace(strided=()))  # its input's strides are its readers' affair
+    if not isinstance(decision, Skip) or decision.offsets[0]:
+        return None
+    source, made = decision.sources[0], call.outputs[0]
+    same = Layout(call.dtype(source), call.shape(source))
+    return Expression("a0", (source,), vector=True) if (same.dtype, same.count) == (made.dtype, made.count) else None
+
+
+def _lying(parts: Sequence[Part], call: Call) -> dict[int, View]:
+    """Return how the operands lie under the result where a part gives it another shape; nothing if none does."""
+    if not any(p.moves for p in parts):
+        return {}
+    found = lying_under(parts, call)
+    assert not isinstance(found, str), found
+    return found
+
+
+def _forbidden(parts: Sequence[Part], call: Call, traits: DeviceTraits) -> str:
+    """Return why *parts* should not be calculated for each element of the result; "" if they may be."""
+    result = call.outputs[0]
+    for part in parts:
+        made = part.call.outputs[0]
+        if not part.expression.cheap and made.shape != result.shape and made.count != result.count:
+            return f"'{part.call.name}' has fewer elements than the result and would be calculated again for each"
+    if any(p.moves for p in parts) and isinstance(lying := lying_under(parts, call), str):
+        return lying
+    whole = function(parts)
+    if len(whole.operands) > MAX_OPERANDS:
+        return f"it would take {len(whole.operands)} operands, more than {MAX_OPERANDS}"
+    if traits.is_cpu and not whole.vector and any(p.expression.vector and not p.expression.cheap for p in parts):
+        slow = next((p for p in parts if not p.expression.vector), parts[0])
+        return f"'{slow.call.name}' has no vector form here, and the others would lose theirs"
+    return ""
+
+
+def _operand(call: Call, index: int) -> Layout:
+    """Return the layout of an operand as something to broadcast: one element is a scalar, whatever its rank."""
+    shape = call.shape(index)
+    return Layout(call.dtype(index), () if all(d == 1 for d in shape) else shape)

@@ -1,0 +1,147 @@
+"""Matrix products of float32 on CPU devices: a work-item computes some rows of 32 columns of the result.
+
+It takes them in tiles of up to 8 rows, whose sums stay in registers as two ``float16`` for each row. Each element is
+one chain of ``fma`` over k, whatever the sizes, the strides and the tile, so that the bytes of a result depend on the
+values alone.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+
+import numpy as np
+
+from asyncrt.kernels.codegen.source import kernel
+from asyncrt.kernels.codegen.tiles import FETCH, PANEL, TILE, add_tiles, fill_panel, pair_tile, widen_panel
+from asyncrt.kernels.impl import KernelSource
+from asyncrt.layout import FLOAT32, Array
+
+from .interface import Form
+
+_MOST = 64  # rows of a work-item
+_DEPTH = 64
+PAIRED = 2  # the most rows for which a work-item takes two packed panels at once
+
+
+class Source(enum.Enum):
+    """Where the 32 columns of the right-hand side come from."""
+
+    PACKED = "packed"  # constants: as `pack_panels` has written them
+    NARROW = "packed bf16"  # constants that bfloat16 can say: as `narrow.pack_panels` has written them
+    ROWS = "rows"  # read where they lie: columns are adjacent, and there are at least 32
+    ANY = "any"  # the work-item packs `_DEPTH` rows at a time for itself
+
+
+def pack_panels(matrix: Array) -> Array:
+    """Return a ``[K, N]`` matrix as ``[ceil(N / 32), K, 32]``, padded with zeros."""
+    k, n = matrix.shape
+    packed = np.zeros((-(-n // PANEL), k, PANEL), matrix.dtype)
+    for i, panel in enumerate(packed):  # one by one, so that there is no second copy of a large matrix
+        columns = matrix[:, i * PANEL : (i + 1) * PANEL]
+        panel[:, : columns.shape[1]] = columns
+    return packed
+
+
+def pack_transposed(matrix: Array) -> Array:
+    """Return the transpose of a ``[N, K]`` matrix as `pack_panels` does."""
+    return pack_panels(matrix.T)
+
+
+def rows_per_item(m: int, panels: int, compute_units: int) -> int:
+    """Return how many of *m* rows a work-item takes, if there are *panels* in all matrices of a batch together."""
+    tiles = -(-m // TILE)
+    each = max(1, min(_MOST // TILE, tiles * panels // (8 * compute_units)))
+    return -(-m // -(-tiles // each))
+
+
+@functools.cache
+def tile_kernel(form: Form, source: Source) -> KernelSource:
+    """Return the kernel that computes tiles of a product."""
+    place = "const int n0 = (int)get_global_id(1) * 32, c0 = 0, c1 = min(32, N - n0);"
+    if source is Source.ROWS:  # the last columns are multiplied with some of their neighbours, which are not stored
+        place = "const int n0 = min((int)get_global_id(1) * 32, N - 32), c0 = (int)get_global_id(1) * 32 - n0, c1 = 32;"
+    if source is Source.ANY:
+        multiply = f"""float panel[{_DEPTH * PANEL}] __attribute__((aligned(64)));
+  for (int k = 0; k < K; k += {_DEPTH}) {{
+    const int depth = min({_DEPTH}, K - k);
+    $_fill(B + bo + k * sb_k + n0 * sb_n, sb_k, sb_n, depth, c1, panel);
+    $_tiles(rows, A + ao + m0 * sa_m + k * sa_k, sa_m, sa_k, panel, 32, depth, t);
+  }}"""
+    elif source is Source.NARROW:  # made wide once for all rows, so that these are multiplied as ever
+        multiply = f"""float panel[{_DEPTH * PANEL}] __attribute__((aligned(64)));
+  for (int k = 0; k < K; k += {_DEPTH}) {{
+    const int depth = min({_DEPTH}, K - k);
+    $_widen(B + bo + n0 / 2 * K + k * 16, depth, panel);
+    $_tiles(rows, A + ao + m0 * sa_m + k * sa_k, sa_m, sa_k, panel, 32, depth, t);
+  }}"""
+    else:
+        start = "n0" if source is Source.ROWS else "n0 * K"
+        multiply = f"$_tiles(rows, A + ao + m0 * sa_m, sa_m, sa_k, B + bo + {start}, sb_k, K, t);"
+    body = f"""
+  const int m0 = (int)get_global_id(0) * per_item, rows = min(per_item, M - m0);
+  {place}
+  {form.batch()}
+  float t[{_MOST * PANEL}] __attribute__((aligned(64)));
+  for (int i = 0; i < rows * 2; i++) vstore16((float16)(0.0f), i, t);
+  {_fetched_results(form)}
+  {multiply}
+  for (int i = 0; i < rows; i++) {{
+    const int m = m0 + i;
+    const float* const sums = t + i * 32;
+    {_store(form)}
+  }}"""
+    space = "" if source in (Source.ANY, Source.NARROW) else "__global"
+    helpers = FETCH + form.last.helpers + add_tiles("__global", space, "", fetch=source is Source.PACKED)
+    helpers += fill_panel(FLOAT32, "") if source is Source.ANY else ""
+    helpers += widen_panel("") if source is Source.NARROW else ""
+    one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
+    ints = (*form.ints, "per_item")
+    name = f"{form.name}_{source.name.lower()}"
+    return kernel(name, form.buffers, ints, body, helpers=helpers, attributes=one)
+
+
+@functools.cache
+def pair_kernel(form: Form, source: Source) -> KernelSource:
+    """Return the kernel that computes two packed panels of a product of up to `PAIRED` rows at once."""
+    narrow = source is Source.NARROW
+    panel = f"{PANEL // 2 if narrow else PANEL} * K"
+    cases = " ".join(f"case {h}: $_pair{h}(A + ao, sa_m, sa_k, b, other, K, t); break;" for h in range(1, PAIRED + 1))
+    body = f"""
+  const int p0 = (int)get_global_id(1) * 2, last = min(p0 + 1, (N - 1) / 32), other = (last - p0) * {panel};
+  {form.batch()}
+  __global const {form.b.c}* const b = B + bo + p0 * {panel};
+  float t[{2 * PAIRED * PANEL}] __attribute__((aligned(64)));
+  switch (M) {{ {cases} }}
+  for (int p = p0; p <= last; p++)
+    for (int m = 0; m < M; m++) {{
+      const int n0 = p * 32, c0 = 0, c1 = min(32, N - n0);
+      const float* const sums = t + ((p - p0) * M + m) * 32;
+      {_store(form)}
+    }}"""
+    helpers = form.last.helpers + FETCH + "".join(pair_tile(rows, "", narrow=narrow) for rows in range(1, PAIRED + 1))
+    one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
+    return kernel(f"{form.name}{'_narrow' if narrow else ''}_pairs", form.buffers, form.ints, body, helpers=helpers, attributes=one)
+
+
+def _fetched_results(form: Form) -> str:
+    """Fetch where the results go, and the rows that they meet there: other cores wrote them, or had what was there last."""
+    meets = form.last.fetched("n0", PANEL - 1)
+    return f"""for (int i = 0; i < rows; i++) {{
+    __global const float* const to = Y + (first + m0 + i) * N + n0;
+    ASYNCRT_FETCH_TO_WRITE(to); ASYNCRT_FETCH_TO_WRITE(to + {PANEL - 1});
+    {f"{form.rows('m0 + i')} {meets}" if meets else ""}
+  }}"""
+
+
+def _store(form: Form) -> str:
+    """Store columns c0 to c1 of the 32 ``sums`` of row m from column n0 on, in a loop over rows."""
+    uniform_bias = form.bias is not None and not form.bias_contiguous
+    vectors = f"""if (c1 - c0 == 32{" && sc_n == 0" if uniform_bias else ""}) {{
+      {form.vector("vload16(0, sums)", "m", "n0")}
+      {form.vector("vload16(1, sums)", "m", "n0 + 16")}
+      continue;
+    }}"""
+    return f"""{form.rows("m")}
+    {vectors if form.last.vector else ""}
+    for (int j = c0; j < c1; j++) {form.element("sums[j]", "m", "n0 + j")}"""

@@ -1,0 +1,75 @@
+"""What the kernels of a matrix product have in common: their arguments, and how a result is stored."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from asyncrt.kernels.codegen import epilogue
+from asyncrt.kernels.codegen.conversion import to_integer
+from asyncrt.layout import DataType
+
+
+class Form(NamedTuple):
+    """What the source of a kernel depends on; everything else is an argument.
+
+    Attributes:
+        alpha, beta: What the product and the bias are multiplied by, as literals; "" is nothing.
+        axes: How many batch axes there are.
+        bias_contiguous: The bias has a value for each column.
+        last: The epilogue.
+    """
+
+    name: str
+    a: DataType
+    b: DataType
+    bias: DataType | None
+    alpha: str
+    beta: str
+    axes: int
+    bias_contiguous: bool
+    last: epilogue.Form
+
+    @property
+    def ints(self) -> tuple[str, ...]:
+        batch = (x for i in range(self.axes) for x in (f"d{i}", f"sa{i}", f"sb{i}"))
+        scalars = ("M", "N", "K", "sa_m", "sa_k", "sb_k", "sb_n", "a_off", "b_off", "sc_m", "sc_n")
+        return (*scalars, *batch, *self.last.ints)
+
+    @property
+    def buffers(self) -> tuple[tuple[str, DataType, str], ...]:
+        bias = () if self.bias is None else (("bias", self.bias, "r"),)
+        return (("A", self.a, "r"), ("B", self.b, "r"), ("Y", self.a, "w"), *bias, *self.last.buffers)
+
+    def batch(self) -> str:
+        """Find this work-item's matrices: they begin at ``ao`` and ``bo``, and at row ``first`` of the result."""
+        lines = ["int rest = (int)get_global_id(2); const int first = rest * M; int ao = a_off, bo = b_off;"]
+        lines += [
+            f"{{ const int q = rest / d{i}, r = rest - q * d{i}; ao += r * sa{i}; bo += r * sb{i}; rest = q; }}"
+            for i in range(self.axes)
+        ]
+        return " ".join(lines)
+
+    def rows(self, m: str) -> str:
+        """Find row *m* of this work-item's matrix in the epilogue's operands."""
+        return self.last.rows(f"first + {m}")
+
+    def element(self, value: str, m: str, n: str) -> str:
+        """Store ``alpha * value + beta * bias[m, n]``, after the epilogue, as one element."""
+        text = _times(self.alpha, value)
+        if self.bias is not None:
+            text += " + " + _times(self.beta, f"LOAD({self.bias.name}, bias, ({m}) * sc_m + ({n}) * sc_n)")
+        if (self.alpha or self.beta) and not self.a.is_float:
+            text = to_integer(text, self.a)
+        return self.last.element(self.a, "Y", f"(first + {m}) * N + {n}", n, text)
+
+    def vector(self, value: str, m: str, n: str) -> str:
+        """Store the same as 16 floats, from column *n* on; the bias has a value for each column, or one for a row."""
+        text = _times(self.alpha, value)
+        if self.bias is not None:
+            at = f"bias + ({m}) * sc_m"
+            text += " + " + _times(self.beta, f"vload16(0, {at} + {n})" if self.bias_contiguous else f"(float16)(*({at}))")
+        return self.last.stored_vector(f"Y + (first + {m}) * N + {n}", n, text)
+
+
+def _times(factor: str, value: str) -> str:
+    return f"{factor} * {value}" if factor else value

@@ -1,0 +1,115 @@
+"""Strided copies: what carries out every operator that only moves data.
+
+One kernel per element size and number of axes left after merging; shapes, strides and offsets are arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from asyncrt.errors import ShapeError
+from asyncrt.kernels.codegen.source import kernel
+from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, inp, out
+from asyncrt.kernels.operator import Call, DeviceTraits, ViewOf
+from asyncrt.layout import UINT8, UINT16, UINT32, UINT64, DataType
+from asyncrt.memory.view import View, collapse
+
+from .grid import GPU_GROUP, cut_rows, round_up
+
+BITS: dict[int, DataType] = {1: UINT8, 2: UINT16, 4: UINT32, 8: UINT64}
+MAX_AXES = 12
+
+
+def copy_launch(
+    source: Ref, src: View, target: Ref, dst: View, itemsize: int, traits: DeviceTraits
+) -> Launch | None:
+    """Return the launch that copies *src* of one buffer to *dst* of another; None if there is nothing to copy.
+
+    Args:
+        source, target: The buffers.
+        src, dst: Views of the same shape, in elements of *itemsize* bytes.
+    """
+    if 0 in src.shape:
+        return None
+    dims, (ss, ds) = collapse(src.shape, src.strides, dst.strides)
+    if len(dims) > MAX_AXES:
+        raise ShapeError(f"a copy over {len(dims)} axes that cannot be merged; at most {MAX_AXES} are supported")
+    inner, outer = dims[-1], dims[:-1]
+    rows = 1
+    for d in outer:
+        rows *= d
+    ints = (src.offset, dst.offset, inner, ss[-1], ds[-1], rows)
+    strides = tuple(x for axis in range(len(outer) - 1, -1, -1) for x in (outer[axis], ss[axis], ds[axis]))
+    if not traits.is_cpu:
+        k = _gpu_kernel(BITS[itemsize], len(outer))
+        grid: tuple[int, ...] = (round_up(rows * inner, GPU_GROUP),)
+        return Launch(k, (source, target), ints + strides, grid, (GPU_GROUP,))
+    unit = ss[-1] == 1 and ds[-1] == 1
+    cut = cut_rows(rows, inner, traits)
+    k = _cpu_kernel(BITS[itemsize], len(outer), unit)
+    return Launch(k, (source, target), (*ints, cut.chunk, cut.rows_per_item, *strides), cut.grid, (1, 1))
+
+
+def takes_any_view(call: Call, index: int, view: View) -> bool:
+    """Copies and element-wise kernels read each element once: through any strides, at no more than a copy costs."""
+    return True
+
+
+def _names(axes: int) -> tuple[str, ...]:
+    return tuple(x for a in range(axes) for x in (f"d{a}", f"s{a}", f"t{a}"))
+
+
+def _decode(axes: int) -> str:
+    """From row number r to the row's first element: axis 0 is the innermost of the outer axes."""
+    lines = ["int rest = r; int so = so0, to = to0;"]
+    lines += [
+        f"{{ const int q = rest / d{a}; const int i = rest - q * d{a}; so += i * s{a}; to += i * t{a}; rest = q; }}"
+        for a in range(axes)
+    ]
+    return "\n".join(lines)
+
+
+@functools.cache
+def _cpu_kernel(dtype: DataType, axes: int, unit: bool) -> KernelSource:
+    move = "for (int c = c0; c < c1; c++) y[to + c * ti] = x[so + c * si];"
+    if unit:  # in vectors: compilers make none of this loop, since to them the buffers might overlap
+        move = """int c = c0;
+    for (; c + 16 <= c1; c += 16) vstore16(vload16(0, x + so + c), 0, y + to + c);
+    for (; c < c1; c++) y[to + c] = x[so + c];"""
+    body = f"""
+  const int r1 = min(((int)get_global_id(1) + 1) * per_item, rows);
+  const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
+  for (int r = (int)get_global_id(1) * per_item; r < r1; r++) {{
+    {_decode(axes)}
+    {move}
+  }}"""
+    ints = ("so0", "to0", "n", "si", "ti", "rows", "chunk", "per_item", *_names(axes))
+    return kernel("copy", (("x", dtype, "r"), ("y", dtype, "w")), ints, body)
+
+
+@functools.cache
+def _gpu_kernel(dtype: DataType, axes: int) -> KernelSource:
+    body = f"""
+  const int id = (int)get_global_id(0);
+  if (id >= rows * n) return;
+  const int r = id / n, c = id - r * n;
+  {_decode(axes)}
+  y[to + c * ti] = x[so + c * si];"""
+    ints = ("so0", "to0", "n", "si", "ti", "rows", *_names(axes))
+    return kernel("copy", (("x", dtype, "r"), ("y", dtype, "w")), ints, body)
+
+
+def materialise(call: Call, views: Sequence[ViewOf], traits: DeviceTraits) -> Impl:
+    """Return the implementation that writes each view out densely."""
+    launches: list[Launch] = []
+    for index, (source, view) in enumerate(views):
+        itemsize = call.dtype(source).itemsize
+        if call.strided:
+            composed = view.through(call.view(source))
+            assert composed is not None, "views that cannot be read through each other are written out first"
+            view = composed
+        launch = copy_launch(inp(source), view, out(index), View.dense(view.shape), itemsize, traits)
+        if launch is not None:
+            launches.append(launch)
+    return Impl("copy", tuple(launches))

@@ -1,0 +1,111 @@
+"""When is one operand of an element-wise operator the result? When all others are known to change nothing.
+
+What is neutral must leave every value its bits, not only its number: ``x + 0.0`` makes +0.0 of -0.0, so that the zero
+which changes no float is -0.0; the one that may be taken away is +0.0. The only bits that arithmetic might touch all
+the same are those of a NaN (OpenCL leaves them open): kernels of such a call therefore copy, so that a node gives the
+same bytes whether it is run or skipped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from asyncrt.kernels.operator import Call, ViewOf
+from asyncrt.layout import Array, DataType
+from asyncrt.memory.view import View
+
+#: The operand of that dtype that changes nothing; None if there is none.
+Neutral: TypeAlias = Callable[[DataType], float | None]
+
+
+def zero(dtype: DataType) -> float:
+    """What can be added to anything."""
+    return -0.0 if dtype.is_float else 0
+
+
+def nothing(dtype: DataType) -> float:
+    """What can be taken from anything."""
+    return 0.0 if dtype.is_float else 0
+
+
+def one(dtype: DataType) -> float:
+    return 1
+
+
+def lowest(dtype: DataType) -> float:
+    """What is never greater than anything."""
+    return -math.inf if dtype.is_float else int(np.iinfo(dtype.name).min)
+
+
+def highest(dtype: DataType) -> float:
+    return math.inf if dtype.is_float else int(np.iinfo(dtype.name).max)
+
+
+def every_bit(dtype: DataType) -> float:
+    return int(np.iinfo(dtype.name).max) if dtype.numpy.kind == "u" else -1
+
+
+def never(dtype: DataType) -> None:
+    return None
+
+
+def is_uniform(value: Array, number: float) -> bool:
+    """Whether every element of *value* is *number*; of two zeros the one with its sign."""
+    if value.dtype == object:  # symbolic dims are given numbers by a request
+        return all(isinstance(v, int) and v == number for v in value.reshape(-1).tolist())
+    if value.size == 0:
+        return True
+    flat = np.ascontiguousarray(value).reshape(-1)
+    first = flat[0].item() if flat.dtype.kind in "iub" else float(flat[0])
+    if first != number or (number == 0 and math.copysign(1, first) != math.copysign(1, number)):
+        return False
+    bits = flat.view(f"u{flat.dtype.itemsize}")
+    return bool(np.all(bits == bits[0]))
+
+
+def all_equal(value: Array) -> bool:
+    """Whether all elements of *value* have the same bits; what has not is no operand that changes nothing."""
+    if value.size < 2 or value.dtype == object:
+        return True
+    flat = np.ascontiguousarray(value).reshape(-1)
+    bits = flat.view(f"u{flat.dtype.itemsize}")
+    return bool(np.all(bits == bits[0]))
+
+
+def neutral_view(call: Call, neutral: Neutral, either: bool) -> tuple[ViewOf] | None:
+    """Return the operand that is the result, if all others are neutral and it is as large as the result.
+
+    Args:
+        either: Whether the first operand can be the neutral one.
+    """
+    operands = range(len(call.inputs))
+    changing = [i for i in operands if not _is_neutral(call, i, neutral, either)]
+    if len(changing) > 1:
+        return None
+    shape = call.outputs[0].shape
+    for source in changing or operands:
+        view = View.dense(call.shape(source)).expand(shape)
+        if changing or view.is_dense:
+            return (ViewOf(source, view),)
+    return None
+
+
+def _is_neutral(call: Call, operand: int, neutral: Neutral, either: bool) -> bool:
+    value = call.value(operand)
+    if value is None or (operand == 0 and not either):
+        return False
+    number = neutral(call.dtype(operand))
+    return number is not None and is_uniform(value, number)
+
+
+def why_not(call: Call, neutral: Neutral, either: bool) -> str:
+    """Return why `neutral_view` gives no view that is the result."""
+    changing = [i for i in range(len(call.inputs)) if not _is_neutral(call, i, neutral, either)]
+    if len(changing) < 2:
+        return f"input {changing[0] if changing else 0} is repeated to the result's shape"
+    known = any(call.value(i) is not None for i in changing)
+    return "no operand is known to change nothing" if known else ""

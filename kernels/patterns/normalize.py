@@ -1,0 +1,259 @@
+"""Rows of adjacent elements made to have zero mean, unit variance or unit length; optionally scaled and shifted.
+
+What the normalisations share: for each row a shift and a factor are calculated, then every element becomes
+``(x - shift) * factor * scale + bias``. Sums are kept in the arithmetic type, the variance is summed from differences.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from asyncrt.kernels.codegen.literals import literal
+from asyncrt.kernels.codegen.source import compute_type, kernel
+from asyncrt.kernels.impl import KernelSource, Launch, Ref
+from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.layout import FLOAT32, FLOAT64, DataType
+
+from .grid import cut_rows
+
+_GROUP = 128
+_SUMS = 4  # of a row on a CPU: an addition waits for the one before
+
+# How a row's shift and factor come from its sums: `first` is summed over elements x to give `a`, then `second` to give
+# `b`; {t} is the arithmetic type and eps the operator's epsilon.
+_STATISTICS: dict[str, tuple[str, str, str, str]] = {
+    "layer": ("v", "(v - shift) * (v - shift)", "a / n", "1 / sqrt(b / n + eps)"),
+    "rms": ("", "v * v", "0", "1 / sqrt(b / n + eps)"),
+    "deviation": ("v", "(v - shift) * (v - shift)", "a / n", "1 / (sqrt(b / n) + eps)"),
+    "l1": ("", "fabs(v)", "0", "b == 0 ? 0 : 1 / b"),
+    "l2": ("", "v * v", "0", "b == 0 ? 0 : 1 / sqrt(b)"),
+}
+
+
+class Affine(NamedTuple):
+    """What normalised elements are scaled and shifted by.
+
+    Attributes:
+        scale, bias: Buffers; a bias may be absent.
+        scale_dtype: dtype of both, and of the result.
+        scale_row, bias_row: Elements from one row's factors to the next row's, where there is one for each column.
+        groups: 0: there is one factor for each column. Else rows belong to that many groups in turn, and a group has
+            factors of its own, each for `length` adjacent columns.
+        length: See `groups`.
+    """
+
+    scale: Ref
+    bias: Ref | None
+    scale_dtype: DataType
+    scale_row: int = 0
+    bias_row: int = 0
+    groups: int = 0
+    length: int = 1
+
+
+def normalize_rows(
+    statistics: str,
+    source: Ref,
+    target: Ref,
+    dtype: DataType,
+    rows: int,
+    n: int,
+    epsilon: float,
+    traits: DeviceTraits,
+    *,
+    affine: Affine | None = None,
+    mean: tuple[Ref, DataType] | None = None,
+    inverse: tuple[Ref, DataType] | None = None,
+) -> Launch:
+    """Return the launch that normalises *rows* rows of *n* elements.
+
+    Args:
+        statistics: "layer" (variance), "deviation" (epsilon is added to the standard deviation), "rms", "l1" or "l2".
+        mean, inverse: Where each row's shift and factor are written, if anywhere.
+    """
+    result = affine.scale_dtype if affine else dtype
+    wide = FLOAT64 if FLOAT64 in (dtype, result) else FLOAT32
+    form = _Form(
+        statistics, dtype, literal(epsilon, wide), affine is not None,
+        affine is not None and affine.bias is not None, affine is not None and affine.groups > 0,
+        result, mean[1] if mean else None, inverse[1] if inverse else None,
+    )  # fmt: skip
+    buffers = [source, target]
+    if affine is not None:
+        buffers.append(affine.scale)
+        if affine.bias is not None:
+            buffers.append(affine.bias)
+    buffers += [extra[0] for extra in (mean, inverse) if extra]
+    a = affine or Affine(source, None, dtype)
+    ints = (rows, n, a.scale_row, a.bias_row, a.groups, a.length)
+    if not traits.is_cpu:
+        return Launch(_gpu_kernel(form), tuple(buffers), (*ints, 1), (rows * _GROUP,), (_GROUP,))
+    cut = cut_rows(rows, n, traits)
+    return Launch(_cpu_kernel(form), tuple(buffers), (*ints, cut.rows_per_item), cut.grid[1:], (1,))
+
+
+class _Form(NamedTuple):
+    """What the source of a kernel depends on."""
+
+    statistics: str
+    dtype: DataType
+    epsilon: str
+    scaled: bool
+    biased: bool
+    grouped: bool
+    result: DataType
+    mean: DataType | None
+    inverse: DataType | None
+
+
+_INTS = ("rows", "n", "scale_row", "bias_row", "groups", "length", "per_item")
+
+
+def _buffers(form: _Form) -> tuple[tuple[str, DataType, str], ...]:
+    wanted = (
+        ("x", form.dtype, "r"), ("y", form.result, "w"),
+        ("scale", form.result if form.scaled else None, "r"), ("bias", form.result if form.biased else None, "r"),
+        ("mean", form.mean, "w"), ("inverse", form.inverse, "w"),
+    )  # fmt: skip
+    return tuple((name, dtype, access) for name, dtype, access in wanted if dtype is not None)
+
+
+def _keep(form: _Form) -> str:
+    """Write a row's statistics out."""
+    lines = []
+    if form.mean is not None:
+        lines.append(f"STORE({form.mean.name}, mean, r, shift);")
+    if form.inverse is not None:
+        lines.append(f"STORE({form.inverse.name}, inverse, r, factor);")
+    return " ".join(lines)
+
+
+def _type(form: _Form) -> str:
+    return "double" if FLOAT64 in (form.dtype, form.result) else compute_type(form.dtype)
+
+
+def _element(form: _Form, column: str) -> str:
+    """Write the element of *column*, whose factors are `w` and `z` where they are not its own."""
+    t = _type(form)
+    text = f"(({t})LOAD({form.dtype.name}, x, o + {column}) - shift) * factor"
+    if form.scaled:
+        text += " * w" if form.grouped else f" * LOAD({form.result.name}, scale, so + {column})"
+    if form.biased:
+        text += " + z" if form.grouped else f" + LOAD({form.result.name}, bias, bo + {column})"
+    return f"STORE({form.result.name}, y, o + {column}, {text});"
+
+
+def _segments(form: _Form, loop: str) -> str:
+    """Run *loop* over columns c0 <= c < c1, once for all columns or once for each factor of a group."""
+    if not form.grouped:
+        return f"{{ const int so = r * scale_row, bo = r * bias_row, c0 = 0, c1 = n; {loop} }}"
+    z = f"const {_type(form)} z = LOAD({form.result.name}, bias, f);" if form.biased else ""
+    return f"""
+    for (int c0 = 0, f = r % groups * (n / length); c0 < n; c0 += length, f++) {{
+      const int c1 = c0 + length; const {_type(form)} w = LOAD({form.result.name}, scale, f); {z}
+      {loop}
+    }}"""
+
+
+def _steps(vectors: Sequence[str], end: str) -> str:
+    """Walk ``c`` to *end* in steps of that many vectors, then of half as many, down to one."""
+    k = len(vectors)
+    loops = [f"for (; c + {16 * k} <= {end}; c += {16 * k}) {{ {' '.join(vectors)} }}"]
+    while (k := k // 2) > 0:
+        loops.append(f"if (c + {16 * k} <= {end}) {{ {' '.join(vectors[:k])} c += {16 * k}; }}")
+    return " ".join(loops)
+
+
+@functools.cache
+def _cpu_kernel(form: _Form) -> KernelSource:
+    """A work-item takes some rows; float32 in vectors of 16."""
+    t = _type(form)
+    first, second, shift, factor = _STATISTICS[form.statistics]
+    plain = form.dtype is FLOAT32 and form.result is FLOAT32
+
+    def total(name: str, term: str) -> str:
+        if not term:
+            return ""
+        scalar = f"{{ const {t} v = LOAD({form.dtype.name}, x, o + c); {name} += {term}; }}"
+        if not plain:
+            return f"{t} {name} = 0; for (int c = 0; c < n; c++) {scalar}"
+        sums = [f"u{k}" for k in range(_SUMS)]
+        add = [f"{{ const float16 v = vload16({k}, x + o + c); {s} += {term}; }}" for k, s in enumerate(sums)]
+        return f"""
+    float {name} = 0.0f;
+    {{
+      {" ".join(f"float16 {s} = 0.0f;" for s in sums)} int c = 0;
+      {_steps(add, "n")}
+      const float16 s = {" + ".join(sums)};
+      const float8 s8 = s.lo + s.hi; const float4 s4 = s8.lo + s8.hi; const float2 s2 = s4.lo + s4.hi;
+      {name} = s2.x + s2.y;
+      for (; c < n; c++) {scalar}
+    }}"""
+
+    fast = ""
+    if plain:
+        text = "(vload16({k}, x + o + c) - shift) * factor"
+        if form.scaled:
+            text += " * w" if form.grouped else " * vload16({k}, scale + so + c)"
+        if form.biased:
+            text += " + z" if form.grouped else " + vload16({k}, bias + bo + c)"
+        store = [f"vstore16({text.format(k=k)}, {k}, y + o + c);" for k in range(_SUMS)]
+        fast = _steps(store, "c1")
+    loop = f"int c = c0; {fast} for (; c < c1; c++) {{ {_element(form, 'c')} }}"
+    body = f"""
+  const {t} eps = {form.epsilon};
+  const int r1 = min(((int)get_global_id(0) + 1) * per_item, rows);
+  for (int r = (int)get_global_id(0) * per_item; r < r1; r++) {{
+    const int o = r * n;
+    {total("a", first)}
+    const {t} shift = {shift};
+    {total("b", second)}
+    const {t} factor = {factor};
+    {_keep(form)}
+    {_segments(form, loop)}
+  }}"""
+    return kernel(f"normalize_{form.statistics}", _buffers(form), _INTS, body)
+
+
+@functools.cache
+def _gpu_kernel(form: _Form) -> KernelSource:
+    """A work-group takes a row."""
+    t = _type(form)
+    first, second, shift, factor = _STATISTICS[form.statistics]
+
+    def total(name: str, term: str) -> str:
+        if not term:
+            return ""
+        return f"""
+  {t} own_{name} = 0;
+  for (int c = id; c < n; c += {_GROUP}) {{ const {t} v = LOAD({form.dtype.name}, x, o + c); own_{name} += {term}; }}
+  barrier(CLK_LOCAL_MEM_FENCE);
+  part[id] = own_{name};
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int half_ = {_GROUP // 2}; half_ > 0; half_ /= 2) {{
+    if (id < half_) part[id] += part[id + half_];
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }}
+  const {t} {name} = part[0];"""
+
+    if form.grouped:
+        z = f"const {t} z = LOAD({form.result.name}, bias, f);" if form.biased else ""
+        own = f"const int f = f0 + c / length; const {t} w = LOAD({form.result.name}, scale, f); {z}"
+        start = "const int f0 = r % groups * (n / length);"
+    else:
+        own, start = "", "const int so = r * scale_row, bo = r * bias_row;"
+    body = f"""
+  __local {t} part[{_GROUP}];
+  const {t} eps = {form.epsilon};
+  const int id = (int)get_local_id(0), r = (int)get_group_id(0), o = r * n;
+  {total("a", first)}
+  const {t} shift = {shift};
+  {total("b", second)}
+  const {t} factor = {factor};
+  if (id == 0) {{ {_keep(form)} }}
+  {start}
+  for (int c = id; c < n; c += {_GROUP}) {{ {own} {_element(form, "c")} }}"""
+    group = f"__attribute__((reqd_work_group_size({_GROUP}, 1, 1)))"
+    return kernel(f"normalize_{form.statistics}", _buffers(form), _INTS, body, attributes=group)

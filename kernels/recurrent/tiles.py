@@ -1,0 +1,214 @@
+"""Recurrent layers of float32 on CPU devices, with constant weights: a work-item walks the time of several batch rows.
+
+Each step is a product of the rows' states with packed panels of the recurrent weights, in tiles as matrix products have
+them, so that weights are read once for all rows. Gates are calculated for 16 units at a time. What pads a state to whole
+panels is calculated along with it and read by nobody.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from asyncrt.kernels.codegen.source import kernel
+from asyncrt.kernels.codegen.tiles import PANEL, TILE, add_tiles, pair_tile
+from asyncrt.kernels.impl import KernelSource, Launch, Ref, WeightsRequest
+from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.patterns.grid import round_up
+from asyncrt.layout import FLOAT32, INT32, Array, DataType
+
+LEAST = 16  # units: of fewer, most of a panel would be padding
+_PAIRED = (1, 2)  # rows for which two panels are multiplied at once
+
+
+class Form(NamedTuple):
+    """What the source depends on.
+
+    Attributes:
+        operator: "LSTM", "GRU" or "RNN".
+        gates: Blocks of the weights.
+        functions: OpenCL C of ``$_f0(x, d)``, ``$_f1(x, d)``, ... over ``float16``.
+        backwards: OpenCL C that says whether direction ``d`` walks back in time.
+        optional: Whether there are a bias, lengths, a first hidden state, a first cell state and peepholes.
+        outputs: How many there are.
+        input_forget: The forget gate is one less the input gate.
+        linear_before_reset: The reset gate comes after the product.
+    """
+
+    operator: str
+    gates: int
+    functions: str
+    backwards: str
+    optional: tuple[bool, ...]
+    outputs: int
+    input_forget: bool
+    linear_before_reset: bool
+
+
+def pack_gates(weights: Array, gates: int) -> Array:
+    """Return recurrent weights ``[D, G * H, H]`` as ``[D, G, ceil(H / 32), H, 32]``: each gate in panels of its own."""
+    directions, _, hidden = weights.shape
+    packed = np.zeros((directions, gates, -(-hidden // PANEL), hidden, PANEL), weights.dtype)
+    turned = weights.reshape(directions, gates, hidden, hidden).swapaxes(2, 3)
+    for panel in range(packed.shape[2]):
+        columns = turned[..., panel * PANEL : (panel + 1) * PANEL]
+        packed[:, :, panel, :, : columns.shape[-1]] = columns
+    return packed
+
+
+_packer = functools.cache(lambda gates: functools.partial(pack_gates, gates=gates))
+
+
+def gate_panels(index: int, gates: int, directions: int, hidden: int) -> WeightsRequest:
+    """Ask for input *index*, recurrent weights, as panels of each gate."""
+    elements = directions * gates * round_up(hidden, PANEL) * hidden
+    return WeightsRequest(index, f"recurrent panels of {gates}", _packer(gates), elements)
+
+
+def tiled(
+    form: Form, refs: tuple[Ref, ...], ints: tuple[int, ...], batch: int, directions: int, hidden: int, traits: DeviceTraits
+) -> tuple[Launch, int]:
+    """Return the launch, and the bytes of its scratch, which is the third of *refs*.
+
+    Args:
+        ints: What the kernel of `ops.recurrent` takes, too.
+    """
+    blocks = max(-(-batch // TILE), min(batch, -(-traits.compute_units // directions)))
+    height = -(-batch // blocks)
+    blocks = -(-batch // height)
+    own = height * (3 + form.gates) * -(-hidden // PANEL) * PANEL
+    launch = Launch(_kernel(form), refs, (*ints, blocks, height, own), (directions * blocks,), (1,))
+    return launch, directions * blocks * own * 4
+
+
+@functools.cache
+def _kernel(form: Form) -> KernelSource:
+    bias, lens, has_h, has_c, peepholes = form.optional
+
+    def x(gate: int) -> str:
+        """The input's part of a gate, with the input's bias."""
+        return f"$_some(X + xo + {gate} * H, u, H)" + (f" + $_some(bias + bo + {gate} * H, u, H)" if bias else "")
+
+    def recurrent(gate: int) -> str:
+        return (
+            f"vload16(0, gate + (({gate} * panels + u / {PANEL}) * rows + r) * {PANEL} + u % {PANEL})"
+            + (f" + $_some(bias + bo + GH + {gate} * H, u, H)" if bias else "")
+        )  # fmt: skip
+
+    def peephole(position: int, cell: str) -> str:
+        return f" + $_some(P + (d * 3 + {position}) * H, u, H) * {cell}" if peepholes else ""
+
+    def product(vector: str, first: str, last: str) -> str:
+        return f"$_multiply(rows, {vector}, HP, R + ro, H, {first}, {last}, gate);"
+
+    def units(text: str) -> str:
+        """*text* for 16 units at a time of each row that is not at its end."""
+        return f"""for (int r = 0; r < rows; r++) {{
+      if (i >= length[r]) continue;
+      const int n = n0 + r, at = backwards ? length[r] - 1 - i : i;
+      const int xo = ((at * xs_t + n * xs_n) * D + d) * GH, yo = (at * ys_t + d * ys_d + n * ys_n) * H;
+      for (int u = 0; u < H; u += 16) {{
+        __global float* const hu = h + r * HP + u; __global float* const cu = c + r * HP + u;
+        {text}
+      }}
+    }}"""
+
+    store = "vstore16(now, 0, hu); $_put(now, Y + yo, u, H);"
+    every = f"{form.gates} * panels"
+    if form.operator == "LSTM":
+        forget = "1.0f - gi" if form.input_forget else f"$_f0({x(2)} + {recurrent(2)}{peephole(2, 'before')}, d)"
+        step = product("h", "0", every) + units(f"""
+        const float16 before = vload16(0, cu);
+        const float16 gi = $_f0({x(0)} + {recurrent(0)}{peephole(0, "before")}, d), gf = {forget};
+        const float16 gc = $_f1({x(3)} + {recurrent(3)}, d), cell = gf * before + gi * gc;
+        const float16 go = $_f0({x(1)} + {recurrent(1)}{peephole(1, "cell")}, d);
+        const float16 now = go * $_f2(cell, d);
+        vstore16(cell, 0, cu);
+        {store}""")
+    elif form.operator == "RNN":
+        step = product("h", "0", every) + units(f"const float16 now = $_f0({x(0)} + {recurrent(0)}, d); {store}")
+    elif form.linear_before_reset:
+        step = product("h", "0", every) + units(f"""
+        const float16 gz = $_f0({x(0)} + {recurrent(0)}, d), gr = $_f0({x(1)} + {recurrent(1)}, d);
+        const float16 gh = $_f1({x(2)} + gr * ({recurrent(2)}), d), now = (1.0f - gz) * gh + gz * vload16(0, hu);
+        {store}""")
+    else:
+        reset = f"vstore16(vload16(0, hu) * $_f0({x(1)} + {recurrent(1)}, d), 0, part + r * HP + u);"
+        step = product("h", "0", "2 * panels") + units(reset) + product("part", "2 * panels", every) + units(f"""
+        const float16 gz = $_f0({x(0)} + {recurrent(0)}, d), gh = $_f1({x(2)} + {recurrent(2)}, d);
+        const float16 now = (1.0f - gz) * gh + gz * vload16(0, hu);
+        {store}""")
+    states = (("YH", "h"), ("YC", "c"))[: form.outputs - 1]
+    finals = " ".join(f"$_put(vload16(0, {s} + r * HP + u), {o} + so, u, H);" for o, s in states)
+    body = f"""
+  const int item = (int)get_global_id(0), d = item / blocks, n0 = item % blocks * height, rows = min(height, N - n0);
+  const int panels = (H + {PANEL - 1}) / {PANEL}, HP = panels * {PANEL}, GH = {form.gates} * H;
+  const int ro = d * {form.gates} * HP * H, bo = d * 2 * GH, backwards = {form.backwards};
+  __global float* const h = S + item * own;            /* [height, HP], as are the next two */
+  __global float* const c = h + height * HP;
+  __global float* const part = c + height * HP;
+  __global float* const gate = part + height * HP;     /* [gates * panels, rows, 32] */
+  int length[{TILE}], longest = 0;
+  for (int r = 0; r < rows; r++) {{
+    const int n = n0 + r, so = (d * hs_d + n * hs_n) * H;
+    length[r] = {"clamp(lens[n], 0, T)" if lens else "T"};
+    longest = max(longest, length[r]);
+    for (int u = 0; u < HP; u += 16) {{
+      vstore16({"$_some(H0 + so, u, H)" if has_h else "(float16)(0.0f)"}, 0, h + r * HP + u);
+      vstore16({"$_some(C0 + so, u, H)" if has_c else "(float16)(0.0f)"}, 0, c + r * HP + u);
+      vstore16((float16)(0.0f), 0, part + r * HP + u);
+    }}
+    for (int i = length[r]; i < T; i++)
+      for (int u = 0; u < H; u += 16) $_put((float16)(0.0f), Y + (i * ys_t + d * ys_d + n * ys_n) * H, u, H);
+  }}
+  for (int i = 0; i < longest; i++) {{
+    {step}
+  }}
+  for (int r = 0; r < rows; r++) {{
+    const int so = (d * hs_d + (n0 + r) * hs_n) * H;
+    for (int u = 0; u < H; u += 16) {{ {finals} }}
+  }}"""
+    named = (("bias", FLOAT32), ("lens", INT32), ("H0", FLOAT32), ("C0", FLOAT32), ("P", FLOAT32))
+    buffers: tuple[tuple[str, DataType, str], ...] = (("X", FLOAT32, "r"), ("R", FLOAT32, "r"), ("S", FLOAT32, "rw"))
+    buffers += tuple((name, dtype, "r") for (name, dtype), given in zip(named, form.optional, strict=True) if given)
+    buffers += tuple((name, FLOAT32, "w") for name in ("Y", "YH", "YC")[: form.outputs])
+    ints = ("T", "N", "D", "H", "xs_t", "xs_n", "ys_t", "ys_d", "ys_n", "hs_d", "hs_n", "blocks", "height", "own")
+    name = f"{form.operator.lower()}_tiles"
+    return kernel(name, buffers, ints, body, helpers=form.functions + _HELPERS)
+
+
+_HELPERS = (
+    add_tiles("__global", "__global", "__global", fetch=True)
+    + "".join(pair_tile(rows, "__global") for rows in _PAIRED)
+    + f"""
+inline float16 $_some(__global const float* p, int from, int n) {{
+  if (from + 16 <= n) return vload16(0, p + from);
+  float t[16];
+  for (int i = 0; i < 16; i++) t[i] = from + i < n ? p[from + i] : 0.0f;
+  return vload16(0, t);
+}}
+inline void $_put(float16 v, __global float* p, int from, int n) {{
+  if (from + 16 <= n) {{ vstore16(v, 0, p + from); return; }}
+  float t[16];
+  vstore16(v, 0, t);
+  for (int i = 0; from + i < n; i++) p[from + i] = t[i];
+}}
+inline void $_multiply(
+    int rows, __global const float* a, int row, __global const float* b, int depth, int first, int last,
+    __global float* sums) {{
+  int p = first;
+  if (rows == 1)
+    for (; p + 2 <= last; p += 2)
+      $_pair1(a, row, 1, b + p * depth * {PANEL}, depth * {PANEL}, depth, sums + p * {PANEL});
+  else if (rows == 2)
+    for (; p + 2 <= last; p += 2)
+      $_pair2(a, row, 1, b + p * depth * {PANEL}, depth * {PANEL}, depth, sums + 2 * p * {PANEL});
+  for (; p < last; p++) {{
+    __global float* const to = sums + p * rows * {PANEL};
+    for (int i = 0; i < 2 * rows; i++) vstore16((float16)(0.0f), i, to);
+    $_tiles(rows, a, row, 1, b + p * depth * {PANEL}, {PANEL}, depth, to);
+  }}
+}}"""
+)
