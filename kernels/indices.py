@@ -11,15 +11,12 @@ is the one that is told of.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from asyncrt.errors import IndexOutOfRange
 from asyncrt.layout import INT32, Array, Layout
-
-if TYPE_CHECKING:
-    from .operator import Call, Operator
 
 FINDING = Layout(INT32, (4,))
 
@@ -92,21 +89,6 @@ class Indices(NamedTuple):
 def from_either_end(input: int, *extents: int) -> Indices:
     """Return indices of axes that have *extents* elements; negative ones count from the end."""
     return Indices(input, tuple([(-extent, extent - 1) for extent in extents]))
-
-
-def unseen_indices(operator: Operator, call: Call) -> Indices | None:
-    """Return the indices of a call that have to be looked at on the device, if there are any.
-
-    Raises:
-        IndexOutOfRange: The host knows them, and one is out of range.
-    """
-    found = None if operator.indices is None else operator.indices(call)
-    if found is None:
-        return None
-    value = call.value(found.input)
-    if value is not None:
-        found.check(call.name, value)
-    return found if value is None else None
 
 
 def noted(finding: Array) -> tuple[int, int] | None:

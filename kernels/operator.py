@@ -1,4 +1,4 @@
-"""What there is to know of an operator, and what it may answer.
+"""What there is to know of an operator.
 
 An operator is one record, defined in one file of `kernels/ops`. It sees its own node's attributes, layouts and known
 values (a `Call`) and nothing else: no neighbour, no request, no device memory. Everything here is pure.
@@ -6,204 +6,20 @@ values (a `Call`) and nothing else: no neighbour, no request, no device memory. 
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 
-from asyncrt.dims import Dim
-from asyncrt.errors import ShapeError
 from asyncrt.layout import Array, DataType, Layout, Shape
 from asyncrt.memory.view import View
 
+from .call import Attributes, Call
 from .codegen.epilogue import Epilogue
 from .impl import Impl
-from .indices import Indices, unseen_indices
-
-
-class Attributes(dict[str, Any]):
-    """A node's attributes as Python values, with the defaults of the ONNX schema filled in.
-
-    ints, floats and strings are themselves, tensors are NumPy arrays, lists are tuples, graphs are `onnx.GraphProto`.
-
-    Attributes:
-        opset: Version of the node's domain in its model.
-        outputs: Number of the node's outputs, which is all that tells a Split how many pieces to make.
-    """
-
-    def __init__(
-        self,
-        values: Mapping[str, Any] = {},
-        opset: int = 0,
-        outputs: int = 1,
-    ) -> None:
-        super().__init__(values)
-        self.opset = opset
-        self.outputs = outputs
-
-
-class Call(NamedTuple):
-    """One node at one set of shapes.
-
-    Attributes:
-        name: The node's name, for messages.
-        attributes: The node's attributes.
-        inputs: Layout of each input; None where an optional input is absent. While loading, dims may be symbolic.
-        values: The inputs' values where they are known on the host, else None. Always known for the operator's
-            `shape_infer_dependencies` in a request; while loading, arrays of dtype object hold symbolic dims.
-        outputs: Layout of each output. Empty while `infer` is asked.
-        output_types: dtype of each output.
-        constants: For each input whether it is a constant of the model, the same in every request.
-        strided: For each input how its elements lie, where they do not lie one after the other; empty if all do.
-            Only what the operator agreed to (`Operator.takes_view`) comes so.
-        parts: For a node that stands for several, their calls, in order.
-    """
-
-    name: str
-    attributes: Attributes
-    inputs: tuple[Layout | None, ...]
-    values: tuple[Array | None, ...]
-    outputs: tuple[Layout, ...] = ()
-    output_types: tuple[DataType, ...] = ()
-    constants: tuple[bool, ...] = ()
-    strided: tuple[View | None, ...] = ()
-    parts: tuple[Call, ...] = ()
-
-    def shape(self, index: int) -> Shape:
-        """Return the shape of input *index*, which must be present."""
-        layout = self.inputs[index]
-        if layout is None:
-            raise ShapeError(f"'{self.name}': input {index} is required and absent")
-        return layout.shape
-
-    def dtype(self, index: int) -> DataType:
-        """Return the dtype of input *index*, which must be present."""
-        layout = self.inputs[index]
-        if layout is None:
-            raise ShapeError(f"'{self.name}': input {index} is required and absent")
-        return layout.dtype
-
-    def view(self, index: int) -> View:
-        """Return how the elements of input *index*, which must be present, lie from its first one on."""
-        view = self.strided[index] if self.strided else None
-        return View.dense(self.shape(index)) if view is None else view
-
-    def has(self, index: int) -> bool:
-        """Return whether optional input *index* is present."""
-        return index < len(self.inputs) and self.inputs[index] is not None
-
-    def value(self, index: int) -> Array | None:
-        """Return the value of input *index* where it is known, else None; None also if the input is absent."""
-        return self.values[index] if index < len(self.values) else None
-
-    def ints(self, index: int) -> list[int]:
-        """Return the known value of input *index*, a scalar or a vector, as a list of ints (or symbolic dims while loading).
-
-        Raises:
-            ShapeError: It has more axes.
-            ValueUnknown: If the value is not known, which happens only while loading.
-        """
-        value = self.value(index)
-        if value is not None and value.ndim > 1:
-            raise ShapeError(f"'{self.name}': input {index} must be a vector, it has {value.ndim} axes")
-        return self.flat(index)
-
-    def flat(self, index: int) -> list[int]:
-        """Return the known value of input *index*, of any rank, as a flat list of ints (or symbolic dims while loading).
-
-        Raises:
-            ValueUnknown: If the value is not known, which happens only while loading.
-        """
-        value = self.value(index)
-        if value is None:
-            raise ValueUnknown(f"'{self.name}': the value of input {index} is not known while loading")
-        elements: list[Any] = value.reshape(-1).tolist()
-        try:
-            return [d if isinstance(d, Dim | int) else int(d) for d in elements]  # type: ignore[misc]  # Dims only while loading
-        except (ValueError, OverflowError) as error:
-            raise ShapeError(f"'{self.name}': input {index} must be finite, it is {elements}") from error
-
-    def vector(self, index: int) -> list[int]:
-        """Return what `ints` does of an input that must be a vector, and not a scalar either."""
-        value = self.value(index)
-        if value is not None and value.ndim != 1:
-            raise ShapeError(f"'{self.name}': input {index} must be a vector, it has {value.ndim} axes")
-        return self.ints(index)
-
-
-class ValueUnknown(Exception):
-    """While loading: an output shape depends on a value that only a request has."""
-
-
-class SkipMode(enum.Enum):
-    """Whether a node is skipped, as far as loading can tell."""
-
-    NEVER = "never"
-    ALWAYS = "always"
-    AT_RUNTIME = "at runtime"
-
-
-class Run(NamedTuple):
-    """The node is executed."""
-
-    why: str = ""
-
-
-class Skip(NamedTuple):
-    """The node is not executed: each output is an input's bytes.
-
-    Attributes:
-        sources: For each output, the input that it is.
-        offsets: For each output, the bytes from the input's start.
-        why: The condition that held, for `explain()`.
-    """
-
-    sources: tuple[int, ...]
-    offsets: tuple[int, ...]
-    why: str
-
-
-class Viewed(NamedTuple):
-    """The node is not executed: its outputs stay views of inputs, for readers that take strides.
-
-    Attributes:
-        sources: For each output, the input that it is a view of.
-        offsets: For each output, the bytes from the input's first element to its own.
-        views: For each output its strides; None where its elements lie one after the other.
-        why: What keeps it from being a skip, for `explain()`.
-    """
-
-    sources: tuple[int, ...]
-    offsets: tuple[int, ...]
-    views: tuple[View | None, ...]
-    why: str
-
-
-class Empty(NamedTuple):
-    """The node is not executed: its outputs have no elements."""
-
-    why: str
-
-
-Decision: TypeAlias = Run | Skip | Viewed | Empty
-
-
-class Fused(NamedTuple):
-    """The node's work is done by a kernel of another node, whose name this is."""
-
-    into: str
-
-
-class Apart(NamedTuple):
-    """A node that stands for several is not executed: they are, one after the other."""
-
-    why: str
-
-
-SKIP_OFF = Run("skip is off")
-MOVES = Run("moves data for these shapes")
+from .indices import Indices
+from .traits import DeviceTraits
 
 
 class ViewOf(NamedTuple):
@@ -346,37 +162,25 @@ class Operator:
             self.device_types is None or first is None or first in self.device_types
         )
 
+    def unseen_indices(self, call: Call) -> Indices | None:
+        """Return the indices of a call that have to be looked at on the device, if there are any.
+
+        Raises:
+            IndexOutOfRange: The host knows them, and one is out of range.
+        """
+        found = None if self.indices is None else self.indices(call)
+        if found is None:
+            return None
+        value = call.value(found.input)
+        if value is not None:
+            found.check(call.name, value)
+        return found if value is None else None
+
     def can_matter(self, index: int, constant: Array | None) -> bool:
         """Whether the value of declared input *index* can make a difference; *constant* is it, if it is one."""
         if constant is None or self.hint_matters is None or index in self.shape_infer_dependencies:
             return True
         return self.hint_matters(constant)
-
-
-@attrs.frozen
-class DeviceTraits:
-    """What an implementation may ask of a device.
-
-    Attributes:
-        kind: "cpu" or "gpu": which class of kernels suits it.
-        compute_units: Cores, or multiprocessors.
-        max_group: Largest work-group.
-        features: Any of "fp64", "fp16".
-        packed_weights: Whether matrix products may ask for packed weights.
-        narrow_weights: Whether the float32 weights of products, where they are constants, are numbers that bfloat16 has
-            (`graph/passes/round_weights.py`), so that kernels may keep them so.
-    """
-
-    kind: str = "cpu"
-    compute_units: int = 1
-    max_group: int = 256
-    features: frozenset[str] = frozenset()
-    packed_weights: bool = True
-    narrow_weights: bool = False
-
-    @property
-    def is_cpu(self) -> bool:
-        return self.kind == "cpu"
 
 
 TURN = 128
@@ -393,104 +197,3 @@ def host_nbytes(operator: Operator, call: Call) -> int:
     elements = sum([x.count for x in outputs])
     elements += elements if operator.views is not None else sum([x.count for x in call.inputs if x is not None])
     return sum([x.nbytes for x in outputs]) + 8 * elements
-
-
-def decide(operator: Operator, call: Call, *, skip: bool = True, stay: bool = False) -> Decision:
-    """Decide whether the node of *call* is run, skipped, left as a view, or empty.
-
-    With symbolic dims the question may raise `Undetermined` or `ValueUnknown`: it depends on the request.
-
-    Args:
-        skip: False runs what could be skipped.
-        stay: Whether a result whose elements do not lie one after the other may stay a view.
-    """
-    outputs = call.outputs
-    if outputs and all(_no_elements(o.shape) for o in outputs):
-        return Empty("no elements")
-    if not skip or operator.views is None:
-        return Run() if skip else SKIP_OFF
-    views = operator.views(call)
-    if views is None:
-        return Run("moves or changes data")
-    sources: list[int] = []
-    offsets: list[int] = []
-    strided: list[View | None] = []
-    for (source, moved), output in zip(views, outputs, strict=True):
-        layout = call.inputs[source]
-        view: View | None = moved
-        if call.strided and layout is not None:
-            view = moved.through(call.view(source))
-        if view is None or layout is None or layout.dtype.itemsize != output.dtype.itemsize:
-            return MOVES
-        dense = view.is_dense
-        if not dense:
-            view = _shaped(view, output.shape) if stay else None
-            if view is None or min(view.strides) < 0:
-                return MOVES
-        sources.append(source)
-        offsets.append(view.offset * layout.dtype.itemsize)
-        strided.append(None if dense else view._replace(offset=0))
-    if any(v is not None for v in strided):
-        return Viewed(tuple(sources), tuple(offsets), tuple(strided), "its readers take strides")
-    return Skip(tuple(sources), tuple(offsets), operator.why)
-
-
-def wants_dense(operator: Operator, call: Call) -> tuple[int, ...]:
-    """Return the inputs of *call* that come as views and that the operator cannot use so."""
-    views = None if operator.views is None else operator.views(call)
-    refused: list[int] = []
-    for index, view in enumerate(call.strided):
-        if view is None:
-            continue
-        if views is not None:
-            taken = all(
-                output.dtype.itemsize == call.dtype(index).itemsize
-                and moved.through(view) is not None
-                for (source, moved), output in zip(views, call.outputs, strict=True)
-                if source == index
-            )
-        else:
-            taken = operator.takes_view is not None and operator.takes_view(call, index, view)
-        if not taken:
-            refused.append(index)
-    return tuple(refused)
-
-
-def decide_together(whole: Operator, parts: Sequence[Operator], call: Call, traits: DeviceTraits) -> Run | Apart:
-    """Decide whether a node that stands for several is run, or they are.
-
-    What the parts would be is asked as if skips were on, so that results are the same with and without them.
-
-    Args:
-        whole: Its operator.
-        parts: Theirs.
-    """
-    decisions = [decide(part, c) for part, c in zip(parts, call.parts, strict=True)]
-    if any(isinstance(d, Empty) for d in decisions):
-        return Apart("it has no elements")
-    if sum(isinstance(d, Run) for d in decisions) < 2:
-        return Apart("skips leave one node to run at most")
-    if any(unseen_indices(part, c) is not None for part, c in zip(parts, call.parts, strict=True)):
-        return Apart("indices have to be looked at")
-    assert whole.fits is not None
-    why = whole.fits(call, traits)
-    return Apart(why) if why else Run()
-
-
-def why_not_skipped(operator: Operator, call: Call) -> str:
-    """Return why a node that could be skipped was run in *call*; for `explain()`, never asked while planning."""
-    if operator.why_not is not None:
-        return operator.why_not(call)
-    views = None if operator.views is None else operator.views(call)
-    if views is None:
-        return "changes data for these values" if operator.value_hints else "changes data for these shapes"
-    return next((reason for _, view in views if (reason := view.why_not_dense())), "its dtype changes")
-
-
-def _shaped(view: View, shape: Shape) -> View | None:
-    """A view, which an operator may give in any shape of as many elements, in the output's; None if no strides say it."""
-    return view if view.shape == shape else View.dense(shape).through(view)
-
-
-def _no_elements(shape: Shape) -> bool:
-    return any(isinstance(d, int) and d == 0 for d in shape)

@@ -14,8 +14,8 @@ from asyncrt.errors import SizeLimitError
 from asyncrt.layout import show_shape
 from asyncrt.memory.view import View
 
+from .call import Call
 from .impl import Impl, KernelSource, Launch
-from .operator import Call
 
 _ROUNDING = 1 << 20
 MOST = (1 << 31) - _ROUNDING

@@ -10,7 +10,7 @@ from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ShapeError
 from asyncrt.layout import Shape, show_shape
 
-from .operator import Call
+from .call import Call
 
 
 def normal_axis(call: Call, axis: int, rank: int) -> int:

@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncrt.errors import AsyncrtError
-from asyncrt.kernels.operator import Attributes, Call, Operator, Skip, decide
+from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.decide import Skip, decide
+from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import Array, Layout, Shape, dtype_of
 

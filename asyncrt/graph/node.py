@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from asyncrt.kernels.operator import Attributes, Operator, SkipMode
+from asyncrt.kernels.call import Attributes
+from asyncrt.kernels.decide import SkipMode
+from asyncrt.kernels.operator import Operator
 from asyncrt.layout import Array, DataType, PartialLayout
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from onnx import defs
 
 from asyncrt.dims import Dim
 from asyncrt.errors import ModelError, ModelFormatError, ModelTypeError, UnsupportedOperatorError
-from asyncrt.kernels.operator import Attributes, Operator
+from asyncrt.kernels.call import Attributes
+from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import DATA_TYPES, Array, DataType, PartialLayout, dtype_from_onnx, dtype_of, show_shape
 from asyncrt.options import RuntimeOptions

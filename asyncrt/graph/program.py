@@ -8,8 +8,8 @@ from typing import Any
 
 import attrs
 
-from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.resident.store import cache_folder
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.memory.host import allocating
 from asyncrt.memory.paged import mapping_of, page_out
 from asyncrt.options import RuntimeOptions

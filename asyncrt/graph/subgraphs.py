@@ -15,7 +15,8 @@ import attrs
 
 from asyncrt.dims import Dim, identical
 from asyncrt.errors import ModelFormatError, ModelTypeError
-from asyncrt.kernels.operator import Attributes, Call, Operator, ValueUnknown
+from asyncrt.kernels.call import Attributes, Call, ValueUnknown
+from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import BOOL, INT64, Array, DataType, PartialLayout, PartialShape, Shape
 

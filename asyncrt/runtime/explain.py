@@ -17,7 +17,7 @@ from asyncrt.given import check_text
 from asyncrt.graph.names import Names
 from asyncrt.graph.node import Place, ProgramNode
 from asyncrt.graph.program import Program
-from asyncrt.kernels.operator import SKIP_OFF, Empty, Fused, Run, Skip, Viewed, why_not_skipped
+from asyncrt.kernels.decide import SKIP_OFF, Empty, Fused, Run, Skip, Viewed, why_not_skipped
 
 from .explain_html import page
 from .plan import Deferred, NodeRecord, flat

@@ -8,7 +8,8 @@ import numpy as np
 
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.passes.fold_constants import evaluate
-from asyncrt.kernels.operator import Call, host_nbytes
+from asyncrt.kernels.call import Call
+from asyncrt.kernels.operator import host_nbytes
 from asyncrt.layout import Array
 from asyncrt.memory.host import HostBudget
 

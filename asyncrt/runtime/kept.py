@@ -16,9 +16,10 @@ from collections.abc import Sequence
 
 from asyncrt.errors import ShapeError
 from asyncrt.graph.node import ProgramNode
+from asyncrt.kernels.call import Call
 from asyncrt.kernels.impl import Launch, inp, out
-from asyncrt.kernels.operator import Call, DeviceTraits
 from asyncrt.kernels.patterns.copy import copy_launch
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Layout, Shape
 from asyncrt.memory.predictor import ShapePredictor
 from asyncrt.memory.view import View

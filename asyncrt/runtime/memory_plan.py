@@ -16,9 +16,10 @@ from asyncrt.errors import SizeLimitError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
+from asyncrt.kernels.call import Call
+from asyncrt.kernels.decide import Skip
 from asyncrt.kernels.impl import Impl, Launch
 from asyncrt.kernels.indices import FINDING, Indices
-from asyncrt.kernels.operator import Call, Skip
 from asyncrt.kernels.reach import check_launch, unfit
 from asyncrt.kernels.resident.weights import Packing, Stored
 from asyncrt.layout import Array, Layout, show_shape

@@ -14,8 +14,8 @@ import attrs
 
 from asyncrt.devices.base import Stream
 from asyncrt.events import Event
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, Launch, inp, out
-from asyncrt.kernels.operator import Attributes, Call
 from asyncrt.kernels.patterns.copy import copy_launch
 from asyncrt.kernels.reach import check_launch
 from asyncrt.layout import Layout, Shape

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from asyncrt.errors import AsyncrtError, ModelError, ShapeError
 from asyncrt.graph.node import ProgramNode
-from asyncrt.kernels.operator import Call
+from asyncrt.kernels.call import Call
 from asyncrt.memory.host import refused
 
 

@@ -13,9 +13,10 @@ import attrs
 
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Program
+from asyncrt.kernels.call import Call
+from asyncrt.kernels.decide import Decision, Fused, Run
 from asyncrt.kernels.impl import Launch
 from asyncrt.kernels.indices import FINDING, Indices, noted
-from asyncrt.kernels.operator import Call, Decision, Fused, Run
 from asyncrt.kernels.resident.weights import Packing, Stored
 from asyncrt.layout import Array, Layout, Shape, dtype_of, row_major
 from asyncrt.memory.view import View

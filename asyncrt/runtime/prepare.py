@@ -17,20 +17,10 @@ from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.program import Chunk, Program
 from asyncrt.graph.tensors import check_rank
+from asyncrt.kernels.call import Call
+from asyncrt.kernels.decide import Apart, Decision, Empty, Run, Skip, Viewed, decide, decide_together, wants_dense
 from asyncrt.kernels.impl import Impl, inp, out
-from asyncrt.kernels.indices import Indices, unseen_indices
-from asyncrt.kernels.operator import (
-    Apart,
-    Call,
-    Decision,
-    Empty,
-    Run,
-    Skip,
-    Viewed,
-    decide,
-    decide_together,
-    wants_dense,
-)
+from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.patterns.copy import copy_launch, materialise
 from asyncrt.kernels.patterns.indexing import look_at
 from asyncrt.kernels.resident.weights import Packing, Stored
@@ -252,7 +242,7 @@ class _Planner:
         """Shapes, decision and implementation; or which views have to be written out before that is asked again."""
         inst = self.update_shape(node, strided)
         with naming(node, inst.call, "cannot tell where its indices may point"):
-            inst.indices = unseen_indices(node.operator, inst.call)
+            inst.indices = node.operator.unseen_indices(inst.call)
         inst.decision = self.decide_together(inst) if node.parts else None
         if isinstance(inst.decision, Apart):
             return inst

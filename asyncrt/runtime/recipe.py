@@ -21,8 +21,8 @@ import numpy as np
 from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError
 from asyncrt.graph.program import Program
+from asyncrt.kernels.decide import Skip
 from asyncrt.kernels.indices import Indices
-from asyncrt.kernels.operator import Skip
 from asyncrt.kernels.resident.weights import Packing
 from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.arena import Lifetimes

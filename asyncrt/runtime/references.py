@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from asyncrt.graph.node import ProgramNode
+from asyncrt.kernels.call import Call
 from asyncrt.kernels.impl import FOUND, Impl, Launch, Ref, ReferenceKernel, inp, out
 from asyncrt.kernels.indices import FINDING, Indices, note
-from asyncrt.kernels.operator import Call
 from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.view import View
 

@@ -21,11 +21,11 @@ from asyncrt.events import Timeline
 from asyncrt.given import check_path
 from asyncrt.graph.program import build_program
 from asyncrt.graph.reading import ModelSource
-from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.registry import operators
 from asyncrt.kernels.resident.kernel_cache import CacheStatistics, ImplCache
 from asyncrt.kernels.resident.store import BinaryStore, cache_folder
 from asyncrt.kernels.resident.weights import WeightsStatistics
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.memory.host import host_limit
 from asyncrt.memory.pool import MemoryPool, PoolStatistics
 from asyncrt.options import RuntimeOptions

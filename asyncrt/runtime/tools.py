@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.memory.host import host_limit
 
 from .branches import Branches

@@ -17,8 +17,8 @@ import numpy as np
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.codegen.tiles import load16, store16
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, scratch
-from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.patterns.grid import round_up
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT16, FLOAT32, FLOAT64
 
 from . import blocks as attention_blocks

@@ -17,8 +17,8 @@ import functools
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.codegen.tiles import PANEL, add_tiles, load16, store16, turn
 from asyncrt.kernels.impl import KernelSource, Launch, Ref
-from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.patterns.grid import round_up
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BOOL, FLOAT16, FLOAT32
 
 from .interface import SIZES, Attention, Form, bounds, buffers

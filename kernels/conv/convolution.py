@@ -23,8 +23,8 @@ from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.epilogue import Epilogue
 from asyncrt.kernels.codegen.source import accumulator_type, kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp
-from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32
 
 from .interface import ConvForm, Convolution, bind_conv, padded_input

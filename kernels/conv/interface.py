@@ -9,9 +9,9 @@ from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.epilogue import Epilogue, bind
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import KernelSource, Launch, Ref, inp, out, scratch
-from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.patterns.grid import cut_rows
 from asyncrt.kernels.patterns.window import Window
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import DataType
 
 

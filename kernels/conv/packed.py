@@ -16,9 +16,9 @@ import numpy as np
 from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.epilogue import Epilogue
 from asyncrt.kernels.impl import Impl, Launch, WeightsRequest, inp, weights
-from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.patterns.window import Window
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Array, DataType
 
 from .interface import Convolution, Padded, bind_conv, padded_input, thinned_input

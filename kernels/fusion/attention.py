@@ -10,8 +10,10 @@ import math
 from collections.abc import Sequence
 
 from asyncrt.kernels.attention import attention as kernels
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, Ref, inp, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Operator
+from asyncrt.kernels.operator import Operator
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT16, FLOAT32, Shape, show_shape
 from asyncrt.memory.view import View, broadcast_strides
 

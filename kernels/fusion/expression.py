@@ -11,10 +11,11 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
+from asyncrt.kernels.call import Call
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.source import EACH_ROUNDED, compute_type
 from asyncrt.kernels.codegen.vectors import ALL_VECTORS, INTEGER_VECTORS, VECTORS
-from asyncrt.kernels.operator import Call, Expression
+from asyncrt.kernels.operator import Expression
 from asyncrt.layout import BFLOAT16, BOOL, FLOAT16, FLOAT32, DataType
 
 Wiring: TypeAlias = tuple[tuple[int | None, ...], ...]

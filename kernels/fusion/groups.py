@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.epilogue import Epilogue, Operand
+from asyncrt.kernels.decide import Skip, decide
 from asyncrt.kernels.impl import Impl, inp
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Expression, Operator, Reference, Skip, decide
+from asyncrt.kernels.operator import Expression, Operator, Reference
 from asyncrt.kernels.patterns.elementwise import elementwise
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.view import View
 

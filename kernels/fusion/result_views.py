@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asyncrt.kernels.operator import Call
+from asyncrt.kernels.call import Call
 from asyncrt.memory.view import View
 
 from .expression import Part

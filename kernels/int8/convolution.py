@@ -19,9 +19,9 @@ from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.codegen.tiles import PANEL, TILE
 from asyncrt.kernels.codegen.vectors import ALL_VECTORS
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
-from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
 from asyncrt.kernels.patterns.window import Window
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, INT8, INT32, UINT8, Array, DataType
 
 from .product import Scales

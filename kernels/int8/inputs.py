@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from asyncrt.kernels.call import Call
 from asyncrt.kernels.impl import Ref, inp
-from asyncrt.kernels.operator import Call
 from asyncrt.kernels.shapes import count
 from asyncrt.layout import INT8
 

@@ -24,7 +24,7 @@ from asyncrt.kernels.codegen.tiles import AHEAD, FETCH, PANEL, TILE
 from asyncrt.kernels.codegen.vectors import ALL_VECTORS
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, weights
 from asyncrt.kernels.matmul.cpu import rows_per_item
-from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, INT8, INT32, UINT8, Array, DataType
 
 from .quantize import bounds

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from asyncrt.kernels.codegen.literals import literal
-from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, Array, DataType
 
 # OpenCL allows a division an error of 2.5 ulp, but a quotient next to a tie must fall on the right side. One step of

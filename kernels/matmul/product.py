@@ -15,8 +15,8 @@ from asyncrt.kernels.codegen.epilogue import Epilogue, Operand, bind
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.tiles import PANEL, TILE
 from asyncrt.kernels.impl import Impl, Launch, Ref, WeightsRequest, weights
-from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.patterns.grid import round_up
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BFLOAT16, FLOAT32, FLOAT64, UINT32, DataType
 from asyncrt.memory.view import View, collapse
 

@@ -9,9 +9,11 @@ import functools
 from collections.abc import Sequence
 
 from asyncrt.errors import ShapeError
+from asyncrt.kernels.call import Call
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, inp, out
-from asyncrt.kernels.operator import Call, DeviceTraits, ViewOf
+from asyncrt.kernels.operator import ViewOf
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import UINT8, UINT16, UINT32, UINT64, DataType
 from asyncrt.memory.view import View, collapse
 

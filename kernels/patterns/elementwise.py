@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.codegen.vectors import ALL_VECTORS, INTEGER_VECTORS, VECTORS
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
-from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BOOL, FLOAT16, DataType, Layout, row_major
 from asyncrt.memory.view import View, broadcast_strides, collapse
 

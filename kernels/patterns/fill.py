@@ -8,7 +8,7 @@ import numpy as np
 
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import KernelSource, Launch, Ref
-from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, DataType
 
 from .copy import BITS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 
 _MIN_ELEMENTS = 4096  # per work-item on a CPU: about a microsecond of work, several times what starting one costs
 GPU_GROUP = 256

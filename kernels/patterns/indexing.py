@@ -9,11 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from asyncrt.kernels.call import Call
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import FOUND, KernelSource, Launch, Ref, inp, out
 from asyncrt.kernels.indices import LOOK, NOTE, TELL, Indices, clamped, from_either_end
-from asyncrt.kernels.operator import Call, DeviceTraits
 from asyncrt.kernels.shapes import check
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import INT32, Array, DataType, row_major
 from asyncrt.memory.view import View
 

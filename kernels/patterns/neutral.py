@@ -14,7 +14,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from asyncrt.kernels.operator import Call, ViewOf
+from asyncrt.kernels.call import Call
+from asyncrt.kernels.operator import ViewOf
 from asyncrt.layout import Array, DataType
 from asyncrt.memory.view import View
 

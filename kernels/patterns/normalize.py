@@ -13,7 +13,7 @@ from typing import NamedTuple
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.impl import KernelSource, Launch, Ref
-from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, FLOAT64, DataType
 
 from .grid import cut_rows

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from asyncrt.kernels.codegen.source import accumulator_type, compute_type, kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
-from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import DataType, Layout
 
 from .grid import cut_rows

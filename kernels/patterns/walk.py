@@ -14,7 +14,7 @@ from typing import NamedTuple
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import FOUND, KernelSource, Launch, Ref
 from asyncrt.kernels.indices import LOOK, NOTE, TELL
-from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import INT32, DataType, row_major
 from asyncrt.memory.view import collapse
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from asyncrt.dims import Dim
 from asyncrt.errors import ShapeError
-from asyncrt.kernels.operator import Attributes
+from asyncrt.kernels.call import Attributes
 from asyncrt.kernels.reach import check_extent
 from asyncrt.layout import Array
 

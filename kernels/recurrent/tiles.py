@@ -15,8 +15,8 @@ import numpy as np
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.codegen.tiles import PANEL, TILE, add_tiles, pair_tile
 from asyncrt.kernels.impl import KernelSource, Launch, Ref, WeightsRequest
-from asyncrt.kernels.operator import DeviceTraits
 from asyncrt.kernels.patterns.grid import round_up
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, INT32, Array, DataType
 
 LEAST = 16  # units: of fewer, most of a panel would be padding

@@ -11,7 +11,8 @@ from onnx import helper, numpy_helper
 
 from asyncrt.graph.passes.fold_constants import evaluate
 from asyncrt.graph.program import Program, build_program
-from asyncrt.kernels.operator import Call, DeviceTraits
+from asyncrt.kernels.call import Call
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, layout_of
 from asyncrt.options import RuntimeOptions
 

@@ -17,7 +17,7 @@ from asyncrt.graph.onnx import import_model
 from asyncrt.graph.passes import fold_constants
 from asyncrt.graph.passes.infer_layouts import infer_layouts
 from asyncrt.graph.program import build_program
-from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array
 from asyncrt.options import RuntimeOptions
 

@@ -17,7 +17,7 @@ from asyncrt.graph.node import Place
 from asyncrt.graph.onnx import import_model
 from asyncrt.graph.passes.infer_layouts import infer_layouts
 from asyncrt.graph.passes.memory_dependencies import FOREVER
-from asyncrt.kernels.operator import SkipMode
+from asyncrt.kernels.decide import SkipMode
 from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import Array, PartialShape, show_shape
 from asyncrt.options import RuntimeOptions

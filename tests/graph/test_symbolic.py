@@ -10,7 +10,7 @@ import pytest
 
 from asyncrt import Runtime
 from asyncrt.graph.program import Program, build_program
-from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Layout
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime import prepare

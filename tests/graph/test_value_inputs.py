@@ -9,7 +9,8 @@ import pytest
 
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Program, build_program
-from asyncrt.kernels.operator import DeviceTraits, SkipMode
+from asyncrt.kernels.decide import SkipMode
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array
 from asyncrt.options import RuntimeOptions
 

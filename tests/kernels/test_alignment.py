@@ -11,7 +11,7 @@ from asyncrt.devices.find import open_device
 from asyncrt.kernels.codegen.alignment import fake_alignment
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.matmul.product import Operand, matmul
-from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Array
 from asyncrt.memory.view import View
 

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from asyncrt.devices.find import open_device
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.epilogue import Epilogue, Operand
 from asyncrt.kernels.conv import packed as conv_packed
 from asyncrt.kernels.impl import inp
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits
 from asyncrt.kernels.registry import find_operator
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Layout, layout_of
 from asyncrt.memory.view import View, broadcast_strides
 

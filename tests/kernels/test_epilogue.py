@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from asyncrt.devices.find import open_device
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import inp, out
 from asyncrt.kernels.matmul.product import Bias, Epilogue, Operand, matmul
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Layout, layout_of
 from asyncrt.memory.view import View
 

@@ -19,7 +19,9 @@ import numpy as np
 import pytest
 
 from asyncrt.errors import AsyncrtError
-from asyncrt.kernels.operator import Call, Decision, Empty, Example, Operator, Skip, decide, why_not_skipped
+from asyncrt.kernels.call import Call
+from asyncrt.kernels.decide import Decision, Empty, Skip, decide, why_not_skipped
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.ops.math.binary import _NEUTRAL
 from asyncrt.kernels.registry import find_operator, operators
 from asyncrt.layout import Array, Shape, dtype_of

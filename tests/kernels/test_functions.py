@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from asyncrt.devices.find import open_device
-from asyncrt.kernels.operator import DeviceTraits, Example
+from asyncrt.kernels.operator import Example
 from asyncrt.kernels.registry import find_operator
+from asyncrt.kernels.traits import DeviceTraits
 
 from ..ops.run import make_call, reference, run_impl
 

@@ -13,10 +13,10 @@ import pytest
 
 import asyncrt.kernels.codegen.literals
 from asyncrt.devices.find import open_device
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.impl import Impl, Launch, out
-from asyncrt.kernels.operator import Attributes, Call
 from asyncrt.layout import (
     BFLOAT16,
     BOOL,

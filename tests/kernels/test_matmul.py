@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from asyncrt.devices.find import open_device
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.tiles import TILE
 from asyncrt.kernels.impl import inp, out
 from asyncrt.kernels.matmul.cpu import rows_per_item
 from asyncrt.kernels.matmul.product import Operand, matmul
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Array, Layout, layout_of
 from asyncrt.memory.view import View
 

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from asyncrt.devices.find import open_device
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.epilogue import Epilogue, Operand
 from asyncrt.kernels.impl import inp
 from asyncrt.kernels.matmul import bf16_weights as narrow
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Operator
+from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.ops.math import gemm, matmul, matmul_integer
 from asyncrt.kernels.ops.nn import conv_integer
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, UINT8, Array, DataType, Layout, layout_of
 from asyncrt.memory.view import View
 

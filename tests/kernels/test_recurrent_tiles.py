@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from asyncrt.devices.find import open_device
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.registry import find_operator
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Layout, layout_of
 
 from ..ops.run import run_impl

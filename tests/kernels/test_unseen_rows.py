@@ -9,8 +9,9 @@ import pytest
 
 from asyncrt.devices.find import open_device
 from asyncrt.kernels.attention.attention import Attention, Tensor, attention_impl
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import inp, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Array, Layout, layout_of
 
 from ..ops.run import run_impl

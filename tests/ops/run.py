@@ -12,9 +12,11 @@ import ml_dtypes
 import numpy as np
 
 from asyncrt.devices.base import Device
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import FOUND, Impl, Ref
 from asyncrt.kernels.indices import FINDING
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Layout, layout_of
 
 _NAMES = {

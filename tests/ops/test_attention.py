@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from asyncrt.devices.find import open_device
-from asyncrt.kernels.operator import DeviceTraits, Example
+from asyncrt.kernels.operator import Example
 from asyncrt.kernels.ops.nn.attention import OPERATOR
+from asyncrt.kernels.traits import DeviceTraits
 
 from .onnxruntime_truth import check_with_onnxruntime
 from .run import arrays, assert_close, make_call, reference, run_impl

@@ -10,7 +10,8 @@ import pytest
 from asyncrt.devices.base import Device
 from asyncrt.devices.find import open_device
 from asyncrt.dims import Dim, Undetermined
-from asyncrt.kernels.operator import Attributes, Example
+from asyncrt.kernels.call import Attributes
+from asyncrt.kernels.operator import Example
 from asyncrt.kernels.ops.tensor.cast import OPERATORS
 from asyncrt.layout import BOOL, FLOAT16, FLOAT32, INT64, Array, DataType
 

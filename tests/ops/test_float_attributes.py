@@ -20,8 +20,10 @@ import asyncrt
 from asyncrt.devices.base import Device
 from asyncrt.devices.find import open_device
 from asyncrt.errors import AsyncrtError
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.registry import operators
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, layout_of
 
 from ..second_opinion import onnxruntime_session

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrt.kernels.operator import Attributes, Call, Operator, host_nbytes
+from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.operator import Operator, host_nbytes
 from asyncrt.kernels.registry import operators
 from asyncrt.layout import FLOAT32, Array, layout_of
 

@@ -14,9 +14,12 @@ from asyncrt.devices.base import Device
 from asyncrt.devices.find import open_device
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import IndexOutOfRange, ShapeError
+from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.decide import Run, Skip, decide
 from asyncrt.kernels.indices import FINDING, noted
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, Run, Skip, decide
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.registry import operators
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BOOL, FLOAT32, INT64, Array, Layout
 
 from ..second_opinion import onnxruntime_session

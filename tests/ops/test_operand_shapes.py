@@ -15,8 +15,8 @@ import pytest
 
 from asyncrt import Runtime, RuntimeOptions
 from asyncrt.errors import AsyncrtError, ShapeError
-from asyncrt.kernels.indices import unseen_indices
-from asyncrt.kernels.operator import Attributes, Call, Example, Operator, ValueUnknown
+from asyncrt.kernels.call import Attributes, Call, ValueUnknown
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.registry import operators
 from asyncrt.layout import Array, layout_of
 
@@ -53,7 +53,7 @@ def trouble(operator: Operator, example: Example, inputs: list[Array | None], us
     try:
         with contextlib.suppress(ValueUnknown):
             shapes = [tuple(s) for s in operator.infer(call)]
-        unseen_indices(operator, call._replace(values=tuple(inputs)))
+        operator.unseen_indices(call._replace(values=tuple(inputs)))
     except AsyncrtError:
         return ""
     except Exception as error:

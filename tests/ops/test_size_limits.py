@@ -10,9 +10,10 @@ import pytest
 from asyncrt.devices.record import pack_record
 from asyncrt.errors import ModelError, SizeLimitError
 from asyncrt.graph.program import build_program
-from asyncrt.kernels.operator import DeviceTraits, Operator
+from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.reach import MOST
 from asyncrt.kernels.registry import operators
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Layout
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.plan import ChunkPlan, start_state

@@ -9,7 +9,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from asyncrt.dims import Dim, Undetermined
-from asyncrt.kernels.operator import Attributes, Call, Decision, Empty, Run, Skip, decide
+from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.decide import Decision, Empty, Run, Skip, decide
 from asyncrt.kernels.ops.tensor.slice import OPERATOR
 from asyncrt.layout import FLOAT32, Layout
 

@@ -17,7 +17,8 @@ from onnx import helper
 from asyncrt.devices.find import open_device
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ShapeError
-from asyncrt.kernels.operator import Attributes, Call, Example, Operator
+from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.registry import operators
 from asyncrt.layout import FLOAT32, Array, Layout
 

@@ -11,7 +11,9 @@ import pytest
 
 from asyncrt import Runtime, RuntimeOptions
 from asyncrt.graph.program import Program, build_program
-from asyncrt.kernels.operator import Call, DeviceTraits, Operator, host_nbytes
+from asyncrt.kernels.call import Call
+from asyncrt.kernels.operator import Operator, host_nbytes
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.runtime import host_nodes
 from asyncrt.runtime.guesses import NBYTES, SIZES, Allowance, sample_layouts
 from asyncrt.runtime.plans import Plans

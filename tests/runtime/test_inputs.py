@@ -11,7 +11,7 @@ import pytest
 
 from asyncrt.errors import InputError
 from asyncrt.graph.program import build_program
-from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Layout
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.inputs import Checked, check_inputs

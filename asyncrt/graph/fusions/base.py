@@ -11,8 +11,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from asyncrt.graph.node import Place, ProgramNode
 from asyncrt.graph.onnx import Graph
+from asyncrt.kernels.call import Attributes
+from asyncrt.kernels.decide import SkipMode
 from asyncrt.kernels.fusion.expression import Wiring
-from asyncrt.kernels.operator import Attributes, Operator, SkipMode
+from asyncrt.kernels.operator import Operator
 from asyncrt.layout import Array, DataType
 
 Build: TypeAlias = Callable[[Sequence[Operator], Wiring, Sequence[Attributes]], Operator]

@@ -11,7 +11,7 @@ The graphs inside a node are inferred and pruned with it: it needs what they giv
 from __future__ import annotations
 
 from asyncrt.graph.onnx import Graph
-from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.options import RuntimeOptions
 
 from .cut_chunks import cut_chunks

@@ -15,7 +15,8 @@ from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import AsyncrtError, IndexOutOfRange, ModelError, ModelFormatError
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.onnx import Graph
-from asyncrt.kernels.operator import Call, Operator, ValueUnknown, host_nbytes
+from asyncrt.kernels.call import Call, ValueUnknown
+from asyncrt.kernels.operator import Operator, host_nbytes
 from asyncrt.layout import Array, DataType, PartialLayout
 from asyncrt.memory.host import HostBudget
 from asyncrt.options import RuntimeOptions

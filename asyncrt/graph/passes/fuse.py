@@ -12,7 +12,7 @@ from asyncrt.graph.fusions.base import Surroundings, fused_node
 from asyncrt.graph.fusions.elementwise import ELEMENTWISE
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.onnx import Graph
-from asyncrt.kernels.operator import SkipMode
+from asyncrt.kernels.decide import SkipMode
 
 
 def fuse(graph: Graph) -> None:

@@ -12,7 +12,7 @@ from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.onnx import Graph
 from asyncrt.graph.subgraphs import chosen_branch, infer_outputs, spliced
 from asyncrt.graph.tensors import check_rank
-from asyncrt.kernels.operator import Call, ValueUnknown
+from asyncrt.kernels.call import Call, ValueUnknown
 from asyncrt.layout import Array, Layout, PartialLayout, show_shape
 from asyncrt.memory.host import HostBudget, host_limit
 from asyncrt.options import RuntimeOptions

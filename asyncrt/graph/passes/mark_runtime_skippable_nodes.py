@@ -9,7 +9,8 @@ from __future__ import annotations
 from asyncrt.dims import Undetermined
 from asyncrt.graph.node import Place
 from asyncrt.graph.onnx import Graph
-from asyncrt.kernels.operator import Empty, Skip, SkipMode, ValueUnknown, decide
+from asyncrt.kernels.call import ValueUnknown
+from asyncrt.kernels.decide import Empty, Skip, SkipMode, decide
 from asyncrt.layout import Layout
 from asyncrt.options import RuntimeOptions
 

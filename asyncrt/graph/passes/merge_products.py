@@ -16,7 +16,7 @@ import numpy as np
 
 from asyncrt.graph.node import ProgramNode, Value
 from asyncrt.graph.onnx import Graph
-from asyncrt.kernels.operator import Attributes
+from asyncrt.kernels.call import Attributes
 from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import Array, PartialLayout, dtype_of
 

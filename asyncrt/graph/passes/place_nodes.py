@@ -12,7 +12,7 @@ import math
 from asyncrt.dims import Dim
 from asyncrt.graph.node import Place, ProgramNode, Value
 from asyncrt.graph.onnx import Graph
-from asyncrt.kernels.operator import DeviceTraits
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT64
 from asyncrt.options import RuntimeOptions
 

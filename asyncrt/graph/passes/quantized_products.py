@@ -17,7 +17,8 @@ import numpy as np
 
 from asyncrt.graph.node import ProgramNode, Value
 from asyncrt.graph.onnx import Graph
-from asyncrt.kernels.operator import Attributes, Operator
+from asyncrt.kernels.call import Attributes
+from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.ops.math.matmul_integer import SCALED as MATMUL
 from asyncrt.kernels.ops.nn.conv_integer import SCALED as CONV
 from asyncrt.kernels.registry import find_operator

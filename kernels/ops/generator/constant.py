@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.errors import UnsupportedOperatorError
-from asyncrt.kernels.operator import Attributes, Call, Example, Operator
+from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.layout import Array, DataType, Shape, dtype_of
 
 _TYPED = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}

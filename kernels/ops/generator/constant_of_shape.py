@@ -11,11 +11,13 @@ import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.errors import UnsupportedOperatorError
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.ops._values import known
 from asyncrt.kernels.patterns.fill import fill_launch
 from asyncrt.kernels.shapes import check
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, DataType, Shape, dtype_of
 
 

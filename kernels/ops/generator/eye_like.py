@@ -8,11 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.errors import ModelTypeError
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
 from asyncrt.kernels.shapes import check
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, DataType, Shape, dtype_from_onnx
 
 

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Dim, Undetermined
+from asyncrt.kernels.call import Attributes, Call, ValueUnknown
 from asyncrt.kernels.codegen.source import accumulator_type, kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ValueUnknown
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.ops._values import ceil_div, known
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
 from asyncrt.kernels.shapes import check
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, DataType, Shape
 
 

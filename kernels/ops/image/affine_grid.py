@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.kernels.operator import Attributes, Call, Example, Operator
+from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.shapes import check
 from asyncrt.layout import Array, Shape
 

@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import BITS, copy_launch
 from asyncrt.kernels.patterns.grid import GPU_GROUP, round_up
 from asyncrt.kernels.shapes import check, count, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, DataType, Shape
 from asyncrt.memory.view import View
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from asyncrt.errors import IndexOutOfRange, ShapeError
-from asyncrt.kernels.operator import TURN, Attributes, Call, Example, Operator
+from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.operator import TURN, Example, Operator
 from asyncrt.kernels.shapes import check
 from asyncrt.layout import Array, Shape
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.kernels.operator import TURN, Attributes, Call, Example, Operator, ValueUnknown
+from asyncrt.kernels.call import Attributes, Call, ValueUnknown
+from asyncrt.kernels.operator import TURN, Example, Operator
 from asyncrt.kernels.shapes import check
 from asyncrt.layout import Array, Shape
 

@@ -23,14 +23,16 @@ import numpy.typing as npt
 
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ShapeError
+from asyncrt.kernels.call import Attributes, Call, ValueUnknown
 from asyncrt.kernels.codegen.conversion import cast, saturated
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, inp, out, scratch
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ValueUnknown, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import BITS
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
 from asyncrt.kernels.shapes import check, count, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, FLOAT64, INT32, Array, DataType, Shape, dtype_of, show_shape
 from asyncrt.memory.view import View
 

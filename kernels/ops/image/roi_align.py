@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from asyncrt.dims import Dim
 from asyncrt.errors import ShapeError
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.indices import Indices
-from asyncrt.kernels.operator import TURN, Attributes, Call, Example, Operator
+from asyncrt.kernels.operator import TURN, Example, Operator
 from asyncrt.kernels.shapes import check
 from asyncrt.layout import Array, Shape
 

@@ -10,13 +10,15 @@ import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.errors import IndexOutOfRange
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, scratch
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.patterns.indexing import gather_rows, progression, progression_view
 from asyncrt.kernels.patterns.walk import lines
 from asyncrt.kernels.shapes import count, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BOOL, INT32, Array, Shape
 
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, inp
 from asyncrt.kernels.indices import Indices, from_either_end
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.patterns.indexing import (
     check_not_empty,
@@ -19,6 +20,7 @@ from asyncrt.kernels.patterns.indexing import (
 )
 from asyncrt.kernels.patterns.walk import lines
 from asyncrt.kernels.shapes import count, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape
 
 

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, inp
 from asyncrt.kernels.indices import Indices, from_either_end
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.patterns.indexing import check_not_empty, gather_rows, known_ints, normal_indices, run_start
 from asyncrt.kernels.shapes import check, count, ints
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape, row_major
 from asyncrt.memory.view import View
 

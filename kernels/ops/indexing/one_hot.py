@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Dim
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.conversion import cast, to_integer
 from asyncrt.kernels.impl import Impl, inp, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.copy import BITS
 from asyncrt.kernels.patterns.walk import Buffer, walk
 from asyncrt.kernels.shapes import check, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import INT64, Array, Shape, show_shape
 
 

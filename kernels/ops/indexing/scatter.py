@@ -18,15 +18,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncrt.dims import Dim
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.impl import FOUND, Impl, KernelSource, Launch, inp, out, scratch
 from asyncrt.kernels.indices import LOOK, NOTE, TELL, Indices, from_either_end, remembered
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import BITS, copy_launch, materialise
 from asyncrt.kernels.patterns.grid import cut_rows
 from asyncrt.kernels.patterns.indexing import known_ints, run_start
 from asyncrt.kernels.patterns.walk import Buffer, walk
 from asyncrt.kernels.shapes import check, count, ints, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import INT32, Array, DataType, Shape, row_major
 from asyncrt.memory.view import View, collapse
 

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Undetermined
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
 from asyncrt.kernels.indices import Indices
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import BITS, copy_launch
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
 from asyncrt.kernels.shapes import check, count, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import INT64, Array, DataType, Shape
 from asyncrt.memory.view import View
 

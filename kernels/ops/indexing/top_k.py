@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Dim
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import compute_type
 from asyncrt.kernels.impl import Impl, Launch, inp, out, scratch
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.copy import BITS
 from asyncrt.kernels.patterns.walk import Buffer, lines, walk
 from asyncrt.kernels.reach import MOST, check_extent
 from asyncrt.kernels.shapes import check, count, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import INT32, INT64, Array, Shape
 
 _SMALL = 512  # up to this k the best are kept in order, on CPU devices

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Undetermined
-from asyncrt.kernels.operator import Attributes, Call, Example, Operator, ValueUnknown
+from asyncrt.kernels.call import Attributes, Call, ValueUnknown
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.shapes import normal_axis
 from asyncrt.layout import Array, Shape
 

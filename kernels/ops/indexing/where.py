@@ -9,11 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Expression, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Expression, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import BITS, materialise, takes_any_view
 from asyncrt.kernels.patterns.elementwise import elementwise
 from asyncrt.kernels.shapes import broadcast_shapes
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BOOL, Array, Layout, Shape
 from asyncrt.memory.view import View
 

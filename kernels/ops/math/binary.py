@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Undetermined
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.conversion import cast, to_integer
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.source import compute_type
 from asyncrt.kernels.impl import Impl
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Expression, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Expression, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import materialise, takes_any_view
 from asyncrt.kernels.patterns.elementwise import elementwise
 from asyncrt.kernels.patterns.neutral import (
@@ -34,6 +35,7 @@ from asyncrt.kernels.patterns.neutral import (
     zero,
 )
 from asyncrt.kernels.shapes import broadcast_shapes
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BOOL, UINT64, Array, Shape
 
 

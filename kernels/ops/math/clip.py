@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Expression, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Expression, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.patterns.elementwise import elementwise
 from asyncrt.kernels.shapes import check, count
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.view import View
 

@@ -15,13 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncrt.errors import ShapeError
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import accumulator_type, compute_type
 from asyncrt.kernels.impl import Impl, Launch, Ref, inp, out, scratch
 from asyncrt.kernels.matmul.product import Operand, matmul
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import copy_launch, materialise
 from asyncrt.kernels.patterns.walk import Buffer, walk
 from asyncrt.kernels.shapes import broadcast_shapes, check, count
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Array, Shape, row_major
 from asyncrt.memory.view import View, collapse
 

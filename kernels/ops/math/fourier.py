@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.kernels.operator import Attributes, Call, Example, Operator
+from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.shapes import check, normal_axis
 from asyncrt.layout import Array, Shape
 

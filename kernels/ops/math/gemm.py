@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.conversion import cast
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.matmul.product import Bias, Epilogue, Operand, matmul
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.shapes import check, check_spreads
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape
 from asyncrt.memory.view import View, broadcast_strides
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import compute_type
 from asyncrt.kernels.impl import Impl, inp, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.walk import Buffer, lines, walk
 from asyncrt.kernels.shapes import check, count, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape
 
 

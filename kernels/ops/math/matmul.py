@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.matmul.product import Epilogue, Operand, matmul
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.shapes import broadcast_shapes, check
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape
 from asyncrt.memory.view import View
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen import epilogue as after
 from asyncrt.kernels.codegen.epilogue import Epilogue, bind
 from asyncrt.kernels.codegen.source import kernel
@@ -23,9 +24,10 @@ from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
 from asyncrt.kernels.int8.inputs import Places, scales_of, zeros_of
 from asyncrt.kernels.int8.product import Product, integer_product
 from asyncrt.kernels.int8.quantize import HELPERS, divided, saturate, saturated
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.shapes import broadcast_shapes, check, check_spreads, count
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of, row_major
 from asyncrt.memory.view import broadcast_strides, collapse
 

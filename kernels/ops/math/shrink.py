@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.conversion import cast
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.impl import Impl
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Expression, Operator
+from asyncrt.kernels.operator import Example, Expression, Operator
 from asyncrt.kernels.patterns.elementwise import elementwise
 from asyncrt.kernels.shapes import same_shape
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import DATA_TYPES, Array
 
 

@@ -13,11 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.errors import ShapeError
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
 from asyncrt.kernels.shapes import count, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Array, DataType, Shape
 
 _ONE_AXIS = 13  # the opset from which the sum is over one axis

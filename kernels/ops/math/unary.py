@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.impl import Impl
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Expression, Operator
+from asyncrt.kernels.operator import Example, Expression, Operator
 from asyncrt.kernels.patterns.copy import takes_any_view
 from asyncrt.kernels.patterns.elementwise import elementwise
 from asyncrt.kernels.shapes import same_shape
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])

@@ -18,11 +18,13 @@ import numpy as np
 from asyncrt.dims import Undetermined
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.attention import attention as kernels
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, Launch, Ref, inp, out, scratch
 from asyncrt.kernels.indices import Indices
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.copy import copy_launch
 from asyncrt.kernels.shapes import count
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape, row_major, show_shape
 from asyncrt.memory.view import View, broadcast_strides
 

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.dims import Dim
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, over_rows, round_up
 from asyncrt.kernels.shapes import check, count
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, FLOAT64, Array, DataType, Shape
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.kernels.operator import TURN, Attributes, Call, Example, Operator
+from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.operator import TURN, Example, Operator
 from asyncrt.kernels.patterns.window import window
 from asyncrt.kernels.shapes import check, count
 from asyncrt.layout import Array, Shape

@@ -13,15 +13,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.dims import Dim
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.epilogue import Epilogue, join
 from asyncrt.kernels.conv.convolution import convolution
 from asyncrt.kernels.conv.interface import Convolution
 from asyncrt.kernels.conv.packed import packs
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.matmul.product import Bias, Operand, matmul
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.window import Window, output_dims, patch_elements, patches, window
 from asyncrt.kernels.shapes import check, count
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Array, Shape
 from asyncrt.memory.view import View
 

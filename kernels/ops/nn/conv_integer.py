@@ -21,14 +21,16 @@ import numpy as np
 
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ShapeError
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.epilogue import Epilogue
 from asyncrt.kernels.impl import Impl, inp
 from asyncrt.kernels.int8.convolution import IntegerConv, integer_conv
 from asyncrt.kernels.int8.inputs import Places, scales_of, zeros_of
 from asyncrt.kernels.int8.quantize import saturate
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.window import window
 from asyncrt.kernels.shapes import check, check_channels
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of, show_shape
 
 

@@ -17,14 +17,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncrt.dims import Dim
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.epilogue import Epilogue
 from asyncrt.kernels.conv.convolution import convolution
 from asyncrt.kernels.conv.interface import Convolution
 from asyncrt.kernels.impl import Impl
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.window import MAX_SPATIAL, Window
 from asyncrt.kernels.reach import check_extent
 from asyncrt.kernels.shapes import check
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape
 
 

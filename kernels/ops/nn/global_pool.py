@@ -10,11 +10,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.patterns.rows import Fold, reduce_rows
 from asyncrt.kernels.shapes import check, count
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Layout, Shape
 from asyncrt.memory.view import View
 

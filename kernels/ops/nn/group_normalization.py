@@ -11,10 +11,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, inp, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.normalize import Affine, normalize_rows
 from asyncrt.kernels.shapes import check, count
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape
 
 _PER_CHANNEL = 21  # the opset from which scale and bias are per channel

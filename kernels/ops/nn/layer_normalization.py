@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, Launch, Ref, inp, out, scratch
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.copy import copy_launch
 from asyncrt.kernels.patterns.normalize import Affine, normalize_rows
 from asyncrt.kernels.shapes import broadcast_shapes, check, count, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BFLOAT16, FLOAT32, Array, DataType, Shape, dtype_from_onnx
 from asyncrt.memory.view import View, broadcast_strides
 

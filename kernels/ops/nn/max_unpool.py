@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from asyncrt.errors import ShapeError
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.indices import Indices
-from asyncrt.kernels.operator import Attributes, Call, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.shapes import check, count
 from asyncrt.layout import Array, Shape
 

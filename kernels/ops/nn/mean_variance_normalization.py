@@ -11,11 +11,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, Launch, inp, out, scratch
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.copy import copy_launch
 from asyncrt.kernels.patterns.normalize import normalize_rows
 from asyncrt.kernels.shapes import check, count, normal_axes, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape, row_major
 from asyncrt.memory.view import View
 

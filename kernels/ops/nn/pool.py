@@ -17,15 +17,17 @@ from typing import Any
 import numpy as np
 
 from asyncrt.errors import ShapeError
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import accumulator_type, compute_type, kernel
 from asyncrt.kernels.codegen.tiles import FETCH
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
 from asyncrt.kernels.patterns.indexing import progression
 from asyncrt.kernels.patterns.window import MAX_SPATIAL, Window, output_dims, patch_elements, patches, window
 from asyncrt.kernels.shapes import check
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, INT64, UINT8, Array, DataType, Shape, row_major
 from asyncrt.memory.view import View
 

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Dim
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.impl import FOUND, Impl, KernelSource, Launch, inp, out
 from asyncrt.kernels.indices import LOOK, NOTE, TELL, Indices, clamped
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
 from asyncrt.kernels.shapes import check
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import INT32, INT64, Array, DataType, Shape
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.errors import ShapeError
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, inp, out, scratch
 from asyncrt.kernels.int8.quantize import (
@@ -29,11 +30,12 @@ from asyncrt.kernels.int8.quantize import (
     saturate,
     saturated,
 )
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Expression, Operator
+from asyncrt.kernels.operator import Example, Expression, Operator
 from asyncrt.kernels.patterns.copy import copy_launch
 from asyncrt.kernels.patterns.elementwise import elementwise
 from asyncrt.kernels.patterns.grid import GPU_GROUP
 from asyncrt.kernels.shapes import check, count
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, UINT8, Array, DataType, Layout, Shape, dtype_from_onnx, dtype_of, show_shape
 from asyncrt.memory.view import View
 

@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.grid import GPU_GROUP
 from asyncrt.kernels.patterns.indexing import check_not_empty
 from asyncrt.kernels.patterns.walk import Buffer, lines, walk
 from asyncrt.kernels.shapes import normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT16, FLOAT32, INT64, Array, DataType, Shape
 
 

@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncrt.dims import Undetermined
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import accumulator_type, compute_type, kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.patterns.grid import GPU_GROUP, round_up
 from asyncrt.kernels.shapes import count, normal_axes
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import (
     BFLOAT16,
     BOOL,

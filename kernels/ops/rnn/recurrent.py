@@ -23,15 +23,17 @@ import numpy.typing as npt
 
 from asyncrt.dims import Dim
 from asyncrt.errors import ShapeError
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.source import accumulator_type, compute_type, kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
 from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.matmul.product import Operand, matmul
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.copy import copy_launch
 from asyncrt.kernels.recurrent.tiles import LEAST, Form, gate_panels, tiled
 from asyncrt.kernels.shapes import check, count
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, Array, DataType, Shape
 from asyncrt.memory.view import View
 

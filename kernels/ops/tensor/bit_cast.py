@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.errors import UnsupportedOperatorError
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.shapes import check
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, DataType, Shape, dtype_from_onnx
 from asyncrt.memory.view import View
 

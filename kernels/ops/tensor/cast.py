@@ -13,13 +13,15 @@ import numpy as np
 
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ModelTypeError
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.conversion import cast, to_integer
 from asyncrt.kernels.impl import Impl
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Expression, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Expression, Operator, ViewOf
 from asyncrt.kernels.ops._values import known
 from asyncrt.kernels.patterns.copy import materialise, takes_any_view
 from asyncrt.kernels.patterns.elementwise import elementwise
 from asyncrt.kernels.shapes import same_shape
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import (
     BOOL,
     FLOAT16,

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.dims import Dim
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, inp, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import copy_launch, takes_any_view
 from asyncrt.kernels.shapes import check, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape, show_shape
 from asyncrt.memory.view import View
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from asyncrt.dims import Dim
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.shapes import check
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape
 from asyncrt.memory.view import View
 

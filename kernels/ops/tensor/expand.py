@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.dims import Dim
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.ops._values import known
 from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.shapes import broadcast_shapes, check
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape
 from asyncrt.memory.view import View
 

@@ -13,14 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncrt.dims import Dim
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.ops._values import known
 from asyncrt.kernels.patterns.copy import BITS, materialise
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
 from asyncrt.kernels.reach import MOST, check_extent
 from asyncrt.kernels.shapes import check, check_channels, count, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, DataType, Shape, row_major, show_shape
 from asyncrt.memory.view import View
 

@@ -11,11 +11,13 @@ import numpy as np
 
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ShapeError
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, out
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.patterns.fill import fill_launch
 from asyncrt.kernels.shapes import count, normal_axes, same_shape
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape, show_shape
 from asyncrt.memory.view import View
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.indices import Indices
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import BITS, materialise
 from asyncrt.kernels.patterns.walk import Buffer, walk
 from asyncrt.kernels.shapes import check, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape, row_major
 from asyncrt.memory.view import View
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.kernels.operator import Attributes, Call, Example, Operator
+from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.shapes import count
 from asyncrt.layout import Array, Shape
 

@@ -14,11 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from asyncrt.dims import Dim, Undetermined
+from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl
-from asyncrt.kernels.operator import Attributes, Call, DeviceTraits, Example, Operator, ViewOf
+from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.ops._values import ceil_div, known
 from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.shapes import check, normal_axis
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape
 from asyncrt.memory.view import View
 

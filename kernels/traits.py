@@ -1,0 +1,31 @@
+"""What an operator's implementation may ask of a device."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen
+class DeviceTraits:
+    """What an implementation may ask of a device.
+
+    Attributes:
+        kind: "cpu" or "gpu": which class of kernels suits it.
+        compute_units: Cores, or multiprocessors.
+        max_group: Largest work-group.
+        features: Any of "fp64", "fp16".
+        packed_weights: Whether matrix products may ask for packed weights.
+        narrow_weights: Whether the float32 weights of products, where they are constants, are numbers that bfloat16 has
+            (`graph/passes/round_weights.py`), so that kernels may keep them so.
+    """
+
+    kind: str = "cpu"
+    compute_units: int = 1
+    max_group: int = 256
+    features: frozenset[str] = frozenset()
+    packed_weights: bool = True
+    narrow_weights: bool = False
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.kind == "cpu"
