@@ -14,8 +14,9 @@ import attrs
 
 from asyncrt.errors import AsyncrtError
 from asyncrt.memory.hazards import Entry, Hazard
-from asyncrt.runtime.checked import Checks
 from asyncrt.runtime.runtime import Runtime
+
+from .runtime.watch.checked import Checks
 
 
 @attrs.frozen

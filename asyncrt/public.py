@@ -32,17 +32,18 @@ from asyncrt.errors import (
     WrongLoopError,
 )
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.batched import Batched
-from asyncrt.runtime.explain import Explanation, NodeExplanation
-from asyncrt.runtime.group import GroupedSequence, GroupStatistics, SequenceGroup
 from asyncrt.runtime.model import Model
-from asyncrt.runtime.pad_safety import PadSafety
 from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
-from asyncrt.runtime.sequence import Sequence
-from asyncrt.runtime.shared_safety import SharedSafety, Sharing
 from asyncrt.scheduler.batching import BatchingStatistics, BatchOptions
 from asyncrt.sync import SyncModel, load_sync
 from asyncrt.version import __version__
+
+from .runtime.batching.batched import Batched
+from .runtime.batching.pad_safety import PadSafety
+from .runtime.explain.explain import Explanation, NodeExplanation
+from .runtime.sequences.group import GroupedSequence, GroupStatistics, SequenceGroup
+from .runtime.sequences.sequence import Sequence
+from .runtime.sequences.shared_safety import SharedSafety, Sharing
 
 __all__ = [
     "ArgumentError",

@@ -27,9 +27,10 @@ from asyncrt.errors import RuntimeClosedError
 from asyncrt.graph.reading import ModelSource
 from asyncrt.layout import Array, PartialLayout
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.explain import Explanation
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.runtime import Runtime
+
+from .runtime.explain.explain import Explanation
 
 
 def load_sync(

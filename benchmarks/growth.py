@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 
 import asyncrt
-from asyncrt.runtime.plan import ChunkPlan
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 
 from . import command, models
 from . import measure as m

@@ -44,7 +44,7 @@ asyncrt has {count} operators of ONNX's own domain, from opset 11 on; {kernels} 
 An operator that ONNX itself defines by others (a function, such as `SwiGLU`) is written out when the model is loaded, \
 and so are the functions that a model brings along.
 `If`, `Loop` and `Scan` are not in the table and not in the count: their subgraphs are programs of their own, which \
-`asyncrt/runtime/control_flow.py:carry_out` runs.
+`asyncrt/runtime/request/control_flow.py:carry_out` runs.
 
 - **runs** is *kernel* for an operator with OpenCL kernels and *host* for one that NumPy computes.
 - **kernel dtypes** are those of the first input that the kernels take; an empty cell means all that ONNX allows and \

@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from asyncrt import RuntimeOptions
-from asyncrt.runtime import preset
+from asyncrt.runtime.execute import prepared_launches as preset
 from asyncrt.runtime.runtime import RuntimeStatistics
 
 CHECKED, AS_USERS_RUN_IT = "checked", "as users run it"

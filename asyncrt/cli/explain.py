@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.explain import Explanation
+from asyncrt.runtime.explain.explain import Explanation
 from asyncrt.runtime.runtime import Runtime
 from asyncrt.writing import write_text
 

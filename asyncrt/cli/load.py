@@ -10,7 +10,7 @@ import numpy as np
 
 from asyncrt.errors import AsyncrtError
 from asyncrt.layout import PartialLayout
-from asyncrt.runtime.batched import Batched
+from asyncrt.runtime.batching.batched import Batched
 from asyncrt.runtime.model import Model
 
 from .arrivals import Draw, Pattern, draw_sizes, times

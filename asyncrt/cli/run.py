@@ -16,7 +16,7 @@ from rich.table import Table
 
 from asyncrt.layout import BFLOAT16, Array, layout_of
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.explain import Explanation
+from asyncrt.runtime.explain.explain import Explanation
 from asyncrt.runtime.runtime import Runtime
 from asyncrt.writing import written_whole
 

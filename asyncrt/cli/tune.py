@@ -14,7 +14,7 @@ import attrs
 import typer
 
 from asyncrt.errors import AsyncrtError
-from asyncrt.runtime.batched import Batched
+from asyncrt.runtime.batching.batched import Batched
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.runtime import Runtime
 from asyncrt.scheduler.batching import BatchOptions

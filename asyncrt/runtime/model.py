@@ -13,13 +13,13 @@ from asyncrt.layout import Array, PartialLayout
 from asyncrt.scheduler.batching import BatchOptions
 from asyncrt.scheduler.batching.options import Mode
 
-from .batched import Batched, batch_options
-from .elsewhere import Elsewhere, anywhere
-from .explain import Explanation, explain
-from .group import SequenceGroup
-from .network import Network
-from .plan import Records
-from .sequence import Sequence
+from .batching.batched import Batched, batch_options
+from .explain.explain import Explanation, explain
+from .loop.trio_bridge import Elsewhere, anywhere
+from .plan.chunk_plan import Records
+from .request.network import Network
+from .sequences.group import SequenceGroup
+from .sequences.sequence import Sequence
 
 if TYPE_CHECKING:
     from .runtime import Runtime

@@ -33,21 +33,21 @@ from asyncrt.scheduler.policies import make_policy
 from asyncrt.scheduler.state import SchedulerState, SchedulerStatistics
 from asyncrt.version import __version__
 
-from .branches import branches_of
-from .checked import CheckedDevice, CheckedStream, CheckedTimeline, Checks
-from .collecting import Collector
 from .counters import Counters
-from .dispatcher import Dispatcher
-from .elsewhere import Elsewhere, anywhere, entered, find_elsewhere
-from .forked import tell_children
-from .freed import give_back_freed
+from .execute.prepared_launches import Presets, PresetStatistics
+from .execute.specialise import Specialiser
+from .loop.dispatcher import Dispatcher
+from .loop.forks import tell_children
+from .loop.gc_pauses import Collector
+from .loop.malloc_trim import give_back_freed
+from .loop.trio_bridge import Elsewhere, anywhere, entered, find_elsewhere
 from .model import Model
-from .network import Network
-from .preset import Presets, PresetStatistics
-from .specialise import Specialiser
-from .tools import Tools
-from .traced import TracedStream, Tracer
-from .watched import WatchedDevice, WatchedStream
+from .plan.parallel_lanes import branches_of
+from .plan.tools import Tools
+from .request.network import Network
+from .watch.checked import CheckedDevice, CheckedStream, CheckedTimeline, Checks
+from .watch.traced import TracedStream, Tracer
+from .watch.watched import WatchedDevice, WatchedStream
 
 _PATIENCE_S = 2.0  # for a lost device
 _MOST_STREAMS = 1024  # each has a thread

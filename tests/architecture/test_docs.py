@@ -118,7 +118,7 @@ def members() -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_file_and_function_that_a_page_names_exists(page: Path) -> None:
-    """`asyncrt/runtime/plan.py:ChunkPlan` in prose is a promise that it is there."""
+    """`asyncrt/runtime/plan/chunk_plan.py:ChunkPlan` in prose is a promise that it is there."""
     problems = [problem_of(span) for span in re.findall(r"`([^`\n]+)`", prose(page))]
 
     assert [p for p in problems if p] == []

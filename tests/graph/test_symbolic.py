@@ -13,10 +13,10 @@ from asyncrt.graph.program import Program, build_program
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Layout
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime import prepare
-from asyncrt.runtime.plan import start_state
-from asyncrt.runtime.prepare import prepare_chunk
-from asyncrt.runtime.tools import Tools
+from asyncrt.runtime.plan import planner as prepare
+from asyncrt.runtime.plan.chunk_plan import start_state
+from asyncrt.runtime.plan.planner import prepare_chunk
+from asyncrt.runtime.plan.tools import Tools
 
 from ..builders import i64, model, node
 

@@ -23,10 +23,10 @@ from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Layout, layout_of
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.plan import ChunkPlan, start_state
-from asyncrt.runtime.prepare import Tools, prepare_chunk
-from asyncrt.runtime.recipe import Recipe, make_recipe
-from asyncrt.runtime.slices import finished
+from asyncrt.runtime.cooperative import finished
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan, start_state
+from asyncrt.runtime.plan.planner import Tools, prepare_chunk
+from asyncrt.runtime.plan.recipe import Recipe, make_recipe
 
 from .run import arrays
 

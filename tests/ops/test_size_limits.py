@@ -16,9 +16,9 @@ from asyncrt.kernels.registry import operators
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Layout
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.plan import ChunkPlan, start_state
-from asyncrt.runtime.prepare import Tools, prepare_chunk
-from asyncrt.runtime.recipe import dynamic_axes, sizes_of
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan, start_state
+from asyncrt.runtime.plan.planner import Tools, prepare_chunk
+from asyncrt.runtime.plan.recipe import dynamic_axes, sizes_of
 
 from ..builders import i64, model, node
 from .huge import CPU, GPU, MANY, Atom, Scaled, largest

@@ -31,7 +31,7 @@ from asyncrt import (
     RuntimeOptions,
 )
 from asyncrt.layout import Array
-from asyncrt.runtime.closeness import difference, tolerance
+from asyncrt.runtime.numerics import difference, tolerance
 
 from .. import virtual_loop
 from ..builders import i64, model, node

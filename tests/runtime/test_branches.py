@@ -26,11 +26,11 @@ from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.events import Event
 from asyncrt.layout import Array
 from asyncrt.memory.hazards import Entry, Waited, check
-from asyncrt.runtime import preset
-from asyncrt.runtime.branches import Branches, Cost, branches_of, cost_of
+from asyncrt.runtime.execute import prepared_launches as preset
 from asyncrt.runtime.model import Model
-from asyncrt.runtime.plan import ChunkPlan
-from asyncrt.runtime.watched import WatchedStream
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan
+from asyncrt.runtime.plan.parallel_lanes import Branches, Cost, branches_of, cost_of
+from asyncrt.runtime.watch.watched import WatchedStream
 
 from ..builders import model, node
 from ..stress.scenarios import run

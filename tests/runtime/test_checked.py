@@ -19,9 +19,9 @@ from asyncrt.events import Event, Timeline
 from asyncrt.layout import Array
 from asyncrt.memory.hazards import Enqueued, Entry, Seen, Waited, check, overlap
 from asyncrt.memory.pool import Acquired, MemoryPool
-from asyncrt.runtime.dispatcher import Dispatcher
+from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.model import Model
-from asyncrt.runtime.watched import WatchedStream
+from asyncrt.runtime.watch.watched import WatchedStream
 
 from ..builders import model, node
 from ..memory.orders import brute_force

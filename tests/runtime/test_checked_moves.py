@@ -18,8 +18,8 @@ from asyncrt.layout import FLOAT32, Layout
 from asyncrt.memory.buffer import Lease
 from asyncrt.memory.hazards import Enqueued, Entry, Region
 from asyncrt.memory.pool import Acquired, MemoryPool
-from asyncrt.runtime.moves import Box, Moves
-from asyncrt.runtime.network import Network
+from asyncrt.runtime.execute.device_copies import Box, Moves
+from asyncrt.runtime.request.network import Network
 from asyncrt.scheduler.policies.base import StreamView
 from asyncrt.scheduler.policies.fifo import Policy
 

@@ -12,8 +12,8 @@ import asyncrt.debug
 from asyncrt import HazardError, Runtime, RuntimeOptions
 from asyncrt.devices.opencl_submit import native_submitter
 from asyncrt.memory.hazards import Enqueued
-from asyncrt.runtime import recipe as recipes
-from asyncrt.runtime.plan import ChunkPlan
+from asyncrt.runtime.plan import recipe as recipes
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 from asyncrt.runtime.runtime import RuntimeStatistics
 
 from ..builders import model, node

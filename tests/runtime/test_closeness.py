@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from asyncrt.runtime.closeness import difference, tolerance
+from asyncrt.runtime.numerics import difference, tolerance
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from asyncrt import Runtime, RuntimeOptions
-from asyncrt.runtime import collecting
-from asyncrt.runtime.collecting import MANY, PATIENCE_S, QUIET_S, Collector
+from asyncrt.runtime.loop import gc_pauses as collecting
+from asyncrt.runtime.loop.gc_pauses import MANY, PATIENCE_S, QUIET_S, Collector
 
 from ..builders import model, node
 

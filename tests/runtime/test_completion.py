@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from asyncrt.events import Event
-from asyncrt.runtime.completion import Completions
+from asyncrt.runtime.loop.completion import Completions
 
 
 class Stream:

@@ -14,10 +14,10 @@ from asyncrt.graph.program import Program, build_program
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.operator import Operator, host_nbytes
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.runtime import host_nodes
-from asyncrt.runtime.guesses import NBYTES, SIZES, Allowance, sample_layouts
-from asyncrt.runtime.plans import Plans
-from asyncrt.runtime.tools import Tools
+from asyncrt.runtime.plan import host_nodes
+from asyncrt.runtime.plan.guesses import NBYTES, SIZES, Allowance, sample_layouts
+from asyncrt.runtime.plan.plan_cache import Plans
+from asyncrt.runtime.plan.tools import Tools
 
 from ..builders import i64, model, node
 from ..zoo import FOLDER

@@ -20,7 +20,9 @@ from asyncrt import Model, OutOfHostMemory, Runtime, RuntimeOptions
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.layout import Array
 from asyncrt.memory.host import HostBudget
-from asyncrt.runtime import executor, host_nodes, inputs
+from asyncrt.runtime.execute import enqueue as executor
+from asyncrt.runtime.plan import host_nodes
+from asyncrt.runtime.request import inputs
 
 from ..builders import i64, model, node, value
 
@@ -273,7 +275,7 @@ async def test_iterations_that_collect_next_to_nothing_count_as_well(
     """An empty tensor is an object all the same."""
     loaded = await rt.load(collecting())
 
-    monkeypatch.setattr("asyncrt.runtime.control_flow._PIECE", LIMIT // 10)
+    monkeypatch.setattr("asyncrt.runtime.request.control_flow._PIECE", LIMIT // 10)
     with pytest.raises(OutOfHostMemory, match="what 11 iterations made"):
         await loaded.infer({"x": f32(0), "n": np.array(1 << 60)})
 

@@ -16,10 +16,10 @@ from onnx import helper
 import asyncrt.debug
 from asyncrt import IndexOutOfRange, Runtime, RuntimeOptions, ShapeError, Sharing
 from asyncrt.layout import Array
-from asyncrt.runtime import preset
-from asyncrt.runtime.memory_plan import TOGETHER
+from asyncrt.runtime.execute import prepared_launches as preset
 from asyncrt.runtime.model import Model
-from asyncrt.runtime.plan import ChunkPlan
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan
+from asyncrt.runtime.plan.memory_plan import TOGETHER
 
 from ..builders import i64, model, node
 from ..second_opinion import onnxruntime_session

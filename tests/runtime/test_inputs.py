@@ -14,7 +14,7 @@ from asyncrt.graph.program import build_program
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Layout
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.inputs import Checked, check_inputs
+from asyncrt.runtime.request.inputs import Checked, check_inputs
 
 from ..builders import model, node
 

@@ -19,9 +19,9 @@ from asyncrt.devices import opencl, opencl_submit
 from asyncrt.devices.base import Allocation, Prepared, PreparedLaunch, Stream
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedStream
 from asyncrt.layout import Array
-from asyncrt.runtime import preset
+from asyncrt.runtime.execute import prepared_launches as preset
+from asyncrt.runtime.execute.prepared_launches import PresetStatistics
 from asyncrt.runtime.model import Model
-from asyncrt.runtime.preset import PresetStatistics
 
 from ..builders import i64, model, node
 from ..zoo import ZooModel, zoo

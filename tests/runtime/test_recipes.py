@@ -12,13 +12,13 @@ from asyncrt import Runtime, RuntimeOptions
 from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError
 from asyncrt.layout import Array, Layout
-from asyncrt.runtime import recipe as recipes
+from asyncrt.runtime.cooperative import finished
 from asyncrt.runtime.model import Model
-from asyncrt.runtime.network import Network
-from asyncrt.runtime.plan import ChunkPlan, start_state
-from asyncrt.runtime.plans import same
-from asyncrt.runtime.prepare import prepare_chunk
-from asyncrt.runtime.slices import finished
+from asyncrt.runtime.plan import recipe as recipes
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan, start_state
+from asyncrt.runtime.plan.plan_cache import same
+from asyncrt.runtime.plan.planner import prepare_chunk
+from asyncrt.runtime.request.network import Network
 
 from ..builders import i64, model, node
 from ..zoo import BY_RECIPE, ZooModel, zoo

@@ -17,9 +17,9 @@ from asyncrt.devices.host import HostMark
 from asyncrt.errors import InternalError
 from asyncrt.layout import Array
 from asyncrt.memory.hazards import Region
-from asyncrt.runtime.plan import ChunkPlan, Step
-from asyncrt.runtime.regions import Touch, touches
-from asyncrt.runtime.watched import WatchedStream
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Step
+from asyncrt.runtime.plan.touches import Touch, touches
+from asyncrt.runtime.watch.watched import WatchedStream
 
 from ..zoo import ZooModel, zoo
 

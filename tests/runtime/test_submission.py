@@ -21,7 +21,7 @@ from asyncrt.devices.base import Allocation, PreparedLaunch, Stream
 from asyncrt.devices.faults import Fault, Faults
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared
 from asyncrt.layout import Array
-from asyncrt.runtime import preset
+from asyncrt.runtime.execute import prepared_launches as preset
 from asyncrt.runtime.model import Model
 
 from ..builders import model, node

@@ -14,7 +14,7 @@ import pytest
 
 from asyncrt import Runtime, RuntimeOptions
 from asyncrt.devices.simulated import SimulatedDevice
-from asyncrt.runtime.turns import Turns
+from asyncrt.runtime.loop.turns import Turns
 
 from ..builders import model, node
 

@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from asyncrt.dims import Dim
-from asyncrt.runtime.slices import finished
-from asyncrt.runtime.witness import MARK, Recording, Witness
+from asyncrt.runtime.cooperative import finished
+from asyncrt.runtime.plan.traced_int import MARK, Recording, Witness
 
 Sizes = tuple[int, int, int]
 

@@ -18,8 +18,8 @@ from asyncrt import Runtime, RuntimeOptions, RuntimeStatistics
 from asyncrt.devices.base import Allocation, Device
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.layout import Array
-from asyncrt.runtime.plan import ChunkPlan
-from asyncrt.runtime.watched import WatchedStream, one_by_one
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan
+from asyncrt.runtime.watch.watched import WatchedStream, one_by_one
 
 from ..paths import on_path, prepared_soon
 from .graphs import Model, draw_model

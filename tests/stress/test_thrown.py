@@ -42,10 +42,10 @@ DECIDES = ("/scheduler/state.py", "/scheduler/queue.py", "/scheduler/policies/",
 LOOKS = {"check", "story", "__repr__", "statistics", "idle"}  # and changes nothing
 #: Functions of the loop's side that carry out what was decided, and what they rely on.
 CARRY_OUT = {
-    "/runtime/dispatcher.py": {"_carry_out", "_answer", "_reach", "_elapse", "_set_alarm"},
-    "/runtime/waiting.py": {"comes_after"},
-    "/runtime/turns.py": {"settle"},
-    "/runtime/shortage.py": {"resolve", "_pending"},
+    "/runtime/loop/dispatcher.py": {"_carry_out", "_answer", "_reach", "_elapse", "_set_alarm"},
+    "/runtime/loop/waiting.py": {"comes_after"},
+    "/runtime/loop/turns.py": {"settle"},
+    "/runtime/loop/shortage.py": {"resolve", "_pending"},
     "/asyncrt/events.py": {"advance"},
 }
 
@@ -269,9 +269,9 @@ def test_whatever_batching_raises_only_one_caller_meets(times: tuple[float, ...]
 
 PUTS_TOGETHER = {
     "/scheduler/queue.py": {"push", "take", "discard", "_remove", "__iter__"},
-    "/runtime/group.py": {"_next", "_say"},
-    "/runtime/shared_step.py": {"key", "_any_length"},
-    "/runtime/shared_safety.py": {"result", "_alone", "_together"},
+    "/runtime/sequences/group.py": {"_next", "_say"},
+    "/runtime/sequences/shared_step.py": {"key", "_any_length"},
+    "/runtime/sequences/shared_safety.py": {"result", "_alone", "_together"},
 }
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import attrs
 
 from asyncrt.devices.base import Allocation, Device, Stream
-from asyncrt.runtime.plan import ChunkPlan
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 from asyncrt.runtime.runtime import Runtime
-from asyncrt.runtime.watched import WatchedStream
+from asyncrt.runtime.watch.watched import WatchedStream
 
 LONG_S = 2.0
 """Seconds of processors after which a case has taken too long, kernels' building not counted."""

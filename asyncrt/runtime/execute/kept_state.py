@@ -1,0 +1,140 @@
+"""What one sequence keeps on the device: its tensors, and the memory that they lie in, from step to step.
+
+A step changes nothing here until it has succeeded: rows that a failed or cancelled step has written lie behind what
+counts as kept, and memory that it allocated is given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from asyncrt.events import Event, latest
+from asyncrt.layout import Layout, Shape
+from asyncrt.memory.buffer import Lease
+from asyncrt.runtime.plan.chunk_plan import Kept, KeptTensor
+
+if TYPE_CHECKING:
+    from asyncrt.runtime.request.next_plan import Guess
+
+
+@attrs.frozen(cache_hash=True)
+class Signature:
+    """What plans depend on: of each tensor which input and output it is, its shape, and that there is room for."""
+
+    tensors: tuple[tuple[int, int, Shape, Shape], ...]
+
+
+@attrs.frozen(eq=False)
+class Between:
+    """What a sequence keeps between two steps, and what every step asks of it. A plan leaves it, so it is made once.
+
+    Attributes:
+        tensors: By slot.
+        layouts: Of those that are not empty, by the input.
+        outputs: What stays on the device.
+    """
+
+    tensors: tuple[KeptTensor, ...]
+    layouts: Mapping[int, Layout]
+    outputs: frozenset[int]
+    signature: Signature
+
+
+def between(tensors: Iterable[KeptTensor]) -> Between:
+    """Return what a step has left as the next one finds it."""
+    settled = tuple([
+        KeptTensor(t.input, t.output, t.layout, t.capacity if t.layout.count else t.layout.shape) for t in tensors
+    ])
+    return Between(
+        settled,
+        {t.input: t.layout for t in settled if t.layout.count},
+        frozenset([t.output for t in settled]),
+        Signature(tuple([(t.input, t.output, t.layout.shape, t.capacity) for t in settled])),
+    )
+
+
+NOTHING = between(())
+"""Of a request that is no step."""
+
+
+@attrs.define(eq=False)
+class KeptState:
+    """The tensors of a sequence, by slot, and their memory.
+
+    Attributes:
+        between: The tensors as the next step finds them.
+        leases: Their memory; None where a tensor is empty.
+        after: Where the streams must come before the next step may touch that memory.
+        given: The shapes of what the last step was given.
+        guess: What the next step may be; see `Foresight`.
+    """
+
+    between: Between
+    leases: list[Lease | None]
+    after: tuple[Event, ...] = ()
+    given: tuple[Shape, ...] | None = None
+    guess: Guess | None = None
+    #: The memory that the step under way has allocated, by slot.
+    _new: dict[int, Lease] = attrs.field(factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory."""
+        return sum(lease.buffer.nbytes for lease in self.leases if lease is not None)
+
+    @property
+    def tensors(self) -> tuple[KeptTensor, ...]:
+        """As the next step finds them."""
+        return self.between.tensors
+
+    def buffers(self) -> list[Any]:
+        """Device memory at the places of `place`, which count from the end."""
+        found: list[Any] = []
+        for slot in reversed(range(len(self.tensors))):
+            lease, new = self.leases[slot], self._new.get(slot)
+            found += [None if new is None else new.allocation, None if lease is None else lease.allocation]
+        return found
+
+    def missing(self, tensors: Sequence[KeptTensor]) -> list[tuple[int, int]]:
+        """Return the slots, and how many bytes each, that a plan which leaves *tensors* has to allocate."""
+        return [(slot, t.new) for slot, t in enumerate(tensors) if t.new and slot not in self._new]
+
+    def allocated(self, slot: int, lease: Lease) -> None:
+        """Note memory for the step under way."""
+        self._new[slot] = lease
+
+    def succeeded(self, tensors: Sequence[KeptTensor], left: Between, events: Iterable[Event]) -> None:
+        """The step is over: its plan leaves *tensors*, which are *left* for the next one."""
+        events = tuple(events)
+        for slot, tensor in enumerate(tensors):
+            old = self.leases[slot]
+            if old is not None and (tensor.new or not tensor.layout.count):
+                old.drop(after=(*self.after, *events))
+                self.leases[slot] = None
+            if tensor.new:
+                self.leases[slot] = self._new.pop(slot)
+        self.between = left
+        self.failed(events)
+
+    def failed(self, events: Iterable[Event]) -> None:
+        """The step is over; what it has enqueued ends at *events*."""
+        self.after = latest((*self.after, *events))
+        for lease in self._new.values():
+            lease.drop(after=self.after)
+        self._new.clear()
+
+    def close(self) -> None:
+        """Give the memory back, when the device has passed what uses it."""
+        for lease in self.leases:
+            if lease is not None:
+                lease.drop(after=self.after)
+        self.leases = [None] * len(self.tensors)
+        self.guess = None
+
+
+def place(kept: Kept) -> int:
+    """Return where among a request's buffers, counted from the end, a kept tensor's memory is."""
+    return -1 - 2 * kept.slot - kept.new

@@ -1,0 +1,208 @@
+"""Which plans have launches with their arguments set beforehand, and for which memory?
+
+Setting the arguments of a launch takes longer than enqueueing it. A plan that is replayed often gets its launches
+prepared by the device (`asyncrt.devices.base.Prepared`) for the memory of a request; a later request on the same memory
+only enqueues them. On other memory a plan gets another set of launches, up to a number; then the one unused longest is
+bound to that memory. How many launches there may be in all is bounded, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import attrs
+
+from asyncrt.devices.base import Allocation, Device, Prepared
+from asyncrt.errors import DeviceError
+
+from .enqueue import BoundPlan
+
+OFTEN = 8  # times that a plan is enqueued before; preparing costs about as much as two or three replays save then
+_SETS = 16  # per plan: as many requests of one signature as two streams have in flight by the default policy
+
+
+@attrs.frozen
+class PresetStatistics:
+    """Counts of launches with their arguments set beforehand.
+
+    Attributes:
+        launches: How many there are.
+        replays: Chunks that were enqueued so, all time.
+        rebound: Those among them that had to be bound to other memory before, all time.
+    """
+
+    launches: int
+    replays: int
+    rebound: int
+
+
+class Parts:
+    """The launches of a plan with lanes, prepared segment by segment, because each may go to another stream.
+
+    Args:
+        parts: In the order of the segments.
+    """
+
+    busy = False  # no thread enqueues them
+
+    def __init__(self, parts: Sequence[Prepared]) -> None:
+        self.parts = parts
+
+    def bind(self, memory: Sequence[Allocation]) -> None:
+        """Bind all of them to other memory; see `Prepared`."""
+        for part in self.parts:
+            part.bind(memory)
+
+
+class _Set:
+    """Launches, and the memory that they are bound to: it is kept, so that no other memory has its identity."""
+
+    __slots__ = ("memory", "prepared")
+
+    def __init__(self, prepared: Prepared | Parts, memory: tuple[Allocation, ...]) -> None:
+        self.prepared = prepared
+        self.memory = memory
+
+
+@attrs.define(eq=False)
+class _Plan:
+    """What is known of a plan.
+
+    Attributes:
+        size: How many launches a set is.
+        numbers: Of the arenas that its steps use, once it has been used often.
+        uses: How often it was enqueued since it lost its sets, or ever.
+        last: When it was used last.
+        sets: By whether they are parts, and the identities of the memory they are bound to; those unused longest first.
+    """
+
+    size: int
+    numbers: tuple[int, ...] | None = None
+    uses: int = 0
+    last: int = 0
+    sets: OrderedDict[tuple[bool, tuple[int, ...]], _Set] = attrs.Factory(OrderedDict)
+
+
+class Presets:
+    """Those of one runtime. They go with the plans that they are of.
+
+    Args:
+        device: Prepares launches.
+        most: Launches that may be prepared at a time.
+        native: Whether native code may enqueue them.
+        hold: Whether tiny ones may be held back until all of a plan are enqueued.
+    """
+
+    def __init__(self, device: Device, most: int, *, native: bool = True, hold: bool = True) -> None:
+        self._device = device
+        self._native, self._hold = native, hold
+        self._most = most
+        self._plans: weakref.WeakKeyDictionary[BoundPlan, _Plan] = weakref.WeakKeyDictionary()
+        self._clock = itertools.count()
+        self._replays = 0
+        self._rebound = 0
+
+    def __repr__(self) -> str:
+        return f"<Presets {self.statistics()}>"
+
+    def statistics(self) -> PresetStatistics:
+        """Return the counts."""
+        return PresetStatistics(self._launches(), self._replays, self._rebound)
+
+    def prepared(self, bound: BoundPlan, arenas: Sequence[Allocation]) -> Prepared | None:
+        """Return a plan's launches, bound to a request's memory; None if they are to be enqueued one by one."""
+        found = self._find(bound, arenas, apart=False)
+        assert not isinstance(found, Parts)
+        return found
+
+    def parts(self, bound: BoundPlan, arenas: Sequence[Allocation]) -> Sequence[Prepared] | None:
+        """Return the same of a plan with lanes, by segment."""
+        found = self._find(bound, arenas, apart=True)
+        return found.parts if isinstance(found, Parts) else None
+
+    def _find(self, bound: BoundPlan, arenas: Sequence[Allocation], *, apart: bool) -> Prepared | Parts | None:
+        plan = self._plans.get(bound)
+        if plan is None:
+            plan = self._plans[bound] = _Plan(len(bound.steps))
+        plan.uses += 1
+        if plan.uses <= OFTEN or not plan.size:
+            return None
+        plan.last = next(self._clock)
+        if plan.numbers is None:
+            plan.numbers = tuple(sorted({b for _, buffers, *_ in bound.steps for b in buffers if isinstance(b, int)}))
+        memory = tuple([arenas[n] for n in plan.numbers])
+        key = apart, tuple(map(id, memory))
+        found = plan.sets.get(key)
+        if found is None:
+            try:
+                found = self._bind(bound, plan, arenas, memory, apart=apart)
+            except DeviceError:
+                found = None  # it may work without, and if it does not, that says why
+            if found is None:
+                _forget(plan)
+                return None
+            plan.sets[key] = found
+        plan.sets.move_to_end(key)
+        self._replays += 1
+        return found.prepared
+
+    def _bind(
+        self,
+        bound: BoundPlan,
+        plan: _Plan,
+        arenas: Sequence[Allocation],
+        memory: tuple[Allocation, ...],
+        *,
+        apart: bool,
+    ) -> _Set | None:
+        """Return a set for other memory than there are sets for; None if there can be none."""
+        if len(plan.sets) < _SETS and self._make_room(plan):
+            prepared = self._prepare(bound, arenas, apart=apart)
+            return None if prepared is None else _Set(prepared, memory)
+        free = [key for key, s in plan.sets.items() if not s.prepared.busy]
+        alike = next((key for key in free if key[0] is apart), None)
+        if alike is None:
+            if not free:
+                return None
+            del plan.sets[free[0]]  # of the other kind: one goes for one
+            prepared = self._prepare(bound, arenas, apart=apart)
+            return None if prepared is None else _Set(prepared, memory)
+        oldest = plan.sets.pop(alike)
+        oldest.prepared.bind(arenas)
+        oldest.memory = memory
+        self._rebound += 1
+        return oldest
+
+    def _prepare(self, bound: BoundPlan, arenas: Sequence[Allocation], *, apart: bool) -> Prepared | Parts | None:
+        if not apart:
+            return self._device.prepare(bound.steps, arenas, self._native, self._hold)
+        assert bound.plan.lanes is not None
+        parts: list[Prepared] = []
+        for segment in bound.plan.lanes.segments:
+            part = self._device.prepare(bound.steps[segment.begin : segment.end], arenas, self._native, self._hold)
+            if part is None:
+                return None
+            parts.append(part)
+        return Parts(parts)
+
+    def _make_room(self, plan: _Plan) -> bool:
+        """Make room for a set. Only for a plan's first one do those of others go."""
+        if plan.size > self._most:
+            return False
+        while self._launches() + plan.size > self._most:
+            if plan.sets:
+                return False
+            _forget(min((p for p in self._plans.values() if p.sets), key=lambda p: p.last))
+        return True
+
+    def _launches(self) -> int:
+        return sum(p.size * len(p.sets) for p in self._plans.values())
+
+
+def _forget(plan: _Plan) -> None:
+    """Let a plan's sets go; new ones have to be earned again, so that plans do not push each other out in turn."""
+    plan.sets.clear()
+    plan.uses = 0

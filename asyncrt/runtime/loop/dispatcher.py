@@ -1,0 +1,559 @@
+"""Carries out what the scheduler decides, on the event loop, and keeps the streams' marks.
+
+The only place where the state machine, the timeline and the streams meet. All of it runs on the loop's thread, so there
+are no locks.
+
+Three things go wrong here without being the fault of the request that they happen to. Another's command fails, and the
+driver lets everything behind it fail, too. Or memory is held by requests that all wait for more of it. Then the request
+is told to run again (`RunAgain`), which it can, because nothing of it counts before it has ended. Or the device takes
+no commands any more: then all that wait are told so.
+
+And what cannot be may happen all the same: the scheduler, or what is here, raises something. Others would wait for ever
+for what it had to say, so another takes its place: the request for which it raised fails, all others begin again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+
+from asyncrt.devices.base import Mark, Reports, Stream, mark_behind
+from asyncrt.errors import DeadlineExceeded, DeviceError, DeviceLostError, OutOfDeviceMemory, RuntimeClosedError
+from asyncrt.events import Event, Order, Timeline
+from asyncrt.runtime.watch.checked import Checks
+from asyncrt.runtime.watch.traced import Tracer
+from asyncrt.scheduler.happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
+from asyncrt.scheduler.instructions import Admit, Expire, Instruction, Launch, Resume
+from asyncrt.scheduler.state import SchedulerState
+
+from .completion import Completions
+from .gc_pauses import Collector
+from .idle import Idle
+from .shortage import Shortage
+from .submission import Submissions
+from .turns import Turns, settle
+from .waiting import RUNS, RunAgain, Waiting
+
+_ITERATES_S = 5.0  # for which a node of a request may begin iterations while the runtime closes
+_log = logging.getLogger("asyncrt")
+
+
+class Dispatcher:
+    """Between the requests' coroutines and the scheduler.
+
+    Args:
+        streams: In the order of their indices.
+        make_state: Returns a scheduler that knows no request.
+        timeline: Moved on as streams report.
+        checks: Is told of what the host does; None where hazards are not checked.
+        on_idle: Called when for *idle_s* seconds no request was known and no stream had anything to pass.
+        idle_s: None never calls it.
+        collector: Is told whether a request is there; None where Python collects when it likes.
+    """
+
+    def __init__(
+        self,
+        streams: list[Stream],
+        make_state: Callable[[], SchedulerState],
+        timeline: Timeline,
+        *,
+        checks: Checks | None = None,
+        on_idle: Callable[[], object] = lambda: None,
+        idle_s: float | None = None,
+        collector: Collector | None = None,
+    ) -> None:
+        self.streams = streams
+        self._make_state = make_state
+        self.state = make_state()
+        self.timeline = timeline
+        self.checks = checks
+        #: Is told of requests and plans while a trace is taken.
+        self.tracer: Tracer | None = None
+        self._loop = asyncio.get_running_loop()
+        self._completions = Completions(self._loop, self._on_reached)
+        #: Of requests that go on, and of those that begin: who ends and begins the next does both in one turn.
+        self._turns, self._beginnings = Turns(self._loop), Turns(self._loop)
+        #: Whose coroutine is running, and goes on at once if it is told to.
+        self._asking: int | None = None
+        #: The streams that threads enqueue to.
+        self.submissions = Submissions()
+        self._stamps = [0] * len(streams)
+        self._marks: dict[Event, Mark] = {}
+        #: By stream and stamp the marks in the middle of chunks, each with what failed before it.
+        self._inside: list[dict[int, list[BaseException]]] = [{} for _ in streams]
+        self._order = Order(len(streams))
+        #: What the commands before an event use, until it is reached.
+        self._kept: dict[Event, object] = {}
+        self._waiting: dict[int, Waiting] = {}
+        #: Events that the next chunk on each stream waits for.
+        self._waits: list[set[Event]] = [set() for _ in streams]
+        self._short = Shortage(self._waiting)
+        self._ended = 0
+        #: What the device refused when it was found to be lost.
+        self._lost: BaseException | None = None
+        #: Called then, with an error for those who wait for other things.
+        self.when_lost: set[Callable[[DeviceLostError], None]] = set()
+        self._changed: list[asyncio.Future[None]] = []
+        self._idle = Idle(self._loop, idle_s, on_idle)
+        self._collector = collector
+        #: Since when nobody is admitted any more.
+        self._closing: float | None = None
+        #: Goes off at the next deadline.
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<Dispatcher {len(self._waiting)} requests, {len(self._marks)} marks, {self.state!r}>"
+
+    def listen(self, reports: Reports) -> None:
+        """Hear from a device of what is reached on its streams, until `close()`."""
+        self._completions.listen(reports)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._completions.close()
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests have not ended."""
+        return len(self._waiting)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the device takes no commands any more."""
+        return self._lost is not None
+
+    def check_lost(self) -> None:
+        """Raise `DeviceLostError` if the device is lost."""
+        if self._lost is not None:
+            raise self._loss() from self._lost
+
+    def _loss(self) -> DeviceLostError:
+        error = DeviceLostError(
+            "the device takes no commands any more",
+            detail=str(self._lost),
+            hint="close this runtime and open another one, on another device if it happens again",
+        )
+        error.__cause__ = self._lost
+        return error
+
+    def clock(self) -> float:
+        """Return now in seconds, by the clock of deadlines; its zero is anywhere."""
+        return self._loop.time()
+
+    async def admit(self, request: int, priority: int = 0, deadline: float | None = None) -> None:
+        """Return when the request may begin.
+
+        Raises:
+            DeadlineExceeded: It is *deadline* by the loop's clock. All that waits for anything raises it by then.
+            RuntimeClosedError: No more are admitted.
+        """
+        if self._closing is not None:
+            raise RuntimeClosedError("the runtime is closed")
+        self._stop_idling()
+        self._waiting[request] = Waiting(priority, deadline)
+        await self._ask(request, Submitted(request, priority, deadline))
+
+    async def begin_again(self, request: int) -> None:
+        """Return when a request that was told to run again may do so."""
+        waiting = self._waiting[request]
+        waiting.unknown = None
+        self._handle(Ended(request), tell=True)
+        if waiting.yields:
+            # Those it made room for go first: the oldest of them has all it asks for in the end.
+            waiting.yields, ended = False, self._ended
+            while self._ended == ended:
+                await self.progress()
+                self.check_lost()
+        await self._ask(request, Submitted(request, waiting.priority, waiting.deadline))
+
+    async def place(self, request: int, work: int = 1) -> int:
+        """Return the stream that the request's planned chunk goes to, when it is its turn.
+
+        Args:
+            work: How much the chunk is, about.
+        """
+        self._waiting[request].beside, self._waiting[request].failed = (), None
+        return await self._ask(request, Ready(request, work), at_once=True)
+
+    def check_deadline(self, request: int) -> None:
+        """Raise `DeadlineExceeded` if it is too late to launch anything of the request."""
+        deadline = self._waiting[request].deadline
+        if deadline is not None and deadline <= self.clock():
+            raise _late()
+
+    async def iterates(self, request: int) -> None:
+        """Let others go on between two iterations of a node; raises if there is to be none.
+
+        Raises:
+            DeadlineExceeded: It is too late to launch anything of the request.
+            RuntimeClosedError: The runtime has been closing for too long to wait for more of them.
+        """
+        await asyncio.sleep(0)
+        self.check_lost()
+        self.check_deadline(request)
+        if self._closing is not None and self.clock() >= self._closing + _ITERATES_S:
+            raise RuntimeClosedError(f"the runtime has been closing for {_ITERATES_S:g} s, and the request iterates on")
+
+    def begins(self, request: int, stream: int) -> None:
+        """Note that the request's chunk begins to be enqueued on *stream*, whose next event is at its end."""
+        waiting = self._waiting[request]
+        waiting.hit, waiting.known = False, self.timeline.passed(stream)
+        waiting.waits = frozenset(self._waits[stream])
+        waiting.event = Event(stream, self._stamps[stream] + 1)
+
+    def launched(self, request: int, stream: int, keep: object = None) -> Event:
+        """Note that the request's chunk was enqueued on *stream*; returns the event at its end.
+
+        Args:
+            keep: What the chunk uses: it is held until the event, even if the request ends before.
+        """
+        waiting = self._waiting[request]
+        if waiting.event != Event(stream, self._stamps[stream] + 1):
+            self.begins(request, stream)
+        event = self._stamp(stream)
+        assert event == waiting.event, "while a chunk is enqueued nobody else marks its stream"
+        self._kept[event] = keep
+        waiting.future = self._loop.create_future()
+        try:
+            if waiting.unknown is None:
+                self._carry_out(self.state.handle(Launched(request, event)))  # in time, however long enqueueing took
+            else:
+                self.state.abandoned(event)
+                waiting.future.set_exception(waiting.unknown)
+        except Exception as failure:
+            self._start_over(failure, request)
+        return event
+
+    async def passed(self, request: int) -> None:
+        """Return when the device has passed the request's launched chunk; raises what failed there.
+
+        Raises:
+            RunAgain: What failed may have been another's.
+        """
+        waiting = self._waiting[request]
+        assert waiting.future is not None
+        try:
+            await waiting.future
+            while self.timeline.pending(waiting.beside):  # reports of different streams come in any order
+                await self.progress()
+                self.check_lost()
+            if waiting.failed is not None:
+                raise waiting.failed
+        except DeviceError as error:
+            self.check_lost()
+            # Reports of different streams come in any order: of what is not known yet, the worst is assumed.
+            waiting.hit |= bool(self.timeline.pending(waiting.waits))
+            if waiting.hit and waiting.runs < RUNS:
+                waiting.runs += 1
+                raise RunAgain from error
+            raise
+        waiting.future = None
+
+    def abandon(self, stream: int, keep: object = None) -> Event:
+        """Part of a chunk was enqueued on *stream* and no more will be; returns the event behind that part."""
+        event = self._stamp(stream)
+        self._kept[event] = keep
+        try:
+            self.state.abandoned(event)
+        except Exception as failure:
+            self._start_over(failure)
+        return event
+
+    def frugal(self, request: int) -> bool:
+        """Whether memory is so short that the request should take no more than it needs."""
+        return self._waiting[request].frugal
+
+    def ask_device(self) -> None:
+        """Something was refused, or may be: find out whether the device is lost, by one more mark on a stream.
+
+        One that is busy, if there is one: only then does anybody wait for the device.
+        """
+        streams = [s for s in (*[event.stream for event in self._marks], 0) if not self.submissions.busy(s)]
+        if streams and not self.lost:  # whoever enqueues to it will hear of it
+            with contextlib.suppress(DeviceLostError):
+                self.abandon(streams[0])
+
+    def wait_for(self, stream: int, events: Iterable[Event]) -> None:
+        """Let what is enqueued next on *stream* wait for *events* of other streams."""
+        pending = self.timeline.pending(events)
+        if pending:
+            self._waits[stream].update(pending)
+            self.wait_inside(stream, pending)
+
+    # Of a chunk that is on several streams; see `Spread`.
+
+    def idle_beside(self, stream: int) -> list[int]:
+        """Return the other streams that have nothing to pass and to which nobody enqueues."""
+        return [s for s in self.state.idle_streams if s != stream and not self.submissions.busy(s)]
+
+    def mark_inside(self, stream: int) -> Event:
+        """Put a mark behind what is enqueued of a chunk so far; before long its end on that stream follows."""
+        event, mark = self._mark(stream)
+        failed = self._inside[stream][event.stamp] = []
+        self.streams[stream].when_reached(mark, lambda error: None if error is None else failed.append(error))
+        return event
+
+    def wait_inside(self, stream: int, events: Iterable[Event]) -> None:
+        """Let what is enqueued next on *stream* wait for *events*, of the same chunk or not reached yet."""
+        needed = self._order.needed(stream, events)
+        if needed:
+            self.streams[stream].wait_for([self._marks[e] for e in needed])
+            self._order.waited(stream, needed)
+
+    def ends_beside(self, request: int, events: Iterable[Event]) -> None:
+        """Note that parts of the request's chunk end at *events*, on other streams: it is not passed before them."""
+        self._waiting[request].beside = tuple(events)
+
+    async def memory(self, request: int, error: OutOfDeviceMemory) -> None:
+        """Return when a launching request that was refused memory may try again.
+
+        Raises:
+            OutOfDeviceMemory: *error*, if nobody else could give any back.
+            RunAgain: The request itself has to give some back, so that another can go on.
+        """
+        self.check_lost()
+        self._short.refused[request] = error
+        self._waiting[request].future = future = self._loop.create_future()
+        try:
+            self._resolve_shortage(request)
+            await future
+        finally:
+            self._short.refused.pop(request, None)
+        self.check_lost()
+
+    def _resolve_shortage(self, request: int) -> None:
+        if not self._marks:
+            try:
+                self._short.resolve(self.state.statistics())
+            except Exception as failure:
+                self._start_over(failure, request)
+
+    def end(self, request: int) -> None:
+        """The request is over; what it enqueued still runs out."""
+        waiting = self._waiting.pop(request, None)
+        if waiting is not None:
+            self._ended += 1
+            future = waiting.future
+            if future is not None and not future.cancel() and not future.cancelled():
+                future.exception()  # it came when nobody waited any more
+            self._handle(Ended(request), tell=True)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a stream has something to pass that was enqueued."""
+        return bool(self._marks)
+
+    async def progress(self) -> None:
+        """Return when a stream has come further, or a request has ended."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._changed.append(future)
+        await future
+
+    async def drained(self) -> None:
+        """Return when all requests have ended and every stream has passed all that was enqueued; none may follow.
+
+        What is on a lost device is not waited for.
+        """
+        self._closing = self.clock()
+        if self._marks:
+            self.ask_device()
+        while self._waiting or (self._marks and not self.lost):
+            await self.progress()
+        self._stop_idling()
+        self._idle.close()
+
+    async def _ask(self, request: int, happening: Happening, *, at_once: bool = False) -> int:
+        """Tell the scheduler and return its answer.
+
+        Args:
+            at_once: Go on in the same turn of the loop if the answer is there; others may have to wait for theirs.
+        """
+        self.check_lost()
+        waiting = self._waiting[request]
+        if waiting.unknown is not None:
+            raise waiting.unknown
+        waiting.future = self._loop.create_future()
+        self._asking = request if at_once else None
+        self._handle(happening)
+        self._asking = None
+        if self._short.refused:
+            self._resolve_shortage(request)  # it may have been the last that went on, and now waits for a place
+        answer = await waiting.future
+        waiting.future = None
+        self.check_lost()
+        return answer
+
+    def _stamp(self, stream: int) -> Event:
+        """Put a mark behind a chunk on *stream*, or a part of one, which is told when it is reached."""
+        self._waits[stream].clear()
+        event, mark = self._mark(stream)
+        self._completions.watch(self.streams[stream], mark, event)
+        return event
+
+    def _mark(self, stream: int) -> tuple[Event, Mark]:
+        """Put a mark behind what is enqueued on *stream*; without one, nobody could know when it is passed."""
+        self.check_lost()
+        self._stamps[stream] += 1
+        event = Event(stream, self._stamps[stream])
+        try:
+            mark = mark_behind(self.streams[stream])
+        except Exception as error:
+            self._lose(error)
+            self.check_lost()
+            raise
+        self._marks[event] = mark
+        self._order.marked(event)
+        return event, mark
+
+    def _lose(self, error: BaseException) -> None:
+        """The device is lost: tell everybody who waits."""
+        self._lost = error
+        for stream, inside in enumerate(self._inside):  # no end follows any more, with which they would go
+            for stamp in inside:
+                self._marks.pop(Event(stream, stamp), None)
+            inside.clear()
+        for waiting in self._waiting.values():
+            if waiting.future is not None and not waiting.future.done():
+                waiting.future.set_exception(self._loss())
+        for tell in list(self.when_lost):
+            try:
+                tell(self._loss())
+            except Exception:  # others are to hear of it, too
+                _log.exception("telling that the device is lost")
+        self._tell()
+
+    def _on_reached(self, event: Event, error: BaseException | None) -> None:
+        try:
+            self._reach(event, error)
+        except Exception as failure:
+            self._start_over(failure, reached=event)
+
+    def _reach(self, event: Event, error: BaseException | None) -> None:
+        self.timeline.advance(event)
+        inside = self._inside[event.stream]
+        while inside and (stamp := next(iter(inside))) < event.stamp:
+            error = next(iter(inside.pop(stamp)), error)
+            self._marks.pop(Event(event.stream, stamp), None)
+        if error is not None:
+            for waiting in self._waiting.values():
+                waiting.hit |= waiting.comes_after(event)
+                if event in waiting.beside:
+                    waiting.failed = error
+        self._marks.pop(event, None)
+        self._order.reached(event)
+        self._kept.pop(event, None)
+        self._handle(Reached(event), error, tell=True)
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, []
+        for future in changed:
+            if not future.done():
+                future.set_result(None)
+        if not self._marks and not self._waiting:
+            self._idle.begin()
+            if self._collector is not None:
+                self._collector.quiet()
+        if self._short.refused:
+            self._short.try_again()
+
+    def _stop_idling(self) -> None:
+        self._idle.end()
+        if self._collector is not None:
+            self._collector.busy()
+
+    def _handle(self, happening: Happening, error: BaseException | None = None, *, tell: bool = False) -> None:
+        try:
+            if self.state.next_deadline is not None:
+                self._elapse()
+            self._carry_out(self.state.handle(happening), error)
+            if self._alarm is not None or self.state.next_deadline is not None:
+                self._set_alarm()
+            if tell:
+                self._tell()
+        except Exception as failure:
+            self._start_over(failure, getattr(happening, "request", None))
+
+    def _start_over(self, failure: Exception, request: int | None = None, reached: Event | None = None) -> None:
+        """The scheduler, or what carries it out, raised *failure*: let all begin again, but for *request*, which fails.
+
+        Args:
+            reached: What was to be noted as reached.
+        """
+        _log.error("the scheduler failed; all requests in flight begin again", exc_info=failure)
+        try:
+            if reached is not None:
+                self._forget_until(reached)
+            self.state = self._make_state()
+            for event in sorted(self._marks):
+                self.state.abandoned(event)
+            for number, waiting in self._waiting.items():
+                waiting.forgotten(failure, to_blame=number == request)
+            self._short.refused.clear()
+            self._tell()
+            self._set_alarm()
+        except Exception as again:
+            self._lose(again)
+
+    def _forget_until(self, event: Event) -> None:
+        """Note that a stream has come to *event*, without telling anybody."""
+        self.timeline.advance(event)
+        for passed in [e for e in self._marks if e.stream == event.stream and e.stamp <= event.stamp]:
+            del self._marks[passed]
+            self._kept.pop(passed, None)
+        for stamp in [stamp for stamp in self._inside[event.stream] if stamp <= event.stamp]:
+            del self._inside[event.stream][stamp]
+        self._order.reached(event)
+
+    def _elapse(self) -> None:
+        """Tell the scheduler what time it is, if that matters to anybody."""
+        due, now = self.state.next_deadline, self.clock()
+        if due is not None and due <= now:
+            self._carry_out(self.state.handle(Elapsed(now)))
+
+    def _set_alarm(self) -> None:
+        due = self.state.next_deadline
+        if self._alarm is not None and (due is None or due < self._alarm.when()):
+            self._alarm.cancel()
+            self._alarm = None
+        if self._alarm is None and due is not None:
+            self._alarm = self._loop.call_at(due, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        try:
+            self._elapse()
+            self._set_alarm()
+        except Exception as failure:
+            self._start_over(failure)
+
+    def _carry_out(self, instructions: list[Instruction], error: BaseException | None = None) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Admit(request):
+                    self._answer(request, 0, turns=self._beginnings)
+                case Launch(request, stream):
+                    self._answer(request, stream)
+                case Resume(request):
+                    self._answer(request, 0, error)
+                case Expire(request):
+                    self._answer(request, 0, _late())
+
+    def _answer(
+        self, request: int, answer: int, error: BaseException | None = None, turns: Turns | None = None
+    ) -> None:
+        waiting = self._waiting.get(request)
+        if waiting is None or waiting.future is None or waiting.future.done():
+            return
+        if request == self._asking:
+            settle(waiting.future, answer, error)
+        else:
+            (turns or self._turns).go_on(waiting.future, answer, error)
+
+
+def _late() -> DeadlineExceeded:
+    return DeadlineExceeded(
+        "the request's deadline passed before all of it was launched",
+        hint="allow it more time, or send fewer requests at once",
+    )

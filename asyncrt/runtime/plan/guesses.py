@@ -1,0 +1,118 @@
+"""Which sizes is a model planned for while it is loaded, before any request has told?
+
+To know which kernels are needed, and to have recipes. Planning calculates what nodes on the host give, and a size that
+is ordinary on one axis is not on five at once: a guess may cost little, and all of them together no more than some
+seconds. One that would cost more is left out, and what it would have shown is found by the first such request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from asyncrt.dims import Dim
+from asyncrt.graph.program import Program
+from asyncrt.layout import Array, Layout
+from asyncrt.memory.host import HostBudget
+from asyncrt.runtime.cooperative import Slices
+
+_T = TypeVar("_T")
+
+_ELEMENTS = 1 << 18  # of inputs whose values decide, which are made for a guess
+NBYTES = 4 << 20
+"""That nodes on the host may make in a guess, if a request may make as many."""
+# Of the thread's own time; models of the zoo take up to 5 ms for each node.
+_PATIENCE_S, _PATIENCE_PER_NODE_S = 2.0, 0.05
+
+# What the first dim and all others may be. Ones, small odd numbers, and a batch of one with long other axes, because
+# kernels differ by which axes are units and by how many rows there are. Decisions change at few sizes: half an octave
+# apart most are met, each by as many as make a recipe trusted.
+SIZES = (
+    (1, 1), None, *[(1, n) for n in (2, 4, 7, 32, 64, 224)],
+    (2, 16), (2, 64), (4, 1), (4, 3), (4, 33), (24, 1), (24, 33),
+    *[(1, round(2 ** (half / 2)) + more) for half in range(4, 17) for more in range(3)],
+    (3, 17), (5, 18), (3, 66), (5, 69),
+)  # fmt: skip
+CLOSER_SIZES = tuple((1, round(2 ** (eighth / 8)) + more) for eighth in range(24, 65) for more in range(3))
+
+
+class Allowance:
+    """What all guesses at the sizes of one program may cost.
+
+    Args:
+        nbytes: That a guess may make on the host.
+        clock: Seconds that they have taken.
+    """
+
+    def __init__(self, program: Program, nbytes: int, clock: Callable[[], float] = time.thread_time) -> None:
+        self._program, self._nbytes = program, nbytes
+        self._clock = clock
+        self._end = clock() + _PATIENCE_S + _PATIENCE_PER_NODE_S * len(program.nodes)
+
+    @property
+    def spent(self) -> bool:
+        """Whether the time is over."""
+        return self._clock() > self._end
+
+    def budget(self) -> HostBudget:
+        """Return what a guess may make on the host."""
+        return HostBudget(self._nbytes)
+
+    def values(self, layouts: Sequence[Layout]) -> dict[int, Array] | None:
+        """Return ones for the inputs whose values decide; None if these would be too many."""
+        decide = self._program.value_inputs
+        wanted = {id: x for id, x in zip(self._program.inputs, layouts, strict=True) if id in decide}
+        elements, nbytes = sum([x.count for x in wanted.values()]), sum([x.nbytes for x in wanted.values()])
+        if elements > _ELEMENTS or nbytes > self._nbytes:
+            return None
+        return {id: np.ones(x.shape, x.dtype.numpy) for id, x in wanted.items()}
+
+    def finished(self, work: Slices[_T]) -> _T | None:
+        """Do the work and return what comes of it; None if the time is over before it is done."""
+        while not self.spent:
+            try:
+                piece = next(work)
+            except StopIteration as end:
+                result: _T = end.value
+                return result
+            if piece is not None:
+                piece()
+        work.close()
+        return None
+
+
+def sample_layouts(program: Program, sizes: Sequence[tuple[int, int] | None]) -> list[list[Layout]]:
+    """Return input layouts of a few likely sizes, to find out which kernels a program needs.
+
+    Dims of the same name are equal, as in a request.
+
+    Args:
+        sizes: The first dim's and all others'; None makes all of them different.
+    """
+    names = list(
+        dict.fromkeys(
+            name
+            for id in program.inputs
+            for dim in program.values[id].layout.shape or ()
+            if isinstance(dim, Dim) and (name := dim.name) is not None
+        )
+    )
+    first = names[:1]
+    samples = [
+        {n: 2 * i + 3 for i, n in enumerate(names)} if size is None else {n: size[n not in first] for n in names}
+        for size in sizes
+    ]
+    result: list[list[Layout]] = []
+    for sample in samples if names else [{}]:
+        layouts: list[Layout] = []
+        for id in program.inputs:
+            dtype, shape = program.values[id].layout
+            if dtype is None or shape is None:
+                return []
+            dims = [sample.get(d.name or "", 1) if isinstance(d, Dim) else d for d in shape]
+            layouts.append(Layout(dtype, tuple(dims)))
+        result.append(layouts)
+    return result

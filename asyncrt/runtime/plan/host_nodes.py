@@ -1,0 +1,57 @@
+"""What does a node on the host give? Its size is judged before it runs, and a large one stops no event loop."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from asyncrt.graph.node import ProgramNode
+from asyncrt.graph.passes.fold_constants import evaluate
+from asyncrt.kernels.call import Call
+from asyncrt.kernels.operator import host_nbytes
+from asyncrt.layout import Array
+from asyncrt.memory.host import HostBudget
+from asyncrt.runtime.cooperative import Slices, in_one_piece
+
+from .node_errors import naming
+
+
+def run_on_host(node: ProgramNode, call: Call, budget: HostBudget) -> Slices[list[Array]]:
+    """Evaluate a node of shape arithmetic, or one without a kernel; its values need no device.
+
+    Args:
+        budget: Of the request; what the node gives is taken of it.
+
+    Raises:
+        OutOfHostMemory: What it gives, or needs on the way, is too much; told before it runs.
+        ShapeError: The values do not fit the node.
+    """
+    needed = given = 0
+    if node.operator.evaluate is None:  # else it looks at layouts, and gives a few numbers
+        given = sum([a.nbytes for a in call.values if a is not None])
+        looked_at = [call.value(i) for i in node.operator.shape_infer_dependencies]
+        looks = sum([a.nbytes for a in looked_at if a is not None])
+        needed = yield from in_one_piece(looks, functools.partial(judged, node, call))
+        budget.check(needed, title(node))
+    results = yield from in_one_piece(max(given, needed), functools.partial(_results, node, call))
+    budget.take(sum([a.nbytes for a in results]), title(node))
+    return results
+
+
+def judged(node: ProgramNode, call: Call) -> int:
+    """Return how many bytes the node's reference makes at most."""
+    with naming(node, call, "cannot infer its shapes"):
+        return host_nbytes(node.operator, call)
+
+
+def title(node: ProgramNode) -> str:
+    """Return the node as messages name it."""
+    return f"'{node.name}': {node.operator.name}"
+
+
+def _results(node: ProgramNode, call: Call) -> list[Array]:
+    with naming(node, call, "failed on the host"):
+        results = evaluate(node.operator, call, call.values)
+        arrays = [np.asarray(r, t.numpy) for r, t in zip(results, node.output_types, strict=False)]
+        return [np.ascontiguousarray(a).reshape(a.shape) for a in arrays]

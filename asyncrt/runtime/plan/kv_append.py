@@ -1,0 +1,125 @@
+"""Where do the tensors lie that a sequence keeps on the device between its steps?
+
+A cache of keys and values grows by a few rows each step: the model concatenates the past and what is new. If there is
+room behind the past, only the new rows are written, behind it; the past's own bytes do not change, so whoever reads it
+may do so before or after. If there is none, memory with room for more steps is allocated, and past and new are copied.
+Any other tensor that is kept, such as a recurrent state, is copied out of the step's arena when the step is over.
+
+How much room is OpenVINO's rule for a known axis (`ShapePredictor.predict`), with the number of steps chosen so that
+the length comes out round: then the capacity depends on the length alone, and sequences that began with different
+prompts share plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from asyncrt.errors import ShapeError
+from asyncrt.graph.node import ProgramNode
+from asyncrt.kernels.call import Call
+from asyncrt.kernels.impl import Launch, inp, out
+from asyncrt.kernels.patterns.copy import copy_launch
+from asyncrt.kernels.traits import DeviceTraits
+from asyncrt.layout import Layout, Shape
+from asyncrt.memory.predictor import ShapePredictor
+from asyncrt.memory.view import View
+
+from .chunk_plan import Home, Kept
+from .memory_plan import MemoryPlan, Place
+from .numpy_launches import reference_append
+
+_STEPS = 128  # that there is room for, at most
+
+
+def grown(shape: Shape, axis: int) -> Shape:
+    """Return the capacity to allocate for a tensor of *shape* that grows along *axis*."""
+    predictor = ShapePredictor()
+    predictor.record(shape)
+    capacity = predictor.predict(bits=0, axis=axis, iterations=_STEPS - shape[axis] % _STEPS)
+    assert capacity is not None
+    return capacity
+
+
+class KeptMemory:
+    """Plans what a step keeps.
+
+    Args:
+        memory: Of the chunk.
+        traits: Of the device; None if it takes no source.
+    """
+
+    def __init__(self, memory: MemoryPlan, traits: DeviceTraits | None) -> None:
+        self._memory = memory
+        self._traits = traits
+        self._slots = {k.output: slot for slot, k in enumerate(memory.kept) if not k.done}
+
+    def appends(self, node: ProgramNode) -> bool:
+        """Whether the node lays the past and what is new side by side, as an output that is kept."""
+        slot = self._slots.get(node.outputs[0])
+        return slot is not None and node.operator.destinations is not None and (
+            node.inputs[0] == self._memory.kept[slot].input
+        )
+
+    def append(self, node: ProgramNode, call: Call, parts: Sequence[View]) -> str:
+        """Write the result of such a node to where it is kept; returns how, for `explain()`."""
+        memory, output = self._memory, call.outputs[0]
+        slot = self._slots.pop(node.outputs[0])
+        kept = memory.kept[slot]
+        axis = next((a for a, (m, n) in enumerate(zip(parts[0].shape, output.shape, strict=True)) if m != n), 0)
+        there = all(room == dim if a != axis else room >= dim
+                    for a, (room, dim) in enumerate(zip(kept.capacity, output.shape, strict=True)))  # fmt: skip
+        in_place = kept.layout.count > 0 and there
+        capacity = kept.capacity if in_place else grown(output.shape, axis)
+        nbytes = 0 if in_place else Layout(output.dtype, capacity).nbytes
+        memory.kept[slot] = kept._replace(layout=output, capacity=capacity, new=nbytes, done=True)
+        place = Place(Home(Kept(slot, new=not in_place), 0), 0)
+        written = 0
+        for index, part in enumerate(parts):
+            layout = call.inputs[index]
+            assert layout is not None
+            if not layout.count or (index == 0 and in_place):
+                continue
+            start = part.offset // part.strides[axis] if part.strides[axis] else 0
+            self._copy(node, layout, memory.place_of(node.inputs[index]), place, capacity, axis, start)
+            written += layout.shape[axis]
+        view = memory.kept[slot].view
+        memory.places[node.outputs[0]] = Place(place.base, 0, None if view.is_dense else view)
+        return f"appended, {written} of {output.shape[axis]} written"
+
+    def finish(self, node: ProgramNode) -> None:
+        """Keep the outputs that lie elsewhere. *node* is the last one."""
+        memory = self._memory
+        for slot, kept in enumerate(memory.kept):
+            if kept.done:
+                continue
+            layout = memory.layouts[kept.output]
+            assert layout is not None
+            nbytes = 0
+            if layout.count:
+                source = memory.place_of(kept.output)
+                if isinstance(source.base, Home) and source.base.buffer == Kept(slot) and not source.offset:
+                    memory.kept[slot] = kept._replace(done=True)  # it was only passed on
+                    continue
+                nbytes = layout.nbytes
+                target = Place(Home(Kept(slot, new=True), 0), 0)
+                self._copy(node, layout, source, target, layout.shape, 0, 0)
+            memory.kept[slot] = kept._replace(layout=layout, capacity=layout.shape, new=nbytes, done=True)
+
+    def _copy(
+        self, node: ProgramNode, layout: Layout, source: Place, target: Place, capacity: Shape, axis: int, start: int
+    ) -> None:
+        """List the launch that copies a tensor to indices of *axis* from *start* on, of memory of shape *capacity*."""
+        whole = View.dense(capacity)
+        part = whole.slice(axis, start, layout.shape[axis]) if layout.shape else whole
+        view = View.dense(layout.shape) if source.view is None else source.view
+        places: tuple[Place, ...] = (source, target)
+        if self._traits is None:
+            launch: Launch | None = reference_append(layout, view, part, capacity)
+            places = (source, target, target)
+        else:
+            launch = copy_launch(inp(0), view, out(0), part, layout.dtype.itemsize, self._traits)
+        if launch is None:
+            raise ShapeError(f"'{node.name}': nothing to keep")
+        call = Call(node.name, node.attributes, (layout,), (None,), (layout,), strided=(view,))
+        self._memory.read(source, node.id)
+        self._memory.launch(node.id, call, launch, places, written=part)

@@ -1,0 +1,342 @@
+"""Which plan does a request's chunk get: one kept, one by recipe, or a new one?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import attrs
+
+from asyncrt.errors import AsyncrtError, HazardError
+from asyncrt.graph.program import Chunk, Program
+from asyncrt.layout import Array, Layout
+from asyncrt.memory.host import HostBudget
+from asyncrt.runtime.cooperative import Slices, finished
+from asyncrt.runtime.execute.enqueue import BoundPlan
+
+from .chunk_plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, State, Step, start_state
+from .guesses import CLOSER_SIZES, NBYTES, SIZES, Allowance, sample_layouts
+from .planner import prepare_in_slices
+from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
+from .tools import Tools
+
+_RECIPES = 48  # at most
+_MAKES = 24  # recipes that are made before any has been of use
+_WALKS = 24  # of sizes that lie close to others, when a model is loaded
+KEYED_BYTES = 1 << 16
+"""Values that a plan depends on are compared as bytes; above this, planning anew is cheaper."""
+# Rough sizes of what a plan is made of, in bytes.
+_STEP, _RECORD, _PLAN = 1200, 250, 2000
+
+
+@attrs.define(eq=False)
+class Planned:
+    """A plan, and what it is bound to while its kernels and constants are at hand. Whoever carries it out holds both:
+    neither changes, but the plan may be bound anew for others.
+
+    Attributes:
+        nbytes: What it takes while it is kept, roughly.
+        results: Bytes of what the host gets by it.
+    """
+
+    plan: ChunkPlan
+    nbytes: int
+    results: int
+    bound: BoundPlan | None = None
+    replays: int = 0
+
+
+class PlanCounts(NamedTuple):
+    """How many plans are kept, how many were made by recipe, and how many of those before their step came."""
+
+    kept: int
+    by_recipe: int
+    foreseen: int
+
+
+class Plans:
+    """The plans of one network, and the recipes for more.
+
+    Args:
+        replay: Keep plans.
+        recipes: Make plans by recipe.
+        entries, nbytes: How many plans are kept at most, and how many bytes they may take, roughly.
+    """
+
+    def __init__(
+        self, program: Program, tools: Tools, *, replay: bool, recipes: bool, entries: int, nbytes: int
+    ) -> None:
+        self._program = program
+        self._tools = tools
+        self._replay = replay
+        self._entries, self._most = entries, nbytes
+        #: By chunk and signature, least recently used first.
+        self._kept: OrderedDict[tuple[int, Any], Planned] = OrderedDict()
+        self._nbytes = 0
+        #: Recipes by the contents of what decides, and by what there is room for in what is kept; last used first.
+        self._recipes: dict[Any, list[Recipe]] = {}
+        self._axes = dynamic_axes(program)
+        # A recipe is for all that a request does; and references of devices without kernels have their shapes in them.
+        self._whole = len(program.chunks) == 1 and program.chunks[0].control is None
+        self._follows = recipes and self._whole and tools.takes_source and bool(self._axes)
+        self.by_recipe = self._makes = 0
+        #: Makes plans for requests that memory is short for; keeps none.
+        self.frugal = self
+        if tools.branches is not None:
+            one_lane = attrs.evolve(tools, branches=None)  # less of the arena is needed at a time
+            self.frugal = Plans(program, one_lane, replay=False, recipes=False, entries=1, nbytes=1)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def follows(self) -> bool:
+        """Whether plans are made by recipe; no more once one was wrong."""
+        return self._follows
+
+    def find(self, chunk: Chunk, signature: Any) -> Planned | None:
+        """Return the plan that is kept for the signature."""
+        if not self._replay or signature is None:
+            return None
+        planned = self._kept.get((chunk.index, signature))
+        if planned is not None:
+            self._kept.move_to_end((chunk.index, signature))
+        return planned
+
+    def first(
+        self,
+        signature: Any,
+        layouts: list[Layout],
+        values: Mapping[int, Array],
+        kept: tuple[KeptTensor, ...],
+        budget: HostBudget,
+        *,
+        runs: bool = True,
+    ) -> Slices[Planned]:
+        """Plan the first chunk; no other plan of the network may be made at the same time.
+
+        Args:
+            signature: To keep the plan under; None keeps none.
+            layouts, values, kept: As for `start_state`.
+            budget: What the request may make on the host.
+            runs: Whether it will be carried out; otherwise nobody will check what its steps touch.
+        """
+        chunk, before = self._program.chunks[0], budget.used
+        # Large ones are not looked at again: neither is a plan for them kept, nor a recipe.
+        large = sum([array.nbytes for array in values.values()]) > KEYED_BYTES
+        if not large:  # a caller may change them before records are made
+            values = {id: array.copy() for id, array in values.items()}
+
+        def walk(budget: HostBudget | None = None) -> Slices[ChunkPlan]:
+            state = start_state(self._program, layouts, dict(values), kept)
+            return prepare_in_slices(self._program, chunk, state, self._tools, budget)
+
+        def records() -> tuple[NodeRecord, ...]:
+            return finished(walk()).known_records()
+
+        if large or not self._follows:
+            made = yield from walk(budget)
+            return self._keep(chunk, signature, made if large else self._light(made, records), budget.used - before)
+        kind, sizes = _kind(values, kept), sizes_of(layouts, self._axes)
+        recipes = self._recipes.get(kind, [])
+        for place, recipe in enumerate(recipes):
+            if recipe.trusted and (plan := recipe.plan(sizes, records)) is not None:
+                if place:
+                    recipes.insert(0, recipes.pop(place))
+                self._recipes[kind] = self._recipes.pop(kind)  # kinds used last come last
+                if self._tools.origins and runs:
+                    plan = with_origins(plan, (yield from walk()))
+                return self.keep_made(signature, plan)
+        plan = self._light((yield from walk(budget)), records)
+        yield from self._compare(recipes, sizes, plan, layouts, values, kept)
+        self._recipes.pop(kind, None)
+        if recipes and self._follows:
+            self._recipes[kind] = recipes
+            self._forget()
+        return self._keep(chunk, signature, plan, budget.used - before)
+
+    def knows(self, signature: Any) -> bool:
+        """Whether the first chunk's plan for the signature is kept; it makes nothing of it being asked for."""
+        return (0, signature) in self._kept
+
+    def foresee(self, layouts: list[Layout], kept: tuple[KeptTensor, ...]) -> Slices[ChunkPlan | None] | None:
+        """Make the plan of a request that may come, in slices, and keep it nowhere; None if there is no recipe that it
+        could be made by.
+
+        Args:
+            layouts, kept: As for `first()`, of a program that looks at no values.
+        """
+        recipes = [r for r in self._recipes.get(_kind({}, kept), []) if r.trusted]
+        if not recipes:
+            return None
+
+        def walked() -> ChunkPlan:
+            state = start_state(self._program, layouts, {}, kept)
+            return finished(prepare_in_slices(self._program, self._program.chunks[0], state, self._tools))
+
+        def work() -> Slices[ChunkPlan | None]:
+            for recipe in recipes:
+                sizes = sizes_of(layouts, self._axes)
+                plan = yield from recipe.plan_in_slices(sizes, lambda: walked().known_records())
+                if plan is not None:
+                    return with_origins(plan, walked()) if self._tools.origins else plan
+            return None
+
+        return work()
+
+    def keep_made(self, signature: Any, plan: ChunkPlan, bound: BoundPlan | None = None) -> Planned:
+        """Keep a plan that was made by recipe; returns it as `first()` does."""
+        self.by_recipe += 1
+        planned = self._keep(self._program.chunks[0], signature, plan)
+        planned.bound = bound
+        return planned
+
+    def _light(self, plan: ChunkPlan, records: Callable[[], tuple[NodeRecord, ...]]) -> ChunkPlan:
+        """Return a plan without what nobody may ask for: records are made again then, and no chunk comes after it.
+
+        They are most of the objects that a plan is made of, and garbage collections go through all there are.
+        """
+        if not self._whole:
+            return plan
+        return attrs.evolve(plan, records=Deferred(records), after=State((), (), (), plan.after.kept))
+
+    def later(self, chunk: Chunk, signature: Any, state: State, budget: HostBudget) -> Slices[Planned]:
+        """Plan a chunk after others; no other plan of the network may be made at the same time."""
+        before = budget.used
+        plan = yield from prepare_in_slices(self._program, chunk, state, self._tools, budget)
+        return self._keep(chunk, signature, plan, budget.used - before)
+
+    def _compare(
+        self,
+        recipes: list[Recipe],
+        sizes: tuple[int, ...],
+        plan: ChunkPlan,
+        layouts: list[Layout],
+        values: Mapping[int, Array],
+        kept: tuple[KeptTensor, ...],
+    ) -> Slices[None]:
+        """Check recipes that are not trusted yet by a plan that was made without; if there is none, make one."""
+        for recipe in recipes:
+            made = None if recipe.trusted else recipe.plan(sizes, tuple)
+            if made is not None:
+                if same(made, plan):
+                    recipe.checked(sizes)
+                else:
+                    self._follows = False
+                    self._recipes.clear()
+                return
+        if self._makes >= _MAKES + self.by_recipe // 4:
+            return  # they do not pay for this model
+        self._makes += 1
+        recipe_made = yield from make_recipe(self._program, layouts, values, kept, self._tools)
+        if recipe_made is not None:
+            recipes.insert(0, recipe_made)
+
+    def _forget(self) -> None:
+        """Let the recipes go that were used longest ago, and kinds without any."""
+        count = sum(map(len, self._recipes.values()))
+        for kind, recipes in list(self._recipes.items()):
+            while recipes and count > _RECIPES:
+                recipes.pop()
+                count -= 1
+            if not recipes:
+                del self._recipes[kind]
+
+    def _keep(self, chunk: Chunk, signature: Any, plan: ChunkPlan, on_host: int = 0) -> Planned:
+        """Keep a plan; nodes on the host have made that many bytes, which it holds."""
+        records = plan.records.held if isinstance(plan.records, Deferred) else len(plan.records)
+        nbytes = _PLAN + _STEP * len(plan.steps) + _RECORD * records + len(plan.staging) + on_host
+        planned = Planned(plan, nbytes, sum([f.layout.nbytes for f in plan.fetches]))
+        if self._replay and signature is not None:
+            key = (chunk.index, signature)
+            replaced = self._kept.pop(key, None)  # two requests may plan the same at once
+            self._nbytes += planned.nbytes - (0 if replaced is None else replaced.nbytes)
+            self._kept[key] = planned
+            while len(self._kept) > self._entries or (self._nbytes > self._most and len(self._kept) > 1):
+                _, left = self._kept.popitem(last=False)
+                self._nbytes -= left.nbytes
+        return planned
+
+    def unused(self) -> Planned | None:
+        """Return the plan that was unused longest of those that are bound."""
+        return next((planned for planned in self._kept.values() if planned.bound is not None), None)
+
+    def likely(self, allowance: Allowance | None = None) -> list[ChunkPlan]:
+        """Plan for a few likely sizes: to know which kernels are needed, and to have recipes.
+
+        Args:
+            allowance: What that may cost; None is what suits the program.
+        """
+        plans: list[ChunkPlan] = []
+        allowance = allowance or Allowance(self._program, min(NBYTES, self._tools.host_limit))
+        for layouts in sample_layouts(self._program, SIZES):
+            self._try(layouts, plans, allowance)
+        # With recipes, sizes that lie closer cost little, but for those at which decisions change: what is looked for.
+        walked = 0
+        for layouts in sample_layouts(self._program, CLOSER_SIZES) if self._follows else []:
+            before = self.by_recipe
+            self._try(layouts, plans, allowance)
+            walked += self.by_recipe == before
+            if walked == _WALKS or allowance.spent:
+                break
+        self.by_recipe = self._makes = 0
+        return plans
+
+    def _try(self, layouts: list[Layout], plans: list[ChunkPlan], allowance: Allowance) -> None:
+        """Add the plan for these inputs, if they fit this model and it costs no more than it may."""
+        values = allowance.values(layouts)
+        if values is None:
+            return
+        with contextlib.suppress(AsyncrtError):
+            planned = allowance.finished(self.first(None, layouts, values, (), allowance.budget(), runs=False))
+            if planned is not None:
+                plans.append(planned.plan)
+
+    def clear(self) -> None:
+        """Forget all plans."""
+        self._kept.clear()
+        self._nbytes = 0
+
+
+def _kind(values: Mapping[int, Array], kept: tuple[KeptTensor, ...]) -> Any:
+    """Return what recipes are for: the contents of what decides, and what there is room for in what is kept."""
+    contents = tuple([(id, a.shape, a.tobytes()) for id, a in values.items()])
+    return contents, tuple([(k.input, k.output, k.capacity if k.layout.count else None) for k in kept])
+
+
+def same(one: ChunkPlan, other: ChunkPlan) -> bool:
+    """Whether two plans do the same."""
+    return (
+        one.arena_nbytes == other.arena_nbytes
+        and one.staging == other.staging
+        and one.staging_offset == other.staging_offset
+        and one.uploads == other.uploads
+        and _without_origins(one.steps) == _without_origins(other.steps)
+        and one.lanes == other.lanes
+        and one.fetches == other.fetches
+        and one.block == other.block
+        and one.skipped == other.skipped
+        and one.after.kept == other.after.kept
+        and [p.key for p in one.packings] == [p.key for p in other.packings]
+    )
+
+
+def with_origins(plan: ChunkPlan, walked: ChunkPlan) -> ChunkPlan:
+    """Return a plan by recipe with what its steps were made from, which *walked* has: it was made from the start.
+
+    Raises:
+        HazardError: It is another plan, so nobody knows what its steps touch.
+    """
+    if not same(plan, walked):
+        raise HazardError(
+            "a plan by recipe is not the one that planning from the start gives",
+            hint="this is a bug of asyncrt or of an operator added to it; RuntimeOptions(recipes=False) goes without",
+        )
+    steps = tuple([s._replace(origin=w.origin) for s, w in zip(plan.steps, walked.steps, strict=True)])
+    return attrs.evolve(plan, steps=steps)
+
+
+def _without_origins(steps: tuple[Step, ...]) -> list[Step]:
+    return [s if s.origin is None else s._replace(origin=None) for s in steps]

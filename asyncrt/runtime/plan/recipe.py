@@ -1,0 +1,489 @@
+"""The plan of a shape that was never seen, from the formulas of one that was.
+
+Planning once with ints that remember how they were calculated (`witness.py`) leaves formulas for every size, stride and
+offset of the plan, and the answers that its decisions relied on. For other sizes with the same answers, a recipe gives
+in a fraction of the time the plan that planning would give: the same launches, with other numbers.
+
+A recipe is trusted only after what it gave was compared with what planning gave: at least twice, and until every size
+that can be another one has been another one. One that was wrong is thrown away, and none is made for that model again.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import attrs
+import numpy as np
+
+from asyncrt.dims import Dim
+from asyncrt.errors import AsyncrtError
+from asyncrt.graph.program import Program
+from asyncrt.kernels.decide import Skip
+from asyncrt.kernels.indices import Indices
+from asyncrt.kernels.resident.weights import Packing
+from asyncrt.layout import Array, Layout, Shape
+from asyncrt.memory.arena import Lifetimes
+from asyncrt.runtime.cooperative import Slices, finished
+
+from .chunk_plan import (
+    Block,
+    BufferName,
+    ChunkPlan,
+    Deferred,
+    Fetch,
+    Home,
+    KeptTensor,
+    Looked,
+    NodeRecord,
+    Pack,
+    State,
+    Step,
+    Upload,
+    start_state,
+)
+from .memory_plan import Closed, MemoryPlan, Place, Tensor, aligned, staged_bytes
+from .parallel_lanes import Spreading, bytes_of, cost_of
+from .planner import list_chunk
+from .tools import Tools
+from .traced_int import MARK, Recording, Unfollowed, Witness, text
+
+_CHECKS = 2
+_SLICE = 16  # steps that are written down without an interruption
+
+
+_Pick: TypeAlias = Callable[[Sequence[int]], tuple[int, ...]]
+
+
+def _pick(places: tuple[int, ...]) -> _Pick:
+    """Return what takes the numbers at those places out of all, in less time than a loop."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    return (lambda numbers: (numbers[places[0]],)) if places else (lambda numbers: ())
+
+
+class _StepRecipe(NamedTuple):
+    node: int
+    kernel: Any
+    buffers: tuple[BufferName, ...]
+    bases: _Pick  # of where the tensors begin
+    offsets: _Pick  # this and what follows: of the numbers
+    ints: _Pick
+    grid: _Pick
+    group: tuple[int, ...] | None
+    local: _Pick
+    varying: tuple[int, ...]
+
+
+class _StagedRecipe(NamedTuple):
+    """A tensor that travels with others: bytes that are known, or ints of a dtype; then how many bytes it has, and
+    whether it goes up."""
+
+    data: bytes | None
+    elements: tuple[int, ...]
+    dtype: Any
+    nbytes: int
+    up: bool = True
+
+
+class _BlockRecipe(NamedTuple):
+    """What comes down together: the first of the tensors that travel together, and of each launch that looks at
+    indices the node, the input, and the least and the greatest of each range."""
+
+    first: int
+    looked: tuple[tuple[str, int, tuple[tuple[int, int | None], ...]], ...]
+
+    def block(self, offset: int, nbytes: int, numbers: Sequence[int]) -> Block:
+        return Block(offset, nbytes, tuple([
+            Looked(node, Indices(index, tuple([(numbers[a], None if b is None else numbers[b]) for a, b in ranges])))
+            for node, index, ranges in self.looked
+        ]))  # fmt: skip
+
+
+class _KeptRecipe(NamedTuple):
+    tensor: KeptTensor
+    shape: tuple[int, ...]
+    capacity: tuple[int, ...]
+    new: int
+
+
+@attrs.define(eq=False)
+class Recipe:
+    """How to make plans.
+
+    Attributes:
+        numbers: Gives all numbers for sizes; the other attributes speak of them by their places.
+        lifetimes, roots: Of the tensors that get a place in the arena; -1 stands for what travels together.
+        staged: What travels together.
+        uploads: Value, tensor, offset, bytes, and whether it travels with others.
+        steps: Launches.
+        fetches: Value, dtype, shape, buffer, tensor, offset, the input whose bytes it is, and whether it comes with the
+            findings.
+        block: What comes down with it.
+        kept: What a sequence keeps.
+        packings, skipped: As the plan's.
+        pack: The device's packing of a launch's offsets and sizes.
+        spreading: Finds lanes for the steps; None where there is to be one.
+        nbytes: What the steps read and write, for that.
+        witness: The sizes that it was made from.
+        unseen: Which of them have not been others yet in what it was compared with.
+    """
+
+    numbers: Callable[..., tuple[int, ...] | None]
+    lifetimes: Lifetimes
+    roots: tuple[int, ...]
+    staged: tuple[_StagedRecipe, ...]
+    uploads: tuple[tuple[int, int, int, int, bool], ...]
+    steps: tuple[_StepRecipe, ...]
+    fetches: tuple[tuple[int, Layout, tuple[int, ...], BufferName | None, int, int, int | None, bool], ...]
+    block: _BlockRecipe | None
+    kept: tuple[_KeptRecipe, ...]
+    packings: tuple[Packing, ...]
+    skipped: int
+    pack: Pack
+    spreading: Spreading | None
+    nbytes: tuple[int, ...]
+    witness: tuple[int, ...]
+    unseen: set[int]
+    _checks: int = 0
+
+    @property
+    def trusted(self) -> bool:
+        """Whether what it gives has been compared often enough."""
+        return self._checks >= _CHECKS and not self.unseen
+
+    def checked(self, sizes: tuple[int, ...]) -> None:
+        """Note that it gave the right plan for *sizes*."""
+        self._checks += 1
+        self.unseen -= {i for i, (a, b) in enumerate(zip(sizes, self.witness, strict=True)) if a != b}
+
+    def plan(self, sizes: tuple[int, ...], records: Callable[[], tuple[NodeRecord, ...]]) -> ChunkPlan | None:
+        """Return what `plan_in_slices()` does."""
+        return finished(self.plan_in_slices(sizes, records))
+
+    def plan_in_slices(
+        self, sizes: tuple[int, ...], records: Callable[[], tuple[NodeRecord, ...]]
+    ) -> Slices[ChunkPlan | None]:
+        """Return the plan; None if planning would take other decisions, or says what is wrong with these sizes.
+
+        Args:
+            sizes: In the order of `sizes_of`.
+            records: Makes the plan's records, if somebody asks for them.
+        """
+        try:
+            return (yield from self._filled_in(self.numbers(*sizes), records))
+        except (ZeroDivisionError, OverflowError, struct.error):  # a number that does not fit where it belongs
+            return None
+
+    def _filled_in(
+        self, numbers: tuple[int, ...] | None, records: Callable[[], tuple[NodeRecord, ...]]
+    ) -> Slices[ChunkPlan | None]:
+        """Return the plan that has these numbers."""
+        if numbers is None:
+            return None
+        # Where each tensor begins: those of the arena, those that travel together, and 0 for memory of others.
+        staged: list[int] = []
+        parts: list[bytes] = []
+        nbytes = 0
+        for data, elements, dtype, size, up in self.staged:
+            staged.append(nbytes)
+            nbytes += aligned(numbers[size])
+            if up and data is None:
+                try:
+                    array = np.array([numbers[e] for e in elements], dtype) if elements else None
+                except OverflowError:
+                    return None
+                data = staged_bytes(array, numbers[size])
+            if data is not None:
+                parts.append(data)
+        lengths = [nbytes if r < 0 else numbers[r] for r in self.roots]
+        spread = None
+        if self.spreading is not None:
+            spread = self.spreading.spread([
+                cost_of(step.grid(numbers), step.group, numbers[n])
+                for step, n in zip(self.steps, self.nbytes, strict=True)
+            ])  # fmt: skip
+        arena = (self.lifetimes if spread is None else spread.lifetimes).place(lengths)
+        yield
+        staging = arena.offsets[-1] if staged else 0
+        base = [*arena.offsets, *(staging + s for s in staged), 0]
+        steps: list[Step] = []
+        pack = self.pack
+        for node, kernel, buffers, bases, offsets, ints, grid, group, local, varying in self.steps:
+            sizes_ = ints(numbers)
+            try:
+                record = pack(list(map(operator.add, bases(base), offsets(numbers))), sizes_)
+            except struct.error:
+                return None  # planning says what does not fit
+            steps.append(
+                Step(node, kernel, buffers, record, grid(numbers), group, local(numbers), None, sizes_, varying)
+            )
+            if len(steps) % _SLICE == 0:
+                yield
+        return ChunkPlan(
+            chunk=0,
+            arena_nbytes=arena.nbytes,
+            staging=b"".join(parts),
+            staging_offset=staging,
+            uploads=tuple([
+                Upload(v, base[b] + numbers[o] - (staging if together else 0), numbers[n], together)
+                for v, b, o, n, together in self.uploads
+            ]),
+            steps=tuple(steps),
+            packings=self.packings,
+            fetches=tuple([
+                Fetch(
+                    v, Layout(layout.dtype, tuple([numbers[d] for d in shape])),
+                    None if buffer is None else Home(buffer, base[b] + numbers[o]), source,
+                    0 if source is None else numbers[o], together=together,
+                )
+                for v, layout, shape, buffer, b, o, source, together in self.fetches
+            ]),
+            records=Deferred(records),
+            skipped=self.skipped,
+            after=State((), (), (), tuple([
+                tensor._replace(
+                    layout=Layout(tensor.layout.dtype, tuple([numbers[d] for d in shape])),
+                    capacity=tuple([numbers[d] for d in capacity]),
+                    new=numbers[new],
+                )
+                for tensor, shape, capacity, new in self.kept
+            ])),
+            lanes=None if spread is None else spread.lanes,
+            block=None if self.block is None else self.block.block(
+                staging + staged[self.block.first], nbytes - staged[self.block.first], numbers
+            ),
+        )  # fmt: skip
+
+
+def sizes_of(layouts: list[Layout], axes: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    """Return the numbers that a plan is made from: dims of the inputs."""
+    return tuple([layouts[i].shape[a] for i, a in axes])
+
+
+def dynamic_axes(program: Program) -> tuple[tuple[int, int], ...]:
+    """Return input and axis of each dim that requests choose; of those of one name, which are equal, the first.
+
+    There are none where an input may have any rank: no list of sizes says then what a request is.
+    """
+    seen: set[str] = set()
+    axes: list[tuple[int, int]] = []
+    for position, id in enumerate(program.inputs):
+        shape = program.values[id].layout.shape
+        if shape is None:
+            return ()
+        for axis, dim in enumerate(shape):
+            if isinstance(dim, Dim) and (dim.name is None or dim.name not in seen):
+                axes.append((position, axis))
+                if dim.name is not None:
+                    seen.add(dim.name)
+    return tuple(axes)
+
+
+def make_recipe(
+    program: Program, layouts: list[Layout], values: Mapping[int, Array], kept: tuple[KeptTensor, ...], tools: Tools
+) -> Slices[Recipe | None]:
+    """Plan once with witnesses; returns None if the plan has something that is no formula.
+
+    Args:
+        layouts: Of the inputs; *values* and *kept* as for `start_state`. The recipe is for those values, and for what
+            there is room for in what is kept.
+    """
+    if any(program.values[id].layout.shape is None for id in program.inputs):
+        return None  # its axes have no numbers: of a value that a Loop carries, say
+    recording = Recording()
+    sizes = sizes_of(layouts, dynamic_axes(program))
+    witnesses = [recording.size(s) for s in sizes]
+    seen, before = _witnessed(program, layouts, kept, witnesses)
+    state = start_state(program, seen, dict(values), before)
+    try:
+        memory, records = yield from list_chunk(program, program.chunks[0], state, tools)
+        skipped = sum(isinstance(r.decision, Skip) for r in records)
+        return (yield from _Writer(memory, memory.close(), recording, sizes).write(skipped, tools.pack))
+    except (Unfollowed, AsyncrtError, OverflowError):  # the last: a value is beyond what its dtype holds
+        return None
+
+
+def _witnessed(
+    program: Program, layouts: list[Layout], kept: tuple[KeptTensor, ...], witnesses: list[Witness]
+) -> tuple[list[Layout], tuple[KeptTensor, ...]]:
+    """The same layouts and kept tensors, with witnesses for the sizes."""
+    given = iter(witnesses)
+    axes = dynamic_axes(program)
+    first = {at: next(given) for at in axes}
+    named = {program.values[program.inputs[i]].layout.shape[a].name: first[i, a] for i, a in axes}  # type: ignore
+    seen: list[Layout] = []
+    for position, (id, layout) in enumerate(zip(program.inputs, layouts, strict=True)):
+        dims: list[int] = []
+        for axis, (dim, size) in enumerate(zip(program.values[id].layout.shape or (), layout.shape, strict=True)):
+            found: int | None = size
+            if isinstance(dim, Dim):
+                found = first.get((position, axis)) if dim.name is None else named[dim.name]
+            assert found is not None
+            dims.append(found)
+        seen.append(Layout(layout.dtype, tuple(dims)))
+    by_input = dict(zip(program.inputs, seen, strict=True))
+    before = tuple([k._replace(layout=by_input[k.input]) if k.layout.count else k for k in kept])
+    return seen, before
+
+
+class _Writer:
+    """Writes down what a planner has listed, each number as its place among the formulas' results."""
+
+    def __init__(self, memory: MemoryPlan, closed: Closed, recording: Recording, sizes: tuple[int, ...]) -> None:
+        self._memory, self._closed = memory, closed
+        self._recording, self._sizes = recording, sizes
+        self._results: list[int] = []
+        self._places: dict[str, int] = {}
+        bases = [*closed.roots, *closed.staged]
+        self._bases = {tensor: number for number, tensor in enumerate(bases)}
+
+    def write(self, skipped: int, pack: Pack) -> Slices[Recipe]:
+        closed, memory = self._closed, self._memory
+        if closed.staged and closed.roots[-1] is not closed.staging:
+            raise Unfollowed
+        apart = set(closed.staged)
+        if any(t.used and t.array is not None and t not in apart for t in memory.tensors):
+            raise Unfollowed
+        steps: list[_StepRecipe] = []
+        for listed in memory.launches:
+            steps.append(self._step(listed))
+            if len(steps) % _SLICE == 0:
+                yield
+        uploads = tuple([
+            (t.source, *self._at(Place(t, 0)), self._number(t.nbytes), t in apart)
+            for t in memory.tensors
+            if t.used and t.source is not None and t.nbytes
+        ])  # fmt: skip
+        roots = tuple([-1 if t is closed.staging else self._number(_at_least_one(t.nbytes)) for t in closed.roots])
+        staged = tuple([self._staged(t)._replace(up=t in closed.up) for t in closed.staged])
+        fetches = tuple([self._fetch(*fetch) for fetch in closed.fetches])
+        block = self._block()
+        kept = tuple([
+            _KeptRecipe(k, self._all(k.layout.shape), self._all(k.capacity), self._number(k.new)) for k in memory.kept
+        ])
+        packings = self._packings()
+        spreading = None if memory.branches is None else memory.branches.spreading(memory.launches, closed)
+        nbytes = () if spreading is None else self._all(tuple(bytes_of(memory.program, memory.launches)))
+        yield
+        lifetimes = Lifetimes([(t.first, t.last) for t in closed.roots])
+        yield
+        numbers = yield from self._recording.compiled(self._results)
+        return Recipe(
+            spreading=spreading,
+            nbytes=nbytes,
+            lifetimes=lifetimes,
+            roots=roots,
+            staged=staged,
+            uploads=uploads,
+            steps=tuple(steps),
+            fetches=fetches,
+            block=block,
+            kept=kept,
+            packings=packings,
+            skipped=skipped,
+            pack=pack,
+            witness=self._sizes,
+            unseen={i for i in range(len(self._sizes)) if f"x{i}" not in self._recording.fixed},
+            numbers=numbers,
+        )  # fmt: skip
+
+    def _packings(self) -> tuple[Packing, ...]:
+        packings = tuple(self._memory.packings.values())
+        if any(MARK in packing.key.layout for packing in packings):
+            raise Unfollowed
+        return packings
+
+    def _number(self, value: int) -> int:
+        """The place of a number among the results."""
+        key = text(value)
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = len(self._results)
+            self._results.append(value)
+        return place
+
+    def _all(self, values: Shape) -> tuple[int, ...]:
+        return tuple([self._number(v) for v in values])
+
+    def _at(self, place: Place) -> tuple[int, int]:
+        """The tensor and the offset of a place."""
+        base, offset = place.base, place.offset
+        if isinstance(base, Home):
+            return -1, self._number(base.offset + offset)
+        while base.whole is not None:
+            offset, base = base.offset + offset, base.whole
+        return self._bases[base], self._number(offset)
+
+    def _buffer(self, place: Place) -> BufferName:
+        return place.base.buffer if isinstance(place.base, Home) else 0
+
+    def _step(self, listed: Any) -> _StepRecipe:
+        node, _, launch, places, _, _ = listed
+        if launch.group is not None and any(isinstance(n, Witness) for n in launch.group):
+            raise Unfollowed
+        if MARK in launch.kernel.text:
+            raise Unfollowed
+        at = [self._at(p) for p in places if self._there(p)]
+        return _StepRecipe(
+            node,
+            launch.kernel,
+            tuple([self._buffer(p) for p in places if self._there(p)]),
+            _pick(tuple([base for base, _ in at])),
+            _pick(tuple([offset for _, offset in at])),
+            _pick(self._all(launch.ints)),
+            _pick(self._all(launch.grid)),
+            launch.group,
+            _pick(self._all(launch.local)),
+            launch.varying,
+        )
+
+    def _there(self, place: Place) -> bool:
+        base = place.base
+        return not isinstance(base, Tensor) or base.used or (base.source is None and base.array is None)
+
+    def _staged(self, tensor: Tensor) -> _StagedRecipe:
+        size, array = self._number(tensor.nbytes), tensor.array
+        if array is None:
+            return _StagedRecipe(None, (), None, size)
+        if array.dtype != object:
+            return _StagedRecipe(staged_bytes(array, tensor.nbytes), (), None, size)
+        dtype = self._dtypes()[id(array)]
+        return _StagedRecipe(None, self._all(tuple(array.reshape(-1).tolist())), dtype, size)
+
+    def _block(self) -> _BlockRecipe | None:
+        closed = self._closed
+        if not closed.down:
+            return None
+        return _BlockRecipe(closed.staged.index(closed.down[0]), tuple([
+            (node, indices.input, tuple([
+                (self._number(least), None if most is None else self._number(most)) for least, most in indices.ranges
+            ]))
+            for node, indices in self._memory.looked
+        ]))  # fmt: skip
+
+    def _dtypes(self) -> dict[int, Any]:
+        """What the dtype of values is that are arrays of witnesses meanwhile."""
+        layouts = self._memory.layouts
+        return {
+            id(array): layout.dtype.numpy
+            for array, layout in zip(self._memory.values, layouts, strict=True)
+            if array is not None and array.dtype == object and layout is not None
+        }
+
+    def _fetch(
+        self, value: int, layout: Layout, place: Place | None, array: Array | None
+    ) -> tuple[int, Layout, tuple[int, ...], BufferName | None, int, int, int | None, bool]:
+        if place is None or array is not None:
+            raise Unfollowed
+        shape, base = self._all(layout.shape), place.base
+        plain = Layout(layout.dtype, ())
+        if isinstance(base, Tensor) and base.source is not None:
+            return value, plain, shape, None, -1, self._number(place.offset), base.source, False
+        return value, plain, shape, self._buffer(place), *self._at(place), None, base in self._closed.down
+
+
+def _at_least_one(nbytes: int) -> int:
+    return nbytes if nbytes > 0 else 1

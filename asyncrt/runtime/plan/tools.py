@@ -1,0 +1,47 @@
+"""What does planning need to know of the device and the options?"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import attrs
+
+from asyncrt.kernels.traits import DeviceTraits
+from asyncrt.memory.host import host_limit
+
+from .chunk_plan import Pack
+from .parallel_lanes import Branches
+
+
+@attrs.frozen
+class Tools:
+    """What planning needs to know of the device and the options.
+
+    Attributes:
+        traits: Of the device.
+        takes_source: Whether the device builds kernels; otherwise references are launched.
+        pack: The device's packing of a launch's offsets and sizes.
+        skip: Whether nodes may be skipped.
+        views: Whether results may stay views with strides.
+        in_place: Whether the inputs of a Concat may be written where they belong in its result.
+        origins: Whether steps keep what they were made from, for who checks hazards.
+        branches: Whether branches run side by side.
+        host_limit: Bytes that a request may make on the host.
+        max_rank: More axes than that no value may have.
+        recording: Whether ints may be witnesses; then answers are not remembered.
+        memo: Answers by question, of one program; see `prepare.py:_Planner.remember`.
+    """
+
+    traits: DeviceTraits
+    takes_source: bool
+    pack: Pack
+    skip: bool = True
+    views: bool = True
+    in_place: bool = True
+    origins: bool = False
+    branches: Branches | None = None
+    host_limit: int = attrs.field(factory=lambda: host_limit(None))
+    max_rank: int = 64
+    recording: bool = False
+    memo: OrderedDict[Any, Any] = attrs.field(factory=OrderedDict, eq=False, repr=False)

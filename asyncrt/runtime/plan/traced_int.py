@@ -1,0 +1,233 @@
+"""Ints that remember how they were calculated, and what was asked of them.
+
+Planning with them is planning as usual, and leaves a recording: formulas for every number of the plan over the sizes
+that it began with, and the answers that its decisions relied on. Where another request's sizes give the same answers,
+planning would do the same again, so the formulas give its plan.
+
+What is asked of such an int in a way that cannot be followed (its hash, its bits) makes the answer depend on its value:
+the recording then holds for that value alone, which is safe and of little use. Its text has a mark in it, by which one
+sees that a text, such as a kernel's, depends on it.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from asyncrt.layout import Array
+from asyncrt.runtime.cooperative import Slices
+
+MARK = "\N{WHITE SQUARE}"
+_PART = 64  # lines that are compiled without an interruption, which takes some tenths of a millisecond
+_NAME = re.compile(r"\b[tx]\d+\b")
+
+Formulas: TypeAlias = Callable[..., tuple[int, ...] | None]
+"""Numbers for sizes; None where an answer is another one."""
+
+
+class Unfollowed(Exception):
+    """What happens to a witness cannot be followed: there is no recording."""
+
+
+class Recording:
+    """Formulas and answers, as lines of Python over the sizes ``x0, x1, ...``."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._names: dict[str, str] = {}
+        self._asked: set[str] = set()
+        #: Names of ints that can have no other value.
+        self.fixed: set[str] = set()
+        self._sizes = 0
+
+    def size(self, value: int) -> Witness:
+        """Return a size that is *value* now, and an argument of `compiled`."""
+        self._sizes += 1
+        return Witness(value, f"x{self._sizes - 1}", self)
+
+    def make(self, value: int, formula: str) -> Witness:
+        """Return the int that *formula* gives; equal formulas are one."""
+        name = self._names.get(formula)
+        if name is None:
+            name = self._names[formula] = f"t{len(self._names)}"
+            self._lines.append(f"{name} = {formula}")
+        return Witness(value, name, self)
+
+    def asked(self, question: str, answer: bool) -> bool:
+        """Note that *question* had that answer; returns it."""
+        if question not in self._asked:
+            self._asked.add(question)
+            self._lines.append(f"if {'not ' if answer else ''}({question}): return None")
+        return answer
+
+    def compiled(self, results: Sequence[int], lines: int = _PART) -> Slices[Formulas]:
+        """Return the function of the sizes that gives *results*; None where an answer is another one.
+
+        Args:
+            lines: How many are compiled at a time.
+        """
+        sizes = [f"x{i}" for i in range(self._sizes)]
+        parts = [self._lines[begin : begin + lines] for begin in range(0, len(self._lines), lines)] or [[]]
+        # A part gives what those behind it want; none of them makes the same name again.
+        given = [list(map(text, results))]
+        for part in reversed(parts[1:]):
+            made = {line.partition(" = ")[0] for line in part}
+            wanted = dict.fromkeys(name for line in (*part, *given[0]) for name in _NAME.findall(line))
+            given.insert(0, [name for name in wanted if name not in made])
+        functions: list[Formulas] = []
+        for taken, part, gives in zip([sizes, *given], parts, given, strict=False):
+            yield
+            functions.append(_compile(taken, part, gives))
+        return functions[0] if len(functions) == 1 else functools.partial(_in_turn, functions)
+
+
+def _compile(taken: list[str], lines: list[str], given: list[str]) -> Formulas:
+    """Compile a part."""
+    end = f"return ({''.join(f'{name}, ' for name in given)})"
+    source = "\n  ".join([f"def numbers({', '.join(taken)}):", *lines, end])
+    scope: dict[str, Any] = {}
+    exec(compile(source, "<recipe>", "exec"), {"__builtins__": {}}, scope)  # of ints and operators alone
+    function: Formulas = scope["numbers"]
+    return function
+
+
+def _in_turn(parts: list[Formulas], *sizes: int) -> tuple[int, ...] | None:
+    """Call the parts, each with what the one before it gave."""
+    numbers = sizes
+    for part in parts:
+        found = part(*numbers)
+        if found is None:
+            return None
+        numbers = found
+    return numbers
+
+
+def settled(values: Array) -> Array:
+    """Return *values* with plain ints for witnesses."""
+    if values.dtype != object:
+        return values
+    plain = [v.settled() if isinstance(v, Witness) else v for v in values.reshape(-1).tolist()]
+    return np.array(plain, np.int64).reshape(values.shape)
+
+
+def text(value: int) -> str:
+    """Return what stands for *value* in a formula."""
+    return value.name if isinstance(value, Witness) else int.__repr__(int(value))
+
+
+class Witness(int):
+    """An int with its formula."""
+
+    name: str
+    recording: Recording
+
+    def __new__(cls, value: int, name: str, recording: Recording) -> Witness:
+        self = super().__new__(cls, value)
+        self.name, self.recording = name, recording
+        return self
+
+    def settled(self) -> int:
+        """Return the plain int; from here on the recording holds for this value alone."""
+        value = _plain(self)
+        self.recording.fixed.add(self.name)
+        self.recording.asked(f"{self.name} == {value}", True)
+        return value
+
+    def __hash__(self) -> int:
+        return hash(self.settled())
+
+    def __bool__(self) -> bool:
+        return self.recording.asked(f"{self.name} != 0", _plain(self) != 0)
+
+    def __neg__(self) -> Witness:
+        return self.recording.make(-_plain(self), f"-{self.name}")
+
+    def __abs__(self) -> int:
+        return self if self >= 0 else -self
+
+    def __divmod__(self, other: int) -> tuple[int, int]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: int) -> tuple[int, int]:
+        return other // self, other % self
+
+    def __pos__(self) -> int:
+        return self
+
+    def __trunc__(self) -> int:
+        return self
+
+    __floor__ = __ceil__ = __trunc__
+
+    def __round__(self, digits: Any = None) -> int:
+        return self.settled()
+
+    def __format__(self, how: str) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return f"{MARK}{self.name}{MARK}"  # mostly for messages that are never shown
+
+    __str__ = __repr__
+
+
+def _plain(value: int) -> int:
+    return int.__index__(value)
+
+
+def _follow(symbol: str, function: Callable[[int, int], int], *, swapped: bool) -> Callable[[Witness, Any], Any]:
+    def method(self: Witness, other: Any) -> Any:
+        if not isinstance(other, int):
+            return NotImplemented
+        a, b = (other, self) if swapped else (self, other)
+        value = function(_plain(a), _plain(b))
+        if not isinstance(other, Witness):
+            if symbol == "*" and other in (0, 1):
+                return self if other else 0
+            if (symbol == "+" and other == 0) or (not swapped and (symbol, other) in (("-", 0), ("//", 1))):
+                return self
+        return self.recording.make(value, f"{text(a)} {symbol} {text(b)}")
+
+    return method
+
+
+def _compare(symbol: str, function: Callable[[int, int], bool]) -> Callable[[Witness, Any], Any]:
+    def method(self: Witness, other: Any) -> Any:
+        if not isinstance(other, int):
+            return NotImplemented
+        answer = function(_plain(self), _plain(other))
+        if isinstance(other, Witness) and other.name == self.name:
+            return answer
+        if (symbol, answer) in (("==", True), ("!=", False)) and not isinstance(other, Witness):
+            self.recording.fixed.add(self.name)
+        return self.recording.asked(f"{self.name} {symbol} {text(other)}", answer)
+
+    return method
+
+
+def _settle(name: str) -> Callable[..., Any]:
+    def method(self: Witness, *others: Any) -> Any:
+        plain = [o.settled() if isinstance(o, Witness) else o for o in others]
+        return getattr(self.settled(), name)(*plain)
+
+    return method
+
+
+for _symbol, _name in (("+", "add"), ("-", "sub"), ("*", "mul"), ("//", "floordiv"), ("%", "mod")):
+    _function = getattr(operator, _name)
+    setattr(Witness, f"__{_name}__", _follow(_symbol, _function, swapped=False))
+    setattr(Witness, f"__r{_name}__", _follow(_symbol, _function, swapped=True))
+for _symbol, _name in (("==", "eq"), ("!=", "ne"), ("<", "lt"), ("<=", "le"), (">", "gt"), (">=", "ge")):
+    setattr(Witness, f"__{_name}__", _compare(_symbol, getattr(operator, _name)))
+for _name in (
+    *("int", "float", "truediv", "rtruediv", "pow", "rpow", "lshift", "rlshift", "rshift", "rrshift"),
+    *("and", "rand", "or", "ror", "xor", "rxor", "invert"),
+):
+    setattr(Witness, f"__{_name}__", _settle(f"__{_name}__"))
+for _name in ("bit_length", "bit_count", "to_bytes", "as_integer_ratio"):
+    setattr(Witness, _name, _settle(_name))

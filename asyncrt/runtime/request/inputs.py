@@ -1,0 +1,233 @@
+"""Do a caller's inputs fit the model? Asked before anything is enqueued.
+
+Checked are names, dtypes, ranks, static dims, and that dims of the same name are equal.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from asyncrt.dims import Dim
+from asyncrt.errors import InputError
+from asyncrt.given import shown
+from asyncrt.graph.node import Value
+from asyncrt.graph.program import Program
+from asyncrt.layout import Array, Layout, Shape, show_shape
+from asyncrt.memory.host import HostBudget, allocating
+from asyncrt.runtime.cooperative import off_loop
+
+_TOLD, _LONG = 10, 100  # names that are unknown, and characters of one
+
+
+def check_inputs(
+    program: Program,
+    given: Mapping[str, Any],
+    kept: Mapping[int, Layout] = {},
+    optional: frozenset[int] = frozenset(),
+    *,
+    limit: int,
+) -> dict[int, Array]:
+    """Return the inputs as contiguous arrays, by value id.
+
+    Args:
+        kept: Inputs that are on the device already; their dims must agree with the others'.
+        optional: Inputs that may be missing.
+        limit: Bytes of copies that may be made of those that are not contiguous.
+
+    Raises:
+        InputError: Says which input, what was expected and what came.
+        OutOfHostMemory: The copies would be too large; a broadcast view has more elements than memory.
+    """
+    return _contiguous(program, _fitting(program, given, kept, optional), limit)
+
+
+async def take_inputs(
+    program: Program,
+    given: Mapping[str, Any],
+    kept: Mapping[int, Layout] = {},
+    optional: frozenset[int] = frozenset(),
+    *,
+    limit: int,
+) -> dict[int, Array]:
+    """Return what `check_inputs()` does; large copies are made off the event loop."""
+    arrays = _fitting(program, given, kept, optional)
+    copied = sum([a.nbytes for a in arrays.values() if not a.flags.c_contiguous])
+    return await off_loop(copied, functools.partial(_contiguous, program, arrays, limit))
+
+
+def _contiguous(program: Program, arrays: dict[int, Array], limit: int) -> dict[int, Array]:
+    budget = HostBudget(limit)
+    for id, array in arrays.items():
+        if not array.flags.c_contiguous:
+            budget.take(array.nbytes, f"a dense copy of input '{program.values[id].name}'")
+    with allocating("dense copies of inputs"):
+        return {id: a if a.flags.c_contiguous else np.ascontiguousarray(a) for id, a in arrays.items()}
+
+
+def _fitting(
+    program: Program, given: Mapping[str, Any], kept: Mapping[int, Layout], optional: frozenset[int]
+) -> dict[int, Array]:
+    """Return the inputs as they lie, by value id."""
+    given = as_dict(given)
+    names = {program.values[i].name: i for i in program.inputs}
+    unknown = sorted(_name(name) for name in given if name not in names)
+    missing = sorted(name for name, i in names.items() if name not in given and i not in optional)
+    if unknown or missing:
+        parts = [f"missing: {', '.join(missing)}"] if missing else []
+        parts += [f"unknown: {', '.join(unknown[:_TOLD])}{', ...' if len(unknown) > _TOLD else ''}"] if unknown else []
+        raise InputError("the inputs do not match the model's", detail="\n".join(parts), hint=signature(program))
+    bound: dict[str, tuple[int, str]] = {}
+    arrays: dict[int, Array] = {}
+    for name, id in names.items():
+        if id in kept:
+            _check_shape(program.values[id], kept[id].shape, bound)
+        elif name in given:
+            arrays[id] = _check(program.values[id], given[name], bound)
+    return arrays
+
+
+def _name(given: Any) -> str:
+    return given if isinstance(given, str) and len(given) <= _LONG else shown(given)
+
+
+def as_dict(given: Any) -> dict[Any, Any]:
+    """Return what a caller gave as inputs as a dict; raises `InputError` if it is no mapping."""
+    if given.__class__ is dict:
+        return given
+    if not isinstance(given, Mapping):
+        raise InputError(f"inputs are a mapping of name to array, not {shown(given)}")
+    try:
+        return dict(given)
+    except Exception as error:  # a caller's own mapping may raise anything
+        raise InputError(f"inputs are a mapping of name to array, and this one raises: {error!r}") from error
+
+
+class _Wanted(NamedTuple):
+    """What an input has to be: of each dim its size, its name, or None if any size will do; no dims allow any shape."""
+
+    name: str
+    id: int
+    dtype: Any
+    dims: tuple[int | str | None, ...] | None
+
+
+class Checked:
+    """Checks requests of one program. Those that fit as they are, which most do, are told in a few microseconds.
+
+    Args:
+        limit: As for `check_inputs()`.
+    """
+
+    def __init__(self, program: Program, limit: int) -> None:
+        self._program, self._limit = program, limit
+        self._wanted = tuple([_wanted(i, program.values[i]) for i in program.inputs])
+
+    def check(self, given: Mapping[str, Any]) -> dict[int, Array]:
+        """Return what `check_inputs()` does, or raise what it raises."""
+        arrays = self.fitting(given)
+        return check_inputs(self._program, given, limit=self._limit) if arrays is None else arrays
+
+    async def take(self, given: Mapping[str, Any]) -> dict[int, Array]:
+        """Return what `check()` does; large copies are made off the event loop."""
+        arrays = self.fitting(given)
+        return await take_inputs(self._program, given, limit=self._limit) if arrays is None else arrays
+
+    def fitting(self, given: Mapping[str, Any], kept: Mapping[int, Layout] = {}) -> dict[int, Array] | None:
+        """Return what `check_inputs()` does; None if that has to tell what does not fit, or to make it fit.
+
+        Args:
+            kept: Inputs that are on the device already, and not among those given.
+        """
+        if given.__class__ is not dict or len(given) + len(kept) != len(self._wanted):
+            return None
+        arrays: dict[int, Array] = {}
+        sizes: dict[str, int] = {}
+        for name, id, dtype, dims in self._wanted:
+            layout = kept.get(id)
+            if layout is not None:
+                shape = layout.shape
+            else:
+                array: Any = given.get(name)
+                if array.__class__ is not np.ndarray or not array.flags.c_contiguous:
+                    return None
+                if dtype is None or array.dtype != dtype:
+                    return None
+                arrays[id], shape = array, array.shape
+            if dims is None:
+                continue
+            if len(dims) != len(shape):
+                return None
+            for dim, size in zip(dims, shape, strict=True):
+                if isinstance(dim, str):
+                    dim = sizes.setdefault(dim, size)
+                if dim != size and dim is not None:
+                    return None
+        return arrays
+
+
+def _wanted(id: int, value: Value) -> _Wanted:
+    dtype, shape = value.layout
+    dims = None if shape is None else tuple([d.name if isinstance(d, Dim) else d for d in shape])
+    return _Wanted(value.name, id, None if dtype is None else dtype.numpy, dims)
+
+
+def signature(program: Program) -> str:
+    """Return what the model takes, e.g. ``input_ids int64[batch,seq], ...``."""
+    return "it takes " + ", ".join(f"{program.values[i].name} {program.values[i].layout}" for i in program.inputs)
+
+
+def layouts_of(program: Program, arrays: Mapping[int, Array], kept: Mapping[int, Layout] = {}) -> list[Layout]:
+    """Return the inputs' layouts, in the program's order; of those that are *kept* on the device there is no array."""
+    result = []
+    for id in program.inputs:
+        if id in kept:
+            result.append(kept[id])
+            continue
+        dtype = program.values[id].layout.dtype
+        assert dtype is not None
+        result.append(Layout(dtype, arrays[id].shape))
+    return result
+
+
+def _check(value: Value, given: Any, bound: dict[str, tuple[int, str]]) -> Array:
+    try:
+        array: Array = np.asarray(given)
+    except Exception as error:
+        raise InputError(f"input '{value.name}' is not an array: {error}") from error
+    wanted = value.layout.dtype
+    if wanted is None or array.dtype != wanted.numpy:
+        hint = "convert it with .astype()" if array.dtype.kind in "fiub" else ""
+        raise InputError(
+            f"input '{value.name}': expected {wanted}, got {array.dtype}{show_shape(array.shape)}", hint=hint
+        )
+    _check_shape(value, array.shape, bound)
+    return array
+
+
+def _check_shape(value: Value, given: Shape, bound: dict[str, tuple[int, str]]) -> None:
+    """Raise unless a shape is the model's, and its dims those of the same names that came before."""
+    shape = value.layout.shape
+    if shape is None:
+        return
+    if len(shape) != len(given):
+        raise InputError(
+            f"input '{value.name}': expected rank {len(shape)} {show_shape(shape)}, "
+            f"got rank {len(given)} {show_shape(given)}"
+        )
+    for axis, (dim, size) in enumerate(zip(shape, given, strict=True)):
+        if not isinstance(dim, Dim):
+            if dim != size:
+                raise InputError(
+                    f"input '{value.name}': axis {axis} is {dim} in the model {show_shape(shape)}, "
+                    f"got {show_shape(given)}"
+                )
+        elif dim.name is not None:
+            first, where = bound.setdefault(dim.name, (size, f"axis {axis} of '{value.name}'"))
+            if first != size:
+                raise InputError(
+                    f"input '{value.name}': axis {axis} is '{dim.name}', which is {first} by {where}, got {size}"
+                )

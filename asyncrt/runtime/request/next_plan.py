@@ -1,0 +1,170 @@
+"""Which plan will the next step of a sequence want? The loop makes it while the device works on the step before.
+
+A plan by recipe takes some tenths of a millisecond, for which the device would have nothing to do. What the next step
+finds kept is known when this one is planned. What it is given is a guess: each axis goes on as it went from the step
+before. If another step comes, the guess is thrown away; no plan that is kept for others makes room for it.
+
+A guess keeps nobody waiting: it is made in slices, while no other request is there, and not for longer than the device
+is at the step. What is left of it then is made if that step comes.
+
+It is bound to kernels and constants as well, if the step under way has all of them, and constants stay on the device
+anyway: a guess is no reason to keep them there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from asyncrt.graph.program import Program
+from asyncrt.kernels.resident.weights import Resident, Stored
+from asyncrt.layout import Layout, Shape
+from asyncrt.runtime.cooperative import Slices
+from asyncrt.runtime.execute.enqueue import BoundPlan
+from asyncrt.runtime.execute.kept_state import Between, KeptState
+from asyncrt.runtime.loop.dispatcher import Dispatcher
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan
+from asyncrt.runtime.plan.plan_cache import Plans
+
+
+class Guessed(NamedTuple):
+    """A plan, and what it is bound to if it is."""
+
+    plan: ChunkPlan
+    bound: BoundPlan | None
+
+
+Bind: TypeAlias = Callable[[ChunkPlan, Mapping[Any, Any], Mapping[Stored, Resident]], BoundPlan]
+"""Binds a plan to kernels and constants that have all that it needs."""
+
+
+class Guess:
+    """The plan of a step that may come.
+
+    Args:
+        signature: Of that step.
+        work: Makes the plan, unless there is no recipe for it.
+    """
+
+    def __init__(self, signature: Any, work: Slices[Guessed | None]) -> None:
+        self.signature = signature
+        self._work = work
+        self._plan: Guessed | None = None
+        self._done = False
+
+    def go_on(self) -> bool:
+        """Make a slice of it; returns whether there is more to do."""
+        if not self._done:
+            try:
+                next(self._work)
+            except StopIteration as end:
+                self._plan, self._done = end.value, True
+            except Exception:  # if that step comes, whoever asks for it is told
+                self._done = True
+        return not self._done
+
+    def plan(self) -> Guessed | None:
+        """Return the plan, with all of it that is left made now."""
+        while self.go_on():
+            pass
+        return self._plan
+
+
+class Foresight:
+    """Guesses of one network's sequences; each lies with the state that it is about.
+
+    Args:
+        plans: Has the recipes.
+        dispatcher: Knows of other requests.
+        bind: Binds plans; None where constants may leave the device for others.
+    """
+
+    def __init__(self, program: Program, plans: Plans, dispatcher: Dispatcher, bind: Bind | None) -> None:
+        self._program = program
+        self._plans = plans
+        self._dispatcher = dispatcher
+        self._bind = bind
+        self._loop = asyncio.get_running_loop()
+        #: How many guesses were right, all time.
+        self.taken = 0
+
+    @contextlib.contextmanager
+    def guessing(self, kept: KeptState, given: tuple[Shape, ...], bound: BoundPlan) -> Iterator[None]:
+        """While this lasts, make the plan of the step behind one that was *given* these shapes and has this plan."""
+        before, kept.given = kept.given, given
+        guess = kept.guess = self._guess(before, given, bound)
+        handle: asyncio.Handle | None = None
+
+        def go_on() -> None:
+            nonlocal handle
+            handle = None
+            if self._dispatcher.in_flight == 1 and guess is not None and guess.go_on():
+                handle = self._loop.call_soon(go_on)
+
+        if guess is not None:
+            handle = self._loop.call_soon(go_on)
+        try:
+            yield
+        finally:
+            if handle is not None:
+                handle.cancel()
+
+    def _guess(self, before: tuple[Shape, ...] | None, given: tuple[Shape, ...], bound: BoundPlan) -> Guess | None:
+        shapes, left = following(before, given), bound.left
+        if shapes is None or self._program.value_inputs or not self._plans.follows:
+            return None
+        signature = step_signature(shapes, (), left)
+        if self._plans.knows(signature):
+            return None
+        ids = [id for id in self._program.inputs if id not in left.layouts]
+        if len(shapes) != len(ids):
+            return None
+        dtypes = [self._program.values[id].layout.dtype for id in ids]
+        layouts = dict(left.layouts)
+        layouts.update((i, Layout(t, s)) for i, t, s in zip(ids, dtypes, shapes, strict=True) if t is not None)
+        work = self._plans.foresee([layouts[id] for id in self._program.inputs], left.tensors)
+        return None if work is None else Guess(signature, self._work(work, None if self._bind is None else bound))
+
+    def _work(self, plans: Slices[ChunkPlan | None], bound: BoundPlan | None) -> Slices[Guessed | None]:
+        plan = yield from plans
+        if plan is None:
+            return None
+        yield
+        if self._bind is None or bound is None or not has_all(bound, plan):
+            return Guessed(plan, None)
+        return Guessed(plan, self._bind(plan, bound.kernels, bound.constants))
+
+    def take(self, kept: KeptState, signature: Any) -> Guessed | None:
+        """Return the plan that was guessed for a step, if it was, and forget the guess."""
+        guess, kept.guess = kept.guess, None
+        if guess is None or guess.signature != signature or not self._plans.follows:
+            return None
+        plan = guess.plan()
+        self.taken += plan is not None
+        return plan
+
+
+def has_all(bound: BoundPlan, plan: ChunkPlan) -> bool:
+    """Whether what one plan is bound to has all that another needs."""
+    return all(p.key in bound.constants for p in plan.packings) and all(k in bound.kernels for k in plan.kernels)
+
+
+def step_signature(given: tuple[Shape, ...], contents: Any, left: Between) -> Any:
+    """Return what the plan of a step depends on.
+
+    Args:
+        given: The shapes of the inputs that are not kept, in the program's order.
+        contents: Of those inputs whose contents decide.
+        left: What is kept; it says which inputs are.
+    """
+    return given, contents, left.signature
+
+
+def following(before: tuple[Shape, ...] | None, now: tuple[Shape, ...]) -> tuple[Shape, ...] | None:
+    """Return the shapes that come next where each axis goes on as it went; None where that says nothing."""
+    if before is None or [len(shape) for shape in before] != [len(shape) for shape in now]:
+        return None
+    shapes = tuple([tuple([2 * n - b for b, n in zip(x, y, strict=True)]) for x, y in zip(before, now, strict=True)])
+    return None if any(size < 0 for shape in shapes for size in shape) else shapes

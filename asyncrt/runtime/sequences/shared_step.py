@@ -1,0 +1,248 @@
+"""How does one inference carry out the steps of several sequences, and which steps may be one?
+
+The state comes to lie together if it does not yet, inputs are laid one behind the other, and each step gets its part
+of what comes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from asyncrt.layout import Array, Layout
+from asyncrt.memory.buffer import Lease
+from asyncrt.memory.host import HostBudget, allocating
+from asyncrt.runtime.cooperative import off_loop
+from asyncrt.runtime.execute.kept_state import KeptState, between
+from asyncrt.runtime.plan.chunk_plan import KeptTensor, Records
+from asyncrt.runtime.request.network import Network
+
+from .rows import Member, Place, Rows, gather
+from .sequence import nothing
+from .shared_safety import SharedSafety, Sharing
+from .stack import Part, stack, stacked_nbytes, unstack
+from .state_axes import StateAxes, Tensor
+
+_COMPARED = 1 << 16  # bytes of an input that has to be equal; a larger one is equal to none
+
+
+@attrs.frozen(eq=False)
+class After:
+    """What a step leaves: its outputs, and the sequence's state."""
+
+    outputs: dict[int, Array]
+    tensors: tuple[KeptTensor, ...]
+    place: Place
+
+
+@attrs.define(eq=False)
+class Step:
+    """A step that waits or is under way.
+
+    Attributes:
+        arrays: Its inputs; where the state is nothing yet, also those that are kept.
+        layouts: Of its state as it is, by slot.
+        place: Where that is; None if nowhere yet.
+        given: Whether the caller has given the state.
+        rows: How many it has.
+        sizes: Of the named dims.
+        along: The dims that may be the past and what is appended together.
+        deadline: When it is too late, by the loop's clock.
+        future: What it leaves.
+        alarm: Goes off at the deadline.
+    """
+
+    number: int
+    arrays: Mapping[int, Array]
+    layouts: tuple[Layout, ...]
+    place: Place | None
+    given: bool
+    rows: int
+    sizes: Mapping[str, int]
+    along: frozenset[str]
+    priority: int
+    deadline: float | None
+    future: asyncio.Future[After]
+    alarm: asyncio.TimerHandle | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.future.done()
+
+
+def _order(place: Place | None) -> tuple[int, int]:
+    """What lies together stays together."""
+    return (0, 0) if place is None else (id(place.rows), place.row)
+
+
+class SharedSteps:
+    """Runs steps of one model, one or several as an inference.
+
+    Attributes:
+        axes: Of the model.
+        sharing: Which steps may run as one; None as long as nobody knows.
+        steps, inferences, gathered: Counts of what was done; see `GroupStatistics`.
+
+    Args:
+        finished: Told what became of the nodes of an inference, when it has finished.
+    """
+
+    def __init__(self, network: Network, axes: StateAxes, finished: Callable[[Records], object]) -> None:
+        self._network = network
+        self._finished = finished
+        self.axes = axes
+        self.sharing: SharedSafety | None = None
+        self.steps = self.inferences = self.gathered = 0
+
+    def key(self, step: Step) -> Any:
+        """What has to be equal where steps run as one."""
+        axes, sharing = self.axes, self.sharing
+        if step.given or (sharing is not None and sharing.sharing is Sharing.NONE):
+            return step.number
+        any_length = self._any_length(step)
+        along = step.along if sharing is None else sharing.along
+        along = along | {axes.past or ""} if any_length else frozenset()
+        parts: list[Any] = [any_length]
+        for tensor in axes.inputs:
+            array = step.arrays[tensor.id]
+            parts.append(tuple([
+                size for axis, (name, size) in enumerate(zip(tensor.names, array.shape, strict=True))
+                if axis != tensor.rows and name not in along
+            ]))  # fmt: skip
+            # Where lengths must be equal, only masks of ones were tried out; those with zeros share with their equals.
+            masks = not any_length and not step.along.isdisjoint(tensor.names)
+            if masks or tensor.id in axes.fixed:
+                parts.append(array.tobytes() if array.nbytes <= _COMPARED else step.number)
+        parts += [
+            s.shape_of(x.shape, 0, 0 if any_length else None)
+            for s, x in zip(axes.states, step.layouts, strict=True)
+        ]  # fmt: skip
+        return tuple(parts)
+
+    def _any_length(self, step: Step) -> bool:
+        """Whether the step may run with others whose past is shorter or longer, as far as is known."""
+        axes, sharing = self.axes, self.sharing
+        if axes.past is None:
+            return False
+        if sharing is None:
+            return True
+        return sharing.sharing is Sharing.ANY_LENGTH and sharing.along <= step.along
+
+    async def infer(self, steps: Sequence[Step]) -> list[After]:
+        """Run steps as one inference; what each leaves is in the order of *steps*."""
+        rows, starts = await self._together(steps)
+        try:
+            return await self._step_from(rows, starts, steps)
+        finally:
+            rows.drop()
+
+    async def _together(self, steps: Sequence[Step]) -> tuple[Rows, list[int]]:
+        """Return rows that hold the state of all, to be dropped, and from where on each one's are."""
+        covered = sum(step.rows for step in steps)
+        places = [step.place for step in steps]
+        starts = list(itertools.accumulate((step.rows for step in steps), initial=0))[:-1]
+        if all(place is None for place in places):
+            return Rows(self._nothing(), covered).hold(), starts
+        if self._lie_together(steps):
+            first, *_ = [place for place in places if place is not None]
+            return first.rows.hold(), [place.row for place in places if place is not None]
+        order = sorted(range(len(steps)), key=lambda i: _order(places[i]))
+        members = [Member(steps[i].layouts, steps[i].rows, places[i]) for i in order]
+        moves, tensors = gather(self.axes, self._network.tools, members)
+        kept = self._nothing()
+        leases: list[Lease] = []
+        if moves.new:
+            leases, kept.after = await self._network.move(moves, min(step.priority for step in steps))
+            self.gathered += 1
+        kept.between = between([t for t, _ in tensors])
+        kept.leases = [None if number is None else leases[number] for _, number in tensors]
+        start = 0
+        for i in order:
+            starts[i] = start
+            start += steps[i].rows
+        return Rows(kept, covered).hold(), starts
+
+    def _lie_together(self, steps: Sequence[Step]) -> bool:
+        """Whether the steps can start from where their state is, others' rows with them."""
+        places = [step.place for step in steps]
+        first = next(place for place in places if place is not None).rows
+        if not first.newest or any(place is None or place.rows is not first for place in places):
+            return False
+        if any(self._pad(step, first) for step in steps) and not all(self._any_length(step) for step in steps):
+            return False
+        # Copying what lies together costs about what it costs to calculate as many rows for nothing.
+        covered = sum(step.rows for step in steps)
+        idle = first.count - covered
+        return not idle or first.idle + idle < covered
+
+    def _pad(self, step: Step, rows: Rows) -> int:
+        """By how much the step's past is shorter than what lies there."""
+        axes = self.axes
+        if axes.past is None:
+            return 0
+        grows, tensor = next((s.grows, t) for s, t in zip(axes.states, rows.kept.tensors, strict=True)
+                             if s.grows is not None)  # fmt: skip
+        return tensor.layout.shape[grows] - step.sizes[axes.past] if tensor.layout.count else 0
+
+    async def _step_from(self, rows: Rows, starts: list[int], steps: Sequence[Step]) -> list[After]:
+        axes, tensors = self.axes, rows.kept.tensors
+        parts = [
+            Part(s.arrays, s.sizes, s.rows, self._pad(s, rows), start) for s, start in zip(steps, starts, strict=True)
+        ]
+        along: frozenset[str] = frozenset()
+        if axes.past is not None and any(p.pad for p in parts):
+            assert self.sharing is not None
+            along = self.sharing.along | {axes.past}
+        nowhere = [
+            Tensor(s.input, s.rows, t.layout.shape)
+            for s, t in zip(axes.states, tensors, strict=True) if not t.layout.count
+        ]  # fmt: skip
+        taken = [*axes.inputs, *nowhere]
+        nbytes, what = stacked_nbytes(taken, parts, along, rows.count), f"the inputs of {len(steps)} steps as one"
+        HostBudget(self._network.tools.host_limit).check(nbytes, what)
+        with allocating(what):
+            arrays = await off_loop(nbytes, lambda: stack(taken, parts, along, rows.count))
+        deadlines = [step.deadline for step in steps if step.deadline is not None]
+        step_state = rows.begin()
+        try:
+            results, records = await self._network.infer(
+                arrays, min(step.priority for step in steps), kept=step_state, deadline=min(deadlines, default=None)
+            )
+        except BaseException:
+            rows.failed(step_state)
+            raise
+        self._finished(records)
+        self.steps += len(steps)
+        self.inferences += 1
+        after = rows.succeeded(step_state, rows.count - sum(step.rows for step in steps)).hold()
+        try:
+            nbytes = sum([array.nbytes for array in results.values()])
+            outputs = [
+                await off_loop(nbytes, functools.partial(unstack, axes.outputs, results, part, along)) for part in parts
+            ]
+            own = [self._left_by(step, tensors, after) for step in steps]
+            return [After(o, t, Place(after.hold(), start)) for o, t, start in zip(outputs, own, starts, strict=True)]
+        finally:
+            after.drop()
+
+    def _left_by(self, step: Step, before: Sequence[KeptTensor], after: Rows) -> tuple[KeptTensor, ...]:
+        """A sequence's own state after its step."""
+        left: list[KeptTensor] = []
+        for slot, tensor in enumerate(after.kept.tensors):
+            state, shape = self.axes.states[slot], tensor.layout.shape
+            past = None
+            if state.grows is not None:
+                own, old = step.layouts[slot].shape[state.grows], before[slot].layout
+                past = shape[state.grows] - (old.shape[state.grows] - own if old.count else 0)
+            shape = state.shape_of(shape, step.rows, past)
+            left.append(KeptTensor(tensor.input, tensor.output, Layout(tensor.layout.dtype, shape), shape))
+        return tuple(left)
+
+    def _nothing(self) -> KeptState:
+        return nothing(self._network.program, [(s.input, s.output) for s in self.axes.states])
