@@ -32,6 +32,7 @@ from asyncrt.errors import (
     WrongLoopError,
 )
 from asyncrt.options import RuntimeOptions
+from asyncrt.runtime.explain.record import NodeExplanation
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
 from asyncrt.scheduler.batching import BatchingStatistics, BatchOptions
@@ -40,7 +41,7 @@ from asyncrt.version import __version__
 
 from .runtime.batching.batched import Batched
 from .runtime.batching.pad_safety import PadSafety
-from .runtime.explain.explain import Explanation, NodeExplanation
+from .runtime.explain.explain import Explanation
 from .runtime.sequences.group import GroupedSequence, GroupStatistics, SequenceGroup
 from .runtime.sequences.sequence import Sequence
 from .runtime.sequences.shared_safety import SharedSafety, Sharing

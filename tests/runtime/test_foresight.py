@@ -15,7 +15,8 @@ import pytest_asyncio
 from asyncrt import Model, Runtime, RuntimeOptions
 from asyncrt.layout import Array
 from asyncrt.runtime.cooperative import Slices
-from asyncrt.runtime.request.next_plan import Foresight, Guess, Guessed, following, has_all
+from asyncrt.runtime.plan.foreseen_plan import Guess, Guessed
+from asyncrt.runtime.request.next_plan import Foresight, following, has_all
 
 from ..builders import model, node
 from .test_sequences import attention, floats

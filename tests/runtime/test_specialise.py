@@ -9,9 +9,9 @@ import pytest
 
 from asyncrt import Runtime, RuntimeOptions
 from asyncrt.devices.base import Kernel
-from asyncrt.runtime.execute.enqueue import BoundPlan
 from asyncrt.runtime.execute.specialise import OFTEN, Specialiser, Timings
 from asyncrt.runtime.model import Model
+from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 from ..builders import model, node
 

@@ -1,103 +1,18 @@
-"""Carry a plan out: bind its names to memory once, then enqueue it for each request. Nothing here waits."""
+"""Enqueue a bound plan for a request. Nothing here waits."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import attrs
 import numpy as np
 
-from asyncrt.devices.base import PreparedLaunch, Stream
+from asyncrt.devices.base import Stream
 from asyncrt.graph.mapped import check
-from asyncrt.kernels.resident.weights import Resident, Stored
+from asyncrt.kernels.resident.weights import Stored
 from asyncrt.layout import Array
-from asyncrt.runtime.cooperative import LONG
-from asyncrt.runtime.plan.chunk_plan import BufferName, ChunkPlan, Deferred, Fetch, Kept, NodeRecord, Step
-
-from .kept_state import Between, between, place
-
-
-@attrs.frozen(eq=False)
-class BoundPlan:
-    """A plan with its kernels built and its constants on the device; only arenas are missing.
-
-    Attributes:
-        plan: What it carries out.
-        steps: ``(kernel, buffers, record, grid, group, local)``; a buffer is memory, or the number of an arena.
-        kernels: The generic ones, by their sources.
-        constants: What the steps read; they stay on the device as long as this record is held.
-        left: What it leaves a sequence.
-        records: What became of each node.
-        copies: Large values that the host has already and that are copied for the request, off the event loop.
-        generation: Of the specialised kernels that it was bound to.
-        work: How much it is for the device, very roughly: work-items, and one for each command.
-    """
-
-    plan: ChunkPlan
-    steps: tuple[PreparedLaunch, ...]
-    kernels: Mapping[Any, Any]
-    constants: Mapping[Stored, Resident]
-    left: Between
-    records: tuple[NodeRecord, ...] | Deferred
-    copies: tuple[Fetch, ...] = ()
-    generation: int = 0
-    work: int = 1
-
-
-def bind(
-    plan: ChunkPlan,
-    kernels: Mapping[Any, Any],
-    constants: Mapping[Stored, Resident],
-    special: Callable[[Step], Any] | None = None,
-    generation: int = 0,
-) -> BoundPlan:
-    """Put a plan's kernels and constants in the place of their names.
-
-    Args:
-        special: Gives the specialised kernel of a step, if there is one.
-    """
-    memory = _Named(constants).__getitem__
-    steps = []
-    specialised = set()
-    built: dict[int, Any] = {}  # a source's hash is that of its text and more, so each is looked up once
-    for s in plan.steps:
-        kernel = None if special is None else special(s)
-        if kernel is not None:
-            specialised.add(s.node)
-        elif (kernel := built.get(id(s.kernel))) is None:
-            kernel = built[id(s.kernel)] = kernels[s.kernel]
-        steps.append((kernel, tuple(map(memory, s.buffers)), s.record, s.grid, s.group, s.local))
-    records = plan.records
-    if specialised:
-        records = Deferred(lambda: tuple(
-            r._replace(how=f"{r.how}, specialised") if r.node.id in specialised else r for r in plan.known_records()
-        ))  # fmt: skip
-    work = len(plan.uploads) + len(plan.fetches) + sum([1 + math.prod(s.grid) for s in plan.steps])
-    copies = tuple([f for f in plan.fetches if _is_long_copy(f)])
-    left = between(plan.after.kept)
-    return BoundPlan(plan, tuple(steps), kernels, constants, left, records, copies, generation, work)
-
-
-def _is_long_copy(fetch: Fetch) -> bool:
-    """Whether it would stop the event loop for long."""
-    return fetch.home is None and fetch.layout.nbytes >= LONG
-
-
-class _Named(dict[BufferName, Any]):
-    """What a step takes for each name of memory; of a plan's names most come again and again."""
-
-    def __init__(self, constants: Mapping[Stored, Resident]) -> None:
-        self._constants = constants
-
-    def __missing__(self, name: BufferName) -> Any:
-        found = self[name] = self._constants[name].memory if isinstance(name, Stored) else _index(name)
-        return found
-
-
-def _index(buffer: int | Kept) -> int:
-    return buffer if isinstance(buffer, int) else place(buffer)
+from asyncrt.runtime.plan.bound_plan import BoundPlan, buffer_index, is_long_copy
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Fetch
 
 
 def enqueue(
@@ -182,17 +97,17 @@ def fetch(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mappi
         if fetch.home is not None:
             target = np.empty(fetch.layout.shape, fetch.layout.dtype.numpy)
             buffer = fetch.home.buffer
-            source = bound.constants[buffer].memory if isinstance(buffer, Stored) else arenas[_index(buffer)]
+            source = bound.constants[buffer].memory if isinstance(buffer, Stored) else arenas[buffer_index(buffer)]
             stream.read(source, fetch.home.offset, target)
             results[fetch.value] = target
-        elif not _is_long_copy(fetch):
+        elif not is_long_copy(fetch):
             results[fetch.value] = host_copy(fetch, arrays)
     return Arriving(plan, results, block)
 
 
 def short_copies(plan: ChunkPlan, arrays: Mapping[int, Array]) -> dict[int, Array]:
     """Return what a chunk gives that needs no device, but for `BoundPlan.copies`; by value id."""
-    return host_copies([f for f in plan.fetches if not _is_long_copy(f)], arrays)
+    return host_copies([f for f in plan.fetches if not is_long_copy(f)], arrays)
 
 
 def host_copies(fetches: Iterable[Fetch], arrays: Mapping[int, Array]) -> dict[int, Array]:

@@ -6,58 +6,17 @@ counts as kept, and memory that it allocated is given back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import attrs
 
 from asyncrt.events import Event, latest
-from asyncrt.layout import Layout, Shape
+from asyncrt.layout import Shape
 from asyncrt.memory.buffer import Lease
-from asyncrt.runtime.plan.chunk_plan import Kept, KeptTensor
-
-if TYPE_CHECKING:
-    from asyncrt.runtime.request.next_plan import Guess
-
-
-@attrs.frozen(cache_hash=True)
-class Signature:
-    """What plans depend on: of each tensor which input and output it is, its shape, and that there is room for."""
-
-    tensors: tuple[tuple[int, int, Shape, Shape], ...]
-
-
-@attrs.frozen(eq=False)
-class Between:
-    """What a sequence keeps between two steps, and what every step asks of it. A plan leaves it, so it is made once.
-
-    Attributes:
-        tensors: By slot.
-        layouts: Of those that are not empty, by the input.
-        outputs: What stays on the device.
-    """
-
-    tensors: tuple[KeptTensor, ...]
-    layouts: Mapping[int, Layout]
-    outputs: frozenset[int]
-    signature: Signature
-
-
-def between(tensors: Iterable[KeptTensor]) -> Between:
-    """Return what a step has left as the next one finds it."""
-    settled = tuple([
-        KeptTensor(t.input, t.output, t.layout, t.capacity if t.layout.count else t.layout.shape) for t in tensors
-    ])
-    return Between(
-        settled,
-        {t.input: t.layout for t in settled if t.layout.count},
-        frozenset([t.output for t in settled]),
-        Signature(tuple([(t.input, t.output, t.layout.shape, t.capacity) for t in settled])),
-    )
-
-
-NOTHING = between(())
-"""Of a request that is no step."""
+from asyncrt.runtime.plan.between_steps import Between
+from asyncrt.runtime.plan.chunk_plan import KeptTensor
+from asyncrt.runtime.plan.foreseen_plan import Guess
 
 
 @attrs.define(eq=False)
@@ -133,8 +92,3 @@ class KeptState:
                 lease.drop(after=self.after)
         self.leases = [None] * len(self.tensors)
         self.guess = None
-
-
-def place(kept: Kept) -> int:
-    """Return where among a request's buffers, counted from the end, a kept tensor's memory is."""
-    return -1 - 2 * kept.slot - kept.new

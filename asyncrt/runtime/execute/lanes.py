@@ -21,11 +21,12 @@ from asyncrt.events import Event
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array
 from asyncrt.runtime.loop.dispatcher import Dispatcher
+from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import Step
 from asyncrt.runtime.watch.watched import WatchedStream, announced, one_by_one
 from asyncrt.scheduler.lanes import START, Lanes
 
-from .enqueue import Arriving, BoundPlan, fetch, upload
+from .enqueue import Arriving, fetch, upload
 from .prepared_launches import Presets
 
 

@@ -17,8 +17,7 @@ import attrs
 
 from asyncrt.devices.base import Allocation, Device, Prepared
 from asyncrt.errors import DeviceError
-
-from .enqueue import BoundPlan
+from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 OFTEN = 8  # times that a plan is enqueued before; preparing costs about as much as two or three replays save then
 _SETS = 16  # per plan: as many requests of one signature as two streams have in flight by the default policy

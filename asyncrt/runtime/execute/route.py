@@ -13,9 +13,10 @@ from asyncrt.events import Event
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array
 from asyncrt.runtime.loop.dispatcher import Dispatcher
+from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.watch.watched import WatchedStream, announced, one_by_one
 
-from .enqueue import Arriving, BoundPlan, enqueue, fetch, upload
+from .enqueue import Arriving, enqueue, fetch, upload
 from .lanes import Spread, streams_for
 from .prepared_launches import Presets
 

@@ -28,9 +28,8 @@ from asyncrt.kernels.codegen.variants import Variant, Variants, variant_of
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.resident.kernel_cache import ImplCache
 from asyncrt.runtime.loop.dispatcher import Dispatcher
+from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import Step
-
-from .enqueue import BoundPlan
 
 OFTEN = 64  # replays after which a plan asks
 _CHOSEN = 512  # variants in use

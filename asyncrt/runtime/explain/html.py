@@ -10,13 +10,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import attrs
 
-if TYPE_CHECKING:
-    from .explain import Explanation, NodeExplanation
+from .record import NodeExplanation
 
 _WIDTH, _HEIGHT = 168, 40  # of a node
 _ACROSS, _DOWN = 24, 34  # between nodes, and between layers
@@ -35,16 +34,24 @@ _MEANINGS = {
 }
 
 
-def page(explanation: Explanation) -> str:
-    """Return the page as HTML."""
-    title = _text(explanation.model or "model")
+def page(
+    model: str, nodes: Sequence[NodeExplanation], counts: Mapping[str, int], device_us: float | None
+) -> str:
+    """Return the page as HTML.
+
+    Args:
+        model: The graph's name.
+        counts: How many nodes there are, by decision.
+        device_us: Microseconds that all nodes took; None where that was not measured.
+    """
+    title = _text(model or "model")
     legend = "".join(
         f'<li><svg width="44" height="24" class="{word}" aria-hidden="true">{_figure(word, 1, 1, 42, 22)}</svg>'
         f"<span><b>{count} {word}</b> {_MEANINGS[word]}</span></li>"
-        for word, count in explanation.counts.items()
+        for word, count in counts.items()
     )
     headings = "".join(f'<th scope="col">{name}</th>' for name in _COLUMNS)
-    rows = "".join(_row(i, n) for i, n in enumerate(explanation.nodes))
+    rows = "".join(_row(i, n) for i, n in enumerate(nodes))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -57,18 +64,18 @@ script-src {_digest(_SCRIPT)}">
 </head>
 <body>
 <header>
-<h1>{title}: {len(explanation)} nodes</h1>
+<h1>{title}: {len(nodes)} nodes</h1>
 <ul class="legend">{legend}</ul>
 <div class="tools">
 <input id="search" type="search" placeholder="Search nodes and operators" aria-label="Search nodes and operators">
 <output id="found"></output>
 <button id="out" title="Smaller">−</button><button id="in" title="Larger (also Ctrl and the wheel)">+</button>
 <button id="whole">Whole width</button><button id="full">Full size</button>
-{_HEAT_BUTTON if explanation.device_us is not None else ""}
+{_HEAT_BUTTON if device_us is not None else ""}
 </div>
 </header>
 <main>
-<div id="graph" tabindex="0">{_drawing(explanation.nodes)}</div>
+<div id="graph" tabindex="0">{_drawing(nodes)}</div>
 <aside id="details" aria-live="polite"><p>Click a node to see what became of it, and why.</p></aside>
 </main>
 <section>

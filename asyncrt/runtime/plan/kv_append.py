@@ -25,8 +25,9 @@ from asyncrt.memory.predictor import ShapePredictor
 from asyncrt.memory.view import View
 
 from .chunk_plan import Home, Kept
-from .memory_plan import MemoryPlan, Place
+from .memory_plan import MemoryPlan
 from .numpy_launches import reference_append
+from .tensors import Place
 
 _STEPS = 128  # that there is room for, at most
 

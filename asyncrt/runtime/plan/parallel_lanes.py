@@ -27,7 +27,7 @@ from asyncrt.memory.arena import Lifetimes
 from asyncrt.scheduler.lanes import Lanes, find_lanes
 
 from .chunk_plan import Deferred, Home, Kept, NodeRecord, OnLane
-from .memory_plan import Closed, Listed, Tensor
+from .tensors import Closed, Listed, Tensor
 
 _GROUP = 256  # work-items, where the driver chooses
 # Bytes that each work-group of a launch reads, from which on it may take longer than another stream costs the host: a

@@ -14,7 +14,7 @@ from asyncrt.graph.program import Chunk, Program
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.cooperative import Slices, finished
-from asyncrt.runtime.execute.enqueue import BoundPlan
+from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 from .chunk_plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, State, Step, start_state
 from .guesses import CLOSER_SIZES, NBYTES, SIZES, Allowance, sample_layouts

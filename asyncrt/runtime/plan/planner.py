@@ -32,9 +32,10 @@ from asyncrt.runtime.cooperative import Slices, finished
 from .chunk_plan import ChunkPlan, Home, NodeRecord, State, run_records
 from .host_nodes import judged, run_on_host, title
 from .kv_append import KeptMemory
-from .memory_plan import STAGED, MemoryPlan, Place, Tensor
+from .memory_plan import STAGED, MemoryPlan
 from .node_errors import naming
 from .numpy_launches import reference_copy, reference_impl, reference_look
+from .tensors import Place, Tensor
 from .tools import Tools
 from .traced_int import Unfollowed, settled
 

@@ -44,9 +44,10 @@ from .chunk_plan import (
     Upload,
     start_state,
 )
-from .memory_plan import Closed, MemoryPlan, Place, Tensor, aligned, staged_bytes
+from .memory_plan import MemoryPlan, aligned, staged_bytes
 from .parallel_lanes import Spreading, bytes_of, cost_of
 from .planner import list_chunk
+from .tensors import Closed, Place, Tensor
 from .tools import Tools
 from .traced_int import MARK, Recording, Unfollowed, Witness, text
 

@@ -36,13 +36,15 @@ from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.cooperative import Slices, in_turns, off_loop
 from asyncrt.runtime.counters import Counters
 from asyncrt.runtime.execute.device_copies import Moves
-from asyncrt.runtime.execute.enqueue import BoundPlan, bind, host_copies, short_copies
-from asyncrt.runtime.execute.kept_state import NOTHING, KeptState
+from asyncrt.runtime.execute.enqueue import host_copies, short_copies
+from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.execute.prepared_launches import Presets
 from asyncrt.runtime.execute.route import Enqueueing
 from asyncrt.runtime.execute.specialise import OFTEN, Specialiser
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.loop.waiting import RunAgain, internal
+from asyncrt.runtime.plan.between_steps import NOTHING
+from asyncrt.runtime.plan.bound_plan import BoundPlan, bind
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Deferred, NodeRecord, Records, State, start_state
 from asyncrt.runtime.plan.plan_cache import KEYED_BYTES, PlanCounts, Planned, Plans
 from asyncrt.runtime.plan.planner import prepare_in_slices

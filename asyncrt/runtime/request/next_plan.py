@@ -16,60 +16,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from asyncrt.graph.program import Program
 from asyncrt.kernels.resident.weights import Resident, Stored
 from asyncrt.layout import Layout, Shape
 from asyncrt.runtime.cooperative import Slices
-from asyncrt.runtime.execute.enqueue import BoundPlan
-from asyncrt.runtime.execute.kept_state import Between, KeptState
+from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.loop.dispatcher import Dispatcher
+from asyncrt.runtime.plan.between_steps import Between
+from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan
+from asyncrt.runtime.plan.foreseen_plan import Guess, Guessed
 from asyncrt.runtime.plan.plan_cache import Plans
-
-
-class Guessed(NamedTuple):
-    """A plan, and what it is bound to if it is."""
-
-    plan: ChunkPlan
-    bound: BoundPlan | None
-
 
 Bind: TypeAlias = Callable[[ChunkPlan, Mapping[Any, Any], Mapping[Stored, Resident]], BoundPlan]
 """Binds a plan to kernels and constants that have all that it needs."""
-
-
-class Guess:
-    """The plan of a step that may come.
-
-    Args:
-        signature: Of that step.
-        work: Makes the plan, unless there is no recipe for it.
-    """
-
-    def __init__(self, signature: Any, work: Slices[Guessed | None]) -> None:
-        self.signature = signature
-        self._work = work
-        self._plan: Guessed | None = None
-        self._done = False
-
-    def go_on(self) -> bool:
-        """Make a slice of it; returns whether there is more to do."""
-        if not self._done:
-            try:
-                next(self._work)
-            except StopIteration as end:
-                self._plan, self._done = end.value, True
-            except Exception:  # if that step comes, whoever asks for it is told
-                self._done = True
-        return not self._done
-
-    def plan(self) -> Guessed | None:
-        """Return the plan, with all of it that is left made now."""
-        while self.go_on():
-            pass
-        return self._plan
 
 
 class Foresight:

@@ -19,8 +19,9 @@ from asyncrt.given import check_names, shown
 from asyncrt.graph.program import Program
 from asyncrt.layout import Array, Layout, show_shape
 from asyncrt.memory.host import HostBudget
-from asyncrt.runtime.execute.kept_state import KeptState, between
+from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.loop.trio_bridge import Elsewhere, anywhere
+from asyncrt.runtime.plan.between_steps import between
 from asyncrt.runtime.plan.chunk_plan import KeptTensor
 from asyncrt.runtime.request.inputs import as_dict, take_inputs
 from asyncrt.runtime.request.network import Network

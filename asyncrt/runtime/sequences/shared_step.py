@@ -18,7 +18,8 @@ from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
 from asyncrt.memory.host import HostBudget, allocating
 from asyncrt.runtime.cooperative import off_loop
-from asyncrt.runtime.execute.kept_state import KeptState, between
+from asyncrt.runtime.execute.kept_state import KeptState
+from asyncrt.runtime.plan.between_steps import between
 from asyncrt.runtime.plan.chunk_plan import KeptTensor, Records
 from asyncrt.runtime.request.network import Network
 
