@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from asyncrt.arguments import check_priority
 from asyncrt.errors import AsyncrtError, RuntimeClosedError
@@ -16,44 +16,39 @@ from asyncrt.scheduler.batching.options import Mode
 from .batching.batched import Batched, batch_options
 from .explain.explain import Explanation, explain
 from .loop.trio_bridge import Elsewhere, anywhere
-from .plan.chunk_plan import Records
 from .request.network import Network
 from .sequences.group import SequenceGroup
 from .sequences.sequence import Sequence
-
-if TYPE_CHECKING:
-    from .runtime import Runtime
 
 
 class Model:
     """A model loaded into a `Runtime`. Made by `Runtime.load()`; any number of inferences may run at once."""
 
-    def __init__(self, runtime: Runtime, network: Network) -> None:
-        self._runtime = runtime
-        self._network = network
-        self._last: Records | None = None
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self._session = network.session
 
     def __repr__(self) -> str:
-        return f"<Model {self._network!r}>"
+        return f"<Model {self.network!r}>"
 
     @property
     def inputs(self) -> dict[str, PartialLayout]:
         """What it takes: dtype and shape by name; dynamic dims by their names."""
-        return self._layouts(self._network.program.inputs)
+        return self._layouts(self.network.program.inputs)
 
     @property
     def outputs(self) -> dict[str, PartialLayout]:
         """What it gives: dtype and shape by name, as far as loading can tell."""
-        return self._layouts(self._network.program.outputs)
+        return self._layouts(self.network.program.outputs)
 
     def _layouts(self, ids: tuple[int, ...]) -> dict[str, PartialLayout]:
-        values = self._network.program.values
+        values = self.network.program.values
         return {values[i].name: values[i].layout for i in ids}
 
     @property
     def elsewhere(self) -> Elsewhere | None:
         """Where its runtime runs if that is not the loop of its callers."""
-        return self._runtime.elsewhere
+        return self._session.elsewhere
 
     @anywhere
     async def infer(
@@ -79,21 +74,21 @@ class Model:
             RuntimeClosedError: The runtime was closed.
             WrongLoopError: This is another event loop than the runtime was opened on, or another process.
         """
-        self._runtime.check_here()
-        priority, until = check_priority(priority), self._network.until(deadline)
-        program = self._network.program
-        checked = self._network.checked
+        self._session.check_here()
+        priority, until = check_priority(priority), self.network.until(deadline)
+        program = self.network.program
+        checked = self.network.checked
         arrays = checked.fitting(inputs) or await checked.take(inputs)
-        results, records = await self._network.infer(arrays, priority, deadline=until)
-        self.finished(records)
+        results, records = await self.network.infer(arrays, priority, deadline=until)
+        self.network.last = records
         return {program.values[id].name: array for id, array in results.items()}
 
     def infer_sync(
         self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
     ) -> dict[str, Array]:
         """Run the model once from another thread than the runtime's loop; see `infer()`."""
-        self._runtime.check_open()
-        loop = self._runtime.loop
+        self._session.check_open()
+        loop = self._session.loop
         try:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -121,14 +116,14 @@ class Model:
             AsyncrtError: A trace is being taken.
             InputError: As `infer()` does, and what else that raises.
         """
-        self._runtime.check_here()
+        self._session.check_here()
         priority = check_priority(priority)
-        arrays = await self._network.checked.take(inputs)
-        request = self._network.number()
-        async with self._runtime.traced() as tracer:
-            _, records = await self._network.infer(arrays, priority, request=request)
-        self.finished(records)
-        return explain(self._network.program, records, tracer.node_times(request))
+        arrays = await self.network.checked.take(inputs)
+        request = self.network.number()
+        async with self._session.traced() as tracer:
+            _, records = await self.network.infer(arrays, priority, request=request)
+        self.network.last = records
+        return explain(self.network.program, records, tracer.node_times(request))
 
     def sequence(self, state: Mapping[str, str] | None = None) -> Sequence:
         """Begin a sequence of steps that keep state on the device, such as the cache of keys and values of a decoder.
@@ -140,8 +135,8 @@ class Model:
         Raises:
             SequenceError: The names say nothing, or a tensor of the state cannot stay on the device.
         """
-        self._runtime.check_open()
-        return Sequence(self, self._network, state)
+        self._session.check_open()
+        return Sequence(self.network, state)
 
     def sequences(self, state: Mapping[str, str] | None = None, *, max_batch: int = 16) -> SequenceGroup:
         """Begin a group of sequences whose steps run together, those that wait at the same time as one inference.
@@ -153,8 +148,8 @@ class Model:
         Raises:
             SequenceError: As for `sequence()`.
         """
-        self._runtime.check_open()
-        return SequenceGroup(self, self._network, state, max_batch)
+        self._session.check_open()
+        return SequenceGroup(self.network, state, max_batch)
 
     def batched(
         self,
@@ -192,7 +187,7 @@ class Model:
             BatchingError: The model has no batch dim, or no such input.
             ArgumentError: An option has a value that it cannot have.
         """
-        self.check_open()
+        self._session.check_open()
         given = {
             "max_batch": max_batch, "max_delay": max_delay, "mode": mode, "max_waste": max_waste, "max_work": max_work,
             "buckets": buckets, "max_queue": max_queue, "max_queue_bytes": max_queue_bytes,
@@ -200,26 +195,9 @@ class Model:
         }  # fmt: skip
         options = batch_options(config, given)
         return Batched(
-            self, self._network, self._runtime.streams, options,
+            self.network, options,
             pad_values=pad_values, mask=mask, batch=batch, samples=samples,
         )  # fmt: skip
-
-    def check_open(self) -> None:
-        """Raise `RuntimeClosedError` if the runtime was closed, and `DeviceLostError` if its device is lost."""
-        self._runtime.check_open()
-
-    def check_here(self) -> None:
-        """Raise as `check_open()` does, and `WrongLoopError` unless this is the loop that its runtime runs on."""
-        self._runtime.check_here()
-
-    @property
-    def left_behind(self) -> bool:
-        """Whether its runtime is another process's, of which this one is a copy: there is nothing to close here."""
-        return self._runtime.left_behind
-
-    def finished(self, records: Records) -> None:
-        """Note what became of the nodes of the inference that finished last, for `explain()`."""
-        self._last = records
 
     def explain(self) -> Explanation:
         """Return what became of every node of the inference that finished last, and why.
@@ -227,6 +205,6 @@ class Model:
         Raises:
             AsyncrtError: None has finished yet.
         """
-        if self._last is None:
+        if self.network.last is None:
             raise AsyncrtError("there is nothing to explain: no inference of this model has finished yet")
-        return explain(self._network.program, self._last)
+        return explain(self.network.program, self.network.last)

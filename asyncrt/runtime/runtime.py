@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import threading
-from asyncio import get_running_loop
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
@@ -14,40 +13,28 @@ from types import TracebackType
 import attrs
 
 from asyncrt.arguments import whole
-from asyncrt.devices.base import Device, DeviceInfo, Stream
+from asyncrt.devices.base import Device, DeviceInfo
 from asyncrt.devices.find import open_device
-from asyncrt.errors import ArgumentError, AsyncrtError, RuntimeClosedError, WrongLoopError
-from asyncrt.events import Timeline
+from asyncrt.errors import ArgumentError, RuntimeClosedError
 from asyncrt.given import check_path
 from asyncrt.graph.program import build_program
 from asyncrt.graph.reading import ModelSource
 from asyncrt.kernels.registry import operators
-from asyncrt.kernels.resident.kernel_cache import CacheStatistics, ImplCache
-from asyncrt.kernels.resident.store import BinaryStore, cache_folder
+from asyncrt.kernels.resident.kernel_cache import CacheStatistics
 from asyncrt.kernels.resident.weights import WeightsStatistics
-from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.memory.host import host_limit
-from asyncrt.memory.pool import MemoryPool, PoolStatistics
+from asyncrt.memory.pool import PoolStatistics
 from asyncrt.options import RuntimeOptions
 from asyncrt.scheduler.policies import make_policy
-from asyncrt.scheduler.state import SchedulerState, SchedulerStatistics
-from asyncrt.version import __version__
+from asyncrt.scheduler.state import SchedulerStatistics
 
-from .counters import Counters
-from .execute.prepared_launches import Presets, PresetStatistics
-from .execute.specialise import Specialiser
-from .loop.dispatcher import Dispatcher
+from .execute.prepared_launches import PresetStatistics
 from .loop.forks import tell_children
-from .loop.gc_pauses import Collector
 from .loop.malloc_trim import give_back_freed
 from .loop.trio_bridge import Elsewhere, anywhere, entered, find_elsewhere
 from .model import Model
-from .plan.parallel_lanes import branches_of
-from .plan.tools import Tools
 from .request.network import Network
-from .watch.checked import CheckedDevice, CheckedStream, CheckedTimeline, Checks
-from .watch.traced import TracedStream, Tracer
-from .watch.watched import WatchedDevice, WatchedStream
+from .request.session import Session, kept_binaries
+from .watch.checked import Checks
 
 _PATIENCE_S = 2.0  # for a lost device
 _MOST_STREAMS = 1024  # each has a thread
@@ -133,45 +120,60 @@ class Runtime:
         self._streams = None if streams is None else whole("streams", streams, 1, _MOST_STREAMS)
         self.options = options or RuntimeOptions()
         make_policy(self.options.policy)  # raises if there is none
-        self._state = "new"
+        self._session: Session | None = None
         self._networks: list[Network] = []
         #: Those whose loading failed while their constants were brought.
         self._leaving: list[Network] = []
         self._closing: asyncio.Task[None] | None = None
-        self._counters = Counters()
-        self._checks: Checks | None = None
-        #: Where it runs if it was opened on another loop than one of asyncio's.
+                #: Where it runs if it was opened on another loop than one of asyncio's.
         self.elsewhere: Elsewhere | None = None
-        self._collector: Collector | None = None
 
     def __repr__(self) -> str:
-        if self._state != "open":
-            return f"<Runtime {self._state}>"
-        c = self._counters
+        session = self._session
+        if session is None or session.state != "open":
+            return f"<Runtime {'new' if session is None else session.state}>"
+        c = session.counters
         return (
-            f"<Runtime {self.device.info.spec} {len(self._networks)} models, {c.requests} requests, "
-            f"{c.launches} launches, {c.skipped} skipped, {self._dispatcher!r}, {self._pool!r}, {self._impls!r}>"
+            f"<Runtime {session.device.info.spec} {len(self._networks)} models, {c.requests} requests, {c.launches} "
+            f"launches, {c.skipped} skipped, {session.dispatcher!r}, {session.pool!r}, {session.kernels!r}>"
         )
+
+    @property
+    def session(self) -> Session:
+        """What it shares with its models.
+
+        Raises:
+            RuntimeClosedError: It was not opened yet.
+        """
+        if self._session is None:
+            hint = "use it inside `async with asyncrt.Runtime() as rt`"
+            raise RuntimeClosedError("the runtime is not open yet", hint=hint)
+        return self._session
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+        return self.session.device
 
     @property
     def checks(self) -> Checks | None:
         """What is checked of the order of its commands; None unless `RuntimeOptions.check_hazards` is on."""
-        return self._checks
+        return self.session.checks
 
     @property
     def info(self) -> DeviceInfo:
         """What is known of the device."""
-        return self.device.info
+        return self.session.device.info
 
     @property
     def streams(self) -> int:
         """How many inferences the device works on at once."""
-        return len(self._dispatcher.streams)
+        return len(self.session.dispatcher.streams)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop it was opened on."""
-        return self._loop
+        return self.session.loop
 
     async def __aenter__(self) -> Runtime:
         await self.open()
@@ -188,8 +190,8 @@ class Runtime:
         Raises:
             NoDeviceError: There is none, or none that works, with the reasons.
         """
-        if self._state != "new":
-            raise RuntimeClosedError(f"the runtime is {self._state}; make a new one")
+        if self._session is not None:
+            raise RuntimeClosedError(f"the runtime is {self._session.state}; make a new one")
         elsewhere = self.elsewhere = find_elsewhere()
         if elsewhere is None:
             await self._open_here()
@@ -201,98 +203,21 @@ class Runtime:
             raise
 
     async def _open_here(self) -> None:
-        self._loop = asyncio.get_running_loop()
         wanted = self._wanted
         # The operators are some hundred modules; they are imported while the driver is tried.
         imported = asyncio.create_task(asyncio.to_thread(operators))
         try:
             if wanted is None or isinstance(wanted, str):
-                wanted = await asyncio.to_thread(open_device, wanted, self._binaries)
+                binaries = functools.partial(kept_binaries, self.options)
+                wanted = await asyncio.to_thread(open_device, wanted, binaries)
         finally:
             await imported
-        self.device: Device = wanted
         try:
-            self._open()
+            self._session = Session(wanted, self.options, self._streams, self.elsewhere)
         except BaseException:
-            if self._collector is not None:
-                self._collector.close()
-            self.device.close()
+            wanted.close()
             raise
-        self._state = "open"
-        tell_children(self)
-
-    def _binaries(self) -> BinaryStore | None:
-        """Return where compiled kernels are kept, if they are."""
-        return BinaryStore(cache_folder(self.options)) if self.options.disk_cache else None
-
-    def _open(self) -> None:
-        info, options = self.device.info, self.options
-        count = self._streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
-        open_stream = functools.partial(self.device.open_stream, options.pinned, options.spin, options.native_submit)
-        streams: list[Stream] = [open_stream() for _ in range(count)]
-        reports = self.device.reports(streams) if options.native_callbacks else None
-        self._uploads = WatchedStream(open_stream())  # networks keep it; a trace puts another behind it
-        timeline = Timeline(count)
-        self._watched_device = self._memory_device = WatchedDevice(self.device)
-        if options.check_hazards:
-            checks = self._checks = Checks(count + 1)
-            streams = [CheckedStream(s, i, checks) for i, s in enumerate(streams)]
-            self._uploads = CheckedStream(self._uploads.stream, count, checks, self._loop)
-            timeline = CheckedTimeline(count, checks)
-            self._memory_device = CheckedDevice(self.device, checks)
-        limit = options.memory_limit or info.memory * 9 // 10
-        self._pool = MemoryPool(self._memory_device, timeline, limit, reuse=options.pool)
-        self._collector = Collector(self._loop) if options.collect_when_idle else None
-        self._dispatcher = Dispatcher(
-            streams, self._scheduler(count), timeline,
-            checks=self._checks, on_idle=self._pool.trim, idle_s=options.idle_release_s,
-            collector=self._collector,
-        )  # fmt: skip
-        self._dispatcher.when_lost.add(lambda error: self._pool.keep_all())
-        if reports is not None:
-            self._dispatcher.listen(reports)
-        self._impls = ImplCache(
-            self._watched_device,
-            self._binaries() if info.takes_source else None,
-            version=__version__,
-            threads=options.build_threads,
-            entries=options.impl_cache_entries,
-            nbytes=options.impl_cache_bytes,
-            timeout_s=options.build_timeout_s,
-        )
-        self._specialiser = None
-        if options.specialise and options.replay and info.takes_source:
-            self._specialiser = Specialiser(self.device, self._impls, self._dispatcher)
-        self._presets = None
-        if options.preset and options.replay:
-            self._presets = Presets(
-                self.device, options.preset_entries, native=options.native_submit, hold=options.hold_tiny
-            )
-        traits = DeviceTraits(
-            kind="cpu" if info.is_cpu else "gpu",
-            compute_units=info.compute_units,
-            max_group=info.max_group,
-            features=info.features,
-            packed_weights=options.packed_weights,
-            narrow_weights=options.precision == "bf16",
-        )
-        self._tools = Tools(
-            traits,
-            info.takes_source,
-            self.device.pack,
-            options.skip,
-            views=options.skip and options.views,
-            in_place=options.in_place,
-            origins=options.check_hazards,
-            branches=branches_of(options.branches, info, count),
-            host_limit=host_limit(options.memory_limit),
-            max_rank=options.max_rank,
-        )
-
-    def _scheduler(self, streams: int) -> Callable[[], SchedulerState]:
-        """Return what makes schedulers that know no request."""
-        policy, most = self.options.policy, self.options.max_in_flight
-        return lambda: SchedulerState(streams, make_policy(policy), max_in_flight=most)
+        tell_children(self._session)
 
     @anywhere
     async def load(self, source: ModelSource) -> Model:
@@ -307,12 +232,10 @@ class Runtime:
             OutOfDeviceMemory: The weights do not fit.
         """
         self.check_here()
-        program = await asyncio.to_thread(build_program, source, self._tools.traits, self.options)
+        session = self.session
+        program = await asyncio.to_thread(build_program, source, session.tools.traits, self.options)
         self.check_open()
-        network = Network(
-            program, self._memory_device, self._dispatcher, self._pool, self._impls, self._uploads, self._tools,
-            self.options, self._counters, self._specialiser, self._presets,
-        )  # fmt: skip
+        network = Network(program, session)
         if self.options.warm:
             try:
                 await network.warm()
@@ -322,19 +245,20 @@ class Runtime:
                 self._leaving = [n for n in (*self._leaving, network) if n.lets_go]
                 raise
         self._networks.append(network)
-        if self._collector is not None and not self._dispatcher.in_flight:
-            self._collector.quiet()  # so that what was loaded is frozen before requests come
+        if session.collector is not None and not session.dispatcher.in_flight:
+            session.collector.quiet()  # so that what was loaded is frozen before requests come
         await asyncio.to_thread(give_back_freed)
-        return Model(self, network)
+        return Model(network)
 
     def statistics(self) -> RuntimeStatistics:
         """Return counts of what was done and what is held."""
-        c = self._counters
+        session = self.session
+        c = session.counters
         plans = [network.plan_counts() for network in self._networks]
         weights = [s for network in self._networks for s in network.weights_statistics()]
         return RuntimeStatistics(
             requests=c.requests,
-            in_flight=self._dispatcher.in_flight,
+            in_flight=session.dispatcher.in_flight,
             cancelled=c.cancelled,
             failed=c.failed,
             plans=c.plans,
@@ -343,15 +267,15 @@ class Runtime:
             plans_kept=sum(c.kept for c in plans),
             replays=c.replays,
             launches=c.launches,
-            native=sum(stream.native for stream in self._dispatcher.streams),
+            native=sum(stream.native for stream in session.dispatcher.streams),
             skipped=c.skipped,
-            scheduler=self._dispatcher.state.statistics(),
-            memory=self._pool.statistics(),
-            kernels=self._impls.statistics(),
+            scheduler=session.dispatcher.state.statistics(),
+            memory=session.pool.statistics(),
+            kernels=session.kernels.statistics(),
             weights=WeightsStatistics(*(sum(counts) for counts in zip(*map(attrs.astuple, weights), strict=True)))
             if weights
             else WeightsStatistics(0, 0, 0, 0, 0),
-            presets=PresetStatistics(0, 0, 0) if self._presets is None else self._presets.statistics(),
+            presets=PresetStatistics(0, 0, 0) if session.presets is None else session.presets.statistics(),
         )
 
     @contextlib.asynccontextmanager
@@ -368,45 +292,9 @@ class Runtime:
 
     @contextlib.asynccontextmanager
     async def _trace(self, path: Path) -> AsyncIterator[None]:
-        async with self.traced() as tracer:
+        async with self.session.traced() as tracer:
             yield
         await asyncio.to_thread(tracer.trace().write, path)
-
-    @contextlib.asynccontextmanager
-    async def traced(self) -> AsyncIterator[Tracer]:
-        """Give a tracer that is told of everything while this lasts; afterwards the streams have passed all of it."""
-        self.check_here()
-        dispatcher, uploads = self._dispatcher, self._uploads
-        await dispatcher.submissions.none()  # streams are exchanged between chunks
-        self.check_open()
-        if dispatcher.tracer is not None:
-            raise AsyncrtError("a trace of this runtime is being taken", hint="wait until it has ended")
-        tracer = Tracer(self.device, self._pool.statistics)
-        traced: list[TracedStream] = []
-        with contextlib.ExitStack() as undo:
-            for i, stream in enumerate([*dispatcher.streams, uploads]):
-                name = "constants" if stream is uploads else f"stream {i}"
-                if isinstance(stream, WatchedStream):
-                    between = tracer.stream(stream.stream, i, name)
-                    undo.callback(setattr, stream, "stream", between.stream)
-                    stream.stream = between
-                else:
-                    between = tracer.stream(stream, i, name)
-                    undo.callback(dispatcher.streams.__setitem__, i, stream)
-                    dispatcher.streams[i] = between
-                undo.callback(between.stream.time_commands, False)
-                traced.append(between)
-            undo.callback(setattr, self._watched_device, "on_build", None)
-            undo.callback(setattr, dispatcher, "tracer", None)
-            self._watched_device.on_build, dispatcher.tracer = tracer.built, tracer
-            yield tracer
-        if self._state == "open":  # otherwise they were closed, and that waits for everything
-            await asyncio.gather(*(self._passed(number, stream) for number, stream in enumerate(traced)))
-
-    async def _passed(self, number: int, stream: TracedStream) -> None:
-        """Return when the device has passed what is on a stream."""
-        await self._dispatcher.submissions.turn(number)  # nobody else marks it until it is all there
-        await stream.passed(self._dispatcher.when_lost)
 
     def check_open(self) -> None:
         """Raise unless the runtime is open.
@@ -416,39 +304,11 @@ class Runtime:
             WrongLoopError: It is a copy that a fork has made.
             DeviceLostError: Its device is lost.
         """
-        if self._state != "open":
-            if self.left_behind:
-                raise WrongLoopError(
-                    "the runtime belongs to the process that opened it, and this one was forked from that",
-                    hint="open a runtime in each process after it has begun, or start processes by 'spawn'",
-                )
-            new = self._state == "new"
-            hint = "use it inside `async with asyncrt.Runtime() as rt`" if new else ""
-            raise RuntimeClosedError(f"the runtime is {'not open yet' if new else 'closed'}", hint=hint)
-        self._dispatcher.check_lost()
+        self.session.check_open()
 
     def check_here(self) -> None:
         """Raise as `check_open()` does, and `WrongLoopError` unless this is the event loop that it was opened on."""
-        self.check_open()
-        if get_running_loop() is not self._loop:
-            self._check_loop()
-
-    def _check_loop(self) -> None:
-        if get_running_loop() is not self._loop:
-            raise WrongLoopError(
-                "the runtime is used on another event loop than it was opened on",
-                detail=f"opened on   {self._loop!r}\nused on     {get_running_loop()!r}",
-                hint="open a runtime on each loop; from other threads use `infer_sync()` or `load_sync()`",
-            )
-
-    @property
-    def left_behind(self) -> bool:
-        """Whether this is a copy in a process that was forked: there is nothing to run or to close here."""
-        return self._state == "left behind"
-
-    def leave_behind(self) -> None:
-        """Note that this is such a copy."""
-        self._state = "left behind"
+        self.session.check_here()
 
     async def close(self) -> None:
         """Let what is enqueued run out and give everything back. Inferences begun after this are refused.
@@ -469,13 +329,14 @@ class Runtime:
             await elsewhere.close()
 
     async def _close_here(self) -> None:
-        if self.left_behind:
+        session = self._session
+        if session is None or session.left_behind:
             return
-        if self._state == "open":
-            if not self._loop.is_closed():  # otherwise nobody waits there any more
-                self._check_loop()
-            self._state = "closed"
-            self._closing = asyncio.create_task(self._close())
+        if session.state == "open":
+            if not session.loop.is_closed():  # otherwise nobody waits there any more
+                session.check_loop()
+            session.end()
+            self._closing = asyncio.create_task(self._close(session))
         if self._closing is None:
             return
         cancelled = False
@@ -488,28 +349,28 @@ class Runtime:
             raise asyncio.CancelledError
         self._closing.result()
 
-    async def _close(self) -> None:
-        orphaned = self._loop.is_closed()
+    async def _close(self, session: Session) -> None:
+        orphaned = session.loop.is_closed()
         if not orphaned:
-            await self._dispatcher.drained()
-        lost = self._dispatcher.lost
+            await session.dispatcher.drained()
+        lost = session.dispatcher.lost
         try:
-            if self._specialiser is not None and not orphaned:
-                await self._specialiser.close(_PATIENCE_S if lost else None)
+            if session.specialiser is not None and not orphaned:
+                await session.specialiser.close(_PATIENCE_S if lost else None)
             if lost:
-                await _abandonable(self.device.close, _PATIENCE_S)
+                await _abandonable(session.device.close, _PATIENCE_S)
             else:
-                await asyncio.to_thread(self.device.close)
+                await asyncio.to_thread(session.device.close)
         finally:
-            if self._collector is not None:
-                self._collector.close()
-            self._dispatcher.close()
-            if self._checks is not None:
-                self._checks.finish()
-            await self._impls.close()
+            if session.collector is not None:
+                session.collector.close()
+            session.dispatcher.close()
+            if session.checks is not None:
+                session.checks.finish()
+            await session.kernels.close()
             for network in (*self._networks, *self._leaving):
                 network.device_closed()
-            self._pool.close()
+            session.pool.close()
 
 
 async def _abandonable(work: Callable[[], None], patience_s: float) -> None:

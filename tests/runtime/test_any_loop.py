@@ -153,7 +153,7 @@ def test_time_runs_out(run: Run) -> None:
             loaded = await rt.load(two_chunks())
 
             async def hold() -> None:
-                await rt._dispatcher.admit(0)
+                await rt.session.dispatcher.admit(0)
 
             if rt.elsewhere is None:
                 await hold()
@@ -168,7 +168,7 @@ def test_time_runs_out(run: Run) -> None:
             assert rt.statistics().launches == 0
 
             async def release() -> None:
-                rt._dispatcher.end(0)
+                rt.session.dispatcher.end(0)
 
             await (release() if rt.elsewhere is None else rt.elsewhere.call(release))
             assert rt.statistics().cancelled >= 1

@@ -58,7 +58,7 @@ def of_length(length: int, rows: int = 1) -> dict[str, Array]:
 @contextlib.asynccontextmanager
 async def held(loaded: Model, batched: Batched) -> AsyncIterator[asyncio.Task[dict[str, Array]]]:
     """While this lasts, nothing gets on the device, and one request keeps its only stream: who comes now waits."""
-    dispatcher, number = loaded._network._dispatcher, loaded._network.number()
+    dispatcher, number = loaded.network.session.dispatcher, loaded.network.number()
     await dispatcher.admit(number)
     first = asyncio.create_task(batched.infer(of_length(3)))
     await asyncio.sleep(0)
@@ -229,7 +229,7 @@ async def on_the_device(loaded: Model, first: asyncio.Task[dict[str, Array]]) ->
     """Return when *first* has its answer, and what waited for its stream has been enqueued and is not passed."""
     await first
     async with asyncio.timeout(60):
-        while not loaded._network._dispatcher.busy:
+        while not loaded.network.session.dispatcher.busy:
             await turns(1)
 
 
@@ -469,7 +469,7 @@ async def test_a_batch_that_memory_is_too_small_for_is_not_made_again(rt: Runtim
     too_large: list[int] = []
 
     async with loaded.batched(max_delay=10.0) as batched:
-        infer = loaded._network.infer
+        infer = loaded.network.infer
 
         async def refuse_large(arrays: dict[int, Array], *args: object, **known: object) -> object:
             (array,) = arrays.values()
@@ -478,7 +478,7 @@ async def test_a_batch_that_memory_is_too_small_for_is_not_made_again(rt: Runtim
                 raise asyncrt.OutOfDeviceMemory("no more than four rows fit")
             return await infer(arrays, *args, **known)  # type: ignore[arg-type]
 
-        loaded._network.infer = refuse_large  # type: ignore[assignment, method-assign]
+        loaded.network.infer = refuse_large  # type: ignore[assignment, method-assign]
         for _ in range(3):
             got = await asyncio.gather(*(batched.infer(of_length(5)) for _ in range(9)))
         statistics = batched.statistics()
@@ -495,7 +495,7 @@ async def test_what_is_another_bit_in_a_batch_is_not_batched(rt: Runtime) -> Non
     wrong: list[int] = []
 
     async with loaded.batched(max_delay=10.0, batch_invariant=True) as batched:
-        infer = loaded._network.infer
+        infer = loaded.network.infer
 
         async def off_by_a_bit(arrays: dict[int, Array], *args: object, **known: object) -> object:
             outputs, records = await infer(arrays, *args, **known)  # type: ignore[arg-type]
@@ -505,7 +505,7 @@ async def test_what_is_another_bit_in_a_batch_is_not_batched(rt: Runtime) -> Non
                 outputs[id] = np.nextafter(outputs[id], np.float32(9))
             return outputs, records
 
-        loaded._network.infer = off_by_a_bit  # type: ignore[assignment, method-assign]
+        loaded.network.infer = off_by_a_bit  # type: ignore[assignment, method-assign]
         for count in (4, 4, 5, 5):
             got = await asyncio.gather(*(batched.infer(of_length(n)) for n in (5, 6, 5, 5, 6)[:count]))
             for n, outputs in zip((5, 6, 5, 5, 6), got, strict=False):

@@ -85,7 +85,7 @@ def as_bytes(outputs: dict[str, Array]) -> dict[str, bytes]:
 
 
 def plans_of(loaded: Model) -> list[ChunkPlan]:
-    return [planned.plan for planned in loaded._network._plans._kept.values()]
+    return [planned.plan for planned in loaded.network._plans._kept.values()]
 
 
 async def each(loaded: Model, count: int = 6) -> list[dict[str, bytes]]:
@@ -154,7 +154,7 @@ async def test_lanes_take_only_streams_that_have_nothing_to_do(busy: int, tmp_pa
     async with spreading(SimulatedDevice(5)) as rt:
         loaded = await rt.load(network())
         await loaded.infer(given(0))
-        before = [rt._dispatcher.abandon(stream) for stream in range(1, 1 + busy)]
+        before = [rt.session.dispatcher.abandon(stream) for stream in range(1, 1 + busy)]
         async with rt.trace(tmp_path / "trace.json"):
             got = as_bytes(await loaded.infer(given(0)))
         used = {k["track"] for k in slices(read(tmp_path / "trace.json"), "kernel")}
@@ -232,7 +232,7 @@ async def run_without(number: int) -> tuple[int, list[BaseException]]:
     counter = [0]
     async with Runtime(SimulatedDevice(3), streams=4, options=options(check_hazards=True)) as rt:
         loaded = await rt.load(network())
-        streams = rt._dispatcher.streams
+        streams = rt.session.dispatcher.streams
         for i, stream in enumerate(streams):
             assert isinstance(stream, WatchedStream)
             streams[i] = DropsAWait(stream, number, counter)
@@ -264,7 +264,7 @@ async def test_a_wait_that_a_stream_drops_is_raised_before_the_command_that_need
 async def test_one_stream_in_the_order_of_the_steps_is_right_too() -> None:
     """What lies where is planned for several lanes, and holds for one: by the checker, where no stream is idle."""
     async with spreading("simulated", check_hazards=True) as rt:
-        rt._dispatcher.idle_beside = lambda stream: []  # type: ignore[method-assign]
+        rt.session.dispatcher.idle_beside = lambda stream: []  # type: ignore[method-assign]
         loaded = await rt.load(network())
         with asyncrt.debug.recording(rt) as log:
             got = await each(loaded)
@@ -320,7 +320,7 @@ async def test_the_memory_of_a_cancelled_request_is_free_when_all_its_streams_ha
     """Cancelled as soon as it is launched; the next one takes over its block, and everything is in order."""
     async with spreading(SimulatedDevice(2), memory_limit=1 << 14, preallocate=False) as rt:
         loaded = await rt.load(network())
-        launched, cancelled = rt._dispatcher.launched, []
+        launched, cancelled = rt.session.dispatcher.launched, []
 
         def launch(request: int, stream: int, keep: object = None) -> Event:
             event = launched(request, stream, keep)
@@ -330,7 +330,7 @@ async def test_the_memory_of_a_cancelled_request_is_free_when_all_its_streams_ha
                 task.cancel()
             return event
 
-        rt._dispatcher.launched = launch  # type: ignore[method-assign]
+        rt.session.dispatcher.launched = launch  # type: ignore[method-assign]
         outcomes = await asyncio.gather(*(loaded.infer(given(i % 6)) for i in range(24)), return_exceptions=True)
 
         assert len(cancelled) == 12
@@ -349,7 +349,7 @@ async def test_a_request_is_over_when_all_its_streams_have_told_so() -> None:
     async with spreading("simulated") as rt:
         loaded = await rt.load(network())
         await loaded.infer(given(0))
-        deliver = rt._dispatcher._completions._deliver
+        deliver = rt.session.dispatcher._completions._deliver
 
         def held(event: Event, error: BaseException | None) -> None:
             if event.stream:
@@ -357,7 +357,7 @@ async def test_a_request_is_over_when_all_its_streams_have_told_so() -> None:
             else:
                 deliver(event, error)
 
-        rt._dispatcher._completions._deliver = held
+        rt.session.dispatcher._completions._deliver = held
         task = asyncio.ensure_future(loaded.infer(given(0)))
         for _ in range(1000):
             await asyncio.sleep(0)
@@ -366,7 +366,7 @@ async def test_a_request_is_over_when_all_its_streams_have_told_so() -> None:
         early = task.done()
         for event, error in late:
             deliver(event, error)
-        rt._dispatcher._completions._deliver = deliver
+        rt.session.dispatcher._completions._deliver = deliver
 
         assert not early
         assert truth("simulated")[0] == as_bytes(await task)
@@ -453,7 +453,7 @@ async def test_a_plan_by_recipe_has_the_lanes_of_one_that_was_walked() -> None:
             loaded = await rt.load(network())
             xs = [np.random.default_rng(n).standard_normal((n, WIDTH)).astype(np.float32) for n in sizes]
             got = [as_bytes(await loaded.infer({"x": x})) for x in xs]
-            return got, plans_of(loaded), loaded._network._plans.by_recipe
+            return got, plans_of(loaded), loaded.network._plans.by_recipe
 
     by_recipe, recipes, count = await results()
     walked, walks, none = await results(recipes=False)

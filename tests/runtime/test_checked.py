@@ -53,7 +53,7 @@ def cancel_every_third(rt: Runtime) -> None:
 
     What a cancelled request has enqueued still runs, and the next one takes over its block.
     """
-    launched, count = rt._dispatcher.launched, itertools.count(1)
+    launched, count = rt.session.dispatcher.launched, itertools.count(1)
 
     def launch(request: int, stream: int, keep: object) -> Event:
         event = launched(request, stream, keep)
@@ -62,7 +62,7 @@ def cancel_every_third(rt: Runtime) -> None:
             task.cancel()
         return event
 
-    rt._dispatcher.launched = launch  # type: ignore[method-assign]
+    rt.session.dispatcher.launched = launch  # type: ignore[method-assign]
 
 
 async def together(loaded: Model, count: int) -> list[Exception]:
@@ -82,8 +82,8 @@ TIGHT = RuntimeOptions(warm=False, check_hazards=True, memory_limit=6 << 16, pre
 
 async def passed(rt: Runtime) -> None:
     """Return when the streams have passed what cancelled requests have enqueued."""
-    while rt._dispatcher.busy:
-        await rt._dispatcher.progress()
+    while rt.session.dispatcher.busy:
+        await rt.session.dispatcher.progress()
 
 
 async def record(device: str | SimulatedDevice | None, count: int = 12) -> list[Entry]:
@@ -148,7 +148,7 @@ async def run_without(number: int) -> tuple[int, HazardError | None]:
     async with Runtime(SimulatedDevice(3), streams=3, options=TIGHT) as rt:
         cancel_every_third(rt)
         loaded = await rt.load(network())
-        streams = rt._dispatcher.streams
+        streams = rt.session.dispatcher.streams
         for i, stream in enumerate(streams):
             assert isinstance(stream, WatchedStream)
             streams[i] = DropsAWait(stream, number, counter)
@@ -212,14 +212,14 @@ async def test_memory_that_is_released_while_it_is_used_is_found(monkeypatch: py
         task = asyncio.ensure_future(loaded.infer({"x": given(0)}))
         for _ in range(1000):
             await asyncio.sleep(0)
-            if rt._dispatcher.busy:
+            if rt.session.dispatcher.busy:
                 break
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         with monkeypatch.context() as patch:
             patch.setattr(Timeline, "reached", lambda self, event: True)
             with pytest.raises(HazardError, match="its release"):
-                rt._pool.trim()
+                rt.session.pool.trim()
 
 
 @pytest.mark.asyncio
@@ -227,8 +227,8 @@ async def test_nothing_of_it_is_there_where_it_is_off() -> None:
     """The device's own streams are used, nobody is told anything, and there is no report."""
     async with Runtime("simulated", options=RuntimeOptions(warm=False, check_hazards=False)) as rt:
         assert await together(await rt.load(network()), 4) == []
-        assert {type(s) for s in rt._dispatcher.streams} == {SimulatedStream}
-        assert type(rt._dispatcher.timeline) is Timeline
+        assert {type(s) for s in rt.session.dispatcher.streams} == {SimulatedStream}
+        assert type(rt.session.dispatcher.timeline) is Timeline
         with pytest.raises(AsyncrtError, match="hazards of this runtime are not checked"):
             asyncrt.debug.check(rt)
 

@@ -30,7 +30,7 @@ BLOCK = 4096  # bytes that the pool takes for ROOM
 
 
 async def network(rt: Runtime) -> Network:
-    return (await rt.load(model([node("y = Neg(x)")], ["x f32[n,m]"], ["y"])))._network
+    return (await rt.load(model([node("y = Neg(x)")], ["x f32[n,m]"], ["y"]))).network
 
 
 async def zeros(network: Network) -> Lease:
@@ -45,22 +45,22 @@ async def copy(network: Network, source: Lease) -> Moves:
     moves = Moves(network.tools)
     target = moves.allocate(ROOM.nbytes, zeroed=False)
     moves.copy(source, (ROOM.shape, Box((0, 0), (2, 8))), target, (ROOM.shape, Box((2, 0), (2, 8))), ROWS)
-    await network._impls.ensure(moves.kernels)
+    await network.session.kernels.ensure(moves.kernels)
     return moves
 
 
 def cancel_next(rt: Runtime) -> None:
     """Cancel the next request when all of its commands are enqueued: they still run."""
-    launched = rt._dispatcher.launched
+    launched = rt.session.dispatcher.launched
 
     def launch(request: int, stream: int, keep: object) -> Event:
-        rt._dispatcher.launched = launched  # type: ignore[method-assign]
+        rt.session.dispatcher.launched = launched  # type: ignore[method-assign]
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
         return launched(request, stream, keep)
 
-    rt._dispatcher.launched = launch  # type: ignore[method-assign]
+    rt.session.dispatcher.launched = launch  # type: ignore[method-assign]
 
 
 def copies(log: Sequence[Entry]) -> list[Enqueued]:

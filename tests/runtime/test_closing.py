@@ -96,7 +96,7 @@ async def test_nobody_is_admitted_any_more() -> None:
     """Not even who was let in at the door before."""
     async with Runtime("simulated", options=RuntimeOptions(max_in_flight=1)) as rt:
         loaded = await rt.load(model([node("y = Neg(x)")], ["x f32[n]"], ["y"]))
-        network, dispatcher = loaded._network, rt._dispatcher
+        network, dispatcher = loaded.network, rt.session.dispatcher
         arrays = network.checked.check({"x": X})
 
     with pytest.raises(RuntimeClosedError):

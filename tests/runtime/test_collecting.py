@@ -239,12 +239,12 @@ async def test_a_runtime_says_when_it_has_requests() -> None:
     for idle in (True, False):
         async with Runtime("host", options=RuntimeOptions(collect_when_idle=idle)) as rt:
             loaded = await rt.load(NETWORK)
-            await rt._dispatcher.admit(0)
+            await rt.session.dispatcher.admit(0)
             found.append(gc.get_threshold())
             await loaded.infer({"x": np.ones(3, np.float32)})
             found.append(gc.get_threshold())
-            rt._dispatcher.end(0)
-            collector = rt._collector
+            rt.session.dispatcher.end(0)
+            collector = rt.session.collector
             assert (collector is not None) == idle
             assert collector is None or collector._quiet is not None
 
@@ -258,7 +258,7 @@ async def test_what_was_loaded_is_frozen_before_requests_come(monkeypatch: pytes
     """A model is thousands of objects, and does not change."""
     async with Runtime("host") as rt:
         await rt.load(NETWORK)
-        collector = rt._collector
+        collector = rt.session.collector
         assert collector is not None
         grow_old()
         monkeypatch.setattr(collector, "_quiet", -1.0)

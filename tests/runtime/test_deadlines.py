@@ -46,8 +46,8 @@ async def rt(request: pytest.FixtureRequest) -> AsyncIterator[Runtime]:
     """A runtime in which one request runs at a time, and of which nothing may be left behind."""
     async with Runtime(request.param, options=ONE_AT_A_TIME) as runtime:
         yield runtime
-        runtime._dispatcher.state.check()
-        assert runtime._dispatcher._alarm is None
+        runtime.session.dispatcher.state.check()
+        assert runtime.session.dispatcher._alarm is None
     statistics = runtime.statistics()
     assert (statistics.in_flight, statistics.memory.leases, statistics.memory.active) == (0, 0, 0)
 
@@ -69,7 +69,7 @@ async def test_a_request_that_is_late_from_the_start_launches_nothing(rt: Runtim
 async def test_a_deadline_wakes_a_request_that_waits(rt: Runtime) -> None:
     """Nothing else has to happen for it; who waits without one waits on."""
     loaded = await rt.load(network())
-    await rt._dispatcher.admit(0)
+    await rt.session.dispatcher.admit(0)
     patient = asyncio.create_task(loaded.infer({"x": X}))
     later = asyncio.create_task(loaded.infer({"x": X}, deadline=3600))
 
@@ -77,7 +77,7 @@ async def test_a_deadline_wakes_a_request_that_waits(rt: Runtime) -> None:
         await loaded.infer({"x": X}, deadline=0.001)
 
     assert rt.statistics().launches == 0
-    rt._dispatcher.end(0)
+    rt.session.dispatcher.end(0)
     assert (await later)["y"].tobytes() == (await patient)["y"].tobytes()
 
 
@@ -87,14 +87,14 @@ async def test_what_waits_when_time_has_passed_is_not_launched(rt: Runtime) -> N
     loaded = await rt.load(network())
     await loaded.infer({"x": X})
     launches = rt.statistics().launches
-    clock = rt._dispatcher.clock = Clock()  # type: ignore[method-assign]
-    await rt._dispatcher.admit(0)
+    clock = rt.session.dispatcher.clock = Clock()  # type: ignore[method-assign]
+    await rt.session.dispatcher.admit(0)
     late = asyncio.create_task(loaded.infer({"x": X}, deadline=1.0))
     in_time = asyncio.create_task(loaded.infer({"x": X}, deadline=2.0))
     await asyncio.sleep(0)
     clock.now += 1.0
 
-    rt._dispatcher.end(0)
+    rt.session.dispatcher.end(0)
 
     with pytest.raises(DeadlineExceeded):
         await late
@@ -106,14 +106,14 @@ async def test_what_waits_when_time_has_passed_is_not_launched(rt: Runtime) -> N
 async def test_what_was_launched_in_time_counts(rt: Runtime) -> None:
     """However long the device takes for it; an error would throw away what has been done."""
     loaded = await rt.load(network())
-    clock = rt._dispatcher.clock = Clock()  # type: ignore[method-assign]
-    launched = rt._dispatcher.launched
+    clock = rt.session.dispatcher.clock = Clock()  # type: ignore[method-assign]
+    launched = rt.session.dispatcher.launched
 
     def launch(*arguments: object) -> object:
         clock.now += 5.0
         return launched(*arguments)  # type: ignore[arg-type]
 
-    rt._dispatcher.launched = launch  # type: ignore[method-assign,assignment]
+    rt.session.dispatcher.launched = launch  # type: ignore[method-assign,assignment]
 
     assert (await loaded.infer({"x": X}, deadline=1.0))["y"].shape == X.shape
 
@@ -124,14 +124,14 @@ async def test_a_chunk_after_the_deadline_is_not_launched(rt: Runtime) -> None:
     loaded = await rt.load(two_chunks())
     await loaded.infer({"x": X})
     launches = rt.statistics().launches
-    clock = rt._dispatcher.clock = Clock()  # type: ignore[method-assign]
-    passed = rt._dispatcher.passed
+    clock = rt.session.dispatcher.clock = Clock()  # type: ignore[method-assign]
+    passed = rt.session.dispatcher.passed
 
     async def wait(request: int) -> None:
         await passed(request)
         clock.now += 5.0
 
-    rt._dispatcher.passed = wait  # type: ignore[method-assign]
+    rt.session.dispatcher.passed = wait  # type: ignore[method-assign]
 
     with pytest.raises(DeadlineExceeded):
         await loaded.infer({"x": X}, deadline=1.0)
@@ -143,14 +143,14 @@ async def test_a_chunk_after_the_deadline_is_not_launched(rt: Runtime) -> None:
 async def test_a_request_that_gets_its_memory_too_late_launches_nothing(rt: Runtime) -> None:
     """It had its turn in time, and then waited for memory."""
     loaded = await rt.load(network())
-    clock = rt._dispatcher.clock = Clock()  # type: ignore[method-assign]
-    acquire = rt._pool.acquire
+    clock = rt.session.dispatcher.clock = Clock()  # type: ignore[method-assign]
+    acquire = rt.session.pool.acquire
 
     def slow(*arguments: Any, **named: Any) -> Any:
         clock.now += 5.0
         return acquire(*arguments, **named)
 
-    rt._pool.acquire = slow  # type: ignore[method-assign]
+    rt.session.pool.acquire = slow  # type: ignore[method-assign]
 
     with pytest.raises(DeadlineExceeded):
         await loaded.infer({"x": X}, deadline=1.0)
@@ -169,14 +169,14 @@ async def test_the_tighter_deadline_goes_first() -> None:
             await loaded.infer({"x": X}, priority=priority, deadline=deadline)
             done.append(name)
 
-        await rt._dispatcher.admit(0)
+        await rt.session.dispatcher.admit(0)
         async with asyncio.TaskGroup() as group:
             for name, priority, deadline in (
                 ("whenever", 0, None), ("soon", 0, 200.0), ("at once", 0, 100.0), ("urgent", -1, None),
             ):  # fmt: skip
                 group.create_task(request(name, priority, deadline))
             await asyncio.sleep(0)
-            rt._dispatcher.end(0)
+            rt.session.dispatcher.end(0)
 
         assert done == ["urgent", "at once", "soon", "whenever"]
 

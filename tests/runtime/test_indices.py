@@ -45,7 +45,7 @@ def floats(*shape: int, seed: int = 0) -> Array:
 
 
 def plans(loaded: Model) -> list[ChunkPlan]:
-    return [planned.plan for planned in loaded._network._plans._kept.values()]
+    return [planned.plan for planned in loaded.network._plans._kept.values()]
 
 
 @attrs.frozen
@@ -342,7 +342,7 @@ async def test_replayed_preset_and_made_by_recipe(
                 await refused(loaded, {"ids": bad}, "Gather_0", -11)
 
         if device is None:
-            assert loaded._network._plans.by_recipe > 0
+            assert loaded.network._plans.by_recipe > 0
         if device != "host":
             assert rt.statistics().presets.replays > 0
         assert rt.statistics().replays > 0
@@ -382,7 +382,7 @@ async def test_a_value_that_decides_is_not_trusted(rt: Runtime) -> None:
         await refused(loaded, {"i": np.array([[3]]), "x": x}, "Gather_0", 3)
 
         assert got["y"].shape == (4,)
-        assert len(plans(loaded)) == chunks == len(loaded._network.program.chunks) == 2
+        assert len(plans(loaded)) == chunks == len(loaded.network.program.chunks) == 2
 
 
 def _graph(nodes: Sequence[onnx.NodeProto], inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[str]) -> Any:

@@ -71,7 +71,7 @@ async def load(rt: Runtime, kind: str) -> Model:
 async def test_a_deadline_ends_it_between_two_trips(rt: Runtime, kind: str) -> None:
     """No trip begins after it: of a millisecond each, there are no more than fit."""
     loaded = await load(rt, kind)
-    rt._dispatcher.clock = clock = Clock()  # type: ignore[method-assign]
+    rt.session.dispatcher.clock = clock = Clock()  # type: ignore[method-assign]
     begun = clock.now
 
     with pytest.raises(DeadlineExceeded):
@@ -87,14 +87,14 @@ async def test_others_go_on_beside_it_and_it_can_be_cancelled(rt: Runtime, kind:
     """The loop turns at least once a trip; who is cancelled is so in the next."""
     loaded = await load(rt, kind)
     trips = 0
-    iterates = rt._dispatcher.iterates
+    iterates = rt.session.dispatcher.iterates
 
     async def counted(request: int) -> None:
         nonlocal trips
         trips += 1
         await iterates(request)
 
-    rt._dispatcher.iterates = counted  # type: ignore[method-assign]
+    rt.session.dispatcher.iterates = counted  # type: ignore[method-assign]
     endless = asyncio.create_task(loaded.infer({"n": FOREVER, "x": X}))
     for _ in range(20):
         np.testing.assert_array_equal(X, (await loaded.infer({"n": np.array(2), "x": X}))["y"])
@@ -113,7 +113,7 @@ async def test_others_go_on_beside_it_and_it_can_be_cancelled(rt: Runtime, kind:
 async def test_closing_does_not_wait_for_it_for_ever(rt: Runtime) -> None:
     """It may go on for a few seconds, for others end by themselves; then it is told why it does not."""
     loaded = await load(rt, "computes nothing")
-    rt._dispatcher.clock = clock = Clock()  # type: ignore[method-assign]
+    rt.session.dispatcher.clock = clock = Clock()  # type: ignore[method-assign]
     endless = asyncio.create_task(loaded.infer({"n": FOREVER, "x": X}))
     ends = asyncio.create_task(loaded.infer({"n": np.array(50), "x": X}))
     await asyncio.sleep(0)

@@ -58,7 +58,7 @@ async def test_constants_that_leave_come_again(device: str | None) -> None:
         loaded = await rt.load(source)
         alone = [(await loaded.infer({"x": x}))["y"] for x in given]
         together = [o["y"] for o in await asyncio.gather(*(loaded.infer({"x": x}) for x in given))]
-        statistics = loaded._network.weights.statistics()
+        statistics = loaded.network.weights.statistics()
 
     expected = [np.stack(np.nonzero(x), 1).astype(np.float32) @ b for x in given]
     assert statistics.evictions > 10
@@ -73,18 +73,18 @@ async def test_constants_of_a_request_that_was_cancelled_stay_until_the_device_h
     async with Runtime("simulated", streams=1) as rt:
         source = model([node("y = MatMul(x, c)")], ["x f32[n,2]"], ["y"], {"c": np.eye(2, dtype=np.float32)})
         loaded = await rt.load(source)
-        network, given = loaded._network, {"x": np.zeros((3, 2), np.float32)}
+        network, given = loaded.network, {"x": np.zeros((3, 2), np.float32)}
         await loaded.infer(given)
         running = asyncio.ensure_future(loaded.infer(given))
-        while not rt._dispatcher.busy:  # noqa: ASYNC110  # the clock must not run on
+        while not rt.session.dispatcher.busy:  # noqa: ASYNC110  # the clock must not run on
             await asyncio.sleep(0)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         del running  # with the frames of its traceback
         gc.collect()
         held = network.weights._make_room()
-        while rt._dispatcher.busy:
-            await rt._dispatcher.progress()
+        while rt.session.dispatcher.busy:
+            await rt.session.dispatcher.progress()
         left = network.weights._make_room()
 
     assert (held, left) == (False, True)

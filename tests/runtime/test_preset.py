@@ -225,7 +225,7 @@ async def test_memory_that_was_given_back_is_not_taken_for_what_follows(rt: Runt
     got = []
     for i in inputs:
         got.append(await loaded.infer(i))
-        rt._pool.trim()
+        rt.session.pool.trim()
 
     assert all(map(same, await without(SOURCE, inputs, rt.info.spec), got))
     assert rt.statistics().memory.allocated == 8
@@ -373,7 +373,7 @@ async def test_specialised_kernels_are_preset_too(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(preset, "OFTEN", 1)
     async with Runtime(options=options(specialise=True, views=False)) as rt:
         loaded = await rt.load(SOURCE)
-        specialiser = rt._specialiser
+        specialiser = rt.session.specialiser
         assert specialiser is not None
         first = await loaded.infer(given(5))
         launches = await launches_of(rt, loaded, given(5))
@@ -487,14 +487,14 @@ async def test_a_driver_that_refuses_to_preset_is_not_asked_for_it(fails: str, m
         expected = await loaded.infer(given(5))
         await loaded.infer(given(5))
         if fails == "prepare":
-            rt._presets = None
-            loaded._network._enqueueing._presets = preset.Presets(device, 100)
+            rt.session.presets = None
+            loaded.network._enqueueing._presets = preset.Presets(device, 100)
         device.fails = fails
         refused = [r for _ in range(3) for r in await asyncio.gather(*(loaded.infer(given(5)) for _ in range(4)))]
         device.fails = ""
         served = [r for _ in range(3) for r in await asyncio.gather(*(loaded.infer(given(5)) for _ in range(4)))]
 
-        presets = loaded._network._enqueueing._presets
+        presets = loaded.network._enqueueing._presets
         assert presets is not None
         assert presets.statistics().replays > 0
     assert all(same(expected, r) for r in refused + served)

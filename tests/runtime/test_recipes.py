@@ -29,7 +29,7 @@ SIZES = (1, 2, 3, 4, 7, 8, 9, 16, 17, 24, 33, 40, 70)
 
 
 def network(loaded: Model) -> Network:
-    return loaded._network
+    return loaded.network
 
 
 def shapes(loaded: Model, count: int) -> Iterator[tuple[list[Layout], dict[int, Array]]]:
@@ -55,7 +55,7 @@ def shapes(loaded: Model, count: int) -> Iterator[tuple[list[Layout], dict[int, 
 
 def walked(loaded: Model, layouts: list[Layout], values: dict[int, Array]) -> ChunkPlan:
     net = network(loaded)
-    return prepare_chunk(net.program, net.program.chunks[0], start_state(net.program, layouts, values), net._tools)
+    return prepare_chunk(net.program, net.program.chunks[0], start_state(net.program, layouts, values), net.tools)
 
 
 @pytest.mark.asyncio
@@ -79,7 +79,7 @@ async def test_a_recipe_gives_the_plan_that_planning_gives(source: ZooModel) -> 
             assert all(same(expected, plan) for plan in made), layouts
             compared += len(made)
             if not made:
-                found = finished(recipes.make_recipe(net.program, layouts, values, (), net._tools))
+                found = finished(recipes.make_recipe(net.program, layouts, values, (), net.tools))
                 if found is not None:
                     known.append(found)
                     own = found.plan(sizes, tuple)

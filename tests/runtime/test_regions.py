@@ -110,7 +110,7 @@ async def outputs(
     options = RuntimeOptions(warm=False, check_hazards=True)
     async with Runtime(device, streams=1, options=options) as rt:
         loaded = await rt.load(example.path)
-        (checked,) = rt._dispatcher.streams
+        (checked,) = rt.session.dispatcher.streams
         assert isinstance(checked, WatchedStream)
         around = Surrounds(checked.stream)
         around.told = told

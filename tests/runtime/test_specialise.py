@@ -31,7 +31,7 @@ def implementations(loaded: Model) -> dict[str, str]:
 
 def specialiser_of(rt: Runtime, special_s: float | None, build_s: float = 1e-9) -> Specialiser:
     """The runtime's, made to think that builds cost *build_s* and a specialised launch *special_s* of 1; None fails."""
-    specialiser = rt._specialiser
+    specialiser = rt.session.specialiser
     assert specialiser is not None
     specialiser._variants.build_s = build_s
     specialiser._variants.built = lambda seconds: None  # type: ignore[method-assign]
@@ -116,7 +116,7 @@ async def test_products_of_other_rows_share_the_variant() -> None:
 async def test_nothing_is_specialised_where_it_is_off(device: str | None, options: dict[str, bool]) -> None:
     """By default, without plans to be replayed, and on devices that build no kernels."""
     async with Runtime(device, options=RuntimeOptions(**options)) as rt:  # type: ignore[arg-type]
-        assert rt._specialiser is None
+        assert rt.session.specialiser is None
 
 
 @pytest.mark.asyncio

@@ -204,7 +204,7 @@ async def test_nothing_of_a_trace_is_left_when_it_ends(tmp_path: Path) -> None:
     async with Runtime("simulated", options=RuntimeOptions(warm=False, check_hazards=False)) as rt:
         loaded = await rt.load(network())
         async with rt.trace(tmp_path / "trace.json"):
-            during = {type(s).__name__ for s in rt._dispatcher.streams}
+            during = {type(s).__name__ for s in rt.session.dispatcher.streams}
             await loaded.infer({"x": column(3)})
         with pytest.raises(ZeroDivisionError):
             async with rt.trace(tmp_path / "failed.json"):
@@ -212,9 +212,9 @@ async def test_nothing_of_a_trace_is_left_when_it_ends(tmp_path: Path) -> None:
         await loaded.infer({"x": column(3)})
 
         assert during == {"TracedStream"}
-        assert {type(s) for s in rt._dispatcher.streams} == {SimulatedStream}
-        assert type(rt._uploads.stream) is SimulatedStream
-        assert rt._dispatcher.tracer is None
+        assert {type(s) for s in rt.session.dispatcher.streams} == {SimulatedStream}
+        assert type(rt.session.uploads.stream) is SimulatedStream
+        assert rt.session.dispatcher.tracer is None
         assert not (tmp_path / "failed.json").exists()
 
 

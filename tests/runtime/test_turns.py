@@ -80,13 +80,13 @@ async def test_requests_at_once_do_not_share_a_turn(turns: list[Counted]) -> Non
         counted = Counted()
         turns.append(counted)
         launched: Counter[int] = Counter()
-        inner = rt._dispatcher.launched
+        inner = rt.session.dispatcher.launched
 
         def launch(*arguments: Any) -> Any:
             launched[counted.number] += 1
             return inner(*arguments)
 
-        rt._dispatcher.launched = launch  # type: ignore[method-assign]
+        rt.session.dispatcher.launched = launch  # type: ignore[method-assign]
         await asyncio.gather(*(loaded.infer({"x": np.ones(3, np.float32)}) for _ in range(32)))
 
     assert launched.total() == 32
@@ -102,13 +102,13 @@ async def test_planning_lets_the_loop_turn(turns: list[Counted], spec: str | Non
         counted = Counted()
         turns.append(counted)
         seen: list[int] = []
-        place = rt._dispatcher.place
+        place = rt.session.dispatcher.place
 
         async def placed(*arguments: int) -> int:
             seen.append(counted.number)
             return await place(*arguments)
 
-        rt._dispatcher.place = placed  # type: ignore[method-assign]
+        rt.session.dispatcher.place = placed  # type: ignore[method-assign]
         for rows in (3, 3):
             before = counted.number
             await loaded.infer({"x": np.ones(rows, np.float32)})

@@ -115,7 +115,7 @@ def ten_thousand(seed: int) -> Storm:
 
 def watch(loaded: asyncrt.Model, told: Storm) -> None:
     """Note which requests reach the device."""
-    network = loaded._network
+    network = loaded.network
     infer = network.infer
     x = next(i for i in network.program.inputs if network.program.values[i].name == "x")
 

@@ -106,7 +106,7 @@ async def _results(
 ) -> list[Outputs]:
     async with Runtime(device, streams=way.streams, options=on_path(way.options)) as rt:
         if way.poisons:
-            streams = rt._dispatcher.streams
+            streams = rt.session.dispatcher.streams
             streams[:] = [Poisoning(s) for s in streams]
         loaded = await rt.load(proto)
         got: list[Outputs] = []

@@ -130,9 +130,9 @@ def assert_clean(rt: Runtime, device: SimulatedDevice) -> None:
     assert (scheduler.waiting, scheduler.preparing, scheduler.ready, scheduler.launching, scheduler.running) == (0,) * 5
     if device.faults.lost is None:
         assert set(scheduler.depths) == {0}, scheduler
-        assert not rt._dispatcher.busy
+        assert not rt.session.dispatcher.busy
         assert rt.checks is None or rt.checks.checker.in_flight == 0
-    rt._dispatcher.state.check()
+    rt.session.dispatcher.state.check()
 
 
 @attrs.define(eq=False)
@@ -180,7 +180,7 @@ async def outcome_of(
 
 def cancel_when_launched(rt: Runtime, which: Callable[[int], bool]) -> None:
     """Cancel the callers of those launches, counted from 1: their memory is given to others, who wait on the device."""
-    launched, count = rt._dispatcher.launched, itertools.count(1)
+    launched, count = rt.session.dispatcher.launched, itertools.count(1)
 
     def launch(request: int, stream: int, keep: object = None) -> Event:
         event = launched(request, stream, keep)
@@ -190,7 +190,7 @@ def cancel_when_launched(rt: Runtime, which: Callable[[int], bool]) -> None:
             task.cancel()
         return event
 
-    rt._dispatcher.launched = launch  # type: ignore[method-assign]
+    rt.session.dispatcher.launched = launch  # type: ignore[method-assign]
 
 
 async def several(
@@ -210,7 +210,7 @@ async def several(
     until = dict(enumerate(deadlines))
     if until:
         device = rt.device
-        rt._dispatcher.clock = lambda: device.clock() * 1e-9  # type: ignore[method-assign]
+        rt.session.dispatcher.clock = lambda: device.clock() * 1e-9  # type: ignore[method-assign]
     together = await asyncio.gather(
         *(outcome_of(loaded, i, until.get(i)) for i in range(count)), return_exceptions=True
     )

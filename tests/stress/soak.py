@@ -179,8 +179,8 @@ async def soak(
             done += len(tasks)
             progress(done)
             if done // step > len(points):
-                while rt._dispatcher.busy:
-                    await rt._dispatcher.progress()
+                while rt.session.dispatcher.busy:
+                    await rt.session.dispatcher.progress()
                 points.append((done, resident()))
     statistics = rt.statistics()
     left = {
@@ -190,8 +190,8 @@ async def soak(
         "bytes held": statistics.memory.held,
         "bytes of constants": statistics.weights.nbytes,
         "requests": statistics.in_flight,
-        "marks": len(rt._dispatcher._marks),
-        "things kept for marks": len(rt._dispatcher._kept),
+        "marks": len(rt.session.dispatcher._marks),
+        "things kept for marks": len(rt.session.dispatcher._kept),
         "builds": statistics.kernels.pending,
         "tasks": len(asyncio.all_tasks()) - 1,
         "threads of streams": sum(t.name.startswith("asyncrt-") for t in threading.enumerate()),

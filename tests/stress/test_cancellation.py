@@ -165,9 +165,9 @@ async def test_closing(again: int, how: str, tmp_path: Path) -> None:
             tasks = [asyncio.create_task(outcome_of(loaded, i)) for i in range(3)]
             for _ in range(100):
                 await asyncio.sleep(0)
-                if rt._dispatcher.busy:
+                if rt.session.dispatcher.busy:
                     break
-            assert rt._dispatcher.busy
+            assert rt.session.dispatcher.busy
             if how == "cancelled requests":
                 for task in tasks:
                     task.cancel()
@@ -264,7 +264,7 @@ async def test_a_trace(again: int, tmp_path: Path) -> None:
     async def scenario(first: int) -> tuple[int, Any]:
         async with opened(SimulatedDevice(first), ROOMY) as rt:
             loaded = await rt.load(two_chunks())
-            before = list(rt._dispatcher.streams)
+            before = list(rt.session.dispatcher.streams)
             beside = asyncio.create_task(outcome_of(loaded, 1))
 
             async def traced() -> None:
@@ -272,7 +272,7 @@ async def test_a_trace(again: int, tmp_path: Path) -> None:
                     await loaded.infer({"x": given(0)})
 
             found = await cancelled_at(traced(), first, again)
-            assert before == rt._dispatcher.streams
+            assert before == rt.session.dispatcher.streams
             assert expected(1) == await beside
             async with rt.trace(tmp_path / "other.json"):
                 assert expected(2) == await outcome_of(loaded, 2)

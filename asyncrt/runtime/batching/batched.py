@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import attrs
@@ -47,9 +47,6 @@ from .invariance import Invariance
 from .pad import check_pad_values, join, joined_nbytes, with_masks
 from .pad_safety import PadSafety, check_pad_safety
 from .split import split
-
-if TYPE_CHECKING:
-    from asyncrt.runtime.model import Model
 
 _log = logging.getLogger("asyncrt.batching")
 
@@ -100,9 +97,7 @@ class Batched:
 
     def __init__(
         self,
-        model: Model,
         network: Network,
-        streams: int,
         options: BatchOptions,
         *,
         pad_values: Mapping[str, Any],
@@ -111,9 +106,7 @@ class Batched:
         samples: Iterable[Mapping[str, Any]] | None,
     ) -> None:
         self.options = options
-        self._model = model
         self._network = network
-        self._streams = streams
         self._axes = find_axes(network.program, batch, mask)
         self._values = check_pad_values(self._axes, pad_values)
         #: Their names; of requests that have them all, none is to be made.
@@ -151,7 +144,7 @@ class Batched:
     @property
     def elsewhere(self) -> Elsewhere | None:
         """Where its runtime runs if that is not the loop of its callers."""
-        return self._model.elsewhere
+        return self._network.session.elsewhere
 
     @anywhere
     async def open(self) -> None:
@@ -160,7 +153,7 @@ class Batched:
         Raises:
             BatchingError: It is open already, or closed.
         """
-        self._model.check_here()
+        self._network.session.check_here()
         if self._state is not None or self._closed:
             raise BatchingError(f"it is {'closed' if self._closed else 'open already'}")
         self._loop = asyncio.get_running_loop()
@@ -175,11 +168,13 @@ class Batched:
         if self._safety.refused or self._safety.holes:
             _log.warning("%s: %s", self._network.program.name, self._safety)
         options = self.options if self._safety.rows else attrs.evolve(self.options, max_batch=1)
-        self._make_state = functools.partial(BatchingState, self._streams, options)
+        self._make_state = functools.partial(
+            BatchingState, len(self._network.session.dispatcher.streams), options
+        )
         self._state = self._make_state()
 
     async def _run_checked(self, arrays: dict[int, Array]) -> dict[int, Array]:
-        self._model.check_open()
+        self._network.session.check_open()
         results, _ = await self._network.infer(arrays)
         return results
 
@@ -222,7 +217,7 @@ class Batched:
             DeadlineExceeded: There is no answer within *deadline*.
             BatchingError: It is not open; else as `Model.infer()`.
         """
-        self._model.check_here()
+        self._network.session.check_here()
         self._check_not_closed()
         priority, until = check_priority(priority), self._network.until(deadline)
         inputs = self._with_masks(inputs)
@@ -284,9 +279,9 @@ class Batched:
         """Run the only request of a batch that has begun; returns its outputs."""
         worked = False
         try:
-            self._model.check_open()
+            self._network.session.check_open()
             outputs, records = await self._network.infer(arrays, priority, deadline=until)
-            self._model.finished(records)
+            self._network.last = records
             worked = True
             return outputs
         finally:
@@ -323,7 +318,7 @@ class Batched:
     @anywhere
     async def close(self) -> None:
         """Let those who wait have their answers; who comes later is refused."""
-        if self._state is None or self._closed or self._model.left_behind:
+        if self._state is None or self._closed or self._network.session.left_behind:
             self._closed = True
             return
         self._closed = True
@@ -433,7 +428,7 @@ class Batched:
         with allocating(f"a batch of {len(members)} requests"):
             arrays = await off_loop(nbytes, lambda: join(self._axes, requests, sizes, self._values))
         outputs, records = await self._network.infer(arrays, min(m.priority for m in members))
-        self._model.finished(records)
+        self._network.last = records
         parts = [(m.rows, m.sizes) for m in members]
         answers = await off_loop(sum([a.nbytes for a in outputs.values()]), lambda: split(self._axes, outputs, parts))
         if self._invariance is not None and not await self._invariance.holds(batch, shapes, requests, answers):
@@ -449,7 +444,7 @@ class Batched:
         try:
             members = self._begin(batch, state)
             if members:
-                self._model.check_open()
+                self._network.session.check_open()
                 worked = await self._answer_all(members, sizes)
                 failed = not worked
         except asyncio.CancelledError:

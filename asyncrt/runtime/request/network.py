@@ -18,30 +18,24 @@ from typing import Any, TypeVar
 import attrs
 
 from asyncrt.arguments import check_deadline
-from asyncrt.devices.base import Device, Stream
 from asyncrt.errors import AsyncrtError, DeviceError, OutOfDeviceMemory
 from asyncrt.events import Event
 from asyncrt.graph.mapped import check, used
 from asyncrt.graph.node import ProgramNode
 from asyncrt.graph.program import Chunk, Program
-from asyncrt.kernels.resident.kernel_cache import ImplCache
 from asyncrt.kernels.resident.store import cache_folder
 from asyncrt.kernels.resident.weights import Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
 from asyncrt.memory.host import HostBudget, refused
-from asyncrt.memory.pool import Acquired, MemoryPool, Room
+from asyncrt.memory.pool import Acquired, Room
 from asyncrt.memory.predictor import SIZES, ShapePredictor
-from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.cooperative import Slices, in_turns, off_loop
-from asyncrt.runtime.counters import Counters
 from asyncrt.runtime.execute.device_copies import Moves
 from asyncrt.runtime.execute.enqueue import host_copies, short_copies
 from asyncrt.runtime.execute.kept_state import KeptState
-from asyncrt.runtime.execute.prepared_launches import Presets
 from asyncrt.runtime.execute.route import Enqueueing
 from asyncrt.runtime.execute.specialise import OFTEN, Specialiser
-from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.loop.waiting import RunAgain, internal
 from asyncrt.runtime.plan.between_steps import NOTHING
 from asyncrt.runtime.plan.bound_plan import BoundPlan, bind
@@ -53,6 +47,7 @@ from asyncrt.runtime.plan.tools import Tools
 from .control_flow import Body, carry_out
 from .inputs import Checked, layouts_of
 from .next_plan import Foresight, step_signature
+from .session import Session
 
 _REQUESTS = itertools.count(1)
 _T = TypeVar("_T")
@@ -63,54 +58,34 @@ class Network:
 
     Args:
         program: What to run.
-        device: Where.
-        dispatcher, pool, impls: The runtime's, shared by its networks.
-        uploads: A stream for constants.
-        tools: What planning needs to know.
-        counters: The runtime's.
-        specialiser: The runtime's; None where kernels are not specialised.
-        presets: The runtime's; None where no arguments are set beforehand.
+        session: The runtime's.
+
+    Attributes:
+        last: What became of the nodes of the inference that finished last, for `explain()`.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        device: Device,
-        dispatcher: Dispatcher,
-        pool: MemoryPool,
-        impls: ImplCache,
-        uploads: Stream,
-        tools: Tools,
-        options: RuntimeOptions,
-        counters: Counters,
-        specialiser: Specialiser | None = None,
-        presets: Presets | None = None,
-    ) -> None:
-        self.program = program
-        self.checked = Checked(program, tools.host_limit)
-        self._dispatcher = dispatcher
-        self._pool = pool
-        self._impls = impls
-        self._tools = attrs.evolve(tools, memo=OrderedDict())  # answers are numbered by this program's kinds of node
-        self._options = options
-        self._counters = counters
-        self._specialiser = specialiser
-        self._enqueueing = Enqueueing(program, dispatcher, presets)
+    def __init__(self, program: Program, session: Session) -> None:
+        self.program, self.session = program, session
+        options = session.options
+        self.checked = Checked(program, session.tools.host_limit)
+        self.last: Records | None = None
+        self._dispatcher, self._pool, self._impls = session.dispatcher, session.pool, session.kernels
+        # Answers are numbered by this program's kinds of node.
+        self._tools = attrs.evolve(session.tools, memo=OrderedDict())
+        self._options, self._counters, self._specialiser = options, session.counters, session.specialiser
+        self._enqueueing = Enqueueing(program, session.dispatcher, session.presets)
         self.weights = WeightsCache(
-            device, uploads, self._constant,
+            session.memory_device, session.uploads, self._constant,
             folder=cache_folder(options) if options.page_constants and options.disk_cache else None,
             used=used, limit=options.weights_bytes, let_go=self._unbind_one,
         )  # fmt: skip
-        dispatcher.when_lost.add(self.weights.fail)
+        session.dispatcher.when_lost.add(self.weights.fail)
         #: What nodes with subgraphs run, by node.
         self._inner: dict[int, tuple[Network, ...]] = {}
         for node in program.nodes:
             programs = [sub.program for sub in node.subgraphs if sub.program is not None]
             if programs:
-                self._inner[node.id] = tuple(
-                    Network(p, device, dispatcher, pool, impls, uploads, tools, options, counters, specialiser, presets)
-                    for p in programs
-                )
+                self._inner[node.id] = tuple(Network(p, session) for p in programs)
         self._plans = Plans(
             program,
             self._tools,
@@ -120,7 +95,7 @@ class Network:
             nbytes=options.plan_bytes,
         )
         bind_ahead = self._bound if options.weights_bytes is None else None
-        self._foresight = Foresight(program, self._plans, dispatcher, bind_ahead) if options.foresee else None
+        self._foresight = Foresight(program, self._plans, session.dispatcher, bind_ahead) if options.foresee else None
         #: A second plan can often be made by the recipe of the first; and of equal ones, one is enough.
         self._one_plan = asyncio.Lock()
         #: The sizes of the arenas lately, by chunk; of equal ones in a row only the first.
@@ -155,11 +130,6 @@ class Network:
     def tools(self) -> Tools:
         """What planning knows of the device."""
         return self._tools
-
-    @property
-    def options(self) -> RuntimeOptions:
-        """The runtime's."""
-        return self._options
 
     def number(self) -> int:
         """Return a number for a request; no other has it."""

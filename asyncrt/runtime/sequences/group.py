@@ -11,7 +11,6 @@ import itertools
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
@@ -38,9 +37,6 @@ from .sequence import Sequence, find_pairs
 from .shared_safety import Arrays, SharedSafety, Sharing, try_out
 from .shared_step import After, SharedSteps, Step
 from .state_axes import NotSharable, find_axes
-
-if TYPE_CHECKING:
-    from asyncrt.runtime.model import Model
 
 _log = logging.getLogger(__name__)
 _TRIES = 3  # times that trying out may fail for reasons of the device
@@ -76,8 +72,8 @@ class _ByItself(Exception):
 class SequenceGroup:
     """Sequences of one model whose steps run together. Made by `Model.sequences()`; use it in ``async with``."""
 
-    def __init__(self, model: Model, network: Network, state: Mapping[str, str] | None, max_batch: int) -> None:
-        self._model, self._network = model, network
+    def __init__(self, network: Network, state: Mapping[str, str] | None, max_batch: int) -> None:
+        self._network = network
         self._program = network.program
         self._state = state
         self._pairs = find_pairs(self._program, state)
@@ -86,12 +82,12 @@ class SequenceGroup:
         self._shared: SharedSteps | None = None
         self._alone = 0
         try:
-            self._shared = SharedSteps(network, find_axes(self._program, self._pairs), model.finished)
+            self._shared = SharedSteps(network, find_axes(self._program, self._pairs))
         except NotSharable as error:
             self._why = SharedSafety(Sharing.NONE, str(error))
             self._say(self._why)
         else:
-            if self._max_batch == 1 or not network.options.share_steps:
+            if self._max_batch == 1 or not network.session.options.share_steps:
                 self._shared.sharing = SharedSafety(Sharing.NONE, "it is switched off")
         self._sequences: set[GroupedSequence] = set()
         self._queue = RequestQueue()
@@ -132,20 +128,20 @@ class SequenceGroup:
         """
         if self._closed:
             raise SequenceError("the group is closed", hint="begin another one with `model.sequences()`")
-        sequence = GroupedSequence(self._model, self._network, self._state, self)
+        sequence = GroupedSequence(self._network, self._state, self)
         self._sequences.add(sequence)
         return sequence
 
     @property
     def elsewhere(self) -> Elsewhere | None:
         """Where its runtime runs if that is not the loop of its callers."""
-        return self._model.elsewhere
+        return self._network.session.elsewhere
 
     @anywhere
     async def close(self) -> None:
         """Close all of its sequences."""
         self._closed = True
-        if self._model.left_behind:
+        if self._network.session.left_behind:
             return
         for sequence in list(self._sequences):
             await sequence.close()
@@ -387,8 +383,8 @@ class SequenceGroup:
 class GroupedSequence(Sequence):
     """A sequence of a `SequenceGroup`: what `Sequence` is, and its steps run with those of the others."""
 
-    def __init__(self, model: Model, network: Network, state: Mapping[str, str] | None, group: SequenceGroup) -> None:
-        super().__init__(model, network, state)
+    def __init__(self, network: Network, state: Mapping[str, str] | None, group: SequenceGroup) -> None:
+        super().__init__(network, state)
         self._group = group
         #: Its own state by itself: fewer rows, and maybe a shorter past, than there are where it lies.
         self._own: tuple[KeptTensor, ...] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from asyncrt.runtime.plan.between_steps import between
 from asyncrt.runtime.plan.chunk_plan import KeptTensor
 from asyncrt.runtime.request.inputs import as_dict, take_inputs
 from asyncrt.runtime.request.network import Network
-
-if TYPE_CHECKING:
-    from asyncrt.runtime.model import Model
 
 #: How exporters name what goes out to what comes in again: a part of the output's name, and what the input has there.
 NAMES = (
@@ -64,8 +61,7 @@ class Sequence:
     Steps run one after the other; different sequences, and other inferences, run beside them.
     """
 
-    def __init__(self, model: Model, network: Network, state: Mapping[str, str] | None) -> None:
-        self._model = model
+    def __init__(self, network: Network, state: Mapping[str, str] | None) -> None:
         self._network = network
         self._program = network.program
         pairs = find_pairs(self._program, state)
@@ -100,7 +96,7 @@ class Sequence:
     @property
     def elsewhere(self) -> Elsewhere | None:
         """Where its runtime runs if that is not the loop of its callers."""
-        return self._model.elsewhere
+        return self._network.session.elsewhere
 
     @anywhere
     async def infer(
@@ -123,7 +119,7 @@ class Sequence:
             InputError: The inputs do not fit the model or the state; nothing was enqueued.
             SequenceError: The sequence was closed; else as `Model.infer()`.
         """
-        self._model.check_here()
+        self._network.session.check_here()
         priority, until = check_priority(priority), self._network.until(deadline)
         async with self._lock:
             self._check_open()
@@ -144,7 +140,7 @@ class Sequence:
     ) -> dict[int, Array]:
         """Run a step; *given* says whether the caller has given any of the state."""
         results, records = await self._network.infer(arrays, priority, kept=self._kept, deadline=deadline)
-        self._model.finished(records)
+        self._network.last = records
         return results
 
     def _release(self) -> None:
@@ -207,7 +203,7 @@ class Sequence:
         """Give the state's memory back, when a step that is under way is over, which this waits for; steps that wait
         for that one are refused. If this is cancelled, that step gives it back all the same."""
         self._closed = True
-        if self._model.left_behind:
+        if self._network.session.left_behind:
             return
         if not self._under_way:
             self._release()

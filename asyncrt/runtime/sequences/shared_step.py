@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -20,7 +20,7 @@ from asyncrt.memory.host import HostBudget, allocating
 from asyncrt.runtime.cooperative import off_loop
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.plan.between_steps import between
-from asyncrt.runtime.plan.chunk_plan import KeptTensor, Records
+from asyncrt.runtime.plan.chunk_plan import KeptTensor
 from asyncrt.runtime.request.network import Network
 
 from .rows import Member, Place, Rows, gather
@@ -91,12 +91,10 @@ class SharedSteps:
         steps, inferences, gathered: Counts of what was done; see `GroupStatistics`.
 
     Args:
-        finished: Told what became of the nodes of an inference, when it has finished.
     """
 
-    def __init__(self, network: Network, axes: StateAxes, finished: Callable[[Records], object]) -> None:
+    def __init__(self, network: Network, axes: StateAxes) -> None:
         self._network = network
-        self._finished = finished
         self.axes = axes
         self.sharing: SharedSafety | None = None
         self.steps = self.inferences = self.gathered = 0
@@ -218,7 +216,7 @@ class SharedSteps:
         except BaseException:
             rows.failed(step_state)
             raise
-        self._finished(records)
+        self._network.last = records
         self.steps += len(steps)
         self.inferences += 1
         after = rows.succeeded(step_state, rows.count - sum(step.rows for step in steps)).hold()

@@ -146,7 +146,7 @@ class Poison:
 
     def put(self, rt: Runtime) -> None:
         """Let it be on the streams of *rt*, below whoever checks or times their commands."""
-        streams = rt._dispatcher.streams
+        streams = rt.session.dispatcher.streams
         for index, stream in enumerate(streams):
             if isinstance(stream, WatchedStream):
                 stream.stream = Poisoned(stream.stream, self)

@@ -1,0 +1,242 @@
+"""What an open runtime shares with everything that runs on it: its streams, its memory, its kernels, its options.
+
+It is made when the device is open, and says whether the runtime is still open, and where its event loop is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from asyncio import get_running_loop
+from collections.abc import AsyncIterator, Callable
+
+from asyncrt.devices.base import Device, Stream
+from asyncrt.errors import AsyncrtError, RuntimeClosedError, WrongLoopError
+from asyncrt.events import Timeline
+from asyncrt.kernels.resident.kernel_cache import ImplCache
+from asyncrt.kernels.resident.store import BinaryStore, cache_folder
+from asyncrt.kernels.traits import DeviceTraits
+from asyncrt.memory.host import host_limit
+from asyncrt.memory.pool import MemoryPool
+from asyncrt.options import RuntimeOptions
+from asyncrt.runtime.counters import Counters
+from asyncrt.runtime.execute.prepared_launches import Presets
+from asyncrt.runtime.execute.specialise import Specialiser
+from asyncrt.runtime.loop.dispatcher import Dispatcher
+from asyncrt.runtime.loop.gc_pauses import Collector
+from asyncrt.runtime.loop.trio_bridge import Elsewhere
+from asyncrt.runtime.plan.parallel_lanes import branches_of
+from asyncrt.runtime.plan.tools import Tools
+from asyncrt.runtime.watch.checked import CheckedDevice, CheckedStream, CheckedTimeline, Checks
+from asyncrt.runtime.watch.traced import TracedStream, Tracer
+from asyncrt.runtime.watch.watched import WatchedDevice, WatchedStream
+from asyncrt.scheduler.policies import make_policy
+from asyncrt.scheduler.state import SchedulerState
+from asyncrt.version import __version__
+
+
+class Session:
+    """An open runtime, as its models and requests see it.
+
+    Args:
+        device: That was opened.
+        streams: How many in-order queues; None suits the device.
+        elsewhere: Where the runtime runs if its callers are not on asyncio's loops.
+
+    Attributes:
+        dispatcher: Carries out what the scheduler decides.
+        pool: Memory of intermediates.
+        kernels: Those that are built.
+        uploads: A stream for constants.
+        memory_device: The device, as those see it that allocate: where hazards are checked, the checker is told.
+        tools: What planning needs to know.
+        counters: What was done so far.
+        specialiser: None where kernels are not specialised.
+        presets: None where no arguments are set beforehand.
+        checks: None where hazards are not checked.
+        loop: The event loop that the runtime was opened on.
+    """
+
+    def __init__(
+        self, device: Device, options: RuntimeOptions, streams: int | None = None, elsewhere: Elsewhere | None = None
+    ) -> None:
+        self.device, self.options, self.elsewhere = device, options, elsewhere
+        self.loop = get_running_loop()
+        self.counters = Counters()
+        self.checks: Checks | None = None
+        self._state = "open"
+        info = device.info
+        count = streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
+        opened, timeline = self._open_streams(count)
+        limit = options.memory_limit or info.memory * 9 // 10
+        self.pool = MemoryPool(self.memory_device, timeline, limit, reuse=options.pool)
+        reports = device.reports(self._bare) if options.native_callbacks else None
+        self.collector = Collector(self.loop) if options.collect_when_idle else None
+        self.dispatcher = Dispatcher(
+            opened, _scheduler(options, count), timeline,
+            checks=self.checks, on_idle=self.pool.trim, idle_s=options.idle_release_s, collector=self.collector,
+        )  # fmt: skip
+        self.dispatcher.when_lost.add(lambda error: self.pool.keep_all())
+        if reports is not None:
+            self.dispatcher.listen(reports)
+        self.kernels = ImplCache(
+            self._watched_device,
+            kept_binaries(options) if info.takes_source else None,
+            version=__version__,
+            threads=options.build_threads,
+            entries=options.impl_cache_entries,
+            nbytes=options.impl_cache_bytes,
+            timeout_s=options.build_timeout_s,
+        )
+        self.specialiser = None
+        if options.specialise and options.replay and info.takes_source:
+            self.specialiser = Specialiser(device, self.kernels, self.dispatcher)
+        self.presets = None
+        if options.preset and options.replay:
+            self.presets = Presets(
+                device, options.preset_entries, native=options.native_submit, hold=options.hold_tiny
+            )
+        self.tools = _tools(device, options, count)
+
+    def _open_streams(self, count: int) -> tuple[list[Stream], Timeline]:
+        """Open the streams and what is between them and those that enqueue; returns those of requests."""
+        options = self.options
+        opening = functools.partial(self.device.open_stream, options.pinned, options.spin, options.native_submit)
+        streams: list[Stream] = [opening() for _ in range(count)]
+        self._bare = list(streams)
+        self.uploads = WatchedStream(opening())  # networks keep it; a trace puts another behind it
+        timeline = Timeline(count)
+        self._watched_device = self.memory_device = WatchedDevice(self.device)
+        if options.check_hazards:
+            checks = self.checks = Checks(count + 1)
+            streams = [CheckedStream(s, i, checks) for i, s in enumerate(streams)]
+            self.uploads = CheckedStream(self.uploads.stream, count, checks, self.loop)
+            timeline = CheckedTimeline(count, checks)
+            self.memory_device = CheckedDevice(self.device, checks)
+        return streams, timeline
+
+    # Whether it is open, and where.
+
+    @property
+    def state(self) -> str:
+        """Return "open", "closed" or "left behind"."""
+        return self._state
+
+    def check_open(self) -> None:
+        """Raise unless the runtime is open.
+
+        Raises:
+            RuntimeClosedError: It was closed.
+            WrongLoopError: It is a copy that a fork has made.
+            DeviceLostError: Its device is lost.
+        """
+        if self._state != "open":
+            if self.left_behind:
+                raise WrongLoopError(
+                    "the runtime belongs to the process that opened it, and this one was forked from that",
+                    hint="open a runtime in each process after it has begun, or start processes by 'spawn'",
+                )
+            raise RuntimeClosedError("the runtime is closed")
+        self.dispatcher.check_lost()
+
+    def check_here(self) -> None:
+        """Raise as `check_open()` does, and `WrongLoopError` unless this is the event loop that it was opened on."""
+        self.check_open()
+        if get_running_loop() is not self.loop:
+            self.check_loop()
+
+    def check_loop(self) -> None:
+        """Raise `WrongLoopError` unless this is the event loop that it was opened on."""
+        if get_running_loop() is not self.loop:
+            raise WrongLoopError(
+                "the runtime is used on another event loop than it was opened on",
+                detail=f"opened on   {self.loop!r}\nused on     {get_running_loop()!r}",
+                hint="open a runtime on each loop; from other threads use `infer_sync()` or `load_sync()`",
+            )
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether this is a copy in a process that was forked: there is nothing to run or to close here."""
+        return self._state == "left behind"
+
+    def leave_behind(self) -> None:
+        """Note that this is such a copy."""
+        self._state = "left behind"
+
+    def end(self) -> None:
+        """Refuse whatever begins from now on."""
+        self._state = "closed"
+
+    # Traces.
+
+    @contextlib.asynccontextmanager
+    async def traced(self) -> AsyncIterator[Tracer]:
+        """Give a tracer that is told of everything while this lasts; afterwards the streams have passed all of it."""
+        self.check_here()
+        dispatcher, uploads = self.dispatcher, self.uploads
+        await dispatcher.submissions.none()  # streams are exchanged between chunks
+        self.check_open()
+        if dispatcher.tracer is not None:
+            raise AsyncrtError("a trace of this runtime is being taken", hint="wait until it has ended")
+        tracer = Tracer(self.device, self.pool.statistics)
+        traced: list[TracedStream] = []
+        with contextlib.ExitStack() as undo:
+            for i, stream in enumerate([*dispatcher.streams, uploads]):
+                name = "constants" if stream is uploads else f"stream {i}"
+                if isinstance(stream, WatchedStream):
+                    between = tracer.stream(stream.stream, i, name)
+                    undo.callback(setattr, stream, "stream", between.stream)
+                    stream.stream = between
+                else:
+                    between = tracer.stream(stream, i, name)
+                    undo.callback(dispatcher.streams.__setitem__, i, stream)
+                    dispatcher.streams[i] = between
+                undo.callback(between.stream.time_commands, False)
+                traced.append(between)
+            undo.callback(setattr, self._watched_device, "on_build", None)
+            undo.callback(setattr, dispatcher, "tracer", None)
+            self._watched_device.on_build, dispatcher.tracer = tracer.built, tracer
+            yield tracer
+        if self._state == "open":  # otherwise they were closed, and that waits for everything
+            await asyncio.gather(*(self._passed(number, stream) for number, stream in enumerate(traced)))
+
+    async def _passed(self, number: int, stream: TracedStream) -> None:
+        """Return when the device has passed what is on a stream."""
+        await self.dispatcher.submissions.turn(number)  # nobody else marks it until it is all there
+        await stream.passed(self.dispatcher.when_lost)
+
+
+def kept_binaries(options: RuntimeOptions) -> BinaryStore | None:
+    """Return where compiled kernels are kept, if they are."""
+    return BinaryStore(cache_folder(options)) if options.disk_cache else None
+
+
+def _scheduler(options: RuntimeOptions, streams: int) -> Callable[[], SchedulerState]:
+    """Return what makes schedulers that know no request."""
+    policy, most = options.policy, options.max_in_flight
+    return lambda: SchedulerState(streams, make_policy(policy), max_in_flight=most)
+
+
+def _tools(device: Device, options: RuntimeOptions, streams: int) -> Tools:
+    info = device.info
+    traits = DeviceTraits(
+        kind="cpu" if info.is_cpu else "gpu",
+        compute_units=info.compute_units,
+        max_group=info.max_group,
+        features=info.features,
+        packed_weights=options.packed_weights,
+        narrow_weights=options.precision == "bf16",
+    )
+    return Tools(
+        traits,
+        info.takes_source,
+        device.pack,
+        options.skip,
+        views=options.skip and options.views,
+        in_place=options.in_place,
+        origins=options.check_hazards,
+        branches=branches_of(options.branches, info, streams),
+        host_limit=host_limit(options.memory_limit),
+        max_rank=options.max_rank,
+    )
