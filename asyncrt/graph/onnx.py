@@ -9,7 +9,7 @@ the onnx package say how many inputs an operator takes, which dtypes, which attr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -36,11 +36,11 @@ from .functions import (
     schema_body,
     title_of,
 )
+from .ir import Graph, ProgramNode, Subgraph, Value
 from .names import Names
-from .node import ProgramNode, Value
 from .order import in_order
 from .reading import ModelSource, read_model
-from .subgraphs import CONTROL_FLOW, LABELS, Subgraph, check_subgraphs, formal_types
+from .subgraphs import CONTROL_FLOW, LABELS, check_subgraphs, formal_types
 from .tensors import TensorReader, check_rank, dtype_name
 
 _TYPE_STRINGS = {
@@ -56,41 +56,6 @@ FLAGS = frozenset({
 })  # fmt: skip
 """Attributes that are 0 or 1 in every operator that has them. ONNX does not say what another number means, and runtimes
 differ: for some anything but 0 is yes, for others anything but 1 is no."""
-
-
-@attrs.define(eq=False)
-class Graph:
-    """What the passes work on, and what a program is made of.
-
-    Attributes:
-        fresh: Returns a name that nothing in the model has, neither a value nor a dim.
-        depth: How many nodes it is inside of; 0 is the model's own graph, the only one that surely runs.
-        fused: Nodes that stand for several of `nodes`, which come one after the other.
-    """
-
-    name: str
-    values: list[Value]
-    nodes: list[ProgramNode]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    fresh: Callable[[str], str]
-    depth: int = 0
-    fused: list[ProgramNode] = attrs.Factory(list)
-
-    def keep(self, nodes: Iterable[ProgramNode]) -> None:
-        """Make *nodes*, in that order, all there are: number them, and note who makes and who reads each value."""
-        self.nodes = list(nodes)
-        readers: list[list[int]] = [[] for _ in self.values]
-        for value in self.values:
-            value.producer = None
-        for number, node in enumerate(self.nodes):
-            node.id = number
-            for output in node.outputs:
-                self.values[output].producer = number
-            for v in node.uses:
-                readers[v].append(number)
-        for value in self.values:
-            value.readers = tuple(readers[value.id])
 
 
 def import_model(source: ModelSource, options: RuntimeOptions) -> Graph:

@@ -1,4 +1,4 @@
-"""A compiled model: nodes in processing order, cut into chunks, with what is known before any request. Immutable."""
+"""From a model to a program: import, passes, and what every request asks of it."""
 
 from __future__ import annotations
 
@@ -6,85 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from asyncrt.kernels.resident.store import cache_folder
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.memory.host import allocating
 from asyncrt.memory.paged import mapping_of, page_out
 from asyncrt.options import RuntimeOptions
 
+from .ir import Chunk, Graph, Place, Program, ProgramNode, Value
 from .mapped import LEAST, forget_files, with_memory
-from .node import Place, ProgramNode, Value
-from .onnx import Graph, import_model
+from .onnx import import_model
 from .passes import run_passes
+from .passes.find_formulas import symbolic_values
 from .passes.memory_dependencies import memory_dependencies
 from .passes.value_inputs import decisive_values
 from .reading import ModelSource
-from .symbolic import SymbolicValues, symbolic_values
-
-
-@attrs.frozen
-class Chunk:
-    """A part of the program whose shapes are all known before any of it runs.
-
-    Attributes:
-        index: Its place in the program.
-        nodes: In processing order; a node that stands for several in their place.
-        reads: Values that the device makes here and the host needs in a later chunk.
-        decides: Values from here on whose contents, not only shapes, decide something later.
-    """
-
-    index: int
-    nodes: tuple[ProgramNode, ...]
-    reads: tuple[int, ...]
-    decides: tuple[int, ...]
-
-    @property
-    def control(self) -> ProgramNode | None:
-        """The node with subgraphs that is all of the chunk; None if the chunk is one to be planned."""
-        return self.nodes[0] if self.nodes and self.nodes[0].subgraphs else None
-
-
-@attrs.frozen(eq=False)
-class Program:
-    """A model compiled for a class of devices.
-
-    Attributes:
-        name: The graph's name.
-        values: Every tensor, by id.
-        nodes: In processing order.
-        chunks: The same nodes, cut.
-        inputs: Value ids of what a request brings, in the model's order.
-        outputs: Value ids of what it gets.
-        value_inputs: The inputs whose contents, not only shapes, decide something: shapes or skips.
-        arriving: The inputs, and what nodes with subgraphs make: values whose bytes the host has, but not their plans.
-        device_constants: The constants that kernels read.
-        takes_view: For each value whether some reader may take it as a view with strides.
-        last_use: For each value the id of its last reader, or `FOREVER`.
-        symbolic: Shape arithmetic that a request evaluates as formulas.
-        declared: The inputs whose values each node may see: those that its operator declares and that can matter.
-        kinds: A number for each node, also for those that stand for several; nodes of one number differ only in
-            which values they take and make.
-    """
-
-    name: str
-    values: tuple[Value, ...]
-    nodes: tuple[ProgramNode, ...]
-    chunks: tuple[Chunk, ...]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    value_inputs: tuple[int, ...]
-    arriving: frozenset[int]
-    device_constants: tuple[int, ...]
-    takes_view: tuple[bool, ...]
-    last_use: tuple[int, ...]
-    symbolic: SymbolicValues
-    kinds: Mapping[ProgramNode, int]
-    declared: Mapping[ProgramNode, tuple[int, ...]]
-
-    def __repr__(self) -> str:
-        return f"<Program {self.name!r}: {len(self.nodes)} nodes, {len(self.chunks)} chunks>"
 
 
 def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOptions) -> Program:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import attrs
 
@@ -20,11 +20,7 @@ from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import BOOL, INT64, Array, DataType, PartialLayout, PartialShape, Shape
 
-from .node import ProgramNode, Value
-
-if TYPE_CHECKING:
-    from .onnx import Graph
-    from .program import Program
+from .ir import Graph, ProgramNode, Subgraph, Value
 
 Infer: TypeAlias = "Callable[[Graph], None]"
 
@@ -55,77 +51,6 @@ LABELS = {
     "Scan": {"body": "body"},
 }
 """Their graph attributes, and how nodes inside are named after them."""
-
-
-@attrs.define(eq=False)
-class Subgraph:
-    """A graph inside a node.
-
-    Attributes:
-        label: "then", "else" or "body".
-        graph: Its inputs are the formal ones, then those captured values that are not constant.
-        formals: How many inputs are formal.
-        captured: Ids of all values from outside, by their ids in the graph.
-        program: What is run, once the passes are done.
-    """
-
-    label: str
-    graph: Graph
-    formals: int
-    captured: dict[int, int]
-    program: Program | None = None
-    _nodes: list[ProgramNode] = attrs.field(init=False, repr=False)
-    _values: list[tuple[PartialLayout, Array | None]] = attrs.field(init=False, repr=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._nodes = list(self.graph.nodes)
-        self._values = [(v.layout, v.constant) for v in self.graph.values]
-
-    def restart(self) -> None:
-        """Forget everything that was inferred: the graph is again what the file says."""
-        del self.graph.values[len(self._values) :]
-        for value, (layout, constant) in zip(self.graph.values, self._values, strict=True):
-            value.layout, value.constant, value.partial = layout, constant, None
-        self.graph.keep(self._nodes)
-
-    def begin(self, outside: Graph, formals: Sequence[PartialLayout | None]) -> None:
-        """Be ready to be inferred: take over what is known outside, and nothing from an earlier inference.
-
-        Args:
-            formals: Layouts of the formal inputs; None leaves what the file says.
-        """
-        self.restart()
-        values = self.graph.values
-        for id, layout in zip(self.graph.inputs, formals, strict=False):
-            if layout is not None:
-                values[id].layout = layout
-        for id, outer in self.captured.items():
-            known = outside.values[outer]
-            # Not its partial value: a request may break what loading assumed for it, and nothing inside would notice.
-            values[id].layout, values[id].constant = known.layout, known.constant
-        given = [id for id in self.captured if values[id].constant is None]
-        self.graph.inputs = (*self.graph.inputs[: self.formals], *given)
-
-    def prune(self) -> None:
-        """Capture no more than is read."""
-        inputs, outputs = self.graph.inputs, self.graph.outputs
-        given = [id for id in inputs[self.formals :] if self.graph.values[id].readers or id in outputs]
-        self.graph.inputs = (*inputs[: self.formals], *given)
-
-    def finish(self, program: Program) -> None:
-        """Set what is run. Nothing will be inferred any more, so what the file says is let go."""
-        self.program = program
-        self._nodes, self._values = [], []
-
-    @property
-    def taken(self) -> list[tuple[int, int]]:
-        """What must be given beside the formal inputs: the input's id, and the value's outside."""
-        return [(id, self.captured[id]) for id in self.graph.inputs[self.formals :]]
-
-    @property
-    def results(self) -> list[PartialLayout]:
-        """What is known of its outputs."""
-        return [self.graph.values[id].layout for id in self.graph.outputs]
 
 
 def note_captures(node: ProgramNode) -> None:

@@ -14,19 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
-import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.layout import Array, Layout
 
-from .node import Place, ProgramNode
-from .onnx import Graph
-
-_LARGE = 1 << 31  # no size of a tensor that has elements is that large
+LARGE = 1 << 31  # no size of a tensor that has elements is that large
 
 
 @attrs.frozen(eq=False)
-class _Formula:
+class Formula:
     """A value of the program: its elements are ints, or the numbers of expressions."""
 
     value: int
@@ -47,7 +43,7 @@ class SymbolicValues:
     _shapes: tuple[tuple[int, tuple[int, ...], tuple[tuple[int, int], ...]], ...]
     _names: tuple[tuple[str, int, int], ...]  # (dim name, position of the input, axis)
     _expressions: tuple[Dim, ...]
-    _formulas: tuple[_Formula, ...]
+    _formulas: tuple[Formula, ...]
     _limits: tuple[tuple[int, int, int], ...]  # (expression, least, greatest), where sizes could leave them
 
     def evaluate(
@@ -68,7 +64,7 @@ class SymbolicValues:
         """
         sizes = {name: layouts[position].shape[axis] for name, position, axis in self._names}
         numbers = [expression.evaluate(sizes) for expression in self._expressions]
-        if any(size >= _LARGE for size in sizes.values()) or any(
+        if any(size >= LARGE for size in sizes.values()) or any(
             not low <= numbers[n] <= high for n, low, high in self._limits
         ):
             raise OverflowError("a value of shape arithmetic leaves its dtype")
@@ -89,93 +85,3 @@ class SymbolicValues:
                 shape[axis] = numbers[number]
             shapes[id] = tuple(shape)
         return found, shapes
-
-
-def symbolic_values(graph: Graph) -> SymbolicValues:
-    """Return the values of *graph* that are expressions of its inputs' dims, and the nodes that they replace."""
-    names: dict[str, tuple[int, int]] = {}
-    for position, id in enumerate(graph.inputs):
-        for axis, dim in enumerate(graph.values[id].layout.shape or ()):
-            if isinstance(dim, Dim) and dim.name is not None:
-                names.setdefault(dim.name, (position, axis))
-    nodes = {n.id for n in graph.nodes if _is_symbolic(n, graph, names)}
-    wanted = {v for n in graph.nodes if n.id not in nodes for v in n.uses} | set(graph.outputs)
-    expressions: list[Dim] = []
-    formulas: list[_Formula] = []
-    for node in graph.nodes:
-        for id in node.outputs if node.id in nodes else ():
-            if id in wanted:
-                formulas.append(_formula(graph, id, expressions))
-    shapes: list[tuple[int, tuple[int, ...], tuple[tuple[int, int], ...]]] = []
-    limits = [
-        limit
-        for node in graph.nodes
-        for id in (node.outputs if node.id in nodes else ())
-        for limit in _limits(graph, id, expressions)
-    ]
-    relied_on = {n.uses[0] for n in graph.nodes if n.id in nodes and n.operator.evaluate is not None}
-    for id in sorted(relied_on):
-        shape = graph.values[id].layout.shape or ()
-        plain, places = _number(list(shape), expressions)
-        shapes.append((id, tuple(plain), places))
-    used = {name for e in expressions for name in e.names()}
-    return SymbolicValues(
-        frozenset(nodes),
-        tuple(shapes),
-        tuple((name, *names[name]) for name in sorted(used)),
-        tuple(expressions),
-        tuple(formulas),
-        tuple(dict.fromkeys(limits)),
-    )
-
-
-def _is_symbolic(node: ProgramNode, graph: Graph, names: dict[str, tuple[int, int]]) -> bool:
-    if node.place is not Place.HOST or node.chunk != 0:
-        return False
-    for id in node.outputs:
-        partial = graph.values[id].partial
-        if partial is None:
-            return False
-        dims = [d for d in partial.reshape(-1).tolist() if isinstance(d, Dim)]
-        if any(name not in names for d in dims for name in d.names()):
-            return False
-    if node.operator.evaluate is not None:
-        shape = graph.values[node.uses[0]].layout.shape
-        if shape is None or any(name not in names for d in shape if isinstance(d, Dim) for name in d.names()):
-            return False
-    return True
-
-
-def _formula(graph: Graph, id: int, expressions: list[Dim]) -> _Formula:
-    value = graph.values[id]
-    partial, dtype = value.partial, value.layout.dtype
-    assert partial is not None
-    assert dtype is not None
-    plain, places = _number(partial.reshape(-1).tolist(), expressions)
-    template = np.array(plain, dtype.numpy).reshape(partial.shape)
-    return _Formula(id, Layout(dtype, partial.shape), template, places)
-
-
-def _limits(graph: Graph, id: int, expressions: list[Dim]) -> list[tuple[int, int, int]]:
-    """Return the limits of those elements of a value that not every request is sure to keep; they get a number."""
-    value = graph.values[id]
-    partial, dtype = value.partial, value.layout.dtype
-    assert partial is not None
-    assert dtype is not None
-    if dtype.numpy.kind == "b":
-        return []
-    low, high = int(np.iinfo(dtype.name).min), int(np.iinfo(dtype.name).max)
-    open_ = [e for e in partial.reshape(-1).tolist() if isinstance(e, Dim) and (low == 0 or e.bound(_LARGE) > high)]
-    return [(number, low, high) for _, number in _number(open_, expressions)[1]]
-
-
-def _number(elements: Sequence[int | Dim], expressions: list[Dim]) -> tuple[list[int], tuple[tuple[int, int], ...]]:
-    """Return *elements* with zeros for the dims, and where which expression stands; new ones get a number."""
-    places: list[tuple[int, int]] = []
-    for position, element in enumerate(elements):
-        if isinstance(element, Dim):
-            number = next((n for n, e in enumerate(expressions) if e.same_as(element)), len(expressions))
-            if number == len(expressions):  # not a dict: of two whose hashes are equal it would ask whether they are
-                expressions.append(element)
-            places.append((position, number))
-    return [0 if isinstance(e, Dim) else e for e in elements], tuple(places)

@@ -14,8 +14,8 @@ import pytest
 
 from asyncrt import ModelFormatError, Runtime, RuntimeOptions
 from asyncrt.graph import mapped
+from asyncrt.graph.ir import Program
 from asyncrt.graph.mapped import check, file_of, map_file, with_memory
-from asyncrt.graph.program import Program
 from asyncrt.kernels.resident import weights
 from asyncrt.layout import Array
 from asyncrt.memory.paged import forget, pages_of

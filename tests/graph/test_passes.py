@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from asyncrt.dims import Dim
 from asyncrt.errors import ModelFormatError, ModelLimitError
 from asyncrt.graph import onnx as importer
-from asyncrt.graph.node import Place
+from asyncrt.graph.ir import Place
 from asyncrt.graph.onnx import import_model
 from asyncrt.graph.passes.infer_layouts import infer_layouts
 from asyncrt.graph.passes.memory_dependencies import FOREVER

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncrt.graph.node import ProgramNode
+from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.fusion.attention import fused_attention
 
 from .base import Group, Pattern, Surroundings

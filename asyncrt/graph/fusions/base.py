@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from asyncrt.graph.node import Place, ProgramNode
-from asyncrt.graph.onnx import Graph
+from asyncrt.graph.ir import Graph, Place, ProgramNode
 from asyncrt.kernels.call import Attributes
 from asyncrt.kernels.decide import SkipMode
 from asyncrt.kernels.fusion.expression import Wiring

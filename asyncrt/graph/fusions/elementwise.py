@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 
-from asyncrt.graph.node import ProgramNode
+from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.fusion.groups import MAX_OPERANDS, fused_elementwise, fused_product
 from asyncrt.layout import FLOAT32
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from asyncrt.graph.node import ProgramNode
+from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.fusion.groups import fused_as
 from asyncrt.kernels.registry import find_operator
 

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from asyncrt.graph.node import ProgramNode
+from asyncrt.graph.ir import ProgramNode
 
 from .base import Surroundings
 

@@ -10,7 +10,7 @@ The graphs inside a node are inferred and pruned with it: it needs what they giv
 
 from __future__ import annotations
 
-from asyncrt.graph.onnx import Graph
+from asyncrt.graph.ir import Graph
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.options import RuntimeOptions
 

@@ -7,8 +7,7 @@ A node with subgraphs is a chunk of its own, and what takes its outputs, whose s
 
 from __future__ import annotations
 
-from asyncrt.graph.node import Place
-from asyncrt.graph.onnx import Graph
+from asyncrt.graph.ir import Graph, Place
 from asyncrt.options import RuntimeOptions
 
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import AsyncrtError, IndexOutOfRange, ModelError, ModelFormatError
-from asyncrt.graph.node import ProgramNode
-from asyncrt.graph.onnx import Graph
+from asyncrt.graph.ir import Graph, ProgramNode
 from asyncrt.kernels.call import Call, ValueUnknown
 from asyncrt.kernels.operator import Operator, host_nbytes
 from asyncrt.layout import Array, DataType, PartialLayout

@@ -10,8 +10,7 @@ from __future__ import annotations
 import attrs
 import numpy as np
 
-from asyncrt.graph.node import ProgramNode, Value
-from asyncrt.graph.onnx import Graph
+from asyncrt.graph.ir import Graph, ProgramNode, Value
 from asyncrt.layout import FLOAT32, FLOAT64, Array, PartialLayout, dtype_of
 
 

@@ -10,8 +10,7 @@ from asyncrt.graph.fusions import PATTERNS
 from asyncrt.graph.fusions.across import find_across
 from asyncrt.graph.fusions.base import Surroundings, fused_node
 from asyncrt.graph.fusions.elementwise import ELEMENTWISE
-from asyncrt.graph.node import ProgramNode
-from asyncrt.graph.onnx import Graph
+from asyncrt.graph.ir import Graph, ProgramNode
 from asyncrt.kernels.decide import SkipMode
 
 

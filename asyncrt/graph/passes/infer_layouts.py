@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from asyncrt.dims import Undetermined
 from asyncrt.errors import ModelError, ModelFormatError, ModelLimitError
-from asyncrt.graph.node import ProgramNode
-from asyncrt.graph.onnx import Graph
+from asyncrt.graph.ir import Graph, ProgramNode
 from asyncrt.graph.subgraphs import chosen_branch, infer_outputs, spliced
 from asyncrt.graph.tensors import check_rank
 from asyncrt.kernels.call import Call, ValueUnknown

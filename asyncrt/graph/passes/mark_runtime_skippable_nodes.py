@@ -7,8 +7,7 @@ that depends on a dim or a value makes the node runtime-skippable.
 from __future__ import annotations
 
 from asyncrt.dims import Undetermined
-from asyncrt.graph.node import Place
-from asyncrt.graph.onnx import Graph
+from asyncrt.graph.ir import Graph, Place
 from asyncrt.kernels.call import ValueUnknown
 from asyncrt.kernels.decide import Empty, Skip, SkipMode, decide
 from asyncrt.layout import Layout

@@ -6,7 +6,7 @@ the life of the tensor it stands for.
 
 from __future__ import annotations
 
-from asyncrt.graph.onnx import Graph
+from asyncrt.graph.ir import Graph
 
 FOREVER = 1 << 30
 

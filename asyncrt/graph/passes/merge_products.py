@@ -14,8 +14,7 @@ from typing import NamedTuple
 import attrs
 import numpy as np
 
-from asyncrt.graph.node import ProgramNode, Value
-from asyncrt.graph.onnx import Graph
+from asyncrt.graph.ir import Graph, ProgramNode, Value
 from asyncrt.kernels.call import Attributes
 from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import Array, PartialLayout, dtype_of

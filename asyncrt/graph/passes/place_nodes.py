@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 
 from asyncrt.dims import Dim
-from asyncrt.graph.node import Place, ProgramNode, Value
-from asyncrt.graph.onnx import Graph
+from asyncrt.graph.ir import Graph, Place, ProgramNode, Value
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT64
 from asyncrt.options import RuntimeOptions

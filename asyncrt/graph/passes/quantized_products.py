@@ -15,8 +15,7 @@ from typing import NamedTuple
 import attrs
 import numpy as np
 
-from asyncrt.graph.node import ProgramNode, Value
-from asyncrt.graph.onnx import Graph
+from asyncrt.graph.ir import Graph, ProgramNode, Value
 from asyncrt.kernels.call import Attributes
 from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.ops.math.matmul_integer import SCALED as MATMUL

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncrt.graph.onnx import Graph
+from asyncrt.graph.ir import Graph
 from asyncrt.graph.subgraphs import note_captures
 from asyncrt.options import RuntimeOptions
 

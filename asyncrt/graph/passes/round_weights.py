@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import attrs
 
-from asyncrt.graph.node import ProgramNode, Value
-from asyncrt.graph.onnx import Graph
+from asyncrt.graph.ir import Graph, ProgramNode, Value
 from asyncrt.kernels.matmul.bf16_weights import rounded
 from asyncrt.layout import FLOAT32
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from asyncrt.graph.node import Place, Value
-from asyncrt.graph.onnx import Graph
+from asyncrt.graph.ir import Graph, Place, Value
 
 
 def decisive_values(graph: Graph, arriving: Iterable[int]) -> set[int]:

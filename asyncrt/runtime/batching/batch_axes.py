@@ -15,7 +15,7 @@ import attrs
 from asyncrt.dims import Dim
 from asyncrt.errors import BatchingError
 from asyncrt.given import check_text, check_texts, shown
-from asyncrt.graph.program import Program
+from asyncrt.graph.ir import Program
 from asyncrt.layout import Array, DataType, PartialShape, show_shape
 from asyncrt.scheduler.batching import Form
 

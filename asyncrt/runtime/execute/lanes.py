@@ -18,7 +18,7 @@ from typing import Any
 
 from asyncrt.devices.base import Prepared
 from asyncrt.events import Event
-from asyncrt.graph.program import Program
+from asyncrt.graph.ir import Program
 from asyncrt.layout import Array
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.plan.bound_plan import BoundPlan

@@ -14,9 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from asyncrt.given import check_text
+from asyncrt.graph.ir import Place, Program, ProgramNode
 from asyncrt.graph.names import Names
-from asyncrt.graph.node import Place, ProgramNode
-from asyncrt.graph.program import Program
 from asyncrt.kernels.decide import SKIP_OFF, Empty, Fused, Run, Skip, Viewed, why_not_skipped
 from asyncrt.runtime.plan.chunk_plan import Deferred, NodeRecord, flat
 

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 
-from asyncrt.graph.node import ProgramNode
-from asyncrt.graph.program import Program
+from asyncrt.graph.ir import Program, ProgramNode
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.decide import Decision, Fused, Run
 from asyncrt.kernels.impl import Launch

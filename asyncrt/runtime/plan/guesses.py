@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.graph.program import Program
+from asyncrt.graph.ir import Program
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.cooperative import Slices

@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from asyncrt.graph.node import ProgramNode
+from asyncrt.graph.ir import ProgramNode
 from asyncrt.graph.passes.fold_constants import evaluate
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.operator import host_nbytes

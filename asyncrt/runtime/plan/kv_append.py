@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from asyncrt.errors import ShapeError
-from asyncrt.graph.node import ProgramNode
+from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.impl import Launch, inp, out
 from asyncrt.kernels.patterns.copy import copy_launch

@@ -11,9 +11,8 @@ import struct
 import numpy as np
 
 from asyncrt.errors import SizeLimitError
-from asyncrt.graph.node import ProgramNode
+from asyncrt.graph.ir import Chunk, Program, ProgramNode
 from asyncrt.graph.passes.memory_dependencies import FOREVER
-from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.decide import Skip
 from asyncrt.kernels.impl import Impl, Launch

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from asyncrt.errors import AsyncrtError, ModelError, ShapeError
-from asyncrt.graph.node import ProgramNode
+from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.call import Call
 from asyncrt.memory.host import refused
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.graph.node import ProgramNode
+from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.impl import FOUND, Impl, Launch, Ref, ReferenceKernel, inp, out
 from asyncrt.kernels.indices import FINDING, Indices, note

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from asyncrt.errors import AsyncrtError, HazardError
-from asyncrt.graph.program import Chunk, Program
+from asyncrt.graph.ir import Chunk, Program
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.cooperative import Slices, finished

@@ -12,10 +12,9 @@ from typing import Any
 
 import attrs
 
-from asyncrt.graph.node import Place as Where
-from asyncrt.graph.node import ProgramNode
+from asyncrt.graph.ir import Chunk, Program, ProgramNode
+from asyncrt.graph.ir import Place as Where
 from asyncrt.graph.passes.memory_dependencies import FOREVER
-from asyncrt.graph.program import Chunk, Program
 from asyncrt.graph.tensors import check_rank
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.decide import Apart, Decision, Empty, Run, Skip, Viewed, decide, decide_together, wants_dense

@@ -20,7 +20,7 @@ import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError
-from asyncrt.graph.program import Program
+from asyncrt.graph.ir import Program
 from asyncrt.kernels.decide import Skip
 from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.resident.weights import Packing

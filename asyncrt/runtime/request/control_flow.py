@@ -15,8 +15,7 @@ import attrs
 import numpy as np
 
 from asyncrt.errors import DeviceError, ShapeError
-from asyncrt.graph.node import ProgramNode
-from asyncrt.graph.program import Program
+from asyncrt.graph.ir import Program, ProgramNode
 from asyncrt.layout import Array, DataType, Layout, show_shape
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.cooperative import off_loop

@@ -14,8 +14,7 @@ import numpy as np
 from asyncrt.dims import Dim
 from asyncrt.errors import InputError
 from asyncrt.given import shown
-from asyncrt.graph.node import Value
-from asyncrt.graph.program import Program
+from asyncrt.graph.ir import Program, Value
 from asyncrt.layout import Array, Layout, Shape, show_shape
 from asyncrt.memory.host import HostBudget, allocating
 from asyncrt.runtime.cooperative import off_loop

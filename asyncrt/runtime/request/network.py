@@ -20,9 +20,8 @@ import attrs
 from asyncrt.arguments import check_deadline
 from asyncrt.errors import AsyncrtError, DeviceError, OutOfDeviceMemory
 from asyncrt.events import Event
+from asyncrt.graph.ir import Chunk, Program, ProgramNode
 from asyncrt.graph.mapped import check, used
-from asyncrt.graph.node import ProgramNode
-from asyncrt.graph.program import Chunk, Program
 from asyncrt.kernels.resident.store import cache_folder
 from asyncrt.kernels.resident.weights import Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array, Layout

@@ -18,7 +18,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from asyncrt.graph.program import Program
+from asyncrt.graph.ir import Program
 from asyncrt.kernels.resident.weights import Resident, Stored
 from asyncrt.layout import Layout, Shape
 from asyncrt.runtime.cooperative import Slices

@@ -16,7 +16,7 @@ from asyncrt.arguments import check_priority
 from asyncrt.dims import Dim
 from asyncrt.errors import ArgumentError, InputError, SequenceError
 from asyncrt.given import check_names, shown
-from asyncrt.graph.program import Program
+from asyncrt.graph.ir import Program
 from asyncrt.layout import Array, Layout, show_shape
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.execute.kept_state import KeptState

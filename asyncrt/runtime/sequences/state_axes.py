@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from asyncrt.dims import Dim, Undetermined, identical
-from asyncrt.graph.program import Program
+from asyncrt.graph.ir import Program
 from asyncrt.layout import Array, Layout, PartialShape, Shape, show_shape
 
 

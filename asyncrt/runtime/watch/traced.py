@@ -16,7 +16,7 @@ import attrs
 
 from asyncrt.devices.base import Allocation, Device, Kernel, Mark, Record, Stream, Timing, mark_behind
 from asyncrt.errors import DeviceLostError
-from asyncrt.graph.program import Program
+from asyncrt.graph.ir import Program
 from asyncrt.kernels.decide import Empty, Fused, Run, Skip
 from asyncrt.layout import Array
 from asyncrt.memory.pool import PoolStatistics

@@ -28,7 +28,7 @@ from asyncrt.devices.base import (
     Timing,
     launch_each,
 )
-from asyncrt.graph.program import Program
+from asyncrt.graph.ir import Program
 from asyncrt.layout import Array
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Step
 from asyncrt.runtime.plan.touches import Touch
