@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-INTERRUPTED = 130
+from .exits import INTERRUPTED
 
 
 def main() -> None:

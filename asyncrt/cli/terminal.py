@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from asyncrt.errors import AsyncrtError
 
-from . import INTERRUPTED
+from .exits import INTERRUPTED
 
 P = ParamSpec("P")
 T = TypeVar("T")

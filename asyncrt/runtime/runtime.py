@@ -17,7 +17,7 @@ from asyncrt.devices.base import Device, DeviceInfo
 from asyncrt.devices.find import open_device
 from asyncrt.errors import ArgumentError, RuntimeClosedError
 from asyncrt.given import check_path
-from asyncrt.graph.program import build_program
+from asyncrt.graph.build import build_program
 from asyncrt.graph.reading import ModelSource
 from asyncrt.kernels.registry import operators
 from asyncrt.kernels.resident.kernel_cache import CacheStatistics

@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from asyncrt.graph.build import build_program
 from asyncrt.graph.ir import Program
 from asyncrt.graph.passes.fold_constants import evaluate
-from asyncrt.graph.program import build_program
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, layout_of

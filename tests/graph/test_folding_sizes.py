@@ -12,11 +12,11 @@ import onnx
 import pytest
 
 from asyncrt.errors import OutOfHostMemory
-from asyncrt.graph import program as building
-from asyncrt.graph.onnx import import_model
+from asyncrt.graph import build as building
+from asyncrt.graph.build import build_program
+from asyncrt.graph.importer import import_model
 from asyncrt.graph.passes import fold_constants
 from asyncrt.graph.passes.infer_layouts import infer_layouts
-from asyncrt.graph.program import build_program
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array
 from asyncrt.options import RuntimeOptions

@@ -12,7 +12,7 @@ import pytest
 from onnx import defs, numpy_helper
 
 from asyncrt.errors import ModelFormatError, ModelLimitError
-from asyncrt.graph.onnx import FLAGS
+from asyncrt.graph.importer import FLAGS
 from asyncrt.kernels.registry import operators
 from asyncrt.options import RuntimeOptions
 

@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from asyncrt import Runtime
+from asyncrt.graph.build import build_program
 from asyncrt.graph.ir import Program
-from asyncrt.graph.program import build_program
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Layout
 from asyncrt.options import RuntimeOptions

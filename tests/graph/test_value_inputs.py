@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
+from asyncrt.graph.build import build_program
 from asyncrt.graph.ir import Program, ProgramNode
-from asyncrt.graph.program import build_program
 from asyncrt.kernels.decide import SkipMode
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array

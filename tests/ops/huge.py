@@ -18,8 +18,8 @@ from onnx import helper, numpy_helper
 
 from asyncrt.devices.record import pack_record
 from asyncrt.errors import AsyncrtError, SizeLimitError
+from asyncrt.graph.build import build_program
 from asyncrt.graph.ir import Program
-from asyncrt.graph.program import build_program
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Layout, layout_of

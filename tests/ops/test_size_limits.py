@@ -9,7 +9,7 @@ import pytest
 
 from asyncrt.devices.record import pack_record
 from asyncrt.errors import ModelError, SizeLimitError
-from asyncrt.graph.program import build_program
+from asyncrt.graph.build import build_program
 from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.reach import MOST
 from asyncrt.kernels.registry import operators

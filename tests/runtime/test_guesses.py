@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from asyncrt import Runtime, RuntimeOptions
+from asyncrt.graph.build import build_program
 from asyncrt.graph.ir import Program
-from asyncrt.graph.program import build_program
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.operator import Operator, host_nbytes
 from asyncrt.kernels.traits import DeviceTraits

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from asyncrt.errors import InputError
-from asyncrt.graph.program import build_program
+from asyncrt.graph.build import build_program
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Layout
 from asyncrt.options import RuntimeOptions

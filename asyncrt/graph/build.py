@@ -12,9 +12,9 @@ from asyncrt.memory.host import allocating
 from asyncrt.memory.paged import mapping_of, page_out
 from asyncrt.options import RuntimeOptions
 
+from .importer import import_model
 from .ir import Chunk, Graph, Place, Program, ProgramNode, Value
 from .mapped import LEAST, forget_files, with_memory
-from .onnx import import_model
 from .passes import run_passes
 from .passes.find_formulas import symbolic_values
 from .passes.memory_dependencies import memory_dependencies
