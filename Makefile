@@ -19,7 +19,7 @@ help:
 	@echo "make bench   measure beside other runtimes, and write docs/benchmarks.md; ARGS=--full measures for long, to publish"
 	@echo "make clean   remove the virtual environment and what was built"
 
-$(VENV)/installed: pyproject.toml setup.py $(wildcard asyncrt/devices/*.c)
+$(VENV)/installed: pyproject.toml setup.py $(wildcard asyncrt/devices/opencl/*.c)
 	@test -n "$(PYTHON)" || { echo "asyncrt needs Python 3.11 or newer. Use: make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -c '$(NEW)' || { echo "asyncrt needs Python 3.11 or newer; $(PYTHON) is older or does not run"; exit 1; }
 	@echo "Making $(VENV) with $(PYTHON); the first time takes a minute or two ..."
@@ -61,4 +61,4 @@ bench: $(VENV)/peers
 	$(BIN)/python -m benchmarks --write $(ARGS)
 
 clean:
-	rm -rf $(VENV) .demo .bench build dist *.egg-info asyncrt/devices/*.so
+	rm -rf $(VENV) .demo .bench build dist *.egg-info asyncrt/devices/opencl/*.so

@@ -11,8 +11,8 @@ from setuptools import Extension, setup
 
 EXTENSIONS = [
     Extension(
-        f"asyncrt.devices.{name}",
-        [f"asyncrt/devices/{name}.c"],
+        f"asyncrt.devices.opencl.{name}",
+        [f"asyncrt/devices/opencl/{name}.c"],
         define_macros=[("Py_LIMITED_API", "0x030B0000")],  # 3.11: the first in which buffers are part of it
         py_limited_api=True,
         optional=True,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from asyncrt.devices.base import Device
-from asyncrt.devices.opencl_arguments import loader
+from asyncrt.devices.opencl.arguments import loader
 
 from .capture import Launched
 from .measure import BenchmarkError

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import asyncrt
-from asyncrt.devices import drivers
+from asyncrt.devices.opencl import drivers
 
 from . import command, models, peers, process
 from . import measure as m

@@ -18,8 +18,8 @@ from typing import Any, TypeAlias, cast
 import attrs
 import numpy as np
 
-from asyncrt.devices import drivers
 from asyncrt.devices.base import Device
+from asyncrt.devices.opencl import drivers
 
 from . import measure as m
 

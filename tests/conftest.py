@@ -6,7 +6,7 @@ import os
 
 os.environ.setdefault("ASYNCRT_CHECK_HAZARDS", "1")
 
-import asyncrt.devices.opencl  # noqa: F401  # before any test imports pyopencl, which then finds the drivers
+import asyncrt.devices.opencl.device  # noqa: F401  # before any test imports pyopencl, which then finds the drivers
 
 from .native import reached as reached  # fixtures
 from .native import submit as submit

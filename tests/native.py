@@ -1,4 +1,4 @@
-"""The extensions of `asyncrt.devices`, built of the sources at hand rather than of those that were installed."""
+"""The extensions of `asyncrt.devices.opencl`, built of the sources at hand rather than of those that were installed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="session")
 def submit(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """`asyncrt.devices._submit`."""
+    """`asyncrt.devices.opencl._submit`."""
     return _built("_submit", tmp_path_factory.mktemp("native"))
 
 
 @pytest.fixture(scope="session")
 def reached(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """`asyncrt.devices._reached`."""
+    """`asyncrt.devices.opencl._reached`."""
     return _built("_reached", tmp_path_factory.mktemp("native"))
 
 
@@ -36,7 +36,7 @@ def _built(name: str, folder: Path) -> ModuleType:
     warnings = ("-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
     subprocess.run(
         [compiler, "-O1", *warnings, "-shared", "-fPIC", "-DPy_LIMITED_API=0x030B0000", f"-I{headers}",
-         str(ROOT / "asyncrt" / "devices" / f"{name}.c"), "-o", str(library)],
+         str(ROOT / "asyncrt" / "devices" / "opencl" / f"{name}.c"), "-o", str(library)],
         check=True,
     )  # fmt: skip
     spec = importlib.util.spec_from_file_location(name, library)

@@ -20,7 +20,7 @@ from onnx import TensorProto, helper
 import asyncrt
 
 assert "site-packages" in asyncrt.__file__, asyncrt.__file__
-from asyncrt.devices.opencl_submit import why_not_built
+from asyncrt.devices.opencl.submit import why_not_built
 print("launches:", why_not_built() or "enqueued by native code")
 x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 1, 4])
 y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
@@ -62,7 +62,7 @@ def main() -> None:
         headers = Path(sysconfig.get_paths()["include"], "Python.h").is_file()
         limited = not sysconfig.get_config_var("Py_GIL_DISABLED")
         if sys.platform == "linux" and shutil.which("cc") and headers and limited:
-            built = {f"asyncrt/devices/{name}.abi3.so" for name in ("_reached", "_submit")}
+            built = {f"asyncrt/devices/opencl/{name}.abi3.so" for name in ("_reached", "_submit")}
             assert built <= set(names), "there is a compiler, but what it makes is not in the wheel"
             assert wheel.name.split("-")[2:4] == ["cp311", "abi3"], f"{wheel.name} is for one version of Python"
         environment = out / "venv"

@@ -10,8 +10,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from asyncrt.devices.drivers import INSTALL_HINT
 from asyncrt.devices.find import driver_problems, list_devices, why_launched_from_python
+from asyncrt.devices.opencl.drivers import INSTALL_HINT
 from asyncrt.errors import NoDeviceError
 
 from .terminal import reporting, stderr, stdout

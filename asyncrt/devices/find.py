@@ -13,9 +13,9 @@ from types import ModuleType
 from asyncrt.errors import NoDeviceError
 from asyncrt.given import shown
 
-from . import drivers
 from .base import Binaries, Device, DeviceReport
 from .host import HostDevice
+from .opencl import drivers
 from .simulated import SimulatedDevice
 
 _SPECS = "None, 'cpu', 'gpu', 'gpu:N', 'accelerator', 'opencl:P:D', 'host', 'simulated' or 'simulated:SEED'"
@@ -72,7 +72,7 @@ def driver_problems() -> tuple[str, ...]:
 
 def why_launched_from_python() -> str:
     """Return why plans that are replayed are not enqueued by the loop in C; empty if they are."""
-    from . import opencl_submit
+    from .opencl import submit as opencl_submit
 
     return opencl_submit.why_not_built()
 
@@ -80,7 +80,7 @@ def why_launched_from_python() -> str:
 def _opencl() -> ModuleType:
     """Import pyopencl's door, which loads the OpenCL loader, only when OpenCL is wanted."""
     try:
-        from . import opencl_find
+        from .opencl import find as opencl_find
     except ImportError as error:
         raise NoDeviceError(
             "pyopencl does not import, so there is no OpenCL", detail=str(error), hint="reinstall pyopencl"

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from asyncrt.devices.record import record_slots
+from asyncrt.devices.opencl.record import record_slots
 from asyncrt.kernels.impl import Access, KernelSource
 from asyncrt.layout import BFLOAT16, BOOL, DATA_TYPES, FLOAT16, FLOAT32, FLOAT64, INT32, DataType
 

@@ -3,7 +3,7 @@
 A transposed convolution is the convolution of its input with zeros inserted (`steps`) by the flipped filter, so one
 set of kernels serves both:
 
-- packed: float32 on a CPU with constant weights (`conv_packed.py`).
+- packed: float32 on a CPU with constant weights (`packed.py`).
 - planes: float32 on a CPU otherwise, and few channels per group. A vector holds neighbouring positions of one channel.
 - matrix product: windows of one cell (in `ops.conv`).
 - shared: on GPUs, 64 × 64 tiles of the product of filter and patches, in local memory.

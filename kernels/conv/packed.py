@@ -2,7 +2,7 @@
 
 A work-item computes tiles of 32 output channels (or 16) × up to 8 positions that follow one another, over weights packed
 ``[group][channel block][ic][kd][kh][kw][32]``. Where the weights of a block of channels are more than a cache keeps, it
-walks them in pieces, several tiles over each piece (`conv_tile.py` has the kernel).
+walks them in pieces, several tiles over each piece (`tile.py` has the kernel).
 """
 
 from __future__ import annotations

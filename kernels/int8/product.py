@@ -33,7 +33,7 @@ _MOST = 64  # rows of a work-item
 
 # `u` is four unsigned bytes, `w` four signed ones for each column. Without VNNI they are taken apart; what is done to the
 # weights is done once for all rows of a tile. The letters of the constraint are those that both Intel's compiler, for
-# which this is not yet a program for x86, and PoCL's understand; `opencl_dot` tries whether they mean the same.
+# which this is not yet a program for x86, and PoCL's understand; `devices/opencl/dot_product.py` tries whether they mean the same.
 _DOT = """
 #ifdef ASYNCRT_DOT
 inline int16 $_dot(int16 s, uint u, int16 w) {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrt.devices.drivers import _INTEL_NEEDS
+from asyncrt.devices.opencl.drivers import _INTEL_NEEDS
 
 ROOT = Path(__file__).parents[2]
 

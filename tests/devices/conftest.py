@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from asyncrt.devices.find import open_device
-from asyncrt.devices.opencl import OpenCLDevice
+from asyncrt.devices.opencl.device import OpenCLDevice
 
 
 @pytest.fixture

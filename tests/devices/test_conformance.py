@@ -12,7 +12,7 @@ import pytest
 
 from asyncrt.devices.base import Device, Mark, PreparedLaunch, Stream
 from asyncrt.devices.find import open_device
-from asyncrt.devices.opencl import OpenCLDevice
+from asyncrt.devices.opencl.device import OpenCLDevice
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import KernelSource, ReferenceKernel

@@ -12,9 +12,9 @@ import attrs
 import platformdirs
 import pytest
 
-from asyncrt.devices import drivers
-from asyncrt.devices.drivers import Preparation, find_intel_runtime
 from asyncrt.devices.find import open_device
+from asyncrt.devices.opencl import drivers
+from asyncrt.devices.opencl.drivers import Preparation, find_intel_runtime
 
 from ..environment import with_sources
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from asyncrt.devices import drivers, find, opencl_find
+from asyncrt.devices import find
 from asyncrt.devices.find import list_devices, open_device
 from asyncrt.devices.host import HostDevice
+from asyncrt.devices.opencl import drivers
+from asyncrt.devices.opencl import find as opencl_find
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.errors import NoDeviceError
 from asyncrt.kernels.resident.store import BinaryStore
@@ -102,8 +104,8 @@ def test_without_any_driver_the_hint_says_what_to_install(spec: str | None, monk
 
 def test_without_pyopencl_there_is_still_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list of devices says why there is no OpenCL."""
-    monkeypatch.delattr("asyncrt.devices.opencl_find")
-    monkeypatch.setitem(sys.modules, "asyncrt.devices.opencl_find", None)
+    monkeypatch.delattr("asyncrt.devices.opencl.find")
+    monkeypatch.setitem(sys.modules, "asyncrt.devices.opencl.find", None)
 
     with pytest.raises(NoDeviceError, match="pyopencl does not import"):
         open_device(None)

@@ -9,9 +9,23 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from asyncrt.devices import opencl, opencl_arguments, opencl_find, opencl_preset, opencl_submit
-from asyncrt.devices.opencl import OpenCLDevice
-from asyncrt.devices.opencl_submit import NativeSubmitter, PythonSubmitter, Submitter
+from asyncrt.devices.opencl import (
+    arguments as opencl_arguments,
+)
+from asyncrt.devices.opencl import (
+    device as opencl,
+)
+from asyncrt.devices.opencl import (
+    find as opencl_find,
+)
+from asyncrt.devices.opencl import (
+    prepared as opencl_preset,
+)
+from asyncrt.devices.opencl import (
+    submit as opencl_submit,
+)
+from asyncrt.devices.opencl.device import OpenCLDevice
+from asyncrt.devices.opencl.submit import NativeSubmitter, PythonSubmitter, Submitter
 from asyncrt.errors import DeviceCommandError, KernelBuildError, NoDeviceError, OutOfDeviceMemory
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import KernelSource

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrt.devices.opencl import OpenCLDevice
-from asyncrt.devices.opencl_copies import LEAST, NOTES_ADDRESSES, find_copies
+from asyncrt.devices.opencl.copies import LEAST, NOTES_ADDRESSES, find_copies
+from asyncrt.devices.opencl.device import OpenCLDevice
 
 
 class Functions:

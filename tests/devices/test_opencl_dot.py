@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asyncrt.devices import opencl_dot
+from asyncrt.devices.opencl import dot_product as opencl_dot
 from asyncrt.layout import Array
 
 

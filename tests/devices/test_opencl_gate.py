@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrt.devices import opencl
 from asyncrt.devices.base import PreparedLaunch
-from asyncrt.devices.opencl import OpenCLDevice
-from asyncrt.devices.opencl_gate import Gate, are_tiny, find_gate
-from asyncrt.devices.opencl_reached import TRUSTED
-from asyncrt.devices.opencl_submit import Call, python_submitter
+from asyncrt.devices.opencl import device as opencl
+from asyncrt.devices.opencl.device import OpenCLDevice
+from asyncrt.devices.opencl.gate import Gate, are_tiny, find_gate
+from asyncrt.devices.opencl.reached import TRUSTED
+from asyncrt.devices.opencl.submit import Call, python_submitter
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.layout import FLOAT32
@@ -188,7 +188,7 @@ def test_there_is_a_gate_where_the_driver_was_tried(device: OpenCLDevice, monkey
 
     there = find_gate("Intel(R) OpenCL", "cpu", context)
     other = find_gate("Portable Computing Language", "cpu", context)
-    monkeypatch.setattr("asyncrt.devices.opencl_gate.loader", lambda: None)
+    monkeypatch.setattr("asyncrt.devices.opencl.gate.loader", lambda: None)
     without = find_gate("Intel(R) OpenCL", "cpu", context)
 
     assert there is not None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from asyncrt.devices import opencl_target
-from asyncrt.devices.opencl import OpenCLDevice
-from asyncrt.devices.opencl_target import compiled_for, processor, settings, steering, surroundings
+from asyncrt.devices.opencl import target as opencl_target
+from asyncrt.devices.opencl.device import OpenCLDevice
+from asyncrt.devices.opencl.target import compiled_for, processor, settings, steering, surroundings
 
 EPYC = """processor\t: 0
 vendor_id\t: AuthenticAMD

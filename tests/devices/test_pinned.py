@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import asyncrt
-from asyncrt.devices import pinned
 from asyncrt.devices.find import open_device
-from asyncrt.devices.opencl import OpenCLDevice
-from asyncrt.devices.pinned import Block, PinnedMemory, PinnedTransfers
+from asyncrt.devices.opencl import pinned
+from asyncrt.devices.opencl.device import OpenCLDevice
+from asyncrt.devices.opencl.pinned import Block, PinnedMemory, PinnedTransfers
 
 from ..zoo import zoo
 

@@ -16,11 +16,11 @@ import attrs
 import numpy as np
 import pytest
 
-from asyncrt.devices import opencl
 from asyncrt.devices.find import open_device
-from asyncrt.devices.opencl import OpenCLDevice, OpenCLMark
-from asyncrt.devices.opencl_arguments import loader
-from asyncrt.devices.opencl_reached import TRUSTED, Inbox, Watch
+from asyncrt.devices.opencl import device as opencl
+from asyncrt.devices.opencl.arguments import loader
+from asyncrt.devices.opencl.device import OpenCLDevice, OpenCLMark
+from asyncrt.devices.opencl.reached import TRUSTED, Inbox, Watch
 from asyncrt.errors import DeviceCommandError
 
 _CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)

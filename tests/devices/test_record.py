@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from asyncrt.devices.record import pack_record, record_slots
+from asyncrt.devices.opencl.record import pack_record, record_slots
 
 
 @pytest.mark.parametrize("buffers", range(4))

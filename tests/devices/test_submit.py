@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from asyncrt.devices import opencl_submit
-from asyncrt.devices.opencl_arguments import Handle, handle_of
-from asyncrt.devices.opencl_submit import LAYOUT, Call, NativeSubmitter, PythonSubmitter
+from asyncrt.devices.opencl import submit as opencl_submit
+from asyncrt.devices.opencl.arguments import Handle, handle_of
+from asyncrt.devices.opencl.submit import LAYOUT, Call, NativeSubmitter, PythonSubmitter
 from asyncrt.errors import DeviceCommandError
 
 _ENQUEUE = ctypes.CFUNCTYPE(
@@ -203,10 +203,10 @@ def test_an_extension_of_another_version_is_not_used(
 ) -> None:
     """One that was built before the tables were changed, or without a function; what to do about it is said."""
     assert submit.LAYOUT == LAYOUT
-    stale = ModuleType("asyncrt.devices._submit")
+    stale = ModuleType("asyncrt.devices.opencl._submit")
     stale.LAYOUT = layout  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, stale.__name__, stale)
-    monkeypatch.setattr("asyncrt.devices._submit", stale, raising=False)
+    monkeypatch.setattr("asyncrt.devices.opencl._submit", stale, raising=False)
     opencl_submit.why_not_built.cache_clear()
 
     try:
@@ -218,8 +218,8 @@ def test_an_extension_of_another_version_is_not_used(
 
 def test_without_the_extension_the_calls_are_made_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where there was no compiler."""
-    monkeypatch.setitem(sys.modules, "asyncrt.devices._submit", None)
-    monkeypatch.delattr("asyncrt.devices._submit", raising=False)
+    monkeypatch.setitem(sys.modules, "asyncrt.devices.opencl._submit", None)
+    monkeypatch.delattr("asyncrt.devices.opencl._submit", raising=False)
     opencl_submit.why_not_built.cache_clear()
 
     try:

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from asyncrt.devices.record import pack_record
+from asyncrt.devices.opencl.record import pack_record
 from asyncrt.errors import AsyncrtError, SizeLimitError
 from asyncrt.graph.build import build_program
 from asyncrt.graph.ir import Program

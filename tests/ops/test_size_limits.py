@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from asyncrt.devices.record import pack_record
+from asyncrt.devices.opencl.record import pack_record
 from asyncrt.errors import ModelError, SizeLimitError
 from asyncrt.graph.build import build_program
 from asyncrt.kernels.operator import Operator

@@ -21,7 +21,7 @@ from asyncrt.devices.base import Device, DeviceInfo
 from asyncrt.devices.faults import Fault
 from asyncrt.devices.find import open_device
 from asyncrt.devices.host import HostDevice
-from asyncrt.devices.opencl import OpenCLDevice
+from asyncrt.devices.opencl.device import OpenCLDevice
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.events import Event
 from asyncrt.layout import Array

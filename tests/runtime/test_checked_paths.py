@@ -10,7 +10,7 @@ import pytest
 
 import asyncrt.debug
 from asyncrt import HazardError, Runtime, RuntimeOptions
-from asyncrt.devices.opencl_submit import native_submitter
+from asyncrt.devices.opencl.submit import native_submitter
 from asyncrt.memory.hazards import Enqueued
 from asyncrt.runtime.plan import recipe as recipes
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan

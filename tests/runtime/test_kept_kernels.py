@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 import pytest
 
-from asyncrt.devices.drivers import find_intel_runtime
-from asyncrt.devices.opencl_target import processor
+from asyncrt.devices.opencl.drivers import find_intel_runtime
+from asyncrt.devices.opencl.target import processor
 from asyncrt.kernels.resident.store import BinaryStore
 
 from ..environment import with_sources

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from asyncrt import Runtime, RuntimeOptions
-from asyncrt.devices import opencl
-from asyncrt.devices.opencl_arguments import loader
-from asyncrt.devices.opencl_reached import TRUSTED, Inbox
+from asyncrt.devices.opencl import device as opencl
+from asyncrt.devices.opencl.arguments import loader
+from asyncrt.devices.opencl.reached import TRUSTED, Inbox
 from asyncrt.layout import Array
 
 from ..builders import model, node

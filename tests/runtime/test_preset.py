@@ -15,8 +15,9 @@ import pytest
 import pytest_asyncio
 
 from asyncrt import DeviceCommandError, OutOfDeviceMemory, Runtime, RuntimeOptions
-from asyncrt.devices import opencl, opencl_submit
 from asyncrt.devices.base import Allocation, Prepared, PreparedLaunch, Stream
+from asyncrt.devices.opencl import device as opencl
+from asyncrt.devices.opencl import submit as opencl_submit
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedStream
 from asyncrt.layout import Array
 from asyncrt.runtime.execute import prepared_launches as preset

@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 from asyncrt import Runtime, RuntimeOptions
-from asyncrt.devices import opencl_dot
 from asyncrt.devices.find import open_device
+from asyncrt.devices.opencl import dot_product as opencl_dot
 from asyncrt.layout import Array
 
 from ..builders import model, node

@@ -16,9 +16,11 @@ import pytest
 import pytest_asyncio
 
 from asyncrt import DeviceCommandError, Runtime, RuntimeOptions
-from asyncrt.devices import opencl, opencl_preset, opencl_submit
 from asyncrt.devices.base import Allocation, PreparedLaunch, Stream
 from asyncrt.devices.faults import Fault, Faults
+from asyncrt.devices.opencl import device as opencl
+from asyncrt.devices.opencl import prepared as opencl_preset
+from asyncrt.devices.opencl import submit as opencl_submit
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared
 from asyncrt.layout import Array
 from asyncrt.runtime.execute import prepared_launches as preset

@@ -9,7 +9,7 @@ import pytest
 
 import asyncrt
 from asyncrt import RuntimeOptions
-from asyncrt.devices.opencl_submit import native_submitter
+from asyncrt.devices.opencl.submit import native_submitter
 from asyncrt.graph import mapped
 from asyncrt.kernels.resident import weights
 from asyncrt.layout import Array

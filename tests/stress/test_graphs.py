@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asyncrt.devices.opencl_submit import native_submitter
+from asyncrt.devices.opencl.submit import native_submitter
 
 from ..paths import AS_USERS_RUN_IT, CHECKED
 from .compare import WAYS, compare, results

@@ -1,6 +1,6 @@
 """The plan of a shape that was never seen, from the formulas of one that was.
 
-Planning once with ints that remember how they were calculated (`witness.py`) leaves formulas for every size, stride and
+Planning once with ints that remember how they were calculated (`traced_int.py`) leaves formulas for every size, stride and
 offset of the plan, and the answers that its decisions relied on. For other sizes with the same answers, a recipe gives
 in a fraction of the time the plan that planning would give: the same launches, with other numbers.
 

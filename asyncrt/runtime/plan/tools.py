@@ -30,7 +30,7 @@ class Tools:
         host_limit: Bytes that a request may make on the host.
         max_rank: More axes than that no value may have.
         recording: Whether ints may be witnesses; then answers are not remembered.
-        memo: Answers by question, of one program; see `prepare.py:_Planner.remember`.
+        memo: Answers by question, of one program; see `planner.py:_Planner.remember`.
     """
 
     traits: DeviceTraits

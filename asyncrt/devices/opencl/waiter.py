@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from .base import Reached
+from asyncrt.devices.base import Reached
 
 
 class Waiter:

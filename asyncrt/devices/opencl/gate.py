@@ -15,9 +15,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .base import PreparedLaunch
-from .opencl_arguments import loader
-from .opencl_reached import TRUSTED
+from asyncrt.devices.base import PreparedLaunch
+
+from .arguments import loader
+from .reached import TRUSTED
 
 _FEW = 16  # launches that are enqueued before the device could have gone to sleep
 _ITEMS = 2  # work-items of a launch, on average, that take no longer than enqueueing it

@@ -17,7 +17,7 @@ import numpy as np
 
 from asyncrt.layout import Array
 
-from .opencl_target import CPUINFO
+from .target import CPUINFO
 
 WANTED = "ASYNCRT_DOT"
 """What the text of a kernel has in it that gains by the instruction."""

@@ -17,10 +17,10 @@ import threading
 from collections import deque
 from typing import Any, Protocol
 
+from asyncrt.devices.base import Reached
 from asyncrt.errors import DeviceCommandError
 
-from .base import Reached
-from .opencl_arguments import loader
+from .arguments import loader
 
 TRUSTED = frozenset({("Intel(R) OpenCL", "cpu")})
 """Platforms and kinds of devices whose drivers call back at once, and tell of failures."""
@@ -128,7 +128,7 @@ def open_inbox() -> Inbox | None:
     if library is None:
         return None
     try:
-        from . import _reached
+        from asyncrt.devices import _reached
 
         function = library["clSetEventCallback"]
     except (ImportError, AttributeError):

@@ -17,11 +17,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from asyncrt.errors import DeviceCommandError, DeviceError, KernelBuildError, OutOfDeviceMemory
-from asyncrt.layout import Array
-
-from . import drivers, opencl_dot
-from .base import (
+from asyncrt.devices.base import (
     Allocation,
     Binaries,
     Kernel,
@@ -35,16 +31,21 @@ from .base import (
     Timing,
     launch_each,
 )
-from .opencl_arguments import argument_setter, handle_of, raise_refused, refused
-from .opencl_copies import find_copies
-from .opencl_gate import find_gate
-from .opencl_info import Probe, cores, describe
-from .opencl_preset import LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
-from .opencl_reached import TRUSTED, Inbox, Watch, open_inbox
-from .opencl_submit import native_submitter, python_submitter
-from .opencl_target import compiled_for, usual_target
+from asyncrt.errors import DeviceCommandError, DeviceError, KernelBuildError, OutOfDeviceMemory
+from asyncrt.layout import Array
+
+from . import dot_product as opencl_dot
+from . import drivers
+from .arguments import argument_setter, handle_of, raise_refused, refused
+from .copies import find_copies
+from .gate import find_gate
+from .info import Probe, cores, describe
 from .pinned import Block, PinnedMemory, PinnedTransfers
+from .prepared import LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
+from .reached import TRUSTED, Inbox, Watch, open_inbox
 from .record import pack_record
+from .submit import native_submitter, python_submitter
+from .target import compiled_for, usual_target
 from .waiter import Waiter
 
 #: Whether nobody else in this process has used OpenCL by now, as far as one can tell.

@@ -4,7 +4,7 @@ Arguments stay a kernel object's until they are set again, and a launch takes th
 (OpenCL API specification, `clSetKernelArg`). So each launch gets a kernel object of its own, and its arguments may be
 set for other memory while the device is still busy with the launch before.
 
-Kernel objects are made through ctypes, because pyopencl takes 45 µs for one; `opencl_submit.py` enqueues the launches,
+Kernel objects are made through ctypes, because pyopencl takes 45 µs for one; `submit.py` enqueues the launches,
 without the event that pyopencl gives to each, which on an H200 is 1.6 µs of 6.2.
 """
 
@@ -16,10 +16,11 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .base import Allocation, PreparedLaunch
-from .opencl_arguments import SetArguments, argument_setter, loader, refused
-from .opencl_gate import Gate, are_tiny
-from .opencl_submit import Arguments, Call, Submitter
+from asyncrt.devices.base import Allocation, PreparedLaunch
+
+from .arguments import SetArguments, argument_setter, loader, refused
+from .gate import Gate, are_tiny
+from .submit import Arguments, Call, Submitter
 
 # Launches that take a driver more than a millisecond: 1 µs each on Intel's runtime, 4 on an H200. A thread costs some
 # tenths of one, so it is not worth it for fewer.

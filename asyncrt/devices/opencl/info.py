@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
-from .base import DeviceInfo
-from .opencl_target import surroundings
+from asyncrt.devices.base import DeviceInfo
+
+from .target import surroundings
 
 KINDS = ((1 << 2, "gpu"), (1 << 1, "cpu"), (1 << 3, "accelerator"))
 """OpenCL's bits for types of devices, in the order in which devices are chosen."""

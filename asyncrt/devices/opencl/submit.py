@@ -16,8 +16,9 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from .base import Allocation, PreparedLaunch
-from .opencl_arguments import loader, refused
+from asyncrt.devices.base import Allocation, PreparedLaunch
+
+from .arguments import loader, refused
 
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 LAYOUT = "PNN3N3N PN"
@@ -213,7 +214,7 @@ def native_submitter() -> NativeSubmitter | None:
     functions = _functions()
     if functions is None or why_not_built():
         return None
-    from . import _submit
+    from asyncrt.devices import _submit
 
     set_argument, enqueue = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions)
     return NativeSubmitter(_submit, set_argument, enqueue)
@@ -223,9 +224,9 @@ def native_submitter() -> NativeSubmitter | None:
 def why_not_built() -> str:
     """Return why there is no loop in C; empty if there is one."""
     try:
-        from . import _submit
+        from asyncrt.devices import _submit
     except ImportError:
-        return "asyncrt.devices._submit was not built; install asyncrt again with a C compiler at hand"
+        return "asyncrt.devices.opencl._submit was not built; install asyncrt again with a C compiler at hand"
     if _submit.LAYOUT != LAYOUT or not hasattr(_submit, "launch"):
-        return "asyncrt.devices._submit was built of another version; install asyncrt again"
+        return "asyncrt.devices.opencl._submit was built of another version; install asyncrt again"
     return ""

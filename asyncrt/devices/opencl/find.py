@@ -6,12 +6,12 @@ import functools
 import logging
 from typing import Any
 
+from asyncrt.devices.base import Binaries, DeviceReport
 from asyncrt.errors import DeviceError, NoDeviceError
 
 from . import drivers
-from .base import Binaries, DeviceReport
-from .opencl import FIRST, OpenCLDevice, every_device
-from .opencl_info import KINDS, describe
+from .device import FIRST, OpenCLDevice, every_device
+from .info import KINDS, describe
 
 _log = logging.getLogger(__name__)
 _INTEL_PLATFORM = "Intel(R) OpenCL"

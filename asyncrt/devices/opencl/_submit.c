@@ -4,7 +4,7 @@
  * each before it is enqueued (`launch`).
  * It knows nothing of OpenCL but the signatures of two functions, whose addresses the caller gives: to build it takes
  * neither headers nor the loader, and it calls the loader that pyopencl has loaded.
- * opencl_submit.py makes its tables, and does the same through ctypes where this was not built.
+ * submit.py makes its tables, and does the same through ctypes where this was not built.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -239,7 +239,7 @@ static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)execute}, {0, NULL}};
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_submit",
-    .m_doc = "Calls that opencl_submit.py makes in C.",
+    .m_doc = "Calls that submit.py makes in C.",
     .m_methods = methods,
     .m_slots = slots,
 };

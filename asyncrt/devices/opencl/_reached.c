@@ -63,7 +63,7 @@ static void reached(void *event, int32_t status, void *data) {
     leave(inbox);
 }
 
-static const char NAME[] = "asyncrt.devices._reached.inbox";
+static const char NAME[] = "asyncrt.devices.opencl._reached.inbox";
 
 static void forget(PyObject *capsule) { leave(PyCapsule_GetPointer(capsule, NAME)); }
 
@@ -153,7 +153,7 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_reached",
-    .m_doc = "Reports of events, for opencl_reached.py.",
+    .m_doc = "Reports of events, for reached.py.",
     .m_methods = methods,
 };
 
