@@ -324,7 +324,8 @@ class Runtime:
         self._networks.append(network)
         if self._collector is not None and not self._dispatcher.in_flight:
             self._collector.quiet()  # so that what was loaded is frozen before requests come
-        await asyncio.to_thread(give_back_freed)
+        loaded = sum(v.constant.nbytes for v in program.values if v.constant is not None)
+        await asyncio.to_thread(give_back_freed, loaded)
         return Model(self, network)
 
     def statistics(self) -> RuntimeStatistics:
