@@ -22,3 +22,9 @@ def pytest_collection_finish() -> None:
     """Thousands of tests are objects that need not be gone through whenever a runtime rests and collects."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """What is still to be imported looks at what is there."""
+    gc.unfreeze()
