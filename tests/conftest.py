@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+
+import pytest
 
 os.environ.setdefault("ASYNCRT_CHECK_HAZARDS", "1")
 
@@ -12,3 +15,16 @@ from .native import reached as reached  # fixtures
 from .native import submit as submit
 from .paths import either_path as either_path
 from .paths import users_path as users_path
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Thousands of tests are objects that need not be gone through whenever a runtime rests and collects."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish() -> None:
+    """What is still to be imported looks at what is there."""
+    gc.unfreeze()

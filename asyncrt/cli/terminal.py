@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
-from collections.abc import Callable, Coroutine
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import typer
@@ -56,13 +61,36 @@ def run_to_end(work: Coroutine[Any, Any, T]) -> T:
     """
     runner, interrupted = asyncio.Runner(), False
     try:
-        return runner.run(work)
+        with _woken_by_signals(runner.get_loop()):
+            return runner.run(work)
     except KeyboardInterrupt:
         interrupted = True
         raise
     finally:
         if not interrupted:
             runner.close()
+
+
+@contextlib.contextmanager
+def _woken_by_signals(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """While this lasts, a signal wakes the loop, also one that comes just before it waits: nobody else would see it.
+
+    On Windows loops do so themselves.
+    """
+    if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours, signals = socket.socketpair()
+    with ours, signals:
+        ours.setblocking(False)
+        signals.setblocking(False)
+        loop.add_reader(ours, ours.recv, 4096)
+        before = signal.set_wakeup_fd(signals.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            loop.remove_reader(ours)
 
 
 def reporting(command: Callable[P, None]) -> Callable[P, None]:

@@ -247,7 +247,8 @@ class Runtime:
         self._networks.append(network)
         if session.collector is not None and not session.dispatcher.in_flight:
             session.collector.quiet()  # so that what was loaded is frozen before requests come
-        await asyncio.to_thread(give_back_freed)
+        loaded = sum(v.constant.nbytes for v in program.values if v.constant is not None)
+        await asyncio.to_thread(give_back_freed, loaded)
         return Model(network)
 
     def statistics(self) -> RuntimeStatistics:

@@ -63,6 +63,7 @@ def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(collecting, "_PROCESS", collecting._Process())
     yield
     assert gc.get_freeze_count() <= collecting.OWN
+    gc.freeze()  # as before; see conftest.py
 
 
 @pytest.fixture
