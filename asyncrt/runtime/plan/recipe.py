@@ -1,8 +1,8 @@
 """The plan of a shape that was never seen, from the formulas of one that was.
 
-Planning once with ints that remember how they were calculated (`traced_int.py`) leaves formulas for every size, stride and
-offset of the plan, and the answers that its decisions relied on. For other sizes with the same answers, a recipe gives
-in a fraction of the time the plan that planning would give: the same launches, with other numbers.
+Planning once with ints that remember how they were calculated (`traced_int.py`) leaves formulas for every size, stride
+and offset of the plan, and the answers that its decisions relied on. For other sizes with the same answers, a recipe
+gives in a fraction of the time the plan that planning would give: the same launches, with other numbers.
 
 A recipe is trusted only after what it gave was compared with what planning gave: at least twice, and until every size
 that can be another one has been another one. One that was wrong is thrown away, and none is made for that model again.
