@@ -77,11 +77,11 @@ Operators of other domains, such as `ai.onnx.ml` or `com.microsoft`, are not the
 def modules() -> dict[Operator, str]:
     """Return the file of each operator."""
     found: dict[Operator, str] = {}
-    for module in pkgutil.iter_modules(ops.__path__):
-        if not module.name.startswith("_"):
-            loaded = importlib.import_module(f"{ops.__name__}.{module.name}")
+    for module in pkgutil.walk_packages(ops.__path__, f"{ops.__name__}."):
+        if not module.ispkg and not module.name.rpartition(".")[2].startswith("_"):
+            loaded = importlib.import_module(module.name)
             for operator in getattr(loaded, "OPERATORS", None) or (loaded.OPERATOR,):
-                found[operator] = module.name
+                found[operator] = module.name.removeprefix(f"{ops.__name__}.").replace(".", "/")
     return found
 
 

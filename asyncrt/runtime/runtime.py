@@ -311,6 +311,11 @@ class Runtime:
         """Raise as `check_open()` does, and `WrongLoopError` unless this is the event loop that it was opened on."""
         self.session.check_here()
 
+    @property
+    def left_behind(self) -> bool:
+        """Whether this is a copy in a process that was forked: there is nothing to run or to close here."""
+        return self._session is not None and self._session.left_behind
+
     async def close(self) -> None:
         """Let what is enqueued run out and give everything back. Inferences begun after this are refused.
 

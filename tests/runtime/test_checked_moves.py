@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import asyncrt.debug
-import asyncrt.runtime.runtime
+
 from asyncrt import HazardError, Runtime, RuntimeOptions
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.events import Event
@@ -19,6 +19,7 @@ from asyncrt.memory.buffer import Lease
 from asyncrt.memory.hazards import Enqueued, Entry, Region
 from asyncrt.memory.pool import Acquired, MemoryPool
 from asyncrt.runtime.execute.device_copies import Box, Moves
+from asyncrt.runtime.request import session
 from asyncrt.runtime.request.network import Network
 from asyncrt.scheduler.policies.base import StreamView
 from asyncrt.scheduler.policies.fifo import Policy
@@ -80,7 +81,7 @@ class InTurn(Policy):
 @pytest.fixture(autouse=True)
 def in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests go to the streams in turn."""
-    monkeypatch.setattr(asyncrt.runtime.runtime, "make_policy", lambda name: InTurn())
+    monkeypatch.setattr(session, "make_policy", lambda name: InTurn())
 
 
 def runtime(device: str | SimulatedDevice | None, blocks: int) -> Runtime:

@@ -128,7 +128,7 @@ def open_inbox() -> Inbox | None:
     if library is None:
         return None
     try:
-        from asyncrt.devices import _reached
+        from . import _reached
 
         function = library["clSetEventCallback"]
     except (ImportError, AttributeError):

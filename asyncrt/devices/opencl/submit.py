@@ -214,7 +214,7 @@ def native_submitter() -> NativeSubmitter | None:
     functions = _functions()
     if functions is None or why_not_built():
         return None
-    from asyncrt.devices import _submit
+    from . import _submit
 
     set_argument, enqueue = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions)
     return NativeSubmitter(_submit, set_argument, enqueue)
@@ -224,7 +224,7 @@ def native_submitter() -> NativeSubmitter | None:
 def why_not_built() -> str:
     """Return why there is no loop in C; empty if there is one."""
     try:
-        from asyncrt.devices import _submit
+        from . import _submit
     except ImportError:
         return "asyncrt.devices.opencl._submit was not built; install asyncrt again with a C compiler at hand"
     if _submit.LAYOUT != LAYOUT or not hasattr(_submit, "launch"):
