@@ -241,7 +241,7 @@ async def _run(loaded: Model, neighbour: Model, case: Case, poison: Poison | Non
         *together, _ = await _all(*work, infer_innocent(neighbour, 3))
         _same(case, first, together[0], "beside others")
         _same(case, first, together[2], "beside others")
-        if any(not np.array_equal(before[n], a[n], equal_nan=a[n].dtype.kind == "f") for n in before):
+        if any(before[n].tobytes() != a[n].tobytes() for n in before):
             raise Finding("changed", "an input was changed")
         if first is not None:
             case.ended = "ran"
