@@ -249,7 +249,7 @@ def test_openvinos_queue_gives_each_request_its_own_answer() -> None:
 
 
 _PLATFORMS = """
-from asyncrt.devices import drivers
+from asyncrt.devices.opencl import drivers
 from benchmarks import models, peers
 if {first}: peers.load(models.SMALL)
 drivers.prepare()

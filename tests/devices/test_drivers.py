@@ -148,7 +148,7 @@ def test_a_runtime_that_does_not_load_is_said(machine: Machine, monkeypatch: pyt
 @pytest.mark.skipif(not find_spec("openvino") or not find_intel_runtime(), reason="it takes both libraries")
 def test_a_program_that_loads_another_libtbb_first_is_told() -> None:
     """OpenVINO's is too old for Intel's runtime, which shares it by its name."""
-    program = "import openvino; openvino.Core().available_devices; from asyncrt.devices import drivers; "
+    program = "import openvino; openvino.Core().available_devices; from asyncrt.devices.opencl import drivers; "
     program += "print(*drivers.prepare().problems)"
     environment = {name: value for name, value in with_sources().items() if name != "OCL_ICD_VENDORS"}
 

@@ -12,7 +12,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from asyncrt.errors import ModelError, ModelFormatError, ModelLimitError, UnsupportedOperatorError
-from asyncrt.graph import importer as importer
+from asyncrt.graph import importer
 from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import Array
 

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from asyncrt.dims import Dim
 from asyncrt.errors import ModelFormatError, ModelLimitError
-from asyncrt.graph import importer as importer
+from asyncrt.graph import importer
 from asyncrt.graph.importer import import_model
 from asyncrt.graph.ir import Place
 from asyncrt.graph.passes.infer_layouts import infer_layouts

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import asyncrt.debug
-
 from asyncrt import HazardError, Runtime, RuntimeOptions
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.events import Event

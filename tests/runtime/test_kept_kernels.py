@@ -24,7 +24,7 @@ PROCESS = """
 import asyncio, json, logging, sys
 from pathlib import Path
 import numpy as np
-from asyncrt.devices import drivers
+from asyncrt.devices.opencl import drivers
 
 folder, given = sys.argv[1:]
 if given:  # as another part of the process may do, before
