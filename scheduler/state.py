@@ -3,11 +3,11 @@
 Everything that decides this is in this file or in the policy it was given. It does no I/O, does not wait, knows neither
 devices nor bytes, and never looks at the clock: the same happenings give the same instructions.
 
-A request is *waiting* until it is admitted (at most `max_in_flight` are), then *preparing* its next chunk, *ready* when
-the chunk is planned, *launching* from the `Launch` instruction until `Launched`, and *running* until the chunk's event
-is reached; then it prepares the next. `Ended` may come in any state, and of a request that is not known (any more) it
-says nothing new. A stream's depth counts what was launched there and has not been reached, of ended requests too: the
-device still has to pass it.
+`transitions.py` has the states of a request and which may follow which. It is *waiting* until it is admitted (at most
+`max_in_flight` are), then *preparing* its next chunk, *ready* when the chunk is planned, *launching* from the `Launch`
+instruction until `Launched`, and *running* until the chunk's event is reached; then it prepares the next. `Ended` may
+come in any state, and of a request that is not known (any more) it says nothing new. A stream's depth counts what was
+launched there and has not been reached, of ended requests too: the device still has to pass it.
 
 Time comes with `Elapsed` alone. A request whose deadline has passed gets no `Launch` any more: it is *expired* as soon
 as it waits for something here, and from then on only ends. What is on a stream by then runs out.
@@ -28,6 +28,7 @@ from .happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Sub
 from .instructions import Admit, Expire, Instruction, Launch, Resume
 from .policies import Policy, StreamView
 from .queue import RequestQueue
+from .transitions import MAY_BECOME, State
 
 
 class InvalidHappening(Exception):
@@ -62,12 +63,15 @@ class _Request:
     number: int
     priority: int
     deadline: float | None
-    #: One of waiting, preparing, ready, launching, running, expired, ended.
-    state: str = "waiting"
+    state: State = "waiting"
     admitted: bool = False
     work: int = 0
     stream: int | None = None
     event: Event | None = None
+
+    def become(self, state: State) -> None:
+        assert state in MAY_BECOME[self.state], (self.state, state)
+        self.state = state
 
 
 class SchedulerState:
@@ -153,7 +157,8 @@ class SchedulerState:
                     bisect.insort(self._deadlines, (deadline, number))
             case Ready(number, work):
                 request = self._expect(happening, number, "preparing")
-                request.state, request.work = "ready", work
+                request.become("ready")
+                request.work = work
                 self._ready += 1
                 self._policy.push(number, request.priority, request.stream, request.deadline, work)
                 if self._late(request):
@@ -167,7 +172,8 @@ class SchedulerState:
                 self._enqueued(happening, number, event)
                 self._launching[event.stream] -= 1
                 self._work_of[event] = request.work
-                request.state, request.event = "running", event
+                request.become("running")
+                request.event = event
                 self._by_event[event] = number
             case Reached(event):
                 if not (0 <= event.stream < len(self._newest) and event.stamp <= self._newest[event.stream]):
@@ -221,7 +227,7 @@ class SchedulerState:
         assert len(self._by_event) == sum(r.state == "running" for r in admitted), self
         assert not waiting or self._admitted == self.max_in_flight, self
 
-    def _expect(self, happening: Happening, number: int, state: str) -> _Request:
+    def _expect(self, happening: Happening, number: int, state: State) -> _Request:
         request = self._requests.get(number)
         if request is None or request.state != state:
             found = "unknown" if request is None else request.state
@@ -249,7 +255,8 @@ class SchedulerState:
             number = self._by_event.pop(passed, None)
             if number is not None:
                 request = self._requests[number]
-                request.state, request.event = "preparing", None
+                request.become("preparing")
+                request.event = None
                 given.append(Resume(number, passed))
 
     def _late(self, request: _Request) -> bool:
@@ -269,14 +276,15 @@ class SchedulerState:
                 return
             case _:
                 return
-        request.state = "expired"
+        request.become("expired")
         given.append(Expire(request.number))
 
     def _end(self, number: int) -> None:
         request = self._requests.pop(number, None)
         if request is None:
             return
-        was, request.state = request.state, "ended"
+        was = request.state
+        request.become("ended")
         if request.deadline is not None and not self._late(request):
             del self._deadlines[bisect.bisect_left(self._deadlines, (request.deadline, number))]
         self._admitted -= request.admitted
@@ -296,7 +304,8 @@ class SchedulerState:
             number = next(iter(self._waiting))
             self._waiting.take(number)
             request = self._requests[number]
-            request.state, request.admitted = "preparing", True
+            request.become("preparing")
+            request.admitted = True
             self._admitted += 1
             given.append(Admit(number))
 
@@ -309,7 +318,8 @@ class SchedulerState:
             number, stream = choice
             self._ready -= 1
             request = self._requests[number]
-            request.state, request.stream = "launching", stream
+            request.become("launching")
+            request.stream = stream
             self._launching[stream] += 1
             self._work[stream] += request.work
             given.append(Launch(number, stream))

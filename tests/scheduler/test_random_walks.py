@@ -15,7 +15,8 @@ from asyncrt.scheduler.instructions import Admit, Expire, Instruction, Launch, R
 from asyncrt.scheduler.policies import make_policy, policy_names
 from asyncrt.scheduler.policies.fifo import DEPTH
 from asyncrt.scheduler.queue import PATIENCE
-from asyncrt.scheduler.state import SchedulerState
+from asyncrt.scheduler.state import SchedulerState, _Request
+from asyncrt.scheduler.transitions import MAY_BECOME, State
 
 
 @attrs.define
@@ -205,6 +206,30 @@ def test_every_request_ends(policy: str, seed: int) -> None:
     walk.run()
 
     assert walk.order > 50
+
+
+def test_what_may_become_of_a_request_is_what_becomes_of_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No state follows another but by the table, and nothing is in the table that never happens."""
+    seen: set[tuple[State, State]] = set()
+    become = _Request.become
+
+    def noting(request: _Request, state: State) -> None:
+        seen.add((request.state, state))
+        become(request, state)
+
+    monkeypatch.setattr(_Request, "become", noting)
+    for policy in policy_names():
+        for seed in range(10):
+            Walk(policy, seed).run()
+    full = SchedulerState(1, make_policy("fifo"))
+    for request in range(DEPTH + 1):
+        full.handle(Submitted(request))
+        full.handle(Ready(request))
+    full.handle(Ended(DEPTH))  # for which there was no place on the stream
+
+    assert {(before, after) for before, several in MAY_BECOME.items() for after in several} == seen
+    with pytest.raises(AssertionError):
+        _Request(1, 0, None).become("running")
 
 
 @pytest.mark.parametrize("policy", policy_names())
