@@ -85,7 +85,7 @@ def as_bytes(outputs: dict[str, Array]) -> dict[str, bytes]:
 
 
 def plans_of(loaded: Model) -> list[ChunkPlan]:
-    return [planned.plan for planned in loaded.network._plans._kept.values()]
+    return [planned.plan for planned in loaded.network.plans._kept.values()]
 
 
 async def each(loaded: Model, count: int = 6) -> list[dict[str, bytes]]:
@@ -453,7 +453,7 @@ async def test_a_plan_by_recipe_has_the_lanes_of_one_that_was_walked() -> None:
             loaded = await rt.load(network())
             xs = [np.random.default_rng(n).standard_normal((n, WIDTH)).astype(np.float32) for n in sizes]
             got = [as_bytes(await loaded.infer({"x": x})) for x in xs]
-            return got, plans_of(loaded), loaded.network._plans.by_recipe
+            return got, plans_of(loaded), loaded.network.plans.by_recipe
 
     by_recipe, recipes, count = await results()
     walked, walks, none = await results(recipes=False)

@@ -51,7 +51,7 @@ async def decode(loaded: Model, lengths: list[int], used: list[bool] | None = No
 
 def taken(loaded: Model) -> int:
     """How many guesses were right so far."""
-    foresight = loaded.network._foresight
+    foresight = loaded.network.foresight
     return 0 if foresight is None else foresight.taken
 
 
@@ -59,7 +59,7 @@ async def without(lengths: list[int]) -> list[Array]:
     """The same without any guess."""
     async with Runtime(streams=2, options=options(foresee=False)) as rt:
         model = await rt.load(attention())
-        assert model.network._foresight is None
+        assert model.network.foresight is None
         return await decode(model, lengths)
 
 
@@ -97,13 +97,13 @@ async def test_a_text_goes_on_as_it_went(loaded: Model, slow: list[Guess]) -> No
 async def test_another_step_throws_the_guess_away(loaded: Model, slow: list[Guess]) -> None:
     """Its plan is made when it comes, and those of the guesses are kept nowhere."""
     lengths, used = [70, 1, 1, 5, 1, 1, 1, 9], list[bool]()
-    before = len(loaded.network._plans)
+    before = len(loaded.network.plans)
 
     found = await decode(loaded, lengths, used)
 
     assert [y.tobytes() for y in await without(lengths)] == [y.tobytes() for y in found]
     assert used == [False] * 6 + [True, False]
-    assert len(loaded.network._plans) == before + len(lengths)
+    assert len(loaded.network.plans) == before + len(lengths)
 
 
 @pytest.mark.asyncio
@@ -143,7 +143,7 @@ async def test_a_device_that_is_done_earlier_ends_the_guess(loaded: Model) -> No
             """It does not run any more."""
 
     loop: Any = OneTurn()
-    loaded.network._foresight._loop = loop  # type: ignore[union-attr]
+    loaded.network.foresight._loop = loop  # type: ignore[union-attr]
     lengths, used = [60, *[1] * 6], list[bool]()
 
     found = await decode(loaded, lengths, used)
@@ -165,7 +165,7 @@ async def test_nothing_is_guessed_beside_another_request(loaded: Model) -> None:
                 dispatcher._waiting[-1] = dispatcher._waiting[-2]  # another request is there
             yield
 
-    plans = loaded.network._plans
+    plans = loaded.network.plans
     guessing = Foresight(loaded.network.program, plans, dispatcher, None)
     guess = Guess("signature", work())  # type: ignore[arg-type]
     guessing._guess = lambda *given: guess  # type: ignore[method-assign]

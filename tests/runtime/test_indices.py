@@ -45,7 +45,7 @@ def floats(*shape: int, seed: int = 0) -> Array:
 
 
 def plans(loaded: Model) -> list[ChunkPlan]:
-    return [planned.plan for planned in loaded.network._plans._kept.values()]
+    return [planned.plan for planned in loaded.network.plans._kept.values()]
 
 
 @attrs.frozen
@@ -342,7 +342,7 @@ async def test_replayed_preset_and_made_by_recipe(
                 await refused(loaded, {"ids": bad}, "Gather_0", -11)
 
         if device is None:
-            assert loaded.network._plans.by_recipe > 0
+            assert loaded.network.plans.by_recipe > 0
         if device != "host":
             assert rt.statistics().presets.replays > 0
         assert rt.statistics().replays > 0

@@ -105,7 +105,7 @@ async def test_new_shapes_are_planned_by_recipe_and_give_the_same_bytes() -> Non
     """After a few shapes most plans come from recipes; explain() tells of such an inference what it tells of any."""
     async with Runtime(options=OPTIONS) as rt, Runtime(options=RuntimeOptions(warm=False, recipes=False)) as plain:
         loaded, other = await rt.load(_chain()), await plain.load(_chain())
-        plans = network(loaded)._plans
+        plans = network(loaded).plans
         for n in range(9, 60):
             x = np.random.default_rng(n).standard_normal((n, 6)).astype(np.float32)
             out, expected = await loaded.infer({"x": x}), await other.infer({"x": x})
@@ -137,7 +137,7 @@ async def test_a_group_does_not_tie_a_recipe_to_a_value_that_its_parts_may_leave
         parts = {record.node for record in loaded.explain() if record.decision == "fused"}
 
     assert len(parts) == 3
-    assert network(loaded)._plans.by_recipe > 20
+    assert network(loaded).plans.by_recipe > 20
 
 
 @pytest.mark.asyncio
@@ -159,7 +159,7 @@ async def test_a_recipe_that_is_wrong_is_found_out_before_it_is_used(monkeypatch
             x = np.random.default_rng(n).standard_normal((n, 6)).astype(np.float32)
             out = await loaded.infer({"x": x})
             assert np.isfinite(out["y"]).all()
-        plans = network(loaded)._plans
+        plans = network(loaded).plans
 
     assert not plans._follows
     assert plans.by_recipe == 0
@@ -173,7 +173,7 @@ async def test_steps_of_a_sequence_are_planned_by_recipe() -> None:
         steps = [np.random.default_rng(i).standard_normal((1, 1, 6)).astype(np.float32) for i in range(150)]
         async with loaded.sequence() as sequence:
             got = [(await sequence.infer({"x": x}))["y"] for x in steps]
-            by_recipe = network(loaded)._plans.by_recipe
+            by_recipe = network(loaded).plans.by_recipe
         expected = await fed_back(loaded, steps)
 
     assert [e.tobytes() for e in expected] == [y.tobytes() for y in got]
@@ -193,7 +193,7 @@ async def test_values_that_decide_have_recipes_of_their_own() -> None:
                 given = {"x": x, "starts": i64(start), "ends": i64(end)}
                 out, expected = await loaded.infer(given), await other.infer(given)
                 assert expected["y"].tobytes() == out["y"].tobytes()
-        by_recipe = network(loaded)._plans.by_recipe
+        by_recipe = network(loaded).plans.by_recipe
 
     assert by_recipe > 30
 
@@ -218,7 +218,7 @@ async def test_an_input_of_any_rank_beside_one_with_names_is_run(check_hazards: 
             np.testing.assert_allclose(np.ones(shape[:-1]), rows.sum(axis=-1), rtol=1e-5)
             turned = w.shape[::-1]
             assert np.array_equal(w.reshape(turned), (await third.infer({"x": w, "s": i64(*turned)}))["y"])
-        followed = [network(m)._plans.by_recipe for m in (first, second, third)]
+        followed = [network(m).plans.by_recipe for m in (first, second, third)]
 
     assert followed == [0, 0, 0]
 
@@ -229,7 +229,7 @@ async def test_recipes_are_bounded_whatever_decides() -> None:
     nodes = [node("a = Neg(x)"), node("y = Slice(a, starts, ends)")]
     async with Runtime(options=OPTIONS) as rt:
         loaded = await rt.load(model(nodes, ["x f32[n,m]", "starts i64[1]", "ends i64[1]"], ["y"]))
-        plans = network(loaded)._plans
+        plans = network(loaded).plans
         for n in range(400):
             x = np.ones((n % 9 + 3, 4), np.float32)
             out = await loaded.infer({"x": x, "starts": i64(n % 3), "ends": i64(10 + n)})

@@ -130,8 +130,8 @@ MUTANTS = (
     ),
     Mutant(
         "a request that became late on its way to the stream is launched",
-        "asyncrt/runtime/request/network.py",
-        "                    dispatcher.check_deadline(request)\n",
+        "asyncrt/runtime/request/inference.py",
+        "            self.dispatcher.check_deadline(self.request)\n",
         "",
         ("tests/runtime/test_deadlines.py",),
     ),
@@ -186,8 +186,8 @@ MUTANTS = (
     ),
     Mutant(
         "leases: memory is free when its commands are enqueued",
-        "asyncrt/runtime/request/network.py",
-        "                lease.drop(after=events)\n",
+        "asyncrt/runtime/request/inference.py",
+        "                lease.drop(after=self.events)\n",
         "                lease.drop()\n",
         ("tests/runtime/test_checked.py", FAULTS),
     ),
@@ -306,7 +306,7 @@ MUTANTS = (
     ),
     Mutant(
         "keys: plans of other contents are used",
-        "asyncrt/runtime/request/network.py",
+        "asyncrt/runtime/request/inference.py",
         "    return tuple([(a.shape, a.tobytes()) for a in arrays])",
         "    return tuple([a.shape for a in arrays])",
         (HAZARDS, GRAPHS),

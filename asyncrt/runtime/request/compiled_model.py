@@ -1,0 +1,242 @@
+"""A program on a device: its constants there, its kernels and its plans.
+
+Concurrent inferences of one model share its program, kernels, constants and plans, all of which never change once
+made, and nothing else that a result could depend on. What is remembered of them is how large their arenas were: it
+decides how large new blocks of memory are, and nothing of what is in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from asyncrt.errors import AsyncrtError, OutOfDeviceMemory
+from asyncrt.graph.ir import Chunk, Program
+from asyncrt.graph.mapped import check, used
+from asyncrt.kernels.resident.store import cache_folder
+from asyncrt.kernels.resident.weights import Resident, Stored, WeightsCache, WeightsStatistics
+from asyncrt.layout import Array, Layout
+from asyncrt.memory.pool import Acquired, Room
+from asyncrt.memory.predictor import SIZES, ShapePredictor
+from asyncrt.runtime.cooperative import Slices, in_turns
+from asyncrt.runtime.execute.kept_state import KeptState
+from asyncrt.runtime.execute.route import Enqueueing
+from asyncrt.runtime.execute.specialise import OFTEN
+from asyncrt.runtime.plan.bound_plan import BoundPlan, bind
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan, start_state
+from asyncrt.runtime.plan.plan_cache import PlanCounts, Planned, Plans
+from asyncrt.runtime.plan.planner import prepare_in_slices
+from asyncrt.runtime.plan.tools import Tools
+
+from .inputs import Checked, layouts_of
+from .next_plan import Foresight
+from .session import Session
+
+
+class CompiledModel:
+    """A program on a device.
+
+    Args:
+        program: What to run.
+        session: The runtime's.
+
+    Attributes:
+        checked: Looks at the inputs of requests.
+        plans: By signature.
+        one_plan: Held by who makes a plan. The second can often be made by the recipe of the first; and of equal ones,
+            one is enough.
+        foresight: Makes the plan of a sequence's next step; None where nobody does.
+        enqueueing: Decides how a chunk is enqueued.
+        inner: What nodes with subgraphs run, by node.
+    """
+
+    def __init__(self, program: Program, session: Session) -> None:
+        self.program, self.session = program, session
+        options = session.options
+        self.checked = Checked(program, session.tools.host_limit)
+        self._dispatcher, self._pool, self._impls = session.dispatcher, session.pool, session.kernels
+        # Answers are numbered by this program's kinds of node.
+        self._tools = attrs.evolve(session.tools, memo=OrderedDict())
+        self._options, self._counters, self._specialiser = options, session.counters, session.specialiser
+        self.enqueueing = Enqueueing(program, session.dispatcher, session.presets)
+        self.weights = WeightsCache(
+            session.memory_device, session.uploads, self._constant,
+            folder=cache_folder(options) if options.page_constants and options.disk_cache else None,
+            used=used, limit=options.weights_bytes, let_go=self._unbind_one,
+        )  # fmt: skip
+        session.dispatcher.when_lost.add(self.weights.fail)
+        self.inner: dict[int, tuple[CompiledModel, ...]] = {}
+        for node in program.nodes:
+            programs = [sub.program for sub in node.subgraphs if sub.program is not None]
+            if programs:
+                self.inner[node.id] = tuple(CompiledModel(p, session) for p in programs)
+        self.plans = Plans(
+            program,
+            self._tools,
+            replay=options.replay,
+            recipes=options.recipes and options.replay,  # what does not replay is what replaying is compared with
+            entries=options.plan_entries,
+            nbytes=options.plan_bytes,
+        )
+        bind_ahead = self._bound if options.weights_bytes is None else None
+        self.foresight = Foresight(program, self.plans, session.dispatcher, bind_ahead) if options.foresee else None
+        self.one_plan = asyncio.Lock()
+        #: The sizes of the arenas lately, by chunk; of equal ones in a row only the first.
+        self._sizes: dict[int, ShapePredictor] = {}
+
+    def __repr__(self) -> str:
+        return f"<CompiledModel {self.program!r}, {len(self.plans)} plans, {self.weights!r}>"
+
+    def _constant(self, id: int) -> Array:
+        constant = self.program.values[id].constant
+        assert constant is not None
+        check(constant)
+        return constant
+
+    # Loading.
+
+    async def warm(self) -> None:
+        """Bring the constants to the device, and build the kernels that likely shapes need."""
+        for network in self._inside():
+            await network.warm()
+        first = self.program.chunks[0]
+        if first.control is not None:
+            return  # what comes after it depends on what it gives
+        plans = await asyncio.to_thread(self.plans.likely)
+        for plan in plans:  # one after the other, so that no more than one needs is in use at once
+            await self.weights.ensure(plan.packings)
+        await self._impls.ensure(k for plan in plans for k in plan.kernels)
+
+    # What an inference asks for.
+
+    @property
+    def tools(self) -> Tools:
+        """What planning knows of the device."""
+        return self._tools
+
+    async def acquire(
+        self, request: int, nbytes: int, stream: int, room: Room | None = None, *, brief: bool = False
+    ) -> Acquired:
+        """Lease memory. If it is short, wait for what others give back; raise if nobody will."""
+        asked = False
+        while True:
+            frugal = self._dispatcher.frugal(request)
+            try:
+                return self._pool.acquire(nbytes, stream, room=None if frugal else room, exact=frugal, brief=brief)
+            except OutOfDeviceMemory as error:
+                short = error
+            if not asked:
+                # It may have been the device that refused, because it is lost: then nothing would come back.
+                asked = True
+                self._dispatcher.ask_device()
+            await self._dispatcher.memory(request, short)
+
+    def room(self, chunk: int, nbytes: int) -> Room | None:
+        """Return what says how large a new block for this arena should be, going by the sizes before it.
+
+        Requests of the same size, one after the other or at once, are no growth and count once.
+        """
+        if not self._options.preallocate:
+            return None
+        sizes = self._sizes.get(chunk)
+        if sizes is None:
+            sizes = self._sizes[chunk] = ShapePredictor(SIZES)
+        if sizes.last != (nbytes,):
+            sizes.record((nbytes,))
+        return lambda: (sizes.predict(bits=8) or (0,))[0]
+
+    async def output_layouts(self, arrays: Mapping[int, Array]) -> list[Layout | None]:
+        """Return the outputs' layouts for these inputs as far as they are known without running anything."""
+        program = self.program
+        state = start_state(program, layouts_of(program, arrays), {id: arrays[id] for id in program.value_inputs})
+        if program.chunks[0].control is None:
+            with contextlib.suppress(AsyncrtError):  # what never runs need not fit
+                state = (await in_turns(prepare_in_slices(program, program.chunks[0], state, self._tools))).after
+        return [state.layouts[id] for id in program.outputs]
+
+    # Plans.
+
+    def foreseen(self, kept: KeptState, signature: Any) -> Planned | None:
+        """Return the plan of a step that was guessed while the device worked on the one before."""
+        guessed = None if self.foresight is None else self.foresight.take(kept, signature)
+        if guessed is None:
+            return None
+        self._counters.plans += 1
+        return self.plans.keep_made(signature, *guessed)
+
+    async def make_plan(self, request: int, chunk: Chunk, work: Slices[Planned]) -> Planned:
+        """Return the plan when it is made, a slice in each turn of the loop."""
+        self._counters.plans += 1
+        tracer = self._dispatcher.tracer
+        with contextlib.nullcontext() if tracer is None else tracer.planning(request, chunk.index):
+            return await in_turns(work)
+
+    async def bind(self, planned: Planned) -> BoundPlan:
+        constants = await self.weights.ensure(planned.plan.packings)
+        kernels = await self._impls.ensure(planned.plan.kernels)
+        bound = planned.bound = self._bound(planned.plan, kernels, constants)
+        return bound
+
+    def _bound(
+        self, plan: ChunkPlan, kernels: Mapping[Any, Any], constants: Mapping[Stored, Resident]
+    ) -> BoundPlan:
+        if self._specialiser is None:
+            return bind(plan, kernels, constants)
+        return bind(plan, kernels, constants, self._specialiser.kernel, self._specialiser.generation)
+
+    def replayed(self, planned: Planned) -> None:
+        """A plan is used again: ask for specialised kernels now and then, and bind it to those that have come."""
+        self._counters.replays += 1
+        bound, specialiser = planned.bound, self._specialiser
+        if bound is None or specialiser is None:
+            return
+        planned.replays += 1
+        if planned.replays % OFTEN == 0:
+            specialiser.saw(bound, OFTEN)
+        if bound.generation != specialiser.generation:
+            planned.bound = self._bound(bound.plan, bound.kernels, bound.constants)
+
+    def _unbind_one(self) -> bool:
+        """Let go of what the plan unused longest is bound to, if one is; it is bound again when it is used again."""
+        planned = self.plans.unused()
+        if planned is not None:
+            planned.bound = None
+        return planned is not None
+
+    def close(self) -> None:
+        """Give the constants back; the device must have passed all requests."""
+        for network in self._inside():
+            network.close()
+        self.plans.clear()
+        self.weights.close()
+        self._dispatcher.when_lost.discard(self.weights.fail)
+
+    @property
+    def lets_go(self) -> bool:
+        """Whether it is closed, but the device not done with bringing its constants."""
+        return self.weights.uploading or any(network.lets_go for network in self._inside())
+
+    def device_closed(self) -> None:
+        """The device was closed: give everything back."""
+        self.close()
+        for network in self._inside():
+            network.device_closed()
+        self.weights.device_closed()
+
+    def weights_statistics(self) -> list[WeightsStatistics]:
+        """Return the counts of its constants on the device, and those of each subgraph."""
+        inside = [s for network in self._inside() for s in network.weights_statistics()]
+        return [self.weights.statistics(), *inside]
+
+    def plan_counts(self) -> PlanCounts:
+        """Return how many plans there are, and how some were made; those of subgraphs included."""
+        own = PlanCounts(len(self.plans), self.plans.by_recipe, self.foresight.taken if self.foresight else 0)
+        return PlanCounts(*map(sum, zip(own, *(network.plan_counts() for network in self._inside()), strict=True)))
+
+    def _inside(self) -> list[CompiledModel]:
+        return [network for networks in self.inner.values() for network in networks]

@@ -1,0 +1,242 @@
+"""One inference, from chunk to chunk: plan, place, lease, enqueue, wait, and then the next.
+
+All that there is of an inference is here and ends with it; what it shares with others is its `CompiledModel`'s.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from asyncrt.events import Event
+from asyncrt.graph.ir import Chunk, ProgramNode
+from asyncrt.layout import Array, Layout
+from asyncrt.memory.buffer import Lease
+from asyncrt.memory.host import HostBudget
+from asyncrt.runtime.cooperative import off_loop
+from asyncrt.runtime.execute.enqueue import Arriving, host_copies, short_copies
+from asyncrt.runtime.execute.kept_state import KeptState
+from asyncrt.runtime.plan.between_steps import NOTHING
+from asyncrt.runtime.plan.bound_plan import BoundPlan
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Deferred, NodeRecord, Records, State, start_state
+from asyncrt.runtime.plan.plan_cache import KEYED_BYTES, Planned
+
+from .compiled_model import CompiledModel
+from .control_flow import Body, carry_out
+from .inputs import layouts_of
+from .next_plan import step_signature
+
+
+class Inference:
+    """One inference of an admitted request.
+
+    Args:
+        model: What is run.
+        request: Its number; of a subgraph, that of the request that it is part of.
+        arrays: Checked inputs, by value id.
+        kept: What a sequence keeps; inputs and outputs of it stay on the device.
+        outer: What that request may make on the host, for a subgraph.
+    """
+
+    def __init__(
+        self,
+        model: CompiledModel,
+        request: int,
+        arrays: Mapping[int, Array],
+        kept: KeptState | None = None,
+        outer: HostBudget | None = None,
+    ) -> None:
+        self.model, self.request, self.kept = model, request, kept
+        self.program, self.dispatcher = model.program, model.session.dispatcher
+        self.arrays = arrays
+        self.budget = HostBudget(model.tools.host_limit) if outer is None else outer.inner()
+        #: Its memory, and where the streams are when all that it has enqueued is done.
+        self.leases: list[Lease] = []
+        self.events: list[Event] = []
+        self.before = self.left = NOTHING if kept is None else kept.between
+        self.values = {id: arrays[id] for id in self.program.value_inputs}
+        # Of a step, what is kept says which inputs are not among the arrays.
+        self.given = tuple([arrays[id].shape for id in self.program.inputs if id in arrays])
+        #: What the plan of the next chunk depends on; None where too much does.
+        self.signature: Any = step_signature(self.given, _contents(self.values.values()), self.before)
+        #: What is known behind the last planned chunk, and what has come since and later plans start from.
+        self.state: State | None = None
+        self.known: dict[int, Array] = {}
+        self.shapes: dict[int, Layout] = {}
+        #: What the host has so far: the inputs, what was read, and what nodes with subgraphs made.
+        self.present = dict(arrays)
+        self.arenas: list[Any] = [None] * len(self.program.chunks)
+        self.records: Records = []
+        self.plans = model.plans.frugal if self.dispatcher.frugal(request) else model.plans
+
+    async def run(self) -> tuple[dict[int, Array], Records]:
+        """Run it; returns the outputs by value id, and what became of each node. May be cancelled at every await."""
+        try:
+            fetched: dict[int, Array] = {}
+            for chunk in self.program.chunks:
+                if chunk.control is not None:
+                    fetched = await self.control(chunk.control)
+                else:
+                    fetched = await self.chunk(chunk)
+                self.present.update(fetched)
+                if chunk.decides:
+                    self.decide(chunk, fetched)
+            if self.kept is not None and self.state is not None:
+                self.kept.succeeded(self.state.kept, self.left, self.events)
+            return {v: fetched[v] for v in self.program.outputs if v not in self.before.outputs}, self.records
+        finally:
+            if self.kept is not None:
+                self.kept.failed(self.events)  # of a step that has succeeded nothing is left to be given up
+            # Memory belongs to the events, not to this task: whatever ended it, the blocks are free again when the
+            # streams have passed what was enqueued.
+            for lease in self.leases:
+                lease.drop(after=self.events)
+
+    # A chunk.
+
+    async def chunk(self, chunk: Chunk) -> dict[int, Array]:
+        """Carry out a chunk that is planned; returns what the host gets of it, by value id."""
+        model = self.model
+        planned = await self.plan(chunk)
+        plan, bound = planned.plan, planned.bound or await model.bind(planned)
+        if plan.needs_device:
+            stream = await self.dispatcher.place(self.request, bound.work)
+            waits, buffers = await self.lease(chunk, plan, stream)
+            self.dispatcher.check_deadline(self.request)
+            self.check_results(planned)
+            arriving = await model.enqueueing.enqueue(
+                self.request, bound, stream, waits, self.present, buffers, self.events
+            )
+            self.events.append(self.dispatcher.launched(self.request, stream, bound))
+            fetched = await self.wait(bound, arriving)
+        else:
+            self.check_results(planned)
+            fetched = short_copies(plan, self.present)
+        if bound.copies:
+            fetched.update(await off_loop(planned.results, functools.partial(host_copies, bound.copies, self.present)))
+        model.session.counters.launches += len(plan.steps)
+        model.session.counters.skipped += plan.skipped
+        if isinstance(bound.records, Deferred):
+            self.records.append(bound.records)
+        else:
+            self.records += bound.records
+        self.state, self.left, self.known, self.shapes = plan.after, bound.left, {}, {}
+        return fetched
+
+    async def plan(self, chunk: Chunk) -> Planned:
+        """Return the plan of a chunk: one of before, or foreseen, or a new one."""
+        model = self.model
+        planned = self.plans.find(chunk, self.signature)
+        if planned is None and self.kept is not None and self.plans is model.plans:
+            planned = model.foreseen(self.kept, self.signature)
+            if planned is not None:
+                return planned
+        if planned is None:
+            async with model.one_plan:
+                planned = self.plans.find(chunk, self.signature)  # made meanwhile, by a request like this one
+                if planned is None:
+                    return await self.new_plan(chunk)
+        model.replayed(planned)
+        return planned
+
+    async def new_plan(self, chunk: Chunk) -> Planned:
+        """Make the plan of a chunk."""
+        if chunk.index == 0:
+            layouts = layouts_of(self.program, self.arrays, self.before.layouts)
+            work = self.plans.first(self.signature, layouts, self.values, self.before.tensors, self.budget)
+        else:
+            if self.state is None:
+                layouts = layouts_of(self.program, self.arrays, self.before.layouts)
+                self.state = start_state(self.program, layouts, self.values, self.before.tensors)
+            work = self.plans.later(chunk, self.signature, self.state.advanced(self.shapes, self.known), self.budget)
+        return await self.model.make_plan(self.request, chunk, work)
+
+    async def lease(self, chunk: Chunk, plan: ChunkPlan, stream: int) -> tuple[tuple[Event, ...], list[Any]]:
+        """Lease the chunk's memory; returns what to wait for before it may be used, and the memory of all chunks."""
+        waits: tuple[Event, ...] = ()
+        if plan.arena_nbytes:
+            room = self.model.room(chunk.index, plan.arena_nbytes)
+            acquired = await self.model.acquire(self.request, plan.arena_nbytes, stream, room, brief=True)
+            self.leases.append(acquired.lease)
+            self.arenas[chunk.index], waits = acquired.lease.allocation, acquired.waits
+        if self.kept is None:
+            return waits, self.arenas
+        for slot, nbytes in self.kept.missing(plan.after.kept):
+            acquired = await self.model.acquire(self.request, nbytes, stream)
+            self.kept.allocated(slot, acquired.lease)
+            waits += acquired.waits
+        return waits + self.kept.after, self.arenas + self.kept.buffers()
+
+    async def wait(self, bound: BoundPlan, arriving: Arriving) -> dict[int, Array]:
+        """Wait until the device has passed the chunk; returns what was read."""
+        foresight = self.model.foresight
+        if self.kept is None or foresight is None:
+            await self.dispatcher.passed(self.request)
+        else:
+            with foresight.guessing(self.kept, self.given, bound):
+                await self.dispatcher.passed(self.request)
+        if self.dispatcher.checks is not None:
+            self.dispatcher.checks.looks_at(self.request, arriving.read)
+        return arriving.take()
+
+    def check_results(self, planned: Planned) -> None:
+        """Raise if the host may not have what a chunk gives: one tensor may be many outputs."""
+        if not self.budget.fits(planned.results):
+            self.budget.check(planned.results, f"'{self.program.name}': its results")
+
+    def decide(self, chunk: Chunk, fetched: Mapping[int, Array]) -> None:
+        """Note the values on which later plans depend."""
+        self.known.update((v, fetched[v]) for v in chunk.decides)
+        if self.signature is not None:
+            contents = _contents(fetched[v] for v in chunk.decides)
+            self.signature = None if contents is None else (self.signature, contents)
+
+    # A node with subgraphs.
+
+    async def control(self, node: ProgramNode) -> dict[int, Array]:
+        """Carry out a node with subgraphs; returns its outputs, by value id."""
+        bodies = [
+            Body(
+                sub.label,
+                inner.program,
+                {id: self.value(outer) for id, outer in sub.taken},
+                functools.partial(self.body, inner),
+                inner.output_layouts,
+            )
+            for sub, inner in zip(node.subgraphs, self.model.inner[node.id], strict=True)
+        ]
+        iterates = functools.partial(self.dispatcher.iterates, self.request)
+        made, record = await carry_out(node, bodies, self.value, self.budget, iterates)
+        self.note(node, record)
+        return made
+
+    async def body(self, inner: CompiledModel, arrays: Mapping[int, Array]) -> tuple[dict[int, Array], Records]:
+        """Run a subgraph once."""
+        return await Inference(inner, self.request, arrays, outer=self.budget).run()
+
+    def note(self, node: ProgramNode, record: NodeRecord) -> None:
+        """Note what became of a node with subgraphs."""
+        self.records.append(record)
+        layouts = dict(zip(node.outputs, record.outputs, strict=True))
+        self.shapes.update(layouts)
+        if self.signature is not None:
+            self.signature = self.signature, tuple([x.shape for x in layouts.values()])
+
+    def value(self, id: int) -> Array:
+        """Return a value that the host has."""
+        array = self.present.get(id)
+        if array is None:
+            array = self.program.values[id].constant
+        if array is None and self.state is not None:
+            array = self.state.values[id]
+        assert array is not None, self.program.values[id].name
+        return array
+
+
+def _contents(arrays: Iterable[Array]) -> tuple[Any, ...] | None:
+    """Return what to compare values by; None if they are too large to be worth it."""
+    arrays = list(arrays)
+    if sum(a.nbytes for a in arrays) > KEYED_BYTES:
+        return None
+    return tuple([(a.shape, a.tobytes()) for a in arrays])
