@@ -68,13 +68,15 @@ class Session:
         self._state = "open"
         info = device.info
         count = streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
-        opened, timeline = self._open_streams(count)
+        opening = functools.partial(device.open_stream, options.pinned, options.spin, options.native_submit)
+        opened: list[Stream] = [opening() for _ in range(count)]
+        reports = device.reports(opened) if options.native_callbacks else None
+        watched, timeline = self._watched(opened, opening())
         limit = options.memory_limit or info.memory * 9 // 10
         self.pool = MemoryPool(self.memory_device, timeline, limit, reuse=options.pool)
-        reports = device.reports(self._bare) if options.native_callbacks else None
         self.collector = Collector(self.loop) if options.collect_when_idle else None
         self.dispatcher = Dispatcher(
-            opened, _scheduler(options, count), timeline,
+            watched, _scheduler(options, count), timeline,
             checks=self.checks, on_idle=self.pool.trim, idle_s=options.idle_release_s, collector=self.collector,
         )  # fmt: skip
         self.dispatcher.when_lost.add(lambda error: self.pool.keep_all())
@@ -99,22 +101,17 @@ class Session:
             )
         self.tools = _tools(device, options, count)
 
-    def _open_streams(self, count: int) -> tuple[list[Stream], Timeline]:
-        """Open the streams and what is between them and those that enqueue; returns those of requests."""
-        options = self.options
-        opening = functools.partial(self.device.open_stream, options.pinned, options.spin, options.native_submit)
-        streams: list[Stream] = [opening() for _ in range(count)]
-        self._bare = list(streams)
-        self.uploads = WatchedStream(opening())  # networks keep it; a trace puts another behind it
-        timeline = Timeline(count)
+    def _watched(self, streams: list[Stream], uploads: Stream) -> tuple[list[Stream], Timeline]:
+        """Put what looks on between those who enqueue and the device; returns the streams that requests see."""
+        count = len(streams)
+        self.uploads = WatchedStream(uploads)  # networks keep it; a trace puts another behind it
         self._watched_device = self.memory_device = WatchedDevice(self.device)
-        if options.check_hazards:
-            checks = self.checks = Checks(count + 1)
-            streams = [CheckedStream(s, i, checks) for i, s in enumerate(streams)]
-            self.uploads = CheckedStream(self.uploads.stream, count, checks, self.loop)
-            timeline = CheckedTimeline(count, checks)
-            self.memory_device = CheckedDevice(self.device, checks)
-        return streams, timeline
+        if not self.options.check_hazards:
+            return streams, Timeline(count)
+        checks = self.checks = Checks(count + 1)
+        self.uploads = CheckedStream(self.uploads.stream, count, checks, self.loop)
+        self.memory_device = CheckedDevice(self.device, checks)
+        return [CheckedStream(s, i, checks) for i, s in enumerate(streams)], CheckedTimeline(count, checks)
 
     # Whether it is open, and where.
 
