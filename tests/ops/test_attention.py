@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from asyncrt.devices.find import open_device
+from asyncrt.errors import ShapeError
 from asyncrt.kernels.operator import Example
 from asyncrt.kernels.ops.nn.attention import OPERATOR
 from asyncrt.kernels.traits import DeviceTraits
@@ -27,6 +28,16 @@ from .run import arrays, assert_close, make_call, reference, run_impl
 )
 def test_attention_gives_what_onnxruntime_gives(inputs: tuple[Any, ...], attributes: dict[str, Any]) -> None:
     check_with_onnxruntime("Attention", Example(inputs, attributes, opset=23))
+
+
+@pytest.mark.parametrize("mode", [-1, 4, 1 << 40])
+def test_scores_of_a_kind_that_there_is_not_are_refused(mode: int) -> None:
+    """No kernel wrote them, so that the caller got what others had left in that memory."""
+    example = Example(("f32[1,2,4,8]", "f32[1,2,7,8]", "f32[1,2,7,5]"), {"qk_matmul_output_mode": mode}, 4, 23)
+    inputs = arrays(example)
+
+    with pytest.raises(ShapeError, match=f"qk_matmul_output_mode {mode} is not known"):
+        make_call(OPERATOR, example, inputs, [np.zeros(1, np.float32)] * 4, constant=False)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])

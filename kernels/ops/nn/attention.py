@@ -29,6 +29,7 @@ from asyncrt.layout import Array, Shape, row_major, show_shape
 from asyncrt.memory.view import View, broadcast_strides
 
 _QUERY, _KEY, _VALUE, _MASK, _PAST_KEY, _PAST_VALUE, _VALID = range(7)
+_MODES = (kernels.SCORES, kernels.CAPPED, kernels.BIASED, kernels.PROBABILITIES)
 
 
 class _Sizes(NamedTuple):
@@ -60,6 +61,9 @@ def _agree(call: Call, what: str, *dims: int) -> None:
 
 
 def _sizes(call: Call) -> _Sizes:
+    mode = call.attributes.get("qk_matmul_output_mode", 0)
+    if mode not in _MODES:  # no kernel would write the scores
+        raise ShapeError(f"'{call.name}': qk_matmul_output_mode {mode} is not known")
     q, k, v = call.shape(_QUERY), call.shape(_KEY), call.shape(_VALUE)
     if not len(q) == len(k) == len(v) or len(q) not in (3, 4):
         shapes = ", ".join(show_shape(s) for s in (q, k, v))
