@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import onnx
@@ -45,10 +46,11 @@ def test_kernels_agree_with_the_reference(operator: Operator, example: Example, 
     if any(a is not None and a.dtype == np.float64 for a in inputs) and "fp64" not in device.info.features:
         pytest.skip("the device has no float64")
     expected = reference(operator, example, inputs)
+    built: dict[Any, Any] = {}  # most are the same whatever is constant
     for constant, packed in ((False, True), (True, True), (True, False)):
         call = make_call(operator, example, inputs, expected, constant=constant)
         impl = operator.implement(call, traits_of(device, packed_weights=packed))
-        got = run_impl(impl, call, inputs, device)
+        got = run_impl(impl, call, inputs, device, built=built)
 
         for i, (e, g) in enumerate(zip(expected, got, strict=True)):
             assert_close(e, g, f"{operator.name} output {i} constant={constant} packed={packed} by {impl.name}")
