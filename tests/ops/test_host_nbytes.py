@@ -41,10 +41,19 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
     "BlackmanWindow": [((scalar(300_000),), {})],
     "Col2Im": [((f32(1, 3 * 9, 200 * 200), np.array([202, 202]), np.array([3, 3])), {})],
     "Conv": [((f32(1, 3, 200, 200), f32(8, 3, 5, 5)), {}), ((f32(2, 16, 64, 64), f32(16, 16, 1, 1)), {})],
+    "ConvInteger": [
+        ((np.ones((1, 3, 200, 200), np.uint8), np.ones((8, 3, 5, 5), np.uint8)), {"pads": (9, 9, 9, 9)}),
+        ((np.ones((2, 16, 64, 64), np.uint8), np.ones((16, 8, 3, 3), np.uint8), scalar(3, np.uint8)), {"group": 2}),
+    ],
     "DFT": [
         ((f32(1, 4, 1), scalar(200_000)), {"opset": 20}),
         ((f32(20, 10_000, 2), None, scalar(1)), {"opset": 20, "inverse": 1}),
         ((f32(20, 20_000, 1),), {"opset": 20, "onesided": 1}),
+    ],
+    "GridSample": [
+        ((f32(1, 3, 100, 100), f32(1, 200, 200, 2)), {"mode": "cubic", "opset": 20}),
+        ((f32(1, 1, 300, 300), f32(1, 200, 200, 2)), {"padding_mode": "reflection", "opset": 16}),
+        ((f32(2, 40, 10, 10), f32(2, 60, 60, 2)), {"mode": "nearest", "opset": 20}),
     ],
     "HammingWindow": [((scalar(300_000),), {"periodic": 0})],
     "HannWindow": [((scalar(300_000),), {})],
@@ -70,6 +79,20 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
         ((f32(2, 200, 4), f32(2, 40, 200), scalar(200), scalar(2, np.float32)), {}),
     ],
     "NonZero": [((np.ones((20, 30, 200), np.uint8),), {}), ((np.eye(1000, dtype=np.float32),), {})],
+    "Resize": [
+        ((f32(1, 3, 200, 100), None, None, np.array([1, 3, 300, 400])), {"mode": "linear"}),
+        ((f32(1, 65_536), None, np.array([1, 4], np.float32)), {"mode": "linear"}),
+        ((f32(1, 2, 300, 300), None, None, np.array([1, 2, 100, 90])), {"mode": "cubic", "antialias": 1}),
+        ((f32(1, 3, 100, 100), None, np.array([1, 1, 3, 3], np.float32)), {"mode": "nearest"}),
+    ],
+    "QLinearConv": [
+        (
+            (np.ones((1, 3, 200, 200), np.uint8), scalar(1, np.float32), scalar(0, np.uint8),
+             np.ones((8, 3, 5, 5), np.uint8), scalar(1, np.float32), scalar(0, np.uint8), scalar(1, np.float32),
+             scalar(0, np.uint8)),
+            {"strides": (2, 2)},
+        ),
+    ],
     "RoiAlign": [
         ((f32(1, 4, 64, 64), np.array([[0, 0, 300, 200]], np.float32), np.array([0])),
          {"output_height": 3, "opset": 16}),

@@ -116,6 +116,12 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (cast(np.moveaxis(y, -1, 1), x.dtype),)
 
 
+def host_nbytes(call: Call) -> int:
+    """What each position sees, weighted, and the sums, in float64; its coordinates and weights."""
+    x, grid = call.shape(0), call.shape(1)
+    return 8 * x[0] * grid[1] * grid[2] * (5 * x[1] + 20)
+
+
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     x, grid = call.shape(0), call.shape(1)
     mode, padding, align = _settings(call.name, call.attributes)
@@ -220,6 +226,7 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     implement=implement,
+    host_nbytes=host_nbytes,
     examples=(
         *(
             Example(("f32[2,3,5,7]", _grid(2, 4, 6, 2)), {"mode": m, "padding_mode": p, "align_corners": a}, opset=20)

@@ -291,6 +291,19 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (saturated(y, dtype) if dtype.is_integer else cast(y, x.dtype),)
 
 
+def host_nbytes(call: Call) -> int:
+    """The largest axis's sums: what each output sees, weighted, with indices and weights; operand and result in float64."""
+    settings, shape, most = _settings(call.name, call.attributes), list(call.shape(0)), 0
+    operand = widened = 8 * count(shape)
+    for axis in _plan(call):
+        shape[axis.axis] = axis.out
+        result, taps = 8 * count(shape), axis.taps(settings)
+        seen = 0 if settings.mode == "nearest" else 2 * taps * result
+        most = max(most, operand + seen + 3 * result + 8 * (6 * taps + 8) * axis.out)
+        operand = result
+    return widened + max(most, 3 * operand)
+
+
 def views(call: Call) -> tuple[ViewOf] | None:
     same = (ViewOf(0, View.dense(call.shape(0))),)
     plan = _plan(call)
@@ -518,6 +531,7 @@ OPERATOR = Operator(
     reference=reference,
     implement=implement,
     views=views,
+    host_nbytes=host_nbytes,
     why="no axis changes its size",
     shape_infer_dependencies=(2, 3),
     value_hints=(1,),

@@ -28,8 +28,8 @@ from asyncrt.kernels.int8.convolution import IntegerConv, integer_conv
 from asyncrt.kernels.int8.inputs import Places, scales_of, zeros_of
 from asyncrt.kernels.int8.quantize import saturate
 from asyncrt.kernels.operator import Example, Operator
-from asyncrt.kernels.patterns.window import window
-from asyncrt.kernels.shapes import check, check_channels
+from asyncrt.kernels.patterns.window import patch_elements, window
+from asyncrt.kernels.shapes import check, check_channels, count
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of, show_shape
 
@@ -146,6 +146,13 @@ def _scaled_reference(attributes: Attributes, inputs: Sequence[Array | None]) ->
     return (np.asarray(sums.astype(np.float32) * factor.reshape(-1, *(1,) * (sums.ndim - 2))).astype(np.float32),)
 
 
+def _host_nbytes(places: Places, call: Call) -> int:
+    """What all windows see in the order of the product; operands less their zero points; sums; in int64."""
+    x, w, (result,) = call.shape(0), call.shape(places.w), _infer(places, call)
+    view = window(call.name, call.attributes, x[2:], w[2:])
+    return 8 * (2 * patch_elements(x[0] * x[1], view) + 3 * count(w) + 2 * count(x) + 4 * count(result))
+
+
 _INTEGER = Places(w=1, x_zero=2, w_zero=3)
 _LINEAR = Places(w=3, x_zero=2, w_zero=5, x_scale=1, w_scale=4, y_scale=6, y_zero=7, bias=8)
 _SCALED = Places(w=1, x_scale=2, w_scale=3, x_zero=4, w_zero=5)
@@ -187,6 +194,7 @@ SCALED = Operator(
     infer=functools.partial(_infer, _SCALED),
     reference=_scaled_reference,
     implement=functools.partial(_implement, _SCALED),
+    host_nbytes=functools.partial(_host_nbytes, _SCALED),
     with_epilogue=functools.partial(_implement, _SCALED),
     converts=True,
     value_hints=(5,),
@@ -200,6 +208,7 @@ OPERATORS = (
         infer=functools.partial(_infer, _INTEGER),
         reference=_integer_reference,
         implement=functools.partial(_implement, _INTEGER),
+        host_nbytes=functools.partial(_host_nbytes, _INTEGER),
         with_epilogue=functools.partial(_implement, _INTEGER),
         converts=True,
         value_hints=(3,),
@@ -216,6 +225,7 @@ OPERATORS = (
         infer=functools.partial(_infer, _LINEAR),
         reference=_linear_reference,
         implement=functools.partial(_implement, _LINEAR),
+        host_nbytes=functools.partial(_host_nbytes, _LINEAR),
         value_hints=(5,),
         compares_hints=False,
         types=_linear_types,
