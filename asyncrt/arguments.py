@@ -1,26 +1,27 @@
-"""Is what a caller passed a number that there can be? Asked at every door, before anything has happened.
+"""Is what a caller passed something that there can be? Asked at every door, before anything has happened.
 
-Further in, these numbers are compared, added to times and sorted by: a NaN, a text or an array would be trouble of
-other callers there, far from where it came from. So a number is a real and finite one, of Python's or of NumPy's, in a
-range that the message tells. A bool is none: who passes one means something else.
+Further in, numbers are compared, added to times and sorted by: a NaN, a text or an array would be trouble of other
+callers there, far from where it came from. So a number is a real and finite one, of Python's or of NumPy's, in a range
+that the message tells. A bool is none: who passes one means something else. Whatever a caller's own object raises when
+it is looked at, what comes out says which argument it was.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import attrs
 import numpy as np
 
 from .errors import ArgumentError
-from .given import check_path, each_of, shown
 
 MOST_SECONDS = 1e9  # thirty years; every event loop's clock takes it, and so do sums and products of a few of them
 MOST_COUNT = (1 << 63) - 1
 MOST_PRIORITY = 1_000_000_000
-_MOST_INTEGERS = 10_000
+_SHOWN, _BITS = 60, 63  # characters of what came, and bits of an integer
 
 
 def check_priority(priority: Any) -> int:
@@ -72,70 +73,99 @@ def real(
     )
 
 
-# Options, which are fields of a record.
+def check_path(name: str, value: Any) -> Path:
+    """Return *value* as a path.
+
+    Raises:
+        ArgumentError: It is none that a system could have.
+    """
+    try:
+        text = os.fspath(value)
+    except Exception:  # an object's own way to say what path it is may raise anything
+        text = None
+    if not isinstance(text, str) or "\0" in text:
+        raise ArgumentError(f"{name} must be a path, got {shown(value)}")
+    return Path(text)
 
 
-def counted(default: int | None, least: int = 1, most: int = MOST_COUNT) -> Any:
-    """Return a field for an integer; where its default is None, for None as well."""
+def check_text(name: str, value: Any) -> str:
+    """Return *value*, which is a text.
 
-    def convert(value: Any, field: attrs.Attribute[Any]) -> int | None:
-        return None if value is None and default is None else whole(field.name, value, least, most)
-
-    return attrs.field(default=default, converter=attrs.Converter(convert, takes_field=True))
-
-
-def measured(
-    default: float | None, least: float, most: float = MOST_SECONDS, *, below: bool = False, optional: bool = False
-) -> Any:
-    """Return a field for a number; None is one as well if it is *optional*."""
-
-    def convert(value: Any, field: attrs.Attribute[Any]) -> float | None:
-        return None if value is None and optional else real(field.name, value, least, most, below=below)
-
-    return attrs.field(default=default, converter=attrs.Converter(convert, takes_field=True))
+    Raises:
+        ArgumentError: It is not.
+    """
+    if not isinstance(value, str):
+        raise ArgumentError(f"{name} must be a text, got {shown(value)}")
+    return value
 
 
-def integers_or_none() -> Any:
-    """Return a field for any number of integers, which come to be in order, or None."""
+def check_names(name: str, value: Any, texts: bool = False) -> dict[str, Any]:
+    """Return a mapping by name as a dict.
 
-    def convert(value: Any, field: attrs.Attribute[Any]) -> tuple[int, ...] | None:
-        if value is None:
-            return None
-        given = itertools.islice(each_of(field.name, value), _MOST_INTEGERS + 1)
-        values = [whole(f"each of {field.name}", v, 0) for v in given]
-        if not 0 < len(values) <= _MOST_INTEGERS:
-            raise ArgumentError(f"{field.name} must be up to {_MOST_INTEGERS} integers or None, got {shown(value)}")
-        return tuple(sorted(values))
+    Args:
+        texts: What the names stand for has to be texts as well.
 
-    return attrs.field(default=None, converter=attrs.Converter(convert, takes_field=True))
-
-
-def one_of(default: str, words: tuple[str, ...]) -> Any:
-    """Return a field for one of these words."""
-
-    def check(instance: object, field: attrs.Attribute[Any], value: Any) -> None:
-        if not isinstance(value, str) or value not in words:
-            raise ArgumentError(f"{field.name} must be one of {', '.join(words)}, got {shown(value)}")
-
-    return attrs.field(default=default, validator=check)
+    Raises:
+        ArgumentError: It is no mapping, or has a key that is no text.
+    """
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f"{name} must be a mapping by name, got {shown(value)}")
+    try:
+        found = dict(value)
+    except Exception as error:
+        raise ArgumentError(f"{name} must be a mapping by name, and raises when it is read: {error!r}") from error
+    for key, entry in found.items():
+        for part in (key, entry) if texts else (key,):
+            if not isinstance(part, str):
+                what = "texts to texts" if texts else "texts to values"
+                raise ArgumentError(f"{name} must be a mapping of {what}, got {shown(part)}")
+    return found
 
 
-def check_switch(instance: object, field: attrs.Attribute[Any], value: Any) -> None:
-    """Raise unless *value* is True or False; where its default is None, that will do, too."""
-    if not (value is True or value is False or (value is None and field.default is None)):
-        states = "True, False or None" if field.default is None else "True or False"
-        raise ArgumentError(f"{field.name} must be {states}, got {shown(value)}")
+def check_texts(name: str, value: Any, most: int) -> list[str]:
+    """Return a text, or several of them, as a list of at most *most* and one more.
+
+    Raises:
+        ArgumentError: It is neither.
+    """
+    if isinstance(value, str):
+        return [value]
+    found = list(itertools.islice(each_of(name, value), most + 1))
+    for part in found:
+        if not isinstance(part, str):
+            raise ArgumentError(f"{name} must be a text or texts, got {shown(part)} among them")
+    return found
 
 
-def switch(default: bool | None) -> Any:
-    """Return a field for True or False; where its default is None, for None as well."""
-    return attrs.field(default=default, validator=check_switch)
+def each_of(name: str, value: Any) -> Iterator[Any]:
+    """Yield what is in a list or the like, of which there may be no end.
+
+    Raises:
+        ArgumentError: It cannot be iterated over, or is a text.
+    """
+    more: Iterator[Any] | None = None
+    while True:
+        try:
+            if more is None:
+                more = iter(() if isinstance(value, str | bytes | Mapping) else value)
+            found = next(more)
+        except StopIteration:
+            break
+        except Exception:  # an object's own way to be iterated over may raise anything
+            more = None
+            break
+        yield found
+    if more is None or isinstance(value, str | bytes | Mapping):
+        raise ArgumentError(f"{name} must be a list or the like, got {shown(value)}")
 
 
-def path_or_none() -> Any:
-    """Return a field for a path, or None."""
-
-    def convert(value: Any, field: attrs.Attribute[Any]) -> Path | None:
-        return None if value is None else check_path(field.name, value)
-
-    return attrs.field(default=None, converter=attrs.Converter(convert, takes_field=True))
+def shown(value: Any) -> str:
+    """Return what came in a few words, whatever it is."""
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    if isinstance(value, int) and value.bit_length() > _BITS:
+        return f"an integer of {value.bit_length()} bits"
+    if isinstance(value, str | bytes | int | float | np.number) or value is None:
+        text = repr(value[:_SHOWN] if isinstance(value, str | bytes) else value)
+        return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return f"a {type(value).__name__}"

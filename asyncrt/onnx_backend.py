@@ -18,9 +18,9 @@ import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
+from asyncrt.arguments import check_text, each_of, shown
 from asyncrt.devices.find import open_device
 from asyncrt.errors import ArgumentError, InputError, ModelTypeError, NoDeviceError
-from asyncrt.given import check_text, each_of, shown
 from asyncrt.graph.reading import ModelSource
 from asyncrt.layout import Array, dtype_of
 from asyncrt.options import RuntimeOptions

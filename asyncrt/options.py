@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 
-from .arguments import check_switch, counted, measured, path_or_none, switch
+from .arguments import shown
 from .errors import PrecisionError
-from .given import shown
+from .option_fields import check_switch, counted, measured, path_or_none, switch
 
 Precision: TypeAlias = Literal["fp32", "bf16"]
 

@@ -91,7 +91,7 @@ def _reaches(axes: Sequence[tuple[int, int]], low: int, high: int) -> bool:
 # The log.
 
 
-class Access(NamedTuple):
+class ByteAccess(NamedTuple):
     """What a command does with bytes: reads them, or writes them (perhaps after reading).
 
     Attributes:
@@ -110,7 +110,7 @@ class Enqueued(NamedTuple):
 
     stream: int
     label: object
-    accesses: tuple[Access, ...]
+    accesses: tuple[ByteAccess, ...]
 
 
 class Marked(NamedTuple):
@@ -140,7 +140,7 @@ class Touched(NamedTuple):
     """
 
     label: object
-    accesses: tuple[Access, ...]
+    accesses: tuple[ByteAccess, ...]
     of: int | None = None
 
 
@@ -151,11 +151,11 @@ class Released(NamedTuple):
     memory: Hashable
 
 
-class Finished(NamedTuple):
+class HostFinished(NamedTuple):
     """The host has waited for everything on every stream."""
 
 
-Entry: TypeAlias = Enqueued | Marked | Waited | Seen | Touched | Released | Finished
+Entry: TypeAlias = Enqueued | Marked | Waited | Seen | Touched | Released | HostFinished
 
 
 # What is found.
@@ -278,10 +278,10 @@ class HazardChecker:
             case Touched(label, accesses, of):
                 return self._by_host(Command(None, 0, label), accesses, of)
             case Released(label, memory):
-                found = self._by_host(Command(None, 0, label), (Access(memory, WHOLE, True),), None)
+                found = self._by_host(Command(None, 0, label), (ByteAccess(memory, WHOLE, True),), None)
                 self._memories.pop(memory, None)
                 return found
-            case Finished():
+            case HostFinished():
                 for stream, clock in enumerate(self._clocks):
                     self._seen[stream] = clock[stream]
                 self._forget()
@@ -289,7 +289,7 @@ class HazardChecker:
                 assert_never(entry)
         return []
 
-    def _enqueued(self, stream: int, label: object, accesses: Sequence[Access]) -> list[Hazard]:
+    def _enqueued(self, stream: int, label: object, accesses: Sequence[ByteAccess]) -> list[Hazard]:
         clock = self._clocks[stream]
         _join(clock, self._seen)
         clock[stream] += 1
@@ -310,11 +310,11 @@ class HazardChecker:
             flight.append((command.number, memory, uses, region, noted))
         return found
 
-    def _by_host(self, command: Command, accesses: Sequence[Access], of: int | None) -> list[Hazard]:
+    def _by_host(self, command: Command, accesses: Sequence[ByteAccess], of: int | None) -> list[Hazard]:
         found = [h for access in accesses for h in self._unordered(command, access, self._seen)]
         return found if of is None else [h for h in found if getattr(h.first.label, "request", None) == of]
 
-    def _unordered(self, second: Command, access: Access, clock: Sequence[int]) -> list[Hazard]:
+    def _unordered(self, second: Command, access: ByteAccess, clock: Sequence[int]) -> list[Hazard]:
         memory, region, write = access
         found: list[Hazard] = []
         for stream, uses in self._memories.get(memory, {}).items():

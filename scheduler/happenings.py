@@ -7,6 +7,10 @@ from typing import NamedTuple, TypeAlias
 from asyncrt.events import Event
 
 
+class InvalidHappening(Exception):
+    """A state machine was told something that cannot be; the message has the story."""
+
+
 class Submitted(NamedTuple):
     """A request wants to run. Lower `priority` goes first, then the earlier `deadline`, then who came first.
 

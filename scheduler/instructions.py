@@ -13,7 +13,7 @@ class Admit(NamedTuple):
     request: int
 
 
-class Launch(NamedTuple):
+class LaunchChunk(NamedTuple):
     """Enqueue the request's planned chunk on `stream`."""
 
     request: int
@@ -33,4 +33,4 @@ class Expire(NamedTuple):
     request: int
 
 
-Instruction: TypeAlias = Admit | Launch | Resume | Expire
+Instruction: TypeAlias = Admit | LaunchChunk | Resume | Expire

@@ -18,7 +18,7 @@ from typing import NamedTuple
 PATIENCE = 16
 
 
-class _Place(NamedTuple):
+class _Rank(NamedTuple):
     """Where a request stands; the smallest goes first. Sizes are negative, so that the largest does."""
 
     priority: int
@@ -32,9 +32,9 @@ class RequestQueue:
     """Requests that wait. Iterating gives them in the order in which they would go; `take` says which one did."""
 
     def __init__(self) -> None:
-        self._sorted: list[_Place] = []
+        self._sorted: list[_Rank] = []
         #: By request, the oldest first.
-        self._places: OrderedDict[int, _Place] = OrderedDict()
+        self._places: OrderedDict[int, _Rank] = OrderedDict()
         self._order = 0
         #: How many have passed the oldest.
         self._passed = 0
@@ -57,7 +57,7 @@ class RequestQueue:
     def push(self, request: int, priority: int, deadline: float | None = None, size: int = 0) -> None:
         """Add a request."""
         self._order += 1
-        place = _Place(priority, math.inf if deadline is None else deadline, -size, self._order, request)
+        place = _Rank(priority, math.inf if deadline is None else deadline, -size, self._order, request)
         self._places[request] = place
         bisect.insort(self._sorted, place)
 

@@ -4,13 +4,14 @@ Everything that decides this is in this file or in the policy it was given. It d
 devices nor bytes, and never looks at the clock: the same happenings give the same instructions.
 
 `transitions.py` has the states of a request and which may follow which. It is *waiting* until it is admitted (at most
-`max_in_flight` are), then *preparing* its next chunk, *ready* when the chunk is planned, *launching* from the `Launch`
-instruction until `Launched`, and *running* until the chunk's event is reached; then it prepares the next. `Ended` may
-come in any state, and of a request that is not known (any more) it says nothing new. A stream's depth counts what was
-launched there and has not been reached, of ended requests too: the device still has to pass it.
+`max_in_flight` are), then *preparing* its next chunk, *ready* when the chunk is planned, *launching* from the
+`LaunchChunk` instruction until `Launched`, and *running* until the chunk's event is reached; then it prepares the next.
+`Ended` may come in any state; for a request that is not known (any more) it changes nothing. A stream's depth counts
+what was launched there and has not been reached yet. That includes chunks of ended requests: the device still has to
+pass them.
 
-Time comes with `Elapsed` alone. A request whose deadline has passed gets no `Launch` any more: it is *expired* as soon
-as it waits for something here, and from then on only ends. What is on a stream by then runs out.
+Only `Elapsed` tells the time. A request whose deadline has passed gets no `LaunchChunk` any more: it is *expired* as
+soon as it waits for something here, and from then on can only end. What is on a stream by then still runs.
 """
 
 from __future__ import annotations
@@ -24,15 +25,11 @@ import attrs
 
 from asyncrt.events import Event
 
-from .happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
-from .instructions import Admit, Expire, Instruction, Launch, Resume
+from .happenings import Elapsed, Ended, Happening, InvalidHappening, Launched, Reached, Ready, Submitted
+from .instructions import Admit, Expire, Instruction, LaunchChunk, Resume
 from .policies import Policy, StreamView
 from .queue import RequestQueue
 from .transitions import MAY_BECOME, State
-
-
-class InvalidHappening(Exception):
-    """The scheduler was told something that cannot be; the message has the request's story."""
 
 
 @attrs.frozen
@@ -97,7 +94,7 @@ class SchedulerState:
         self._ready = 0
         #: Per stream the events launched there and not reached, oldest first.
         self._in_flight: list[deque[Event]] = [deque() for _ in range(streams)]
-        #: Launch instructions given and not yet answered by Launched or Ended.
+        #: `LaunchChunk` instructions given and not yet answered by Launched or Ended.
         self._launching = [0] * streams
         #: Per stream the newest stamp it was told of.
         self._newest = [0] * streams
@@ -322,7 +319,7 @@ class SchedulerState:
             request.stream = stream
             self._launching[stream] += 1
             self._work[stream] += request.work
-            given.append(Launch(number, stream))
+            given.append(LaunchChunk(number, stream))
 
     def _depth(self, stream: int) -> int:
         return len(self._in_flight[stream]) + self._launching[stream]

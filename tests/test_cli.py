@@ -18,7 +18,7 @@ from onnx import helper
 from typer.testing import CliRunner
 
 from asyncrt.cli import bench, compare, devices
-from asyncrt.cli.bench import Block, Budget, Load, Measured, Ratio
+from asyncrt.cli.bench import Budget, Load, Measured, Ratio, Turn
 from asyncrt.cli.commands import app
 from asyncrt.cli.inputs import InputOptions
 from asyncrt.devices.base import DeviceReport
@@ -370,7 +370,7 @@ def test_a_failed_client_stops_the_others() -> None:
 
 def test_p99_needs_a_hundred_requests() -> None:
     """Of fewer it would be little else than the slowest."""
-    few, many = Block([0.001] * 99, 0.5), Block([0.001] * 100, 0.5)
+    few, many = Turn([0.001] * 99, 0.5), Turn([0.001] * 100, 0.5)
 
     assert Measured(99, 1.0, 1.0, None, 198.0) == Measured.of([few])
     assert Measured(200, 1.0, 1.0, 1.0, 200.0) == Measured.of([many, many])
@@ -378,8 +378,8 @@ def test_p99_needs_a_hundred_requests() -> None:
 
 def test_the_spread_is_over_pairs_of_blocks() -> None:
     """The ratio is of the medians of everything; its ends are the extreme pairs."""
-    ours = [Block([1.0], 1), Block([1.0], 1), Block([2.0], 1)]
-    theirs = [Block([2.0], 1), Block([4.0], 1), Block([2.0], 1)]
+    ours = [Turn([1.0], 1), Turn([1.0], 1), Turn([2.0], 1)]
+    theirs = [Turn([2.0], 1), Turn([4.0], 1), Turn([2.0], 1)]
 
     assert Ratio(2.0, 1.0, 4.0) == Ratio.of(ours, theirs)
 

@@ -62,7 +62,7 @@ class Budget:
 
 
 @attrs.frozen
-class Block:
+class Turn:
     """One turn of one runtime: the latency of each request, and how long the turn took; in seconds."""
 
     latencies: list[float]
@@ -80,7 +80,7 @@ class Measured:
     requests_per_s: float
 
     @classmethod
-    def of(cls, blocks: list[Block]) -> Measured:
+    def of(cls, blocks: list[Turn]) -> Measured:
         """Summarise a runtime's blocks."""
         latencies = np.concatenate([b.latencies for b in blocks]) * 1e3
         p50, p90, p99 = np.percentile(latencies, [50, 90, 99]).tolist()
@@ -97,7 +97,7 @@ class Ratio:
     greatest: float
 
     @classmethod
-    def of(cls, ours: list[Block], theirs: list[Block]) -> Ratio:
+    def of(cls, ours: list[Turn], theirs: list[Turn]) -> Ratio:
         """Compare blocks that alternated."""
         pairs = [_median([t]) / _median([a]) for a, t in zip(ours, theirs, strict=True)]
         return cls(_median(theirs) / _median(ours), min(pairs), max(pairs))
@@ -311,7 +311,7 @@ async def measure(sizes: Sizes, ours: Client, theirs: Client | None, load: Load,
         advance: Called after every block of both.
     """
     clients = [ours] if theirs is None else [ours, theirs]
-    blocks: list[list[Block]] = [[] for _ in clients]
+    blocks: list[list[Turn]] = [[] for _ in clients]
     for client in clients:  # plans, kernels and thread pools are made here, first for one request and then for many
         await client(Budget(1, None))
         await _block(client, Budget(2 * load.concurrency, None), load.concurrency)
@@ -327,16 +327,16 @@ async def measure(sizes: Sizes, ours: Client, theirs: Client | None, load: Load,
     return Row(dict(sizes), measured[0], measured[1], Ratio.of(*blocks))
 
 
-async def _block(client: Client, budget: Budget, concurrency: int) -> Block:
+async def _block(client: Client, budget: Budget, concurrency: int) -> Turn:
     start = time.perf_counter()
     try:
         latencies = await asyncio.gather(*(client(budget) for _ in range(concurrency)))
     finally:
         budget.stop()  # one client failed, or Ctrl-C: threads are not cancelled, they end here
-    return Block(list(itertools.chain(*latencies)), time.perf_counter() - start)
+    return Turn(list(itertools.chain(*latencies)), time.perf_counter() - start)
 
 
-def _median(blocks: list[Block]) -> float:
+def _median(blocks: list[Turn]) -> float:
     return float(np.median(np.concatenate([b.latencies for b in blocks])))
 
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from types import ModuleType
 
+from asyncrt.arguments import shown
 from asyncrt.errors import NoDeviceError
-from asyncrt.given import shown
 
 from .base import Binaries, Device, DeviceReport
 from .host import HostDevice

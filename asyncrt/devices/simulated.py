@@ -44,7 +44,7 @@ POISON = 0xA5
 
 
 @attrs.define(eq=False)
-class _Command:
+class _SimulatedCommand:
     """What starts when its stream reaches it; `start` returns what happens at its end."""
 
     start: Callable[[], Callable[[], None]]
@@ -98,13 +98,13 @@ class SimulatedStream:
 
     def __init__(self, device: SimulatedDevice, index: int) -> None:
         self.index = index
-        self.commands: deque[_Command | SimulatedMark] = deque()
+        self.commands: deque[_SimulatedCommand | SimulatedMark] = deque()
         self.busy = False
         self.error: BaseException | None = None
         #: What all commands up to a number fail with.
         self.fails: tuple[int, BaseException] | None = None
         self._count = 0
-        self._last: _Command | None = None
+        self._last: _SimulatedCommand | None = None
         self._device = device
 
     def _enqueue(
@@ -112,7 +112,7 @@ class SimulatedStream:
     ) -> None:
         self._device.faults.call(site)
         self._count += 1
-        self._last = _Command(start, self._device.duration(), self._count, waits)
+        self._last = _SimulatedCommand(start, self._device.duration(), self._count, waits)
         self.commands.append(self._last)
 
     def fail(self, error: BaseException) -> None:
@@ -336,7 +336,7 @@ class SimulatedDevice:
         heapq.heappush(self._running, (self.now + head.duration, self._sequence, stream, finish))
         return True
 
-    def _failure(self, command: _Command) -> BaseException | None:
+    def _failure(self, command: _SimulatedCommand) -> BaseException | None:
         """What a command fails with that is not its own doing, if it does."""
         if self.faults.lost is not None:
             return self.faults.lost.error("injected: the device was lost while the command was pending")

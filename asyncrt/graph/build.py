@@ -13,7 +13,7 @@ from asyncrt.memory.paged import mapping_of, page_out
 from asyncrt.options import RuntimeOptions
 
 from .importer import import_model
-from .ir import Chunk, Graph, Place, Program, ProgramNode, Value
+from .ir import Chunk, Graph, Placement, Program, ProgramNode, Value
 from .mapped import LEAST, forget_files, with_memory
 from .passes import run_passes
 from .passes.find_formulas import symbolic_values
@@ -78,7 +78,7 @@ def _may_be_viewed(value: Value, graph: Graph) -> bool:
 
 def _may_take_view(node: ProgramNode) -> bool:
     """Whether there are shapes for which the node takes an input with strides."""
-    return node.place is Place.DEVICE and (node.operator.takes_view is not None or node.operator.views is not None)
+    return node.place is Placement.DEVICE and (node.operator.takes_view is not None or node.operator.views is not None)
 
 
 def _chunks(graph: Graph, decisive: set[int]) -> tuple[Chunk, ...]:
@@ -93,7 +93,9 @@ def _chunks(graph: Graph, decisive: set[int]) -> tuple[Chunk, ...]:
         for v in node.host_reads:
             value = graph.values[v]
             producer = value.producer
-            if v in seen or producer is None or value.constant is not None or graph.nodes[producer].place is Place.HOST:
+            if v in seen or producer is None or value.constant is not None:
+                continue
+            if graph.nodes[producer].place is Placement.HOST:
                 continue
             seen.add(v)
             reads[graph.nodes[producer].chunk].append(v)
@@ -146,7 +148,7 @@ def _keep_for_host(graph: Graph, declared: Mapping[ProgramNode, Sequence[int]]) 
     """Give constants that the host looks at in a request memory of their own: files are for what the device gets."""
     read = set(graph.outputs)
     for node in graph.nodes:
-        read.update(node.uses if node.place is Place.HOST else node.host_reads)
+        read.update(node.uses if node.place is Placement.HOST else node.host_reads)
         read.update(v for i in declared[node] if (v := node.inputs[i]) is not None)
         read.update(outer for sub in node.subgraphs for _, outer in sub.taken)
     for value in (graph.values[v] for v in read):
@@ -165,7 +167,7 @@ def _comparable(value: Any) -> Any:
 def _device_constants(graph: Graph) -> tuple[int, ...]:
     found: set[int] = set()
     for node in graph.nodes:
-        if node.place is Place.DEVICE:
+        if node.place is Placement.DEVICE:
             skip = node.get_shape_infer_dependencies()
             found |= {v for v in node.uses if v not in skip and graph.values[v].constant is not None}
     return tuple(sorted(found))

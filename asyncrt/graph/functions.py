@@ -31,7 +31,7 @@ Fresh: TypeAlias = Callable[[str], str]
 
 
 @attrs.frozen(eq=False)
-class Body:
+class FunctionBody:
     """What a node of a function stands for.
 
     Attributes:
@@ -57,17 +57,17 @@ class LocalFunctions:
     """
 
     def __init__(self, model: onnx.ModelProto, opsets: Opsets) -> None:
-        self._bodies: dict[tuple[str, str, str], Body] = {}
+        self._bodies: dict[tuple[str, str, str], FunctionBody] = {}
         for function in model.functions:
             key = (_domain(function.domain), function.name, function.overload)
             if key in self._bodies:
                 raise ModelFormatError(f"the model defines the function {_show(key)} twice")
             defaults = {a.name: a for a in function.attribute_proto}
-            self._bodies[key] = Body(function, {**opsets, **opsets_of(function.opset_import)}, defaults)
+            self._bodies[key] = FunctionBody(function, {**opsets, **opsets_of(function.opset_import)}, defaults)
         if self._bodies and self._count(model.graph.node, {}) > MAX_NODES:
             raise ModelLimitError(f"with its functions written out the model has more than {MAX_NODES} nodes")
 
-    def find(self, node: onnx.NodeProto) -> Body | None:
+    def find(self, node: onnx.NodeProto) -> FunctionBody | None:
         """Return what *node* stands for, or None if it is of no function of the model."""
         return self._bodies.get((_domain(node.domain), node.op_type, node.overload)) if self._bodies else None
 
@@ -91,7 +91,7 @@ class LocalFunctions:
 
 def schema_body(
     schema: defs.OpSchema, node: onnx.NodeProto, opset: int, inputs: Sequence[PartialLayout | None]
-) -> Body | None:
+) -> FunctionBody | None:
     """Return the body that ONNX gives an operator, or None if it gives none for these inputs.
 
     Args:
@@ -123,7 +123,7 @@ def schema_body(
     function = onnx.FunctionProto.FromString(data)
     if not function.node:
         return None
-    return Body(function, {"": version, **opsets_of(function.opset_import)}, defaults)
+    return FunctionBody(function, {"": version, **opsets_of(function.opset_import)}, defaults)
 
 
 def _type(layout: PartialLayout | None) -> onnx.TypeProto:
@@ -139,7 +139,7 @@ def _type(layout: PartialLayout | None) -> onnx.TypeProto:
     return result
 
 
-def instantiate(body: Body, node: onnx.NodeProto, title: str, fresh: Fresh) -> list[onnx.NodeProto]:
+def instantiate(body: FunctionBody, node: onnx.NodeProto, title: str, fresh: Fresh) -> list[onnx.NodeProto]:
     """Return the body's nodes for *node*: formal names replaced by the node's, all others by fresh ones.
 
     Raises:

@@ -25,7 +25,7 @@ from asyncrt.layout import DATA_TYPES, Array, DataType, PartialLayout, dtype_fro
 from asyncrt.options import RuntimeOptions
 
 from .functions import (
-    Body,
+    FunctionBody,
     LocalFunctions,
     Opsets,
     captured_names,
@@ -282,7 +282,7 @@ class _Importer:
         inner = _Importer(proto, self.shared, f"{title}/{label}/", self.depth + 1)
         return inner.run_inside(label, types, self, opsets)
 
-    def add_body(self, body: Body, proto: onnx.NodeProto, title: str) -> None:
+    def add_body(self, body: FunctionBody, proto: onnx.NodeProto, title: str) -> None:
         """Put the nodes of a function in the place of a node of it."""
         nodes = [(node, node.name) for node in instantiate(body, proto, title, self.fresh)]
         self.add_nodes(nodes, body.opsets)

@@ -19,7 +19,7 @@ from asyncrt.layout import Array, DataType, PartialLayout
 from .symbolic import SymbolicValues
 
 
-class Place(enum.Enum):
+class Placement(enum.Enum):
     """Where a node runs."""
 
     DEVICE = "device"
@@ -80,7 +80,7 @@ class ProgramNode:
     inputs: tuple[int | None, ...]
     outputs: tuple[int, ...]
     output_types: tuple[DataType, ...]
-    place: Place = Place.DEVICE
+    place: Placement = Placement.DEVICE
     skip_mode: SkipMode = SkipMode.NEVER
     skip_note: str = ""
     chunk: int = 0
@@ -97,7 +97,7 @@ class ProgramNode:
     @property
     def host_reads(self) -> tuple[int, ...]:
         """The ids of the values that the host must know before it can go past the node."""
-        if self.place is Place.DEVICE:
+        if self.place is Placement.DEVICE:
             return self.get_shape_infer_dependencies()
         return () if self.operator.evaluate is not None else self.uses
 

@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import onnx
 
+from asyncrt.arguments import check_path
 from asyncrt.errors import ModelFormatError
-from asyncrt.given import check_path
 from asyncrt.layout import Array
 from asyncrt.options import RuntimeOptions
 

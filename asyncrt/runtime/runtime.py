@@ -12,11 +12,10 @@ from types import TracebackType
 
 import attrs
 
-from asyncrt.arguments import whole
+from asyncrt.arguments import check_path, whole
 from asyncrt.devices.base import Device, DeviceInfo
 from asyncrt.devices.find import open_device
 from asyncrt.errors import ArgumentError, RuntimeClosedError
-from asyncrt.given import check_path
 from asyncrt.graph.build import build_program
 from asyncrt.graph.reading import ModelSource
 from asyncrt.kernels.registry import operators

@@ -29,8 +29,7 @@ from .interface import (
     SCORES,
     SIZES,
     Attention,
-    Form,
-    Tensor,
+    AttentionForm,
     biased,
     bounds,
     buffers,
@@ -38,7 +37,7 @@ from .interface import (
     vector_score,
 )  # fmt: skip
 
-__all__ = ["BIASED", "CAPPED", "PROBABILITIES", "SCORES", "Attention", "Tensor", "attention", "attention_impl"]
+__all__ = ["BIASED", "CAPPED", "PROBABILITIES", "SCORES", "Attention", "attention", "attention_impl"]
 
 _LANES = 16
 _ROWS = 8  # rows of a GPU's tile
@@ -53,7 +52,7 @@ def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tupl
     Args:
         scratches: Index of its scratch buffer, if it has one.
     """
-    form = Form(
+    form = AttentionForm(
         a.query.dtype, a.value.dtype, a.target.dtype, a.mask.dtype if a.mask else None, a.valid is not None, a.causal,
         a.softcap != 0, a.left >= 0 or a.right >= 0, a.scores.dtype if a.scores else None, a.scores_mode,
         "NAN" if math.isnan(a.unseen) else "0", a.checked,
@@ -103,7 +102,7 @@ def _bits(value: float) -> int:
 
 
 @functools.cache
-def _row_kernel(form: Form) -> KernelSource:
+def _row_kernel(form: AttentionForm) -> KernelSource:
     """One query row per work-item, with its scores in scratch memory."""
     t = real(form)
     everything = form.scores is not None
@@ -157,7 +156,7 @@ def _row_kernel(form: Form) -> KernelSource:
 
 
 @functools.cache
-def _tile_kernel(form: Form, height: int) -> KernelSource:
+def _tile_kernel(form: AttentionForm, height: int) -> KernelSource:
     """A work-item takes tiles of *height* rows, one after the other, in three steps.
 
     Sixteen dot products at a time give the scores: `height` rows times 16 / `height` keys. Then each row of scores
@@ -295,7 +294,7 @@ inline float16 $_part(__global const {q.c}* p, int n) {{
 
 
 @functools.cache
-def _group_kernel(form: Form) -> KernelSource:
+def _group_kernel(form: AttentionForm) -> KernelSource:
     """A work-group takes a tile of rows and walks the keys in chunks, with a running maximum and sum per row.
 
     Local memory holds the tile's queries, a chunk's weights and the sums of the values. When a chunk raises a row's

@@ -21,7 +21,7 @@ from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BOOL, FLOAT16, FLOAT32
 
-from .interface import SIZES, Attention, Form, bounds, buffers
+from .interface import SIZES, Attention, AttentionForm, bounds, buffers
 
 LEAST = 5  # query rows for which this kernel is worth it
 _ROWS, _KEYS = 128, 128
@@ -31,7 +31,7 @@ _TILE = 8  # keys of a tile of scores: with 32 rows 16 sums
 _ALIGNED = "__attribute__((aligned(64)))"
 
 
-def blocks(a: Attention, form: Form, refs: tuple[Ref, ...], ints: tuple[int, ...], traits: DeviceTraits) -> tuple[Launch, int]:
+def blocks(a: Attention, form: AttentionForm, refs: tuple[Ref, ...], ints: tuple[int, ...], traits: DeviceTraits) -> tuple[Launch, int]:
     """Return the launch and the bytes of its scratch, which is the last of *refs*."""
     rows, heads = a.group * a.queries, a.batch * a.kv_heads
     cuts = max(-(-rows // _ROWS), min(-(-rows // _LANES), -(-4 * traits.compute_units // heads)))
@@ -47,7 +47,7 @@ def blocks(a: Attention, form: Form, refs: tuple[Ref, ...], ints: tuple[int, ...
 
 
 @functools.cache
-def _kernel(form: Form) -> KernelSource:
+def _kernel(form: AttentionForm) -> KernelSource:
     q, v, y = form.query, form.value, form.target
     body = f"""
   const float scale = as_float(scale_), cap = as_float(cap_);
@@ -134,7 +134,7 @@ inline void $_values(__global const {v.c}* v, int vs, int n, int left, __global 
     return kernel("attention_blocks", (*buffers(form), ("work", FLOAT32, "rw")), ints, body, helpers=helpers)
 
 
-def _weights(form: Form, vectors: int) -> str:
+def _weights(form: AttentionForm, vectors: int) -> str:
     """Calculate the weights of 32 rows from c on, or of 16, for keys x0 to x1 of a block: `st`; and their sums."""
     each = range(vectors)
 
@@ -184,7 +184,7 @@ def _weights(form: Form, vectors: int) -> str:
           {clear}"""
 
 
-def _scores(form: Form, vectors: int) -> str:
+def _scores(form: AttentionForm, vectors: int) -> str:
     """A tile of scores: 8 keys and 16 or 32 rows; and the highest scores so far."""
     each, tile = range(vectors), range(_TILE)
     keys = " ".join(f"__global const float* const k{x} = k + {x} * step;" for x in tile)
@@ -223,7 +223,7 @@ inline void $_scores{vectors}(
 }}"""
 
 
-def _bias(form: Form) -> str:
+def _bias(form: AttentionForm) -> str:
     """What the mask has for 16 keys from `key` on and 16 or 32 rows, whose elements begin at `at`: to [16, 32]."""
     if form.mask is None:
         return ""
@@ -245,7 +245,7 @@ inline void $_bias(__global const {m.c}* M, const int* at, int key, int keys, in
 }}"""
 
 
-def _queries(form: Form) -> str:
+def _queries(form: AttentionForm) -> str:
     """Turn 16 queries, whose rows begin at `at`: to [size, 32]."""
     q = form.query
     loads = " ".join(f"const float16 x{r} = {load16(q, f'Q + at[{r}] + d')} * scale;" for r in range(_LANES))

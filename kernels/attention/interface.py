@@ -12,7 +12,7 @@ from asyncrt.layout import BOOL, FLOAT16, FLOAT32, FLOAT64, INT64, DataType
 SCORES, CAPPED, BIASED, PROBABILITIES = range(4)
 
 
-class Tensor(NamedTuple):
+class AttentionTensor(NamedTuple):
     """A buffer with its dtype and the elements between batches, heads and rows; a row's elements are adjacent."""
 
     ref: Ref
@@ -41,10 +41,10 @@ class Attention(NamedTuple):
         scores, scores_mode: Where scores are written, and which: `SCORES`, `CAPPED`, `BIASED` or `PROBABILITIES`.
     """
 
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    target: Tensor
+    query: AttentionTensor
+    key: AttentionTensor
+    value: AttentionTensor
+    target: AttentionTensor
     batch: int
     kv_heads: int
     group: int
@@ -58,16 +58,16 @@ class Attention(NamedTuple):
     offset: int = 0
     left: int = -1
     right: int = -1
-    mask: Tensor | None = None
+    mask: AttentionTensor | None = None
     mask_keys: int = 0
     valid: Ref | None = None
     unseen: float = 0.0
     checked: bool = False
-    scores: Tensor | None = None
+    scores: AttentionTensor | None = None
     scores_mode: int = SCORES
 
 
-class Form(NamedTuple):
+class AttentionForm(NamedTuple):
     """What the source of a kernel depends on."""
 
     query: DataType
@@ -90,11 +90,11 @@ SIZES = (
 )  # fmt: skip
 
 
-def real(form: Form) -> str:
+def real(form: AttentionForm) -> str:
     return "double" if FLOAT64 in (form.query, form.value) else compute_type(form.query)
 
 
-def buffers(form: Form) -> tuple[tuple[str, DataType, str], ...]:
+def buffers(form: AttentionForm) -> tuple[tuple[str, DataType, str], ...]:
     wanted = (
         ("Q", form.query, "r"), ("K", form.query, "r"), ("V", form.value, "r"), ("Y", form.target, "w"),
         ("M", form.mask, "r"), ("valid", INT64 if form.valid else None, "r"), ("S", form.scores, "w"),
@@ -102,7 +102,7 @@ def buffers(form: Form) -> tuple[tuple[str, DataType, str], ...]:
     return tuple((name, dtype, access) for name, dtype, access in wanted if dtype is not None)
 
 
-def bounds(form: Form, i: str, lo: str, hi: str) -> str:
+def bounds(form: AttentionForm, i: str, lo: str, hi: str) -> str:
     """Set *lo* and *hi* to the keys that query *i* of batch b sees: lo <= j < hi."""
     lines = [f"{lo} = 0; {hi} = keys;"]
     if form.valid:
@@ -119,7 +119,7 @@ def bounds(form: Form, i: str, lo: str, hi: str) -> str:
     return " ".join(lines)
 
 
-def biased(form: Form, score: str, mask: str) -> str:
+def biased(form: AttentionForm, score: str, mask: str) -> str:
     """*score* with the mask's element at index *mask*."""
     if form.mask is None:
         return score
@@ -128,7 +128,7 @@ def biased(form: Form, score: str, mask: str) -> str:
     return f"({score} + LOAD({form.mask.name}, M, {mask}))"
 
 
-def vector_score(form: Form) -> str:
+def vector_score(form: AttentionForm) -> str:
     """Write what softcap and mask make of ``e``, the scores of 16 keys from j on; the mask's row begins at mo."""
     bias = ""
     if form.mask is BOOL:

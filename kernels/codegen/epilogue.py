@@ -1,7 +1,7 @@
 """What a kernel calculates from its results before it stores them: an expression, with further operands.
 
 A kernel that has an epilogue sees its result as rows of columns. For each row it says where the operands' rows begin
-(`Form.rows`), then it stores elements (`Form.element`) or vectors of 16 (`Form.stored_vector`).
+(`EpilogueForm.rows`), then it stores elements (`EpilogueForm.element`) or vectors of 16 (`EpilogueForm.stored_vector`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Epilogue(NamedTuple):
     result: DataType | None = None
 
 
-class Form(NamedTuple):
+class EpilogueForm(NamedTuple):
     """What the source of a kernel with an epilogue depends on; the default is no epilogue.
 
     Attributes:
@@ -185,7 +185,7 @@ def _last4(width: int) -> str:
     return "".join(str(i) for i in range(width - 4, width))
 
 
-NONE = Form()
+NONE = EpilogueForm()
 
 
 def join(epilogue: Epilogue | None, first: int) -> tuple[bool, Epilogue | None]:
@@ -208,7 +208,7 @@ def join(epilogue: Epilogue | None, first: int) -> tuple[bool, Epilogue | None]:
 class Bound(NamedTuple):
     """An epilogue at one set of shapes: what its kernel's source depends on, and its part of a launch."""
 
-    form: Form = NONE
+    form: EpilogueForm = NONE
     refs: tuple[Ref, ...] = ()
     ints: tuple[int, ...] = ()
 
@@ -230,7 +230,7 @@ def bind(epilogue: Epilogue | None, shape: Sequence[int], *, integers: bool = Fa
     ints = [*(o.view.offset for o in operands), *columns]
     for a in range(len(axes) - 1, -1, -1):
         ints += [axes[a], *(s[a] for s in strides)]
-    form = Form(
+    form = EpilogueForm(
         epilogue.expression,
         tuple(o.dtype for o in operands),
         tuple(c if c in (0, 1) else _GATHERED for c in columns),

@@ -44,7 +44,7 @@ class ConvForm(NamedTuple):
 
     dtype: DataType
     bias: bool
-    last: epilogue.Form
+    last: epilogue.EpilogueForm
 
     @property
     def buffers(self) -> tuple[tuple[str, DataType, str], ...]:

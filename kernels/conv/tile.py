@@ -166,7 +166,7 @@ def _fetching(tile: Tile) -> str:
         __global const float* soon = wp + ({tiles} == 1 ? {AHEAD} : {walked} * deep + {number} * pace * (c1 - c0) * (KD * KH * KW));"""
 
 
-def _fetched_results(tile: Tile, last: epilogue.Form, place: str) -> str:
+def _fetched_results(tile: Tile, last: epilogue.EpilogueForm, place: str) -> str:
     """Return statements that fetch where the results of the next tiles go, and the rows that they meet there.
 
     Each channel has a line of its own, and what was there last is in another core's cache or in none.
@@ -254,7 +254,7 @@ def _walk(tile: Tile) -> str:
         }}"""
 
 
-def _sixteen(tile: Tile, last: epilogue.Form, go_on: str) -> str:
+def _sixteen(tile: Tile, last: epilogue.EpilogueForm, go_on: str) -> str:
     """Return statements that store this tile of 8 and the next one together, if they are 16 of a row."""
     steps, names = turn([f"x{p}" for p in range(16)], "z")
     loads = " ".join(f"const float16 x{p} = vload16(h, own + {p * tile.block});" for p in range(16))
@@ -277,7 +277,7 @@ def _sixteen(tile: Tile, last: epilogue.Form, go_on: str) -> str:
       }}"""
 
 
-def _turned(tile: Tile, last: epilogue.Form) -> str:
+def _turned(tile: Tile, last: epilogue.EpilogueForm) -> str:
     """Return statements that store a whole tile of 4 to 8 positions."""
     steps, names = turn([f"x{min(p, tile.positions - 1)}" for p in range(8)], "z")
     loads = " ".join(f"const float16 x{p} = vload16(h, own + {p * tile.block});" for p in range(tile.positions))

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from asyncrt.kernels.attention import attention as kernels
+from asyncrt.kernels.attention.interface import AttentionTensor
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, Ref, inp, out
 from asyncrt.kernels.operator import Operator
@@ -102,9 +103,9 @@ def _implement(call: Call, traits: DeviceTraits) -> Impl:
     query, key, value = (_rows(call, i, call.view(i)) for i in (_QUERY, _KEY, _VALUE))
     dtype = call.dtype(_QUERY)
 
-    def tensor(ref: Ref, view: View) -> kernels.Tensor:
+    def tensor(ref: Ref, view: View) -> AttentionTensor:
         head = view.strides[1] if len(view.shape) == 4 else 0
-        return kernels.Tensor(ref, dtype, view.strides[0], head, view.strides[-2])
+        return AttentionTensor(ref, dtype, view.strides[0], head, view.strides[-2])
 
     keys = key.shape[-2]
     mask = None

@@ -87,7 +87,7 @@ class IntegerConv(NamedTuple):
     bias: Ref | None = None
 
 
-class _Form(NamedTuple):
+class _IntegerConvForm(NamedTuple):
     """What the source of a kernel depends on."""
 
     x: DataType
@@ -100,7 +100,7 @@ class _Form(NamedTuple):
     scaled: bool
     rounded: bool
     bias: bool
-    last: epilogue.Form
+    last: epilogue.EpilogueForm
 
     def buffers(self, x: DataType, w: DataType) -> tuple[tuple[str, DataType, str], ...]:
         return (
@@ -135,11 +135,11 @@ def integer_conv(conv: IntegerConv, traits: DeviceTraits, shape: tuple[int, ...]
 
 def _bound(
     conv: IntegerConv, shape: tuple[int, ...], after: Epilogue | None, *, integers: bool
-) -> tuple[_Form, tuple[Ref, ...], tuple[Ref, ...], tuple[int, ...], tuple[int, int]]:
+) -> tuple[_IntegerConvForm, tuple[Ref, ...], tuple[Ref, ...], tuple[int, ...], tuple[int, int]]:
     """Return the form, the buffers behind the result, the epilogue's, its sizes, and the steps of zeros and scales."""
     last = bind(after, shape, integers=integers)
     scales, result = conv.scales, conv.made if after is None or after.result is None else after.result
-    form = _Form(
+    form = _IntegerConvForm(
         conv.x, conv.w, conv.made, result, conv.zeros[0] is not None, conv.zeros[1] is not None, not conv.neutral,
         scales is not None, scales is not None and scales.result is not None, conv.bias is not None, last.form,
     )  # fmt: skip
@@ -232,7 +232,7 @@ def _copy_kernel(dtype: DataType, zero: bool) -> KernelSource:
 
 
 @functools.cache
-def _packed_kernel(form: _Form) -> KernelSource:
+def _packed_kernel(form: _IntegerConvForm) -> KernelSource:
     traits = DeviceTraits("cpu")
     halves = (0, 1)
     low = ("zx[0]" if form.x_zero else "0") + (" + 128" if form.x is INT8 else "")
@@ -359,7 +359,7 @@ def _generic(conv: IntegerConv, traits: DeviceTraits, shape: tuple[int, ...], af
 
 
 @functools.cache
-def _generic_kernel(form: _Form, cpu: bool) -> KernelSource:
+def _generic_kernel(form: _IntegerConvForm, cpu: bool) -> KernelSource:
     traits = DeviceTraits("cpu" if cpu else "gpu")
     value = "(int)s"
     if form.scaled:

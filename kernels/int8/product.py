@@ -123,7 +123,7 @@ def integer_product(product: Product, traits: DeviceTraits, shape: tuple[int, ..
     last = bind(after, shape, integers=True)
     result = p.made if after is None or after.result is None else after.result
     a_zero, w_zero = p.zeros
-    form = _Form(
+    form = _IntegerProductForm(
         p.name, p.a, p.w, a_zero is not None, w_zero is not None, not p.neutral, p.scales is not None,
         p.scales is not None and p.scales.result is not None, p.made, result, last.form,
     )  # fmt: skip
@@ -142,7 +142,7 @@ def integer_product(product: Product, traits: DeviceTraits, shape: tuple[int, ..
     return Impl(f"bytes {TILE}x{PANEL}, packed", (launch,), weights=(request,))
 
 
-class _Form(NamedTuple):
+class _IntegerProductForm(NamedTuple):
     """What the source of the kernel depends on.
 
     Attributes:
@@ -159,7 +159,7 @@ class _Form(NamedTuple):
     rounded: bool
     made: DataType
     result: DataType
-    last: epilogue.Form
+    last: epilogue.EpilogueForm
 
     @property
     def buffers(self) -> tuple[tuple[str, DataType, str], ...]:
@@ -176,7 +176,7 @@ class _Form(NamedTuple):
 
 
 @functools.cache
-def _kernel(form: _Form) -> KernelSource:
+def _kernel(form: _IntegerProductForm) -> KernelSource:
     left, right = ("za[0]" if form.a_zero else "0"), ("zb[n * zb_column]" if form.w_zero else "0")
     left += " + 128" if form.a is INT8 else ""
     right += " - 128" if form.w is UINT8 else ""
@@ -229,7 +229,7 @@ def _kernel(form: _Form) -> KernelSource:
     return kernel(f"{form.name}_bytes", form.buffers, ints, body, helpers=helpers, attributes=one)
 
 
-def _tiles(form: _Form) -> str:
+def _tiles(form: _IntegerProductForm) -> str:
     """The function that multiplies all rows of a work-item by a panel, in tiles of every height as `add_tiles` does."""
     cases = " ".join(f"case {h}: $_tile{h}(a + i * K, K, b, t + i * 32, r + i); break;" for h in range(1, TILE + 1))
     return f"""
@@ -243,7 +243,7 @@ inline void $_tiles(int rows, __global const {form.a.c}* a, int K, __global cons
 }}"""
 
 
-def _tile(height: int, form: _Form) -> str:
+def _tile(height: int, form: _IntegerProductForm) -> str:
     """The function that multiplies a tile's rows by a panel, and sums the rows where that matters."""
     each = range(height)
     flip = "^ 0x80808080u" if form.a is INT8 else ""

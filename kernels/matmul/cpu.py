@@ -17,7 +17,7 @@ from asyncrt.kernels.codegen.tiles import FETCH, PANEL, TILE, add_tiles, fill_pa
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.layout import FLOAT32, Array
 
-from .interface import Form
+from .interface import ProductForm
 
 _MOST = 64  # rows of a work-item
 _DEPTH = 64
@@ -56,7 +56,7 @@ def rows_per_item(m: int, panels: int, compute_units: int) -> int:
 
 
 @functools.cache
-def tile_kernel(form: Form, source: Source) -> KernelSource:
+def tile_kernel(form: ProductForm, source: Source) -> KernelSource:
     """Return the kernel that computes tiles of a product."""
     place = "const int n0 = (int)get_global_id(1) * 32, c0 = 0, c1 = min(32, N - n0);"
     if source is Source.ROWS:  # the last columns are multiplied with some of their neighbours, which are not stored
@@ -102,7 +102,7 @@ def tile_kernel(form: Form, source: Source) -> KernelSource:
 
 
 @functools.cache
-def pair_kernel(form: Form, source: Source) -> KernelSource:
+def pair_kernel(form: ProductForm, source: Source) -> KernelSource:
     """Return the kernel that computes two packed panels of a product of up to `PAIRED` rows at once."""
     narrow = source is Source.NARROW
     panel = f"{PANEL // 2 if narrow else PANEL} * K"
@@ -124,7 +124,7 @@ def pair_kernel(form: Form, source: Source) -> KernelSource:
     return kernel(f"{form.name}{'_narrow' if narrow else ''}_pairs", form.buffers, form.ints, body, helpers=helpers, attributes=one)
 
 
-def _fetched_results(form: Form) -> str:
+def _fetched_results(form: ProductForm) -> str:
     """Fetch where the results go, and the rows that they meet there: other cores wrote them, or had what was there last."""
     meets = form.last.fetched("n0", PANEL - 1)
     return f"""for (int i = 0; i < rows; i++) {{
@@ -134,7 +134,7 @@ def _fetched_results(form: Form) -> str:
   }}"""
 
 
-def _store(form: Form) -> str:
+def _store(form: ProductForm) -> str:
     """Store columns c0 to c1 of the 32 ``sums`` of row m from column n0 on, in a loop over rows."""
     uniform_bias = form.bias is not None and not form.bias_contiguous
     vectors = f"""if (c1 - c0 == 32{" && sc_n == 0" if uniform_bias else ""}) {{

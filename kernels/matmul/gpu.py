@@ -7,14 +7,14 @@ import functools
 from asyncrt.kernels.codegen.source import accumulator_type, kernel
 from asyncrt.kernels.impl import KernelSource
 
-from .interface import Form
+from .interface import ProductForm
 
 TILE = 64
 _DEPTH = 16
 
 
 @functools.cache
-def shared_kernel(form: Form) -> KernelSource:
+def shared_kernel(form: ProductForm) -> KernelSource:
     """64 × 64 tiles shared by 16 × 16 work-items through local memory; each computes 4 × 4."""
     acc = accumulator_type(form.a)
     body = f"""
@@ -54,7 +54,7 @@ def shared_kernel(form: Form) -> KernelSource:
 
 
 @functools.cache
-def generic_kernel(form: Form) -> KernelSource:
+def generic_kernel(form: ProductForm) -> KernelSource:
     """One result per work-item; any dtype, any strides. The reference for the others."""
     acc = accumulator_type(form.a)
     body = f"""

@@ -9,7 +9,7 @@ from asyncrt.kernels.codegen.conversion import to_integer
 from asyncrt.layout import DataType
 
 
-class Form(NamedTuple):
+class ProductForm(NamedTuple):
     """What the source of a kernel depends on; everything else is an argument.
 
     Attributes:
@@ -27,7 +27,7 @@ class Form(NamedTuple):
     beta: str
     axes: int
     bias_contiguous: bool
-    last: epilogue.Form
+    last: epilogue.EpilogueForm
 
     @property
     def ints(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from . import bf16_weights as narrow
 from .cpu import PAIRED, Source, pack_panels, pack_transposed, pair_kernel, rows_per_item, tile_kernel
 from .gpu import TILE as SHARED
 from .gpu import generic_kernel, shared_kernel
-from .interface import Form
+from .interface import ProductForm
 
 __all__ = ["Bias", "Epilogue", "Operand", "matmul"]
 
@@ -90,7 +90,7 @@ def matmul(
     number = a.dtype if a.dtype.is_float else FLOAT64  # what integers are multiplied by need not be one
     scale = "" if alpha == 1 else literal(alpha, number)
     factor = "" if bias is None or bias.beta == 1 else literal(bias.beta, number)
-    form = Form(
+    form = ProductForm(
         name, a.dtype, b.dtype, None if bias is None else bias.dtype, scale, factor,
         len(axes), bias is not None and bias.column_stride == 1, last.form,
     )  # fmt: skip

@@ -14,12 +14,12 @@ _MIN_ELEMENTS = 4096  # per work-item on a CPU: about a microsecond of work, sev
 GPU_GROUP = 256
 
 
-class Rows(NamedTuple):
+class RowCut(NamedTuple):
     """A cut of *rows* × *inner* elements.
 
     Attributes:
         chunk: Inner elements per work-item.
-        rows_per_item: Rows per work-item.
+        rows_per_item: RowCut per work-item.
         grid: ``(chunks, row blocks)``.
     """
 
@@ -28,7 +28,7 @@ class Rows(NamedTuple):
     grid: tuple[int, int]
 
 
-def cut_rows(rows: int, inner: int, traits: DeviceTraits, *, align: int = 16) -> Rows:
+def cut_rows(rows: int, inner: int, traits: DeviceTraits, *, align: int = 16) -> RowCut:
     """Cut for a CPU device: whole rows where there are enough of them, else pieces of rows.
 
     Args:
@@ -38,11 +38,11 @@ def cut_rows(rows: int, inner: int, traits: DeviceTraits, *, align: int = 16) ->
     items = max(1, min(4 * traits.compute_units, total // _MIN_ELEMENTS))
     if rows >= items:
         rows_per_item = -(-rows // items)
-        return Rows(inner, rows_per_item, (1, -(-rows // rows_per_item)))
+        return RowCut(inner, rows_per_item, (1, -(-rows // rows_per_item)))
     pieces = max(1, items // rows)
     chunk = -(-inner // pieces)
     chunk = -(-chunk // align) * align
-    return Rows(chunk, 1, (-(-inner // chunk), rows))
+    return RowCut(chunk, 1, (-(-inner // chunk), rows))
 
 
 def over_rows(row: str, one: str, cpu: bool) -> str:

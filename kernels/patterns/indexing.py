@@ -20,7 +20,7 @@ from asyncrt.memory.view import View
 
 from .copy import BITS
 from .grid import GPU_GROUP, cut_rows, round_up
-from .walk import Buffer, walk
+from .walk import WalkedBuffer, walk
 
 _FEW = 16  # indices that are looked at first: most that are no progression show it early
 
@@ -95,7 +95,7 @@ def look_at(call: Call, indices: Indices, traits: DeviceTraits) -> Launch | None
         "look_at_indices",
         f"const long v = index[p]; if ({outside}) $_note(found, i, v);",
         layout.shape,
-        (Buffer("index", inp(indices.input), layout.dtype, "r"),),
+        (WalkedBuffer("index", inp(indices.input), layout.dtype, "r"),),
         traits,
         offsets=(("p", view.strides),),
         ints=ints,

@@ -75,7 +75,7 @@ def normalize_rows(
     """
     result = affine.scale_dtype if affine else dtype
     wide = FLOAT64 if FLOAT64 in (dtype, result) else FLOAT32
-    form = _Form(
+    form = _NormalizationForm(
         statistics, dtype, literal(epsilon, wide), affine is not None,
         affine is not None and affine.bias is not None, affine is not None and affine.groups > 0,
         result, mean[1] if mean else None, inverse[1] if inverse else None,
@@ -94,7 +94,7 @@ def normalize_rows(
     return Launch(_cpu_kernel(form), tuple(buffers), (*ints, cut.rows_per_item), cut.grid[1:], (1,))
 
 
-class _Form(NamedTuple):
+class _NormalizationForm(NamedTuple):
     """What the source of a kernel depends on."""
 
     statistics: str
@@ -111,7 +111,7 @@ class _Form(NamedTuple):
 _INTS = ("rows", "n", "scale_row", "bias_row", "groups", "length", "per_item")
 
 
-def _buffers(form: _Form) -> tuple[tuple[str, DataType, str], ...]:
+def _buffers(form: _NormalizationForm) -> tuple[tuple[str, DataType, str], ...]:
     wanted = (
         ("x", form.dtype, "r"), ("y", form.result, "w"),
         ("scale", form.result if form.scaled else None, "r"), ("bias", form.result if form.biased else None, "r"),
@@ -120,7 +120,7 @@ def _buffers(form: _Form) -> tuple[tuple[str, DataType, str], ...]:
     return tuple((name, dtype, access) for name, dtype, access in wanted if dtype is not None)
 
 
-def _keep(form: _Form) -> str:
+def _keep(form: _NormalizationForm) -> str:
     """Write a row's statistics out."""
     lines = []
     if form.mean is not None:
@@ -130,11 +130,11 @@ def _keep(form: _Form) -> str:
     return " ".join(lines)
 
 
-def _type(form: _Form) -> str:
+def _type(form: _NormalizationForm) -> str:
     return "double" if FLOAT64 in (form.dtype, form.result) else compute_type(form.dtype)
 
 
-def _element(form: _Form, column: str) -> str:
+def _element(form: _NormalizationForm, column: str) -> str:
     """Write the element of *column*, whose factors are `w` and `z` where they are not its own."""
     t = _type(form)
     text = f"(({t})LOAD({form.dtype.name}, x, o + {column}) - shift) * factor"
@@ -145,7 +145,7 @@ def _element(form: _Form, column: str) -> str:
     return f"STORE({form.result.name}, y, o + {column}, {text});"
 
 
-def _segments(form: _Form, loop: str) -> str:
+def _segments(form: _NormalizationForm, loop: str) -> str:
     """Run *loop* over columns c0 <= c < c1, once for all columns or once for each factor of a group."""
     if not form.grouped:
         return f"{{ const int so = r * scale_row, bo = r * bias_row, c0 = 0, c1 = n; {loop} }}"
@@ -167,7 +167,7 @@ def _steps(vectors: Sequence[str], end: str) -> str:
 
 
 @functools.cache
-def _cpu_kernel(form: _Form) -> KernelSource:
+def _cpu_kernel(form: _NormalizationForm) -> KernelSource:
     """A work-item takes some rows; float32 in vectors of 16."""
     t = _type(form)
     first, second, shift, factor = _STATISTICS[form.statistics]
@@ -218,7 +218,7 @@ def _cpu_kernel(form: _Form) -> KernelSource:
 
 
 @functools.cache
-def _gpu_kernel(form: _Form) -> KernelSource:
+def _gpu_kernel(form: _NormalizationForm) -> KernelSource:
     """A work-group takes a row."""
     t = _type(form)
     first, second, shift, factor = _STATISTICS[form.statistics]

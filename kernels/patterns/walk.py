@@ -21,7 +21,7 @@ from asyncrt.memory.view import collapse
 from .grid import GPU_GROUP, cut_rows, round_up
 
 
-class Buffer(NamedTuple):
+class WalkedBuffer(NamedTuple):
     """A buffer that the statement sees as pointer `name`; `access` is "r", "w" or "rw"."""
 
     name: str
@@ -34,7 +34,7 @@ def walk(
     name: str,
     statement: str,
     shape: Sequence[int],
-    buffers: Sequence[Buffer],
+    buffers: Sequence[WalkedBuffer],
     traits: DeviceTraits,
     *,
     offsets: Sequence[tuple[str, Sequence[int]]] = (),
@@ -59,7 +59,7 @@ def walk(
     if 0 in shape:
         return None
     if looks:
-        buffers, helpers = (*buffers, Buffer("found", FOUND, INT32, "rw")), NOTE + helpers
+        buffers, helpers = (*buffers, WalkedBuffer("found", FOUND, INT32, "rw")), NOTE + helpers
     shape = tuple(shape)
     dims, (_, *strides) = collapse(shape, row_major(shape), *(s for _, s in offsets))
     inner, outer = dims[-1], dims[:-1]

@@ -75,7 +75,7 @@ class Window(NamedTuple):
         )  # fmt: skip
 
 
-class _Settings(NamedTuple):
+class _WindowSettings(NamedTuple):
     size: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
@@ -83,7 +83,7 @@ class _Settings(NamedTuple):
     auto_pad: str
 
 
-def _settings(name: str, attributes: Attributes, axes: int, size: Sequence[int]) -> _Settings:
+def _settings(name: str, attributes: Attributes, axes: int, size: Sequence[int]) -> _WindowSettings:
     if not 1 <= axes <= MAX_SPATIAL:
         raise ShapeError(f"'{name}': {axes} spatial axes; 1 to {MAX_SPATIAL} are supported")
 
@@ -102,7 +102,7 @@ def _settings(name: str, attributes: Attributes, axes: int, size: Sequence[int])
         raise ShapeError(f"'{name}': auto_pad {auto_pad!r} is not known")
     pads = per_axis("pads", 0, 2 * axes, 0) if auto_pad == "NOTSET" else (0,) * (2 * axes)
     strides, dilations = per_axis("strides", 1, axes, 1), per_axis("dilations", 1, axes, 1)
-    return _Settings(tuple(size), strides, dilations, pads, auto_pad)
+    return _WindowSettings(tuple(size), strides, dilations, pads, auto_pad)
 
 
 def output_dims(

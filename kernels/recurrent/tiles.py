@@ -23,7 +23,7 @@ LEAST = 16  # units: of fewer, most of a panel would be padding
 _PAIRED = (1, 2)  # rows for which two panels are multiplied at once
 
 
-class Form(NamedTuple):
+class CellForm(NamedTuple):
     """What the source depends on.
 
     Attributes:
@@ -68,7 +68,7 @@ def gate_panels(index: int, gates: int, directions: int, hidden: int) -> Weights
 
 
 def tiled(
-    form: Form, refs: tuple[Ref, ...], ints: tuple[int, ...], batch: int, directions: int, hidden: int, traits: DeviceTraits
+    form: CellForm, refs: tuple[Ref, ...], ints: tuple[int, ...], batch: int, directions: int, hidden: int, traits: DeviceTraits
 ) -> tuple[Launch, int]:
     """Return the launch, and the bytes of its scratch, which is the third of *refs*.
 
@@ -84,7 +84,7 @@ def tiled(
 
 
 @functools.cache
-def _kernel(form: Form) -> KernelSource:
+def _kernel(form: CellForm) -> KernelSource:
     bias, lens, has_h, has_c, peepholes = form.optional
 
     def x(gate: int) -> str:

@@ -57,7 +57,7 @@ class CacheStatistics:
     abandoned: int
 
 
-class _Entry(NamedTuple):
+class _BuiltKernel(NamedTuple):
     kernel: Kernel
     nbytes: int
 
@@ -105,7 +105,7 @@ class ImplCache:
         self._timeout_s = timeout_s
         self._builders = Builders(threads)
         #: Least recently used first.
-        self._kernels: OrderedDict[Any, _Entry] = OrderedDict()
+        self._kernels: OrderedDict[Any, _BuiltKernel] = OrderedDict()
         self._pending: dict[Any, asyncio.Future[Kernel]] = {}
         self._builds: dict[Any, _Build] = {}
         #: What the driver did not build in time, alone in its program: it is not tried again.
@@ -231,7 +231,7 @@ class ImplCache:
             hint="raise RuntimeOptions.build_timeout_s, or use another driver",
         )
 
-    def _on_ended(self, build: _Build, result: tuple[Mapping[Any, _Entry], bool] | None, error: BaseException | None) -> None:
+    def _on_ended(self, build: _Build, result: tuple[Mapping[Any, _BuiltKernel], bool] | None, error: BaseException | None) -> None:
         if build.deadline is not None:
             build.deadline.cancel()
         if self._closed:
@@ -268,7 +268,7 @@ class ImplCache:
         if future is not None:
             future.set_exception(error)
 
-    def _build_blocking(self, batch: Sequence[Any]) -> tuple[Mapping[Any, _Entry], bool]:
+    def _build_blocking(self, batch: Sequence[Any]) -> tuple[Mapping[Any, _BuiltKernel], bool]:
         ordered = sorted(batch, key=lambda s: s.name)
         digest = hashlib.sha256(chr(0).join(s.text for s in ordered).encode()).hexdigest()
         key = f"{self._version}|{self._device.info.identity}|{digest}"
@@ -278,10 +278,10 @@ class ImplCache:
             self._store.put(key, binary)
         program = binary if binary is not None else kept
         share = None if program is None else -(-len(program) // len(batch))
-        entries = {s: _Entry(k, len(s.text) if share is None else share) for s, k in kernels.items()}
+        entries = {s: _BuiltKernel(k, len(s.text) if share is None else share) for s, k in kernels.items()}
         return entries, binary is not None or kept is None
 
-    def _put(self, source: Any, entry: _Entry) -> None:
+    def _put(self, source: Any, entry: _BuiltKernel) -> None:
         if entry.nbytes > self._max_nbytes:
             return  # all others would leave, and then it would, too
         old = self._kernels.pop(source, None)

@@ -56,7 +56,7 @@ class Resident:
 
 
 @attrs.define(eq=False)
-class _Entry:
+class _Resident:
     """Memory with a constant in it.
 
     Attributes:
@@ -144,7 +144,7 @@ class WeightsCache:
         self._limit = limit
         self._let_go = let_go
         #: Least recently used first.
-        self._entries: OrderedDict[Stored, _Entry] = OrderedDict()
+        self._entries: OrderedDict[Stored, _Resident] = OrderedDict()
         self._pending: dict[Stored, asyncio.Task[Resident]] = {}
         #: Those that the stream is not past, given up or not.
         self._uploads: set[_Upload] = set()
@@ -243,7 +243,7 @@ class WeightsCache:
             return None
         self._check_open()
         memory = self._allocate(constant.nbytes, functools.partial(self._device.adopt, pages))
-        entry = self._entries[key] = _Entry([key], memory, constant.nbytes)
+        entry = self._entries[key] = _Resident([key], memory, constant.nbytes)
         return entry.resident()
 
     async def _store(self, key: Stored, data: Array) -> Resident:
@@ -264,7 +264,7 @@ class WeightsCache:
                 upload.arrived.cancel()  # the memory is the stream's until it is past
             raise
         self._uploads.discard(upload)
-        entry = self._entries[key] = _Entry([key], upload.memory, data.nbytes)
+        entry = self._entries[key] = _Resident([key], upload.memory, data.nbytes)
         return entry.resident()
 
     def _allocate(self, nbytes: int, allocate: Callable[[], Any]) -> Any:
@@ -291,7 +291,7 @@ class WeightsCache:
             if not self._let_go():
                 return False
 
-    def _leave(self, entry: _Entry) -> None:
+    def _leave(self, entry: _Resident) -> None:
         for key in entry.keys:
             del self._entries[key]
         self._evictions += len(entry.keys)

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from .form import Form
+from .batch_shape import BatchShape
 from .options import BatchOptions
 from .state import BatchingState, BatchingStatistics
 
-__all__ = ["BatchOptions", "BatchingState", "BatchingStatistics", "Form"]
+__all__ = ["BatchOptions", "BatchShape", "BatchingState", "BatchingStatistics"]

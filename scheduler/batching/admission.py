@@ -9,7 +9,7 @@ import attrs
 
 from .cost import Line
 from .options import BatchOptions
-from .waiting import Waiting
+from .waiting import QueuedRequest
 
 _EARLIER = 0.125  # weight of the newest batch in what is typical of batches
 _STEP = 0.15  # how far one request that took longer than expected moves what is allowed for
@@ -39,7 +39,7 @@ class Typical:
 
 
 @attrs.define
-class Allowance:
+class DelayAllowance:
     """How much longer than expected a request may take that is let in.
 
     It goes up where one did take longer and down where none does, so that it stays where a few in a thousand do. Only
@@ -59,7 +59,7 @@ class Allowance:
 
 
 def backlog_s(
-    ahead: Iterable[Waiting], line: Line, typical: Typical, options: BatchOptions, streams: int
+    ahead: Iterable[QueuedRequest], line: Line, typical: Typical, options: BatchOptions, streams: int
 ) -> float:
     """Return the seconds that *streams* need for those that wait."""
     rows = work = 0

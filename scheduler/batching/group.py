@@ -10,18 +10,18 @@ import math
 
 import attrs
 
+from .batch_shape import BatchShape, largest
 from .cost import Line
-from .form import Form, largest
 from .options import BatchOptions
-from .waiting import Waiting, WaitingQueue
+from .waiting import QueuedRequest, WaitingQueue
 
 
 @attrs.define(eq=False)
-class Group:
+class BatchGroup:
     """Requests that are to run as one."""
 
-    members: list[Waiting]
-    form: Form
+    members: list[QueuedRequest]
+    form: BatchShape
     rows: int
     #: Elements of its members without padding.
     own: int
@@ -38,20 +38,20 @@ class Group:
 
 def form_group(
     queue: WaitingQueue,
-    head: Waiting,
+    head: QueuedRequest,
     options: BatchOptions,
     line: Line | None,
     share: Line | None,
     at: float,
     start: float,
-) -> Group:
+) -> BatchGroup:
     """Return the batch that *head* would go in now, if the device begins it at *start*.
 
     Args:
         line: When a batch is over.
         share: What it takes of the device, beside what others that run at the same time take of it.
     """
-    group = Group([head], head.form, head.rows, head.work, math.inf)
+    group = BatchGroup([head], head.form, head.rows, head.work, math.inf)
     group.due = _due(head, group.work, line, start)
     if head.rows >= options.max_batch or group.work >= (options.max_work or math.inf):
         group.full = True
@@ -69,7 +69,12 @@ def form_group(
 
 
 def _join(
-    group: Group, request: Waiting, options: BatchOptions, line: Line | None, share: Line | None, start: float
+    group: BatchGroup,
+    request: QueuedRequest,
+    options: BatchOptions,
+    line: Line | None,
+    share: Line | None,
+    start: float,
 ) -> bool:
     """Let *request* join if that is right; False if nobody else of its shape can join either."""
     rows = group.rows + request.rows
@@ -98,7 +103,7 @@ def _join(
     return True
 
 
-def _due(request: Waiting, work: int, line: Line | None, start: float) -> float:
+def _due(request: QueuedRequest, work: int, line: Line | None, start: float) -> float:
     """When the request is due; never, if it is late in any case and so nobody need hurry for it."""
     if line is not None and start + line(work) > request.due:
         return math.inf

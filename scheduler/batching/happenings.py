@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, TypeAlias
 
-from .form import Form
+from .batch_shape import BatchShape
 
 
 class Arrived(NamedTuple):
@@ -16,7 +16,7 @@ class Arrived(NamedTuple):
 
     at: float
     request: int
-    form: Form
+    form: BatchShape
     rows: int = 1
     nbytes: int = 0
     priority: int = 0
@@ -38,7 +38,7 @@ class Began(NamedTuple):
     batch: int
 
 
-class Finished(NamedTuple):
+class BatchFinished(NamedTuple):
     """A batch is over, and its members have their answers; `worked` unless it failed or was given up."""
 
     at: float
@@ -69,4 +69,4 @@ class Closing(NamedTuple):
     at: float
 
 
-Happening: TypeAlias = Arrived | Left | Began | Finished | Failed | Ticked | Closing
+Happening: TypeAlias = Arrived | Left | Began | BatchFinished | Failed | Ticked | Closing

@@ -24,7 +24,7 @@ Refusal: TypeAlias = Literal["count", "bytes", "late", "missed"]
 REFUSALS: tuple[Refusal, ...] = ("count", "bytes", "late", "missed")
 
 
-class Launch(NamedTuple):
+class LaunchBatch(NamedTuple):
     """Run these requests as one, padded to `sizes`."""
 
     batch: int
@@ -53,4 +53,4 @@ class WakeAt(NamedTuple):
     at: float | None
 
 
-Instruction: TypeAlias = Launch | Reject | Drop | WakeAt
+Instruction: TypeAlias = LaunchBatch | Reject | Drop | WakeAt

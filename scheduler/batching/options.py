@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import attrs
 
-from asyncrt.arguments import counted, integers_or_none, measured, one_of, switch
+from asyncrt.arguments import check_path
 from asyncrt.errors import ArgumentError
-from asyncrt.given import check_path
+from asyncrt.option_fields import counted, integers_or_none, measured, one_of, switch
 from asyncrt.writing import write_text
 
 Mode: TypeAlias = Literal["cost", "exact", "buckets"]

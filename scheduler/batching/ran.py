@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 
-from .form import Form
+from .batch_shape import BatchShape
 
 _SHAPES = 128  # remembered: half as many as plans are kept
 
@@ -18,9 +18,9 @@ class Ran:
     """The latest shapes of batches."""
 
     def __init__(self) -> None:
-        self._latest: OrderedDict[tuple[Hashable, int, tuple[int, ...]], Form] = OrderedDict()
+        self._latest: OrderedDict[tuple[Hashable, int, tuple[int, ...]], BatchShape] = OrderedDict()
 
-    def saw(self, form: Form, rows: int) -> None:
+    def saw(self, form: BatchShape, rows: int) -> None:
         """A batch of that shape has run."""
         key = form.exact, rows, form.sizes
         self._latest[key] = form
@@ -28,7 +28,7 @@ class Ran:
         if len(self._latest) > _SHAPES:
             self._latest.popitem(last=False)
 
-    def fitting(self, form: Form, rows: int, most: float) -> Form:
+    def fitting(self, form: BatchShape, rows: int, most: float) -> BatchShape:
         """Return the smallest that a batch of this form fits in, if its work is at most *most*; else the form."""
         if (form.exact, rows, form.sizes) in self._latest:
             return form

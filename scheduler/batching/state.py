@@ -3,11 +3,12 @@
 Everything that decides this is in this folder. It does no I/O, does not wait, knows neither arrays nor devices, and is
 told the time: the same happenings give the same instructions.
 
-A request *waits* until a `Launch` names it, or until it is refused; then it is a *member* of that batch until the batch
-is over. A batch is *launched*, *begun* (from then on its places are fixed) and over. A stream with nothing to do gets a
-batch at once. Where there is one stream alone, the next may already be enqueued behind, to keep the device busy between
-two; only for that place a request is held back, as long as waiting for company promises to gain more time than it
-costs. With several streams others keep it busy, and behind which of them a batch would go is not known here.
+A request *waits* until a `LaunchBatch` names it, or until it is refused; then it is a *member* of that batch until
+the batch is over. A batch is *launched*, then *begun* (from then on its members are fixed), then over. A stream that
+has nothing to do gets a batch at once. Where there is only one stream, the next batch may be enqueued behind the
+running one, to keep the device busy between the two. Only for that second place is a request held back, and only as
+long as waiting for company promises to gain more time than it costs. Where there are several streams, the others keep
+the device busy, and it is not known here behind which of them a batch would go.
 """
 
 from __future__ import annotations
@@ -18,24 +19,22 @@ from typing import assert_never
 
 import attrs
 
-from .admission import Allowance, Typical, backlog_s
+from asyncrt.scheduler.happenings import InvalidHappening
+
+from .admission import DelayAllowance, Typical, backlog_s
+from .batch_shape import BatchShape
 from .cost import CostModel, Line
-from .form import Form
-from .group import Group, form_group
-from .happenings import Arrived, Began, Closing, Failed, Finished, Happening, Left, Ticked
-from .instructions import REASONS, REFUSALS, Drop, Instruction, Launch, Reason, Refusal, Reject, WakeAt
+from .group import BatchGroup, form_group
+from .happenings import Arrived, BatchFinished, Began, Closing, Failed, Happening, Left, Ticked
+from .instructions import REASONS, REFUSALS, Drop, Instruction, LaunchBatch, Reason, Refusal, Reject, WakeAt
 from .options import BatchOptions
 from .ran import Ran
-from .waiting import Waiting, WaitingQueue, waiting
+from .waiting import QueuedRequest, WaitingQueue, waiting
 
 _LEAD_S = 0.0005  # what the host needs from the end of a batch until the device has the next
 _PLAN_S = 0.0003  # what the host needs for a plan of sizes that are new
 _COUNTS = ("requests", "executions", "rows", "members", "work", "padding", "left", "failed")
 _RATE = 1 / 16  # weight of the newest gap between arrivals
-
-
-class InvalidHappening(Exception):
-    """Batching was told something that cannot be; the message has the story."""
 
 
 @attrs.frozen
@@ -100,7 +99,7 @@ class _Hold:
     rows: int
     work: float
 
-    def stands(self, request: Waiting, at: float) -> bool:
+    def stands(self, request: QueuedRequest, at: float) -> bool:
         """Whether *request*, which has come now, changes nothing."""
         self.rows -= request.rows
         self.work -= request.work
@@ -111,8 +110,8 @@ class _Hold:
 @attrs.define(eq=False)
 class _Batch:
     number: int
-    form: Form
-    members: dict[int, Waiting]
+    form: BatchShape
+    members: dict[int, QueuedRequest]
     reason: Reason
     #: When a stream had nothing else to do; None while it is behind another batch.
     started: float | None
@@ -143,7 +142,7 @@ class BatchingState:
         self.share = CostModel()
         self._queue = WaitingQueue(options.ageing_s)
         self._batches: dict[int, _Batch] = {}
-        self._retries: dict[int, Waiting] = {}
+        self._retries: dict[int, QueuedRequest] = {}
         #: The batch of each member.
         self._batch_of: dict[int, int] = {}
         self._launched = 0
@@ -154,7 +153,7 @@ class BatchingState:
         self._hold: _Hold | None = None
         self._ran = Ran()
         self._typical = Typical()
-        self._allowance = Allowance()
+        self._allowance = DelayAllowance()
         #: Seconds between arrivals lately, and when the newest was.
         self._gap: float | None = None
         self._arrived: float | None = None
@@ -206,7 +205,7 @@ class BatchingState:
         found: list[str] = []
         batches: set[int] = set()
         for entry in self._log:
-            if isinstance(entry, Launch) and request in entry.requests:
+            if isinstance(entry, LaunchBatch) and request in entry.requests:
                 batches.add(entry.batch)
             if getattr(entry, "request", None) == request or getattr(entry, "batch", None) in batches:
                 found.append(repr(entry))
@@ -257,7 +256,7 @@ class BatchingState:
                     self._log.append(happening)
                     self._log.extend(given)
                     return given
-            case Finished():
+            case BatchFinished():
                 batch = self._expect(happening, happening.batch)
                 if happening.worked:
                     self._learn(batch, at)
@@ -321,7 +320,7 @@ class BatchingState:
             raise InvalidHappening(f"{happening!r}: there is no such batch in flight; {self!r}")
         return batch
 
-    def _arrive(self, arrived: Arrived, given: list[Instruction]) -> Waiting | None:
+    def _arrive(self, arrived: Arrived, given: list[Instruction]) -> QueuedRequest | None:
         number, at = arrived.request, arrived.at
         if number in self._queue or number in self._batch_of or number in self._retries:
             raise InvalidHappening(f"{arrived!r}: it came before; its story: {self.story(number)}")
@@ -340,7 +339,7 @@ class BatchingState:
         self._queue.add(request)
         return request
 
-    def _came(self, arrived: Arrived) -> Waiting:
+    def _came(self, arrived: Arrived) -> QueuedRequest:
         self._counts["requests"] += 1
         if self._arrived is not None:
             gap = arrived.at - self._arrived
@@ -405,7 +404,7 @@ class BatchingState:
 
     # Admission.
 
-    def _refusal(self, request: Waiting, at: float) -> Reject | None:
+    def _refusal(self, request: QueuedRequest, at: float) -> Reject | None:
         options, queue = self.options, self._queue
         line = self._line(request.form)
         if len(queue) >= options.max_queue or queue.nbytes + request.nbytes > options.max_queue_bytes:
@@ -418,13 +417,13 @@ class BatchingState:
                 return Reject(request.number, "late", late)
         return None
 
-    def _latency(self, request: Waiting, line: Line, at: float) -> float:
+    def _latency(self, request: QueuedRequest, line: Line, at: float) -> float:
         """Seconds until the request should have its answer, if it is let in now."""
         ahead = backlog_s(self._queue.ahead(request.turn), line, self._typical, self.options, self.streams)
         own = request.form.per_row * request.rows
         return self._until_free(at) + ahead + line(own)
 
-    def _saw(self, request: Waiting, at: float) -> None:
+    def _saw(self, request: QueuedRequest, at: float) -> None:
         """A request had its answer, or it is too late for one."""
         if request.expected is not None:
             self._allowance.saw(request.expected, at - request.arrived, request.due - request.arrived)
@@ -476,27 +475,29 @@ class BatchingState:
                 self._typical.saw(group.rows, group.own / max(group.work, 1))
             given.append(self._launch(group.members, group.form, group.rows, reason, at))
 
-    def _most(self, group: Group, share: Line | None) -> float:
+    def _most(self, group: BatchGroup, share: Line | None) -> float:
         """How much work a batch may become for the sake of a plan that is there already."""
         most = min(group.own / (1 - self.options.max_waste), self.options.max_work or math.inf)
         if share is not None and share.told and share.per_work:
             most = min(most, group.work + _PLAN_S / share.per_work)
         return most
 
-    def _held(self, group: Group, head: Waiting, until: float, line: Line | None) -> _Hold:
+    def _held(self, group: BatchGroup, head: QueuedRequest, until: float, line: Line | None) -> _Hold:
         options = self.options
         work = ((options.max_work or math.inf) - group.work) * (1 - options.max_waste)
         due = until + (0.0 if line is None else 2 * line(group.work) + _LEAD_S)
         return _Hold(until, head.turn, due, options.max_batch - group.rows, work)
 
-    def _is_missed(self, head: Waiting, line: Line | None, at: float) -> bool:
+    def _is_missed(self, head: QueuedRequest, line: Line | None, at: float) -> bool:
         """Whether it is of no use to run it. While nothing runs the model of cost is not believed."""
         if not head.strict:
             return False
         expected = 0.0 if line is None or not self._batches else line(head.rows * head.form.per_row)
         return at + expected > head.due
 
-    def _reason(self, group: Group, line: Line | None, share: Line | None, at: float) -> tuple[Reason | None, float]:
+    def _reason(
+        self, group: BatchGroup, line: Line | None, share: Line | None, at: float
+    ) -> tuple[Reason | None, float]:
         """Why the group goes now; or None, and when to ask again."""
         if len(self._batches) < self.streams:
             return "idle", at
@@ -523,7 +524,9 @@ class BatchingState:
             return "no gain", at  # what is saved by those who come is less than the time in which they do
         return None, min(held, last)
 
-    def _launch(self, members: list[Waiting], form: Form, rows: int, reason: Reason, at: float) -> Launch:
+    def _launch(
+        self, members: list[QueuedRequest], form: BatchShape, rows: int, reason: Reason, at: float
+    ) -> LaunchBatch:
         self._launched = number = self._launched + 1
         known = {m.number: m for m in members}
         if len(self._batches) < self.streams:
@@ -533,7 +536,7 @@ class BatchingState:
         self._batches[number] = batch
         for member in known:
             self._batch_of[member] = number
-        return Launch(number, tuple(known), form.sizes, reason)
+        return LaunchBatch(number, tuple(known), form.sizes, reason)
 
-    def _line(self, form: Form) -> Line | None:
+    def _line(self, form: BatchShape) -> Line | None:
         return self.cost.line(form.kind)

@@ -14,20 +14,20 @@ from collections.abc import Hashable, Iterator
 
 import attrs
 
-from .form import Form, largest
+from .batch_shape import BatchShape, largest
 from .happenings import Arrived
 from .options import BatchOptions
 
 
 @attrs.define(eq=False)
-class Waiting:
+class QueuedRequest:
     """A request that waits."""
 
     number: int
     #: What it came with.
-    own: Form
+    own: BatchShape
     #: The same, or with sizes rounded up to buckets.
-    form: Form
+    form: BatchShape
     rows: int
     nbytes: int
     priority: int
@@ -45,14 +45,14 @@ class Waiting:
         return self.turn, self.number
 
 
-def waiting(arrived: Arrived, options: BatchOptions) -> Waiting:
+def waiting(arrived: Arrived, options: BatchOptions) -> QueuedRequest:
     """Return what is kept of a request that has come."""
     at, number, form, rows, nbytes, priority, due, strict = arrived
     turn = min(max(due, at), at + options.ageing_s / 2) + priority * options.ageing_s
     work, own = rows * form.per_row, form
     if options.mode == "buckets":
         form = form.padded_to(tuple([_bucket(size, options.buckets) for size in form.sizes]))
-    return Waiting(number, own, form, rows, nbytes, priority, due, strict, at, turn, work)
+    return QueuedRequest(number, own, form, rows, nbytes, priority, due, strict, at, turn, work)
 
 
 def _bucket(size: int, buckets: tuple[int, ...] | None) -> int:
@@ -61,7 +61,7 @@ def _bucket(size: int, buckets: tuple[int, ...] | None) -> int:
     return next((b for b in buckets if b >= size), size)
 
 
-def _order(waiting: Waiting) -> tuple[float, int]:
+def _order(waiting: QueuedRequest) -> tuple[float, int]:
     return waiting.order
 
 
@@ -70,10 +70,10 @@ class WaitingQueue:
 
     def __init__(self, ageing_s: float) -> None:
         self._ageing_s = ageing_s
-        self._known: dict[int, Waiting] = {}
-        self._ordered: list[Waiting] = []
+        self._known: dict[int, QueuedRequest] = {}
+        self._ordered: list[QueuedRequest] = []
         #: By what must be equal, and by sizes; each in order.
-        self._alike: dict[Hashable, dict[tuple[int, ...], list[Waiting]]] = {}
+        self._alike: dict[Hashable, dict[tuple[int, ...], list[QueuedRequest]]] = {}
         self.nbytes = 0
 
     def __len__(self) -> int:
@@ -82,10 +82,10 @@ class WaitingQueue:
     def __contains__(self, number: int) -> bool:
         return number in self._known
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[QueuedRequest]:
         return iter(self._ordered)
 
-    def add(self, request: Waiting) -> None:
+    def add(self, request: QueuedRequest) -> None:
         """It waits from now on."""
         self._known[request.number] = request
         self.nbytes += request.nbytes
@@ -93,7 +93,7 @@ class WaitingQueue:
         sizes = self._alike.setdefault(request.form.exact, {})
         bisect.insort(sizes.setdefault(request.form.sizes, []), request, key=_order)
 
-    def take(self, number: int) -> Waiting | None:
+    def take(self, number: int) -> QueuedRequest | None:
         """It waits no more; None if it did not."""
         request = self._known.pop(number, None)
         if request is None:
@@ -109,15 +109,15 @@ class WaitingQueue:
                 del self._alike[exact]
         return request
 
-    def first(self) -> Waiting | None:
+    def first(self) -> QueuedRequest | None:
         """Whose turn it is."""
         return self._ordered[0] if self._ordered else None
 
-    def ahead(self, turn: float) -> list[Waiting]:
+    def ahead(self, turn: float) -> list[QueuedRequest]:
         """Those whose turn comes before that."""
         return self._ordered[: bisect.bisect_left(self._ordered, (turn, 0), key=_order)]
 
-    def alike(self, head: Waiting, at: float, *, equal: bool) -> Iterator[list[Waiting]]:
+    def alike(self, head: QueuedRequest, at: float, *, equal: bool) -> Iterator[list[QueuedRequest]]:
         """Those that *head* could be joined with, in lists of equal shape: more urgent ones first, then the nearest.
 
         Args:
@@ -141,12 +141,12 @@ class WaitingQueue:
                     next_ = max(self._urgency(same[end], at), after)  # rounding must not make it the same again
                     urgency = next_ if urgency is None else min(urgency, next_)
 
-    def _urgency(self, request: Waiting, at: float) -> int:
+    def _urgency(self, request: QueuedRequest, at: float) -> int:
         """Its priority, less one for each `ageing_s` that it has waited."""
         return math.ceil((request.turn - at) / self._ageing_s - 0.5)
 
 
-def _distance(form: Form, sizes: tuple[int, ...]) -> float:
+def _distance(form: BatchShape, sizes: tuple[int, ...]) -> float:
     """How much larger one row of each is when padded to fit the other; 1 if they are equal."""
     if sizes == form.sizes:
         return 1.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+from asyncrt.arguments import shown
 from asyncrt.errors import ArgumentError
-from asyncrt.given import shown
 
 from .base import Policy, StreamView
 

@@ -16,7 +16,7 @@ import pytest
 import asyncrt
 from asyncrt.events import Event
 from asyncrt.scheduler.happenings import Ended, Launched, Reached, Ready, Submitted
-from asyncrt.scheduler.instructions import Launch
+from asyncrt.scheduler.instructions import LaunchChunk
 from asyncrt.scheduler.policies import make_policy, policy_names
 from asyncrt.scheduler.state import SchedulerState
 
@@ -82,7 +82,7 @@ def test_every_policy_runs_a_request(name: str) -> None:
     state = SchedulerState(2, make_policy(name))
     state.handle(Submitted(1))
     (launch,) = state.handle(Ready(1))
-    assert isinstance(launch, Launch)
+    assert isinstance(launch, LaunchChunk)
     event = Event(launch.stream, 1)
     for happening in (Launched(1, event), Reached(event), Ended(1)):
         state.handle(happening)

@@ -14,7 +14,7 @@ from asyncrt.devices.opencl import device as opencl
 from asyncrt.devices.opencl.device import OpenCLDevice
 from asyncrt.devices.opencl.gate import Gate, are_tiny, find_gate
 from asyncrt.devices.opencl.reached import TRUSTED
-from asyncrt.devices.opencl.submit import Call, python_submitter
+from asyncrt.devices.opencl.submit import DriverCall, python_submitter
 from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.layout import FLOAT32
@@ -67,7 +67,7 @@ def noting(driver: Driver, monkeypatch: pytest.MonkeyPatch, refused: int | None 
             assert submitter is not None
             self.arguments = submitter.arguments
 
-        def calls(self, calls: Sequence[Call]) -> Noting:
+        def calls(self, calls: Sequence[DriverCall]) -> Noting:
             self._count = len(calls)
             return self
 

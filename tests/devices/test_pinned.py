@@ -11,7 +11,7 @@ import asyncrt
 from asyncrt.devices.find import open_device
 from asyncrt.devices.opencl import pinned
 from asyncrt.devices.opencl.device import OpenCLDevice
-from asyncrt.devices.opencl.pinned import Block, PinnedMemory, PinnedTransfers
+from asyncrt.devices.opencl.pinned import PinnedBlock, PinnedMemory, PinnedTransfers
 
 from ..zoo import zoo
 
@@ -26,11 +26,11 @@ class Pins:
         self.pinned: list[int] = []
         self.released: list[int] = []
 
-    def __call__(self, nbytes: int) -> Block | None:
+    def __call__(self, nbytes: int) -> PinnedBlock | None:
         if self.refuses:
             return None
         self.pinned.append(nbytes)
-        return Block(np.full(nbytes, 0xEE, np.uint8), lambda: self.released.append(nbytes))
+        return PinnedBlock(np.full(nbytes, 0xEE, np.uint8), lambda: self.released.append(nbytes))
 
 
 def array_of(nbytes: int, byte: int = 0) -> np.ndarray:

@@ -12,7 +12,7 @@ import pytest
 
 from asyncrt.devices.opencl import submit as opencl_submit
 from asyncrt.devices.opencl.arguments import Handle, handle_of
-from asyncrt.devices.opencl.submit import LAYOUT, Call, NativeSubmitter, PythonSubmitter
+from asyncrt.devices.opencl.submit import LAYOUT, DriverCall, NativeSubmitter, PythonSubmitter
 from asyncrt.errors import DeviceCommandError
 
 _ENQUEUE = ctypes.CFUNCTYPE(
@@ -21,7 +21,8 @@ _ENQUEUE = ctypes.CFUNCTYPE(
 )  # fmt: skip
 _SET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p)
 CALLS = [
-    Call(0x10, (7,), None), Call(1 << 63, (1, 2, 3), (1, 2, 1)), Call(0x30, (4, 2**40), (4, 1)), Call(0x10, (7,), (7,)),
+    DriverCall(0x10, (7,), None), DriverCall(1 << 63, (1, 2, 3), (1, 2, 1)),
+    DriverCall(0x30, (4, 2**40), (4, 1)), DriverCall(0x10, (7,), (7,)),
 ]  # fmt: skip
 
 

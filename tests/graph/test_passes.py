@@ -14,7 +14,7 @@ from asyncrt.dims import Dim
 from asyncrt.errors import ModelFormatError, ModelLimitError
 from asyncrt.graph import importer
 from asyncrt.graph.importer import import_model
-from asyncrt.graph.ir import Place
+from asyncrt.graph.ir import Placement
 from asyncrt.graph.passes.infer_layouts import infer_layouts
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.kernels.decide import SkipMode
@@ -191,7 +191,7 @@ def test_shape_arithmetic_costs_no_device_command() -> None:
 
     built = program(model(nodes, [f32("x", "batch", "seq", 8)], ["y"], constants))
 
-    assert {n.operator.name for n in built.nodes if n.place is Place.DEVICE} == {"Reshape"}
+    assert {n.operator.name for n in built.nodes if n.place is Placement.DEVICE} == {"Reshape"}
     assert len(built.chunks) == 1
 
 
@@ -202,7 +202,7 @@ def test_a_shape_given_as_an_input_is_not_read_back() -> None:
 
     built = program(source)
 
-    assert [n.place for n in built.nodes] == [Place.HOST, Place.DEVICE]
+    assert [n.place for n in built.nodes] == [Placement.HOST, Placement.DEVICE]
     assert len(built.chunks) == 1
     assert [built.values[i].name for i in built.value_inputs] == ["s"]
 
@@ -297,7 +297,7 @@ def test_a_node_on_the_host_is_not_skipped() -> None:
 
     modes = {n.operator.name: (n.place, n.skip_mode) for n in program(source).nodes}
 
-    assert modes["Shape"] == (Place.HOST, SkipMode.NEVER)
+    assert modes["Shape"] == (Placement.HOST, SkipMode.NEVER)
 
 
 # Subgraphs.

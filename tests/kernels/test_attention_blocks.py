@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from asyncrt.devices.find import open_device
-from asyncrt.kernels.attention.attention import Attention, Tensor, attention_impl
+from asyncrt.kernels.attention.attention import Attention, AttentionTensor, attention_impl
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import inp, out
 from asyncrt.kernels.traits import DeviceTraits
@@ -99,12 +99,13 @@ def attend(sees: Sees, first: int, count: int, compute_units: int = 2) -> Array:
     if mask is not None and mask.ndim == 2:
         mask = np.ascontiguousarray(mask[first : first + count])
     inputs = (query, key, value) if mask is None else (query, key, value, mask)
-    tensors = [Tensor(inp(i), layout_of(x).dtype, 0, x[0].size, SIZE) for i, x in enumerate((query, key, value))]
+    operands = (query, key, value)
+    tensors = [AttentionTensor(inp(i), layout_of(x).dtype, 0, x[0].size, SIZE) for i, x in enumerate(operands)]
     row = 0 if mask is None or mask.ndim == 1 else KEYS
     whole = Attention(
-        *tensors, Tensor(out(0), tensors[0].dtype, 0, count * SIZE, SIZE), batch=1, kv_heads=HEADS, group=1,
+        *tensors, AttentionTensor(out(0), tensors[0].dtype, 0, count * SIZE, SIZE), batch=1, kv_heads=HEADS, group=1,
         queries=count, keys=KEYS, size=SIZE, value_size=SIZE, scale=0.25, causal=True, offset=first, left=sees.left,
-        mask=None if mask is None else Tensor(inp(3), layout_of(mask).dtype, 0, 0, row), mask_keys=KEYS,
+        mask=None if mask is None else AttentionTensor(inp(3), layout_of(mask).dtype, 0, 0, row), mask_keys=KEYS,
     )  # fmt: skip
     layouts = tuple(layout_of(x) for x in inputs)
     target = Layout(tensors[0].dtype, query.shape)

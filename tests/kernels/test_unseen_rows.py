@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asyncrt.devices.find import open_device
-from asyncrt.kernels.attention.attention import Attention, Tensor, attention_impl
+from asyncrt.kernels.attention.attention import Attention, AttentionTensor, attention_impl
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import inp, out
 from asyncrt.kernels.traits import DeviceTraits
@@ -85,11 +85,12 @@ def attend(
 ) -> Array:
     """Run the kernel of that name, which must be the one that is chosen."""
     q, k, _, _ = inputs
-    rows = [Tensor(inp(i), FLOAT32, 0, 0, SIZE) for i in range(3)]
+    rows = [AttentionTensor(inp(i), FLOAT32, 0, 0, SIZE) for i in range(3)]
     whole = Attention(
-        *rows, Tensor(out(0), FLOAT32, 0, 0, SIZE), batch=1, kv_heads=1, group=1, queries=len(q), keys=len(k),
+        *rows, AttentionTensor(out(0), FLOAT32, 0, 0, SIZE), batch=1, kv_heads=1, group=1, queries=len(q), keys=len(k),
         size=SIZE,
-        value_size=SIZE, scale=0.25, mask=Tensor(inp(3), FLOAT32, 0, 0, len(k)), mask_keys=len(k), unseen=unseen,
+        value_size=SIZE, scale=0.25,
+        mask=AttentionTensor(inp(3), FLOAT32, 0, 0, len(k)), mask_keys=len(k), unseen=unseen,
         checked=checked,
     )  # fmt: skip
     layouts = tuple(layout_of(x) for x in inputs)

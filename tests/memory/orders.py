@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable, Sequence
 
 from asyncrt.events import Event
 from asyncrt.memory.hazards import (
-    Access,
+    ByteAccess,
     Enqueued,
     Entry,
-    Finished,
+    HostFinished,
     Marked,
     Region,
     Released,
@@ -44,10 +44,10 @@ def brute_force(
     at_mark: dict[Event, set[int]] = {}
     by_host: set[int] = set()
     found: set[tuple[int, int]] = set()
-    touched: list[tuple[int, Access]] = []
+    touched: list[tuple[int, ByteAccess]] = []
     gone: set[Hashable] = set()
 
-    def compare(place: int, access: Access, only: int | None = None) -> None:
+    def compare(place: int, access: ByteAccess, only: int | None = None) -> None:
         for earlier, other in touched:
             label = log[earlier].label  # type: ignore[union-attr]
             counts = only is None or getattr(label, "request", None) == only
@@ -75,8 +75,8 @@ def brute_force(
                     compare(place, access, of)
             case Released(_, memory):
                 before[place] = set(by_host)
-                compare(place, Access(memory, Region(0, 200), True))
+                compare(place, ByteAccess(memory, Region(0, 200), True))
                 gone.add(memory)
-            case Finished():
+            case HostFinished():
                 by_host |= set(before)
     return found

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from asyncrt.events import Event
 from asyncrt.memory.hazards import (
     WHOLE,
-    Access,
+    ByteAccess,
     Enqueued,
     Entry,
-    Finished,
     HazardChecker,
+    HostFinished,
     Marked,
     Region,
     Released,
@@ -96,7 +96,7 @@ def programs(draw: st.DrawFn) -> list[Entry]:
     for _ in range(draw(st.integers(1, 24))):
         stream = draw(st.integers(0, STREAMS - 1))
         accesses = tuple(
-            Access(draw(st.sampled_from(alive)), draw(regions()), draw(st.booleans()))
+            ByteAccess(draw(st.sampled_from(alive)), draw(regions()), draw(st.booleans()))
             for _ in range(draw(st.integers(1, 2)))
         )
         match draw(st.sampled_from(["command"] * 5 + ["mark"] * 3 + ["wait"] * 3 + ["see", "touch", "release", "end"])):
@@ -115,7 +115,7 @@ def programs(draw: st.DrawFn) -> list[Entry]:
             case "release" if len(alive) > 1:
                 log.append(Released("the end", alive.pop()))
             case "end":
-                log.append(Finished())
+                log.append(HostFinished())
     return log
 
 
@@ -146,11 +146,11 @@ def test_every_wait_that_is_taken_away_is_missed_where_nothing_else_orders(log: 
 def test_a_hazard_says_all_there_is_to_say() -> None:
     """Both commands, the bytes, and the order that is missing."""
     log: list[Entry] = [
-        Enqueued(0, "request 1, 'conv', kernel k", (Access("arena", Region(0, 100), True),)),
+        Enqueued(0, "request 1, 'conv', kernel k", (ByteAccess("arena", Region(0, 100), True),)),
         Marked(Event(0, 1)),
-        Enqueued(0, "request 1, 'add', kernel a", (Access("arena", Region(64, 100), False),)),
+        Enqueued(0, "request 1, 'add', kernel a", (ByteAccess("arena", Region(64, 100), False),)),
         Waited(1, Event(0, 1)),
-        Enqueued(1, "request 2, 'mul', kernel m", (Access("arena", Region(100, 50), True),)),
+        Enqueued(1, "request 2, 'mul', kernel m", (ByteAccess("arena", Region(100, 50), True),)),
     ]
 
     (hazard,) = check(log)
@@ -166,8 +166,8 @@ def test_a_hazard_says_all_there_is_to_say() -> None:
 
 def test_a_host_that_looks_too_early_is_seen() -> None:
     """What a read fills may be looked at when the host has seen its mark, and not before."""
-    read = Enqueued(0, "a read", (Access("array", Region(0, 8), True),))
-    look = Touched("the caller", (Access("array", Region(0, 8), False),))
+    read = Enqueued(0, "a read", (ByteAccess("array", Region(0, 8), True),))
+    look = Touched("the caller", (ByteAccess("array", Region(0, 8), False),))
     mark = Marked(Event(0, 1))
 
     early, late = check([read, mark, look]), check([read, mark, Seen(Event(0, 1)), look])
@@ -184,7 +184,7 @@ def test_it_remembers_what_is_in_flight_alone(streams: int) -> None:
     random = np.random.default_rng(0)
     for turn in range(10_000):
         stream = int(random.integers(streams))
-        blocks = [Access((stream, int(b)), Region(int(b) * 8, 8), True) for b in random.integers(0, 50, 3)]
+        blocks = [ByteAccess((stream, int(b)), Region(int(b) * 8, 8), True) for b in random.integers(0, 50, 3)]
         stamp = turn + 1
         found = checker.take(Enqueued(stream, turn, tuple(blocks)))
         checker.take(Marked(Event(stream, stamp)))
@@ -193,7 +193,7 @@ def test_it_remembers_what_is_in_flight_alone(streams: int) -> None:
         most = max(most, checker.in_flight)
 
         assert found == []
-    checker.take(Finished())
+    checker.take(HostFinished())
 
     assert most < 400
     assert checker.in_flight == 0

@@ -16,7 +16,7 @@ from asyncrt.kernels.call import Call
 from asyncrt.kernels.operator import Operator, host_nbytes
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.runtime.plan import host_nodes
-from asyncrt.runtime.plan.guesses import NBYTES, SIZES, Allowance, sample_layouts
+from asyncrt.runtime.plan.guesses import NBYTES, SIZES, GuessAllowance, sample_layouts
 from asyncrt.runtime.plan.plan_cache import Plans
 from asyncrt.runtime.plan.tools import Tools
 
@@ -132,7 +132,7 @@ class Clock:
         return self.now
 
 
-def planned(program: Program, allowance: Allowance | None) -> tuple[int, frozenset[str]]:
+def planned(program: Program, allowance: GuessAllowance | None) -> tuple[int, frozenset[str]]:
     """How many sizes were planned for, and which kernels are needed for them."""
     tools = Tools(DeviceTraits("cpu", 2, 4096, frozenset({"fp64"})), True, lambda offsets, ints: (*offsets, *ints))
     plans = Plans(program, tools, replay=True, recipes=True, entries=256, nbytes=64 * MIB).likely(allowance)
@@ -148,7 +148,7 @@ def test_of_ordinary_models_all_sizes_are_planned_for(name: str) -> None:
     """As many, and the same kernels, as if guesses might cost whatever they like."""
     program = compiled(FOLDER / f"{name}.onnx")
 
-    expected = planned(program, Allowance(program, 1 << 40, Clock(0.0)))
+    expected = planned(program, GuessAllowance(program, 1 << 40, Clock(0.0)))
     got = planned(program, None)
 
     assert got == expected
@@ -159,8 +159,8 @@ def test_guesses_end_when_their_time_is_over() -> None:
     """Loading goes on with what was planned by then; nothing is raised."""
     program = compiled(FOLDER / "bert_ts13.onnx")
 
-    slow, _ = planned(program, Allowance(program, 1 << 40, Clock(0.05)))
-    none, kernels = planned(program, Allowance(program, 1 << 40, Clock(1e6)))
+    slow, _ = planned(program, GuessAllowance(program, 1 << 40, Clock(0.05)))
+    none, kernels = planned(program, GuessAllowance(program, 1 << 40, Clock(1e6)))
 
     assert 0 < slow < len(SIZES)
     assert (none, kernels) == (0, frozenset())
@@ -169,7 +169,7 @@ def test_guesses_end_when_their_time_is_over() -> None:
 def test_ones_are_made_for_inputs_whose_values_decide_if_they_are_few() -> None:
     """Judged by shapes: no array is made to find out that it is too large."""
     program = compiled(GREEDY["NonZero of rank 5"][0])
-    allowance = Allowance(program, 1 << 40)
+    allowance = GuessAllowance(program, 1 << 40)
     guesses = [(layouts[0].count, allowance.values(layouts)) for layouts in sample_layouts(program, SIZES)]
 
     made = [sum(a.size for a in values.values()) for _, values in guesses if values is not None]

@@ -17,7 +17,7 @@ from asyncrt.devices.host import HostMark
 from asyncrt.errors import InternalError
 from asyncrt.layout import Array
 from asyncrt.memory.hazards import Region
-from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Step
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan, PlanStep
 from asyncrt.runtime.plan.touches import Touch, touches
 from asyncrt.runtime.watch.watched import WatchedStream
 
@@ -65,7 +65,7 @@ class Surrounds(WatchedStream):
         else:
             mark.wait()  # type: ignore[attr-defined]
 
-    def arenas(self, step: Step, buffers: Sequence[Allocation]) -> Iterator[tuple[Allocation, list[Touch]]]:
+    def arenas(self, step: PlanStep, buffers: Sequence[Allocation]) -> Iterator[tuple[Allocation, list[Touch]]]:
         """The buffers that are this chunk's arena, each once; constants and earlier arenas are left alone."""
         told: dict[int, tuple[Allocation, list[Touch]]] = {}
         for buffer, touch in zip(buffers, self.told(step), strict=True):
@@ -103,7 +103,7 @@ class Surrounds(WatchedStream):
 
 
 async def outputs(
-    device: str | None, example: ZooModel, *, surrounded: bool, told: Callable[[Step], tuple[Touch, ...]] = touches
+    device: str | None, example: ZooModel, *, surrounded: bool, told: Callable[[PlanStep], tuple[Touch, ...]] = touches
 ) -> tuple[list[bytes], int]:
     """The outputs of each of a model's cases, and how many launches were surrounded."""
     found: list[bytes] = []
@@ -134,10 +134,10 @@ async def test_a_kernel_uses_the_bytes_that_its_step_says_and_no_others(device: 
     assert launches > 0
 
 
-def a_byte_less(write: bool) -> Callable[[Step], tuple[Touch, ...]]:
+def a_byte_less(write: bool) -> Callable[[PlanStep], tuple[Touch, ...]]:
     """What a step is said to use, but without the last byte of what it reads, or writes."""
 
-    def told(step: Step) -> tuple[Touch, ...]:
+    def told(step: PlanStep) -> tuple[Touch, ...]:
         return tuple(
             t._replace(region=t.region._replace(nbytes=t.region.nbytes - 1)) if t.write == write else t
             for t in touches(step)

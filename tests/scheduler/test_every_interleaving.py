@@ -9,7 +9,7 @@ import pytest
 
 from asyncrt.events import Event
 from asyncrt.scheduler.happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
-from asyncrt.scheduler.instructions import Admit, Expire, Launch, Resume
+from asyncrt.scheduler.instructions import Admit, Expire, LaunchChunk, Resume
 from asyncrt.scheduler.policies import make_policy, policy_names
 from asyncrt.scheduler.state import SchedulerState
 
@@ -111,7 +111,7 @@ class Explorer:
                 case Admit():
                     assert request.doing == "wait"
                     requests[instruction.request] = request._replace(doing="prepare")
-                case Launch(_, stream):
+                case LaunchChunk(_, stream):
                     assert request.doing == "wait"
                     assert not world.late or instruction.request or self.deadline is None
                     requests[instruction.request] = request._replace(doing="launch", stream=stream)

@@ -11,7 +11,7 @@ import pytest
 
 from asyncrt.events import Event
 from asyncrt.scheduler.happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
-from asyncrt.scheduler.instructions import Admit, Expire, Instruction, Launch, Resume
+from asyncrt.scheduler.instructions import Admit, Expire, Instruction, LaunchChunk, Resume
 from asyncrt.scheduler.policies import make_policy, policy_names
 from asyncrt.scheduler.policies.fifo import DEPTH
 from asyncrt.scheduler.queue import PATIENCE
@@ -90,7 +90,7 @@ class Walk:
                 assert client is (min(others, key=lambda c: c.order) if self.passed == PATIENCE else first)
                 self.leaves(client, passed=1)
                 client.doing, client.admitted = "preparing", True
-            case Launch(_, stream):
+            case LaunchChunk(_, stream):
                 assert client.doing == "ready"
                 assert client.deadline > self.now
                 ready = [c for c in self.clients.values() if c.doing == "ready"]
@@ -250,7 +250,7 @@ def test_work_spreads_over_the_streams(policy: str) -> None:
     for request in range(16):
         state.handle(Submitted(request))
         for instruction in state.handle(Ready(request)):
-            assert isinstance(instruction, Launch)
+            assert isinstance(instruction, LaunchChunk)
             used[instruction.stream] += 1
 
     assert dict.fromkeys(range(4), 4) == used

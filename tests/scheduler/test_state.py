@@ -7,12 +7,21 @@ from collections.abc import Iterator
 import pytest
 
 from asyncrt.events import Event
-from asyncrt.scheduler.happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
-from asyncrt.scheduler.instructions import Admit, Expire, Launch, Resume
+from asyncrt.scheduler.happenings import (
+    Elapsed,
+    Ended,
+    Happening,
+    InvalidHappening,
+    Launched,
+    Reached,
+    Ready,
+    Submitted,
+)
+from asyncrt.scheduler.instructions import Admit, Expire, LaunchChunk, Resume
 from asyncrt.scheduler.policies import make_policy, policy_names
 from asyncrt.scheduler.policies.fifo import DEPTH
 from asyncrt.scheduler.queue import PATIENCE
-from asyncrt.scheduler.state import InvalidHappening, SchedulerState
+from asyncrt.scheduler.state import SchedulerState
 
 
 @pytest.fixture
@@ -36,10 +45,10 @@ def test_a_request_of_two_chunks(state: SchedulerState) -> None:
     first, second = Event(0, 1), Event(0, 2)
 
     assert [Admit(1)] == tell(state, Submitted(1))
-    assert [Launch(1, 0)] == tell(state, Ready(1))
+    assert [LaunchChunk(1, 0)] == tell(state, Ready(1))
     assert tell(state, Launched(1, first)) == []
     assert [Resume(1, first)] == tell(state, Reached(first))
-    assert [Launch(1, 0)] == tell(state, Ready(1))
+    assert [LaunchChunk(1, 0)] == tell(state, Ready(1))
     assert [Resume(1, second)] == tell(state, Launched(1, second), Reached(second))
     assert tell(state, Ended(1)) == []
     assert state.idle
@@ -64,7 +73,7 @@ def test_chunks_go_to_the_stream_with_the_least_in_flight(state: SchedulerState)
     """Two requests go to two streams."""
     tell(state, Submitted(1), Submitted(2), Ready(1))
 
-    assert [Launch(2, 1)] == tell(state, Ready(2))
+    assert [LaunchChunk(2, 1)] == tell(state, Ready(2))
 
 
 def test_reaching_a_place_reaches_all_before_it(state: SchedulerState) -> None:
@@ -88,7 +97,7 @@ def test_full_streams_hold_the_next_chunk_back(name: str) -> None:
     tell(state, Submitted(90), Submitted(91, -1))
 
     assert tell(state, Ready(90), Ready(91)) == []
-    assert [Resume(0, Event(0, 1)), Launch(91, 0)] == tell(state, Reached(Event(0, 1)))
+    assert [Resume(0, Event(0, 1)), LaunchChunk(91, 0)] == tell(state, Reached(Event(0, 1)))
     assert [Resume(1, Event(0, 2))] == tell(state, Launched(91, Event(0, DEPTH + 1)), Reached(Event(0, 2)))[:1]
 
 
@@ -261,11 +270,11 @@ def test_a_stream_has_the_work_that_it_has_not_passed() -> None:
     state = SchedulerState(2, make_policy("critical_path"))
     tell(state, *(Submitted(n) for n in range(1, 6)))
 
-    assert [Launch(1, 0)] == tell(state, Ready(1, 10))
-    assert [Launch(2, 1)] == tell(state, Ready(2, 30))
-    assert [Launch(3, 0)] == tell(state, Launched(1, Event(0, 1)), Ended(1), Ready(3, 15))
-    assert [Launch(4, 0)] == tell(state, Ready(4, 50))
-    assert [Launch(5, 0)] == tell(state, Ended(4), Reached(Event(0, 1)), Ready(5, 1))
+    assert [LaunchChunk(1, 0)] == tell(state, Ready(1, 10))
+    assert [LaunchChunk(2, 1)] == tell(state, Ready(2, 30))
+    assert [LaunchChunk(3, 0)] == tell(state, Launched(1, Event(0, 1)), Ended(1), Ready(3, 15))
+    assert [LaunchChunk(4, 0)] == tell(state, Ready(4, 50))
+    assert [LaunchChunk(5, 0)] == tell(state, Ended(4), Reached(Event(0, 1)), Ready(5, 1))
 
 
 def test_an_abandoned_chunk_must_lie_ahead(state: SchedulerState) -> None:
@@ -285,7 +294,7 @@ def test_an_abandoned_chunk_counts_as_in_flight(state: SchedulerState) -> None:
     state.abandoned(Event(0, 1))
     tell(state, Ended(1))
 
-    assert [Launch(2, 1)] == tell(state, Ready(2))
+    assert [LaunchChunk(2, 1)] == tell(state, Ready(2))
 
 
 def test_it_tells_the_story_of_a_request(state: SchedulerState) -> None:
@@ -296,7 +305,7 @@ def test_it_tells_the_story_of_a_request(state: SchedulerState) -> None:
         "Submitted(request=1, priority=0, deadline=None)",
         "Admit(request=1)",
         "Ready(request=1, work=1)",
-        "Launch(request=1, stream=0)",
+        "LaunchChunk(request=1, stream=0)",
         "Launched(request=1, event=Event(stream=0, stamp=1))",
         "Resume(request=1, event=Event(stream=0, stamp=1))",
         "Ended(request=1)",

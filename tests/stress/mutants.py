@@ -102,8 +102,8 @@ MUTANTS = (
     Mutant(
         "S5 an alias keeps its source's place and forgets its own offset",
         "asyncrt/runtime/plan/planner.py",
-        "            self.places[v] = Place(place.base, place.offset + offset, view)\n            if view",
-        "            self.places[v] = Place(place.base, place.offset, view)\n            if view",
+        "            self.places[v] = Location(place.base, place.offset + offset, view)\n            if view",
+        "            self.places[v] = Location(place.base, place.offset, view)\n            if view",
         (REQUESTS, GRAPHS),
     ),
     Mutant(
@@ -138,8 +138,8 @@ MUTANTS = (
     Mutant(
         "S7 a view loses its strides",
         "asyncrt/runtime/plan/planner.py",
-        "            self.places[v] = Place(place.base, place.offset + offset, view)\n            if view is not None:",
-        "            self.places[v] = Place(place.base, place.offset + offset, None)\n            if False:",
+        "            self.places[v] = Location(place.base, place.offset + offset, view)\n            if view is not None:",
+        "            self.places[v] = Location(place.base, place.offset + offset, None)\n            if False:",
         (GRAPHS, "tests/runtime/test_views.py"),
     ),
     Mutant(

@@ -20,10 +20,10 @@ import attrs
 from asyncrt.errors import OutOfDeviceMemory
 from asyncrt.events import Event, Timeline
 from asyncrt.memory.buffer import Lease
-from asyncrt.memory.hazards import Access, Enqueued, Entry, HazardChecker, Marked, Region, Released, Seen, Waited
+from asyncrt.memory.hazards import ByteAccess, Enqueued, Entry, HazardChecker, Marked, Region, Released, Seen, Waited
 from asyncrt.memory.pool import MemoryPool
 from asyncrt.scheduler.happenings import Ended, Happening, Launched, Reached, Ready, Submitted
-from asyncrt.scheduler.instructions import Admit, Launch, Resume
+from asyncrt.scheduler.instructions import Admit, LaunchChunk, Resume
 from asyncrt.scheduler.policies import make_policy
 from asyncrt.scheduler.state import SchedulerState
 
@@ -212,7 +212,7 @@ class World:
                 case Admit():
                     self.expect(request.doing == "wait", instruction)
                     request.doing = "prepare"
-                case Launch(_, stream):
+                case LaunchChunk(_, stream):
                     self.expect(request.doing == "wait", instruction)
                     request.doing, request.stream = "launch", stream
                 case Resume(_, event):
@@ -272,8 +272,8 @@ class World:
         for event in waits:
             tell(self.checker, Waited(stream, event))
         *before, own = request.blocks
-        accesses = [Access(b.number, Region(0, b.nbytes), False) for b in before]
-        accesses.append(Access(own.number, region, write))
+        accesses = [ByteAccess(b.number, Region(0, b.nbytes), False) for b in before]
+        accesses.append(ByteAccess(own.number, region, write))
         tell(self.checker, Enqueued(stream, f"request {number}, chunk {request.chunk}", tuple(accesses)))
         self.stamps[stream] += 1
         event = Event(stream, self.stamps[stream])

@@ -40,7 +40,7 @@ from .arguments import argument_setter, handle_of, raise_refused, refused
 from .copies import find_copies
 from .gate import find_gate
 from .info import Probe, cores, describe
-from .pinned import Block, PinnedMemory, PinnedTransfers
+from .pinned import PinnedBlock, PinnedMemory, PinnedTransfers
 from .prepared import LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
 from .reached import TRUSTED, Inbox, Watch, open_inbox
 from .record import pack_record
@@ -332,7 +332,7 @@ class OpenCLDevice:
             return cl.CommandQueue(self.context, self.cl_device, cl.command_queue_properties.PROFILING_ENABLE)
         return cl.CommandQueue(self.context, self.cl_device)
 
-    def _pin(self, nbytes: int) -> Block | None:
+    def _pin(self, nbytes: int) -> PinnedBlock | None:
         """Return memory that the driver knows to be pinned: a buffer on the host, mapped as long as it is used."""
         try:
             if self._mapping is None:
@@ -348,7 +348,7 @@ class OpenCLDevice:
             array.base.release(queue).wait()  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
             buffer.release()
 
-        return Block(array, release)
+        return PinnedBlock(array, release)
 
     def copy_nothing(self, queue: cl.CommandQueue) -> cl.Event:
         """Enqueue a copy that nobody reads, for its event."""

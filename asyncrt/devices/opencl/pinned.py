@@ -27,7 +27,7 @@ MOST = 64 << 20  # bytes that a device pins
 _SMALLEST = 4096
 
 
-class Block(NamedTuple):
+class PinnedBlock(NamedTuple):
     """Pinned memory.
 
     Attributes:
@@ -47,11 +47,11 @@ class PinnedMemory:
         most: Bytes that may be pinned at a time.
     """
 
-    def __init__(self, pin: Callable[[int], Block | None], most: int = MOST) -> None:
+    def __init__(self, pin: Callable[[int], PinnedBlock | None], most: int = MOST) -> None:
         self._pin = pin
         self._most = most
         self._lock = threading.Lock()
-        self._free: dict[int, list[Block]] = {}
+        self._free: dict[int, list[PinnedBlock]] = {}
         #: Bytes that are pinned, and how many of them are taken.
         self.nbytes = 0
         self.taken = 0
@@ -59,7 +59,7 @@ class PinnedMemory:
     def __repr__(self) -> str:
         return f"<PinnedMemory {self.nbytes} bytes, {self.taken} of them taken>"
 
-    def take(self, nbytes: int) -> Block | None:
+    def take(self, nbytes: int) -> PinnedBlock | None:
         """Return a block of *nbytes* or more; None if that would be too much."""
         size = max(_SMALLEST, 1 << (nbytes - 1).bit_length())
         with self._lock:
@@ -71,7 +71,7 @@ class PinnedMemory:
             self.taken += 0 if block is None else size
             return block
 
-    def give_back(self, block: Block) -> None:
+    def give_back(self, block: PinnedBlock) -> None:
         """Let others have a block that no command uses any more."""
         with self._lock:
             self._free[block.array.nbytes].append(block)
@@ -88,7 +88,7 @@ class PinnedMemory:
 
 
 class _Transfer(NamedTuple):
-    block: Block
+    block: PinnedBlock
     target: Array | None
 
 
@@ -126,7 +126,7 @@ class PinnedTransfers:
                 yield data
 
     @contextlib.contextmanager
-    def _note(self, block: Block | None, target: Array | None) -> Iterator[None]:
+    def _note(self, block: PinnedBlock | None, target: Array | None) -> Iterator[None]:
         try:
             yield
         except BaseException:

@@ -20,7 +20,7 @@ from asyncrt.devices.base import Allocation, PreparedLaunch
 
 from .arguments import SetArguments, argument_setter, loader, refused
 from .gate import Gate, are_tiny
-from .submit import Arguments, Call, Submitter
+from .submit import Arguments, DriverCall, Submitter
 
 # Launches that take a driver more than a millisecond: 1 µs each on Intel's runtime, 4 on an H200. A thread costs some
 # tenths of one, so it is not worth it for fewer.
@@ -98,7 +98,7 @@ class OpenCLPrepared:
             bound = [memory[b] if isinstance(b, int) else b for b in buffers]
             if status := calls.set_arguments(own, bound, record, local):
                 raise refused(f"setting an argument of {kernel.function_name}", status)
-            own_calls.append(Call(own, grid, group))
+            own_calls.append(DriverCall(own, grid, group))
         self._arguments: dict[int, Arguments] = {number: submitter.arguments(p) for number, p in places.items()}
         self._calls = submitter.calls(own_calls)
 

@@ -26,7 +26,7 @@ LAYOUT = "PNN3N3N PN"
 _LAUNCH, _ARGUMENT = (struct.Struct(f"@{layout}") for layout in LAYOUT.split())
 
 
-class Call(NamedTuple):
+class DriverCall(NamedTuple):
     """A launch of a kernel object whose arguments are set; the driver chooses the work-group where that is None."""
 
     kernel: int
@@ -67,7 +67,7 @@ class Submitter(Protocol):
         """Return arguments, each by its kernel object and its index."""
         ...
 
-    def calls(self, calls: Sequence[Call]) -> Calls:
+    def calls(self, calls: Sequence[DriverCall]) -> Calls:
         """Return launches."""
         ...
 
@@ -84,7 +84,7 @@ class PythonSubmitter:
     def arguments(self, places: Sequence[tuple[int, int]]) -> Arguments:
         return _PythonArguments(self._set_argument, tuple(places))
 
-    def calls(self, calls: Sequence[Call]) -> Calls:
+    def calls(self, calls: Sequence[DriverCall]) -> Calls:
         return _PythonCalls(self._enqueue, calls)
 
 
@@ -101,7 +101,7 @@ class _PythonArguments:
 
 
 class _PythonCalls:
-    def __init__(self, enqueue: Callable[..., int], calls: Sequence[Call]) -> None:
+    def __init__(self, enqueue: Callable[..., int], calls: Sequence[DriverCall]) -> None:
         self._enqueue = enqueue
         #: All go to the queue in this variable.
         self._queue = ctypes.c_void_p()
@@ -143,7 +143,7 @@ class NativeSubmitter:
         table = b"".join(_ARGUMENT.pack(kernel, index) for kernel, index in places)
         return _NativeArguments(self._module.bind, self._set_argument, table)
 
-    def calls(self, calls: Sequence[Call]) -> Calls:
+    def calls(self, calls: Sequence[DriverCall]) -> Calls:
         return _NativeCalls(self._module.submit, self._enqueue, b"".join(map(_launch, calls)))
 
     def launch(self, queue: int, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
@@ -178,7 +178,7 @@ class _NativeCalls(NamedTuple):
         return self.function(self.enqueue, queue, self.table, stop)
 
 
-def _launch(call: Call) -> bytes:
+def _launch(call: DriverCall) -> bytes:
     rest = (0,) * (3 - len(call.grid))
     group = (0, 0, 0) if call.group is None else (*call.group, *rest)
     return _LAUNCH.pack(call.kernel, len(call.grid), call.group is not None, *call.grid, *rest, *group)

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.fusion.groups import MAX_OPERANDS
 
-from .base import Group, Surroundings
+from .base import FusionGroup, Surroundings
 from .elementwise import MAX_PARTS, calculated, operands
 
 _Wholes: TypeAlias = Mapping[ProgramNode, ProgramNode]
@@ -27,7 +27,7 @@ class _Unit(NamedTuple):
     product: ProgramNode | None
 
 
-def find_across(last: ProgramNode, wholes: _Wholes, passes: _Passes, around: Surroundings) -> Group | None:
+def find_across(last: ProgramNode, wholes: _Wholes, passes: _Passes, around: Surroundings) -> FusionGroup | None:
     """Return the group that ends in *last* and goes across nodes that may move nothing; None if there is none.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any
 from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.fusion.attention import fused_attention
 
-from .base import Group, Pattern, Surroundings
+from .base import FusionGroup, Pattern, Surroundings
 from .text import Text
 
 _ATTENTION = Text("""
@@ -33,7 +33,7 @@ _ATTENTION = Text("""
 """)
 
 
-def find(last: ProgramNode, around: Surroundings) -> Group | None:
+def find(last: ProgramNode, around: Surroundings) -> FusionGroup | None:
     found = _ATTENTION.match(last, around)
     if found is None:
         return None
@@ -65,7 +65,7 @@ def find(last: ProgramNode, around: Surroundings) -> Group | None:
         "result": _order(nodes["result"], around) if "result" in nodes else tuple(range(rank)),
     }
     first = [values[name] for name in ("query", "key", "value", "mask") if name in values]
-    return Group(nodes.values(), first, fused_attention, attributes)
+    return FusionGroup(nodes.values(), first, fused_attention, attributes)
 
 
 def _order(node: ProgramNode, around: Surroundings) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from asyncrt.graph.ir import Graph, Place, ProgramNode
+from asyncrt.graph.ir import Graph, Placement, ProgramNode
 from asyncrt.kernels.call import Attributes
 from asyncrt.kernels.decide import SkipMode
 from asyncrt.kernels.fusion.expression import Wiring
@@ -29,10 +29,10 @@ class Pattern(NamedTuple):
     """
 
     name: str
-    find: Callable[[ProgramNode, Surroundings], Group | None]
+    find: Callable[[ProgramNode, Surroundings], FusionGroup | None]
 
 
-class Group(NamedTuple):
+class FusionGroup(NamedTuple):
     """Nodes that may become one.
 
     Attributes:
@@ -66,7 +66,7 @@ class Surroundings:
             skipped: Let it be skipped in every request.
         """
         return (
-            node.place is Place.DEVICE
+            node.place is Placement.DEVICE
             and len(node.outputs) == 1
             and not node.subgraphs
             and (skipped or node.skip_mode is not SkipMode.ALWAYS)
@@ -90,7 +90,7 @@ class Surroundings:
         """Whether there may be shapes or values for which *node* gives on its first input's elements, as they are."""
         others = (i for i, v in enumerate(node.inputs) if i and v is not None)
         return (
-            node.place is Place.DEVICE
+            node.place is Placement.DEVICE
             and len(node.outputs) == 1
             and node.operator.views is not None
             and node.skip_mode is not SkipMode.NEVER
@@ -116,7 +116,7 @@ class Surroundings:
         return self._graph.values[value].layout.shape
 
 
-def fused_node(group: Group, smaller: Mapping[ProgramNode, ProgramNode] = {}) -> ProgramNode:
+def fused_node(group: FusionGroup, smaller: Mapping[ProgramNode, ProgramNode] = {}) -> ProgramNode:
     """Return the node that stands for *group*. Its number must be set when the graph's order is final.
 
     Args:

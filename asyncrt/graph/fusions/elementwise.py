@@ -12,12 +12,12 @@ from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.fusion.groups import MAX_OPERANDS, fused_elementwise, fused_product
 from asyncrt.layout import FLOAT32
 
-from .base import Group, Pattern, Surroundings
+from .base import FusionGroup, Pattern, Surroundings
 
 MAX_PARTS = 32  # the longest that exporters write is GELU with a bias and a residual connection, about twelve
 
 
-def find(last: ProgramNode, around: Surroundings) -> Group | None:
+def find(last: ProgramNode, around: Surroundings) -> FusionGroup | None:
     if last.operator.expression is None:
         return None
     parts, product = [last], None
@@ -43,12 +43,12 @@ def find(last: ProgramNode, around: Surroundings) -> Group | None:
     return calculated(parts, product) if len(parts) > 1 else None
 
 
-def calculated(parts: list[ProgramNode], product: ProgramNode | None) -> Group:
+def calculated(parts: list[ProgramNode], product: ProgramNode | None) -> FusionGroup:
     """Return the group of element-wise *parts*, one of which may be a product."""
     if product is None:
-        return Group(parts, (), fused_elementwise)
+        return FusionGroup(parts, (), fused_elementwise)
     index = sorted(parts, key=lambda n: n.id).index(product)
-    return Group(parts, product.inputs, functools.partial(fused_product, product=index))
+    return FusionGroup(parts, product.inputs, functools.partial(fused_product, product=index))
 
 
 def operands(parts: list[ProgramNode], around: Surroundings) -> int:

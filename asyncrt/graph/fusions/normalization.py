@@ -8,7 +8,7 @@ from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.fusion.groups import fused_as
 from asyncrt.kernels.registry import find_operator
 
-from .base import Group, Pattern, Surroundings
+from .base import FusionGroup, Pattern, Surroundings
 from .text import Match, Text
 
 _LAYER = Text("""
@@ -39,7 +39,7 @@ _RMS = Text("""
 """)
 
 
-def _find(text: Text, operator: str, last: ProgramNode, around: Surroundings) -> Group | None:
+def _find(text: Text, operator: str, last: ProgramNode, around: Surroundings) -> FusionGroup | None:
     found = text.match(last, around)
     target = find_operator("", operator)
     if found is None or target is None:
@@ -52,7 +52,7 @@ def _find(text: Text, operator: str, last: ProgramNode, around: Surroundings) ->
     first = [found.values[name] for name in ("x", "scale", "bias") if name in found.values]
     attributes = {"axis": -1, "epsilon": float(epsilon.reshape(-1)[0])}
     build = functools.partial(fused_as, target=target, inputs=len(first))
-    return Group(found.nodes.values(), first, build, attributes)
+    return FusionGroup(found.nodes.values(), first, build, attributes)
 
 
 def _over_last_axis(node: ProgramNode, around: Surroundings) -> bool:

@@ -7,7 +7,7 @@ A node with subgraphs is a chunk of its own, and what takes its outputs, whose s
 
 from __future__ import annotations
 
-from asyncrt.graph.ir import Graph, Place
+from asyncrt.graph.ir import Graph, Placement
 from asyncrt.options import RuntimeOptions
 
 
@@ -26,7 +26,7 @@ def cut_chunks(graph: Graph, options: RuntimeOptions) -> None:
         places.append((level, 1 + node.id if node.subgraphs else 0))
         for output in node.outputs:
             level_of[output] = level
-            if node.place is Place.HOST:
+            if node.place is Placement.HOST:
                 on_host.add(output)
         if node.subgraphs:
             late.update(node.outputs)

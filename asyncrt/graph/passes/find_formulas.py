@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.graph.ir import Graph, Place, ProgramNode
+from asyncrt.graph.ir import Graph, Placement, ProgramNode
 from asyncrt.graph.symbolic import LARGE, Formula, SymbolicValues
 from asyncrt.layout import Layout
 
@@ -51,7 +51,7 @@ def symbolic_values(graph: Graph) -> SymbolicValues:
 
 
 def _is_symbolic(node: ProgramNode, graph: Graph, names: dict[str, tuple[int, int]]) -> bool:
-    if node.place is not Place.HOST or node.chunk != 0:
+    if node.place is not Placement.HOST or node.chunk != 0:
         return False
     for id in node.outputs:
         partial = graph.values[id].partial

@@ -7,7 +7,7 @@ that depends on a dim or a value makes the node runtime-skippable.
 from __future__ import annotations
 
 from asyncrt.dims import Undetermined
-from asyncrt.graph.ir import Graph, Place
+from asyncrt.graph.ir import Graph, Placement
 from asyncrt.kernels.call import ValueUnknown
 from asyncrt.kernels.decide import Empty, Skip, SkipMode, decide
 from asyncrt.layout import Layout
@@ -22,7 +22,7 @@ def mark_runtime_skippable_nodes(graph: Graph, options: RuntimeOptions) -> None:
     """Set each node's skip mode and the reason."""
     known = host_values(graph)
     for node in graph.nodes:
-        if node.place is Place.HOST or node.operator.views is None:
+        if node.place is Placement.HOST or node.operator.views is None:
             continue
         node.skip_mode, node.skip_note = SkipMode.AT_RUNTIME, "depends on the request's shapes or values"
         call = partial_call(node, graph)

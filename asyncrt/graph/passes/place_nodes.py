@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from asyncrt.dims import Dim
-from asyncrt.graph.ir import Graph, Place, ProgramNode, Value
+from asyncrt.graph.ir import Graph, Placement, ProgramNode, Value
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT64
 from asyncrt.options import RuntimeOptions
@@ -38,7 +38,7 @@ def place_nodes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> 
         host_only = not _has_kernel(node, graph, traits)
         wanted = any(o in needed for o in node.outputs) and all(o in possible for o in node.outputs)
         on_host = host_only or wanted or all(o in free for o in node.outputs)
-        node.place = Place.HOST if on_host else Place.DEVICE
+        node.place = Placement.HOST if on_host else Placement.DEVICE
         # What a subgraph captures is read, but need not be computed on the host for that.
         needed.update(node.get_shape_infer_dependencies() if node.subgraphs else node.host_reads)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from asyncrt.graph.ir import Graph, Place, Value
+from asyncrt.graph.ir import Graph, Placement, Value
 
 
 def decisive_values(graph: Graph, arriving: Iterable[int]) -> set[int]:
@@ -19,7 +19,7 @@ def decisive_values(graph: Graph, arriving: Iterable[int]) -> set[int]:
     """
     planned = [node for node in graph.nodes if not node.subgraphs]
     found = {v for node in planned for v in node.host_reads}
-    hinted = [n for n in planned if n.place is Place.DEVICE and n.operator.compares_hints]
+    hinted = [n for n in planned if n.place is Placement.DEVICE and n.operator.compares_hints]
     hints = {v for node in hinted for v in node.get_value_hints() if _worth_comparing(graph.values[v])}
     return found | (hints & set(arriving))
 
@@ -35,7 +35,7 @@ def host_values(graph: Graph) -> set[int]:
     known = {v.id for v in graph.values if v.constant is not None} | set(value_inputs(graph))
     for node in graph.nodes:
         known.update(node.host_reads)
-        if node.place is Place.HOST:
+        if node.place is Placement.HOST:
             known.update(node.outputs)
     return known
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import attrs
 
+from asyncrt.arguments import check_text, check_texts, shown
 from asyncrt.dims import Dim
 from asyncrt.errors import BatchingError
-from asyncrt.given import check_text, check_texts, shown
 from asyncrt.graph.ir import Program
 from asyncrt.layout import Array, DataType, PartialShape, show_shape
-from asyncrt.scheduler.batching import Form
+from asyncrt.scheduler.batching import BatchShape
 
 _FORMS = 4096  # remembered by the inputs' shapes
 
@@ -64,9 +64,9 @@ class BatchAxes:
     padded: tuple[str, ...]
     masks: frozenset[int]
     holes: bool = True
-    _forms: dict[Any, tuple[int, Form, dict[str, int]]] = attrs.field(factory=dict, repr=False)
+    _forms: dict[Any, tuple[int, BatchShape, dict[str, int]]] = attrs.field(factory=dict, repr=False)
 
-    def form(self, arrays: Mapping[int, Array]) -> tuple[int, Form, Mapping[str, int]]:
+    def form(self, arrays: Mapping[int, Array]) -> tuple[int, BatchShape, Mapping[str, int]]:
         """Return how many rows a request has, its form, and the sizes of its named dims."""
         key: Any = tuple([arrays[t.id].shape for t in self.inputs])
         shared = tuple([(t.id, arrays[t.id].tobytes()) for t in self.inputs if t.rows is None])
@@ -80,11 +80,11 @@ class BatchAxes:
             sizes = sizes_of(self.inputs, arrays)
             form = self._form(arrays, sizes, shared)
             if not whole:
-                form = Form((form.exact, form.sizes), (), ((form.per_row, ()),))
+                form = BatchShape((form.exact, form.sizes), (), ((form.per_row, ()),))
             found = self._forms[key] = sizes[self.batch], form, sizes
         return found
 
-    def _form(self, arrays: Mapping[int, Array], sizes: Mapping[str, int], shared: tuple[Any, ...]) -> Form:
+    def _form(self, arrays: Mapping[int, Array], sizes: Mapping[str, int], shared: tuple[Any, ...]) -> BatchShape:
         exact: list[Any] = list(shared)
         terms: list[tuple[int, tuple[int, ...]]] = []
         for tensor in self.inputs:
@@ -102,7 +102,7 @@ class BatchAxes:
                     if axis != tensor.rows and n not in self.padded
                 )  # fmt: skip
                 terms.append((factor, tuple([self.padded.index(n) for n in names if n in self.padded])))
-        return Form(tuple(exact), tuple([sizes[name] for name in self.padded]), tuple(terms))
+        return BatchShape(tuple(exact), tuple([sizes[name] for name in self.padded]), tuple(terms))
 
 
 def sizes_of(tensors: Iterable[TensorAxes], arrays: Mapping[int, Array]) -> dict[str, int]:

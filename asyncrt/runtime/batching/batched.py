@@ -20,7 +20,7 @@ from typing import Any
 import anyio
 import attrs
 
-from asyncrt.arguments import check_priority
+from asyncrt.arguments import check_priority, each_of
 from asyncrt.errors import (
     BatchingError,
     DeadlineExceeded,
@@ -30,7 +30,6 @@ from asyncrt.errors import (
     Overloaded,
     RuntimeClosedError,
 )
-from asyncrt.given import each_of
 from asyncrt.layout import Array
 from asyncrt.memory.host import HostBudget, allocating
 from asyncrt.runtime.cooperative import off_loop
@@ -39,8 +38,17 @@ from asyncrt.runtime.loop.waiting import internal
 from asyncrt.runtime.request.inputs import Checked
 from asyncrt.runtime.request.network import Network
 from asyncrt.scheduler.batching import BatchingState, BatchingStatistics, BatchOptions
-from asyncrt.scheduler.batching.happenings import Arrived, Began, Closing, Failed, Finished, Happening, Left, Ticked
-from asyncrt.scheduler.batching.instructions import Drop, Instruction, Launch, Refusal, Reject, WakeAt
+from asyncrt.scheduler.batching.happenings import (
+    Arrived,
+    BatchFinished,
+    Began,
+    Closing,
+    Failed,
+    Happening,
+    Left,
+    Ticked,
+)
+from asyncrt.scheduler.batching.instructions import Drop, Instruction, LaunchBatch, Refusal, Reject, WakeAt
 
 from .batch_axes import find_axes
 from .invariance import Invariance
@@ -60,7 +68,7 @@ _REFUSED: dict[Refusal, str] = {
 
 
 @attrs.define(eq=False)
-class _Request:
+class _Caller:
     """A caller, and what it waits for.
 
     Attributes:
@@ -121,7 +129,7 @@ class Batched:
         self._safety: PadSafety | None = None
         self._closed = False
         self._numbers = itertools.count(1)
-        self._requests: dict[int, _Request] = {}
+        self._requests: dict[int, _Caller] = {}
         #: By what launched it, and its number there.
         self._tasks: dict[tuple[BatchingState, int], asyncio.Task[None]] = {}
         #: The batches of which the task has begun; one that has not finds that nobody is left, and ends.
@@ -263,7 +271,7 @@ class Batched:
             self._start_over(failure, state)
             raise internal(failure) from failure
         if batch is None:
-            outputs = await self._wait(arrived, _Request(arrays, arrived.rows, sizes, arrived.priority, until), state)
+            outputs = await self._wait(arrived, _Caller(arrays, arrived.rows, sizes, arrived.priority, until), state)
         else:
             try:
                 outputs = await self._run_alone(batch, arrays, arrived.priority, until, state)
@@ -285,9 +293,9 @@ class Batched:
             worked = True
             return outputs
         finally:
-            self._tell(Finished(self._loop.time(), batch, worked), state)
+            self._tell(BatchFinished(self._loop.time(), batch, worked), state)
 
-    async def _wait(self, arrived: Arrived, request: _Request, state: BatchingState) -> dict[int, Array]:
+    async def _wait(self, arrived: Arrived, request: _Caller, state: BatchingState) -> dict[int, Array]:
         """Return the outputs of a request whose turn may come later, and which others may share a batch with."""
         # A scope of anyio around the call says when its answer is due; the scope sees to it itself if it is late. Of a
         # request that begins at once nothing hangs on that.
@@ -311,7 +319,7 @@ class Batched:
             if request.answer is None:
                 self._tell(Left(self._loop.time(), number), state)
                 if request.alone is not None:  # it was to run it, and has not
-                    self._tell(Finished(self._loop.time(), request.alone, False), state)
+                    self._tell(BatchFinished(self._loop.time(), request.alone, False), state)
             del self._requests[number]
             self._emptied.set()
 
@@ -350,7 +358,7 @@ class Batched:
 
     def _carry_out(self, instruction: Instruction, state: BatchingState) -> None:
         match instruction:
-            case Launch():
+            case LaunchBatch():
                 self._launch(instruction, state)
             case Reject():
                 self._reject(instruction)
@@ -382,7 +390,7 @@ class Batched:
         self._let_run_alone(self._requests.values())
 
     @staticmethod
-    def _let_run_alone(requests: Iterable[_Request]) -> None:
+    def _let_run_alone(requests: Iterable[_Caller]) -> None:
         """Let those run by themselves that nobody has told to run, or why not."""
         for request in requests:
             if request.answer is None and request.alone is None and not request.begun:
@@ -393,7 +401,7 @@ class Batched:
         self._timer = None
         self._tell(Ticked(self._loop.time()), self.state)
 
-    def _launch(self, launch: Launch, state: BatchingState) -> None:
+    def _launch(self, launch: LaunchBatch, state: BatchingState) -> None:
         sizes = dict(zip(self._axes.padded, launch.sizes, strict=False))  # none where nothing may be padded
         if len(launch.requests) == 1:
             request = self._requests[launch.requests[0]]
@@ -417,7 +425,7 @@ class Batched:
             )
         request.wake()
 
-    async def _answer_all(self, members: list[_Request], sizes: Mapping[str, int]) -> bool:
+    async def _answer_all(self, members: list[_Caller], sizes: Mapping[str, int]) -> bool:
         """Run requests as one; returns whether they have their answers, or should rather run alone."""
         requests, shapes = [m.arrays for m in members], [tuple(m.sizes.items()) for m in members]
         batch = sum(m.rows for m in members), *sizes.values()
@@ -439,7 +447,7 @@ class Batched:
 
     async def _run(self, batch: int, sizes: Mapping[str, int], state: BatchingState) -> None:
         """Run a batch and answer its members."""
-        members: list[_Request] = []
+        members: list[_Caller] = []
         worked = failed = too_large = False
         try:
             members = self._begin(batch, state)
@@ -466,7 +474,7 @@ class Batched:
             self._begun.discard((state, batch))
             self._end(batch, members, state, worked=worked, failed=failed, too_large=too_large)
 
-    def _begin(self, batch: int, state: BatchingState) -> list[_Request]:
+    def _begin(self, batch: int, state: BatchingState) -> list[_Caller]:
         """Return the members of a batch that begins, if any are left."""
         # Who was cancelled by now is not in it, even if its task has not gone on since; who leaves later leaves an
         # answer that nobody takes.
@@ -484,7 +492,7 @@ class Batched:
         return members
 
     def _end(
-        self, batch: int, members: list[_Request], state: BatchingState, *, worked: bool, failed: bool, too_large: bool
+        self, batch: int, members: list[_Caller], state: BatchingState, *, worked: bool, failed: bool, too_large: bool
     ) -> None:
         """A batch is over: its members have their answers, or are to run alone if it *failed*."""
         now = self._loop.time()
@@ -495,7 +503,7 @@ class Batched:
             if state is not self._state:  # it tells nobody to run any more
                 self._let_run_alone(members)
             return
-        self._tell(Finished(now, batch, worked), state)
+        self._tell(BatchFinished(now, batch, worked), state)
         for member in members:
             if member.answer is None:
                 member.answer = RuntimeClosedError("the batch was cancelled with its event loop")

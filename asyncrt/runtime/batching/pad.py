@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from asyncrt.arguments import check_names, shown
 from asyncrt.dims import Dim
 from asyncrt.errors import BatchingError, InputError
-from asyncrt.given import check_names, shown
 from asyncrt.layout import Array, DataType, dtype_of, show_shape
 from asyncrt.memory.host import HostBudget
 

@@ -57,7 +57,7 @@ class PadSafety:
         return "; ".join(told)
 
 
-class _Trial:
+class _PaddingTrial:
     """Requests, what each gave alone, and what becomes of them in batches."""
 
     def __init__(self, run: Run, axes: BatchAxes, values: Mapping[int, Any], *, exact: bool) -> None:
@@ -137,7 +137,7 @@ async def check_pad_safety(
         problem: Why no batches can be made, if that is known already.
         limit: Bytes that requests may have that are drawn.
     """
-    trial = _Trial(run, axes, values, exact=exact)
+    trial = _PaddingTrial(run, axes, values, exact=exact)
     if not problem and samples is None:
         problem = await draw_samples(axes, trial.add, HostBudget(limit))
     elif not problem:
@@ -170,14 +170,14 @@ async def check_pad_safety(
     return attrs.evolve(axes, outputs=learned, padded=found.padded, holes=not holes, forms={}), found
 
 
-async def _padded(trial: _Trial, pairs: list[tuple[int, int]], padded: tuple[str, ...]) -> tuple[str, str]:
+async def _padded(trial: _PaddingTrial, pairs: list[tuple[int, int]], padded: tuple[str, ...]) -> tuple[str, str]:
     """Try requests in pairs; returns what was wrong, and what was wrong only of those with zeros in their masks."""
     whole = [all(arrays[mask].all() for mask in trial.axes.masks) for arrays, _, _ in trial.alone]
     why = await _all(trial, [(i, j) for i, j in pairs if whole[i] and whole[j]], padded)
     return why, why or await _all(trial, [(i, j) for i, j in pairs if not (whole[i] and whole[j])], padded)
 
 
-async def _rows(trial: _Trial) -> str:
+async def _rows(trial: _PaddingTrial) -> str:
     """Try each request with the twin that follows it, which has its shape, in both orders and threefold."""
     for i in range(0, len(trial.alone), 2):
         for order in ((i, i + 1), (i + 1, i), (i, i + 1, i)):
@@ -186,7 +186,7 @@ async def _rows(trial: _Trial) -> str:
     return ""
 
 
-async def _all(trial: _Trial, pairs: list[tuple[int, int]], padded: tuple[str, ...]) -> str:
+async def _all(trial: _PaddingTrial, pairs: list[tuple[int, int]], padded: tuple[str, ...]) -> str:
     for pair in pairs:
         if why := await trial.together(pair, padded):
             return why

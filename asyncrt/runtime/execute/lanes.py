@@ -22,7 +22,7 @@ from asyncrt.graph.ir import Program
 from asyncrt.layout import Array
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.plan.bound_plan import BoundPlan
-from asyncrt.runtime.plan.chunk_plan import Step
+from asyncrt.runtime.plan.chunk_plan import PlanStep
 from asyncrt.runtime.watch.watched import WatchedStream, announced, one_by_one
 from asyncrt.scheduler.lanes import START, Lanes
 
@@ -30,7 +30,7 @@ from .enqueue import Arriving, fetch, upload
 from .prepared_launches import Presets
 
 
-class Spread:
+class ChunkOnLanes:
     """One chunk, while it is enqueued.
 
     Args:
@@ -76,7 +76,7 @@ class Spread:
         plan, streams = self._bound.plan, self._dispatcher.streams
         own = streams[self._streams[0]]
         assert isinstance(own, WatchedStream)
-        steps: dict[int, list[Step]] = {number: [] for number in self._streams}
+        steps: dict[int, list[PlanStep]] = {number: [] for number in self._streams}
         for step, lane in zip(plan.steps, self._lanes.of_steps(), strict=True):
             steps[self._streams[lane]].append(step)
         stack.enter_context(own.chunk(request, program, plan, arenas, steps[self._streams[0]]))

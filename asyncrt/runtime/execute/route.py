@@ -17,7 +17,7 @@ from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.watch.watched import WatchedStream, announced, one_by_one
 
 from .enqueue import Arriving, enqueue, fetch, upload
-from .lanes import Spread, streams_for
+from .lanes import ChunkOnLanes, streams_for
 from .prepared_launches import Presets
 
 
@@ -52,12 +52,12 @@ class Enqueueing:
         dispatcher = self._dispatcher
         await dispatcher.submissions.turn(stream)
         target = dispatcher.streams[stream]
-        spread: Spread | None = None
+        spread: ChunkOnLanes | None = None
         try:
             dispatcher.wait_for(stream, waits)
             streams = streams_for(dispatcher, bound, stream)
             if streams is not None:
-                spread = Spread(dispatcher, bound, streams, events)
+                spread = ChunkOnLanes(dispatcher, bound, streams, events)
                 return spread.enqueue(request, self._program, arenas, arrays, self._presets)
             if isinstance(target, WatchedStream):
                 with target.chunk(request, self._program, bound.plan, arenas):

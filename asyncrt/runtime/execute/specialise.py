@@ -29,7 +29,7 @@ from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.resident.kernel_cache import ImplCache
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.plan.bound_plan import BoundPlan
-from asyncrt.runtime.plan.chunk_plan import Step
+from asyncrt.runtime.plan.chunk_plan import PlanStep
 
 OFTEN = 64  # replays after which a plan asks
 _CHOSEN = 512  # variants in use
@@ -70,7 +70,7 @@ class Specialiser:
     def __repr__(self) -> str:
         return f"<Specialiser {len(self._chosen)} in use, {self._variants!r}>"
 
-    def kernel(self, step: Step) -> Kernel | None:
+    def kernel(self, step: PlanStep) -> Kernel | None:
         """Return the specialised kernel of a step, if there is one and it is faster."""
         variant = _variant(step)
         return None if variant is None else self._chosen.get(variant)
@@ -178,7 +178,7 @@ class Specialiser:
             raise
 
 
-def _variant(step: Step) -> Variant | None:
+def _variant(step: PlanStep) -> Variant | None:
     if not isinstance(step.kernel, KernelSource) or not step.kernel.ints:
         return None
     return variant_of(step.kernel, step.ints, step.varying)

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from asyncrt.given import check_text
-from asyncrt.graph.ir import Place, Program, ProgramNode
+from asyncrt.arguments import check_text
+from asyncrt.graph.ir import Placement, Program, ProgramNode
 from asyncrt.graph.names import Names
 from asyncrt.kernels.decide import SKIP_OFF, Empty, Fused, Run, Skip, Viewed, why_not_skipped
 from asyncrt.runtime.plan.chunk_plan import Deferred, NodeRecord, flat
@@ -177,7 +177,7 @@ def _explain(program: Program, record: NodeRecord, names: _ValueNames) -> NodeEx
         if record.inner is None:
             return attrs.evolve(base, why=record.how)
         return _passed(base, record.how, *record.inner, names)
-    if node.place is Place.HOST:
+    if node.place is Placement.HOST:
         small = node.operator.evaluate is not None or node.operator.implement is not None
         return attrs.evolve(base, why="shape arithmetic" if small else "has no kernel for its dtypes; NumPy")
     match decision:

@@ -143,12 +143,12 @@ class _Edge(NamedTuple):
 
 
 @attrs.define(eq=False)
-class _Place:
+class _Box:
     """A node, or where an edge passes a layer on its way further down."""
 
     width: float
-    above: list[_Place] = attrs.Factory(list)
-    below: list[_Place] = attrs.Factory(list)
+    above: list[_Box] = attrs.Factory(list)
+    below: list[_Box] = attrs.Factory(list)
     rank: float = 0.0  # its position in its layer
     x: float = 0.0  # its middle
     y: float = 0.0  # its top
@@ -174,8 +174,8 @@ def _drawing(nodes: Sequence[NodeExplanation]) -> str:
     depths = [0] * len(nodes)
     for edge in edges:  # they come in the order of their targets
         depths[edge.target] = max(depths[edge.target], depths[edge.source] + 1)
-    layers: list[list[_Place]] = [[] for _ in range(max(depths, default=-1) + 1)]
-    places = [_Place(_WIDTH) for _ in nodes]
+    layers: list[list[_Box]] = [[] for _ in range(max(depths, default=-1) + 1)]
+    places = [_Box(_WIDTH) for _ in nodes]
     for place, depth in zip(places, depths, strict=True):
         layers[depth].append(place)
     ways = _ways(edges, places, depths, layers)
@@ -195,16 +195,16 @@ def _drawing(nodes: Sequence[NodeExplanation]) -> str:
 
 
 def _ways(
-    edges: Sequence[_Edge], places: Sequence[_Place], depths: Sequence[int], layers: list[list[_Place]]
-) -> list[list[_Place]]:
+    edges: Sequence[_Edge], places: Sequence[_Box], depths: Sequence[int], layers: list[list[_Box]]
+) -> list[list[_Box]]:
     """Return the places that each edge goes through, and add those between its ends. Edges of a value share them."""
-    ways: list[list[_Place]] = []
-    shared: dict[tuple[int, str | None], list[_Place]] = {}
+    ways: list[list[_Box]] = []
+    shared: dict[tuple[int, str | None], list[_Box]] = {}
     for edge in edges:
         trunk = shared.setdefault((edge.source, edge.value), [places[edge.source]])
         start, length = depths[edge.source], depths[edge.target] - depths[edge.source]
         while len(trunk) < length:
-            bend = _Place(_BEND)
+            bend = _Box(_BEND)
             layers[start + len(trunk)].append(bend)
             _join(trunk[-1], bend)
             trunk.append(bend)
@@ -213,24 +213,24 @@ def _ways(
     return ways
 
 
-def _join(above: _Place, below: _Place) -> None:
+def _join(above: _Box, below: _Box) -> None:
     above.below.append(below)
     below.above.append(above)
 
 
-def _sweeps(layers: Sequence[list[_Place]]) -> Iterator[tuple[list[_Place], bool]]:
+def _sweeps(layers: Sequence[list[_Box]]) -> Iterator[tuple[list[_Box], bool]]:
     """Return each layer with whether the one above it is what counts: downwards, upwards, and again."""
     for _ in range(_SWEEPS):
         yield from ((layer, True) for layer in layers[1:])
         yield from ((layer, False) for layer in layers[-2::-1])
 
 
-def _order(layers: Sequence[list[_Place]]) -> None:
+def _order(layers: Sequence[list[_Box]]) -> None:
     """Order each layer by where its places' neighbours are on average; those without any stay where they are."""
     for layer in layers:
         _number(layer)
     for layer, downwards in _sweeps(layers):
-        wanted: dict[_Place, float] = {}
+        wanted: dict[_Box, float] = {}
         for p in layer:
             near = p.above if downwards else p.below
             wanted[p] = sum(q.rank for q in near) / len(near) if near else p.rank
@@ -238,13 +238,13 @@ def _order(layers: Sequence[list[_Place]]) -> None:
         _number(layer)
 
 
-def _number(layer: Sequence[_Place]) -> None:
+def _number(layer: Sequence[_Box]) -> None:
     """Set ranks between 0 and 1, so that places without neighbours compare with those of longer layers."""
     for i, p in enumerate(layer):
         p.rank = (i + 1) / (len(layer) + 1)
 
 
-def _spread(layers: Sequence[list[_Place]]) -> None:
+def _spread(layers: Sequence[list[_Box]]) -> None:
     """Set where everything is: in its order, without overlap, and close to below what it is connected with."""
     for depth, layer in enumerate(layers):
         for p in layer:
@@ -255,7 +255,7 @@ def _spread(layers: Sequence[list[_Place]]) -> None:
         _apart(layer, [sum(q.x for q in n) / len(n) if n else p.x for p, n in zip(layer, near, strict=True)])
 
 
-def _apart(layer: Sequence[_Place], wanted: Sequence[float]) -> None:
+def _apart(layer: Sequence[_Box], wanted: Sequence[float]) -> None:
     """Put a layer's places as near to where they are wanted as their order and widths let them, by least squares.
 
     Less what is to the left of each, wanted positions need only not fall: neighbours that do are averaged.
@@ -276,7 +276,7 @@ def _apart(layer: Sequence[_Place], wanted: Sequence[float]) -> None:
         p.x = start + offset
 
 
-def _path(edge: _Edge, way: Sequence[_Place]) -> str:
+def _path(edge: _Edge, way: Sequence[_Box]) -> str:
     x, y = way[0].x, way[0].y + _HEIGHT
     steps = [f"M{x:.0f} {y:.0f}"]
     for p in way[1:]:
@@ -310,7 +310,7 @@ def _heat(n: NodeExplanation, longest: float) -> str:
     return "" if n.device_us is None or not longest else f" heat{round(n.device_us / longest * _HEATS)}"
 
 
-def _node(index: int, n: NodeExplanation, p: _Place, longest: float) -> str:
+def _node(index: int, n: NodeExplanation, p: _Box, longest: float) -> str:
     x, y = p.x - _WIDTH / 2, p.y
     time = "" if n.device_us is None else f"{n.device_us:.1f} µs"
     tip = "\n".join(_text(t) for t in (n.node, n.operator, "; ".join(filter(None, (n.decision, n.why, time)))))

@@ -25,7 +25,7 @@ from asyncrt.events import Event, Order, Timeline
 from asyncrt.runtime.watch.checked import Checks
 from asyncrt.runtime.watch.traced import Tracer
 from asyncrt.scheduler.happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
-from asyncrt.scheduler.instructions import Admit, Expire, Instruction, Launch, Resume
+from asyncrt.scheduler.instructions import Admit, Expire, Instruction, LaunchChunk, Resume
 from asyncrt.scheduler.state import SchedulerState
 
 from .completion import Completions
@@ -34,7 +34,7 @@ from .idle import Idle
 from .shortage import Shortage
 from .submission import Submissions
 from .turns import Turns, settle
-from .waiting import RUNS, RunAgain, Waiting
+from .waiting import RUNS, PendingRequest, RunAgain
 
 _ITERATES_S = 5.0  # for which a node of a request may begin iterations while the runtime closes
 _log = logging.getLogger("asyncrt")
@@ -86,7 +86,7 @@ class Dispatcher:
         self._order = Order(len(streams))
         #: What the commands before an event use, until it is reached.
         self._kept: dict[Event, object] = {}
-        self._waiting: dict[int, Waiting] = {}
+        self._waiting: dict[int, PendingRequest] = {}
         #: Events that the next chunk on each stream waits for.
         self._waits: list[set[Event]] = [set() for _ in streams]
         self._short = Shortage(self._waiting)
@@ -152,7 +152,7 @@ class Dispatcher:
         if self._closing is not None:
             raise RuntimeClosedError("the runtime is closed")
         self._stop_idling()
-        self._waiting[request] = Waiting(priority, deadline)
+        self._waiting[request] = PendingRequest(priority, deadline)
         await self._ask(request, Submitted(request, priority, deadline))
 
     async def begin_again(self, request: int) -> None:
@@ -533,7 +533,7 @@ class Dispatcher:
             match instruction:
                 case Admit(request):
                     self._answer(request, 0, turns=self._beginnings)
-                case Launch(request, stream):
+                case LaunchChunk(request, stream):
                     self._answer(request, stream)
                 case Resume(request):
                     self._answer(request, 0, error)

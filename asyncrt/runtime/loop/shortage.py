@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from asyncrt.errors import OutOfDeviceMemory
 from asyncrt.scheduler.state import SchedulerStatistics
 
-from .waiting import RunAgain, Waiting
+from .waiting import PendingRequest, RunAgain
 
 _ALONE = 2  # times that a request begins again when nobody else has memory to give back: its own may be wasteful
 
@@ -20,7 +20,7 @@ class Shortage:
         waiting: All requests, these and others.
     """
 
-    def __init__(self, waiting: Mapping[int, Waiting]) -> None:
+    def __init__(self, waiting: Mapping[int, PendingRequest]) -> None:
         self._waiting = waiting
         #: By request, what it was refused with; most of the time nobody waits.
         self.refused: dict[int, OutOfDeviceMemory] = {}

@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 
-class _Waiting:
+class _PendingCall:
     """A call, and its caller, who waits for its end on another loop."""
 
     def __init__(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
@@ -93,7 +93,7 @@ class Elsewhere:
 
     async def call(self, call: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Return what comes of a coroutine that runs there."""
-        waiting = _Waiting(call)
+        waiting = _PendingCall(call)
         context = contextvars.copy_context()
         # What the caller's library is called is part of its context; there it is another one.
         context.run(sys.modules["sniffio"].current_async_library_cvar.set, None)

@@ -19,7 +19,7 @@ class RunAgain(Exception):
 
 
 @attrs.define(eq=False)
-class Waiting:
+class PendingRequest:
     """A request, and what its coroutine waits for.
 
     Attributes:

@@ -13,7 +13,7 @@ from asyncrt.kernels.resident.weights import Resident, Stored
 from asyncrt.runtime.cooperative import LONG
 
 from .between_steps import Between, between, place
-from .chunk_plan import BufferName, ChunkPlan, Deferred, Fetch, Kept, NodeRecord, Step
+from .chunk_plan import BufferName, ChunkPlan, Deferred, Fetch, Kept, NodeRecord, PlanStep
 
 
 @attrs.frozen(eq=False)
@@ -47,7 +47,7 @@ def bind(
     plan: ChunkPlan,
     kernels: Mapping[Any, Any],
     constants: Mapping[Stored, Resident],
-    special: Callable[[Step], Any] | None = None,
+    special: Callable[[PlanStep], Any] | None = None,
     generation: int = 0,
 ) -> BoundPlan:
     """Put a plan's kernels and constants in the place of their names.

@@ -86,7 +86,7 @@ class KeptTensor(NamedTuple):
         return View(self.layout.shape, row_major(self.capacity))
 
 
-class Step(NamedTuple):
+class PlanStep(NamedTuple):
     """One kernel launch, ready but for its memory; `ints` and `varying` are its `Launch`'s, and in its record.
 
     Its origin is kept only where hazards are checked.
@@ -147,7 +147,7 @@ class Looked(NamedTuple):
     indices: Indices
 
 
-class Block(NamedTuple):
+class ReadBlock(NamedTuple):
     """Bytes of the chunk's arena that the host reads in one transfer: findings, and a result behind them.
 
     Attributes:
@@ -326,14 +326,14 @@ class ChunkPlan:
     staging: bytes
     staging_offset: int
     uploads: tuple[Upload, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[PlanStep, ...]
     packings: tuple[Packing, ...]
     fetches: tuple[Fetch, ...]
     records: tuple[NodeRecord, ...] | Deferred
     skipped: int
     after: State
     lanes: Lanes | None = None
-    block: Block | None = None
+    block: ReadBlock | None = None
 
     def known_records(self) -> tuple[NodeRecord, ...]:
         """Return the records, made now if they were deferred."""

@@ -39,7 +39,7 @@ SIZES = (
 CLOSER_SIZES = tuple((1, round(2 ** (eighth / 8)) + more) for eighth in range(24, 65) for more in range(3))
 
 
-class Allowance:
+class GuessAllowance:
     """What all guesses at the sizes of one program may cost.
 
     Args:

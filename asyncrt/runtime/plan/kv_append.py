@@ -27,7 +27,7 @@ from asyncrt.memory.view import View
 from .chunk_plan import Home, Kept
 from .memory_plan import MemoryPlan
 from .numpy_launches import reference_append
-from .tensors import Place
+from .tensors import Location
 
 _STEPS = 128  # that there is room for, at most
 
@@ -73,7 +73,7 @@ class KeptMemory:
         capacity = kept.capacity if in_place else grown(output.shape, axis)
         nbytes = 0 if in_place else Layout(output.dtype, capacity).nbytes
         memory.kept[slot] = kept._replace(layout=output, capacity=capacity, new=nbytes, done=True)
-        place = Place(Home(Kept(slot, new=not in_place), 0), 0)
+        place = Location(Home(Kept(slot, new=not in_place), 0), 0)
         written = 0
         for index, part in enumerate(parts):
             layout = call.inputs[index]
@@ -84,7 +84,7 @@ class KeptMemory:
             self._copy(node, layout, memory.place_of(node.inputs[index]), place, capacity, axis, start)
             written += layout.shape[axis]
         view = memory.kept[slot].view
-        memory.places[node.outputs[0]] = Place(place.base, 0, None if view.is_dense else view)
+        memory.places[node.outputs[0]] = Location(place.base, 0, None if view.is_dense else view)
         return f"appended, {written} of {output.shape[axis]} written"
 
     def finish(self, node: ProgramNode) -> None:
@@ -102,18 +102,25 @@ class KeptMemory:
                     memory.kept[slot] = kept._replace(done=True)  # it was only passed on
                     continue
                 nbytes = layout.nbytes
-                target = Place(Home(Kept(slot, new=True), 0), 0)
+                target = Location(Home(Kept(slot, new=True), 0), 0)
                 self._copy(node, layout, source, target, layout.shape, 0, 0)
             memory.kept[slot] = kept._replace(layout=layout, capacity=layout.shape, new=nbytes, done=True)
 
     def _copy(
-        self, node: ProgramNode, layout: Layout, source: Place, target: Place, capacity: Shape, axis: int, start: int
+        self,
+        node: ProgramNode,
+        layout: Layout,
+        source: Location,
+        target: Location,
+        capacity: Shape,
+        axis: int,
+        start: int,
     ) -> None:
         """List the launch that copies a tensor to indices of *axis* from *start* on, of memory of shape *capacity*."""
         whole = View.dense(capacity)
         part = whole.slice(axis, start, layout.shape[axis]) if layout.shape else whole
         view = View.dense(layout.shape) if source.view is None else source.view
-        places: tuple[Place, ...] = (source, target)
+        places: tuple[Location, ...] = (source, target)
         if self._traits is None:
             launch: Launch | None = reference_append(layout, view, part, capacity)
             places = (source, target, target)

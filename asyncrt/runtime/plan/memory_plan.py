@@ -24,9 +24,22 @@ from asyncrt.memory.arena import ALIGNMENT, Interval, plan_arena
 from asyncrt.memory.view import View
 from asyncrt.runtime.cooperative import LONG, Slices
 
-from .chunk_plan import Block, ChunkPlan, Fetch, Home, Kept, Looked, NodeRecord, Origin, Pack, State, Step, Upload
+from .chunk_plan import (
+    ChunkPlan,
+    Fetch,
+    Home,
+    Kept,
+    Looked,
+    NodeRecord,
+    Origin,
+    Pack,
+    PlanStep,
+    ReadBlock,
+    State,
+    Upload,
+)
 from .parallel_lanes import Branches
-from .tensors import Closed, Fetched, Listed, Place, Tensor
+from .tensors import Closed, Fetched, Listed, Location, PlannedTensor
 
 _SLICE = 12  # launches that are given their places without an interruption
 STAGED = 4096  # bytes: larger inputs are not worth a copy to travel with the others
@@ -60,34 +73,34 @@ class MemoryPlan:
     ) -> None:
         self.program, self.chunk, self.inputs = program, chunk, program.arriving
         self.layouts, self.values, self._pack, self._origins = layouts, values, pack, origins
-        self.places: list[Place | None] = [
-            None if h is None else Place(h, 0, state.views.get(v)) for v, h in enumerate(state.homes)
+        self.places: list[Location | None] = [
+            None if h is None else Location(h, 0, state.views.get(v)) for v, h in enumerate(state.homes)
         ]
         self.kept = list(state.kept)
         self.branches = branches
-        self.tensors: list[Tensor] = []
+        self.tensors: list[PlannedTensor] = []
         self.launches: list[Listed] = []
         self.packings: dict[Stored, Packing] = {}
         #: The findings of launches that look at indices, and what each of those looks at.
-        self.findings = Tensor(0, -1, FOREVER)
+        self.findings = PlannedTensor(0, -1, FOREVER)
         self.looked: list[Looked] = []
 
-    def read(self, place: Place, at: int) -> None:
+    def read(self, place: Location, at: int) -> None:
         """Note that a kernel of node *at* reads what lies there."""
         base = place.base
-        if isinstance(base, Tensor):
+        if isinstance(base, PlannedTensor):
             base.used = True
             base.last = max(base.last, at)
         elif isinstance(base.buffer, Stored):
             self.packings.setdefault(base.buffer, Packing(base.buffer))
 
-    def tensor(self, nbytes: int, first: int, value: int) -> Tensor:
+    def tensor(self, nbytes: int, first: int, value: int) -> PlannedTensor:
         """A new tensor for *value*, made by node *first*."""
-        tensor = Tensor(nbytes, first, max(self.program.last_use[value], first))
+        tensor = PlannedTensor(nbytes, first, max(self.program.last_use[value], first))
         self.tensors.append(tensor)
         return tensor
 
-    def place_of(self, id: int | None) -> Place:
+    def place_of(self, id: int | None) -> Location:
         """Where a value lies; what only the host has so far is uploaded at the chunk's start."""
         assert id is not None
         place = self.places[id]
@@ -95,37 +108,37 @@ class MemoryPlan:
             layout = self.layouts[id]
             assert layout is not None
             if self.program.values[id].constant is not None:
-                place = Place(Home(Stored(id), 0), 0)
+                place = Location(Home(Stored(id), 0), 0)
             else:
                 source = id if id in self.inputs else None
-                tensor = Tensor(layout.nbytes, -1, self.program.last_use[id], source)
+                tensor = PlannedTensor(layout.nbytes, -1, self.program.last_use[id], source)
                 if source is None:
                     tensor.array = self.values[id]
                     assert tensor.array is not None, self.program.values[id].name
-                place = Place(tensor, 0)
+                place = Location(tensor, 0)
                 self.tensors.append(tensor)
             self.places[id] = place
         return place
 
-    def scratch(self, nbytes: int, node: int) -> Place:
+    def scratch(self, nbytes: int, node: int) -> Location:
         """A place that only *node* uses."""
-        tensor = Tensor(nbytes, node, node)
+        tensor = PlannedTensor(nbytes, node, node)
         self.tensors.append(tensor)
-        return Place(tensor, 0)
+        return Location(tensor, 0)
 
-    def finding(self, node: ProgramNode, indices: Indices) -> Place:
+    def finding(self, node: ProgramNode, indices: Indices) -> Location:
         """Where a launch of *node* that looks at *indices* leaves what it finds; zeros when the chunk begins."""
-        finding = Tensor(FINDING.nbytes, -1, FOREVER, offset=self.findings.nbytes, whole=self.findings)
+        finding = PlannedTensor(FINDING.nbytes, -1, FOREVER, offset=self.findings.nbytes, whole=self.findings)
         self.findings.nbytes += FINDING.nbytes
         self.looked.append(Looked(node.name, indices))
-        return Place(finding, 0)
+        return Location(finding, 0)
 
     def launch(
         self,
         node: int,
         call: Call,
         launch: Launch,
-        places: tuple[Place, ...],
+        places: tuple[Location, ...],
         *,
         impl: Impl | None = None,
         written: View | None = None,
@@ -171,7 +184,7 @@ class MemoryPlan:
             for t in self.tensors
             if t.used and t.nbytes and (t.source is not None or (t.array is not None and t not in staged))
         )  # fmt: skip
-        steps: list[Step] = []
+        steps: list[PlanStep] = []
         for listed in self.launches:
             steps.append(self._step(listed))
             if len(steps) % _SLICE == 0:
@@ -194,11 +207,11 @@ class MemoryPlan:
             block=self._block(closed),
         )
 
-    def _block(self, closed: Closed) -> Block | None:
+    def _block(self, closed: Closed) -> ReadBlock | None:
         if not closed.down:
             return None
         begin = closed.down[0].offset
-        return Block(begin, closed.staging.offset + closed.staging.nbytes - begin, tuple(self.looked))
+        return ReadBlock(begin, closed.staging.offset + closed.staging.nbytes - begin, tuple(self.looked))
 
     def close(self) -> Closed:
         """Note what outlives the chunk and what travels together; no launch may be listed any more."""
@@ -214,7 +227,7 @@ class MemoryPlan:
         down = [self.findings, *self._together(fetches)] if self.looked else []
         up += down[:1]
         staged = up + down
-        staging = Tensor(0, -1, max((t.last for t in staged), default=-1))
+        staging = PlannedTensor(0, -1, max((t.last for t in staged), default=-1))
         apart = set(staged)
         tensors = [t for t in self.tensors if t not in apart and (t.used or (t.source is None and t.array is None))]
         if staged:
@@ -227,13 +240,13 @@ class MemoryPlan:
         return Closed(fetches, up, down, staging, [t for t in tensors if t.whole is None])
 
     @staticmethod
-    def _together(fetches: list[Fetched]) -> list[Tensor]:
+    def _together(fetches: list[Fetched]) -> list[PlannedTensor]:
         """The tensor of a result that is made to lie behind the findings, so that they travel in one transfer."""
         read = [place.base for _, _, place, _ in fetches if place is not None]
         return [
             base
             for base in read
-            if isinstance(base, Tensor)
+            if isinstance(base, PlannedTensor)
             and base.whole is None
             and base.source is None
             and base.array is None
@@ -242,14 +255,14 @@ class MemoryPlan:
         ][:1]
 
     @staticmethod
-    def _stays(place: Place) -> bool:
+    def _stays(place: Location) -> bool:
         """Whether a later chunk can have the value where it lies."""
         return place.view is None or (isinstance(place.base, Home) and isinstance(place.base.buffer, Kept))
 
     def _keep_aliases(self) -> None:
         """A later chunk can upload a host value itself, but not the part of one that an alias stands for."""
         for v, place in enumerate(self.places):
-            if place is not None and isinstance(place.base, Tensor) and self.program.last_use[v] == FOREVER:
+            if place is not None and isinstance(place.base, PlannedTensor) and self.program.last_use[v] == FOREVER:
                 place.base.used |= v not in self.inputs and self.values[v] is None
 
     def _fetch(self, id: int) -> Fetched:
@@ -262,7 +275,7 @@ class MemoryPlan:
             return id, layout, None, self.values[id]
         place = self.place_of(id)
         base = place.base
-        if isinstance(base, Tensor):
+        if isinstance(base, PlannedTensor):
             base.last = FOREVER
             if base.array is not None and not base.used:
                 return id, layout, None, _part(base.array, place.offset, layout)
@@ -276,18 +289,18 @@ class MemoryPlan:
         id, layout, place, array = fetch
         if place is None:
             return Fetch(id, layout, array=array)
-        if isinstance(place.base, Tensor) and place.base.source is not None:
+        if isinstance(place.base, PlannedTensor) and place.base.source is not None:
             return Fetch(id, layout, source=place.base.source, offset=place.offset)
         return Fetch(id, layout, home=self._home(place), together=place.base in closed.down)
 
-    def _home(self, place: Place) -> Home | None:
-        if isinstance(place.base, Tensor):
+    def _home(self, place: Location) -> Home | None:
+        if isinstance(place.base, PlannedTensor):
             if not place.base.used and (place.base.source is not None or place.base.array is not None):
                 return None  # nothing was uploaded; a later chunk that wants it uploads it
             return Home(self.chunk.index, place.base.position + place.offset)
         return Home(place.base.buffer, place.base.offset + place.offset)
 
-    def _step(self, listed: Listed) -> Step:
+    def _step(self, listed: Listed) -> PlanStep:
         node, call, launch, places, scratch, written = listed
         homes = [self._home(p) for p in places]
         offsets = [h.offset for h in homes if h is not None]
@@ -297,7 +310,7 @@ class MemoryPlan:
             raise unfit(call, launch) from error
         buffers = tuple([h.buffer for h in homes if h is not None])
         origin = Origin(call, scratch, launch, tuple(offsets), written) if self._origins else None
-        return Step(
+        return PlanStep(
             node, launch.kernel, buffers, record, launch.grid, launch.group, launch.local,
             origin, launch.ints, launch.varying,
         )  # fmt: skip

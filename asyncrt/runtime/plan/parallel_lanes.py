@@ -27,7 +27,7 @@ from asyncrt.memory.arena import Lifetimes
 from asyncrt.scheduler.lanes import Lanes, find_lanes
 
 from .chunk_plan import Deferred, Home, Kept, NodeRecord, OnLane
-from .tensors import Closed, Listed, Tensor
+from .tensors import Closed, Listed, PlannedTensor
 
 _GROUP = 256  # work-items, where the driver chooses
 # Bytes that each work-group of a launch reads, from which on it may take longer than another stream costs the host: a
@@ -91,13 +91,13 @@ class Branches:
     most: int
     units: int | None = None
 
-    def spreading(self, launches: Sequence[Listed], closed: Closed) -> Spreading:
+    def spreading(self, launches: Sequence[Listed], closed: Closed) -> LaneFinder:
         """Return what finds lanes for a chunk whose launches are all listed."""
-        return Spreading(self, launches, closed)
+        return LaneFinder(self, launches, closed)
 
     def spread(
         self, program: Program, launches: Sequence[Listed], closed: Closed, records: list[NodeRecord]
-    ) -> tuple[Spread | None, Deferred]:
+    ) -> tuple[LanePlan | None, Deferred]:
         """Return the lanes for a chunk, None if one is best, and the nodes' records with what came of each."""
         spreading = self.spreading(launches, closed)
         costs = [
@@ -143,14 +143,14 @@ def branches_of(wanted: bool | None, info: DeviceInfo, streams: int) -> Branches
     return Branches(streams)
 
 
-class Spread(NamedTuple):
+class LanePlan(NamedTuple):
     """A chunk's lanes, and what lies where then."""
 
     lanes: Lanes
     lifetimes: Lifetimes
 
 
-class Spreading:
+class LaneFinder:
     """Finds lanes for a chunk, of which it knows what no size changes.
 
     Args:
@@ -164,9 +164,9 @@ class Spreading:
         self._steps = [(t.first, t.last) for t in closed.roots]
         self._users = _users(launches, closed)
         #: By the launches that gain, a bit for each.
-        self._found: dict[int, Spread | None] = {}
+        self._found: dict[int, LanePlan | None] = {}
 
-    def spread(self, costs: Iterable[Cost]) -> Spread | None:
+    def spread(self, costs: Iterable[Cost]) -> LanePlan | None:
         """Return the lanes for launches of these costs; None if one lane is best."""
         gains = 0
         for step, cost in enumerate(costs):
@@ -174,7 +174,7 @@ class Spreading:
                 gains |= 1 << step
         if gains not in self._found:
             lanes = find_lanes(self._before, gains, self._branches.most)
-            self._found[gains] = None if lanes is None else Spread(lanes, self._lifetimes(lanes))
+            self._found[gains] = None if lanes is None else LanePlan(lanes, self._lifetimes(lanes))
         return self._found[gains]
 
     def notes(self, costs: Iterable[Cost]) -> list[OnLane]:
@@ -219,7 +219,7 @@ def _before(launches: Sequence[Listed]) -> list[set[int]]:
             base, write = place.base, access is not Access.READ
             own: object = base
             wholes: list[object] = []
-            if isinstance(base, Tensor):
+            if isinstance(base, PlannedTensor):
                 while base.whole is not None:
                     base = base.whole
                     wholes.append(base)
@@ -246,7 +246,7 @@ def _users(launches: Sequence[Listed], closed: Closed) -> list[set[int]]:
     for step, listed in enumerate(launches):
         for place in listed.places:
             base = place.base
-            if isinstance(base, Tensor):
+            if isinstance(base, PlannedTensor):
                 while base.whole is not None:
                     base = base.whole
                 if base in numbers:

@@ -16,8 +16,8 @@ from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.cooperative import Slices, finished
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 
-from .chunk_plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, State, Step, start_state
-from .guesses import CLOSER_SIZES, NBYTES, SIZES, Allowance, sample_layouts
+from .chunk_plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, PlanStep, State, start_state
+from .guesses import CLOSER_SIZES, NBYTES, SIZES, GuessAllowance, sample_layouts
 from .planner import prepare_in_slices
 from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
 from .tools import Tools
@@ -263,14 +263,14 @@ class Plans:
         """Return the plan that was unused longest of those that are bound."""
         return next((planned for planned in self._kept.values() if planned.bound is not None), None)
 
-    def likely(self, allowance: Allowance | None = None) -> list[ChunkPlan]:
+    def likely(self, allowance: GuessAllowance | None = None) -> list[ChunkPlan]:
         """Plan for a few likely sizes: to know which kernels are needed, and to have recipes.
 
         Args:
             allowance: What that may cost; None is what suits the program.
         """
         plans: list[ChunkPlan] = []
-        allowance = allowance or Allowance(self._program, min(NBYTES, self._tools.host_limit))
+        allowance = allowance or GuessAllowance(self._program, min(NBYTES, self._tools.host_limit))
         for layouts in sample_layouts(self._program, SIZES):
             self._try(layouts, plans, allowance)
         # With recipes, sizes that lie closer cost little, but for those at which decisions change: what is looked for.
@@ -284,7 +284,7 @@ class Plans:
         self.by_recipe = self._makes = 0
         return plans
 
-    def _try(self, layouts: list[Layout], plans: list[ChunkPlan], allowance: Allowance) -> None:
+    def _try(self, layouts: list[Layout], plans: list[ChunkPlan], allowance: GuessAllowance) -> None:
         """Add the plan for these inputs, if they fit this model and it costs no more than it may."""
         values = allowance.values(layouts)
         if values is None:
@@ -338,5 +338,5 @@ def with_origins(plan: ChunkPlan, walked: ChunkPlan) -> ChunkPlan:
     return attrs.evolve(plan, steps=steps)
 
 
-def _without_origins(steps: tuple[Step, ...]) -> list[Step]:
+def _without_origins(steps: tuple[PlanStep, ...]) -> list[PlanStep]:
     return [s if s.origin is None else s._replace(origin=None) for s in steps]

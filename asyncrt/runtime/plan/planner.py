@@ -12,8 +12,7 @@ from typing import Any
 
 import attrs
 
-from asyncrt.graph.ir import Chunk, Program, ProgramNode
-from asyncrt.graph.ir import Place as Where
+from asyncrt.graph.ir import Chunk, Placement, Program, ProgramNode
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.tensors import check_rank
 from asyncrt.kernels.call import Call
@@ -34,7 +33,7 @@ from .kv_append import KeptMemory
 from .memory_plan import STAGED, MemoryPlan
 from .node_errors import naming
 from .numpy_launches import reference_copy, reference_impl, reference_look
-from .tensors import Place, Tensor
+from .tensors import Location, PlannedTensor
 from .tools import Tools
 from .traced_int import Unfollowed, settled
 
@@ -141,7 +140,7 @@ class _Planner:
         for number, node in enumerate(self.chunk.nodes, 1):
             if node.id in symbolic:
                 self.take_formula(node)
-            elif node.place is Where.HOST:
+            elif node.place is Placement.HOST:
                 yield from self.run_on_host(self.update_shape(node))
             else:
                 self.prepare(node)
@@ -290,7 +289,7 @@ class _Planner:
         """
         calls = tuple([self.update_shape(part, self.strided(part)).call for part in node.parts])
         layouts, values, declared = self.layouts, self.values, self.program.declared[node]
-        on_host = node.place is Where.HOST
+        on_host = node.place is Placement.HOST
         inputs = tuple([None if v is None else layouts[v] for v in node.inputs])
         # An operator sees the values that it declares, and no others: that is what `question` compares.
         known = tuple(
@@ -345,7 +344,7 @@ class _Planner:
     def bind_nothing(self, inst: PrimitiveInst, empty: Empty) -> None:
         """All outputs have no elements: nothing runs, and readers get a place of no bytes."""
         for v in inst.node.outputs:
-            self.places[v] = Place(self.memory.tensor(0, inst.node.id, v), 0)
+            self.places[v] = Location(self.memory.tensor(0, inst.node.id, v), 0)
         self.records.append(NodeRecord(inst.node, empty, inst.call.outputs))
 
     def update_output_memory(self, inst: PrimitiveInst, elided: Skip | Viewed) -> None:
@@ -354,9 +353,9 @@ class _Planner:
         views = elided.views if isinstance(elided, Viewed) else (None,) * len(node.outputs)
         for v, source, offset, view in zip(node.outputs, elided.sources, elided.offsets, views, strict=True):
             place = self.memory.place_of(node.inputs[source])
-            if isinstance(place.base, Tensor):
+            if isinstance(place.base, PlannedTensor):
                 place.base.last = max(place.base.last, self.program.last_use[v])
-            self.places[v] = Place(place.base, place.offset + offset, view)
+            self.places[v] = Location(place.base, place.offset + offset, view)
             if view is not None:
                 self.viewed[v] = len(self.records)
         self.records.append(NodeRecord(node, elided, inst.call.outputs, call=inst.call))
@@ -369,7 +368,7 @@ class _Planner:
         assert place.view is not None
         assert layout is not None
         tensor = self.memory.tensor(layout.nbytes, at, id)
-        dense = Place(tensor, 0)
+        dense = Location(tensor, 0)
         record = self.viewed.pop(id)
         self.memory.read(place, at)
         self.copy(self.program.nodes[at], layout, place.view, place, dense)
@@ -388,7 +387,7 @@ class _Planner:
         for v in [v for v in self.viewed if self.program.last_use[v] == FOREVER and v not in stay]:
             self.write_out(v, last.id, "what reads it takes no strides")
 
-    def copy(self, node: ProgramNode, layout: Layout, view: View, source: Place, target: Place) -> None:
+    def copy(self, node: ProgramNode, layout: Layout, view: View, source: Location, target: Location) -> None:
         """List a launch of *node* that writes *view* of what lies at *source* densely to *target*."""
         if self.tools.takes_source:
             dense = View.dense(layout.shape)
@@ -418,15 +417,15 @@ class _Planner:
                     inst.impl = operator.implement(call, self.tools.traits)
         return inst.impl
 
-    def update_weights(self, inst: PrimitiveInst, impl: Impl) -> tuple[Place, ...]:
+    def update_weights(self, inst: PrimitiveInst, impl: Impl) -> tuple[Location, ...]:
         """Constants in the layout that the implementation wants: packed once per program and layout, then shared."""
-        places: list[Place] = []
+        places: list[Location] = []
         for request in impl.weights:
             value = inst.node.inputs[request.source]
             assert value is not None
             key = Stored(value, request.layout)
             self.memory.packings.setdefault(key, Packing(key, request.pack))
-            places.append(Place(Home(key, 0), 0))
+            places.append(Location(Home(key, 0), 0))
         return tuple(places)
 
     def look_at(self, inst: PrimitiveInst, indices: Indices) -> None:
@@ -444,7 +443,7 @@ class _Planner:
 
     # Memory.
 
-    def realloc_if_needed(self, inst: PrimitiveInst, impl: Impl, weights: tuple[Place, ...]) -> str:
+    def realloc_if_needed(self, inst: PrimitiveInst, impl: Impl, weights: tuple[Location, ...]) -> str:
         """Give outputs and scratch buffers their tensors, and list the launches. Offsets come when the chunk ends.
 
         Returns:
@@ -452,14 +451,14 @@ class _Planner:
         """
         node = inst.node
         for v, layout in zip(node.outputs, inst.call.outputs, strict=True):
-            self.places[v] = Place(self.memory.tensor(layout.nbytes, node.id, v), 0)
+            self.places[v] = Location(self.memory.tensor(layout.nbytes, node.id, v), 0)
         scratch = [self.memory.scratch(nbytes, node.id) for nbytes in impl.scratch]
         if self.tools.in_place and node.operator.destinations is not None:
             in_place = self.find_destinations(inst, node.operator.destinations(inst.call))
             if in_place:
                 return f"in place, {in_place} of {len(node.inputs)} inputs"
         for launch in impl.launches:
-            places: list[Place] = []
+            places: list[Location] = []
             for kind, index in launch.buffers:
                 if kind == "input":
                     place = self.memory.place_of(node.inputs[index])
@@ -494,7 +493,7 @@ class _Planner:
         output = self.places[node.outputs[0]]
         assert output is not None
         target = output.base
-        assert isinstance(target, Tensor)
+        assert isinstance(target, PlannedTensor)
         itemsize = call.outputs[0].dtype.itemsize
         copied: list[tuple[int, View]] = []
         found = 0
@@ -508,7 +507,7 @@ class _Planner:
             place = self.memory.place_of(node.inputs[index])
             tensor = place.base
             if (
-                isinstance(tensor, Tensor)
+                isinstance(tensor, PlannedTensor)
                 and tensor.whole is None
                 and tensor.nbytes == layout.nbytes
                 and place.view is None
@@ -525,6 +524,6 @@ class _Planner:
                 layout, place = call.inputs[index], self.memory.place_of(node.inputs[index])
                 assert layout is not None
                 self.memory.read(place, node.id)
-                there = Place(target, part.offset * itemsize)
+                there = Location(target, part.offset * itemsize)
                 self.copy(node, layout, call.view(index), place, there)
         return found

@@ -29,7 +29,6 @@ from asyncrt.memory.arena import Lifetimes
 from asyncrt.runtime.cooperative import Slices, finished
 
 from .chunk_plan import (
-    Block,
     BufferName,
     ChunkPlan,
     Deferred,
@@ -39,15 +38,16 @@ from .chunk_plan import (
     Looked,
     NodeRecord,
     Pack,
+    PlanStep,
+    ReadBlock,
     State,
-    Step,
     Upload,
     start_state,
 )
 from .memory_plan import MemoryPlan, aligned, staged_bytes
-from .parallel_lanes import Spreading, bytes_of, cost_of
+from .parallel_lanes import LaneFinder, bytes_of, cost_of
 from .planner import list_chunk
-from .tensors import Closed, Place, Tensor
+from .tensors import Closed, Location, PlannedTensor
 from .tools import Tools
 from .traced_int import MARK, Recording, Unfollowed, Witness, text
 
@@ -96,8 +96,8 @@ class _BlockRecipe(NamedTuple):
     first: int
     looked: tuple[tuple[str, int, tuple[tuple[int, int | None], ...]], ...]
 
-    def block(self, offset: int, nbytes: int, numbers: Sequence[int]) -> Block:
-        return Block(offset, nbytes, tuple([
+    def block(self, offset: int, nbytes: int, numbers: Sequence[int]) -> ReadBlock:
+        return ReadBlock(offset, nbytes, tuple([
             Looked(node, Indices(index, tuple([(numbers[a], None if b is None else numbers[b]) for a, b in ranges])))
             for node, index, ranges in self.looked
         ]))  # fmt: skip
@@ -144,7 +144,7 @@ class Recipe:
     packings: tuple[Packing, ...]
     skipped: int
     pack: Pack
-    spreading: Spreading | None
+    spreading: LaneFinder | None
     nbytes: tuple[int, ...]
     witness: tuple[int, ...]
     unseen: set[int]
@@ -210,7 +210,7 @@ class Recipe:
         yield
         staging = arena.offsets[-1] if staged else 0
         base = [*arena.offsets, *(staging + s for s in staged), 0]
-        steps: list[Step] = []
+        steps: list[PlanStep] = []
         pack = self.pack
         for node, kernel, buffers, bases, offsets, ints, grid, group, local, varying in self.steps:
             sizes_ = ints(numbers)
@@ -219,7 +219,7 @@ class Recipe:
             except struct.error:
                 return None  # planning says what does not fit
             steps.append(
-                Step(node, kernel, buffers, record, grid(numbers), group, local(numbers), None, sizes_, varying)
+                PlanStep(node, kernel, buffers, record, grid(numbers), group, local(numbers), None, sizes_, varying)
             )
             if len(steps) % _SLICE == 0:
                 yield
@@ -302,7 +302,7 @@ def make_recipe(
     try:
         memory, records = yield from list_chunk(program, program.chunks[0], state, tools)
         skipped = sum(isinstance(r.decision, Skip) for r in records)
-        return (yield from _Writer(memory, memory.close(), recording, sizes).write(skipped, tools.pack))
+        return (yield from _RecipeWriter(memory, memory.close(), recording, sizes).write(skipped, tools.pack))
     except (Unfollowed, AsyncrtError, OverflowError):  # the last: a value is beyond what its dtype holds
         return None
 
@@ -330,7 +330,7 @@ def _witnessed(
     return seen, before
 
 
-class _Writer:
+class _RecipeWriter:
     """Writes down what a planner has listed, each number as its place among the formulas' results."""
 
     def __init__(self, memory: MemoryPlan, closed: Closed, recording: Recording, sizes: tuple[int, ...]) -> None:
@@ -354,7 +354,7 @@ class _Writer:
             if len(steps) % _SLICE == 0:
                 yield
         uploads = tuple([
-            (t.source, *self._at(Place(t, 0)), self._number(t.nbytes), t in apart)
+            (t.source, *self._at(Location(t, 0)), self._number(t.nbytes), t in apart)
             for t in memory.tensors
             if t.used and t.source is not None and t.nbytes
         ])  # fmt: skip
@@ -409,7 +409,7 @@ class _Writer:
     def _all(self, values: Shape) -> tuple[int, ...]:
         return tuple([self._number(v) for v in values])
 
-    def _at(self, place: Place) -> tuple[int, int]:
+    def _at(self, place: Location) -> tuple[int, int]:
         """The tensor and the offset of a place."""
         base, offset = place.base, place.offset
         if isinstance(base, Home):
@@ -418,7 +418,7 @@ class _Writer:
             offset, base = base.offset + offset, base.whole
         return self._bases[base], self._number(offset)
 
-    def _buffer(self, place: Place) -> BufferName:
+    def _buffer(self, place: Location) -> BufferName:
         return place.base.buffer if isinstance(place.base, Home) else 0
 
     def _step(self, listed: Any) -> _StepRecipe:
@@ -441,11 +441,11 @@ class _Writer:
             launch.varying,
         )
 
-    def _there(self, place: Place) -> bool:
+    def _there(self, place: Location) -> bool:
         base = place.base
-        return not isinstance(base, Tensor) or base.used or (base.source is None and base.array is None)
+        return not isinstance(base, PlannedTensor) or base.used or (base.source is None and base.array is None)
 
-    def _staged(self, tensor: Tensor) -> _StagedRecipe:
+    def _staged(self, tensor: PlannedTensor) -> _StagedRecipe:
         size, array = self._number(tensor.nbytes), tensor.array
         if array is None:
             return _StagedRecipe(None, (), None, size)
@@ -475,13 +475,13 @@ class _Writer:
         }
 
     def _fetch(
-        self, value: int, layout: Layout, place: Place | None, array: Array | None
+        self, value: int, layout: Layout, place: Location | None, array: Array | None
     ) -> tuple[int, Layout, tuple[int, ...], BufferName | None, int, int, int | None, bool]:
         if place is None or array is not None:
             raise Unfollowed
         shape, base = self._all(layout.shape), place.base
         plain = Layout(layout.dtype, ())
-        if isinstance(base, Tensor) and base.source is not None:
+        if isinstance(base, PlannedTensor) and base.source is not None:
             return value, plain, shape, None, -1, self._number(place.offset), base.source, False
         return value, plain, shape, self._buffer(place), *self._at(place), None, base in self._closed.down
 

@@ -15,7 +15,7 @@ from .chunk_plan import Home
 
 
 @attrs.define(eq=False)
-class Tensor:
+class PlannedTensor:
     """Bytes of this chunk's arena while it is planned: how many, and from which node to which they are needed."""
 
     nbytes: int
@@ -29,7 +29,7 @@ class Tensor:
     used: bool = False
     offset: int = 0
     #: The tensor that it is a part of, `offset` bytes from its start, if it was written in place.
-    whole: Tensor | None = None
+    whole: PlannedTensor | None = None
 
     @property
     def position(self) -> int:
@@ -37,7 +37,7 @@ class Tensor:
         return self.offset if self.whole is None else self.whole.position + self.offset
 
 
-class Place:
+class Location:
     """Where a value's bytes will lie: *offset* bytes into a tensor of this chunk, or into a home of an earlier one.
 
     With a view, that is where its first element lies, and the view has the strides to the others.
@@ -45,7 +45,7 @@ class Place:
 
     __slots__ = ("base", "offset", "view")
 
-    def __init__(self, base: Tensor | Home, offset: int, view: View | None = None) -> None:
+    def __init__(self, base: PlannedTensor | Home, offset: int, view: View | None = None) -> None:
         self.base, self.offset, self.view = base, offset, view
 
 
@@ -55,13 +55,13 @@ class Listed(NamedTuple):
     node: int
     call: Call
     launch: Launch
-    places: tuple[Place, ...]
+    places: tuple[Location, ...]
     scratch: tuple[int, ...]
     written: View | None
 
 
 #: A value that the host gets: its id and layout, where it lies, or the value.
-Fetched: TypeAlias = "tuple[int, Layout, Place | None, Array | None]"
+Fetched: TypeAlias = "tuple[int, Layout, Location | None, Array | None]"
 
 
 class Closed(NamedTuple):
@@ -76,12 +76,12 @@ class Closed(NamedTuple):
     """
 
     fetches: list[Fetched]
-    up: list[Tensor]
-    down: list[Tensor]
-    staging: Tensor
-    roots: list[Tensor]
+    up: list[PlannedTensor]
+    down: list[PlannedTensor]
+    staging: PlannedTensor
+    roots: list[PlannedTensor]
 
     @property
-    def staged(self) -> list[Tensor]:
+    def staged(self) -> list[PlannedTensor]:
         """The tensors that travel together, in their order."""
         return [*dict.fromkeys([*self.up, *self.down])]

@@ -13,7 +13,7 @@ from asyncrt.kernels.indices import FINDING
 from asyncrt.memory.hazards import WHOLE, Region
 from asyncrt.memory.view import View, collapse
 
-from .chunk_plan import Step
+from .chunk_plan import PlanStep
 
 
 class Touch(NamedTuple):
@@ -23,7 +23,7 @@ class Touch(NamedTuple):
     write: bool
 
 
-def touches(step: Step) -> tuple[Touch, ...]:
+def touches(step: PlanStep) -> tuple[Touch, ...]:
     """Return what *step* reads and writes, in the order of its kernel's arguments."""
     assert step.origin is not None, "plans are made with their origins where hazards are checked"
     call, scratch, launch, offsets, written = step.origin

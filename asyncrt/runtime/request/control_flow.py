@@ -28,7 +28,7 @@ Between: TypeAlias = Callable[[], Awaitable[None]]
 
 
 @attrs.frozen(eq=False)
-class Body:
+class SubgraphBody:
     """A subgraph for one execution of its node.
 
     Attributes:
@@ -97,7 +97,11 @@ class Collected:
 
 
 async def carry_out(
-    node: ProgramNode, bodies: Sequence[Body], value: Callable[[int], Array], budget: HostBudget, between: Between
+    node: ProgramNode,
+    bodies: Sequence[SubgraphBody],
+    value: Callable[[int], Array],
+    budget: HostBudget,
+    between: Between,
 ) -> tuple[dict[int, Array], NodeRecord]:
     """Carry out a node.
 
@@ -134,14 +138,14 @@ async def carry_out(
 _Result = tuple[list[Array], str, tuple[Program, Records] | None]
 
 
-async def _if(node: ProgramNode, bodies: Sequence[Body], inputs: Sequence[Array | None]) -> _Result:
+async def _if(node: ProgramNode, bodies: Sequence[SubgraphBody], inputs: Sequence[Array | None]) -> _Result:
     body = bodies[0 if _one(node, "its condition", inputs[0]) else 1]
     results, records = await body(())
     return results, f"the {body.label} branch", (body.program, records)
 
 
 async def _loop(
-    node: ProgramNode, body: Body, inputs: Sequence[Array | None], budget: HostBudget, between: Between
+    node: ProgramNode, body: SubgraphBody, inputs: Sequence[Array | None], budget: HostBudget, between: Between
 ) -> _Result:
     limit = None if inputs[0] is None else int(_one(node, "its trip count", inputs[0]))
     going = inputs[1] is None or bool(_one(node, "its condition", inputs[1]))
@@ -164,7 +168,7 @@ async def _loop(
 
 
 async def _scan(
-    node: ProgramNode, body: Body, inputs: Sequence[Array | None], budget: HostBudget, between: Between
+    node: ProgramNode, body: SubgraphBody, inputs: Sequence[Array | None], budget: HostBudget, between: Between
 ) -> _Result:
     attributes = node.attributes
     count = len(inputs) - attributes["num_scan_inputs"]
@@ -200,7 +204,7 @@ async def _scan(
 
 
 async def _stacked(
-    node: ProgramNode, body: Body, results: Sequence[Array], formals: Sequence[Array], index: int, axis: int
+    node: ProgramNode, body: SubgraphBody, results: Sequence[Array], formals: Sequence[Array], index: int, axis: int
 ) -> Array:
     """Return what the iterations made, along a new axis."""
     if not results:

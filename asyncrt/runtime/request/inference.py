@@ -23,7 +23,7 @@ from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Deferred, NodeRecord, Rec
 from asyncrt.runtime.plan.plan_cache import KEYED_BYTES, Planned
 
 from .compiled_model import CompiledModel
-from .control_flow import Body, carry_out
+from .control_flow import SubgraphBody, carry_out
 from .inputs import layouts_of
 from .next_plan import step_signature
 
@@ -197,7 +197,7 @@ class Inference:
     async def control(self, node: ProgramNode) -> dict[int, Array]:
         """Carry out a node with subgraphs; returns its outputs, by value id."""
         bodies = [
-            Body(
+            SubgraphBody(
                 sub.label,
                 inner.program,
                 {id: self.value(outer) for id, outer in sub.taken},

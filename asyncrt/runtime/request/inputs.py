@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from asyncrt.arguments import shown
 from asyncrt.dims import Dim
 from asyncrt.errors import InputError
-from asyncrt.given import shown
 from asyncrt.graph.ir import Program, Value
 from asyncrt.layout import Array, Layout, Shape, show_shape
 from asyncrt.memory.host import HostBudget, allocating

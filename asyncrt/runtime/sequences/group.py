@@ -32,10 +32,10 @@ from asyncrt.runtime.plan.chunk_plan import KeptTensor
 from asyncrt.runtime.request.network import Network
 from asyncrt.scheduler.queue import RequestQueue
 
-from .rows import Place
+from .rows import StateLocation
 from .sequence import Sequence, find_pairs
 from .shared_safety import Arrays, SharedSafety, Sharing, try_out
-from .shared_step import After, SharedSteps, Step
+from .shared_step import After, SequenceStep, SharedSteps
 from .state_axes import NotSharable, find_axes
 
 _log = logging.getLogger(__name__)
@@ -91,10 +91,10 @@ class SequenceGroup:
                 self._shared.sharing = SharedSafety(Sharing.NONE, "it is switched off")
         self._sequences: set[GroupedSequence] = set()
         self._queue = RequestQueue()
-        self._waiting: dict[int, Step] = {}
+        self._waiting: dict[int, SequenceStep] = {}
         self._numbers = itertools.count()
         self._driver: asyncio.Task[None] | None = None
-        self._under_way: tuple[list[Step], asyncio.Task[list[After]]] | None = None
+        self._under_way: tuple[list[SequenceStep], asyncio.Task[list[After]]] | None = None
         self._closed = False
         self._tries = self._refused = 0
 
@@ -173,7 +173,7 @@ class SequenceGroup:
         """What runs its steps; None if each sequence does that itself."""
         return self._shared
 
-    async def step(self, shared: SharedSteps, step: Step) -> After:
+    async def step(self, shared: SharedSteps, step: SequenceStep) -> After:
         """Run a step with whoever waits as well.
 
         Raises:
@@ -197,11 +197,11 @@ class SequenceGroup:
         finally:
             self._forget(step)
 
-    async def _by_itself(self, shared: SharedSteps, step: Step) -> After:
+    async def _by_itself(self, shared: SharedSteps, step: SequenceStep) -> After:
         (after,) = await shared.infer([step])
         return after
 
-    def _enter(self, step: Step) -> None:
+    def _enter(self, step: SequenceStep) -> None:
         """The step waits from now on."""
         try:
             self._queue.push(step.number, step.priority, step.deadline)
@@ -210,7 +210,7 @@ class SequenceGroup:
             raise internal(failure) from failure
         self._waiting[step.number] = step
 
-    def _left(self, step: Step) -> None:
+    def _left(self, step: SequenceStep) -> None:
         """Nobody waits for the step any more."""
         future = step.future
         if future.done() and not future.cancelled() and future.exception() is None:
@@ -220,7 +220,7 @@ class SequenceGroup:
             if all(s.over for s in steps):
                 task.cancel()
 
-    def _forget(self, step: Step) -> None:
+    def _forget(self, step: SequenceStep) -> None:
         """The step waits no more."""
         if step.alarm is not None:
             step.alarm.cancel()
@@ -237,14 +237,14 @@ class SequenceGroup:
         for step in self._waiting.values():
             self._queue.push(step.number, step.priority, step.deadline)
 
-    def _expire(self, step: Step) -> None:
+    def _expire(self, step: SequenceStep) -> None:
         if step.number in self._waiting and not step.over:
             step.future.set_exception(_late())
 
     # The driver, which is there while steps wait.
 
     async def _drive(self, shared: SharedSteps) -> None:
-        steps: list[Step] = []
+        steps: list[SequenceStep] = []
         try:
             while True:
                 await self._let_others_come()
@@ -279,9 +279,9 @@ class SequenceGroup:
             before = len(self._waiting)
             await asyncio.sleep(0)
 
-    def _next(self, shared: SharedSteps) -> list[Step]:
+    def _next(self, shared: SharedSteps) -> list[SequenceStep]:
         """Return the steps that go now: the one whose turn it is, and those that may go with it."""
-        steps: list[Step] = []
+        steps: list[SequenceStep] = []
         rows, wanted = 0, None
         for number in self._queue:
             step = self._waiting[number]
@@ -298,7 +298,7 @@ class SequenceGroup:
 
     # Whether steps may run as one.
 
-    async def _learn(self, shared: SharedSteps, *pair: Step) -> bool:
+    async def _learn(self, shared: SharedSteps, *pair: SequenceStep) -> bool:
         """Find out which steps may run as one; False if that is to be tried again."""
 
         async def run(arrays: Arrays) -> Arrays:
@@ -329,7 +329,7 @@ class SequenceGroup:
 
     # Running them.
 
-    async def _run(self, shared: SharedSteps, steps: list[Step]) -> None:
+    async def _run(self, shared: SharedSteps, steps: list[SequenceStep]) -> None:
         """Run steps as one; if that fails, each by itself, for it may be the fault of one."""
         # A sequence may be closed meanwhile, if nobody waits for its step any more.
         held = [step.place.rows.hold() for step in steps if step.place is not None]
@@ -373,7 +373,7 @@ class SequenceGroup:
             for step in waiting:
                 step.future.set_exception(error)
 
-    async def _again(self, shared: SharedSteps, inferences: list[list[Step]]) -> None:
+    async def _again(self, shared: SharedSteps, inferences: list[list[SequenceStep]]) -> None:
         for steps in inferences:
             waiting = [step for step in steps if not step.over]
             if waiting:
@@ -388,7 +388,7 @@ class GroupedSequence(Sequence):
         self._group = group
         #: Its own state by itself: fewer rows, and maybe a shorter past, than there are where it lies.
         self._own: tuple[KeptTensor, ...] | None = None
-        self._place: Place | None = None
+        self._place: StateLocation | None = None
 
     def __repr__(self) -> str:
         if self._closed:
@@ -421,7 +421,7 @@ class GroupedSequence(Sequence):
             Layout(t.layout.dtype, arrays[t.input].shape) if t.input in arrays else t.layout for t in self._tensors
         ])  # fmt: skip
         sizes = shared.axes.sizes(arrays, layouts)
-        step = Step(
+        step = SequenceStep(
             group.number(), arrays, layouts, self._place, given, layouts[0].shape[shared.axes.states[0].rows],
             sizes, shared.axes.growing_along(sizes), priority, deadline, asyncio.get_running_loop().create_future(),
         )  # fmt: skip

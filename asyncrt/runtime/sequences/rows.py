@@ -71,7 +71,7 @@ class Rows:
         return Rows(step, self.count, self.idle + idle)
 
 
-class Place(NamedTuple):
+class StateLocation(NamedTuple):
     """Where a sequence's state is: from which row on."""
 
     rows: Rows
@@ -89,13 +89,13 @@ class Member(NamedTuple):
 
     layouts: Sequence[Layout]
     rows: int
-    place: Place | None
+    place: StateLocation | None
 
 
 class _Run(NamedTuple):
     """Rows that lie one behind the other and will again; those of members from `first` to `last`."""
 
-    place: Place
+    place: StateLocation
     rows: int
     start: int
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.arguments import check_priority
+from asyncrt.arguments import check_names, check_priority, shown
 from asyncrt.dims import Dim
 from asyncrt.errors import ArgumentError, InputError, SequenceError
-from asyncrt.given import check_names, shown
 from asyncrt.graph.ir import Program
 from asyncrt.layout import Array, Layout, show_shape
 from asyncrt.memory.host import HostBudget

@@ -20,8 +20,8 @@ from asyncrt.errors import IndexOutOfRange, InputError, ShapeError
 from asyncrt.layout import Array, Layout, PartialShape, layout_of
 from asyncrt.runtime.numerics import difference, is_float, tolerance
 
-from .stack import Part, stack, unstack
-from .state_axes import StateAxes, Tensor
+from .stack import StackPart, stack, unstack
+from .state_axes import RowTensor, StateAxes
 
 Arrays: TypeAlias = "dict[int, Array]"
 Run: TypeAlias = Callable[[Arrays], Awaitable[Arrays]]
@@ -70,17 +70,17 @@ async def try_out(
     Raises:
         IndexOutOfRange: The inputs of a step may be to blame, which says nothing of others.
     """
-    return await _Trial(run, axes, steps, names).result()
+    return await _SharingTrial(run, axes, steps, names).result()
 
 
 class _Alone:
     """A step that ran alone."""
 
-    def __init__(self, part: Part, outputs: Arrays) -> None:
+    def __init__(self, part: StackPart, outputs: Arrays) -> None:
         self.part, self.outputs = part, outputs
 
 
-class _Trial:
+class _SharingTrial:
     def __init__(
         self, run: Run, axes: StateAxes, steps: Sequence[tuple[Arrays, Sequence[Array]]], names: Callable[[int], str]
     ) -> None:
@@ -89,8 +89,8 @@ class _Trial:
         self.error = 0.0
         states = [(s, a) for s, a in zip(axes.states, steps[0][1], strict=True)]
         #: The state among what is not kept: here all of it goes over the host.
-        self._inputs = (*axes.inputs, *(Tensor(s.input, s.rows, _dims(axes, s.grows, a.ndim)) for s, a in states))
-        self._outputs = (*axes.outputs, *(Tensor(s.output, s.rows, _dims(axes, s.grows, a.ndim, axes.appended))
+        self._inputs = (*axes.inputs, *(RowTensor(s.input, s.rows, _dims(axes, s.grows, a.ndim)) for s, a in states))
+        self._outputs = (*axes.outputs, *(RowTensor(s.output, s.rows, _dims(axes, s.grows, a.ndim, axes.appended))
                                           for s, a in states))  # fmt: skip
 
     async def result(self) -> SharedSafety:
@@ -153,7 +153,7 @@ class _Trial:
         for s, old in zip(axes.states, state, strict=True):
             rows = old.shape[s.rows]
             arrays[s.input] = self._draw(s.shape_of(old.shape, rows, past), old.dtype)
-        part = Part(arrays, {**sizes, **resized}, rows)
+        part = StackPart(arrays, {**sizes, **resized}, rows)
         return _Alone(part, await self._run(dict(arrays)))
 
     async def _together(self, alone: Sequence[_Alone], along: frozenset[str]) -> str:
@@ -161,7 +161,7 @@ class _Trial:
         axes = self._axes
         past = axes.past
         longest = max(a.part.sizes[past] for a in alone) if past is not None else 0
-        parts: list[Part] = []
+        parts: list[StackPart] = []
         start = 0
         for a in alone:
             pad = longest - a.part.sizes[past] if past is not None else 0
@@ -187,7 +187,7 @@ class _Trial:
                 self.error = max(self.error, off)
         return ""
 
-    def _fill(self, array: Array, rows: int, grows: int, parts: Iterable[Part]) -> None:
+    def _fill(self, array: Array, rows: int, grows: int, parts: Iterable[StackPart]) -> None:
         """Write something to what is filled up of a past."""
         for part in parts:
             index = [slice(None)] * array.ndim

@@ -23,11 +23,11 @@ from asyncrt.runtime.plan.between_steps import between
 from asyncrt.runtime.plan.chunk_plan import KeptTensor
 from asyncrt.runtime.request.network import Network
 
-from .rows import Member, Place, Rows, gather
+from .rows import Member, Rows, StateLocation, gather
 from .sequence import nothing
 from .shared_safety import SharedSafety, Sharing
-from .stack import Part, stack, stacked_nbytes, unstack
-from .state_axes import StateAxes, Tensor
+from .stack import StackPart, stack, stacked_nbytes, unstack
+from .state_axes import RowTensor, StateAxes
 
 _COMPARED = 1 << 16  # bytes of an input that has to be equal; a larger one is equal to none
 
@@ -38,11 +38,11 @@ class After:
 
     outputs: dict[int, Array]
     tensors: tuple[KeptTensor, ...]
-    place: Place
+    place: StateLocation
 
 
 @attrs.define(eq=False)
-class Step:
+class SequenceStep:
     """A step that waits or is under way.
 
     Attributes:
@@ -61,7 +61,7 @@ class Step:
     number: int
     arrays: Mapping[int, Array]
     layouts: tuple[Layout, ...]
-    place: Place | None
+    place: StateLocation | None
     given: bool
     rows: int
     sizes: Mapping[str, int]
@@ -77,7 +77,7 @@ class Step:
         return self.future.done()
 
 
-def _order(place: Place | None) -> tuple[int, int]:
+def _order(place: StateLocation | None) -> tuple[int, int]:
     """What lies together stays together."""
     return (0, 0) if place is None else (id(place.rows), place.row)
 
@@ -99,7 +99,7 @@ class SharedSteps:
         self.sharing: SharedSafety | None = None
         self.steps = self.inferences = self.gathered = 0
 
-    def key(self, step: Step) -> Any:
+    def key(self, step: SequenceStep) -> Any:
         """What has to be equal where steps run as one."""
         axes, sharing = self.axes, self.sharing
         if step.given or (sharing is not None and sharing.sharing is Sharing.NONE):
@@ -124,7 +124,7 @@ class SharedSteps:
         ]  # fmt: skip
         return tuple(parts)
 
-    def _any_length(self, step: Step) -> bool:
+    def _any_length(self, step: SequenceStep) -> bool:
         """Whether the step may run with others whose past is shorter or longer, as far as is known."""
         axes, sharing = self.axes, self.sharing
         if axes.past is None:
@@ -133,7 +133,7 @@ class SharedSteps:
             return True
         return sharing.sharing is Sharing.ANY_LENGTH and sharing.along <= step.along
 
-    async def infer(self, steps: Sequence[Step]) -> list[After]:
+    async def infer(self, steps: Sequence[SequenceStep]) -> list[After]:
         """Run steps as one inference; what each leaves is in the order of *steps*."""
         rows, starts = await self._together(steps)
         try:
@@ -141,7 +141,7 @@ class SharedSteps:
         finally:
             rows.drop()
 
-    async def _together(self, steps: Sequence[Step]) -> tuple[Rows, list[int]]:
+    async def _together(self, steps: Sequence[SequenceStep]) -> tuple[Rows, list[int]]:
         """Return rows that hold the state of all, to be dropped, and from where on each one's are."""
         covered = sum(step.rows for step in steps)
         places = [step.place for step in steps]
@@ -167,7 +167,7 @@ class SharedSteps:
             start += steps[i].rows
         return Rows(kept, covered).hold(), starts
 
-    def _lie_together(self, steps: Sequence[Step]) -> bool:
+    def _lie_together(self, steps: Sequence[SequenceStep]) -> bool:
         """Whether the steps can start from where their state is, others' rows with them."""
         places = [step.place for step in steps]
         first = next(place for place in places if place is not None).rows
@@ -180,7 +180,7 @@ class SharedSteps:
         idle = first.count - covered
         return not idle or first.idle + idle < covered
 
-    def _pad(self, step: Step, rows: Rows) -> int:
+    def _pad(self, step: SequenceStep, rows: Rows) -> int:
         """By how much the step's past is shorter than what lies there."""
         axes = self.axes
         if axes.past is None:
@@ -189,17 +189,18 @@ class SharedSteps:
                              if s.grows is not None)  # fmt: skip
         return tensor.layout.shape[grows] - step.sizes[axes.past] if tensor.layout.count else 0
 
-    async def _step_from(self, rows: Rows, starts: list[int], steps: Sequence[Step]) -> list[After]:
+    async def _step_from(self, rows: Rows, starts: list[int], steps: Sequence[SequenceStep]) -> list[After]:
         axes, tensors = self.axes, rows.kept.tensors
         parts = [
-            Part(s.arrays, s.sizes, s.rows, self._pad(s, rows), start) for s, start in zip(steps, starts, strict=True)
+            StackPart(s.arrays, s.sizes, s.rows, self._pad(s, rows), start)
+            for s, start in zip(steps, starts, strict=True)
         ]
         along: frozenset[str] = frozenset()
         if axes.past is not None and any(p.pad for p in parts):
             assert self.sharing is not None
             along = self.sharing.along | {axes.past}
         nowhere = [
-            Tensor(s.input, s.rows, t.layout.shape)
+            RowTensor(s.input, s.rows, t.layout.shape)
             for s, t in zip(axes.states, tensors, strict=True) if not t.layout.count
         ]  # fmt: skip
         taken = [*axes.inputs, *nowhere]
@@ -226,11 +227,12 @@ class SharedSteps:
                 await off_loop(nbytes, functools.partial(unstack, axes.outputs, results, part, along)) for part in parts
             ]
             own = [self._left_by(step, tensors, after) for step in steps]
-            return [After(o, t, Place(after.hold(), start)) for o, t, start in zip(outputs, own, starts, strict=True)]
+            each = zip(outputs, own, starts, strict=True)
+            return [After(o, t, StateLocation(after.hold(), start)) for o, t, start in each]
         finally:
             after.drop()
 
-    def _left_by(self, step: Step, before: Sequence[KeptTensor], after: Rows) -> tuple[KeptTensor, ...]:
+    def _left_by(self, step: SequenceStep, before: Sequence[KeptTensor], after: Rows) -> tuple[KeptTensor, ...]:
         """A sequence's own state after its step."""
         left: list[KeptTensor] = []
         for slot, tensor in enumerate(after.kept.tensors):

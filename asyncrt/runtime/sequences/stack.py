@@ -15,11 +15,11 @@ import numpy as np
 from asyncrt.dims import Dim
 from asyncrt.layout import Array, PartialShape
 
-from .state_axes import Tensor
+from .state_axes import RowTensor
 
 
 @attrs.frozen(eq=False)
-class Part:
+class StackPart:
     """The part of one step in an inference.
 
     Attributes:
@@ -38,7 +38,7 @@ class Part:
 
 
 def stack(
-    tensors: Iterable[Tensor], parts: Sequence[Part], along: frozenset[str], count: int, fill: int = 0
+    tensors: Iterable[RowTensor], parts: Sequence[StackPart], along: frozenset[str], count: int, fill: int = 0
 ) -> dict[int, Array]:
     """Return the inputs of one inference.
 
@@ -68,7 +68,7 @@ def stack(
     return arrays
 
 
-def stacked_nbytes(tensors: Iterable[Tensor], parts: Sequence[Part], along: frozenset[str], count: int) -> int:
+def stacked_nbytes(tensors: Iterable[RowTensor], parts: Sequence[StackPart], along: frozenset[str], count: int) -> int:
     """Return how many bytes `stack()` makes at most: what is filled up, and what is joined."""
     total = 0
     if len(parts) == 1 and count == parts[0].rows and not parts[0].pad:
@@ -84,7 +84,7 @@ def stacked_nbytes(tensors: Iterable[Tensor], parts: Sequence[Part], along: froz
 
 
 def unstack(
-    tensors: Iterable[Tensor], outputs: Mapping[int, Array], part: Part, along: frozenset[str]
+    tensors: Iterable[RowTensor], outputs: Mapping[int, Array], part: StackPart, along: frozenset[str]
 ) -> dict[int, Array]:
     """Return a step's outputs, in memory of their own."""
     found: dict[int, Array] = {}

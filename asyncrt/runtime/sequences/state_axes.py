@@ -20,7 +20,7 @@ class NotSharable(Exception):
 
 
 @attrs.frozen
-class Tensor:
+class RowTensor:
     """An input or output that is not kept.
 
     Attributes:
@@ -80,8 +80,8 @@ class StateAxes:
     past: str | None
     appended: int | Dim | None
     states: tuple[StateTensor, ...]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[RowTensor, ...]
+    outputs: tuple[RowTensor, ...]
     fixed: frozenset[int]
     #: The names of inputs' dims that are not the rows, the past, or in how much is appended.
     _lengths: frozenset[str] = attrs.field(init=False, repr=False)
@@ -134,9 +134,9 @@ def find_axes(program: Program, pairs: Sequence[tuple[int, int]]) -> StateAxes:
     changes = [_changes(shapes[i], shapes[o]) for i, o in pairs]
     growing = {g[1:] for g in changes if g is not None}
     past, appended = growing.pop() if len(growing) == 1 else (None, None)
-    taken = tuple([Tensor(v, _rows(batch, shapes[v]), shapes[v]) for v in inputs])
+    taken = tuple([RowTensor(v, _rows(batch, shapes[v]), shapes[v]) for v in inputs])
     # Of an output of which loading can tell nothing the first axis is taken to be the rows; trying it out will show it.
-    given = tuple([Tensor(v, _rows(batch, shapes[v]) if v in shapes else 0, shapes.get(v, ())) for v in outputs])
+    given = tuple([RowTensor(v, _rows(batch, shapes[v]) if v in shapes else 0, shapes.get(v, ())) for v in outputs])
     if isinstance(appended, Dim) and not appended.names() <= {n for t in taken for n in _names(t.dims)}:
         past, appended = None, None  # how much a step appends is not known before it has run
     states = [

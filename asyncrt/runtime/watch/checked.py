@@ -22,12 +22,12 @@ from asyncrt.events import Event, Timeline
 from asyncrt.layout import Array
 from asyncrt.memory.hazards import (
     WHOLE,
-    Access,
+    ByteAccess,
     Enqueued,
     Entry,
-    Finished,
     Hazard,
     HazardChecker,
+    HostFinished,
     Marked,
     Region,
     Released,
@@ -133,11 +133,11 @@ class Checks:
         _, memory = self._allocations.pop(id(allocation))
         self.tell(Released(Label(None, None, "its release"), memory))
 
-    def on_device(self, allocation: Allocation, region: Region, *, write: bool) -> Access:
+    def on_device(self, allocation: Allocation, region: Region, *, write: bool) -> ByteAccess:
         """Return the access to a part of an allocation."""
-        return Access(self._allocations[id(allocation)][1], region, write)
+        return ByteAccess(self._allocations[id(allocation)][1], region, write)
 
-    def on_host(self, array: Array, *, write: bool) -> Access:
+    def on_host(self, array: Array, *, write: bool) -> ByteAccess:
         """Return the access to all of an array, which is contiguous."""
         root = array
         while isinstance(root.base, np.ndarray):
@@ -147,7 +147,7 @@ class Checks:
             if len(self._arrays) >= 4096:
                 self._arrays = {i: entry for i, entry in self._arrays.items() if entry[0]() is not None}
             found = self._arrays[id(root)] = weakref.ref(root), HostMemory(root.nbytes)
-        return Access(found[1], Region(array.ctypes.data - root.ctypes.data, array.nbytes), write)
+        return ByteAccess(found[1], Region(array.ctypes.data - root.ctypes.data, array.nbytes), write)
 
     # The host.
 
@@ -163,7 +163,7 @@ class Checks:
 
     def finish(self) -> None:
         """The device was closed: everything has been passed."""
-        self.tell(Finished())
+        self.tell(HostFinished())
 
 
 class CheckedTimeline(Timeline):
@@ -209,7 +209,7 @@ class CheckedStream(WatchedStream):
         if arena is not None:
             self._tell("taking its arena", self._checks.on_device(arena, Region(0, plan.arena_nbytes), write=True))
 
-    def _tell(self, what: str, *accesses: Access, node: str | None = None) -> None:
+    def _tell(self, what: str, *accesses: ByteAccess, node: str | None = None) -> None:
         self._checks.tell(Enqueued(self._number, Label(self.request, node, what), accesses))
 
     def launch(

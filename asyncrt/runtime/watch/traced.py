@@ -30,7 +30,7 @@ _ENQUEUEING = Track(_HOST, "enqueueing")
 
 
 @attrs.define(eq=False)
-class _Command:
+class _TracedCommand:
     """A command. *node* is the number of its node in the chunk's program, if it is a kernel's."""
 
     stream: int
@@ -51,7 +51,7 @@ class _Chunk:
     stream: int
     begin: int
     end: int = 0
-    commands: list[_Command] = attrs.Factory(list)
+    commands: list[_TracedCommand] = attrs.Factory(list)
 
 
 class Tracer:
@@ -70,7 +70,7 @@ class Tracer:
         self._names: dict[int, str] = {}
         self._chunks: list[_Chunk] = []
         #: What belongs to no chunk: waits, and uploads of constants.
-        self._others: list[_Command] = []
+        self._others: list[_TracedCommand] = []
         self._spans: list[tuple[Track, str, int, int, str, dict[str, Any]]] = []
         self._requests: dict[int, tuple[int, int | None]] = {}
         self._samples: list[tuple[int, PoolStatistics]] = []
@@ -95,7 +95,7 @@ class Tracer:
         self.sample()
         return chunk
 
-    def command(self, chunk: _Chunk | None, command: _Command) -> None:
+    def command(self, chunk: _Chunk | None, command: _TracedCommand) -> None:
         (self._others if chunk is None else chunk.commands).append(command)
 
     def sample(self) -> None:
@@ -177,7 +177,7 @@ class Tracer:
         return trace
 
 
-def _show(trace: Trace, track: Track, command: _Command, request: int | None = None) -> tuple[int, int] | None:
+def _show(trace: Trace, track: Track, command: _TracedCommand, request: int | None = None) -> tuple[int, int] | None:
     """Draw a command; returns when it ran, or None if the device cannot say."""
     interval = command.timing()
     if interval is not None:
@@ -238,7 +238,7 @@ class TracedStream(WatchedStream):
             self._chunk = None
 
     def _tell(self, name: str, category: str, arguments: dict[str, Any], node: int | None = None) -> None:
-        command = _Command(self._number, name, category, arguments, self.stream.timing(), node)
+        command = _TracedCommand(self._number, name, category, arguments, self.stream.timing(), node)
         self._tracer.command(self._chunk, command)
 
     def launch(

@@ -30,7 +30,7 @@ from asyncrt.devices.base import (
 )
 from asyncrt.graph.ir import Program
 from asyncrt.layout import Array
-from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Step
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan, PlanStep
 from asyncrt.runtime.plan.touches import Touch
 
 
@@ -48,7 +48,7 @@ class WatchedStream:
         self.index = stream.index
         self.request: int | None = None
         self.program: Program | None = None
-        self._steps: Iterator[Step] = iter(())
+        self._steps: Iterator[PlanStep] = iter(())
         self._touches: Iterator[tuple[Touch, ...]] = iter(())
 
     def chunk(
@@ -57,7 +57,7 @@ class WatchedStream:
         program: Program,
         plan: ChunkPlan,
         arenas: Sequence[Allocation],
-        steps: Sequence[Step] | None = None,
+        steps: Sequence[PlanStep] | None = None,
     ) -> AbstractContextManager[None]:
         """While this lasts the commands of a chunk are enqueued, and no others.
 
@@ -69,7 +69,7 @@ class WatchedStream:
         here = plan.steps if steps is None else steps
         return self._enqueueing(request, program, here, lambda: self.begin(plan, arenas), inner)
 
-    def beside(self, own: WatchedStream, steps: Sequence[Step]) -> AbstractContextManager[None]:
+    def beside(self, own: WatchedStream, steps: Sequence[PlanStep]) -> AbstractContextManager[None]:
         """While this lasts those steps of a chunk are enqueued here, and no other commands.
 
         Args:
@@ -86,7 +86,7 @@ class WatchedStream:
         self,
         request: int | None,
         program: Program | None,
-        steps: Sequence[Step],
+        steps: Sequence[PlanStep],
         begin: Callable[[], None],
         inner: AbstractContextManager[None] | None,
     ) -> Iterator[None]:
@@ -122,7 +122,7 @@ class WatchedStream:
     def end(self) -> None:
         """The chunk has been enqueued, or part of it and no more will be."""
 
-    def next_step(self) -> tuple[Step, str] | None:
+    def next_step(self) -> tuple[PlanStep, str] | None:
         """Return the step that is launched now, and its node's name; None for a launch that is of no plan."""
         step = next(self._steps, None)
         return None if step is None or self.program is None else (step, self.program.nodes[step.node].name)

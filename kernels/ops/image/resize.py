@@ -43,7 +43,7 @@ _COORDINATES = (
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
-class _Settings(NamedTuple):
+class _ResizeSettings(NamedTuple):
     """Attributes that every axis shares."""
 
     mode: str
@@ -55,7 +55,7 @@ class _Settings(NamedTuple):
     extrapolation: float
 
 
-class _Axis(NamedTuple):
+class _ResizedAxis(NamedTuple):
     """One axis and its scale: ``numerator / denominator``, or `given` where it is not 0."""
 
     axis: int
@@ -69,7 +69,7 @@ class _Axis(NamedTuple):
     def scale(self) -> float:
         return self.given or self.numerator / self.denominator
 
-    def taps(self, settings: _Settings) -> int:
+    def taps(self, settings: _ResizeSettings) -> int:
         """Elements that an output index looks at."""
         taps = _TAPS[settings.mode]
         if not settings.antialias or taps == 1:
@@ -77,14 +77,14 @@ class _Axis(NamedTuple):
         return 2 - 2 * (math.floor(-(taps // 2) / min(self.scale, 1.0)) + 1)
 
 
-def _settings(name: str, attributes: Attributes) -> _Settings:
+def _settings(name: str, attributes: Attributes) -> _ResizeSettings:
     def choice(attribute: str, default: str, choices: Sequence[str]) -> str:
         value: str = attributes.get(attribute, default)
         if value not in choices:
             raise ShapeError(f"'{name}': {attribute} {value!r} is not known")
         return value
 
-    return _Settings(
+    return _ResizeSettings(
         choice("mode", "nearest", tuple(_TAPS)),
         choice("coordinate_transformation_mode", "half_pixel", _COORDINATES),
         choice("nearest_mode", "round_prefer_floor", _NEAREST),
@@ -176,13 +176,13 @@ def _is_quotient(scale: float, size: int, dim: int) -> bool:
     return bool(np.float32(size / dim) == np.float32(scale))
 
 
-def _plan(call: Call) -> list[_Axis]:
+def _plan(call: Call) -> list[_ResizedAxis]:
     """Return the axes that are interpolated."""
     shape, axes = call.shape(0), _axes(call)
     sizes, scales, common = _outputs(call)
     settings = _settings(call.name, call.attributes)
     crop = settings.coordinates == "tf_crop_and_resize"
-    plan: list[_Axis] = []
+    plan: list[_ResizedAxis] = []
     for position, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
         dim, given = shape[axis], 0.0
         num, den = common or (size, dim)
@@ -192,11 +192,11 @@ def _plan(call: Call) -> list[_Axis]:
             continue
         alone = isinstance(dim, int) and isinstance(size, int) and dim == size == 1
         if crop or settings.exclude or not alone:  # an only element is its own interpolation
-            plan.append(_Axis(axis, dim, size, num, den, given))
+            plan.append(_ResizedAxis(axis, dim, size, num, den, given))
     return plan
 
 
-def _coordinates(settings: _Settings, axis: _Axis, roi: tuple[float, float]) -> npt.NDArray[np.float64]:
+def _coordinates(settings: _ResizeSettings, axis: _ResizedAxis, roi: tuple[float, float]) -> npt.NDArray[np.float64]:
     y = np.arange(axis.out, dtype=np.float64)
     n, scale = axis.size, axis.scale
     match settings.coordinates:
@@ -227,7 +227,7 @@ def _round(nearest: str, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.ceil(x)
 
 
-def _weights(settings: _Settings, distance: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _weights(settings: _ResizeSettings, distance: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     t, a = np.abs(distance), settings.cubic
     if settings.mode == "linear":
         return np.maximum(0.0, 1.0 - t)
@@ -237,7 +237,7 @@ def _weights(settings: _Settings, distance: npt.NDArray[np.float64]) -> npt.NDAr
 
 
 def _interpolate(
-    x: npt.NDArray[Any], settings: _Settings, axis: _Axis, roi: tuple[float, float], extrapolation: Any
+    x: npt.NDArray[Any], settings: _ResizeSettings, axis: _ResizedAxis, roi: tuple[float, float], extrapolation: Any
 ) -> Array:
     at, last, outside = _coordinates(settings, axis, roi), axis.size - 1, None
     if settings.coordinates == "tf_crop_and_resize":  # what is no number is nowhere
@@ -334,7 +334,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         return scratch(len(sizes) - 1)
 
     if not plan:  # nothing changes, yet the node is run
-        plan = [_Axis(axes[0], shape[axes[0]], shape[axes[0]], 1, 1)] if axes else []
+        plan = [_ResizedAxis(axes[0], shape[axes[0]], shape[axes[0]], 1, 1)] if axes else []
         settings = settings._replace(mode="nearest", coordinates="asymmetric")
         wide, crop = dtype, False
     source, source_type = inp(0), dtype
@@ -362,8 +362,8 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
 
 
 def _pass(
-    settings: _Settings,
-    axis: _Axis,
+    settings: _ResizeSettings,
+    axis: _ResizedAxis,
     outer: int,
     inner: int,
     refs: tuple[Ref, Ref, Ref, Ref],
@@ -396,7 +396,7 @@ def _cubic(a: float, real: DataType) -> tuple[str, ...]:
 
 @functools.cache
 def _table_kernel(
-    settings: _Settings, cubic: tuple[str, ...], dtype: DataType, wide: DataType, roi: DataType | None
+    settings: _ResizeSettings, cubic: tuple[str, ...], dtype: DataType, wide: DataType, roi: DataType | None
 ) -> KernelSource:
     """For each output index the input's indices (-1: extrapolate) and their weights."""
     real, half = compute_type(dtype), literal(0.5, dtype)

@@ -12,7 +12,7 @@ from asyncrt.kernels.indices import Indices, clamped, from_either_end
 from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import BITS, materialise
 from asyncrt.kernels.patterns.indexing import check_not_empty, known_ints, normal_indices, run_start
-from asyncrt.kernels.patterns.walk import Buffer, walk
+from asyncrt.kernels.patterns.walk import WalkedBuffer, walk
 from asyncrt.kernels.shapes import check, ints, normal_axis
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape, row_major
@@ -88,7 +88,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         f"long v = index[i]; if (v < 0) v += extent; {clamped('v', 'extent', 'i', known=known)} "
         "y[i] = x[p + (int)v * step];",
         call.shape(1),
-        (Buffer("x", inp(0), bits, "r"), Buffer("index", inp(1), call.dtype(1), "r"), Buffer("y", out(0), bits, "w")),
+        (WalkedBuffer("x", inp(0), bits, "r"), WalkedBuffer("index", inp(1), call.dtype(1), "r"), WalkedBuffer("y", out(0), bits, "w")),
         traits,
         looks=not known,
         offsets=(("p", tuple(0 if a == axis else s for a, s in enumerate(strides))),),

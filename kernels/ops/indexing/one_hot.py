@@ -13,7 +13,7 @@ from asyncrt.kernels.codegen.conversion import cast, to_integer
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.copy import BITS
-from asyncrt.kernels.patterns.walk import Buffer, walk
+from asyncrt.kernels.patterns.walk import WalkedBuffer, walk
 from asyncrt.kernels.shapes import check, normal_axis
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import INT64, Array, Shape, show_shape
@@ -59,9 +59,9 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         f"long v = {index}; if (v < 0) v += depth; y[i] = values[v == k];",
         shape,
         (
-            Buffer("x", inp(0), call.dtype(0), "r"),
-            Buffer("values", inp(2), bits, "r"),
-            Buffer("y", out(0), bits, "w"),
+            WalkedBuffer("x", inp(0), call.dtype(0), "r"),
+            WalkedBuffer("values", inp(2), bits, "r"),
+            WalkedBuffer("y", out(0), bits, "w"),
         ),
         traits,
         offsets=(("p", steps), ("k", [1 if a == axis else 0 for a in range(len(shape))])),

@@ -26,7 +26,7 @@ from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import BITS, copy_launch, materialise
 from asyncrt.kernels.patterns.grid import cut_rows
 from asyncrt.kernels.patterns.indexing import known_ints, run_start
-from asyncrt.kernels.patterns.walk import Buffer, walk
+from asyncrt.kernels.patterns.walk import WalkedBuffer, walk
 from asyncrt.kernels.shapes import check, count, ints, normal_axis
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import INT32, Array, DataType, Shape, row_major
@@ -275,9 +275,9 @@ def _by_updates(
     call: Call, traits: DeviceTraits, mode: str, target: _Target, updates: int, places: int, inner: int
 ) -> Impl:
     """A work-item per update and column."""
-    dtype, index = _stored(call, mode), Buffer("index", inp(1), call.dtype(1), "r")
+    dtype, index = _stored(call, mode), WalkedBuffer("index", inp(1), call.dtype(1), "r")
     helper = target.helper(call.dtype(1))
-    first, last = (Buffer(n, scratch(k), INT32, "rw") for k, n in enumerate(("first", "last")))
+    first, last = (WalkedBuffer(n, scratch(k), INT32, "rw") for k, n in enumerate(("first", "last")))
     kind, known = compute_type(dtype), call.value(1) is not None
     missed = "" if known else f"else {target.remembered('i')}"
     if mode == "none":
@@ -312,7 +312,7 @@ def _by_updates(
             f"scatter_{mode}",
             apply,
             (updates, inner),
-            (index, Buffer("x", inp(2), dtype, "r"), first, last, Buffer("y", out(0), dtype, "rw")),
+            (index, WalkedBuffer("x", inp(2), dtype, "r"), first, last, WalkedBuffer("y", out(0), dtype, "rw")),
             traits,
             offsets=(("n", (1, 0)), ("c", (0, 1))),
             ints=(*target.ints, ("inner", inner)),
@@ -397,9 +397,9 @@ def _implement_elements(call: Call, traits: DeviceTraits) -> Impl:
       }}""",
         [indices[a] for a in others],
         (
-            Buffer("index", inp(1), call.dtype(1), "r"),
-            Buffer("x", inp(2), dtype, "r"),
-            Buffer("y", out(0), dtype, "rw"),
+            WalkedBuffer("index", inp(1), call.dtype(1), "r"),
+            WalkedBuffer("x", inp(2), dtype, "r"),
+            WalkedBuffer("y", out(0), dtype, "rw"),
         ),
         traits,
         offsets=(("p", [strides[a] for a in others]), ("q", [steps[a] for a in others])),

@@ -19,7 +19,7 @@ from asyncrt.kernels.codegen.source import compute_type
 from asyncrt.kernels.impl import Impl, Launch, inp, out, scratch
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.copy import BITS
-from asyncrt.kernels.patterns.walk import Buffer, lines, walk
+from asyncrt.kernels.patterns.walk import WalkedBuffer, lines, walk
 from asyncrt.kernels.reach import MOST, check_extent
 from asyncrt.kernels.shapes import check, count, normal_axis
 from asyncrt.kernels.traits import DeviceTraits
@@ -103,7 +103,7 @@ def _keep(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) 
         z[q + at * inner] = j;
       }}""",
         (outer, inner),
-        (Buffer("x", inp(0), dtype, "r"), Buffer("y", out(0), dtype, "rw"), Buffer("z", out(1), INT64, "rw")),
+        (WalkedBuffer("x", inp(0), dtype, "r"), WalkedBuffer("y", out(0), dtype, "rw"), WalkedBuffer("z", out(1), INT64, "rw")),
         traits,
         offsets=(("p", (extent * inner, 1)), ("q", (k * inner, 1))),
         ints=(("extent", extent), ("inner", inner), ("k", k)),
@@ -119,7 +119,7 @@ def _sort(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) 
     dtype, bits = call.dtype(0), BITS[call.dtype(0).itemsize]
     kind, name = compute_type(dtype), dtype.name
     helpers = _helpers(call)
-    x = Buffer("x", inp(0), dtype, "r")
+    x = WalkedBuffer("x", inp(0), dtype, "r")
     shape = (outer, inner, extent)  # the places, line after line
     offsets = (("p", (extent * inner, 1, 0)), ("j", (0, 0, 1)))
     ints = (("extent", extent), ("inner", inner))
@@ -136,7 +136,7 @@ def _sort(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) 
       }}
       order[i - j + at] = j;""",
             shape,
-            (x, Buffer("order", scratch(0), INT32, "w")),
+            (x, WalkedBuffer("order", scratch(0), INT32, "w")),
             traits,
             offsets=offsets,
             ints=(*ints, ("width", width)),
@@ -162,7 +162,7 @@ def _sort(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) 
       }}
       to[base + j + low - middle] = mine;""",
                 shape,
-                (x, Buffer("from", scratch(source), INT32, "r"), Buffer("to", scratch(1 - source), INT32, "w")),
+                (x, WalkedBuffer("from", scratch(source), INT32, "r"), WalkedBuffer("to", scratch(1 - source), INT32, "w")),
                 traits,
                 offsets=offsets,
                 ints=(*ints, ("width", width)),
@@ -177,10 +177,10 @@ def _sort(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) 
             "const int at = order[s]; y[q] = x[p + at * inner]; z[q] = at;",
             (outer, inner, k),
             (
-                Buffer("x", inp(0), bits, "r"),
-                Buffer("order", scratch(source), INT32, "r"),
-                Buffer("y", out(0), bits, "w"),
-                Buffer("z", out(1), INT64, "w"),
+                WalkedBuffer("x", inp(0), bits, "r"),
+                WalkedBuffer("order", scratch(source), INT32, "r"),
+                WalkedBuffer("y", out(0), bits, "w"),
+                WalkedBuffer("z", out(1), INT64, "w"),
             ),
             traits,
             offsets=(

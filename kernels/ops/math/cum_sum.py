@@ -14,7 +14,7 @@ from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
 from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.patterns.grid import GPU_GROUP
-from asyncrt.kernels.patterns.walk import Buffer, lines, walk
+from asyncrt.kernels.patterns.walk import WalkedBuffer, lines, walk
 from asyncrt.kernels.shapes import check, normal_axis
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, DataType, Shape
@@ -81,7 +81,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         f"""{accumulator_type(dtype)} a = 0;
       for (int k = 0, at = p + first; k < extent; k++, at += step) {{ {store + add if exclusive else add + store} }}""",
         (outer, inner),
-        (Buffer("x", inp(0), dtype, "r"), Buffer("y", out(0), dtype, "w")),
+        (WalkedBuffer("x", inp(0), dtype, "r"), WalkedBuffer("y", out(0), dtype, "w")),
         traits,
         offsets=(("p", (extent * inner, 1)),),
         ints=(("extent", extent), ("first", first * inner), ("step", step * inner)),

@@ -21,14 +21,14 @@ from asyncrt.kernels.impl import Impl, Launch, Ref, inp, out, scratch
 from asyncrt.kernels.matmul.product import Operand, matmul
 from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import copy_launch, materialise
-from asyncrt.kernels.patterns.walk import Buffer, walk
+from asyncrt.kernels.patterns.walk import WalkedBuffer, walk
 from asyncrt.kernels.shapes import broadcast_shapes, check, count
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Array, Shape, row_major
 from asyncrt.memory.view import View, collapse
 
 
-class _Form(NamedTuple):
+class _Contraction(NamedTuple):
     """An equation at one set of shapes; a label is a letter, or "." and a number for an axis of an ellipsis.
 
     Attributes:
@@ -82,7 +82,7 @@ def _terms(call: Call) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
     return labels, result
 
 
-def _form(call: Call) -> _Form:
+def _form(call: Call) -> _Contraction:
     labels, result = _terms(call)
     dims: dict[str, int] = {}
     for index, term in enumerate(labels):
@@ -95,7 +95,7 @@ def _form(call: Call) -> _Form:
             if dim is dims[label] or dim == dims[label]:  # otherwise it is 1, and repeated
                 mine[label] = mine[label] + stride
         strides.append(mine)
-    return _Form(dims, tuple(strides), labels, result)
+    return _Contraction(dims, tuple(strides), labels, result)
 
 
 def infer(call: Call) -> tuple[Shape]:
@@ -147,7 +147,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     return product or _generic(call, traits, form)
 
 
-def _suffix(labels: Sequence[str], form: _Form, operand: int) -> int:
+def _suffix(labels: Sequence[str], form: _Contraction, operand: int) -> int:
     """How many of the last *labels* the operand walks as one axis."""
     for first in range(len(labels)):
         part = labels[first:]
@@ -156,14 +156,14 @@ def _suffix(labels: Sequence[str], form: _Form, operand: int) -> int:
     return 0
 
 
-def _merged(labels: Sequence[str], form: _Form, *operands: int) -> tuple[int, tuple[int, ...]] | None:
+def _merged(labels: Sequence[str], form: _Contraction, *operands: int) -> tuple[int, tuple[int, ...]] | None:
     """The size of *labels* as one axis and each operand's stride on it; None if they are not one."""
     dims, strides = collapse([form.dims[r] for r in labels], *([form.strides[k][r] for r in labels] for k in operands))
     return (dims[0], tuple(s[0] for s in strides)) if len(dims) == 1 else None
 
 
 def _product(
-    call: Call, traits: DeviceTraits, form: _Form, left: int, right: int, *, permuted: bool = False
+    call: Call, traits: DeviceTraits, form: _Contraction, left: int, right: int, *, permuted: bool = False
 ) -> Impl | None:
     """The equation as a matrix product of operand *left* and operand *right*, if it is one.
 
@@ -251,7 +251,7 @@ def _product(
     return Impl(f"product, {made.name}", tuple(launches), scratch=tuple(memory), weights=made.weights)
 
 
-def _generic(call: Call, traits: DeviceTraits, form: _Form) -> Impl:
+def _generic(call: Call, traits: DeviceTraits, form: _Contraction) -> Impl:
     dtype = call.dtype(0)
     acc = accumulator_type(dtype)
     operands = range(len(call.inputs))
@@ -266,7 +266,7 @@ def _generic(call: Call, traits: DeviceTraits, form: _Form) -> Impl:
         "einsum",
         f"{acc} a = 0; {loops} a += {factors}; STORE({dtype.name}, y, i, ({compute_type(dtype)})a);",
         call.outputs[0].shape,
-        (*(Buffer(f"x{k}", inp(k), dtype, "r") for k in operands), Buffer("y", out(0), dtype, "w")),
+        (*(WalkedBuffer(f"x{k}", inp(k), dtype, "r") for k in operands), WalkedBuffer("y", out(0), dtype, "w")),
         traits,
         offsets=tuple((f"p{k}", [form.strides[k][r] for r in form.result]) for k in operands),
         ints=tuple(

@@ -14,7 +14,7 @@ from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import compute_type
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.operator import Example, Operator
-from asyncrt.kernels.patterns.walk import Buffer, lines, walk
+from asyncrt.kernels.patterns.walk import WalkedBuffer, lines, walk
 from asyncrt.kernels.shapes import check, count, normal_axis
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape
@@ -64,7 +64,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
       }}
       for (int k = 0; k < extent; k++) STORE({dtype.name}, y, p + k * inner, ({kind})(k == best));""",
         (outer, inner),
-        (Buffer("x", inp(0), dtype, "r"), Buffer("y", out(0), dtype, "w")),
+        (WalkedBuffer("x", inp(0), dtype, "r"), WalkedBuffer("y", out(0), dtype, "w")),
         traits,
         offsets=(("p", (extent * inner, 1)),),
         ints=(("extent", extent), ("inner", inner)),

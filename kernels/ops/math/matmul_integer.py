@@ -155,7 +155,7 @@ def _implement(places: Places, call: Call, traits: DeviceTraits, epilogue: Epilo
     last = bind(epilogue, call.outputs[0].shape)
     made = call.outputs[0].dtype
     result = made if epilogue is None or epilogue.result is None else epilogue.result
-    form = _Form(names, dtypes, made, result, len(axes), span, last.form)
+    form = _MatMulIntegerForm(names, dtypes, made, result, len(axes), span, last.form)
     ints = (m, n, k, za_row, zb_column, sa_row, sb_column, *walk, *last.ints)
     if traits.is_cpu:
         grid, group = (-(-n // _SPAN), m, batches), (1, 1, 1)
@@ -188,7 +188,7 @@ def _is_one(shape: Shape) -> bool:
     return len(shape) <= 1 and count(shape) == 1
 
 
-class _Form(NamedTuple):
+class _MatMulIntegerForm(NamedTuple):
     """What the source of the kernel depends on."""
 
     names: tuple[str, ...]
@@ -197,11 +197,11 @@ class _Form(NamedTuple):
     result: DataType
     axes: int
     span: int
-    last: after.Form
+    last: after.EpilogueForm
 
 
 @functools.cache
-def _kernel(form: _Form) -> KernelSource:
+def _kernel(form: _MatMulIntegerForm) -> KernelSource:
     """`span` adjacent results per work-item. Sums wrap around, as 32-bit integers do."""
     moved = [name for name in form.names if name not in ("sy", "zy")]
     of = dict(zip(form.names, form.dtypes, strict=True))

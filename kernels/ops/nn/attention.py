@@ -18,6 +18,7 @@ import numpy as np
 from asyncrt.dims import Undetermined
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.attention import attention as kernels
+from asyncrt.kernels.attention.interface import AttentionTensor
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, Launch, Ref, inp, out, scratch
 from asyncrt.kernels.indices import Indices
@@ -244,14 +245,14 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         """Elements between batches, heads and rows of an input or of the first output."""
         return (view.strides[0], size, view.strides[1]) if packed else view.strides[:3]  # type: ignore[return-value]  # 4
 
-    def cached(index: int, past: int, output: int, size: int) -> kernels.Tensor:
+    def cached(index: int, past: int, output: int, size: int) -> AttentionTensor:
         """Return the keys or values, after writing them behind the cached ones."""
         dtype = call.dtype(index)
         own = strides(call.view(index), size)
         present = (s.batch, s.kv_heads, s.keys, size)
         wanted = len(call.outputs) > output
         if not wanted and not call.has(past):
-            return kernels.Tensor(inp(index), dtype, *own)
+            return AttentionTensor(inp(index), dtype, *own)
         target: Ref = out(output)
         if not wanted:
             target = scratch(len(sizes))
@@ -265,7 +266,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
             launch = copy_launch(source, view, target, place, dtype.itemsize, traits)
             if launch is not None:
                 before.append(launch)
-        return kernels.Tensor(target, dtype, *row_major(present)[:3])
+        return AttentionTensor(target, dtype, *row_major(present)[:3])
 
     key = cached(_KEY, _PAST_KEY, 1, s.size)
     value = cached(_VALUE, _PAST_VALUE, 2, s.value_size)
@@ -274,18 +275,18 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         shape = call.shape(_MASK)
         mask_keys = shape[-1]
         steps = broadcast_strides(shape, (s.batch, s.heads, s.queries, mask_keys))
-        mask = kernels.Tensor(inp(_MASK), call.dtype(_MASK), *steps[:3])
+        mask = AttentionTensor(inp(_MASK), call.dtype(_MASK), *steps[:3])
     dtype = call.dtype(_QUERY)
     scores = None
     result = View.dense(call.outputs[0].shape)
     if len(call.outputs) > 3:
-        scores = kernels.Tensor(out(3), dtype, *row_major(call.outputs[3].shape)[:3])
+        scores = AttentionTensor(out(3), dtype, *row_major(call.outputs[3].shape)[:3])
     attributes = call.attributes
     whole = kernels.Attention(
-        query=kernels.Tensor(inp(_QUERY), dtype, *strides(call.view(_QUERY), s.size)),
+        query=AttentionTensor(inp(_QUERY), dtype, *strides(call.view(_QUERY), s.size)),
         key=key,
         value=value,
-        target=kernels.Tensor(out(0), dtype, *strides(result, s.value_size)),
+        target=AttentionTensor(out(0), dtype, *strides(result, s.value_size)),
         batch=s.batch,
         kv_heads=s.kv_heads,
         group=s.heads // s.kv_heads,

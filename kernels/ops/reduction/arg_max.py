@@ -17,7 +17,7 @@ from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.grid import GPU_GROUP
 from asyncrt.kernels.patterns.indexing import check_not_empty
-from asyncrt.kernels.patterns.walk import Buffer, lines, walk
+from asyncrt.kernels.patterns.walk import WalkedBuffer, lines, walk
 from asyncrt.kernels.shapes import normal_axis
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT16, FLOAT32, INT64, Array, DataType, Shape
@@ -72,7 +72,7 @@ def _implement(name: str, call: Call, traits: DeviceTraits) -> Impl:
       }}
       y[i] = best;""",
         (outer, inner),
-        (Buffer("x", inp(0), dtype, "r"), Buffer("y", out(0), INT64, "w")),
+        (WalkedBuffer("x", inp(0), dtype, "r"), WalkedBuffer("y", out(0), INT64, "w")),
         traits,
         offsets=(("p", (extent * inner, 1)),),
         ints=(("extent", extent), ("inner", inner)),
@@ -101,7 +101,7 @@ def _columns(name: str, call: Call, traits: DeviceTraits, line: tuple[int, int, 
       }}
       vstore16(convert_long16(best), 0, y + b * inner + c);""",
         (outer, blocks),
-        (Buffer("x", inp(0), dtype, "r"), Buffer("y", out(0), INT64, "w")),
+        (WalkedBuffer("x", inp(0), dtype, "r"), WalkedBuffer("y", out(0), INT64, "w")),
         traits,
         offsets=(("b", (1, 0)), ("block", (0, 1))),
         ints=(("extent", extent), ("inner", inner)),

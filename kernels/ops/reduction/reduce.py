@@ -105,7 +105,7 @@ def _why_not(call: Call) -> str:
 # Kernels.
 
 
-class _Form(NamedTuple):
+class _ReductionForm(NamedTuple):
     """What the source of a kernel depends on; everything else is an argument.
 
     Attributes:
@@ -135,7 +135,7 @@ def _implement(name: str, call: Call, traits: DeviceTraits) -> Impl:
     outputs, extent = count(dims), count(reduced)
     unit = "reduced" if moves[-1] == 1 else "kept" if steps[-1] == 1 else ""
     dtype = call.dtype(0)
-    form = _Form(name, dtype, len(dims), len(reduced), unit, traits.is_cpu and dtype in (FLOAT32, FLOAT16))
+    form = _ReductionForm(name, dtype, len(dims), len(reduced), unit, traits.is_cpu and dtype in (FLOAT32, FLOAT16))
     decode = tuple(x for a in range(len(dims) - 1, -1, -1) for x in (dims[a], steps[a]))
     walk = tuple(x for a in range(len(reduced) - 1, -1, -1) for x in (reduced[a], moves[a]))
     ints = (outputs, extent, *decode, *walk)
@@ -163,29 +163,29 @@ def _per_item(units: int, work: int, traits: DeviceTraits) -> int:
     return -(-units // items)
 
 
-def _names(form: _Form, *more: str) -> tuple[str, ...]:
+def _names(form: _ReductionForm, *more: str) -> tuple[str, ...]:
     kept = (f"{c}{a}" for a in range(form.kept) for c in "ds")
     reduced = (f"{c}{a}" for a in range(form.reduced) for c in "rt")
     return ("outputs", "n", *kept, *reduced, *more)
 
 
-def _buffers(form: _Form) -> tuple[tuple[str, DataType, str], ...]:
+def _buffers(form: _ReductionForm) -> tuple[tuple[str, DataType, str], ...]:
     return (("x", form.dtype, "r"), ("y", form.dtype, "w"))
 
 
 _SHIFT = "isfinite(a) ? a : 0"  # what the second pass of LogSumExp subtracts: the maximum, unless that is infinite
 
 
-def _finish(form: _Form) -> str:
+def _finish(form: _ReductionForm) -> str:
     finish = _TABLE[form.name].finish
     return finish if form.dtype.is_float else finish.replace("/ n", "/ max(n, 1)")
 
 
-def _type(form: _Form) -> str:
+def _type(form: _ReductionForm) -> str:
     return compute_type(form.dtype) if form.name in ("ReduceMax", "ReduceMin") else accumulator_type(form.dtype)
 
 
-def _init(form: _Form, init: str) -> str:
+def _init(form: _ReductionForm, init: str) -> str:
     if init not in ("lowest", "highest"):
         return init
     if form.dtype.is_float:
@@ -198,7 +198,7 @@ def _init(form: _Form, init: str) -> str:
     return f"{kind[form.dtype.c]}_{'MAX' if init == 'highest' else 'MIN'}"
 
 
-def _find(form: _Form, number: str, offset: str, *, first: int = 0) -> str:
+def _find(form: _ReductionForm, number: str, offset: str, *, first: int = 0) -> str:
     """Declare *offset*: where the elements of result *number* begin, over the kept axes from *first* (innermost 0)."""
     lines = [f"int rest = {number}; int {offset} = 0;"]
     lines += [
@@ -208,7 +208,7 @@ def _find(form: _Form, number: str, offset: str, *, first: int = 0) -> str:
     return " ".join(lines)
 
 
-def _outer(form: _Form, body: str) -> str:
+def _outer(form: _ReductionForm, body: str) -> str:
     """Run *body* for each row of the reduced elements, which begins at ``p``."""
     if form.reduced == 1:
         return f"{{ const int p = o; {body} }}"
@@ -219,7 +219,7 @@ def _outer(form: _Form, body: str) -> str:
     return f"for (int e = 0; e < {outer}; e++) {{ int left = e, p = o; {decode} {body} }}"
 
 
-def _load16(form: _Form, at: str) -> str:
+def _load16(form: _ReductionForm, at: str) -> str:
     return f"vload16(0, x + {at})" if form.dtype is FLOAT32 else f"vload_half16(0, x + {at})"
 
 
@@ -236,13 +236,13 @@ def _with(text: str, **names: str) -> str:
     return "".join(words)[:-1]
 
 
-def _store(form: _Form, finish: str, at: str) -> str:
+def _store(form: _ReductionForm, finish: str, at: str) -> str:
     kind = compute_type(form.dtype)
     return f"const {kind} v = ({kind})({finish}); STORE({form.dtype.name}, y, {at}, v);"
 
 
 @functools.cache
-def _scalar_kernel(form: _Form, cpu: bool) -> KernelSource:
+def _scalar_kernel(form: _ReductionForm, cpu: bool) -> KernelSource:
     """One result after another: a few per work-item (CPU) or one (GPU)."""
     reduction, acc = _TABLE[form.name], _type(form)
     passes = []
@@ -278,7 +278,7 @@ def _scalar_kernel(form: _Form, cpu: bool) -> KernelSource:
 
 
 @functools.cache
-def _columns_kernel(form: _Form) -> KernelSource:
+def _columns_kernel(form: _ReductionForm) -> KernelSource:
     """Rows folded into rows, 16 neighbouring results at once; on CPU devices, where the kept axis is contiguous."""
     reduction, acc = _TABLE[form.name], _type(form)
     fast, slow = [], []
@@ -316,7 +316,7 @@ def _columns_kernel(form: _Form) -> KernelSource:
 
 
 @functools.cache
-def _group_kernel(form: _Form) -> KernelSource:
+def _group_kernel(form: _ReductionForm) -> KernelSource:
     """A work-group per result, whose work-items join their values in local memory; on GPUs."""
     reduction, acc = _TABLE[form.name], _type(form)
     decode = " ".join(

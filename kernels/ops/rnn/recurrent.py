@@ -31,7 +31,7 @@ from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.matmul.product import Operand, matmul
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.copy import copy_launch
-from asyncrt.kernels.recurrent.tiles import LEAST, Form, gate_panels, tiled
+from asyncrt.kernels.recurrent.tiles import LEAST, CellForm, gate_panels, tiled
 from asyncrt.kernels.shapes import check, count
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, Array, DataType, Shape
@@ -63,7 +63,7 @@ _GRU = _Kind("GRU", 3, ("Sigmoid", "Tanh"), 2)
 _RNN = _Kind("RNN", 1, ("Tanh",), 2)
 
 
-class _Settings(NamedTuple):
+class _CellSettings(NamedTuple):
     """Attributes, checked; part of the kernel's key."""
 
     directions: int
@@ -75,7 +75,7 @@ class _Settings(NamedTuple):
     batch_first: bool
 
 
-def _settings(kind: _Kind, name: str, attributes: Attributes) -> _Settings:
+def _settings(kind: _Kind, name: str, attributes: Attributes) -> _CellSettings:
     direction = attributes.get("direction", "forward")
     if direction not in ("forward", "reverse", "bidirectional"):
         raise ShapeError(f"'{name}': direction {direction!r} is not known")
@@ -96,7 +96,7 @@ def _settings(kind: _Kind, name: str, attributes: Attributes) -> _Settings:
     clip = attributes.get("clip")
     if clip is not None and not clip > 0:
         raise ShapeError(f"'{name}': clip is {clip}; it must be above 0")
-    return _Settings(
+    return _CellSettings(
         directions,
         direction == "reverse",
         tuple(tuple(chosen[d * each : (d + 1) * each]) for d in range(directions)),
@@ -178,7 +178,7 @@ def _reference(kind: _Kind, attributes: Attributes, inputs: Sequence[Array | Non
 
 def _step(
     kind: _Kind,
-    settings: _Settings,
+    settings: _CellSettings,
     functions: Sequence[Chosen],
     x: _Wide,
     h: _Wide,
@@ -273,7 +273,7 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
         strides = (n, 1, d * n, n, 1, n, 1)
     ints = (t, n, d, hidden, *strides)
     if tiles:
-        form = Form(
+        form = CellForm(
             kind.name, kind.gates, _functions(settings, "float16"), _backwards(settings), optional, len(call.outputs),
             settings.input_forget, settings.linear_before_reset,
         )  # fmt: skip
@@ -290,11 +290,11 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     return Impl("rows" if traits.is_cpu else "groups", tuple(launches), tuple(sizes), tuple(requests))
 
 
-def _backwards(settings: _Settings) -> str:
+def _backwards(settings: _CellSettings) -> str:
     return "1" if settings.reverse else "d == 1"
 
 
-def _functions(settings: _Settings, real: str) -> str:
+def _functions(settings: _CellSettings, real: str) -> str:
     """One OpenCL C function per activation: ``$_f0(x, d)``, ``$_f1(x, d)``, ..."""
     dtype = FLOAT64 if real == "double" else FLOAT32
     clip = ""
@@ -360,7 +360,7 @@ def _product(dtype: DataType, cpu: bool, vector: str, first: str, last: str) -> 
 @functools.cache
 def _kernel(
     kind: _Kind,
-    settings: _Settings,
+    settings: _CellSettings,
     functions: str,
     dtype: DataType,
     optional: tuple[bool, ...],

@@ -112,7 +112,7 @@ def why_not(call: Call) -> str:
     return f"adds {max(before, 0) + max(after, 0)} elements to axis {axis}"
 
 
-class _Axis(NamedTuple):
+class _PaddedAxis(NamedTuple):
     """An axis of the output, or several merged.
 
     Attributes:
@@ -128,23 +128,23 @@ class _Axis(NamedTuple):
     stride: int
 
 
-def _axes(call: Call, constant: bool) -> tuple[list[_Axis], int]:
+def _axes(call: Call, constant: bool) -> tuple[list[_PaddedAxis], int]:
     """Return the axes, those merged that are padded as one, and where the source begins."""
-    merged: list[_Axis] = []
+    merged: list[_PaddedAxis] = []
     shape, start = call.shape(0), 0
     for dim, stride, (before, after) in zip(shape, row_major(shape), _pads(call), strict=True):
-        axis = _Axis(dim + before + after, before, dim, stride)
+        axis = _PaddedAxis(dim + before + after, before, dim, stride)
         if not constant:  # what is cut off is gone first
             start -= min(before, 0) * stride
-            axis = _Axis(axis.size, max(before, 0), dim + min(before, 0) + min(after, 0), stride)
+            axis = _PaddedAxis(axis.size, max(before, 0), dim + min(before, 0) + min(after, 0), stride)
         whole = axis.before == 0 and axis.dim == axis.size == dim
         last = merged[-1] if merged else None
         joins = last is not None and (constant or (last.before == 0 and last.dim == last.size))
         if last is not None and joins and whole and last.stride == dim * stride:
-            merged[-1] = _Axis(last.size * dim, last.before * dim, last.dim * dim, stride)
+            merged[-1] = _PaddedAxis(last.size * dim, last.before * dim, last.dim * dim, stride)
         else:
             merged.append(axis)
-    return merged or [_Axis(1, 0, 1, 1)], start
+    return merged or [_PaddedAxis(1, 0, 1, 1)], start
 
 
 def implement(call: Call, traits: DeviceTraits) -> Impl:

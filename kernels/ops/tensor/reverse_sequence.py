@@ -12,7 +12,7 @@ from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import BITS, materialise
-from asyncrt.kernels.patterns.walk import Buffer, walk
+from asyncrt.kernels.patterns.walk import WalkedBuffer, walk
 from asyncrt.kernels.shapes import check, normal_axis
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape, row_major
@@ -73,7 +73,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         "reverse_sequence",
         "const int n = (int)clamp((long)lengths[b], 0L, (long)steps); y[i] = x[p + (t < n ? n - 1 - t : t) * step];",
         shape,
-        (Buffer("x", inp(0), bits, "r"), Buffer("lengths", inp(1), call.dtype(1), "r"), Buffer("y", out(0), bits, "w")),
+        (WalkedBuffer("x", inp(0), bits, "r"), WalkedBuffer("lengths", inp(1), call.dtype(1), "r"), WalkedBuffer("y", out(0), bits, "w")),
         traits,
         offsets=(
             ("p", [0 if a == time else s for a, s in enumerate(strides)]),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from asyncrt.scheduler.batching.happenings import Began, Finished
-from asyncrt.scheduler.batching.instructions import Launch
+from asyncrt.scheduler.batching.happenings import BatchFinished, Began
+from asyncrt.scheduler.batching.instructions import LaunchBatch
 
 from .world import Caller, Told, World, text
 
@@ -34,7 +34,7 @@ class SharedWorld(World):
             self.told.append(Told(Caller(self.now, text(length))))
             self._arrive(len(self.told) - 1)
 
-    def _begin(self, launch: Launch) -> None:
+    def _begin(self, launch: LaunchBatch) -> None:
         members = self.state.members(launch.batch)
         self.begun[launch.batch] = members
         self.tell(Began(self.now, launch.batch))
@@ -67,6 +67,6 @@ class SharedWorld(World):
         members = self.state.members(batch)
         for member in members:
             self.told[member].answered = self.now
-        self.tell(Finished(self.now, batch))
+        self.tell(BatchFinished(self.now, batch))
         for _ in members:
             self._at(self.now, self._next_request)

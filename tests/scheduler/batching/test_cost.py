@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from asyncrt.scheduler.batching.admission import Allowance
+from asyncrt.scheduler.batching.admission import DelayAllowance
 from asyncrt.scheduler.batching.cost import CostModel, Line, resistant_line
 
 
@@ -74,7 +74,7 @@ def test_classes_are_told_apart_and_the_oldest_is_forgotten() -> None:
 
 def test_what_is_allowed_for_follows_what_happens() -> None:
     """Up at once where a request took longer, slowly down where none does; early ones say nothing of the queue."""
-    allowance = Allowance(factor=2.0)
+    allowance = DelayAllowance(factor=2.0)
 
     allowance.saw(expected=1.0, took=3.0, had=3.0)
     after_late = allowance.factor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncrt.scheduler.batching import Form
+from asyncrt.scheduler.batching import BatchShape
 from asyncrt.scheduler.batching.ran import Ran
 
 from .world import text
@@ -26,12 +26,12 @@ def test_every_dim_must_fit_and_what_must_be_equal_is() -> None:
     """A shape that is larger in one dim and smaller in another is of no use."""
     terms = ((1, (0, 1)),)
     ran = Ran()
-    ran.saw(Form("a", (9, 5), terms), 2)
-    ran.saw(Form("b", (8, 8), terms), 2)
+    ran.saw(BatchShape("a", (9, 5), terms), 2)
+    ran.saw(BatchShape("b", (8, 8), terms), 2)
 
-    assert ran.fitting(Form("a", (8, 6), terms), 2, 1000).sizes == (8, 6)
-    assert ran.fitting(Form("a", (8, 5), terms), 2, 1000).sizes == (9, 5)
-    assert ran.fitting(Form("b", (8, 6), terms), 2, 1000).sizes == (8, 8)
+    assert ran.fitting(BatchShape("a", (8, 6), terms), 2, 1000).sizes == (8, 6)
+    assert ran.fitting(BatchShape("a", (8, 5), terms), 2, 1000).sizes == (9, 5)
+    assert ran.fitting(BatchShape("b", (8, 6), terms), 2, 1000).sizes == (8, 8)
 
 
 def test_what_ran_long_ago_is_forgotten() -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from asyncrt.scheduler.batching import BatchOptions, Form
+from asyncrt.scheduler.batching import BatchOptions, BatchShape
 
 from .world import Caller, World, about, poisson
 
@@ -35,7 +35,8 @@ def random_world(seed: int, count: int, at_once: Literal["one", "two"] | None = 
     at, callers = 0.0, []
     for _ in range(count):
         at += chance.expovariate(rate)
-        form = Form(chance.randrange(kinds), (chance.randrange(1, 60), chance.choice((4, 8))), ((2, (0,)), (1, (0, 1))))
+        sizes = (chance.randrange(1, 60), chance.choice((4, 8)))
+        form = BatchShape(chance.randrange(kinds), sizes, ((2, (0,)), (1, (0, 1))))
         callers.append(
             Caller(
                 at,
@@ -94,7 +95,7 @@ def test_a_request_that_begins_when_it_comes_is_told_of_in_one_call_or_two(seed:
 @pytest.mark.parametrize("seed", range(5))
 def test_with_several_streams_the_delay_changes_nothing(seed: int) -> None:
     """Behind a batch that runs nothing goes, so nothing is held back from there."""
-    forms = [Form((), (8 + n * 7 % 50,), ((1, (0,)),)) for n in range(300)]
+    forms = [BatchShape((), (8 + n * 7 % 50,), ((1, (0,)),)) for n in range(300)]
     worlds = [World(BatchOptions(max_delay=delay), streams=2) for delay in (0.0, 0.002, 10.0)]
 
     for world in worlds:
@@ -108,7 +109,7 @@ def test_only_the_guilty_fail() -> None:
     """Who was in a batch with one that fails is answered from a run of its own."""
     world = World(BatchOptions(max_delay=0.01), fails=lambda members: 5 in members, seconds=about)
 
-    told = world.run([Caller(0.0, Form("a", (n,), ((1, (0,)),))) for n in (8, 9, 8, 9, 8, 9, 8, 9)])
+    told = world.run([Caller(0.0, BatchShape("a", (n,), ((1, (0,)),))) for n in (8, 9, 8, 9, 8, 9, 8, 9)])
 
     assert [n for n, t in enumerate(told) if t.refused] == [5]
     assert world.state.statistics().failed == 1

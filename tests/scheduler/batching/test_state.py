@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from asyncrt.scheduler.batching import BatchingState, BatchOptions, Form
-from asyncrt.scheduler.batching.happenings import Arrived, Began, Closing, Failed, Finished, Left, Ticked
-from asyncrt.scheduler.batching.instructions import Drop, Instruction, Launch, Reject, WakeAt
-from asyncrt.scheduler.batching.state import InvalidHappening
+from asyncrt.scheduler.batching import BatchingState, BatchOptions, BatchShape
+from asyncrt.scheduler.batching.happenings import Arrived, BatchFinished, Began, Closing, Failed, Left, Ticked
+from asyncrt.scheduler.batching.instructions import Drop, Instruction, LaunchBatch, Reject, WakeAt
+from asyncrt.scheduler.happenings import InvalidHappening
 
 from .world import text
 
@@ -24,7 +24,7 @@ class Story:
         self.state = BatchingState(streams, BatchOptions(**options))
         self.now = 0.0
 
-    def comes(self, number: int, form: Form = EIGHT, after: float = 0.001, **known: Any) -> list[Instruction]:
+    def comes(self, number: int, form: BatchShape = EIGHT, after: float = 0.001, **known: Any) -> list[Instruction]:
         self.now += after
         return self._checked(Arrived(self.now, number, form, **known))
 
@@ -42,7 +42,7 @@ class Story:
 
     def is_over(self, batch: int, after: float) -> list[Instruction]:
         self.now += after
-        return self._checked(Finished(self.now, batch))
+        return self._checked(BatchFinished(self.now, batch))
 
     def fails(self, batch: int) -> list[Instruction]:
         self.begins(batch)
@@ -69,8 +69,8 @@ class Story:
         return given
 
 
-def launches(given: list[Instruction]) -> list[Launch]:
-    return [i for i in given if isinstance(i, Launch)]
+def launches(given: list[Instruction]) -> list[LaunchBatch]:
+    return [i for i in given if isinstance(i, LaunchBatch)]
 
 
 def members(given: list[Instruction]) -> list[tuple[int, ...]]:
@@ -88,7 +88,7 @@ def test_an_idle_stream_is_never_kept_waiting() -> None:
 
     given = [story.comes(1), story.comes(2)]
 
-    assert given == [[Launch(1, (1,), (8,), "idle")], [Launch(2, (2,), (8,), "idle")]]
+    assert given == [[LaunchBatch(1, (1,), (8,), "idle")], [LaunchBatch(2, (2,), (8,), "idle")]]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_while_streams_are_busy_company_gathers() -> None:
     given = story.ends(1)
 
     assert [members(w) for w in waiting] == [[], [], []]
-    assert launches(given) == [Launch(2, (2, 3, 4), (8,), "idle")]
+    assert launches(given) == [LaunchBatch(2, (2, 3, 4), (8,), "idle")]
 
 
 def test_a_full_batch_goes_behind_the_one_that_runs() -> None:
@@ -136,7 +136,7 @@ def test_a_full_batch_goes_behind_the_one_that_runs() -> None:
 
     given = [story.comes(n) for n in (2, 3, 4, 5)]
 
-    assert [launches(g) for g in given] == [[], [Launch(2, (2, 3), (8,), "full")], [], []]
+    assert [launches(g) for g in given] == [[], [LaunchBatch(2, (2, 3), (8,), "full")], [], []]
 
 
 def test_a_batch_is_full_also_when_no_more_work_fits() -> None:
@@ -158,7 +158,7 @@ def test_nothing_known_means_no_longer_than_the_delay() -> None:
     given = story.ticks(0.002 + 0.005)
 
     assert woken == pytest.approx(0.007)
-    assert launches(given) == [Launch(2, (2,), (8,), "delay")]
+    assert launches(given) == [LaunchBatch(2, (2,), (8,), "delay")]
 
 
 def test_no_delay_means_none() -> None:
@@ -168,7 +168,7 @@ def test_no_delay_means_none() -> None:
 
     given = [story.comes(2), story.comes(3)]
 
-    assert [launches(g) for g in given] == [[Launch(2, (2,), (8,), "delay")], []]
+    assert [launches(g) for g in given] == [[LaunchBatch(2, (2,), (8,), "delay")], []]
 
 
 def test_shortly_before_the_stream_is_free_it_is_asked_whether_waiting_pays() -> None:
@@ -225,7 +225,7 @@ def test_the_nearest_shapes_join() -> None:
     given = [story.ends(1), story.ends(2), story.ends(3)]
 
     assert [members(g) for g in given] == [[], [(2,)], [(5,)]]
-    assert story.state.story(4)[1] == "Launch(batch=2, requests=(1, 3, 4), sizes=(110,), reason='full')"
+    assert story.state.story(4)[1] == "LaunchBatch(batch=2, requests=(1, 3, 4), sizes=(110,), reason='full')"
 
 
 def test_what_must_be_equal_is() -> None:
@@ -233,7 +233,7 @@ def test_what_must_be_equal_is() -> None:
     story = Story(max_delay=1.0)
     story.comes(0)
     for number, kind in ((1, "a"), (2, "b"), (3, "a"), (4, "b")):
-        story.comes(number, Form(kind, (8,)))
+        story.comes(number, BatchShape(kind, (8,)))
 
     given = [story.ends(1), story.ends(2)]
 
@@ -281,7 +281,7 @@ def test_a_higher_priority_goes_first() -> None:
     story = Story(max_delay=1.0, max_batch=2)
     story.comes(0)
     for number in (98, 99):
-        story.comes(number, Form("other"))
+        story.comes(number, BatchShape("other"))
     story.comes(1, priority=0)
     story.comes(2, text(16), priority=5)
     story.comes(3, text(11), priority=5)
@@ -364,7 +364,7 @@ def test_who_leaves_before_the_batch_begins_is_not_in_it() -> None:
 
     assert (one, left) == ([], (1, 3))
     assert rest == [[], [Drop(2)]]
-    assert story.state.handle(Finished(story.now, 2, False)) == []
+    assert story.state.handle(BatchFinished(story.now, 2, False)) == []
     assert (story.state.statistics().executions, story.state.statistics().left) == (1, 3)
 
 
@@ -407,7 +407,7 @@ def test_a_batch_behind_another_is_timed_from_when_that_was_over() -> None:
     story.ends(1, 0.5)
 
     story.now += 0.02
-    story.state.handle(Finished(story.now, 2))
+    story.state.handle(BatchFinished(story.now, 2))
 
     line = story.state.cost.line(((), text(8).per_row.bit_length()))
     assert line is not None
@@ -540,7 +540,7 @@ def test_with_nothing_in_flight_the_model_of_cost_is_not_believed() -> None:
     [
         (Arrived(1.0, 1, text(8)), "it came before"),
         (Began(1.0, 7), "no such batch"),
-        (Finished(1.0, 7), "no such batch"),
+        (BatchFinished(1.0, 7), "no such batch"),
         (Failed(1.0, 7), "no such batch"),
         (Ticked(-1.0), "it is 0.001 already"),
     ],
@@ -578,6 +578,6 @@ def test_a_story_is_told() -> None:
     story.comes(1)
     story.ends(1)
 
-    assert [entry.split("(")[0] for entry in story.state.story(1)] == ["Arrived", "Launch", "Began", "Finished"]
+    assert [entry.split("(")[0] for entry in story.state.story(1)] == ["Arrived", "LaunchBatch", "Began", "BatchFinished"]
     assert story.state.story(99) == []
     assert "0 waiting" in repr(story.state)

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from asyncrt.scheduler.batching import BatchOptions, Form
+from asyncrt.scheduler.batching import BatchOptions, BatchShape
 from asyncrt.scheduler.batching.happenings import Arrived
-from asyncrt.scheduler.batching.waiting import Waiting, WaitingQueue, waiting
+from asyncrt.scheduler.batching.waiting import QueuedRequest, WaitingQueue, waiting
 
 
 class Counted(WaitingQueue):
@@ -16,7 +16,7 @@ class Counted(WaitingQueue):
 
     looks = 0
 
-    def _urgency(self, request: Waiting, at: float) -> int:
+    def _urgency(self, request: QueuedRequest, at: float) -> int:
         self.looks += 1
         assert self.looks < 100, "it goes round in circles"
         return super()._urgency(request, at)
@@ -35,8 +35,8 @@ def test_all_are_gone_through_once(ageing_s: float, at: float, priority: int) ->
     """However the sums of times and priorities are rounded."""
     options = BatchOptions(ageing_s=ageing_s)
     queue = Counted(ageing_s)
-    head = waiting(Arrived(at, 0, Form("f"), priority=priority - 1), options)
-    others = [waiting(Arrived(at, n, Form("f"), priority=priority), options) for n in (1, 2, 3)]
+    head = waiting(Arrived(at, 0, BatchShape("f"), priority=priority - 1), options)
+    others = [waiting(Arrived(at, n, BatchShape("f"), priority=priority), options) for n in (1, 2, 3)]
     for request in (head, *others):
         queue.add(request)
 

@@ -11,14 +11,23 @@ from typing import Literal, NamedTuple
 import attrs
 import numpy as np
 
-from asyncrt.scheduler.batching import BatchingState, BatchOptions, Form
-from asyncrt.scheduler.batching.happenings import Arrived, Began, Closing, Failed, Finished, Happening, Left, Ticked
-from asyncrt.scheduler.batching.instructions import Drop, Launch, Reject, WakeAt
+from asyncrt.scheduler.batching import BatchingState, BatchOptions, BatchShape
+from asyncrt.scheduler.batching.happenings import (
+    Arrived,
+    BatchFinished,
+    Began,
+    Closing,
+    Failed,
+    Happening,
+    Left,
+    Ticked,
+)
+from asyncrt.scheduler.batching.instructions import Drop, LaunchBatch, Reject, WakeAt
 
 
-def text(length: int) -> Form:
+def text(length: int) -> BatchShape:
     """The form of a sequence of so many tokens."""
-    return Form((), (length,), ((1, (0,)),))
+    return BatchShape((), (length,), ((1, (0,)),))
 
 
 def about(tokens: int) -> float:
@@ -30,7 +39,7 @@ class Caller(NamedTuple):
     """A request that comes at a time; it gives up `patience` seconds later."""
 
     at: float
-    form: Form
+    form: BatchShape
     rows: int = 1
     priority: int = 0
     deadline: float = math.inf
@@ -85,7 +94,7 @@ class World:
         self.state = BatchingState(streams, options)
         self.now = 0.0
         self.told: list[Told] = []
-        self.launches: list[Launch] = []
+        self.launches: list[LaunchBatch] = []
         #: The members of each batch when it began.
         self.begun: dict[int, tuple[int, ...]] = {}
         self.busy_s = 0.0
@@ -124,7 +133,7 @@ class World:
             self.state.check()
         for instruction in given:
             match instruction:
-                case Launch():
+                case LaunchBatch():
                     self.launches.append(instruction)
                     self._at(self.now + self._gap, lambda launch=instruction: self._begin(launch))  # type: ignore[misc]
                 case Reject(number, why, retry_after_s):
@@ -139,10 +148,10 @@ class World:
                     if at is not None:
                         self._at(at, lambda tick=self._ticks: self._tick(tick))  # type: ignore[misc]
 
-    def _begin(self, launch: Launch) -> None:
+    def _begin(self, launch: LaunchBatch) -> None:
         members = self.state.members(launch.batch)
         if not members:
-            self.tell(Finished(self.now, launch.batch, False))
+            self.tell(BatchFinished(self.now, launch.batch, False))
             return
         callers = [self.told[m].caller for m in members]
         assert set(members) <= set(launch.requests)
@@ -171,13 +180,13 @@ class World:
                 return
             for member in self.state.members(batch):
                 self.told[member].refused = "failed"
-            self.tell(Finished(self.now, batch, False))
+            self.tell(BatchFinished(self.now, batch, False))
             return
         for member in self.state.members(batch):
             told = self.told[member]
             assert (told.answered, told.left, told.refused) == (None, None, "")
             told.answered, told.batch = self.now, batch
-        self.tell(Finished(self.now, batch))
+        self.tell(BatchFinished(self.now, batch))
 
     def _arrive(self, number: int) -> None:
         c = self.told[number].caller
@@ -192,7 +201,7 @@ class World:
             assert batch is not None
         else:
             (launch,) = self.state.handle(arrived)
-            assert isinstance(launch, Launch)
+            assert isinstance(launch, LaunchBatch)
             batch = launch.batch
             self.tell(Began(self.now, batch))
         if self._check:
@@ -216,7 +225,7 @@ def lengths(count: int, seed: int = 0, longest: int = 512) -> list[int]:
     return [int(x) for x in np.clip(drawn, 8, longest)]
 
 
-def poisson(rate: float, forms: Iterable[Form], seed: int = 0, deadline: float = math.inf) -> list[Caller]:
+def poisson(rate: float, forms: Iterable[BatchShape], seed: int = 0, deadline: float = math.inf) -> list[Caller]:
     """Callers that come independently, *rate* a second."""
     random = np.random.default_rng(seed)
     at, callers = 0.0, []

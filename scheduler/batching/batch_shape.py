@@ -9,7 +9,7 @@ import attrs
 
 
 @attrs.frozen
-class Form:
+class BatchShape:
     """The shape of a request without its rows.
 
     Attributes:
@@ -32,9 +32,9 @@ class Form:
         object.__setattr__(self, "per_row", per_row)
         object.__setattr__(self, "kind", (self.exact, per_row.bit_length()))
 
-    def padded_to(self, sizes: tuple[int, ...]) -> Form:
+    def padded_to(self, sizes: tuple[int, ...]) -> BatchShape:
         """Return the form with other sizes."""
-        return self if sizes == self.sizes else Form(self.exact, sizes, self.terms)
+        return self if sizes == self.sizes else BatchShape(self.exact, sizes, self.terms)
 
 
 def largest(one: Iterable[int], other: Iterable[int]) -> tuple[int, ...]:
