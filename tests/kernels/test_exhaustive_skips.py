@@ -1,10 +1,10 @@
-"""Every small call of every operator that moves data (see tests/exhaustive_skips.py)."""
+"""Every small call of every operator that moves data (see tests/kernels/exhaustive_skips.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.exhaustive_skips import FAMILIES, check
+from tests.kernels.exhaustive_skips import FAMILIES, check
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -17,7 +17,7 @@ from asyncrt.runtime.runtime import RuntimeStatistics
 
 from ..paths import MECHANISMS
 from ..zoo import BY_RECIPE, ZooModel, assert_equal, zoo
-from .test_foresight import slow as slow  # a fixture
+from .request.test_next_plan import slow as slow  # a fixture
 
 MODELS = [pytest.param(m, id=m.name) for m in zoo()]
 DECODER = next(m for m in zoo() if m.name == "gpt2_kv_dynamo20")

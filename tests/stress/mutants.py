@@ -29,11 +29,11 @@ TIMEOUT_S = 120.0
 SKIPS = "tests/kernels/test_every_skip_rule.py"
 GRAPHS = "tests/stress/test_graphs.py::test_many_models_give_the_same_bytes_in_every_way"
 ORDERS = "tests/stress/test_schedules.py"
-FAULTS = "tests/stress/test_faults.py"
+FAULTS = "tests/stress/faults/test_faults.py"
 HAZARDS = "tests/runtime/test_hazards.py"
-BRANCHES = "tests/runtime/test_branches.py"
+BRANCHES = "tests/runtime/plan/test_parallel_lanes.py"
 REQUESTS = "tests/runtime/test_requests.py"
-TRANSITIONS = "tests/runtime/test_skip_transitions.py"
+TRANSITIONS = "tests/runtime/plan/test_skip_transitions.py"
 
 
 @attrs.frozen
@@ -61,7 +61,7 @@ MUTANTS = (
         "kernels/ops/tensor/slice.py",
         "        x = np.take(x, first + step * np.arange(count), axis)",
         "        x = np.take(x, first + abs(step) * np.arange(count), axis)",
-        ("tests/ops/test_slice.py",),
+        ("tests/ops/tensor/test_slice.py",),
     ),
     Mutant(
         "S1 a reversed slice is taken for its input",
@@ -118,7 +118,7 @@ MUTANTS = (
         "asyncrt/runtime/loop/dispatcher.py",
         "            self.streams[stream].wait_for([self._marks[e] for e in needed])\n",
         "            pass\n",
-        (FAULTS, "tests/runtime/test_checked.py"),
+        (FAULTS, "tests/runtime/watch/test_checked.py"),
     ),
     Mutant(
         "a request that became late while it was prepared is launched",
@@ -133,14 +133,15 @@ MUTANTS = (
         "asyncrt/runtime/request/inference.py",
         "            self.dispatcher.check_deadline(self.request)\n",
         "",
-        ("tests/runtime/test_deadlines.py",),
+        ("tests/runtime/loop/test_deadlines.py",),
     ),
     Mutant(
         "S7 a view loses its strides",
         "asyncrt/runtime/plan/planner.py",
-        "            self.places[v] = Location(place.base, place.offset + offset, view)\n            if view is not None:",
+        "            self.places[v] = Location(place.base, place.offset + offset, view)\n"
+        "            if view is not None:",
         "            self.places[v] = Location(place.base, place.offset + offset, None)\n            if False:",
-        (GRAPHS, "tests/runtime/test_views.py"),
+        (GRAPHS, "tests/runtime/plan/test_views.py"),
     ),
     Mutant(
         "S8 a tensor is part of two others",
@@ -189,7 +190,7 @@ MUTANTS = (
         "asyncrt/runtime/request/inference.py",
         "                lease.drop(after=self.events)\n",
         "                lease.drop()\n",
-        ("tests/runtime/test_checked.py", FAULTS),
+        ("tests/runtime/watch/test_checked.py", FAULTS),
     ),
     Mutant(
         "leases: a cancelled request's memory is free at once",
@@ -287,14 +288,14 @@ MUTANTS = (
         "kernels/resident/kernel_cache.py",
         '        key = f"{self._version}|{self._device.info.identity}|{digest}"',
         '        key = f"{self._version}|{digest}"',
-        ("tests/kernels/test_cache.py",),
+        ("tests/kernels/resident/test_kernel_cache.py",),
     ),
     Mutant(
         "keys: a kernel on disk is of any text",
         "kernels/resident/kernel_cache.py",
         '        key = f"{self._version}|{self._device.info.identity}|{digest}"',
         '        key = f"{self._version}|{self._device.info.identity}|{[s.name for s in ordered]}"',
-        ("tests/kernels/test_cache.py",),
+        ("tests/kernels/resident/test_kernel_cache.py",),
     ),
     Mutant(
         "keys: a constant packed otherwise is the same",
@@ -302,7 +303,7 @@ MUTANTS = (
         "            entry = self._entries.get(packing.key)\n            if entry is None:",
         "            entry = self._entries.get(packing.key) or self._entries.get(Stored(packing.key.value))\n"
         "            if entry is None:",
-        ("tests/kernels/test_weights.py",),
+        ("tests/kernels/resident/test_weights.py",),
     ),
     Mutant(
         "keys: plans of other contents are used",
@@ -379,14 +380,14 @@ MUTANTS = (
         "asyncrt/runtime/loop/shortage.py",
         "        alone = len(pending) == 1 and not now.ready\n",
         "        alone = True\n",
-        ("tests/stress/test_memory_is_short.py",),
+        ("tests/stress/faults/test_memory_is_short.py",),
     ),
     Mutant(
         "uploads: memory that a stream writes to is released",
         "kernels/resident/weights.py",
         "            if upload.passed:\n                self._release(upload)",
         "            if True:\n                self._release(upload)",
-        (FAULTS, "tests/stress/test_cancellation.py"),
+        (FAULTS, "tests/stress/faults/test_cancellation.py"),
     ),
 )
 

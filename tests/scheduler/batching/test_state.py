@@ -578,6 +578,8 @@ def test_a_story_is_told() -> None:
     story.comes(1)
     story.ends(1)
 
-    assert [entry.split("(")[0] for entry in story.state.story(1)] == ["Arrived", "LaunchBatch", "Began", "BatchFinished"]
+    happened = [entry.split("(")[0] for entry in story.state.story(1)]
+
+    assert happened == ["Arrived", "LaunchBatch", "Began", "BatchFinished"]
     assert story.state.story(99) == []
     assert "0 waiting" in repr(story.state)

@@ -1,0 +1,397 @@
+"""Do the benchmarks run, and do their reports hold what they promise? Never: is something fast?"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import (
+    callers,
+    cancelling,
+    compiled,
+    decode,
+    gemm,
+    growth,
+    launches,
+    load,
+    loop,
+    measure,
+    memory,
+    minilm,
+    models,
+    networks,
+    new_shapes,
+    page,
+    peers,
+    per_node,
+    plots,
+    precision,
+    process,
+    resnet,
+    sequences,
+    skip,
+    streams,
+    tune,
+)  # fmt: skip
+from benchmarks.measure import BenchmarkError, Ratio, Report, Settings
+
+from ..environment import with_sources
+
+HOST = Settings(device="host", blocks=2, block_s=0.0, settle_s=0.0)
+OPENCL = Settings(blocks=2, block_s=0.0, settle_s=0.0)
+
+
+def smallest(name: str) -> Coroutine[Any, Any, Report]:
+    """Return a benchmark with as little to do as it takes; a small BERT stands in for MiniLM."""
+    match name:
+        case "minilm":
+            return minilm.bench(HOST, models.SMALL, [(1, 4), (2, 3)])
+        case "resnet":
+            return resnet.bench(HOST, networks.resnet((1, 1), width=4, classes=3), [(1, 33, 40), (2, 32, 32)])
+        case "decode":
+            return decode.bench(HOST, networks.decoder(2, 16, 2, 60), first=3, last=9)
+        case "new_shapes":
+            return new_shapes.bench(HOST, models.SMALL, lengths=[5, 6], rounds=1)
+        case "compiled":
+            return compiled.bench(OPENCL, models.SMALL, [7])
+        case "growth":
+            return growth.bench(HOST, many=10)
+        case "memory":
+            return memory.bench(HOST, models.SMALL, many=3, tokens=5, rounds=1)
+        case "callers":
+            return callers.bench(HOST, models.SMALL, count=4, longest=12, callers=3, pairs=4)
+        case "cancelling":
+            return cancelling.bench(HOST, models.SMALL, lengths=[4, 5], callers=3)
+        case "tune":
+            # With a latency that no machine misses: slow trials halve the rate, and so last longer and longer.
+            return tune.bench(OPENCL, [1], [0.0], searched=([1, 8], [0.0]), rounds=2, seconds=0.01, max_p99=10.0)
+        case "skip":
+            return skip.bench(HOST, steps=(0, 6), large=(4, 8))
+        case "per_node":
+            return per_node.bench(OPENCL, nodes=6)
+        case "launches":
+            return launches.bench(OPENCL, nodes=6)
+        case "streams":
+            return streams.bench(OPENCL, count=2, blocks=1)
+        case "loop":
+            return loop.bench(HOST, callers=4, lengths=4)
+        case "gemm":
+            return gemm.bench(OPENCL, rows_of=[1, 3], sizes=[40])
+        case "precision":
+            return precision.bench(HOST, models.SMALL, networks.decoder(1, 16, 2, 60), [(1, 4)], [3])
+        case "sequences":
+            return sequences.bench(HOST, tokens=3, size=(1, 16, 2), callers=3)
+        case "load":
+            return load.bench(HOST, models.SMALL, rounds=1)
+    raise AssertionError(f"no test runs the benchmark {name!r}")
+
+
+def cells(report: Report, kind: type) -> list[Any]:
+    """Return all cells of a type, in the rows and the summary."""
+    return [cell for row in (*report.rows, report.summary) for cell in row.values() if isinstance(cell, kind)]
+
+
+def columns(plot: plots.Plot) -> set[str]:
+    """Return the columns that a plot needs of a report."""
+    match plot:
+        case plots.Ratios():
+            return set(plot.labels)
+        case plots.Bars():
+            return {plot.label, *plot.columns}
+        case plots.Lines():
+            return {plot.label}
+
+
+@pytest.mark.parametrize("name", page.BENCHMARKS)
+def test_every_benchmark_gives_a_report_that_survives_its_file(name: str) -> None:
+    """Rows of equal headings, figures that are numbers, ratios within their intervals; JSON loses nothing."""
+    report = asyncio.run(smallest(name))
+
+    assert report.name == name
+    assert report.command.startswith(f"python -m benchmarks.{name}")
+    assert len({tuple(row) for row in report.rows}) == 1
+    alone = name == "growth" or any(note.startswith("tinygrad is left out") for note in report.notes)
+    assert bool(cells(report, Ratio)) != alone
+    assert all(0 < r.low <= r.high < math.inf and r.ratio > 0 for r in cells(report, Ratio))
+    assert all(math.isfinite(figure) and figure >= 0 for figure in cells(report, float))
+    assert report == Report.from_json(report.to_json())
+    if plot := plots.PLOTS.get(name):
+        assert columns(plot) <= set(report.rows[0])
+    text = page.section(report)
+    assert f"## {page.BENCHMARKS[name]}" in text
+    assert text.count("\n| ") == 2 + len(report.rows)
+
+
+def test_skipped_nodes_are_counted_not_only_timed() -> None:
+    """As many launches as without the no-ops; with skipping off, one more for each of them."""
+    report = asyncio.run(smallest("skip"))
+
+    assert report.summary["launches that a graph with no-ops has more than one without"] == 0
+    fused_none, fused, none, some, large, others = report.rows
+    assert (none["skipped"], some["skipped"], large["skipped"]) == (0, 6, skip.LARGE_STEPS)
+    assert (others["skipped"], others["launches beside it"]) == (skip.LARGE_STEPS, 2 * skip.LARGE_STEPS)
+    assert fused["launches"] == fused_none["launches"]
+    assert large["launches beside it"] == 2 * skip.LARGE_STEPS
+    assert large["launches"] == skip.LARGE_STEPS
+
+
+def test_loops_of_pyopencl_launch_the_kernels_that_asyncrt_launches() -> None:
+    """What is compared is the way of launching, so the kernels are the same, and as many."""
+    report = asyncio.run(smallest("per_node"))
+
+    assert "The loops launch the 6 kernels" in report.notes[0]
+    assert report.summary["kernels that asyncrt launches"] == "6 for 6 nodes"
+
+
+def test_peers_take_turns() -> None:
+    """A B A B, after each was warmed up until two blocks agreed."""
+    turns: list[str] = []
+    figures = {"a": iter([9.0, 5.0, 5.1, 1.0, 2.0]), "b": iter([4.0, 4.0, 3.0, 4.0])}
+
+    def peer(name: str) -> measure.Block:
+        async def block() -> float:
+            turns.append(name)
+            return next(figures[name])
+
+        return block
+
+    samples = asyncio.run(measure.interleave({"a": peer("a"), "b": peer("b")}, HOST))
+
+    assert turns == [*"aaabb", *"abab"]
+    assert samples == {"a": [1.0, 2.0], "b": [3.0, 4.0]}
+
+
+def test_a_ratio_is_of_medians_and_lies_in_its_interval() -> None:
+    """Blocks that are twice as long throughout are twice as long for sure; others only about."""
+    below = [1.0, 1.1, 0.9, 1.2, 5.0]
+
+    sure = Ratio.of([2 * x for x in below], below)
+    unsure = Ratio.of([2.0, 2.0, 2.0, 2.0, 2.0], below)
+
+    assert (sure.ratio, sure.low, sure.high) == pytest.approx((2, 2, 2))
+    assert unsure.ratio == pytest.approx(2 / 1.1)
+    assert unsure.low < unsure.ratio < unsure.high
+
+
+def test_a_geometric_mean_of_ratios_is_neither_ones_favourite() -> None:
+    """Twice as fast here and half as fast there is as fast."""
+    one, two = [1.0, 1.0], [2.0, 2.0]
+
+    mean = Ratio.geometric_mean([(one, two), (two, one)])
+
+    assert (mean.ratio, mean.low, mean.high) == pytest.approx((1, 1, 1))
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [[np.array([1.0, 2.1])], [np.array([1.0])], [np.array([1.0, np.nan])], []],
+    ids=["other values", "another shape", "not a number", "one output less"],
+)
+def test_speeds_of_different_results_are_not_compared(theirs: list[measure.Array]) -> None:
+    """A wrong answer may be given at any speed."""
+    ours = [np.array([1.0, 2.0])]
+
+    with pytest.raises(BenchmarkError):
+        measure.check_equal("case", ours, theirs)
+
+
+def test_a_peer_that_is_not_there_is_left_out_and_the_report_says_so() -> None:
+    """Nobody needs to install all of them, nor need all take every model."""
+
+    def refuse(model: Path | bytes, threads: int) -> peers.Run:
+        raise ValueError("unknown operator\nand a traceback")
+
+    absent = peers.Peer("Absent", "no_such_package", refuse)
+    choosy = peers.Peer("Choosy", "numpy", refuse)
+
+    loaded = peers.load(models.SMALL, [absent, choosy, peers.ONNX_RUNTIME])
+
+    assert list(loaded.runs) == ["ONNX Runtime"]
+    assert loaded.notes == [
+        "Absent is left out: it is not installed (`pip install no_such_package`).",
+        "Choosy is left out: it does not take the model (ValueError: unknown operator).",
+    ]
+
+
+@pytest.mark.parametrize("source", [models.SMALL, models.SMALL.read_bytes()], ids=["file", "bytes"])
+def test_peers_give_what_they_are_believed_to_give(source: Path | bytes) -> None:
+    """Every peer that is installed gives the reference's outputs in the model's order, for one shape and the next."""
+    loaded = peers.load(source)
+    reference = peers.load_onnx_runtime(source, 1)
+
+    for length in (5, 9):
+        inputs = models.tokens(2, length)
+        assert loaded.check("small BERT", inputs, reference(inputs)) < 1e-4
+
+    assert len(loaded.runs) + len(loaded.notes) == 2
+
+
+@pytest.mark.skipif(not peers.OPENVINO.installed, reason="OpenVINO is not installed")
+def test_openvinos_queue_gives_each_request_its_own_answer() -> None:
+    """More requests than jobs, each of another length: the answers come in the order of the requests."""
+    requests = [models.tokens(1, length) for length in range(2, 9)]
+    reference = peers.load_onnx_runtime(models.SMALL, 1)
+
+    answers = peers.OpenVinoQueue(models.SMALL, 2, 3).run(requests)
+
+    for request, answer in zip(requests, answers, strict=True):
+        measure.check_equal("queue", answer, reference(request))
+
+
+_PLATFORMS = """
+from asyncrt.devices.opencl import drivers
+from benchmarks import models, peers
+if {first}: peers.load(models.SMALL)
+drivers.prepare()
+import pyopencl
+print(*sorted(p.name for p in pyopencl.get_platforms()), sep=", ")
+"""
+
+
+@pytest.mark.skipif(not peers.OPENVINO.installed, reason="OpenVINO is not installed")
+def test_openvino_hides_no_opencl_driver() -> None:
+    """Its libtbb would, if it were loaded first: asyncrt would run on another device than without that peer."""
+    with_peer, without = (
+        subprocess.run([sys.executable, "-c", _PLATFORMS.format(first=first)], cwd=measure.ROOT, env=with_sources(),
+                       capture_output=True, text=True, check=True).stdout
+        for first in (True, False)
+    )  # fmt: skip
+
+    assert without
+    assert with_peer == without
+
+
+def test_decoders_that_disagree_are_not_compared() -> None:
+    """The logits of every step count, not only of the first and the last."""
+    steps = [networks.next_token(length) for length in range(4)]
+
+    class Fake:
+        def __init__(self, *logits: float) -> None:
+            self.logits = logits
+
+        async def begin(self, past: measure.Inputs) -> None:
+            self.left = list(self.logits)
+
+        async def step(self, inputs: measure.Inputs) -> measure.Array:
+            return np.array([self.left.pop(0)])
+
+    texts = {
+        name: decode.Text(Fake(*logits), {}, steps)
+        for name, logits in {"one": (1, 2, 3, 4), "same": (1, 2, 3, 4), "other": (1, 2, 9, 4)}.items()
+    }
+    for text in texts.values():
+        asyncio.run(text.seconds())
+
+    with pytest.raises(BenchmarkError, match="step 2 in one and other"):
+        decode.check(texts)
+
+
+def test_a_process_of_its_own_says_why_it_failed() -> None:
+    """The error of the other process is in the message of this one's."""
+    with pytest.raises(BenchmarkError, match=r"load\.once.* ended with 1:\n(?s:.*)none\.onnx"):
+        process.fresh(load.once, Path("none.onnx"), Path("folder"), "host")
+
+
+def test_a_table_at_a_glance_has_the_ratios_that_sum_up() -> None:
+    """One line for each, with the command that measures it; nothing of what was measured beside others' work."""
+    ratio = Ratio(1.5, 1.4, 1.6)
+    quiet = Report(name="minilm", command="do", environment={}, rows=[], summary={"mean": ratio, "count": 3})
+    noisy = Report(name="skip", command="not", environment={}, rows=[], summary={"mean": ratio}, others=1.0)
+
+    text = page.glance([quiet, noisy])
+
+    assert "| A sentence embedding | mean | 1.50 (1.40 to 1.60) | `do` |" in text
+    assert "count" not in text
+    assert "not" not in text
+    assert page.glance([noisy]) == ""
+
+
+@pytest.mark.skipif(not peers.installed("matplotlib"), reason="matplotlib is not installed")
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("minilm", {"batch": 1, "tokens": 8, "over X": Ratio(1.5, 1.4, 1.6), "over Y": Ratio(0.5, 0.4, 0.6)}),
+        ("new_shapes", {"runtime": "asyncrt", "first ms": 3.0, "second ms": 2.0}),
+        ("decode", {"runtime": "asyncrt", "ms at 1 to 2": 3.0, "ms at 3 to 4": 2.0}),
+    ],
+)
+def test_a_report_is_drawn(tmp_path: Path, name: str, row: measure.Row) -> None:
+    """As a picture beside the page, which shows it."""
+    report = Report(name=name, command="do", environment={}, rows=[row, row])
+
+    file = plots.draw(report, tmp_path / "page")
+
+    assert file == tmp_path / "page" / f"{name}.png"
+    assert file.read_bytes().startswith(b"\x89PNG")
+    assert f"](page/{name}.png)" in page.page([report], plots={name: file})
+
+
+def test_a_plot_that_cannot_be_drawn_again_is_removed(tmp_path: Path) -> None:
+    """A picture of an earlier run would be taken for this one's."""
+    file = tmp_path / "load.png"
+    file.write_bytes(b"")
+
+    drawn = plots.draw(Report(name="load", command="do", environment={}, rows=[{"model": "m"}]), tmp_path)
+
+    assert drawn is None
+    assert not file.exists()
+
+
+def test_numbers_are_shown_with_three_digits() -> None:
+    """No exponents, no digits that mean nothing."""
+    shown = [measure.show(x) for x in (1234.5, 12.345, 1.2345, 0.012345, 0.0, 7, "x", None)]
+
+    assert shown == ["1234", "12.3", "1.23", "0.0123", "0", "7", "x", ""]
+
+
+def test_a_missing_model_is_said_with_what_to_do(tmp_path: Path) -> None:
+    """The command line ends with one line, not with a traceback."""
+    command = [sys.executable, "-m", "benchmarks.minilm", "--model", str(tmp_path / "none.onnx")]
+    environment = with_sources()
+
+    done = subprocess.run(command, cwd=measure.ROOT, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("error  ")
+    assert "none.onnx is not a file" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_all_writes_a_page_of_the_reports_there_are(tmp_path: Path) -> None:
+    """One benchmark through the command line, on one core: its report as JSON, and its section on the page."""
+    file = tmp_path / "page.md"
+    command = [sys.executable, "-m", "benchmarks", "skip", "--device", "host", "--threads", "1"]
+    command += ["--reports", str(tmp_path), "--write", "--noisy", "--page", str(file)]
+    environment = with_sources()
+
+    done = subprocess.run(command, cwd=measure.ROOT, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "skip.json").read_text())
+    if hasattr(os, "sched_setaffinity"):
+        assert report["environment"]["cores"] == f"1 of {os.cpu_count()}"
+    text = file.read_text()
+    assert text.startswith("# Benchmarks")
+    assert "python -m benchmarks.skip --quick --device host" in text
+    assert text.count("\n## ") == 2  # at a glance, and the benchmark
+
+
+def test_figures_of_a_busy_machine_are_withheld() -> None:
+    """A peer that spins while it waits is hundreds of times slower beside others: no table of that is written."""
+    rows: list[measure.Row] = [{"streams": 1, "requests/s": 2.5}]
+    report = Report(name="streams", command="python", environment={}, others=0.5, rows=rows)
+
+    assert "| 1 | 2.50 |" not in page.section(report)
+    assert "Others used 0.500 cores" in page.section(report)
+    assert "| 1 | 2.50 |" in page.section(report, noisy=True)
+    assert "not to be relied on" in page.section(report, noisy=True)

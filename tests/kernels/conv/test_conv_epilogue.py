@@ -1,0 +1,182 @@
+"""Convolutions with an epilogue, in every kernel that has one, against the convolution alone and NumPy after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from asyncrt.devices.find import open_device
+from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.codegen.epilogue import Epilogue, Operand
+from asyncrt.kernels.conv import packed as conv_packed
+from asyncrt.kernels.impl import inp
+from asyncrt.kernels.registry import find_operator
+from asyncrt.kernels.traits import DeviceTraits
+from asyncrt.layout import Array, Layout, layout_of
+from asyncrt.memory.view import View, broadcast_strides
+
+from ...ops.run import run_impl
+
+CPU, GPU, SMALL_GPU = DeviceTraits("cpu", 2), DeviceTraits("gpu", 8), DeviceTraits("gpu", 8, max_group=64)
+
+
+class Case(NamedTuple):
+    """A convolution of random data: its kernel's name, and for which device it is that kernel."""
+
+    kernel: str
+    traits: DeviceTraits
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    attributes: Mapping[str, Any] = {}
+    constant: bool = True
+    operator: str = "Conv"
+    dtype: type = np.float32
+
+
+CASES = {
+    "packed": Case("packed 32x", CPU, (2, 5, 9, 11), (40, 5, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "packed blocks of 16": Case("packed 16x", CPU, (1, 6, 7, 19), (24, 3, 3, 3), {"group": 2, "strides": (2, 2)}),
+    "packed, one long row": Case("packed", CPU, (2, 16, 5, 7), (32, 8, 1, 1), {"group": 2}),
+    "packed, whole tiles of 8": Case("packed 32x8", CPU, (2, 3, 4, 16), (64, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "packed, whole tiles of 7": Case("packed 32x7", CPU, (1, 3, 16, 16), (32, 3, 5, 3), {"strides": (2, 2)}),
+    "packed, whole tiles of 6": Case("packed 32x6", CPU, (1, 3, 5, 7), (32, 3, 2, 2)),
+    "packed, whole tiles of 5": Case("packed 32x5", CPU, (1, 3, 4, 7), (32, 3, 2, 3)),
+    "packed, several rows": Case("packed 32x2x4", CPU, (2, 3, 7, 6), (64, 3, 3, 3)),
+    "packed, rows of 3": Case("packed 32x2x3", CPU, (1, 3, 7, 3), (33, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "packed, rows of 2": Case("packed 32x4x2", CPU, (1, 3, 11, 4), (32, 3, 3, 3), {"strides": (2, 1)}),
+    "packed, rows of 1": Case("packed 32x8x1", CPU, (1, 3, 21, 3), (32, 3, 3, 3)),
+    "packed, runs of 16": Case("packed 32x8", CPU, (1, 3, 3, 42), (64, 3, 3, 3)),
+    "packed, far cells": Case("packed 32x5", CPU, (1, 3, 9, 9), (32, 3, 3, 3), {"dilations": (2, 2)}),
+    "packed, wide windows": Case("packed 32x", CPU, (1, 3, 12, 24), (32, 3, 9, 9)),
+    "packed, three axes": Case("packed", CPU, (1, 3, 4, 5, 6), (20, 3, 2, 2, 2)),
+    "packed, one axis": Case("packed", CPU, (2, 3, 21), (20, 3, 4)),
+    "packed, transposed": Case("packed", CPU, (1, 3, 5, 6), (3, 17, 2, 3), {"strides": (2, 2)}, True, "ConvTranspose"),
+    "planes of 16": Case("planes 4x16", CPU, (2, 6, 9, 23), (6, 1, 3, 3), {"group": 6}, False),
+    "planes of 1": Case("planes 1x1", CPU, (3, 4, 3, 3), (6, 4, 3, 3), {}, False),
+    "planes of 4": Case("planes 2x4", CPU, (2, 4, 5, 9), (8, 2, 3, 3), {"group": 2}, False),
+    "product": Case("tiles 8x32", CPU, (3, 9, 6, 8), (20, 9, 1, 1), {}, False),
+    "generic": Case("generic", SMALL_GPU, (2, 3, 7, 9), (6, 3, 3, 3), {"pads": (1, 0, 1, 2)}),
+    "generic on a cpu": Case("generic", CPU, (2, 3, 7, 9), (6, 3, 3, 3), dtype=np.float64),
+    "generic, transposed": Case("generic", CPU, (1, 3, 5, 6), (3, 4, 2, 2), {}, False, "ConvTranspose"),
+    "shared": Case("shared 64x64", GPU, (2, 4, 9, 10), (70, 2, 3, 3), {"group": 2, "pads": (1, 1, 1, 1)}),
+    "shared product": Case("shared 64x64", GPU, (2, 9, 6, 8), (20, 9, 1, 1)),
+}
+OPERANDS: dict[str, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
+    "as the result": lambda s: s,
+    "one for each channel": lambda s: (s[1], *(1 for _ in s[2:])),
+    "one for each column": lambda s: s[-1:],
+    "one for each row and image": lambda s: (s[0], 1, *s[2:-1], 1),
+}
+
+
+def filled(*shape: int, dtype: Any = np.float32) -> Array:
+    return np.random.default_rng(shape).standard_normal(shape).astype(dtype)
+
+
+def convolved(case: Case, inputs: Sequence[Array], epilogue: Epilogue | None) -> tuple[str, Array]:
+    """Return the name of the kernel, and what it made of the first three of *inputs*: data, filter and bias."""
+    operator = find_operator("", case.operator)
+    assert operator is not None
+    assert operator.with_epilogue is not None
+    layouts = tuple(layout_of(x) for x in inputs)
+    constants = (False, case.constant, case.constant, *(False for _ in inputs[3:]))
+    attributes = Attributes(case.attributes, 22)
+    call = Call(case.kernel, attributes, layouts[:3], (None,) * 3, (), (layouts[0].dtype,), constants)
+    (shape,) = operator.infer(call)
+    call = call._replace(outputs=(Layout(layouts[0].dtype, tuple(shape)),))
+    impl = operator.with_epilogue(call, case.traits, epilogue) if epilogue else None
+    if impl is None:
+        assert operator.implement is not None
+        impl = operator.implement(call, case.traits)
+    (result,) = run_impl(impl, call._replace(inputs=layouts, values=(None,) * len(inputs)), inputs, open_device(None))
+    return impl.name, result
+
+
+def data(case: Case) -> list[Array]:
+    filters = case.w[0] if case.operator == "Conv" else case.w[1]
+    return [filled(*shape, dtype=case.dtype) for shape in (case.x, case.w, (filters,))]
+
+
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize("case", [pytest.param(c, id=name) for name, c in CASES.items()])
+def test_each_element_meets_its_own_of_every_operand(case: Case, vector: bool) -> None:
+    """Operands of one element for each channel, column, row or result, alone and together."""
+    inputs = data(case)
+    kernel, plain = convolved(case, inputs, None)
+    extras = [filled(*of(plain.shape), dtype=case.dtype) for of in OPERANDS.values()]
+    operands = [
+        Operand(inp(3 + i), layout_of(x).dtype, View(plain.shape, broadcast_strides(x.shape, plain.shape)))
+        for i, x in enumerate(extras)
+    ]
+
+    sums = convolved(case, [*inputs, *extras], Epilogue("v + a0 + a1 + a2 + a3", tuple(operands), vector))
+    greatest = [convolved(case, [*inputs, *extras], Epilogue("fmax(v, a0)", (o,), vector)) for o in operands]
+
+    assert kernel.startswith(case.kernel)
+    wanted = [plain + extras[0] + extras[1] + extras[2] + extras[3], *(np.maximum(plain, x) for x in extras)]
+    for (name, got), want in zip([sums, *greatest], wanted, strict=True):
+        # Another kernel, where an operand forbids the first one, adds the bias first.
+        np.testing.assert_allclose(got, want, rtol=0, atol=0 if name == kernel else 5e-6)
+
+
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize("case", [pytest.param(c, id=name) for name, c in CASES.items()])
+def test_an_activation_needs_no_operand(case: Case, vector: bool) -> None:
+    """What is calculated from the element alone, after the bias."""
+    inputs = data(case)
+    _, plain = convolved(case, inputs, None)
+
+    _, got = convolved(case, inputs, Epilogue("fmax(v, 0) - 1", (), vector))
+
+    assert (plain < 0).any()
+    np.testing.assert_array_equal(got, np.maximum(plain, 0) - 1)
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=name) for name, c in CASES.items()])
+def test_operands_may_lie_in_any_order(case: Case) -> None:
+    """One whose columns are far apart."""
+    inputs = data(case)
+    _, plain = convolved(case, inputs, None)
+    extra = filled(*reversed(plain.shape), dtype=case.dtype)
+    view = View.dense(extra.shape).permute(range(plain.ndim - 1, -1, -1))
+
+    _, got = convolved(
+        case, [*inputs, extra], Epilogue("v + a0", (Operand(inp(3), layout_of(extra).dtype, view),), True)
+    )
+
+    np.testing.assert_allclose(got, plain + extra.transpose(), rtol=0, atol=5e-6)
+
+
+def test_rows_that_an_operand_does_not_walk_as_one_are_not_joined() -> None:
+    """A window of one cell is a matrix product only where every operand has one stride over an image."""
+    case = CASES["product"]
+    inputs = data(case)
+    extra = filled(8)
+    view = View((3, 20, 6, 8), (0, 0, 0, 1))
+
+    kernel, _ = convolved(case, [*inputs, extra], Epilogue("v + a0", (Operand(inp(3), layout_of(extra).dtype, view),)))
+
+    assert kernel.startswith("planes")
+
+
+@pytest.mark.parametrize(
+    "name", ["packed", "packed blocks of 16", "packed, several rows", "packed, one long row", "packed, far cells"]
+)
+def test_weights_walked_in_pieces_give_the_same_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One tile alone, several of a work-item, and pieces of which the last is shorter: no sum changes its order."""
+    case = CASES[name]
+    inputs = data(case)
+    _, whole = convolved(case, inputs, None)
+    activated = Epilogue("v > 0.0f ? v : 0.5f * v")
+
+    monkeypatch.setattr(conv_packed, "_WHOLE", 0)
+    monkeypatch.setattr(conv_packed, "_PIECE", 2 * case.w[2] * case.w[3] * 32)
+    kernel, pieces = convolved(case, inputs, None)
+    _, after = convolved(case, inputs, activated)
+
+    assert kernel.startswith(case.kernel)
+    assert whole.tobytes() == pieces.tobytes()
+    np.testing.assert_array_equal(after, np.where(whole > 0, whole, np.float32(0.5) * whole))

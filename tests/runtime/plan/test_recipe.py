@@ -1,0 +1,239 @@
+"""Plans of shapes that were never seen, by the formulas of others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from asyncrt import Runtime, RuntimeOptions
+from asyncrt.dims import Dim
+from asyncrt.errors import AsyncrtError
+from asyncrt.layout import Array, Layout
+from asyncrt.runtime.cooperative import finished
+from asyncrt.runtime.model import Model
+from asyncrt.runtime.plan import recipe as recipes
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan, start_state
+from asyncrt.runtime.plan.plan_cache import same
+from asyncrt.runtime.plan.planner import prepare_chunk
+from asyncrt.runtime.request.network import Network
+
+from ...builders import i64, model, node
+from ...zoo import BY_RECIPE, ZooModel, zoo
+from ..sequences.test_sequence import attention, fed_back
+
+OPTIONS = RuntimeOptions(warm=False)
+SIZES = (1, 2, 3, 4, 7, 8, 9, 16, 17, 24, 33, 40, 70)
+
+
+def network(loaded: Model) -> Network:
+    return loaded.network
+
+
+def shapes(loaded: Model, count: int) -> Iterator[tuple[list[Layout], dict[int, Array]]]:
+    """Layouts of inputs in which every named dim has some size, equal ones included."""
+    program = network(loaded).program
+    rng = random.Random(5)
+    for _ in range(count):
+        sizes: dict[str | None, int] = {}
+        layouts = []
+        for id in program.inputs:
+            dtype, shape = program.values[id].layout
+            assert dtype is not None
+            assert shape is not None
+            dims = [sizes.setdefault(d.name, rng.choice(SIZES)) if isinstance(d, Dim) else d for d in shape]
+            layouts.append(Layout(dtype, tuple(dims)))
+        values = {
+            id: np.ones(layout.shape, layout.dtype.numpy)
+            for id, layout in zip(program.inputs, layouts, strict=True)
+            if id in program.value_inputs
+        }
+        yield layouts, values
+
+
+def walked(loaded: Model, layouts: list[Layout], values: dict[int, Array]) -> ChunkPlan:
+    net = network(loaded)
+    return prepare_chunk(net.program, net.program.chunks[0], start_state(net.program, layouts, values), net.tools)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("source", [pytest.param(m, id=m.name) for m in zoo()])
+async def test_a_recipe_gives_the_plan_that_planning_gives(source: ZooModel) -> None:
+    """Launch for launch and number for number, wherever it gives one; also recipes that are not trusted yet."""
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(source.path)
+        net = network(loaded)
+        known: list[recipes.Recipe] = []
+        compared = 0
+        for layouts, values in shapes(loaded, 25):
+            try:
+                expected = walked(loaded, layouts, values)
+            except AsyncrtError:
+                continue  # these sizes do not fit the model
+            sizes = recipes.sizes_of(layouts, recipes.dynamic_axes(net.program))
+            if len(net.program.chunks) > 1 or values:
+                continue
+            made = [plan for r in known if (plan := r.plan(sizes, tuple)) is not None]
+            assert all(same(expected, plan) for plan in made), layouts
+            compared += len(made)
+            if not made:
+                found = finished(recipes.make_recipe(net.program, layouts, values, (), net.tools))
+                if found is not None:
+                    known.append(found)
+                    own = found.plan(sizes, tuple)
+                    assert own is not None
+                    assert same(expected, own)
+    assert compared > 0 or source.name not in BY_RECIPE
+
+
+def _chain(rows: str = "n") -> object:
+    """A product, views, a Concat in place and element-wise nodes."""
+    nodes = [
+        node("a = MatMul(x, w)"), node("b = Transpose(a)", perm=[1, 0]), node("c = Neg(b)"), node("d = Exp(b)"),
+        node("e = Concat(c, d)", axis=0), node("s = Shape(x)"), node("r = Gather(s, zero)"),
+        node("f = Unsqueeze(r, first)"), node("g = Expand(one, f)"), node("h = Mul(e, g)"), node("y = Softmax(h)"),
+    ]  # fmt: skip
+    constants = {"w": np.eye(6, 8, dtype=np.float32), "zero": np.array(0, np.int64), "first": i64(0),
+                 "one": np.full(1, 2, np.float32)}
+    return model(nodes, [f"x f32[{rows},6]"], ["y"], constants)
+
+
+@pytest.mark.asyncio
+async def test_new_shapes_are_planned_by_recipe_and_give_the_same_bytes() -> None:
+    """After a few shapes most plans come from recipes; explain() tells of such an inference what it tells of any."""
+    async with Runtime(options=OPTIONS) as rt, Runtime(options=RuntimeOptions(warm=False, recipes=False)) as plain:
+        loaded, other = await rt.load(_chain()), await plain.load(_chain())
+        plans = network(loaded).plans
+        for n in range(9, 60):
+            x = np.random.default_rng(n).standard_normal((n, 6)).astype(np.float32)
+            out, expected = await loaded.infer({"x": x}), await other.infer({"x": x})
+            assert expected["y"].tobytes() == out["y"].tobytes()
+            assert other.explain().to_json() == loaded.explain().to_json()
+        by_recipe, counted = plans.by_recipe, rt.statistics()
+        without = plain.statistics()
+
+    assert by_recipe > 40
+    assert (counted.launches, counted.skipped, counted.plans) == (without.launches, without.skipped, without.plans)
+
+
+@pytest.mark.asyncio
+async def test_a_group_does_not_tie_a_recipe_to_a_value_that_its_parts_may_leave_open() -> None:
+    """The length is added and something is chosen in one kernel, as where the mask of a decoder is made."""
+    nodes = [
+        node("s = Shape(x)"), node("r = Gather(s, zero)"), node("a = Add(i, r)"), node("b = Unsqueeze(a, first)"),
+        node("c = LessOrEqual(j, b)"), node("y = Where(c, x, far)"),
+    ]  # fmt: skip
+    constants = {"zero": np.array(0, np.int64), "first": i64(1), "far": np.float32(-1e4)}
+    source = model(nodes, ["x f32[n,6]", "i i64[n]", "j i64[n,6]"], ["y"], constants)
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(source)
+        for n in range(9, 40):
+            x, i = np.random.default_rng(n).standard_normal((n, 6)).astype(np.float32), np.arange(n)
+            j = np.random.default_rng(n).integers(0, 3 * n, (n, 6))
+            out = await loaded.infer({"x": x, "i": i, "j": j})
+            np.testing.assert_array_equal(np.where(j <= (i + n)[:, None], x, np.float32(-1e4)), out["y"])
+        parts = {record.node for record in loaded.explain() if record.decision == "fused"}
+
+    assert len(parts) == 3
+    assert network(loaded).plans.by_recipe > 20
+
+
+@pytest.mark.asyncio
+async def test_a_recipe_that_is_wrong_is_found_out_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its plans are compared first; after one that differs, the model is planned without recipes."""
+    true = recipes.Recipe.plan
+
+    def wrong(self: recipes.Recipe, *arguments: object) -> ChunkPlan | None:
+        plan = true(self, *arguments)  # type: ignore[arg-type]
+        if plan is None:
+            return None
+        steps = tuple(s._replace(grid=tuple(n + 1 for n in s.grid)) for s in plan.steps)
+        return recipes.attrs.evolve(plan, steps=steps)
+
+    monkeypatch.setattr(recipes.Recipe, "plan", wrong)
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(_chain())
+        for n in range(9, 15):
+            x = np.random.default_rng(n).standard_normal((n, 6)).astype(np.float32)
+            out = await loaded.infer({"x": x})
+            assert np.isfinite(out["y"]).all()
+        plans = network(loaded).plans
+
+    assert not plans._follows
+    assert plans.by_recipe == 0
+
+
+@pytest.mark.asyncio
+async def test_steps_of_a_sequence_are_planned_by_recipe() -> None:
+    """A cache that grows by a token is a new shape each step; also past the room that was kept ahead."""
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(attention())
+        steps = [np.random.default_rng(i).standard_normal((1, 1, 6)).astype(np.float32) for i in range(150)]
+        async with loaded.sequence() as sequence:
+            got = [(await sequence.infer({"x": x}))["y"] for x in steps]
+            by_recipe = network(loaded).plans.by_recipe
+        expected = await fed_back(loaded, steps)
+
+    assert [e.tobytes() for e in expected] == [y.tobytes() for y in got]
+    assert by_recipe > 120
+
+
+@pytest.mark.asyncio
+async def test_values_that_decide_have_recipes_of_their_own() -> None:
+    """A slice whose bounds come with the request: other bounds are another recipe."""
+    nodes = [node("a = Neg(x)"), node("b = Slice(a, starts, ends)"), node("y = Softmax(b)")]
+    source = model(nodes, ["x f32[n,m]", "starts i64[1]", "ends i64[1]"], ["y"])
+    async with Runtime(options=OPTIONS) as rt, Runtime(options=RuntimeOptions(warm=False, recipes=False)) as plain:
+        loaded, other = await rt.load(source), await plain.load(source)
+        for n in range(8, 30):
+            for start, end in ((0, 5), (2, 100), (0, 1 << 40)):
+                x = np.random.default_rng(n).standard_normal((n, 2 * n)).astype(np.float32)
+                given = {"x": x, "starts": i64(start), "ends": i64(end)}
+                out, expected = await loaded.infer(given), await other.infer(given)
+                assert expected["y"].tobytes() == out["y"].tobytes()
+        by_recipe = network(loaded).plans.by_recipe
+
+    assert by_recipe > 30
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("check_hazards", [True, False])
+async def test_an_input_of_any_rank_beside_one_with_names_is_run(check_hazards: bool, warm: bool) -> None:
+    """Its dims are none that a recipe could know of, so every shape is planned."""
+    beside = model([node("m = MatMul(x, w)"), node("y = Relu(m)")], ["x f32", "w f32[k,n]"], ["y"])
+    alone = model([node("y = Softmax(x)")], ["x f32"], ["y"])
+    both = model([node("y = Reshape(x, s)")], ["x f32[n,m]", "s i64"], ["y"])
+    random = np.random.default_rng(0)
+    async with Runtime(options=RuntimeOptions(warm=warm, check_hazards=check_hazards)) as rt:
+        first, second, third = [await rt.load(source) for source in (beside, alone, both)]
+        for shape in [(3, 4), (2, 3, 4), (5, 1, 3, 4), *[(n, 4) for n in range(1, 40)], (7, 3, 4), (4,)]:
+            x, w = random.standard_normal(shape, np.float32), random.standard_normal((4, 1 + shape[0]), np.float32)
+            product = (await first.infer({"x": x, "w": w}))["y"]
+            rows = (await second.infer({"x": x}))["y"]
+            assert rows.shape == x.shape
+            np.testing.assert_allclose(np.maximum(x @ w, 0), product, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(np.ones(shape[:-1]), rows.sum(axis=-1), rtol=1e-5)
+            turned = w.shape[::-1]
+            assert np.array_equal(w.reshape(turned), (await third.infer({"x": w, "s": i64(*turned)}))["y"])
+        followed = [network(m).plans.by_recipe for m in (first, second, third)]
+
+    assert followed == [0, 0, 0]
+
+
+@pytest.mark.asyncio
+async def test_recipes_are_bounded_whatever_decides() -> None:
+    """Thousands of bounds, each of them new: no kind of values is remembered for nothing, and few recipes are made."""
+    nodes = [node("a = Neg(x)"), node("y = Slice(a, starts, ends)")]
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(model(nodes, ["x f32[n,m]", "starts i64[1]", "ends i64[1]"], ["y"]))
+        plans = network(loaded).plans
+        for n in range(400):
+            x = np.ones((n % 9 + 3, 4), np.float32)
+            out = await loaded.infer({"x": x, "starts": i64(n % 3), "ends": i64(10 + n)})
+            assert out["y"].shape == (len(x) - n % 3, 4)
+
+    assert sum(map(len, plans._recipes.values())) <= 48
+    assert len(plans._recipes) <= 48
