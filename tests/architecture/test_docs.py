@@ -24,7 +24,7 @@ from asyncrt.devices.host import HostDevice
 from ..paths import MECHANISMS
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests" / "README.md"])
 FOLDERS = {p.name for p in ROOT.iterdir() if p.is_dir()}
 ERRORS = [n for n in asyncrt.__all__ if inspect.isclass(e := getattr(asyncrt, n)) and issubclass(e, Exception)]
 

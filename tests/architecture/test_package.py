@@ -93,10 +93,22 @@ def test_every_policy_runs_a_request(name: str) -> None:
 
 
 def test_no_folder_has_more_than_one_takes_in_at_a_glance() -> None:
-    """Modules side by side; folders inside it do not count."""
-    counts = Counter(str(p.parent.relative_to(ROOT)) for p in sources() if p.name != "__init__.py")
+    """Modules side by side, of the package and of its tests; folders inside it do not count."""
+    modules = [*sources(), *(ROOT / "tests").rglob("*.py")]
+    counts = Counter(str(p.parent.relative_to(ROOT)) for p in modules if p.name != "__init__.py")
 
     assert {folder: count for folder, count in counts.items() if count > MOST} == {}
+
+
+def test_every_folder_of_tests_is_named_as_a_room() -> None:
+    """Whoever looks for the tests of `asyncrt/runtime/plan` finds them in `tests/runtime/plan`."""
+    outside = {"architecture", "benchmarks", "models", "ops", "public", "stress"}  # see tests/README.md
+    folders = [p.parent.relative_to(ROOT / "tests") for p in (ROOT / "tests").rglob("__init__.py")]
+    rooms = [f for f in folders if f.parts and f.parts[0] not in outside]
+
+    assert [str(f) for f in rooms if not (ROOT / "asyncrt" / f / "__init__.py").is_file()] == []
+    operators = [f.relative_to("ops") for f in folders if f.parts[:1] == ("ops",)]
+    assert [str(f) for f in operators if not (ROOT / "kernels" / "ops" / f / "__init__.py").is_file()] == []
 
 
 def test_no_file_evaluates_its_annotations() -> None:
