@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from asyncrt.devices.find import open_device
-from asyncrt.kernels.attention.attention import Attention, AttentionTensor, attention_impl
+from asyncrt.kernels.attention.attention import Attention, attention_impl
+from asyncrt.kernels.attention.interface import AttentionTensor
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import inp, out
 from asyncrt.kernels.traits import DeviceTraits
