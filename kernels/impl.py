@@ -155,3 +155,36 @@ class Impl(NamedTuple):
     def looks_at_indices(self) -> bool:
         """Whether its kernels look at the indices that they use, whatever is to be looked at of them."""
         return any(FOUND in launch.buffers for launch in self.launches)
+
+
+@attrs.define
+class ImplBuilder:
+    """An implementation that is being put together.
+
+    Attributes:
+        launches: In order.
+        sizes: Bytes of each scratch buffer.
+        requests: Constants wanted in another layout.
+    """
+
+    launches: list[Launch] = attrs.Factory(list)
+    sizes: list[int] = attrs.Factory(list)
+    requests: list[WeightsRequest] = attrs.Factory(list)
+
+    def scratch(self, nbytes: int) -> Ref:
+        """Return one more scratch buffer."""
+        self.sizes.append(nbytes)
+        return scratch(len(self.sizes) - 1)
+
+    def weights(self, request: WeightsRequest) -> Ref:
+        """Return the buffer of one more constant in another layout."""
+        self.requests.append(request)
+        return weights(len(self.requests) - 1)
+
+    def launch(self, *launches: Launch | None) -> None:
+        """Add what is to be launched next; None is nothing to launch."""
+        self.launches += [launch for launch in launches if launch is not None]
+
+    def impl(self, name: str) -> Impl:
+        """Return the implementation, by that name."""
+        return Impl(name, tuple(self.launches), tuple(self.sizes), tuple(self.requests))

@@ -117,51 +117,64 @@ Client: TypeAlias = Callable[[Budget], Awaitable[list[float]]]
 """Sends requests one after the other as long as the budget lasts; returns the latency of each."""
 
 
+Shapes: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape", "-s", metavar="DIM=SIZE,...", help="Sizes of a dynamic dim. Repeatable: all combinations run."
+    ),
+]
+Concurrency: TypeAlias = Annotated[
+    int, typer.Option("--concurrency", "-c", min=1, max=o.MOST_AT_ONCE, help="Requests in flight at once.")
+]
+Requests: TypeAlias = Annotated[int | None, typer.Option("--requests", "-n", min=1, help="Requests for each row.")]
+Seconds: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        min=0.001, callback=o.finite, help=f"Time of each runtime for each row; {_DEFAULT_SECONDS:g} by default."
+    ),
+]
+NoCompare: TypeAlias = Annotated[bool, typer.Option("--no-compare", help="Leave ONNX Runtime out, though installed.")]
+JsonFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", dir_okay=False, help="Write the figures there, too.")
+]
+IsBatched: TypeAlias = Annotated[
+    bool, typer.Option("--batched", help="Callers come at random and are batched; see the options below.")
+]
+Rate: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="N,...", help="Requests/s; by default from a quiet time to four times solo.")
+]
+Deadline: TypeAlias = Annotated[
+    float | None, typer.Option(min=1e-6, callback=o.finite, help="Seconds in which an answer is of use.")
+]
+Config: TypeAlias = Annotated[
+    Path | None, typer.Option(exists=True, dir_okay=False, help="Options of batching, as `asyncrt tune` writes.")
+]
+Plot: TypeAlias = Annotated[
+    Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Draw latency against load, as PNG.")
+]
+
+
 @reporting
 def bench(
     model: o.Model,
     inputs: o.Inputs = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--shape", "-s", metavar="DIM=SIZE,...", help="Sizes of a dynamic dim. Repeatable: all combinations run."
-        ),
-    ] = None,
+    shape: Shapes = None,
     ranges: o.Ranges = None,
     device: o.Device = None,
     streams: o.Streams = None,
     seed: o.Seed = 0,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", min=1, max=o.MOST_AT_ONCE, help="Requests in flight at once.")
-    ] = 1,
-    requests: Annotated[int | None, typer.Option("--requests", "-n", min=1, help="Requests for each row.")] = None,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001, callback=o.finite, help=f"Time of each runtime for each row; {_DEFAULT_SECONDS:g} by default."
-        ),
-    ] = None,
-    no_compare: Annotated[bool, typer.Option("--no-compare", help="Leave ONNX Runtime out, though installed.")] = False,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", dir_okay=False, help="Write the figures there, too.")
-    ] = None,
-    batched: Annotated[
-        bool, typer.Option("--batched", help="Callers come at random and are batched; see the options below.")
-    ] = False,
-    rate: Annotated[
-        str | None, typer.Option(metavar="N,...", help="Requests/s; by default from a quiet time to four times solo.")
-    ] = None,
+    concurrency: Concurrency = 1,
+    requests: Requests = None,
+    seconds: Seconds = None,
+    no_compare: NoCompare = False,
+    json_file: JsonFile = None,
+    batched: IsBatched = False,
+    rate: Rate = None,
     arrivals: o.Arrivals = "poisson",
     lengths: o.Lengths = None,
-    deadline: Annotated[
-        float | None, typer.Option(min=1e-6, callback=o.finite, help="Seconds in which an answer is of use.")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Options of batching, as `asyncrt tune` writes.")
-    ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", dir_okay=False, help="Draw latency against load, as PNG.")
-    ] = None,
+    deadline: Deadline = None,
+    config: Config = None,
+    plot: Plot = None,
     no_skip: o.NoSkip = False,
     no_replay: o.NoReplay = False,
     precision: o.Precision = "fp32",
@@ -182,8 +195,7 @@ def bench(
     options = RuntimeOptions(skip=not no_skip, replay=not no_replay, precision=precision)
     runtime = Runtime(device, streams=streams, options=options)
     if batched:
-        if requests is not None or concurrency != 1:
-            raise wrong("--batched", "callers come by --rate for --seconds; --requests and --concurrency do not apply")
+        _refuse_closed_loop(requests, concurrency)
         wanted_load = Wanted(
             inputs=InputOptions.parse(inputs, shape, ranges, seed, several=True),
             lengths=parse_lengths(lengths), pattern=arrivals, rates=parse_rates(rate),
@@ -192,21 +204,35 @@ def bench(
         )  # fmt: skip
         run_to_end(bench_batched(model, wanted_load, runtime))
         return
-    given = {"--rate": rate, "--lengths": lengths, "--deadline": deadline, "--config": config, "--plot": plot}
-    for option, value in given.items():
-        if value is not None:
-            raise wrong(option, "it belongs to --batched")
-    if requests is not None and seconds is not None:
-        raise wrong("--seconds", "expected either --requests or --seconds, got both")
-    if requests is None and seconds is None:
-        seconds = _DEFAULT_SECONDS
+    _refuse_open_loop({
+        "--rate": rate, "--lengths": lengths, "--deadline": deadline, "--config": config, "--plot": plot
+    })  # fmt: skip
+    load = _closed_loop(concurrency, requests, seconds)
     wanted = InputOptions.parse(inputs, shape, ranges, seed, several=True)
     theirs = None if no_compare else _onnx_runtime(model)
-    load = Load(concurrency, requests, seconds)
     document, rows = run_to_end(_bench(model, wanted, runtime, theirs, load))
     if json_file is not None:
         write_text(json_file, json.dumps({**document, "rows": [attrs.asdict(row) for row in rows]}, indent=2) + "\n")
     stdout().print(_table(rows, concurrency))
+
+
+def _refuse_closed_loop(requests: int | None, concurrency: int) -> None:
+    """With --batched: refuse what only clients that wait for answers have."""
+    if requests is not None or concurrency != 1:
+        raise wrong("--batched", "callers come by --rate for --seconds; --requests and --concurrency do not apply")
+
+
+def _refuse_open_loop(given: Mapping[str, object]) -> None:
+    """Without --batched: refuse what only callers that come at random have."""
+    for option, value in given.items():
+        if value is not None:
+            raise wrong(option, "it belongs to --batched")
+
+
+def _closed_loop(concurrency: int, requests: int | None, seconds: float | None) -> Load:
+    if requests is not None and seconds is not None:
+        raise wrong("--seconds", "expected either --requests or --seconds, got both")
+    return Load(concurrency, requests, _DEFAULT_SECONDS if requests is None and seconds is None else seconds)
 
 
 def _onnx_runtime(model: Path) -> OnnxRuntime | None:

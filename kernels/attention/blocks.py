@@ -48,11 +48,42 @@ def blocks(a: Attention, form: AttentionForm, refs: tuple[Ref, ...], ints: tuple
 
 @functools.cache
 def _kernel(form: AttentionForm) -> KernelSource:
-    q, v, y = form.query, form.value, form.target
     body = f"""
   const float scale = as_float(scale_), cap = as_float(cap_);
   const int panels = (vsize + {PANEL - 1}) / {PANEL}, item = (int)get_global_id(0);
-  __global float* const kt = work + (size_t)item * own;         /* [{_KEYS}, size] */
+  {_memory(form)}
+  const int last = min((item + 1) * per_item, all);
+  for (int block = item * per_item; block < last; block++) {{
+    {_places(form)}
+    for (int r = 0; r < padded; r += 16) $_queries(Q, query + r, size, scale, qt + r / 32 * 32 * size + r % 32);
+    for (int r = 0; r < rows; r += 16) {{ vstore16((float16)(-INFINITY), 0, top + r); vstore16((float16)(0.0f), 0, sum + r); }}
+    for (int x = 0; x < panels * height * 2; x++) vstore16((float16)(0.0f), x, yt);
+    for (int k0 = j0, n; k0 < j1; k0 += n) {{
+      n = min({_KEYS} - k0 % {_KEYS}, j1 - k0);
+      {_keys_and_values(form)}
+      for (int c = 0; c < rows; c += 32) {{
+        const int count = min(32, rows - c), x0 = max(0, first[c / 32] - k0) & ~15, x1 = min(n, end[c / 32] - k0);
+        if (x0 >= x1) continue;
+        if (count > 16) {{ {_weights(form, 2)} }}
+        else {{ {_weights(form, 1)} }}
+        for (int p = 0; p < panels; p++)
+          $_tiles(count, st + x0 * 32, 1, 32, value_rows + p * panel_step + x0 * value_step, value_step, x1 - x0,
+                  yt + (p * height + c) * 32);
+      }}
+    }}
+    {_results(form)}
+  }}"""
+    helpers = f"""{add_tiles("__global", "__global", "__global")}
+{_scores(form, 1)}{_scores(form, 2)}{_bias(form)}
+{_queries(form)}
+{_copies(form)}"""
+    ints = (*SIZES, "height", "cuts", "all", "per_item", "own")
+    return kernel("attention_blocks", (*buffers(form), ("work", FLOAT32, "rw")), ints, body, helpers=helpers)
+
+
+def _memory(form: AttentionForm) -> str:
+    """Declare the parts of the work-item's scratch, and what it keeps of each row and of each 32 rows."""
+    return f"""__global float* const kt = work + (size_t)item * own;         /* [{_KEYS}, size] */
   __global float* const vt = kt + {_KEYS} * size;               /* [panels, {_KEYS}, 32] */
   __global float* const st = vt + panels * {_KEYS * PANEL};     /* [{_KEYS}, 32] */
   __global float* const yt = st + {_KEYS * PANEL};              /* [panels, height, 32] */
@@ -60,10 +91,12 @@ def _kernel(form: AttentionForm) -> KernelSource:
   float top[{_ROWS}] {_ALIGNED}, sum[{_ROWS}] {_ALIGNED}, down[{PANEL}] {_ALIGNED};
   int from[{_ROWS}] {_ALIGNED}, to[{_ROWS}] {_ALIGNED}, query[{_ROWS}], target[{_ROWS}], mask[{_ROWS}];
   int first[{_PANELS}], end[{_PANELS}], latest[{_PANELS}], earliest[{_PANELS}], same[{_PANELS}]; /* of 32 rows each */
-  {f"float bias[{_LANES * PANEL}] {_ALIGNED};" if form.mask else ""}
-  const int last = min((item + 1) * per_item, all);
-  for (int block = item * per_item; block < last; block++) {{
-    const int r0 = block % cuts * height, rows = min(height, group * queries - r0);
+  {f"float bias[{_LANES * PANEL}] {_ALIGNED};" if form.mask else ""}"""
+
+
+def _places(form: AttentionForm) -> str:
+    """Find the block's rows and the keys that they see: of each row, of each 32 rows, and of all, ``j0`` to ``j1``."""
+    return f"""const int r0 = block % cuts * height, rows = min(height, group * queries - r0);
     const int kv = block / cuts % kv_heads, b = block / cuts / kv_heads;
     const int padded = (rows + 15) & ~15;
     int j0 = keys, j1 = 0;
@@ -77,13 +110,13 @@ def _kernel(form: AttentionForm) -> KernelSource:
       if (lo < hi) {{ first[p] = min(first[p], lo); end[p] = max(end[p], hi); j0 = min(j0, lo); j1 = max(j1, hi); }}
       latest[p] = max(latest[p], lo); earliest[p] = min(earliest[p], hi); same[p] &= mask[r] == mask[p * 32];
       if (r < rows - 1 && ++i == queries) {{ i = 0; h++; }}
-    }}
-    for (int r = 0; r < padded; r += 16) $_queries(Q, query + r, size, scale, qt + r / 32 * 32 * size + r % 32);
-    for (int r = 0; r < rows; r += 16) {{ vstore16((float16)(-INFINITY), 0, top + r); vstore16((float16)(0.0f), 0, sum + r); }}
-    for (int x = 0; x < panels * height * 2; x++) vstore16((float16)(0.0f), x, yt);
-    for (int k0 = j0, n; k0 < j1; k0 += n) {{
-      n = min({_KEYS} - k0 % {_KEYS}, j1 - k0);
-      __global const {q.c}* const ki = K + b * kb + kv * kh + k0 * ks;
+    }}"""
+
+
+def _keys_and_values(form: AttentionForm) -> str:
+    """Find n keys and values from ``k0`` on where they lie, or copy them if they are halves or do not fill the tiles."""
+    q, v = form.query, form.value
+    return f"""__global const {q.c}* const ki = K + b * kb + kv * kh + k0 * ks;
       __global const {v.c}* const vi = V + b * vb + kv * vh + k0 * vs;
       __global const float *key_rows = kt, *value_rows = vt;
       int key_step = size, value_step = 32, panel_step = {_KEYS * PANEL};
@@ -91,18 +124,13 @@ def _kernel(form: AttentionForm) -> KernelSource:
       for (int j = 0; j < ((n + 7) & ~7); j++) /* tiles end with the last key, once more */
         $_key(ki + min(j, n - 1) * ks, size, kt + j * size);
       {"if (vsize % 32 == 0) { value_rows = vi; value_step = vs; panel_step = 32; } else" if v is FLOAT32 else ""}
-      for (int p = 0; p < panels; p++) $_values(vi + p * 32, vs, n, vsize - p * 32, vt + p * {_KEYS * PANEL});
-      for (int c = 0; c < rows; c += 32) {{
-        const int count = min(32, rows - c), x0 = max(0, first[c / 32] - k0) & ~15, x1 = min(n, end[c / 32] - k0);
-        if (x0 >= x1) continue;
-        if (count > 16) {{ {_weights(form, 2)} }}
-        else {{ {_weights(form, 1)} }}
-        for (int p = 0; p < panels; p++)
-          $_tiles(count, st + x0 * 32, 1, 32, value_rows + p * panel_step + x0 * value_step, value_step, x1 - x0,
-                  yt + (p * height + c) * 32);
-      }}
-    }}
-    for (int r = 0; r < rows; r++) {{
+      for (int p = 0; p < panels; p++) $_values(vi + p * 32, vs, n, vsize - p * 32, vt + p * {_KEYS * PANEL});"""
+
+
+def _results(form: AttentionForm) -> str:
+    """Divide the sums by those of the weights, and store them."""
+    y = form.target
+    return f"""for (int r = 0; r < rows; r++) {{
       __global {y.c}* const to_ = Y + target[r];
       const float inverse = sum[r] == 0.0f{" || isnan(sum[r])" if form.checked else ""} ? {form.unseen} : 1.0f / sum[r];
       int d = 0;
@@ -111,12 +139,13 @@ def _kernel(form: AttentionForm) -> KernelSource:
         {store16(y, "e", "to_ + d")}
       }}
       for (; d < vsize; d++) STORE({y.name}, to_, d, yt[(d / 32 * height + r) * 32 + d % 32] * inverse);
-    }}
-  }}"""
-    helpers = f"""{add_tiles("__global", "__global", "__global")}
-{_scores(form, 1)}{_scores(form, 2)}{_bias(form)}
-{_queries(form)}
-inline void $_key(__global const {q.c}* k, int size, __global float* to) {{
+    }}"""
+
+
+def _copies(form: AttentionForm) -> str:
+    """Return functions that copy a key, and 32 columns of n values, as floats."""
+    q, v = form.query, form.value
+    return f"""inline void $_key(__global const {q.c}* k, int size, __global float* to) {{
   int d = 0;
   for (; d + 16 <= size; d += 16) vstore16({load16(q, "k + d")}, 0, to + d);
   for (; d < size; d++) to[d] = LOAD({q.name}, k, d);
@@ -130,8 +159,6 @@ inline void $_values(__global const {v.c}* v, int vs, int n, int left, __global 
       for (int c = 0; c < 32; c++) to[c] = c < left ? LOAD({v.name}, v, c) : 0.0f;
   }}
 }}"""
-    ints = (*SIZES, "height", "cuts", "all", "per_item", "own")
-    return kernel("attention_blocks", (*buffers(form), ("work", FLOAT32, "rw")), ints, body, helpers=helpers)
 
 
 def _weights(form: AttentionForm, vectors: int) -> str:

@@ -85,22 +85,6 @@ def _planes_kernel(form: ConvForm, height: int, width: int, stride: int) -> Kern
             return f"vload{width}(0, {at})"
         return f"({vector})({', '.join(f'{at}[{i} * {step}]' for i in range(width))})"
 
-    last = form.last
-
-    def store(i: int) -> str:
-        """Store the positions of row i."""
-        row = f"(q * OD + od) * OH + h{i}"
-        if last.vector and width == 16:
-            stored = last.stored_vector(f"y + ({row}) * OW + ow0", "ow0", f"a{i}")
-        elif last == epilogue.NONE:
-            at = f"y + ({row}) * OW + ow0"
-            stored = f"*({at}) = a{i};" if width == 1 else f"vstore{width}(a{i}, 0, {at});"
-        else:
-            spill = f"*t = a{i};" if width == 1 else f"vstore{width}(a{i}, 0, t);"
-            each = form.element(row, "(ow0 + p)", "t[p]")
-            stored = f"float t[{width}]; {spill} for (int p = 0; p < {width}; p++) {each}"
-        return f"{{ {last.rows(row)} {stored} }}"
-
     # Where there are fewer rows left, the last one is calculated again.
     places = " ".join(
         f"const int h{i} = min(block * {height} + {i}, OH - 1); __global const float* const x{i} = xn + h{i} * sh * W;"
@@ -108,7 +92,7 @@ def _planes_kernel(form: ConvForm, height: int, width: int, stride: int) -> Kern
     )
     zero = " ".join(f"{vector} a{i} = ({vector})({'bias[oc]' if form.bias else '0.0f'});" for i in rows)
     multiply = " ".join(f"a{i} = fma(w, {load(f'(x{i} + at)')}, a{i});" for i in rows)
-    stores = " ".join(map(store, rows))
+    stores = " ".join(_stored_row(form, i, width) for i in rows)
     body = f"""
   const int u1 = min(((int)get_global_id(0) + 1) * per_item, units);
   for (int u = (int)get_global_id(0) * per_item; u < u1; u++) {{
@@ -134,9 +118,25 @@ def _planes_kernel(form: ConvForm, height: int, width: int, stride: int) -> Kern
   }}"""
     ints = (
         "C", "M", "G", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "dd", "dh", "dw", "blocks",
-        "units", "per_item", "sw", *last.ints,
+        "units", "per_item", "sw", *form.last.ints,
     )  # fmt: skip
-    return kernel(f"conv_planes{height}x{width}", form.buffers, ints, body, helpers=last.helpers)
+    return kernel(f"conv_planes{height}x{width}", form.buffers, ints, body, helpers=form.last.helpers)
+
+
+def _stored_row(form: ConvForm, i: int, width: int) -> str:
+    """Return statements that store the *width* positions of row *i* of a tile."""
+    last = form.last
+    row = f"(q * OD + od) * OH + h{i}"
+    if last.vector and width == 16:
+        stored = last.stored_vector(f"y + ({row}) * OW + ow0", "ow0", f"a{i}")
+    elif last == epilogue.NONE:
+        at = f"y + ({row}) * OW + ow0"
+        stored = f"*({at}) = a{i};" if width == 1 else f"vstore{width}(a{i}, 0, {at});"
+    else:
+        spill = f"*t = a{i};" if width == 1 else f"vstore{width}(a{i}, 0, t);"
+        each = form.element(row, "(ow0 + p)", "t[p]")
+        stored = f"float t[{width}]; {spill} for (int p = 0; p < {width}; p++) {each}"
+    return f"{{ {last.rows(row)} {stored} }}"
 
 
 def _filter_strides(conv: Convolution) -> tuple[int, ...]:

@@ -69,46 +69,12 @@ class Tile(NamedTuple):
 @functools.cache
 def tile_kernel(form: ConvForm, tile: Tile) -> KernelSource:
     """Return the kernel that computes tiles of a convolution."""
-    block, halves = tile.block, range(tile.block // 16)
+    block = tile.block
     last, after = form.last, "v"
     if last.vector and not last.dtypes:  # what has no operands is calculated for 16 channels at a time
         last, after = epilogue.NONE, last.expression
-    sums = [(p * len(halves) + h, h, f"a{p}_{h}") for p in range(tile.positions) for h in halves]
-    load = " ".join(
-        f"float16 {a} = vload16({k if tile.pieces else h}, {'own' if tile.pieces else 'bs'});" for k, h, a in sums
-    )
-    finish = " ".join(f"{{ const float16 v = {a}; {a} = (float16)({after}); }}" for _, _, a in sums)
-    spill = " ".join(f"vstore16({a}, {k}, own);" for k, _, a in sums)
     first = "j < left ? bias[oc0 + j] : 0.0f" if form.bias else "0.0f"
-    # Counted on from tile to tile: divisions would take a tenth of the time of a tile of few channels.
-    go_on = "if (++oa == across) { oa = 0; if (++ob == down) { ob = 0; od++; } }"
     zeros = "__global const float* const zeros = f + G * blocks * C * deep;" if tile.borders else ""
-    place = f"const int oh = min(ob * {tile.rows}, OH - {tile.rows}), ow0 = min(oa * {tile.width}, OW - {tile.width});"
-    compute = f"""
-      int oa = oa0, ob = ob0, od = od0;
-      for (int i = 0; i < count; i++) {{
-        {place}
-        {_corner(tile)}
-        __global const float* xn = xg + c0 * plane + (od * sd * H + ih) * W + iw;
-        __global const float* wp = weights + c0 * deep;
-        {_fetching(tile)}
-        float* const own = t + i * {tile.positions * block};
-        {load}
-        for (int c = c0; c < c1; c++, xn += plane) {_walk(tile)}
-        {f"if (c1 == C) {{ {finish} }}" if after != "v" else ""}
-        {spill}
-        {go_on}
-      }}"""
-    if tile.pieces:
-        start = " ".join(f"vstore16(vload16({h}, bs), p * {len(halves)} + {h}, t);" for h in halves)
-        compute = f"""
-    for (int p = 0; p < count * {tile.positions}; p++) {{ {start} }}
-    for (int c0 = 0; c0 < C; c0 += piece) {{
-      const int c1 = min(c0 + piece, C);
-      {compute}
-    }}"""
-    else:
-        compute = f"{{ const int c0 = 0, c1 = C; {compute} }}"
     body = f"""
   const int block = (int)get_global_id(2) % blocks, g = (int)get_global_id(2) / blocks, n = (int)get_global_id(1);
   const int i0 = (int)get_global_id(0) * each, i1 = min(i0 + each, tiles);
@@ -123,24 +89,9 @@ def tile_kernel(form: ConvForm, tile: Tile) -> KernelSource:
   int oa0 = i0 % across, ob0 = i0 / across % down, od0 = i0 / across / down;
   for (int g0 = i0; g0 < i1; g0 += {tile.together}) {{
     const int count = min({tile.together}, i1 - g0);
-    {_fetched_results(tile, form.last, place)}
-    {compute}
-    int oa = oa0, ob = ob0, od = od0;
-    for (int i = 0; i < count; i++) {{
-      {place}
-      const int line = od * OH + oh, at = line * OW + ow0, column = {"at" if tile.joined else "ow0"};
-      const int skipped = (ob * {tile.rows} - oh) * OW + oa * {tile.width} - ow0;
-      const float* const own = t + i * {tile.positions * block};
-      {go_on}
-      {_sixteen(tile, last, go_on) if tile.positions == 8 and last.vector else ""}
-      {_turned(tile, last) if tile.positions >= 4 and last.vector else ""}
-      for (int j = 0; j < left; j++) {{
-        const int row = {_row(tile, "j")};
-        {last.rows("row")}
-        for (int p = skipped; p < {tile.positions}; p++)
-          {last.element(form.dtype, "y", "(channel + j) * P + at + p", "(column + p)", f"own[p * {block} + j]")}
-      }}
-    }}
+    {_fetched_results(tile, form.last)}
+    {_computed(tile, after)}
+    {_stored(tile, form, last)}
     oa0 = oa; ob0 = ob; od0 = od;
   }}"""
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
@@ -148,6 +99,76 @@ def tile_kernel(form: ConvForm, tile: Tile) -> KernelSource:
     return kernel(
         f"conv_packed{tile.positions}", form.buffers, ints, body, helpers=FETCH + form.last.helpers, attributes=one
     )
+
+
+# Counted on from tile to tile: divisions would take a tenth of the time of a tile of few channels.
+_GO_ON = "if (++oa == across) { oa = 0; if (++ob == down) { ob = 0; od++; } }"
+
+
+def _place(tile: Tile) -> str:
+    """Return statements that find the first position of a tile; the last tiles of an axis are moved back to end with it."""
+    return f"const int oh = min(ob * {tile.rows}, OH - {tile.rows}), ow0 = min(oa * {tile.width}, OW - {tile.width});"
+
+
+def _computed(tile: Tile, after: str) -> str:
+    """Return statements that compute the sums of all tiles into ``t``, and what becomes of them: *after*, over ``v``."""
+    if not tile.pieces:
+        return f"{{ const int c0 = 0, c1 = C; {_summed(tile, after)} }}"
+    halves = range(tile.block // 16)
+    start = " ".join(f"vstore16(vload16({h}, bs), p * {len(halves)} + {h}, t);" for h in halves)
+    return f"""
+    for (int p = 0; p < count * {tile.positions}; p++) {{ {start} }}
+    for (int c0 = 0; c0 < C; c0 += piece) {{
+      const int c1 = min(c0 + piece, C);
+      {_summed(tile, after)}
+    }}"""
+
+
+def _summed(tile: Tile, after: str) -> str:
+    """Return statements that add the products of input channels c0 to c1 to the sums of all tiles."""
+    halves = range(tile.block // 16)
+    sums = [(p * len(halves) + h, h, f"a{p}_{h}") for p in range(tile.positions) for h in halves]
+    load = " ".join(
+        f"float16 {a} = vload16({k if tile.pieces else h}, {'own' if tile.pieces else 'bs'});" for k, h, a in sums
+    )
+    finish = " ".join(f"{{ const float16 v = {a}; {a} = (float16)({after}); }}" for _, _, a in sums)
+    spill = " ".join(f"vstore16({a}, {k}, own);" for k, _, a in sums)
+    return f"""
+      int oa = oa0, ob = ob0, od = od0;
+      for (int i = 0; i < count; i++) {{
+        {_place(tile)}
+        {_corner(tile)}
+        __global const float* xn = xg + c0 * plane + (od * sd * H + ih) * W + iw;
+        __global const float* wp = weights + c0 * deep;
+        {_fetching(tile)}
+        float* const own = t + i * {tile.positions * tile.block};
+        {load}
+        for (int c = c0; c < c1; c++, xn += plane) {_walk(tile)}
+        {f"if (c1 == C) {{ {finish} }}" if after != "v" else ""}
+        {spill}
+        {_GO_ON}
+      }}"""
+
+
+def _stored(tile: Tile, form: ConvForm, last: epilogue.EpilogueForm) -> str:
+    """Return statements that store the results of all tiles: in vectors where they can, else one by one."""
+    block = tile.block
+    return f"""int oa = oa0, ob = ob0, od = od0;
+    for (int i = 0; i < count; i++) {{
+      {_place(tile)}
+      const int line = od * OH + oh, at = line * OW + ow0, column = {"at" if tile.joined else "ow0"};
+      const int skipped = (ob * {tile.rows} - oh) * OW + oa * {tile.width} - ow0;
+      const float* const own = t + i * {tile.positions * block};
+      {_GO_ON}
+      {_sixteen(tile, last) if tile.positions == 8 and last.vector else ""}
+      {_turned(tile, last) if tile.positions >= 4 and last.vector else ""}
+      for (int j = 0; j < left; j++) {{
+        const int row = {_row(tile, "j")};
+        {last.rows("row")}
+        for (int p = skipped; p < {tile.positions}; p++)
+          {last.element(form.dtype, "y", "(channel + j) * P + at + p", "(column + p)", f"own[p * {block} + j]")}
+      }}
+    }}"""
 
 
 def _row(tile: Tile, j: str) -> str:
@@ -166,7 +187,7 @@ def _fetching(tile: Tile) -> str:
         __global const float* soon = wp + ({tiles} == 1 ? {AHEAD} : {walked} * deep + {number} * pace * (c1 - c0) * (KD * KH * KW));"""
 
 
-def _fetched_results(tile: Tile, last: epilogue.EpilogueForm, place: str) -> str:
+def _fetched_results(tile: Tile, last: epilogue.EpilogueForm) -> str:
     """Return statements that fetch where the results of the next tiles go, and the rows that they meet there.
 
     Each channel has a line of its own, and what was there last is in another core's cache or in none.
@@ -175,7 +196,7 @@ def _fetched_results(tile: Tile, last: epilogue.EpilogueForm, place: str) -> str
     meets = last.fetched("column", end)
     return f"""{{
       const int oa = oa0, ob = ob0, od = od0;
-      {place}
+      {_place(tile)}
       const int line = od * OH + oh, at = line * OW + ow0, column = {"at" if tile.joined else "ow0"};
       for (int j = 0; j < left; j++) {{
         __global const float* const to = y + (channel + j) * P + at;
@@ -254,7 +275,7 @@ def _walk(tile: Tile) -> str:
         }}"""
 
 
-def _sixteen(tile: Tile, last: epilogue.EpilogueForm, go_on: str) -> str:
+def _sixteen(tile: Tile, last: epilogue.EpilogueForm) -> str:
     """Return statements that store this tile of 8 and the next one together, if they are 16 of a row."""
     steps, names = turn([f"x{p}" for p in range(16)], "z")
     loads = " ".join(f"const float16 x{p} = vload16(h, own + {p * tile.block});" for p in range(16))
@@ -272,7 +293,7 @@ def _sixteen(tile: Tile, last: epilogue.EpilogueForm, go_on: str) -> str:
           }}
         }}
         i++;
-        {go_on}
+        {_GO_ON}
         continue;
       }}"""
 

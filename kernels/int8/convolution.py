@@ -231,50 +231,20 @@ def _copy_kernel(dtype: DataType, zero: bool) -> KernelSource:
     return kernel("conv_bytes_copy", buffers, ints, body)
 
 
+_HALVES = (0, 1)  # of the 32 positions of a panel
+
+
 @functools.cache
 def _packed_kernel(form: _IntegerConvForm) -> KernelSource:
-    traits = DeviceTraits("cpu")
-    halves = (0, 1)
     low = ("zx[0]" if form.x_zero else "0") + (" + 128" if form.x is INT8 else "")
-    high = ("zw[oc * zw_step]" if form.w_zero else "0") + (" - 128" if form.w is UINT8 else "")
-    gather = " ".join(
-        f"if (c < C) {{ __global const uchar* at = xn + ((c * PD + kd * dd) * PH + kh * dh) * PW + kw * dw; "
-        f"a0 |= $_bytes(at + from0, sw) << {8 * j}; a1 |= $_bytes(at + from1, sw) << {8 * j}; "
-        "if (++kw == KW) { kw = 0; if (++kh == KH) { kh = 0; if (++kd == KD) { kd = 0; c++; } } } }"
-        for j in range(4)
-    )
-    count = " ".join(f"u{h} = $_dot(u{h}, as_int16(a{h}), 0x01010101);" for h in halves) if form.sums else ""
-    sums = " ".join(
-        f"uint16 s{h} = as_uint16(vload16(2 * i + {h}, t)) - (uint)low * (uint)wp[i * (K4 + 1) + K4];"
-        + (f" s{h} -= (uint)({high}) * (as_uint16(u{h}) - (uint)K * (uint)low);" if form.sums else "")
-        + (f" s{h} += (uint)bias[oc];" if form.bias else "")
-        for h in halves
-    )
-    values = ["as_int16(s0)", "as_int16(s1)"]
-    if form.scaled:
-        values = [f"convert_float16({v}) * factor" for v in values]
-    if form.rounded:
-        least, greatest = bounds(form.made)
-        values = [f"convert_int16(clamp(rint({v}) + (float)zy[0], {least}, {greatest}))" for v in values]
-    vector = ALL_VECTORS[form.made]
-
-    def store(h: int) -> str:
-        """Store what is left of half a panel."""
-        row = f"((n * G + g) * M + m0 + i) * OD * OH + line{h}"
-        at, column = f"y + row * OW + ow{h}", f"ow{h}"
-        whole = form.last.stored_vector(at, column, f"v{h}", form.made, form.result)
-        one = form.last.element(form.made, "y", f"row * OW + ow{h} + j", f"ow{h} + j", "o[j]", form.result)
-        spill = f"{vector.removesuffix('16')} o[16]; vstore16(v{h}, 0, o); for (int j = 0; j < min(16, OW - ow{h}); j++) {one}"
-        fast = f"if (ow{h} + 16 <= OW) {whole} else" if form.last.vector else ""
-        return f"{{ const int row = {row}; {form.last.rows('row')} {fast} {{ {spill} }} }}"
-
+    count = " ".join(f"u{h} = $_dot(u{h}, as_int16(a{h}), 0x01010101);" for h in _HALVES) if form.sums else ""
     body = f"""
   const int n = (int)get_global_id(2) / G, g = (int)get_global_id(2) % G;
   const int m0 = (int)get_global_id(1) * each, rows = min(each, M - m0);
   const int K = C * KD * KH * KW, K4 = (K + 3) / 4, low = {low};
   const int h0 = (int)get_global_id(0) * 2, h1 = min(h0 + 1, OD * OH * halves - 1);
-  {" ".join(f"const int line{h} = h{h} / halves, ow{h} = (h{h} - line{h} * halves) * 16;" for h in halves)}
-  {" ".join(f"const int from{h} = (line{h} / OH * sd * PH + line{h} % OH * sh) * PW + ow{h} * sw;" for h in halves)}
+  {" ".join(f"const int line{h} = h{h} / halves, ow{h} = (h{h} - line{h} * halves) * 16;" for h in _HALVES)}
+  {" ".join(f"const int from{h} = (line{h} / OH * sd * PH + line{h} % OH * sh) * PW + ow{h} * sw;" for h in _HALVES)}
   __global const uchar* const xn = x + (n * G + g) * C * PD * PH * PW;
   __global const int* const wp = f + (g * M + m0) * (K4 + 1);
   int t[{_MOST * PANEL}] __attribute__((aligned(64))), panel[{_DEPTH * PANEL}] __attribute__((aligned(64)));
@@ -285,20 +255,13 @@ def _packed_kernel(form: _IntegerConvForm) -> KernelSource:
     const int depth = min({_DEPTH}, K4 - k);
     for (int q = 0; q < depth; q++) {{
       uint16 a0 = 0, a1 = 0;
-      {gather}
+      {_GATHER}
       vstore16(as_int16(a0), 2 * q, panel); vstore16(as_int16(a1), 2 * q + 1, panel);
       {count}
     }}
     $_tiles(rows, wp + k, K4 + 1, panel, depth, t);
   }}
-  for (int i = 0; i < rows; i++) {{
-    const int oc = g * M + m0 + i;
-    {f"const float factor = {form.factor(traits)};" if form.scaled else ""}
-    {sums}
-    const {vector} v0 = {values[0]}, v1 = {values[1]};
-    {store(0)}
-    if (h1 > h0) {store(1)}
-  }}"""
+  {_results(form)}"""
     helpers = _DOT + "".join(map(_tile, range(1, TILE + 1))) + _TILES + form.last.helpers
     ints = (
         "C", "M", "G", "PD", "PH", "PW", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "sw", "dd", "dh", "dw",
@@ -306,6 +269,52 @@ def _packed_kernel(form: _IntegerConvForm) -> KernelSource:
     )  # fmt: skip
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     return kernel("conv_bytes", form.buffers(UINT8, INT32), ints, body, helpers=helpers, attributes=one)
+
+
+# The bytes of four cells of the window, in each number those that one position sees.
+_GATHER = " ".join(
+    f"if (c < C) {{ __global const uchar* at = xn + ((c * PD + kd * dd) * PH + kh * dh) * PW + kw * dw; "
+    f"a0 |= $_bytes(at + from0, sw) << {8 * j}; a1 |= $_bytes(at + from1, sw) << {8 * j}; "
+    "if (++kw == KW) { kw = 0; if (++kh == KH) { kh = 0; if (++kd == KD) { kd = 0; c++; } } } }"
+    for j in range(4)
+)
+
+
+def _results(form: _IntegerConvForm) -> str:
+    """Return statements that make results of the sums of each filter, and store them."""
+    high = ("zw[oc * zw_step]" if form.w_zero else "0") + (" - 128" if form.w is UINT8 else "")
+    sums = " ".join(
+        f"uint16 s{h} = as_uint16(vload16(2 * i + {h}, t)) - (uint)low * (uint)wp[i * (K4 + 1) + K4];"
+        + (f" s{h} -= (uint)({high}) * (as_uint16(u{h}) - (uint)K * (uint)low);" if form.sums else "")
+        + (f" s{h} += (uint)bias[oc];" if form.bias else "")
+        for h in _HALVES
+    )
+    values = ["as_int16(s0)", "as_int16(s1)"]
+    if form.scaled:
+        values = [f"convert_float16({v}) * factor" for v in values]
+    if form.rounded:
+        least, greatest = bounds(form.made)
+        values = [f"convert_int16(clamp(rint({v}) + (float)zy[0], {least}, {greatest}))" for v in values]
+    return f"""for (int i = 0; i < rows; i++) {{
+    const int oc = g * M + m0 + i;
+    {f"const float factor = {form.factor(DeviceTraits('cpu'))};" if form.scaled else ""}
+    {sums}
+    const {ALL_VECTORS[form.made]} v0 = {values[0]}, v1 = {values[1]};
+    {_stored_half(form, 0)}
+    if (h1 > h0) {_stored_half(form, 1)}
+  }}"""
+
+
+def _stored_half(form: _IntegerConvForm, h: int) -> str:
+    """Return statements that store 16 positions of a filter, or as many as are left of their row."""
+    row = f"((n * G + g) * M + m0 + i) * OD * OH + line{h}"
+    at, column = f"y + row * OW + ow{h}", f"ow{h}"
+    whole = form.last.stored_vector(at, column, f"v{h}", form.made, form.result)
+    one = form.last.element(form.made, "y", f"row * OW + ow{h} + j", f"ow{h} + j", "o[j]", form.result)
+    element = ALL_VECTORS[form.made].removesuffix("16")
+    spill = f"{element} o[16]; vstore16(v{h}, 0, o); for (int j = 0; j < min(16, OW - ow{h}); j++) {one}"
+    fast = f"if (ow{h} + 16 <= OW) {whole} else" if form.last.vector else ""
+    return f"{{ const int row = {row}; {form.last.rows('row')} {fast} {{ {spill} }} }}"
 
 
 def _tile(height: int) -> str:

@@ -62,29 +62,14 @@ def matmul(
         transposed: The constant is stored ``[N, K]``.
         epilogue: What becomes of each element before it is stored, with operands of ``[*batch, M, N]``.
     """
+    last = bind(epilogue, (*batch, a.view.shape[-2], b.view.shape[-1]))
+    a, b, batch = _with_merged_rows(a, b, tuple(batch), bias)
+    tiled = _is_tiled(a, b, bias, traits)
+    requests: tuple[WeightsRequest, ...] = ()
+    if constant is not None and traits.packed_weights:
+        b, requests = _repacked(b, constant, traits, tiled=tiled, transposed=transposed)
     m, k = a.view.shape[-2:]
     n = b.view.shape[-1]
-    batch = tuple(batch)
-    last = bind(epilogue, (*batch, m, n))
-    one_bias = bias is None or bias.row_stride == 0
-    if one_bias and all(s == 0 for s in b.view.strides[:-2]) and _rows_merge(a.view):
-        m *= math.prod(batch)
-        a = a._replace(view=View((m, k), (_merged_stride(a.view), a.view.strides[-1]), a.view.offset))
-        b = b._replace(view=View(b.view.shape[-2:], b.view.strides[-2:], b.view.offset))
-        batch = ()
-    tiled = _is_tiled(a, b, bias, traits)
-    packed = constant is not None and traits.packed_weights and tiled
-    halved = constant is not None and traits.packed_weights and traits.narrow_weights and b.dtype is FLOAT32
-    requests: tuple[WeightsRequest, ...] = ()
-    if packed:
-        assert constant is not None
-        requests = (_panels(constant, k, n, transposed=transposed, halved=halved),)
-        view = View(b.view.shape, (*(0,) * len(batch), PANEL, 1))
-        b = Operand(weights(0), UINT32 if halved else FLOAT32, view)
-    elif halved and not traits.is_cpu:
-        assert constant is not None
-        requests = (WeightsRequest(constant, "bf16", narrow.bits, k * n),)
-        b = Operand(weights(0), BFLOAT16, b.view)
     axes, (sa, sb) = collapse(batch, a.view.strides[:-2], b.view.strides[:-2])
     strides = tuple(x for i in range(len(axes) - 1, -1, -1) for x in (axes[i], sa[i], sb[i]))
     number = a.dtype if a.dtype.is_float else FLOAT64  # what integers are multiplied by need not be one
@@ -97,26 +82,75 @@ def matmul(
     edge = (0, 0) if bias is None else (bias.row_stride, bias.column_stride)
     ints = (m, n, k, *a.view.strides[-2:], *b.view.strides[-2:], a.view.offset, b.view.offset, *edge, *strides, *last.ints)
     refs = (a.ref, b.ref, target, *(() if bias is None else (bias.ref,)), *last.refs)
-    batches = math.prod(batch)
+    bound = _BoundProduct(form, refs, ints, m, n, math.prod(batch))
     if tiled:
-        panels = -(-n // PANEL)
-        rows = rows_per_item(fake_alignment(m, TILE), panels * batches, traits.compute_units)
-        grid = (-(-m // rows), panels, batches)
         columns = b.view.strides[-1] == 1 and n >= PANEL
         source = Source.ROWS if columns else Source.ANY
-        if packed:
-            source = Source.NARROW if halved else Source.PACKED
-        launch = Launch(tile_kernel(form, source), refs, (*ints, rows), grid, (1, 1, 1), varying=(0,))
-        if packed and m <= PAIRED and panels * batches >= 4 * traits.compute_units:
-            launch = Launch(pair_kernel(form, source), refs, ints, (1, -(-panels // 2), batches), (1, 1, 1), varying=(0,))
-        return Impl(f"tiles {TILE}x{PANEL}, {source.value}", (launch,), weights=requests)
+        if requests:
+            source = Source.NARROW if b.dtype is UINT32 else Source.PACKED
+        return Impl(f"tiles {TILE}x{PANEL}, {source.value}", (_tiles(bound, source, traits),), weights=requests)
+    launch, which = _other(bound, traits)
+    return Impl(which, (launch,), weights=requests)
+
+
+class _BoundProduct(NamedTuple):
+    """A product that is bound to its operands, for whichever kernel carries it out: *batches* times ``[m, n]``."""
+
+    form: ProductForm
+    refs: tuple[Ref, ...]
+    ints: tuple[int, ...]
+    m: int
+    n: int
+    batches: int
+
+
+def _with_merged_rows(
+    a: Operand, b: Operand, batch: tuple[int, ...], bias: Bias | None
+) -> tuple[Operand, Operand, tuple[int, ...]]:
+    """Return the product as one of two matrices, where all batches share *b*: their rows are those of one matrix."""
+    if (bias is not None and bias.row_stride != 0) or any(s != 0 for s in b.view.strides[:-2]) or not _rows_merge(a.view):
+        return a, b, batch
+    m, k = a.view.shape[-2:]
+    rows = View((m * math.prod(batch), k), (_merged_stride(a.view), a.view.strides[-1]), a.view.offset)
+    matrix = View(b.view.shape[-2:], b.view.strides[-2:], b.view.offset)
+    return a._replace(view=rows), b._replace(view=matrix), ()
+
+
+def _repacked(
+    b: Operand, constant: int, traits: DeviceTraits, *, tiled: bool, transposed: bool
+) -> tuple[Operand, tuple[WeightsRequest, ...]]:
+    """Return a constant right-hand side as the kernel wants it, and what is asked for so that it is there."""
+    k, n = b.view.shape[-2:]
+    halved = traits.narrow_weights and b.dtype is FLOAT32
+    if tiled:
+        view = View(b.view.shape, (*(0,) * (len(b.view.shape) - 2), PANEL, 1))
+        request = _panels(constant, k, n, transposed=transposed, halved=halved)
+        return Operand(weights(0), UINT32 if halved else FLOAT32, view), (request,)
+    if halved and not traits.is_cpu:
+        request = WeightsRequest(constant, "bf16", narrow.bits, k * n)
+        return Operand(weights(0), BFLOAT16, b.view), (request,)
+    return b, ()
+
+
+def _tiles(p: _BoundProduct, source: Source, traits: DeviceTraits) -> Launch:
+    """Return the launch of the CPU's tiles, or of pairs of panels for few rows of packed weights."""
+    panels, packed = -(-p.n // PANEL), source in (Source.PACKED, Source.NARROW)
+    if packed and p.m <= PAIRED and panels * p.batches >= 4 * traits.compute_units:
+        grid = (1, -(-panels // 2), p.batches)
+        return Launch(pair_kernel(p.form, source), p.refs, p.ints, grid, (1, 1, 1), varying=(0,))
+    rows = rows_per_item(fake_alignment(p.m, TILE), panels * p.batches, traits.compute_units)
+    grid = (-(-p.m // rows), panels, p.batches)
+    return Launch(tile_kernel(p.form, source), p.refs, (*p.ints, rows), grid, (1, 1, 1), varying=(0,))
+
+
+def _other(p: _BoundProduct, traits: DeviceTraits) -> tuple[Launch, str]:
+    """Return the launch of a GPU's shared tiles, or of the generic kernel, and which of the two it is."""
     if not traits.is_cpu and traits.max_group >= 256:
-        grid = (round_up(n, SHARED) // 4, round_up(m, SHARED) // 4, batches)
-        launch = Launch(shared_kernel(form), refs, ints, grid, (16, 16, 1))
-        return Impl(f"shared {SHARED}x{SHARED}", (launch,), weights=requests)
+        grid = (round_up(p.n, SHARED) // 4, round_up(p.m, SHARED) // 4, p.batches)
+        return Launch(shared_kernel(p.form), p.refs, p.ints, grid, (16, 16, 1)), f"shared {SHARED}x{SHARED}"
     group = 1 if traits.is_cpu else 64
-    grid = (round_up(n, group), m, batches)
-    return Impl("generic", (Launch(generic_kernel(form), refs, ints, grid, (group, 1, 1)),), weights=requests)
+    grid = (round_up(p.n, group), p.m, p.batches)
+    return Launch(generic_kernel(p.form), p.refs, p.ints, grid, (group, 1, 1)), "generic"
 
 
 def _panels(constant: int, k: int, n: int, *, transposed: bool, halved: bool) -> WeightsRequest:

@@ -17,34 +17,12 @@ from asyncrt.kernels.codegen.tiles import PANEL, TILE, add_tiles, pair_tile
 from asyncrt.kernels.impl import KernelSource, Launch, Ref, WeightsRequest
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import FLOAT32, INT32, Array, DataType
+from asyncrt.layout import FLOAT32, Array
+
+from .interface import INTS, CellForm
 
 LEAST = 16  # units: of fewer, most of a panel would be padding
 _PAIRED = (1, 2)  # rows for which two panels are multiplied at once
-
-
-class CellForm(NamedTuple):
-    """What the source depends on.
-
-    Attributes:
-        operator: "LSTM", "GRU" or "RNN".
-        gates: Blocks of the weights.
-        functions: OpenCL C of ``$_f0(x, d)``, ``$_f1(x, d)``, ... over ``float16``.
-        backwards: OpenCL C that says whether direction ``d`` walks back in time.
-        optional: Whether there are a bias, lengths, a first hidden state, a first cell state and peepholes.
-        outputs: How many there are.
-        input_forget: The forget gate is one less the input gate.
-        linear_before_reset: The reset gate comes after the product.
-    """
-
-    operator: str
-    gates: int
-    functions: str
-    backwards: str
-    optional: tuple[bool, ...]
-    outputs: int
-    input_forget: bool
-    linear_before_reset: bool
 
 
 def pack_gates(weights: Array, gates: int) -> Array:
@@ -67,79 +45,39 @@ def gate_panels(index: int, gates: int, directions: int, hidden: int) -> Weights
     return WeightsRequest(index, f"recurrent panels of {gates}", _packer(gates), elements)
 
 
-def tiled(
-    form: CellForm, refs: tuple[Ref, ...], ints: tuple[int, ...], batch: int, directions: int, hidden: int, traits: DeviceTraits
-) -> tuple[Launch, int]:
-    """Return the launch, and the bytes of its scratch, which is the third of *refs*.
+class RowBlocks(NamedTuple):
+    """How the batch rows of each direction are cut: a work-item takes a block of them.
 
-    Args:
-        ints: What the kernel of `ops.recurrent` takes, too.
+    Attributes:
+        each: Blocks of each direction.
+        height: Rows of a block.
+        own: Elements of scratch that each work-item has.
+        nbytes: Bytes of the scratch.
     """
+
+    each: int
+    height: int
+    own: int
+    nbytes: int
+
+
+def cut_rows_into_blocks(gates: int, batch: int, directions: int, hidden: int, traits: DeviceTraits) -> RowBlocks:
+    """Return blocks of at most `TILE` rows, as many as there are compute units where there are enough rows."""
     blocks = max(-(-batch // TILE), min(batch, -(-traits.compute_units // directions)))
     height = -(-batch // blocks)
     blocks = -(-batch // height)
-    own = height * (3 + form.gates) * -(-hidden // PANEL) * PANEL
-    launch = Launch(_kernel(form), refs, (*ints, blocks, height, own), (directions * blocks,), (1,))
-    return launch, directions * blocks * own * 4
+    own = height * (3 + gates) * -(-hidden // PANEL) * PANEL
+    return RowBlocks(blocks, height, own, directions * blocks * own * 4)
+
+
+def tiled(form: CellForm, refs: tuple[Ref, ...], ints: tuple[int, ...], directions: int, blocks: RowBlocks) -> Launch:
+    """Return the launch; its scratch is the third of *refs*."""
+    sizes = (*ints, blocks.each, blocks.height, blocks.own)
+    return Launch(_kernel(form), refs, sizes, (directions * blocks.each,), (1,))
 
 
 @functools.cache
 def _kernel(form: CellForm) -> KernelSource:
-    bias, lens, has_h, has_c, peepholes = form.optional
-
-    def x(gate: int) -> str:
-        """The input's part of a gate, with the input's bias."""
-        return f"$_some(X + xo + {gate} * H, u, H)" + (f" + $_some(bias + bo + {gate} * H, u, H)" if bias else "")
-
-    def recurrent(gate: int) -> str:
-        return (
-            f"vload16(0, gate + (({gate} * panels + u / {PANEL}) * rows + r) * {PANEL} + u % {PANEL})"
-            + (f" + $_some(bias + bo + GH + {gate} * H, u, H)" if bias else "")
-        )  # fmt: skip
-
-    def peephole(position: int, cell: str) -> str:
-        return f" + $_some(P + (d * 3 + {position}) * H, u, H) * {cell}" if peepholes else ""
-
-    def product(vector: str, first: str, last: str) -> str:
-        return f"$_multiply(rows, {vector}, HP, R + ro, H, {first}, {last}, gate);"
-
-    def units(text: str) -> str:
-        """*text* for 16 units at a time of each row that is not at its end."""
-        return f"""for (int r = 0; r < rows; r++) {{
-      if (i >= length[r]) continue;
-      const int n = n0 + r, at = backwards ? length[r] - 1 - i : i;
-      const int xo = ((at * xs_t + n * xs_n) * D + d) * GH, yo = (at * ys_t + d * ys_d + n * ys_n) * H;
-      for (int u = 0; u < H; u += 16) {{
-        __global float* const hu = h + r * HP + u; __global float* const cu = c + r * HP + u;
-        {text}
-      }}
-    }}"""
-
-    store = "vstore16(now, 0, hu); $_put(now, Y + yo, u, H);"
-    every = f"{form.gates} * panels"
-    if form.operator == "LSTM":
-        forget = "1.0f - gi" if form.input_forget else f"$_f0({x(2)} + {recurrent(2)}{peephole(2, 'before')}, d)"
-        step = product("h", "0", every) + units(f"""
-        const float16 before = vload16(0, cu);
-        const float16 gi = $_f0({x(0)} + {recurrent(0)}{peephole(0, "before")}, d), gf = {forget};
-        const float16 gc = $_f1({x(3)} + {recurrent(3)}, d), cell = gf * before + gi * gc;
-        const float16 go = $_f0({x(1)} + {recurrent(1)}{peephole(1, "cell")}, d);
-        const float16 now = go * $_f2(cell, d);
-        vstore16(cell, 0, cu);
-        {store}""")
-    elif form.operator == "RNN":
-        step = product("h", "0", every) + units(f"const float16 now = $_f0({x(0)} + {recurrent(0)}, d); {store}")
-    elif form.linear_before_reset:
-        step = product("h", "0", every) + units(f"""
-        const float16 gz = $_f0({x(0)} + {recurrent(0)}, d), gr = $_f0({x(1)} + {recurrent(1)}, d);
-        const float16 gh = $_f1({x(2)} + gr * ({recurrent(2)}), d), now = (1.0f - gz) * gh + gz * vload16(0, hu);
-        {store}""")
-    else:
-        reset = f"vstore16(vload16(0, hu) * $_f0({x(1)} + {recurrent(1)}, d), 0, part + r * HP + u);"
-        step = product("h", "0", "2 * panels") + units(reset) + product("part", "2 * panels", every) + units(f"""
-        const float16 gz = $_f0({x(0)} + {recurrent(0)}, d), gh = $_f1({x(2)} + {recurrent(2)}, d);
-        const float16 now = (1.0f - gz) * gh + gz * vload16(0, hu);
-        {store}""")
     states = (("YH", "h"), ("YC", "c"))[: form.outputs - 1]
     finals = " ".join(f"$_put(vload16(0, {s} + r * HP + u), {o} + so, u, H);" for o, s in states)
     body = f"""
@@ -150,33 +88,109 @@ def _kernel(form: CellForm) -> KernelSource:
   __global float* const c = h + height * HP;
   __global float* const part = c + height * HP;
   __global float* const gate = part + height * HP;     /* [gates * panels, rows, 32] */
-  int length[{TILE}], longest = 0;
-  for (int r = 0; r < rows; r++) {{
-    const int n = n0 + r, so = (d * hs_d + n * hs_n) * H;
-    length[r] = {"clamp(lens[n], 0, T)" if lens else "T"};
-    longest = max(longest, length[r]);
-    for (int u = 0; u < HP; u += 16) {{
-      vstore16({"$_some(H0 + so, u, H)" if has_h else "(float16)(0.0f)"}, 0, h + r * HP + u);
-      vstore16({"$_some(C0 + so, u, H)" if has_c else "(float16)(0.0f)"}, 0, c + r * HP + u);
-      vstore16((float16)(0.0f), 0, part + r * HP + u);
-    }}
-    for (int i = length[r]; i < T; i++)
-      for (int u = 0; u < H; u += 16) $_put((float16)(0.0f), Y + (i * ys_t + d * ys_d + n * ys_n) * H, u, H);
-  }}
+  {_start(form)}
   for (int i = 0; i < longest; i++) {{
-    {step}
+    {_step(form)}
   }}
   for (int r = 0; r < rows; r++) {{
     const int so = (d * hs_d + (n0 + r) * hs_n) * H;
     for (int u = 0; u < H; u += 16) {{ {finals} }}
   }}"""
-    named = (("bias", FLOAT32), ("lens", INT32), ("H0", FLOAT32), ("C0", FLOAT32), ("P", FLOAT32))
-    buffers: tuple[tuple[str, DataType, str], ...] = (("X", FLOAT32, "r"), ("R", FLOAT32, "r"), ("S", FLOAT32, "rw"))
-    buffers += tuple((name, dtype, "r") for (name, dtype), given in zip(named, form.optional, strict=True) if given)
-    buffers += tuple((name, FLOAT32, "w") for name in ("Y", "YH", "YC")[: form.outputs])
-    ints = ("T", "N", "D", "H", "xs_t", "xs_n", "ys_t", "ys_d", "ys_n", "hs_d", "hs_n", "blocks", "height", "own")
+    ints = (*INTS, "blocks", "height", "own")
     name = f"{form.operator.lower()}_tiles"
-    return kernel(name, buffers, ints, body, helpers=form.functions + _HELPERS)
+    return kernel(name, form.buffers(FLOAT32, FLOAT32), ints, body, helpers=form.functions + _HELPERS)
+
+
+def _start(form: CellForm) -> str:
+    """Find the rows' lengths, load their first states, and write zeros where a row has ended."""
+    return f"""int length[{TILE}], longest = 0;
+  for (int r = 0; r < rows; r++) {{
+    const int n = n0 + r, so = (d * hs_d + n * hs_n) * H;
+    length[r] = {"clamp(lens[n], 0, T)" if form.optional.lengths else "T"};
+    longest = max(longest, length[r]);
+    for (int u = 0; u < HP; u += 16) {{
+      vstore16({"$_some(H0 + so, u, H)" if form.optional.hidden else "(float16)(0.0f)"}, 0, h + r * HP + u);
+      vstore16({"$_some(C0 + so, u, H)" if form.optional.cell else "(float16)(0.0f)"}, 0, c + r * HP + u);
+      vstore16((float16)(0.0f), 0, part + r * HP + u);
+    }}
+    for (int i = length[r]; i < T; i++)
+      for (int u = 0; u < H; u += 16) $_put((float16)(0.0f), Y + (i * ys_t + d * ys_d + n * ys_n) * H, u, H);
+  }}"""
+
+
+def _input(form: CellForm, gate: int) -> str:
+    """Return the input's part of 16 units of a gate, with the input's bias."""
+    bias = f" + $_some(bias + bo + {gate} * H, u, H)" if form.optional.bias else ""
+    return f"$_some(X + xo + {gate} * H, u, H)" + bias
+
+
+def _gate(form: CellForm, gate: int) -> str:
+    """Return the sum of the input's and the state's parts of 16 units of a gate."""
+    return f"{_input(form, gate)} + {_recurrent(form, gate)}"
+
+
+def _recurrent(form: CellForm, gate: int) -> str:
+    """Return the state's part of 16 units of a gate, with its bias."""
+    bias = f" + $_some(bias + bo + GH + {gate} * H, u, H)" if form.optional.bias else ""
+    return f"vload16(0, gate + (({gate} * panels + u / {PANEL}) * rows + r) * {PANEL} + u % {PANEL})" + bias
+
+
+def _peephole(form: CellForm, position: int, cell: str) -> str:
+    return f" + $_some(P + (d * 3 + {position}) * H, u, H) * {cell}" if form.optional.peepholes else ""
+
+
+def _product(vector: str, first: str, last: str) -> str:
+    """Multiply the states at *vector* by the panels from *first* to before *last*, into ``gate``."""
+    return f"$_multiply(rows, {vector}, HP, R + ro, H, {first}, {last}, gate);"
+
+
+def _units(text: str) -> str:
+    """Return *text* for 16 units at a time of each row that is not at its end."""
+    return f"""for (int r = 0; r < rows; r++) {{
+      if (i >= length[r]) continue;
+      const int n = n0 + r, at = backwards ? length[r] - 1 - i : i;
+      const int xo = ((at * xs_t + n * xs_n) * D + d) * GH, yo = (at * ys_t + d * ys_d + n * ys_n) * H;
+      for (int u = 0; u < H; u += 16) {{
+        __global float* const hu = h + r * HP + u; __global float* const cu = c + r * HP + u;
+        {text}
+      }}
+    }}"""
+
+
+_STORE = "vstore16(now, 0, hu); $_put(now, Y + yo, u, H);"
+
+
+def _step(form: CellForm) -> str:
+    """Return one step of an operator: new states, and the step's output."""
+    whole = _product("h", "0", f"{form.gates} * panels")
+    if form.operator == "LSTM":
+        return whole + _units(_lstm(form))
+    if form.operator == "RNN":
+        return whole + _units(f"const float16 now = $_f0({_gate(form, 0)}, d); {_STORE}")
+    if form.linear_before_reset:
+        return whole + _units(f"""
+        const float16 gz = $_f0({_gate(form, 0)}, d), gr = $_f0({_gate(form, 1)}, d);
+        const float16 gh = $_f1({_input(form, 2)} + gr * ({_recurrent(form, 2)}), d), now = (1.0f - gz) * gh + gz * vload16(0, hu);
+        {_STORE}""")
+    reset = f"vstore16(vload16(0, hu) * $_f0({_gate(form, 1)}, d), 0, part + r * HP + u);"
+    candidate = f"""
+        const float16 gz = $_f0({_gate(form, 0)}, d), gh = $_f1({_gate(form, 2)}, d);
+        const float16 now = (1.0f - gz) * gh + gz * vload16(0, hu);
+        {_STORE}"""
+    last = _product("part", "2 * panels", f"{form.gates} * panels")
+    return _product("h", "0", "2 * panels") + _units(reset) + last + _units(candidate)
+
+
+def _lstm(form: CellForm) -> str:
+    forget = "1.0f - gi" if form.input_forget else f"$_f0({_gate(form, 2)}{_peephole(form, 2, 'before')}, d)"
+    return f"""
+        const float16 before = vload16(0, cu);
+        const float16 gi = $_f0({_gate(form, 0)}{_peephole(form, 0, "before")}, d), gf = {forget};
+        const float16 gc = $_f1({_gate(form, 3)}, d), cell = gf * before + gi * gc;
+        const float16 go = $_f0({_gate(form, 1)}{_peephole(form, 1, "cell")}, d);
+        const float16 now = go * $_f2(cell, d);
+        vstore16(cell, 0, cu);
+        {_STORE}"""
 
 
 _HELPERS = (

@@ -45,7 +45,7 @@ from .chunk_plan import (
     start_state,
 )
 from .memory_plan import MemoryPlan, aligned, staged_bytes
-from .parallel_lanes import LaneFinder, bytes_of, cost_of
+from .parallel_lanes import LaneFinder, LanePlan, bytes_of, cost_of
 from .planner import list_chunk
 from .tensors import Closed, Location, PlannedTensor
 from .tools import Tools
@@ -108,6 +108,14 @@ class _KeptRecipe(NamedTuple):
     shape: tuple[int, ...]
     capacity: tuple[int, ...]
     new: int
+
+
+class _Staging(NamedTuple):
+    """What travels together: where each tensor begins in it, how many bytes it has, and those that go up."""
+
+    offsets: list[int]
+    nbytes: int
+    data: bytes
 
 
 @attrs.define(eq=False)
@@ -184,79 +192,101 @@ class Recipe:
         """Return the plan that has these numbers."""
         if numbers is None:
             return None
-        # Where each tensor begins: those of the arena, those that travel together, and 0 for memory of others.
-        staged: list[int] = []
-        parts: list[bytes] = []
-        nbytes = 0
-        for data, elements, dtype, size, up in self.staged:
-            staged.append(nbytes)
-            nbytes += aligned(numbers[size])
-            if up and data is None:
-                try:
-                    array = np.array([numbers[e] for e in elements], dtype) if elements else None
-                except OverflowError:
-                    return None
-                data = staged_bytes(array, numbers[size])
-            if data is not None:
-                parts.append(data)
-        lengths = [nbytes if r < 0 else numbers[r] for r in self.roots]
-        spread = None
-        if self.spreading is not None:
-            spread = self.spreading.spread([
-                cost_of(step.grid(numbers), step.group, numbers[n])
-                for step, n in zip(self.steps, self.nbytes, strict=True)
-            ])  # fmt: skip
+        staged = self._stage(numbers)
+        spread = self._spread(numbers)
+        lengths = [staged.nbytes if r < 0 else numbers[r] for r in self.roots]
         arena = (self.lifetimes if spread is None else spread.lifetimes).place(lengths)
         yield
-        staging = arena.offsets[-1] if staged else 0
-        base = [*arena.offsets, *(staging + s for s in staged), 0]
-        steps: list[PlanStep] = []
-        pack = self.pack
-        for node, kernel, buffers, bases, offsets, ints, grid, group, local, varying in self.steps:
-            sizes_ = ints(numbers)
-            try:
-                record = pack(list(map(operator.add, bases(base), offsets(numbers))), sizes_)
-            except struct.error:
-                return None  # planning says what does not fit
-            steps.append(
-                PlanStep(node, kernel, buffers, record, grid(numbers), group, local(numbers), None, sizes_, varying)
-            )
-            if len(steps) % _SLICE == 0:
-                yield
+        staging = arena.offsets[-1] if staged.offsets else 0
+        # Where each tensor begins: those of the arena, those that travel together, and 0 for memory of others.
+        base = [*arena.offsets, *(staging + s for s in staged.offsets), 0]
+        steps = yield from self._bound_steps(numbers, base)
         return ChunkPlan(
             chunk=0,
             arena_nbytes=arena.nbytes,
-            staging=b"".join(parts),
+            staging=staged.data,
             staging_offset=staging,
             uploads=tuple([
                 Upload(v, base[b] + numbers[o] - (staging if together else 0), numbers[n], together)
                 for v, b, o, n, together in self.uploads
             ]),
-            steps=tuple(steps),
+            steps=steps,
             packings=self.packings,
-            fetches=tuple([
-                Fetch(
-                    v, Layout(layout.dtype, tuple([numbers[d] for d in shape])),
-                    None if buffer is None else Home(buffer, base[b] + numbers[o]), source,
-                    0 if source is None else numbers[o], together=together,
-                )
-                for v, layout, shape, buffer, b, o, source, together in self.fetches
-            ]),
+            fetches=self._bound_fetches(numbers, base),
             records=Deferred(records),
             skipped=self.skipped,
-            after=State((), (), (), tuple([
-                tensor._replace(
-                    layout=Layout(tensor.layout.dtype, tuple([numbers[d] for d in shape])),
-                    capacity=tuple([numbers[d] for d in capacity]),
-                    new=numbers[new],
-                )
-                for tensor, shape, capacity, new in self.kept
-            ])),
+            after=State((), (), (), self._kept_tensors(numbers)),
             lanes=None if spread is None else spread.lanes,
             block=None if self.block is None else self.block.block(
-                staging + staged[self.block.first], nbytes - staged[self.block.first], numbers
+                staging + staged.offsets[self.block.first], staged.nbytes - staged.offsets[self.block.first], numbers
             ),
         )  # fmt: skip
+
+    def _stage(self, numbers: tuple[int, ...]) -> _Staging:
+        """Lay out what travels together, and write what goes up.
+
+        Raises:
+            OverflowError: A number does not fit the dtype of the tensor that it is an element of.
+        """
+        offsets: list[int] = []
+        parts: list[bytes] = []
+        nbytes = 0
+        for data, elements, dtype, size, up in self.staged:
+            offsets.append(nbytes)
+            nbytes += aligned(numbers[size])
+            if up and data is None:
+                array = np.array([numbers[e] for e in elements], dtype) if elements else None
+                data = staged_bytes(array, numbers[size])
+            if data is not None:
+                parts.append(data)
+        return _Staging(offsets, nbytes, b"".join(parts))
+
+    def _spread(self, numbers: tuple[int, ...]) -> LanePlan | None:
+        """Find lanes for the steps, if there are to be several."""
+        if self.spreading is None:
+            return None
+        return self.spreading.spread([
+            cost_of(step.grid(numbers), step.group, numbers[n])
+            for step, n in zip(self.steps, self.nbytes, strict=True)
+        ])  # fmt: skip
+
+    def _bound_steps(self, numbers: tuple[int, ...], base: list[int]) -> Slices[tuple[PlanStep, ...]]:
+        """Return the launches, for tensors that begin at *base*.
+
+        Raises:
+            struct.error: A number does not fit into a launch's record; planning says what does not fit.
+        """
+        steps: list[PlanStep] = []
+        pack = self.pack
+        for node, kernel, buffers, bases, offsets, ints, grid, group, local, varying in self.steps:
+            sizes = ints(numbers)
+            record = pack(list(map(operator.add, bases(base), offsets(numbers))), sizes)
+            steps.append(
+                PlanStep(node, kernel, buffers, record, grid(numbers), group, local(numbers), None, sizes, varying)
+            )
+            if len(steps) % _SLICE == 0:
+                yield
+        return tuple(steps)
+
+    def _bound_fetches(self, numbers: tuple[int, ...], base: list[int]) -> tuple[Fetch, ...]:
+        return tuple([
+            Fetch(
+                v, Layout(layout.dtype, tuple([numbers[d] for d in shape])),
+                None if buffer is None else Home(buffer, base[b] + numbers[o]), source,
+                0 if source is None else numbers[o], together=together,
+            )
+            for v, layout, shape, buffer, b, o, source, together in self.fetches
+        ])  # fmt: skip
+
+    def _kept_tensors(self, numbers: tuple[int, ...]) -> tuple[KeptTensor, ...]:
+        return tuple([
+            tensor._replace(
+                layout=Layout(tensor.layout.dtype, tuple([numbers[d] for d in shape])),
+                capacity=tuple([numbers[d] for d in capacity]),
+                new=numbers[new],
+            )
+            for tensor, shape, capacity, new in self.kept
+        ])  # fmt: skip
 
 
 def sizes_of(layouts: list[Layout], axes: tuple[tuple[int, int], ...]) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -125,7 +126,7 @@ def host_nbytes(call: Call) -> int:
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     x, grid = call.shape(0), call.shape(1)
     mode, padding, align = _settings(call.name, call.attributes)
-    k = _kernel(call.dtype(0), call.dtype(1), mode, padding, align, traits.is_cpu)
+    k = _kernel(_SampleForm(call.dtype(0), call.dtype(1), mode, padding, align, traits.is_cpu))
     positions = grid[1] * grid[2]
     items = x[0] * positions
     ints = (*x[1:], positions, items)
@@ -136,24 +137,99 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     return Impl("positions", (Launch(k, refs, (*ints, per_item), (-(-items // per_item),), (1,)),))
 
 
+class _SampleForm(NamedTuple):
+    """What the source of the kernel depends on."""
+
+    dtype: DataType
+    grid: DataType
+    mode: str
+    padding: str
+    align: bool
+    cpu: bool
+
+    @property
+    def real(self) -> str:
+        """The type of coordinates and weights."""
+        return "double" if FLOAT64 in (self.dtype, self.grid) else "float"
+
+    @property
+    def suffix(self) -> str:
+        return "" if self.real == "double" else "f"
+
+
 @functools.cache
-def _kernel(dtype: DataType, grid: DataType, mode: str, padding: str, align: bool, cpu: bool) -> KernelSource:
-    real = "double" if FLOAT64 in (dtype, grid) else "float"
-    f = "" if real == "double" else "f"
-    result = compute_type(dtype)
-    t = dtype.name
-    low, span = ("0", "(size - 1)") if align else (f"-0.5{f}", "size")
+def _kernel(form: _SampleForm) -> KernelSource:
+    if form.cpu:
+        body = f"""
+  const int q0 = (int)get_global_id(0) * per_item, q1 = min(q0 + per_item, items);
+  for (int q = q0; q < q1; q++) {{ {_position(form)} }}"""
+    else:
+        body = f"""
+  const int q = (int)get_global_id(0);
+  if (q >= items) return;
+  {_position(form)}"""
+    buffers = (("x", form.dtype, "r"), ("grid", form.grid, "r"), ("y", form.dtype, "w"))
+    sizes = ("C", "H", "W", "P", "items", "per_item")
+    return kernel(f"grid_sample_{form.mode}", buffers, sizes, body, helpers=_helpers(form))
+
+
+def _position(form: _SampleForm) -> str:
+    """Return statements that calculate all channels of position q."""
+    real, t = form.real, form.dtype.name
+    adjust = "ax = $_place(ax, W); ay = $_place(ay, H);"
+    if form.mode == "cubic":
+        far = f"ax = $_kept(ax, -{_FAR}, W + {_FAR}); ay = $_kept(ay, -{_FAR}, H + {_FAR});"
+        adjust = far if form.padding == "border" else ""
+    setup, value = _taps(form)
+    result = compute_type(form.dtype)
+    return f"""
+    const int n = q / P, p = q - n * P;
+    {real} ax = $_at(({real})LOAD({form.grid.name}, grid, 2 * q), W);
+    {real} ay = $_at(({real})LOAD({form.grid.name}, grid, 2 * q + 1), H);
+    {adjust}
+    {setup}
+    for (int c = 0; c < C; c++) {{
+      const int base = (n * C + c) * H * W;
+      {real} a = 0;
+      {value}
+      const {result} v_ = ({result})a;
+      STORE({t}, y, (n * C + c) * P + p, v_);
+    }}"""
+
+
+def _taps(form: _SampleForm) -> tuple[str, str]:
+    """Return statements that find which elements a position sees, with their weights; and those that add them up."""
+    real, t = form.real, form.dtype.name
+    if form.mode == "nearest":
+        setup = "const int iy = $_index(rint(ay), H), ix = $_index(rint(ax), W);"
+        return setup, f"a = iy < 0 || ix < 0 ? 0 : ({real})LOAD({t}, x, base + iy * W + ix);"
+    taps, first = (2, 0) if form.mode == "linear" else (4, -1)
+    setup = f"""
+    {real} wy[{taps}], wx[{taps}]; int iy[{taps}], ix[{taps}];
+    for (int k = 0; k < {taps}; k++) {{
+      const {real} y_ = floor(ay) + k + {first}, x_ = floor(ax) + k + {first};
+      wy[k] = $_weight(ay - y_); wx[k] = $_weight(ax - x_); iy[k] = $_index(y_, H); ix[k] = $_index(x_, W);
+    }}"""
+    value = f"""for (int i = 0; i < {taps}; i++) for (int j = 0; j < {taps}; j++)
+        if (iy[i] >= 0 && ix[j] >= 0) a += wy[i] * wx[j] * ({real})LOAD({t}, x, base + iy[i] * W + ix[j]);"""
+    return setup, value
+
+
+def _helpers(form: _SampleForm) -> str:
+    """Return functions: where a coordinate of the grid is in the image, what padding makes of it, and weights."""
+    real, f = form.real, form.suffix
+    low, span = ("0", "(size - 1)") if form.align else (f"-0.5{f}", "size")
     place = {
         "zeros": "v",
         "border": "$_kept(v, 0, size - 1)",
         "reflection": "$_kept($_reflect(v, size), 0, size - 1)",
-    }[padding]
-    coordinate = "(v + 1) / 2 * (size - 1)" if align else "((v + 1) * size - 1) / 2"
+    }[form.padding]
+    coordinate = "(v + 1) / 2 * (size - 1)" if form.align else "((v + 1) * size - 1) / 2"
     weight = "return 1 - t;"
-    if mode == "cubic":
+    if form.mode == "cubic":
         weight = f"""const {real} a = -0.75{f};
   return t <= 1 ? ((a + 2) * t - (a + 3)) * t * t + 1 : ((a * t - 5 * a) * t + 8 * a) * t - 4 * a;"""
-    helpers = f"""
+    return f"""
 /* What is no number stays so. */
 {real} $_kept({real} v, {real} low, {real} high) {{ return v < low ? low : v > high ? high : v; }}
 {real} $_reflect({real} v, int size) {{
@@ -173,47 +249,6 @@ int $_index({real} v, int size) {{
   const {real} i = $_place(v, size);
   return i >= 0 && i < size ? (int)i : -1;
 }}"""
-    if mode == "nearest":
-        setup = "const int iy = $_index(rint(ay), H), ix = $_index(rint(ax), W);"
-        value = f"a = iy < 0 || ix < 0 ? 0 : ({real})LOAD({t}, x, base + iy * W + ix);"
-    else:
-        taps, first = (2, 0) if mode == "linear" else (4, -1)
-        setup = f"""
-    {real} wy[{taps}], wx[{taps}]; int iy[{taps}], ix[{taps}];
-    for (int k = 0; k < {taps}; k++) {{
-      const {real} y_ = floor(ay) + k + {first}, x_ = floor(ax) + k + {first};
-      wy[k] = $_weight(ay - y_); wx[k] = $_weight(ax - x_); iy[k] = $_index(y_, H); ix[k] = $_index(x_, W);
-    }}"""
-        value = f"""for (int i = 0; i < {taps}; i++) for (int j = 0; j < {taps}; j++)
-        if (iy[i] >= 0 && ix[j] >= 0) a += wy[i] * wx[j] * ({real})LOAD({t}, x, base + iy[i] * W + ix[j]);"""
-    adjust = "ax = $_place(ax, W); ay = $_place(ay, H);"
-    if mode == "cubic":
-        far = f"ax = $_kept(ax, -{_FAR}, W + {_FAR}); ay = $_kept(ay, -{_FAR}, H + {_FAR});"
-        adjust = far if padding == "border" else ""
-    one = f"""
-    const int n = q / P, p = q - n * P;
-    {real} ax = $_at(({real})LOAD({grid.name}, grid, 2 * q), W);
-    {real} ay = $_at(({real})LOAD({grid.name}, grid, 2 * q + 1), H);
-    {adjust}
-    {setup}
-    for (int c = 0; c < C; c++) {{
-      const int base = (n * C + c) * H * W;
-      {real} a = 0;
-      {value}
-      const {result} v_ = ({result})a;
-      STORE({t}, y, (n * C + c) * P + p, v_);
-    }}"""
-    if cpu:
-        body = f"""
-  const int q0 = (int)get_global_id(0) * per_item, q1 = min(q0 + per_item, items);
-  for (int q = q0; q < q1; q++) {{ {one} }}"""
-    else:
-        body = f"""
-  const int q = (int)get_global_id(0);
-  if (q >= items) return;
-  {one}"""
-    buffers = (("x", dtype, "r"), ("grid", grid, "r"), ("y", dtype, "w"))
-    return kernel(f"grid_sample_{mode}", buffers, ("C", "H", "W", "P", "items", "per_item"), body, helpers=helpers)
 
 
 def _grid(*shape: int) -> Array:

@@ -9,14 +9,14 @@ Source: ONNX TopK-11.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import compute_type
-from asyncrt.kernels.impl import Impl, Launch, inp, out, scratch
+from asyncrt.kernels.impl import Impl, ImplBuilder, Launch, inp, out, scratch
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.copy import BITS
 from asyncrt.kernels.patterns.walk import WalkedBuffer, lines, walk
@@ -113,86 +113,128 @@ def _keep(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) 
     return () if launch is None else (launch,)
 
 
+class _SortJob(NamedTuple):
+    """A sort of the lines along an axis: what its launches have in common.
+
+    Attributes:
+        call, traits: What is asked for, and of which device.
+        outer, extent, inner: The data's extents around the axis.
+        k: How many elements of each line are wanted.
+        helpers: Functions ``$_less`` and ``$_before``.
+    """
+
+    call: Call
+    traits: DeviceTraits
+    outer: int
+    extent: int
+    inner: int
+    k: int
+    helpers: str
+
+    @property
+    def data(self) -> WalkedBuffer:
+        return WalkedBuffer("x", inp(0), self.call.dtype(0), "r")
+
+    def element(self, at: str) -> str:
+        return f"LOAD({self.call.dtype(0).name}, x, p + {at} * inner)"
+
+    def walk(
+        self, name: str, statement: str, buffers: tuple[WalkedBuffer, ...], *, width: int, work: int
+    ) -> Launch | None:
+        """Return a launch that walks all places, line after line: ``j`` is the place in a line that begins at ``p``."""
+        return walk(
+            name,
+            statement,
+            (self.outer, self.inner, self.extent),
+            (self.data, *buffers),
+            self.traits,
+            offsets=(("p", (self.extent * self.inner, 1, 0)), ("j", (0, 0, 1))),
+            ints=(("extent", self.extent), ("inner", self.inner), ("width", width)),
+            work=work,
+            helpers=self.helpers,
+        )
+
+
 def _sort(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) -> Impl:
     outer, extent, inner = line
     check_extent(call.name, "the axis that is sorted", extent, MOST // 2)
-    dtype, bits = call.dtype(0), BITS[call.dtype(0).itemsize]
-    kind, name = compute_type(dtype), dtype.name
-    helpers = _helpers(call)
-    x = WalkedBuffer("x", inp(0), dtype, "r")
-    shape = (outer, inner, extent)  # the places, line after line
-    offsets = (("p", (extent * inner, 1, 0)), ("j", (0, 0, 1)))
-    ints = (("extent", extent), ("inner", inner))
-    width = min(extent, 16 if traits.is_cpu else 256)
-    launches = [
-        walk(
-            "top_k_blocks",
-            f"""const int m0 = j - j % width, m1 = min(m0 + width, extent);
-      const {kind} v = LOAD({name}, x, p + j * inner);
+    job = _SortJob(call, traits, outer, extent, inner, k, _helpers(call))
+    width, source = min(extent, 16 if traits.is_cpu else 256), 0
+    made = ImplBuilder()
+    for _ in range(2):  # runs are merged from one into the other, and back
+        made.scratch(4 * outer * extent * inner)
+    made.launch(_sort_blocks(job, width))
+    while width < extent:
+        made.launch(_merge(job, width, source))
+        width, source = 2 * width, 1 - source
+    made.launch(_take(job, source))
+    return made.impl("sort")
+
+
+def _sort_blocks(job: _SortJob, width: int) -> Launch | None:
+    """Sort blocks of *width* places, into scratch 0: an element's place is how many go before it."""
+    kind = compute_type(job.call.dtype(0))
+    return job.walk(
+        "top_k_blocks",
+        f"""const int m0 = j - j % width, m1 = min(m0 + width, extent);
+      const {kind} v = {job.element("j")};
       int at = m0;
       for (int m = m0; m < m1; m++) {{
-        const {kind} w = LOAD({name}, x, p + m * inner);
+        const {kind} w = {job.element("m")};
         at += m < j ? !$_before(v, w) : $_before(w, v);
       }}
       order[i - j + at] = j;""",
-            shape,
-            (x, WalkedBuffer("order", scratch(0), INT32, "w")),
-            traits,
-            offsets=offsets,
-            ints=(*ints, ("width", width)),
-            work=width,
-            helpers=helpers,
-        )
-    ]
-    source = 0
-    while width < extent:
-        launches.append(
-            walk(
-                "top_k_merge",
-                f"""const int m0 = j - j % (2 * width);
+        (WalkedBuffer("order", scratch(0), INT32, "w"),),
+        width=width,
+        work=width,
+    )
+
+
+def _merge(job: _SortJob, width: int, source: int) -> Launch | None:
+    """Merge neighbouring runs of *width* places from scratch *source* into the other one."""
+    kind = compute_type(job.call.dtype(0))
+    return job.walk(
+        "top_k_merge",
+        f"""const int m0 = j - j % (2 * width);
       const int middle = min(m0 + width, extent), m1 = min(m0 + 2 * width, extent);
       const int mine = from[i], base = i - j, left = j < middle;
-      const {kind} v = LOAD({name}, x, p + mine * inner);
+      const {kind} v = {job.element("mine")};
       int low = left ? middle : m0, high = left ? m1 : middle;
       while (low < high) {{
         const int m = (low + high) / 2;
-        const {kind} w = LOAD({name}, x, p + from[base + m] * inner);
+        const {kind} w = {job.element("from[base + m]")};
         if (left ? $_before(w, v) : !$_before(v, w)) low = m + 1;
         else high = m;
       }}
       to[base + j + low - middle] = mine;""",
-                shape,
-                (x, WalkedBuffer("from", scratch(source), INT32, "r"), WalkedBuffer("to", scratch(1 - source), INT32, "w")),
-                traits,
-                offsets=offsets,
-                ints=(*ints, ("width", width)),
-                work=16,
-                helpers=helpers,
-            )
-        )
-        width, source = 2 * width, 1 - source
-    launches.append(
-        walk(
-            "top_k_take",
-            "const int at = order[s]; y[q] = x[p + at * inner]; z[q] = at;",
-            (outer, inner, k),
-            (
-                WalkedBuffer("x", inp(0), bits, "r"),
-                WalkedBuffer("order", scratch(source), INT32, "r"),
-                WalkedBuffer("y", out(0), bits, "w"),
-                WalkedBuffer("z", out(1), INT64, "w"),
-            ),
-            traits,
-            offsets=(
-                ("p", (extent * inner, 1, 0)),
-                ("q", (k * inner, 1, inner)),
-                ("s", (inner * extent, extent, 1)),
-            ),
-            ints=(("inner", inner),),
-        )
+        (WalkedBuffer("from", scratch(source), INT32, "r"), WalkedBuffer("to", scratch(1 - source), INT32, "w")),
+        width=width,
+        work=16,
     )
-    nbytes = 4 * outer * extent * inner
-    return Impl("sort", tuple(launch for launch in launches if launch is not None), scratch=(nbytes, nbytes))
+
+
+def _take(job: _SortJob, source: int) -> Launch | None:
+    """Write the first k elements of each line, in the order that scratch *source* has, and where they were."""
+    outer, extent, inner, k = job.outer, job.extent, job.inner, job.k
+    bits = BITS[job.call.dtype(0).itemsize]
+    return walk(
+        "top_k_take",
+        "const int at = order[s]; y[q] = x[p + at * inner]; z[q] = at;",
+        (outer, inner, k),
+        (
+            WalkedBuffer("x", inp(0), bits, "r"),
+            WalkedBuffer("order", scratch(source), INT32, "r"),
+            WalkedBuffer("y", out(0), bits, "w"),
+            WalkedBuffer("z", out(1), INT64, "w"),
+        ),
+        job.traits,
+        offsets=(
+            ("p", (extent * inner, 1, 0)),
+            ("q", (k * inner, 1, inner)),
+            ("s", (inner * extent, extent, 1)),
+        ),
+        ints=(("inner", inner),),
+    )
 
 
 def _k(k: int) -> Array:

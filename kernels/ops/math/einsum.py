@@ -17,7 +17,7 @@ import numpy as np
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import accumulator_type, compute_type
-from asyncrt.kernels.impl import Impl, Launch, Ref, inp, out, scratch
+from asyncrt.kernels.impl import Impl, ImplBuilder, inp, out
 from asyncrt.kernels.matmul.product import Operand, matmul
 from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import copy_launch, materialise
@@ -140,9 +140,9 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     product = None
     if len(call.inputs) == 2 and all(form.dims[label] > 0 for label in form.summed):
         product = (
-            _product(call, traits, form, 0, 1)
-            or _product(call, traits, form, 1, 0)
-            or _product(call, traits, form, 0, 1, permuted=True)
+            _product(call, traits, form, _as_product(form, 0, 1))
+            or _product(call, traits, form, _as_product(form, 1, 0))
+            or _product(call, traits, form, _as_product(form, 0, 1, permuted=True))
         )
     return product or _generic(call, traits, form)
 
@@ -162,10 +162,31 @@ def _merged(labels: Sequence[str], form: _Contraction, *operands: int) -> tuple[
     return (dims[0], tuple(s[0] for s in strides)) if len(dims) == 1 else None
 
 
-def _product(
-    call: Call, traits: DeviceTraits, form: _Contraction, left: int, right: int, *, permuted: bool = False
-) -> Impl | None:
-    """The equation as a matrix product of operand *left* and operand *right*, if it is one.
+class _ProductLabels(NamedTuple):
+    """An equation as a matrix product ``[*batch, rows, summed] @ [*batch, summed, columns]`` of two of its operands.
+
+    Attributes:
+        left, right: Numbers of the operands.
+        batch, rows, columns: The labels of the product, in its order.
+        summed: The labels that are summed over, in the order in which the left operand has them.
+        permuted: The result has another order, so that the product is copied to it.
+    """
+
+    left: int
+    right: int
+    batch: list[str]
+    rows: list[str]
+    columns: list[str]
+    summed: list[str]
+    permuted: bool
+
+    @property
+    def result(self) -> list[str]:
+        return [*self.batch, *self.rows, *self.columns]
+
+
+def _as_product(form: _Contraction, left: int, right: int, *, permuted: bool = False) -> _ProductLabels | None:
+    """Return the equation as a matrix product of operand *left* and operand *right*, if it is one.
 
     From the result's last axis: columns are of the right operand alone, rows before them of the left, the rest batches.
     A *permuted* product is calculated in the order batches, rows, columns and then copied to the result's order.
@@ -180,75 +201,98 @@ def _product(
     summed = sorted((r for r in form.summed if form.dims[r] != 1), key=lambda r: -a[r])
     if not summed or any(a[r] == 0 or b[r] == 0 for r in summed):
         return None
-    columns = 0
-    while columns < len(result) and a[result[-1 - columns]] == 0:
-        columns += 1
-    columns = _suffix(result[len(result) - columns :], form, right)
-    last = result[len(result) - columns :]
-    rest = result[: len(result) - columns]
-    rows = 0
-    while rows < len(rest) and b[rest[-1 - rows]] == 0:
-        rows += 1
-    rows = _suffix(rest[len(rest) - rows :], form, left)
-    middle, batch = rest[len(rest) - rows :], rest[: len(rest) - rows]
-    own = _merged(summed, form, left)
-    if not last or own is None or (row_labels and not middle):
+    rest, columns = _split_off(result, form, absent=left, walked=right)
+    batch, rows = _split_off(rest, form, absent=right, walked=left)
+    if not columns or _merged(summed, form, left) is None or (row_labels and not rows):
         return None
-    (depth, (depth_a,)) = own
-    m, (row_a,) = _merged(middle, form, left) or (1, (0,))
-    n, (column_b,) = _merged(last, form, right) or (1, (0,))
-    both = _merged(summed, form, right)
-    constant = right if call.constants[right] and len(form.labels[right]) == 2 and not batch else None
-    if constant is not None and set(form.labels[right]) != {*summed, *last}:
-        constant = None
-    packed = constant is not None and traits.packed_weights and traits.is_cpu and call.dtype(right) is FLOAT32
-    direct = both is not None and (packed or not traits.is_cpu or column_b == 1 or call.dtype(right) is not FLOAT32)
-    if not middle and (not traits.is_cpu or not direct):
+    return _ProductLabels(left, right, batch, rows, columns, summed, permuted)
+
+
+def _split_off(labels: list[str], form: _Contraction, *, absent: int, walked: int) -> tuple[list[str], list[str]]:
+    """Split *labels* before the last of them that operand *absent* does not have and *walked* walks as one axis."""
+    last = 0
+    while last < len(labels) and form.strides[absent][labels[-1 - last]] == 0:
+        last += 1
+    last = _suffix(labels[len(labels) - last :], form, walked)
+    return labels[: len(labels) - last], labels[len(labels) - last :]
+
+
+def _product(call: Call, traits: DeviceTraits, form: _Contraction, labels: _ProductLabels | None) -> Impl | None:
+    """Return the implementation as the matrix product *labels*, if there is one that gains."""
+    if labels is None:
+        return None
+    left, right, batch = labels.left, labels.right, labels.batch
+    constant = _constant(call, form, labels)
+    direct = _direct(call, traits, form, labels, constant)
+    if not labels.rows and (not traits.is_cpu or direct is None):
         return None  # a matrix by a vector: dot products do as well
+    made = ImplBuilder()
     sizes = tuple(form.dims[r] for r in batch)
-    first = Operand(
-        inp(left), call.dtype(left), View((*sizes, m, depth), (*(a[r] for r in batch), row_a, depth_a))
-    )
-    launches: list[Launch] = []
-    memory: list[int] = []
-    if direct and both is not None:
-        ref: Ref = inp(right)
-        view = View((*sizes, depth, n), (*(b[r] for r in batch), both[1][0], column_b))
-    else:  # copied, so that columns lie side by side
-        kept = [r for r in batch if b[r] != 0]
-        order = (*kept, *summed, *last)
-        shape = tuple(form.dims[r] for r in order)
-        itemsize = call.dtype(right).itemsize
-        ref = scratch(0)
-        memory.append(count(shape) * itemsize)
-        copy = copy_launch(
-            inp(right), View(shape, tuple(b[r] for r in order)), ref, View.dense(shape), itemsize, traits
-        )
-        launches += [] if copy is None else [copy]
-        steps = dict(zip(kept, row_major((*(form.dims[r] for r in kept), depth, n)), strict=False))
-        view = View((*sizes, depth, n), (*(steps.get(r, 0) for r in batch), n, 1))
-    target = out(0)
-    if permuted:
-        target = scratch(len(memory))
-        memory.append(call.outputs[0].nbytes)
-    made = matmul(
+    depth, (depth_step,) = _merged(labels.summed, form, left) or (1, (0,))
+    m, (row_step,) = _merged(labels.rows, form, left) or (1, (0,))
+    view = View((*sizes, m, depth), (*(form.strides[left][r] for r in batch), row_step, depth_step))
+    second = direct or _copied(call, traits, form, labels, made)
+    target = made.scratch(call.outputs[0].nbytes) if labels.permuted else out(0)
+    product = matmul(
         "einsum",
-        first,
-        Operand(ref, call.dtype(right), view),
+        Operand(inp(left), call.dtype(left), view),
+        second,
         target,
         sizes,
         traits,
         constant=constant,
-        transposed=constant is not None and form.labels[right][0] == last[0],
+        transposed=constant is not None and form.labels[right][0] == labels.columns[0],
     )
-    launches += made.launches
-    if permuted:
-        steps = dict(zip(result, row_major([form.dims[r] for r in result]), strict=True))
+    made.launch(*product.launches)
+    if labels.permuted:
+        steps = dict(zip(labels.result, row_major([form.dims[r] for r in labels.result]), strict=True))
         shape = call.outputs[0].shape
         source = View(shape, tuple(steps.get(r, 0) for r in form.result))
-        copy = copy_launch(target, source, out(0), View.dense(shape), call.dtype(left).itemsize, traits)
-        launches += [] if copy is None else [copy]
-    return Impl(f"product, {made.name}", tuple(launches), scratch=tuple(memory), weights=made.weights)
+        made.launch(copy_launch(target, source, out(0), View.dense(shape), call.dtype(left).itemsize, traits))
+    made.requests += product.weights
+    return made.impl(f"product, {product.name}")
+
+
+def _constant(call: Call, form: _Contraction, labels: _ProductLabels) -> int | None:
+    """Return the right operand's number if it is a constant matrix that could be packed."""
+    right = labels.right
+    if not call.constants[right] or len(form.labels[right]) != 2 or labels.batch:
+        return None
+    return right if set(form.labels[right]) == {*labels.summed, *labels.columns} else None
+
+
+def _direct(
+    call: Call, traits: DeviceTraits, form: _Contraction, labels: _ProductLabels, constant: int | None
+) -> Operand | None:
+    """Return the right operand where it lies, if it is a matrix there and the product reads it fast."""
+    right, dtype = labels.right, call.dtype(labels.right)
+    merged = _merged(labels.summed, form, right)
+    n, (column_step,) = _merged(labels.columns, form, right) or (1, (0,))
+    packed = constant is not None and traits.packed_weights and traits.is_cpu and dtype is FLOAT32
+    if merged is None or not (packed or not traits.is_cpu or column_step == 1 or dtype is not FLOAT32):
+        return None
+    depth, (depth_step,) = merged
+    sizes, steps = (form.dims[r] for r in labels.batch), (form.strides[right][r] for r in labels.batch)
+    return Operand(inp(right), dtype, View((*sizes, depth, n), (*steps, depth_step, column_step)))
+
+
+def _copied(
+    call: Call, traits: DeviceTraits, form: _Contraction, labels: _ProductLabels, made: ImplBuilder
+) -> Operand:
+    """Copy the right operand, so that columns lie side by side."""
+    right, b = labels.right, form.strides[labels.right]
+    kept = [r for r in labels.batch if b[r] != 0]
+    order = (*kept, *labels.summed, *labels.columns)
+    shape = tuple(form.dims[r] for r in order)
+    itemsize = call.dtype(right).itemsize
+    ref = made.scratch(count(shape) * itemsize)
+    made.launch(
+        copy_launch(inp(right), View(shape, tuple(b[r] for r in order)), ref, View.dense(shape), itemsize, traits)
+    )
+    depth, n = (count([form.dims[r] for r in part]) for part in (labels.summed, labels.columns))
+    steps = dict(zip(kept, row_major((*(form.dims[r] for r in kept), depth, n)), strict=False))
+    sizes = (form.dims[r] for r in labels.batch)
+    return Operand(ref, call.dtype(right), View((*sizes, depth, n), (*(steps.get(r, 0) for r in labels.batch), n, 1)))
 
 
 def _generic(call: Call, traits: DeviceTraits, form: _Contraction) -> Impl:

@@ -20,7 +20,7 @@ from asyncrt.errors import ShapeError
 from asyncrt.kernels.attention import attention as kernels
 from asyncrt.kernels.attention.interface import AttentionTensor
 from asyncrt.kernels.call import Attributes, Call
-from asyncrt.kernels.impl import Impl, Launch, Ref, inp, out, scratch
+from asyncrt.kernels.impl import Impl, ImplBuilder, inp, out
 from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.copy import copy_launch
@@ -236,57 +236,18 @@ def indices(call: Call) -> Indices | None:
 
 
 def implement(call: Call, traits: DeviceTraits) -> Impl:
-    s = _sizes(call)
-    before: list[Launch] = []
-    sizes: list[int] = []
-    packed = len(call.shape(_QUERY)) == 3
-
-    def strides(view: View, size: int) -> tuple[int, int, int]:
-        """Elements between batches, heads and rows of an input or of the first output."""
-        return (view.strides[0], size, view.strides[1]) if packed else view.strides[:3]  # type: ignore[return-value]  # 4
-
-    def cached(index: int, past: int, output: int, size: int) -> AttentionTensor:
-        """Return the keys or values, after writing them behind the cached ones."""
-        dtype = call.dtype(index)
-        own = strides(call.view(index), size)
-        present = (s.batch, s.kv_heads, s.keys, size)
-        wanted = len(call.outputs) > output
-        if not wanted and not call.has(past):
-            return AttentionTensor(inp(index), dtype, *own)
-        target: Ref = out(output)
-        if not wanted:
-            target = scratch(len(sizes))
-            sizes.append(count(present) * dtype.itemsize)
-        whole = View.dense(present)
-        parts = [(inp(index), View((s.batch, s.kv_heads, s.new, size), (*own, 1)), s.past)]
-        if call.has(past):
-            parts.append((inp(past), call.view(past), 0))
-        for source, view, start in parts:
-            place = whole.slice(2, start, view.shape[2])
-            launch = copy_launch(source, view, target, place, dtype.itemsize, traits)
-            if launch is not None:
-                before.append(launch)
-        return AttentionTensor(target, dtype, *row_major(present)[:3])
-
-    key = cached(_KEY, _PAST_KEY, 1, s.size)
-    value = cached(_VALUE, _PAST_VALUE, 2, s.value_size)
-    mask, mask_keys = None, 0
-    if call.has(_MASK):
-        shape = call.shape(_MASK)
-        mask_keys = shape[-1]
-        steps = broadcast_strides(shape, (s.batch, s.heads, s.queries, mask_keys))
-        mask = AttentionTensor(inp(_MASK), call.dtype(_MASK), *steps[:3])
-    dtype = call.dtype(_QUERY)
+    s, dtype, attributes = _sizes(call), call.dtype(_QUERY), call.attributes
+    made = ImplBuilder()
+    key = _cached(call, s, _KEY, made, traits)
+    value = _cached(call, s, _VALUE, made, traits)
     scores = None
-    result = View.dense(call.outputs[0].shape)
     if len(call.outputs) > 3:
         scores = AttentionTensor(out(3), dtype, *row_major(call.outputs[3].shape)[:3])
-    attributes = call.attributes
     whole = kernels.Attention(
-        query=AttentionTensor(inp(_QUERY), dtype, *strides(call.view(_QUERY), s.size)),
+        query=AttentionTensor(inp(_QUERY), dtype, *_strides(call, call.view(_QUERY), s.size)),
         key=key,
         value=value,
-        target=AttentionTensor(out(0), dtype, *strides(result, s.value_size)),
+        target=AttentionTensor(out(0), dtype, *_strides(call, View.dense(call.outputs[0].shape), s.value_size)),
         batch=s.batch,
         kv_heads=s.kv_heads,
         group=s.heads // s.kv_heads,
@@ -300,13 +261,47 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         offset=s.past,
         left=attributes.get("left_window_size", -1),
         right=attributes.get("right_window_size", -1),
-        mask=mask,
-        mask_keys=mask_keys,
+        mask=_mask(call, s),
+        mask_keys=call.shape(_MASK)[-1] if call.has(_MASK) else 0,
         valid=inp(_VALID) if call.has(_VALID) else None,
         scores=scores,
         scores_mode=attributes.get("qk_matmul_output_mode", 0),
     )
-    return kernels.attention_impl(whole, tuple(before), tuple(sizes), traits)
+    return kernels.attention_impl(whole, tuple(made.launches), tuple(made.sizes), traits)
+
+
+def _strides(call: Call, view: View, size: int) -> tuple[int, int, int]:
+    """Return the elements between batches, heads (of *size* elements) and rows of an input or of the first output."""
+    packed = len(call.shape(_QUERY)) == 3
+    return (view.strides[0], size, view.strides[1]) if packed else view.strides[:3]  # type: ignore[return-value]  # 4
+
+
+def _mask(call: Call, s: _Sizes) -> AttentionTensor | None:
+    if not call.has(_MASK):
+        return None
+    shape = call.shape(_MASK)
+    steps = broadcast_strides(shape, (s.batch, s.heads, s.queries, shape[-1]))
+    return AttentionTensor(inp(_MASK), call.dtype(_MASK), *steps[:3])
+
+
+def _cached(call: Call, s: _Sizes, index: int, made: ImplBuilder, traits: DeviceTraits) -> AttentionTensor:
+    """Return the keys or the values, input *index*: where they are, or written behind the cached ones."""
+    past, output, size = (_PAST_KEY, 1, s.size) if index == _KEY else (_PAST_VALUE, 2, s.value_size)
+    dtype, own = call.dtype(index), _strides(call, call.view(index), size)
+    present = (s.batch, s.kv_heads, s.keys, size)
+    wanted = len(call.outputs) > output
+    if not wanted and not call.has(past):
+        return AttentionTensor(inp(index), dtype, *own)
+    target = out(output) if wanted else made.scratch(count(present) * dtype.itemsize)
+    whole = View.dense(present)
+    parts = [(inp(index), View((s.batch, s.kv_heads, s.new, size), (*own, 1)), s.past)]
+    if call.has(past):
+        parts.append((inp(past), call.view(past), 0))
+    for source, view, start in parts:
+        made.launch(
+            copy_launch(source, view, target, whole.slice(2, start, view.shape[2]), dtype.itemsize, traits)
+        )
+    return AttentionTensor(target, dtype, *row_major(present)[:3])
 
 
 _PADDED = np.array([[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0]], np.bool_).reshape(2, 1, 1, 6)

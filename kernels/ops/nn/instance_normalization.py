@@ -58,21 +58,38 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
 
 @functools.cache
 def _kernel(dtype: DataType, epsilon: str, cpu: bool) -> KernelSource:
-    acc, t = compute_type(dtype), dtype.name
-
-    def store(start: str, step: int) -> str:
-        return f"""
-    const {acc} s = LOAD({t}, scale, ch) / sqrt(var + {epsilon}), b = LOAD({t}, bias, ch);
-    for (int c = {start}; c < n; c += {step}) {{
-      const {acc} v = (LOAD({t}, x, r * n + c) - mean) * s + b;
-      STORE({t}, y, r * n + c, v);
-    }}"""
-
+    acc = compute_type(dtype)
     if cpu:
+        body = f"""
+  const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
+  for (int r = r0; r < r1; r++) {{
+    const int ch = r % channels;
+    {acc} lanes[16]; {acc} sum; int c;
+    {_sum_by_item(dtype, "v")}
+    const {acc} mean = sum / n;
+    {_sum_by_item(dtype, "(v - mean) * (v - mean)")}
+    const {acc} var = sum / n;
+    {_stored(dtype, epsilon, "0", 1)}
+  }}"""
+    else:
+        body = f"""
+  __local {acc} parts[{_GROUP}];
+  const int r = (int)get_group_id(0), id = (int)get_local_id(0), ch = r % channels;
+  {acc} sum;
+  {_sum_by_group(dtype, "v")}
+  const {acc} mean = sum / n;
+  {_sum_by_group(dtype, "(v - mean) * (v - mean)")}
+  const {acc} var = sum / n;
+  {_stored(dtype, epsilon, "id", _GROUP)}"""
+    attributes = "" if cpu else f"__attribute__((reqd_work_group_size({_GROUP}, 1, 1)))"
+    buffers = (("x", dtype, "r"), ("scale", dtype, "r"), ("bias", dtype, "r"), ("y", dtype, "w"))
+    return kernel("instance_normalization", buffers, ("rows", "n", "channels", "per_item"), body, attributes=attributes)
 
-        def total(term: str) -> str:
-            """A sum over the row in 16 lanes, which the compiler makes vectors of."""
-            return f"""
+
+def _sum_by_item(dtype: DataType, term: str) -> str:
+    """Return a sum over the row in 16 lanes, which the compiler makes vectors of."""
+    acc, t = compute_type(dtype), dtype.name
+    return f"""
     for (int j = 0; j < 16; j++) lanes[j] = 0;
     for (c = 0; c + 16 <= n; c += 16)
       for (int j = 0; j < 16; j++) {{ const {acc} v = LOAD({t}, x, r * n + c + j); lanes[j] += {term}; }}
@@ -80,23 +97,11 @@ def _kernel(dtype: DataType, epsilon: str, cpu: bool) -> KernelSource:
     for (; c < n; c++) {{ const {acc} v = LOAD({t}, x, r * n + c); sum += {term}; }}
     for (int j = 0; j < 16; j++) sum += lanes[j];"""
 
-        body = f"""
-  const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
-  for (int r = r0; r < r1; r++) {{
-    const int ch = r % channels;
-    {acc} lanes[16]; {acc} sum; int c;
-    {total("v")}
-    const {acc} mean = sum / n;
-    {total("(v - mean) * (v - mean)")}
-    const {acc} var = sum / n;
-    {store("0", 1)}
-  }}"""
-        attributes = ""
-    else:
 
-        def total(term: str) -> str:
-            """A sum over the row by the whole group; every work-item gets it."""
-            return f"""
+def _sum_by_group(dtype: DataType, term: str) -> str:
+    """Return a sum over the row by the whole group; every work-item gets it."""
+    acc, t = compute_type(dtype), dtype.name
+    return f"""
   sum = 0;
   for (int c = id; c < n; c += {_GROUP}) {{ const {acc} v = LOAD({t}, x, r * n + c); sum += {term}; }}
   parts[id] = sum;
@@ -108,18 +113,15 @@ def _kernel(dtype: DataType, epsilon: str, cpu: bool) -> KernelSource:
   sum = parts[0];
   barrier(CLK_LOCAL_MEM_FENCE);"""
 
-        body = f"""
-  __local {acc} parts[{_GROUP}];
-  const int r = (int)get_group_id(0), id = (int)get_local_id(0), ch = r % channels;
-  {acc} sum;
-  {total("v")}
-  const {acc} mean = sum / n;
-  {total("(v - mean) * (v - mean)")}
-  const {acc} var = sum / n;
-  {store("id", _GROUP)}"""
-        attributes = f"__attribute__((reqd_work_group_size({_GROUP}, 1, 1)))"
-    buffers = (("x", dtype, "r"), ("scale", dtype, "r"), ("bias", dtype, "r"), ("y", dtype, "w"))
-    return kernel("instance_normalization", buffers, ("rows", "n", "channels", "per_item"), body, attributes=attributes)
+
+def _stored(dtype: DataType, epsilon: str, start: str, step: int) -> str:
+    acc, t = compute_type(dtype), dtype.name
+    return f"""
+    const {acc} s = LOAD({t}, scale, ch) / sqrt(var + {epsilon}), b = LOAD({t}, bias, ch);
+    for (int c = {start}; c < n; c += {step}) {{
+      const {acc} v = (LOAD({t}, x, r * n + c) - mean) * s + b;
+      STORE({t}, y, r * n + c, v);
+    }}"""
 
 
 OPERATOR = Operator(

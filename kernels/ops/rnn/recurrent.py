@@ -1,9 +1,7 @@
 """LSTM, GRU and RNN: recurrent layers over a sequence, forwards, backwards or both.
 
-The products of all inputs with the input weights are one matrix product. Then a work-item (CPU) or work-group (GPU)
-walks the time of one batch row in one direction: each step is a product of the state with the recurrent weights,
-which lie transposed so that neighbouring results are neighbours in memory. Where it can, a CPU does so for several rows
-at once (`recurrent_tiles`).
+The products of all inputs with the input weights are one matrix product. Then the kernels of `kernels/recurrent` walk
+the time of each batch row: one row at a time (`rows.py`), or on CPUs, where they can, several at once (`tiles.py`).
 
 Steps at or beyond a row's `sequence_lens` give zeros and leave the state as it is; the reverse direction begins at a
 row's last step.
@@ -25,21 +23,21 @@ from asyncrt.dims import Dim
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.literals import literal
-from asyncrt.kernels.codegen.source import accumulator_type, compute_type, kernel
-from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
+from asyncrt.kernels.impl import Impl, ImplBuilder, Ref, WeightsRequest, inp, out
 from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.matmul.product import Operand, matmul
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.copy import copy_launch
-from asyncrt.kernels.recurrent.tiles import LEAST, CellForm, gate_panels, tiled
+from asyncrt.kernels.recurrent.interface import CellForm, OptionalInputs
+from asyncrt.kernels.recurrent.rows import scratch_bytes, walked
+from asyncrt.kernels.recurrent.tiles import LEAST, RowBlocks, cut_rows_into_blocks, gate_panels, tiled
 from asyncrt.kernels.shapes import check, count
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, Array, DataType, Shape
+from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, Array, Shape
 from asyncrt.memory.view import View
 
 from ._activations import ACTIVATIONS, Chosen
 
-_GROUP = 256
 _Wide = npt.NDArray[np.float64]
 
 
@@ -47,7 +45,7 @@ class _Kind(NamedTuple):
     """What tells the three operators apart.
 
     Attributes:
-        gates: Blocks of H rows in the weights.
+        gates: RowBlocks of H rows in the weights.
         activations: Defaults of one direction.
         outputs: Most outputs.
     """
@@ -225,73 +223,90 @@ def _pack_state(r: Array) -> Array:
     return np.ascontiguousarray(r.transpose(0, 2, 1))
 
 
+class _LayerSizes(NamedTuple):
+    """The extents of a layer; `columns` are the units of all gates."""
+
+    steps: int
+    batch: int
+    directions: int
+    hidden: int
+    columns: int
+    width: int
+
+
+def _sizes(kind: _Kind, settings: _CellSettings, call: Call) -> _LayerSizes:
+    first, second, width = call.shape(0)
+    steps, batch = (second, first) if settings.batch_first else (first, second)
+    directions, columns, _ = call.shape(1)
+    return _LayerSizes(steps, batch, directions, columns // kind.gates, columns, width)
+
+
 def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     settings = _settings(kind, call.name, call.attributes)
-    x, w, dtype = call.shape(0), call.shape(1), call.dtype(0)
-    n, t = (x[0], x[1]) if settings.batch_first else (x[1], x[0])
-    d, columns, width = w
-    hidden = columns // kind.gates
-    wide = FLOAT64 if dtype is FLOAT64 else FLOAT32
-    launches: list[Launch] = []
-    requests: list[WeightsRequest] = []
-    sizes = [max(1, t * n * d * columns) * dtype.itemsize, d * n * (kind.gates + 3) * hidden * wide.itemsize]
-
-    def transposed(index: int, view: View, layout: str, pack: Callable[[Array], Array]) -> Ref:
-        """Weights in another order: packed once if they are constant, else copied."""
-        if call.constants[index] and traits.packed_weights:
-            requests.append(WeightsRequest(index, layout, pack, count(view.shape)))
-            return weights(len(requests) - 1)
-        sizes.append(max(1, count(view.shape)) * dtype.itemsize)
-        target = scratch(len(sizes) - 1)
-        copy = copy_launch(inp(index), view, target, View.dense(view.shape), dtype.itemsize, traits)
-        launches.extend([copy] if copy else [])
-        return target
-
-    tiles = traits.is_cpu and dtype is FLOAT32 and call.constants[2] and traits.packed_weights and hidden >= LEAST
-    if tiles:
-        state = weights(0)
-        requests.append(gate_panels(2, kind.gates, d, hidden))
+    s, dtype, made = _sizes(kind, settings, call), call.dtype(0), ImplBuilder()
+    products = made.scratch(max(1, s.steps * s.batch * s.directions * s.columns) * dtype.itemsize)
+    constant = call.constants[2] and traits.packed_weights
+    tiles: RowBlocks | None = None
+    if traits.is_cpu and dtype is FLOAT32 and constant and s.hidden >= LEAST:
+        tiles = cut_rows_into_blocks(kind.gates, s.batch, s.directions, s.hidden, traits)
+        states = made.scratch(tiles.nbytes)
+        by_state = made.weights(gate_panels(2, kind.gates, s.directions, s.hidden))
     else:
-        state = transposed(2, View.dense(call.shape(2)).permute((0, 2, 1)), "recurrent state", _pack_state)
-    if t:
-        by_input = transposed(1, View.dense(w).permute((2, 0, 1)), "recurrent input", _pack_input)
-        product = matmul(
-            f"{kind.name.lower()}_input",
-            Operand(inp(0), dtype, View.dense((t * n, width))),
-            Operand(by_input, dtype, View.dense((width, d * columns))),
-            scratch(0),
-            (),
-            traits,
-        )
-        launches.extend(product.launches)
-    optional = tuple(call.has(i) for i in range(3, 8))
-    refs = (scratch(0), state, scratch(1), *(inp(i) for i in range(3, 8) if call.has(i)))
+        states = made.scratch(scratch_bytes(kind.gates, dtype, s.directions * s.batch, s.hidden))
+        by_state = _transposed(call, 2, (0, 2, 1), "recurrent state", _pack_state, made, traits)
+    if s.steps:
+        _multiply_inputs(kind, call, s, products, made, traits)
+    refs = (products, by_state, states, *(inp(i) for i in range(3, 8) if call.has(i)))
     refs += tuple(out(i) for i in range(len(call.outputs)))
-    if settings.batch_first:  # strides in rows: of x by time and batch, of Y and of the states
-        strides = (1, t, d, 1, t * d, 1, d)
-    else:
-        strides = (n, 1, d * n, n, 1, n, 1)
-    ints = (t, n, d, hidden, *strides)
+    ints = (s.steps, s.batch, s.directions, s.hidden, *_strides(settings, s))
+    real = "float16" if tiles else "double" if dtype is FLOAT64 else "float"
+    form = CellForm(
+        kind.name, kind.gates, _functions(settings, real), "1" if settings.reverse else "d == 1",
+        OptionalInputs(*(call.has(i) for i in range(3, 8))), len(call.outputs), settings.input_forget,
+        settings.linear_before_reset,
+    )  # fmt: skip
     if tiles:
-        form = CellForm(
-            kind.name, kind.gates, _functions(settings, "float16"), _backwards(settings), optional, len(call.outputs),
-            settings.input_forget, settings.linear_before_reset,
-        )  # fmt: skip
-        launch, sizes[1] = tiled(form, refs, ints, n, d, hidden, traits)
-        return Impl("tiles of rows", (*launches, launch), tuple(sizes), tuple(requests))
-    functions = _functions(settings, "double" if dtype is FLOAT64 else "float")
-    flags = settings._replace(activations=(), clip=None)  # their numbers are in the text: some do not compare
-    k = _kernel(kind, flags, functions, dtype, optional, len(call.outputs), traits.is_cpu)
-    if traits.is_cpu:
-        launches.append(Launch(k, refs, ints, (d * n,), (1,)))
-    else:
-        group = min(_GROUP, traits.max_group)
-        launches.append(Launch(k, refs, ints, (d * n * group,), (group,)))
-    return Impl("rows" if traits.is_cpu else "groups", tuple(launches), tuple(sizes), tuple(requests))
+        made.launch(tiled(form, refs, ints, s.directions, tiles))
+        return made.impl("tiles of rows")
+    made.launch(walked(form, dtype, refs, ints, s.directions * s.batch, traits))
+    return made.impl("rows" if traits.is_cpu else "groups")
 
 
-def _backwards(settings: _CellSettings) -> str:
-    return "1" if settings.reverse else "d == 1"
+def _strides(settings: _CellSettings, s: _LayerSizes) -> tuple[int, ...]:
+    """Return strides in rows: of x by time and batch, of Y and of the states."""
+    if settings.batch_first:
+        return (1, s.steps, s.directions, 1, s.steps * s.directions, 1, s.directions)
+    return (s.batch, 1, s.directions * s.batch, s.batch, 1, s.batch, 1)
+
+
+def _transposed(
+    call: Call, index: int, order: Sequence[int], layout: str, pack: Callable[[Array], Array], made: ImplBuilder,
+    traits: DeviceTraits,
+) -> Ref:  # fmt: skip
+    """Return where weights lie with their axes in another order: packed once if they are constant, else copied."""
+    view = View.dense(call.shape(index)).permute(order)
+    if call.constants[index] and traits.packed_weights:
+        return made.weights(WeightsRequest(index, layout, pack, count(view.shape)))
+    itemsize = call.dtype(0).itemsize
+    target = made.scratch(max(1, count(view.shape)) * itemsize)
+    made.launch(copy_launch(inp(index), view, target, View.dense(view.shape), itemsize, traits))
+    return target
+
+
+def _multiply_inputs(
+    kind: _Kind, call: Call, s: _LayerSizes, products: Ref, made: ImplBuilder, traits: DeviceTraits
+) -> None:
+    """Multiply the inputs of all steps by the input weights, as one matrix product."""
+    by_input = _transposed(call, 1, (2, 0, 1), "recurrent input", _pack_input, made, traits)
+    product = matmul(
+        f"{kind.name.lower()}_input",
+        Operand(inp(0), call.dtype(0), View.dense((s.steps * s.batch, s.width))),
+        Operand(by_input, call.dtype(0), View.dense((s.width, s.directions * s.columns))),
+        products,
+        (),
+        traits,
+    )
+    made.launch(*product.launches)
 
 
 def _functions(settings: _CellSettings, real: str) -> str:
@@ -312,154 +327,6 @@ def _functions(settings: _CellSettings, real: str) -> str:
         body = f"return {first};" if first == last else f"if (d == 0) return {first}; return {last};"
         lines.append(f"{real} $_f{index}({real} x, int d) {{ {clip} {body} }}")
     return "\n".join(lines)
-
-
-def _product(dtype: DataType, cpu: bool, vector: str, first: str, last: str) -> str:
-    """``gate[j] = sum over k of vector[k] * R[k][j]`` for j from *first* to before *last*."""
-    real = accumulator_type(dtype)
-    if not cpu:
-        return f"""
-    for (int j = {first} + id; j < {last}; j += group) {{
-      {real} a = 0;
-      for (int k = 0; k < H; k++) a += {vector}[k] * LOAD({dtype.name}, R, ro + k * GH + j);
-      gate[j] = a;
-    }}"""
-    if dtype is not FLOAT32:
-        return f"""
-    for (int j = {first}; j < {last}; j++) gate[j] = 0;
-    for (int k = 0; k < H; k++) {{
-      const {real} v = {vector}[k];
-      for (int j = {first}; j < {last}; j++) gate[j] += v * LOAD({dtype.name}, R, ro + k * GH + j);
-    }}"""
-    return f"""
-    {{
-      int j = {first};
-      for (; j + 64 <= {last}; j += 64) {{
-        float16 a0 = 0.0f, a1 = 0.0f, a2 = 0.0f, a3 = 0.0f;
-        __global const float* p = R + ro + j;
-        for (int k = 0; k < H; k++, p += GH) {{
-          const float16 v = (float16)({vector}[k]);
-          a0 = fma(v, vload16(0, p), a0); a1 = fma(v, vload16(1, p), a1);
-          a2 = fma(v, vload16(2, p), a2); a3 = fma(v, vload16(3, p), a3);
-        }}
-        vstore16(a0, 0, gate + j); vstore16(a1, 1, gate + j); vstore16(a2, 2, gate + j); vstore16(a3, 3, gate + j);
-      }}
-      for (; j + 16 <= {last}; j += 16) {{
-        float16 a = 0.0f;
-        for (int k = 0; k < H; k++) a = fma((float16)({vector}[k]), vload16(0, R + ro + k * GH + j), a);
-        vstore16(a, 0, gate + j);
-      }}
-      for (; j < {last}; j++) {{
-        float a = 0;
-        for (int k = 0; k < H; k++) a += {vector}[k] * R[ro + k * GH + j];
-        gate[j] = a;
-      }}
-    }}"""
-
-
-@functools.cache
-def _kernel(
-    kind: _Kind,
-    settings: _CellSettings,
-    functions: str,
-    dtype: DataType,
-    optional: tuple[bool, ...],
-    outputs: int,
-    cpu: bool,
-) -> KernelSource:
-    t, real, result = dtype.name, accumulator_type(dtype), compute_type(dtype)
-    wide = FLOAT64 if dtype is FLOAT64 else FLOAT32
-    bias, lens, has_h, has_c, peepholes = optional
-    units = "for (int u = 0; u < H; u++)" if cpu else "for (int u = id; u < H; u += group)"
-    barrier = "" if cpu else "barrier(CLK_GLOBAL_MEM_FENCE);"
-
-    def x(gate: int) -> str:
-        """The input's part of a gate, with the input's bias."""
-        return f"LOAD({t}, X, xo + {gate} * H + u)" + (f" + LOAD({t}, bias, bo + {gate} * H + u)" if bias else "")
-
-    def recurrent(gate: int) -> str:
-        return f"gate[{gate} * H + u]" + (f" + LOAD({t}, bias, bo + GH + {gate} * H + u)" if bias else "")
-
-    def peephole(position: int, cell: str) -> str:
-        return f" + LOAD({t}, P, (d * 3 + {position}) * H + u) * {cell}" if peepholes else ""
-
-    def product(vector: str, first: str, last: str) -> str:
-        return _product(dtype, cpu, vector, first, last)
-
-    store = f"const {result} hv = h[u]; STORE({t}, Y, yo + u, hv);"
-    if kind is _LSTM:
-        forget = "1 - gi" if settings.input_forget else f"$_f0({x(2)} + {recurrent(2)}{peephole(2, 'c[u]')}, d)"
-        step = f"""
-    {product("h", "0", "GH")}
-    {barrier}
-    {units} {{
-      const {real} gi = $_f0({x(0)} + {recurrent(0)}{peephole(0, "c[u]")}, d), gf = {forget};
-      const {real} gc = $_f1({x(3)} + {recurrent(3)}, d), cell = gf * c[u] + gi * gc;
-      const {real} go = $_f0({x(1)} + {recurrent(1)}{peephole(1, "cell")}, d);
-      c[u] = cell;
-      h[u] = go * $_f2(cell, d);
-      {store}
-    }}"""
-    elif kind is _RNN:
-        step = f"""
-    {product("h", "0", "GH")}
-    {barrier}
-    {units} {{ h[u] = $_f0({x(0)} + {recurrent(0)}, d); {store} }}"""
-    elif settings.linear_before_reset:
-        step = f"""
-    {product("h", "0", "GH")}
-    {barrier}
-    {units} {{
-      const {real} gz = $_f0({x(0)} + {recurrent(0)}, d), gr = $_f0({x(1)} + {recurrent(1)}, d);
-      const {real} gh = $_f1({x(2)} + gr * ({recurrent(2)}), d);
-      h[u] = (1 - gz) * gh + gz * h[u];
-      {store}
-    }}"""
-    else:
-        step = f"""
-    {product("h", "0", "2 * H")}
-    {barrier}
-    {units} part[u] = h[u] * $_f0({x(1)} + {recurrent(1)}, d);
-    {barrier}
-    {product("part", "2 * H", "GH")}
-    {barrier}
-    {units} {{
-      const {real} gz = $_f0({x(0)} + {recurrent(0)}, d), gh = $_f1({x(2)} + {recurrent(2)}, d);
-      h[u] = (1 - gz) * gh + gz * h[u];
-      {store}
-    }}"""
-    finals = [f"{{ const {result} v = {s}[u]; STORE({t}, {o}, so + u, v); }}" for o, s in (("YH", "h"), ("YC", "c"))]
-    body = f"""
-  const int row = (int){"get_global_id(0)" if cpu else "get_group_id(0)"}, d = row / N, n = row - d * N;
-  {"" if cpu else "const int id = (int)get_local_id(0), group = (int)get_local_size(0);"}
-  const int GH = {kind.gates} * H, ro = d * H * GH, bo = d * 2 * GH, so = (d * hs_d + n * hs_n) * H;
-  __global {real}* h = S + row * (GH + 3 * H);
-  __global {real}* c = h + H;
-  __global {real}* part = c + H;
-  __global {real}* gate = part + H;
-  const int length = {"clamp(lens[n], 0, T)" if lens else "T"}, backwards = {_backwards(settings)};
-  {units} {{
-    h[u] = {f"LOAD({t}, H0, so + u)" if has_h else "0"};
-    c[u] = {f"LOAD({t}, C0, so + u)" if has_c else "0"};
-  }}
-  for (int i = length; i < T; i++) {{
-    const int yo = (i * ys_t + d * ys_d + n * ys_n) * H;
-    {units} {{ const {result} v = 0; STORE({t}, Y, yo + u, v); }}
-  }}
-  {barrier}
-  for (int i = 0; i < length; i++) {{
-    const int at = backwards ? length - 1 - i : i;
-    const int xo = ((at * xs_t + n * xs_n) * D + d) * GH, yo = (at * ys_t + d * ys_d + n * ys_n) * H;
-    {step}
-    {barrier}
-  }}
-  {units} {{ {" ".join(finals[: outputs - 1])} }}"""
-    named = (("bias", dtype), ("lens", INT32), ("H0", dtype), ("C0", dtype), ("P", dtype))
-    buffers: tuple[tuple[str, DataType, str], ...] = (("X", dtype, "r"), ("R", dtype, "r"), ("S", wide, "rw"))
-    buffers += tuple((name, type_, "r") for (name, type_), given in zip(named, optional, strict=True) if given)
-    buffers += tuple((name, dtype, "w") for name in ("Y", "YH", "YC")[:outputs])
-    ints = ("T", "N", "D", "H", "xs_t", "xs_n", "ys_t", "ys_d", "ys_n", "hs_d", "hs_n")
-    return kernel(kind.name.lower(), buffers, ints, body, helpers=functions)
 
 
 def _example(

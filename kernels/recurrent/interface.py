@@ -1,0 +1,55 @@
+"""What the kernels of recurrent layers have in common: what their sources depend on, and their arguments."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from asyncrt.layout import INT32, DataType
+
+INTS = ("T", "N", "D", "H", "xs_t", "xs_n", "ys_t", "ys_d", "ys_n", "hs_d", "hs_n")
+"""Steps, batch rows, directions and units; then strides in rows: of X by time and batch, of Y and of the states."""
+
+
+class OptionalInputs(NamedTuple):
+    """Whether there are a bias, lengths, a first hidden state, a first cell state and peepholes: inputs 3 to 7."""
+
+    bias: bool
+    lengths: bool
+    hidden: bool
+    cell: bool
+    peepholes: bool
+
+
+class CellForm(NamedTuple):
+    """What the source of a kernel depends on.
+
+    Attributes:
+        operator: "LSTM", "GRU" or "RNN".
+        gates: Blocks of the weights.
+        functions: OpenCL C of ``$_f0(x, d)``, ``$_f1(x, d)``, ..., over the kernel's arithmetic type.
+        backwards: OpenCL C that says whether direction ``d`` walks back in time.
+        optional: Which of the optional inputs there are.
+        outputs: How many there are.
+        input_forget: The forget gate is 1 minus the input gate.
+        linear_before_reset: The reset gate comes after the product.
+    """
+
+    operator: str
+    gates: int
+    functions: str
+    backwards: str
+    optional: OptionalInputs
+    outputs: int
+    input_forget: bool
+    linear_before_reset: bool
+
+    def buffers(self, dtype: DataType, state: DataType) -> tuple[tuple[str, DataType, str], ...]:
+        """Return the arguments of tensors of *dtype*; the scratch, ``S``, has elements of *state*."""
+        named = (("bias", dtype), ("lens", INT32), ("H0", dtype), ("C0", dtype), ("P", dtype))
+        return (
+            ("X", dtype, "r"),
+            ("R", dtype, "r"),
+            ("S", state, "rw"),
+            *((name, type_, "r") for (name, type_), given in zip(named, self.optional, strict=True) if given),
+            *((name, dtype, "w") for name in ("Y", "YH", "YC")[: self.outputs]),
+        )
