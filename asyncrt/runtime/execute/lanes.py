@@ -26,8 +26,8 @@ from asyncrt.runtime.plan.chunk_plan import PlanStep
 from asyncrt.runtime.watch.watched import WatchedStream, announced, one_by_one
 from asyncrt.scheduler.lanes import START, Lanes
 
-from .enqueue import Arriving, fetch, upload
 from .prepared_launches import Presets
+from .transfers import Arriving, fetch, upload
 
 
 class ChunkOnLanes:

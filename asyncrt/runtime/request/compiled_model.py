@@ -24,8 +24,8 @@ from asyncrt.layout import Array, Layout
 from asyncrt.memory.pool import Acquired, Room
 from asyncrt.memory.predictor import SIZES, ShapePredictor
 from asyncrt.runtime.cooperative import Slices, in_turns
+from asyncrt.runtime.execute.enqueue import Enqueueing
 from asyncrt.runtime.execute.kept_state import KeptState
-from asyncrt.runtime.execute.route import Enqueueing
 from asyncrt.runtime.execute.specialise import OFTEN
 from asyncrt.runtime.plan.bound_plan import BoundPlan, bind
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, start_state

@@ -15,8 +15,8 @@ from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.cooperative import off_loop
-from asyncrt.runtime.execute.enqueue import Arriving, host_copies, short_copies
 from asyncrt.runtime.execute.kept_state import KeptState
+from asyncrt.runtime.execute.transfers import Arriving, host_copies, short_copies
 from asyncrt.runtime.plan.between_steps import NOTHING
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Deferred, NodeRecord, Records, State, start_state
