@@ -1,89 +1,96 @@
-"""Who enqueues a chunk, and where: the loop or a thread, with arguments set beforehand or not, on how many streams?
+"""How is a chunk enqueued? Its inputs go up, its launches follow, its results come down: the one walk for all chunks.
 
-What of it was enqueued when something fails stays on the streams: their ends are noted, so that its memory is free when
-the device has passed it.
+Which way the launches go is a `Route`, chosen when it is the chunk's turn. Nothing here waits for the device.
+
+What of a chunk was enqueued when something fails stays on the streams: their ends are noted, so that its memory is free
+when the device has passed it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from asyncrt.devices.base import Prepared
 from asyncrt.events import Event
 from asyncrt.graph.ir import Program
 from asyncrt.layout import Array
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.plan.bound_plan import BoundPlan
-from asyncrt.runtime.watch.watched import WatchedStream, announced, one_by_one
+from asyncrt.runtime.watch.watched import announced, one_by_one, watching
 
-from .lanes import ChunkOnLanes, streams_for
+from .lanes import LaneLaunches
 from .prepared_launches import Presets
-from .transfers import Arriving, enqueue, fetch, upload
+from .route import Route, choose_route
+from .transfers import Arriving, download, upload
 
 
-class Enqueueing:
-    """Of one network.
+class ChunkEnqueuer:
+    """Enqueues the chunks of one program.
 
     Args:
-        presets: The runtime's; None where no arguments are set beforehand.
+        presets: The runtime's; None where no launches are prepared.
     """
 
     def __init__(self, program: Program, dispatcher: Dispatcher, presets: Presets | None) -> None:
         self._program = program
         self._dispatcher = dispatcher
-        self._presets = presets
+        self.presets = presets
 
     async def enqueue(
         self,
         request: int,
         bound: BoundPlan,
-        stream: int,
+        own: int,
         waits: Iterable[Event],
         arrays: Mapping[int, Array],
-        arenas: list[Any],
+        memory: Sequence[Any],
         events: list[Event],
     ) -> Arriving:
-        """Enqueue a chunk; returns what `executor.enqueue` does.
+        """Enqueue a chunk of a request; returns what its results are read into.
 
         Args:
-            stream: Its own, on which it ends.
-            events: Gets the ends of what is on other streams, and if it fails half-way those of all there is.
+            own: The chunk's own stream, on which it ends.
+            waits: What the streams must have passed before.
+            arrays: The request's inputs, by value id.
+            memory: The arena of each chunk, None where a chunk has none; then the memory of what a sequence keeps.
+            events: Gets the ends of what is on other streams; and if it fails half-way, those of all there is.
         """
         dispatcher = self._dispatcher
-        await dispatcher.submissions.turn(stream)
-        target = dispatcher.streams[stream]
-        spread: ChunkOnLanes | None = None
+        if dispatcher.submissions.busy(own):
+            await dispatcher.submissions.turn(own)
+        stream, opened = dispatcher.streams[own], {own}
         try:
-            dispatcher.wait_for(stream, waits)
-            streams = streams_for(dispatcher, bound, stream)
-            if streams is not None:
-                spread = ChunkOnLanes(dispatcher, bound, streams, events)
-                return spread.enqueue(request, self._program, arenas, arrays, self._presets)
-            if isinstance(target, WatchedStream):
-                with target.chunk(request, self._program, bound.plan, arenas):
-                    return await self._on_one(request, bound, stream, arrays, arenas)
-            return await self._on_one(request, bound, stream, arrays, arenas)
+            dispatcher.wait_for(own, waits)
+            prepared, route = self._route(own, bound, memory)
+            with watching(dispatcher.streams, own, route.streams, request, self._program, bound.plan, memory):
+                if route.on_thread:
+                    dispatcher.begins(request, own)
+                upload(bound, stream, memory, arrays)
+                if route.streams is not None:
+                    lanes = LaneLaunches(dispatcher, bound, route.streams, opened, events)
+                    lanes.enqueue(request, memory, prepared)
+                elif prepared is None:
+                    stream.launch_all(bound.steps, memory)
+                else:
+                    below = announced(stream, bound.steps, memory)
+                    if route.on_thread:
+                        await dispatcher.submissions.submit(own, below, prepared[0])
+                    else:
+                        prepared[0].launch(below)
+                return download(bound, stream, memory, arrays)
         except BaseException:
-            for number in (stream,) if spread is None else sorted(spread.open):
+            for number in sorted(opened):
                 events.append(dispatcher.abandon(number, bound))
             raise
 
-    async def _on_one(
-        self, request: int, bound: BoundPlan, stream: int, arrays: Mapping[int, Array], arenas: list[Any]
-    ) -> Arriving:
-        """Enqueue a chunk on its own stream alone."""
-        dispatcher = self._dispatcher
-        target, prepared = dispatcher.streams[stream], None
-        if self._presets is not None and not one_by_one(target):
-            prepared = self._presets.prepared(bound, arenas)
-        if prepared is None:
-            return enqueue(bound, target, arenas, arrays)
-        if prepared.long:
-            dispatcher.begins(request, stream)
-        upload(bound, target, arenas, arrays)
-        below = announced(target, bound.steps, arenas)
-        if prepared.long:
-            await dispatcher.submissions.submit(stream, below, prepared)
-        else:
-            prepared.launch(below)
-        return fetch(bound, target, arenas, arrays)
+    def _route(
+        self, own: int, bound: BoundPlan, memory: Sequence[Any]
+    ) -> tuple[Sequence[Prepared] | None, Route]:
+        """Return a chunk's prepared launches, if there are any, and which way it goes."""
+        dispatcher, presets, lanes = self._dispatcher, self.presets, bound.plan.lanes
+        idle = () if lanes is None else dispatcher.idle_beside(own)
+        traced, prepared = one_by_one(dispatcher.streams[own]), None
+        if presets is not None and not traced:
+            prepared = presets.find(bound, memory, bool(idle))
+        return prepared, choose_route(own, lanes, idle, prepared, presets is not None, traced)

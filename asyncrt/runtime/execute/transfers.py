@@ -1,4 +1,4 @@
-"""Enqueue a bound plan for a request. Nothing here waits."""
+"""Which bytes of a chunk go to the device before its launches, and which come back behind them? Nothing here waits."""
 
 from __future__ import annotations
 
@@ -15,25 +15,13 @@ from asyncrt.runtime.plan.bound_plan import BoundPlan, buffer_index, is_long_cop
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Fetch
 
 
-def enqueue(
-    bound: BoundPlan,
-    stream: Stream,
-    arenas: Sequence[Any],
-    arrays: Mapping[int, Array],
-) -> Arriving:
-    """Enqueue a chunk: inputs up, kernels, results down.
+def upload(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> None:
+    """Enqueue what comes before a chunk's launches.
 
     Args:
         arenas: The device memory of the arena of each chunk, None where a chunk has none; then that of what is kept.
         arrays: The request's inputs, by value id.
     """
-    upload(bound, stream, arenas, arrays)
-    stream.launch_all(bound.steps, arenas)
-    return fetch(bound, stream, arenas, arrays)
-
-
-def upload(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> None:
-    """Enqueue what comes before a chunk's kernels: inputs up."""
     plan = bound.plan
     arena = arenas[plan.chunk]
     if plan.staging:
@@ -83,8 +71,8 @@ class Arriving(NamedTuple):
         return self.arrays
 
 
-def fetch(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> Arriving:
-    """Enqueue what comes behind a chunk's kernels: results down."""
+def download(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> Arriving:
+    """Enqueue what comes behind a chunk's launches; for the arguments see `upload`."""
     plan = bound.plan
     results: dict[int, Array] = {}
     block: Array | None = None

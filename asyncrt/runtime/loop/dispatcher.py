@@ -282,7 +282,7 @@ class Dispatcher:
             self._waits[stream].update(pending)
             self.wait_inside(stream, pending)
 
-    # Of a chunk that is on several streams; see `Spread`.
+    # Of a chunk that is on several streams; see `asyncrt.runtime.execute.lanes`.
 
     def idle_beside(self, stream: int) -> list[int]:
         """Return the other streams that have nothing to pass and to which nobody enqueues."""

@@ -24,7 +24,7 @@ from asyncrt.layout import Array, Layout
 from asyncrt.memory.pool import Acquired, Room
 from asyncrt.memory.predictor import SIZES, ShapePredictor
 from asyncrt.runtime.cooperative import Slices, in_turns
-from asyncrt.runtime.execute.enqueue import Enqueueing
+from asyncrt.runtime.execute.enqueue import ChunkEnqueuer
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.execute.specialise import OFTEN
 from asyncrt.runtime.plan.bound_plan import BoundPlan, bind
@@ -51,7 +51,7 @@ class CompiledModel:
         one_plan: Held by who makes a plan. The second can often be made by the recipe of the first; and of equal ones,
             one is enough.
         foresight: Makes the plan of a sequence's next step; None where nobody does.
-        enqueueing: Decides how a chunk is enqueued.
+        enqueuer: Enqueues its chunks.
         inner: What nodes with subgraphs run, by node.
     """
 
@@ -63,7 +63,7 @@ class CompiledModel:
         # Answers are numbered by this program's kinds of node.
         self._tools = attrs.evolve(session.tools, memo=OrderedDict())
         self._options, self._counters, self._specialiser = options, session.counters, session.specialiser
-        self.enqueueing = Enqueueing(program, session.dispatcher, session.presets)
+        self.enqueuer = ChunkEnqueuer(program, session.dispatcher, session.presets)
         self.weights = WeightsCache(
             session.memory_device, session.uploads, self._constant,
             folder=cache_folder(options) if options.page_constants and options.disk_cache else None,

@@ -105,9 +105,8 @@ class Inference:
             waits, buffers = await self.lease(chunk, plan, stream)
             self.dispatcher.check_deadline(self.request)
             self.check_results(planned)
-            arriving = await model.enqueueing.enqueue(
-                self.request, bound, stream, waits, self.present, buffers, self.events
-            )
+            enqueue = model.enqueuer.enqueue
+            arriving = await enqueue(self.request, bound, stream, waits, self.present, buffers, self.events)
             self.events.append(self.dispatcher.launched(self.request, stream, bound))
             fetched = await self.wait(bound, arriving)
         else:

@@ -190,6 +190,56 @@ class WatchedStream:
         self.stream.close()
 
 
+_UNWATCHED = contextlib.nullcontext()
+
+
+def watching(
+    streams: Sequence[Stream],
+    number: int,
+    of_lanes: Sequence[int] | None,
+    request: int,
+    program: Program,
+    plan: ChunkPlan,
+    arenas: Sequence[Allocation],
+) -> AbstractContextManager[None]:
+    """While this lasts a chunk is enqueued, and whoever watches the streams knows which command is for what.
+
+    Args:
+        number: Of the chunk's own stream.
+        of_lanes: The stream of each lane of the plan; None if all of the chunk is enqueued on its own.
+    """
+    own = streams[number]
+    if not isinstance(own, WatchedStream):
+        return _UNWATCHED
+    if of_lanes is None:
+        return own.chunk(request, program, plan, arenas)
+    return _watching_several(streams, of_lanes, own, request, program, plan, arenas)
+
+
+@contextlib.contextmanager
+def _watching_several(
+    streams: Sequence[Stream],
+    of_lanes: Sequence[int],
+    own: WatchedStream,
+    request: int,
+    program: Program,
+    plan: ChunkPlan,
+    arenas: Sequence[Allocation],
+) -> Iterator[None]:
+    """Say which steps follow on each of the streams."""
+    assert plan.lanes is not None
+    steps: dict[int, list[PlanStep]] = {number: [] for number in of_lanes}
+    for step, lane in zip(plan.steps, plan.lanes.of_steps(), strict=True):
+        steps[of_lanes[lane]].append(step)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(own.chunk(request, program, plan, arenas, steps.pop(of_lanes[0])))
+        for number in sorted(steps):
+            beside = streams[number]
+            assert isinstance(beside, WatchedStream)
+            stack.enter_context(beside.beside(own, steps[number]))
+        yield
+
+
 def one_by_one(stream: Stream) -> bool:
     """Whether somebody watches a stream who has to see each launch when it is enqueued."""
     return isinstance(stream, WatchedStream) and stream.one_by_one
