@@ -80,4 +80,4 @@ def test_lanes_are_enqueued_by_the_loop_however_long_that_takes() -> None:
 
     assert route.prepared
     assert not route.on_thread
-    assert (1, 0, 1) == route.streams
+    assert route.streams == (1, 0, 1)

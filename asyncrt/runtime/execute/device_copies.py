@@ -134,6 +134,7 @@ class Moves:
                 acquired = await acquire(request, nbytes, stream)
                 leases.append(acquired.lease)
                 waits += acquired.waits
+            await dispatcher.submissions.turn(stream)
             try:
                 dispatcher.wait_for(stream, waits)
                 self._enqueue(request, dispatcher.streams[stream], kernels, leases)
