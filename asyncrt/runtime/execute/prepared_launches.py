@@ -19,7 +19,7 @@ from asyncrt.devices.base import Allocation, Device, Prepared
 from asyncrt.errors import DeviceError
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 
-OFTEN = 8  # times that a plan is enqueued before; preparing costs about as much as two or three replays save then
+OFTEN = 8  # times that a plan is enqueued before its launches are prepared, which costs what 2 or 3 replays save
 _SETS = 16  # per plan: as many requests of one signature as two streams have in flight by the default policy
 
 
@@ -62,7 +62,7 @@ class _Plan:
     Attributes:
         size: How many launches a set is.
         numbers: Of the arenas that its steps use, once it has been used often.
-        uses: How often it was enqueued since it lost its sets, or ever.
+        uses: How often it was enqueued since its sets were dropped, or in all.
         last: When it was used last.
         sets: By whether they are parts, and the identities of the memory they are bound to; those unused longest first.
     """
@@ -75,7 +75,7 @@ class _Plan:
 
 
 class Presets:
-    """Those of one runtime. They go with the plans that they are of.
+    """The prepared launches of one runtime. They are released with the plans that they belong to.
 
     Args:
         device: Prepares launches.
@@ -123,7 +123,7 @@ class Presets:
             try:
                 found = self._bind(bound, plan, memory, used, apart=apart)
             except DeviceError:
-                found = None  # it may work without, and if it does not, that says why
+                found = None  # enqueueing one by one may still work; if not, its error says why
             if found is None:
                 _forget(plan)
                 return None
@@ -149,7 +149,7 @@ class Presets:
         if alike is None:
             if not free:
                 return None
-            del plan.sets[free[0]]  # of the other kind: one goes for one
+            del plan.sets[free[0]]  # of the other kind: a new one takes its place
             return self._prepare(bound, memory, used, apart=apart)
         oldest = plan.sets.pop(alike)
         for part in oldest.parts:
@@ -171,7 +171,7 @@ class Presets:
         return _Set(found, used) if len(found) == len(parts) else None
 
     def _make_room(self, plan: _Plan) -> bool:
-        """Make room for a set. Only for a plan's first one do those of others go."""
+        """Make room for a set; returns whether there is. Those of other plans go only for a plan's first one."""
         if plan.size > self._most:
             return False
         while self._launches() + plan.size > self._most:
@@ -185,6 +185,7 @@ class Presets:
 
 
 def _forget(plan: _Plan) -> None:
-    """Let a plan's sets go; new ones have to be earned again, so that plans do not push each other out in turn."""
+    """Drop a plan's sets. It has to be used often again before new ones are made, so that plans do not evict each
+    other in turn."""
     plan.sets.clear()
     plan.uses = 0

@@ -1,6 +1,6 @@
-"""One inference, from chunk to chunk: plan, place, lease, enqueue, wait, and then the next.
+"""One inference, chunk after chunk: plan, place, lease, enqueue, wait.
 
-All that there is of an inference is here and ends with it; what it shares with others is its `CompiledModel`'s.
+All state of an inference is here and ends with it; what it shares with others is its `CompiledModel`'s.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Inference:
         self.given = tuple([arrays[id].shape for id in self.program.inputs if id in arrays])
         #: What the plan of the next chunk depends on; None where too much does.
         self.signature: Any = step_signature(self.given, _contents(self.values.values()), self.before)
-        #: What is known behind the last planned chunk, and what has come since and later plans start from.
+        #: What is known after the last planned chunk; and values and layouts learnt since, for the next plan.
         self.state: State | None = None
         self.known: dict[int, Array] = {}
         self.shapes: dict[int, Layout] = {}
@@ -87,7 +87,7 @@ class Inference:
             return {v: fetched[v] for v in self.program.outputs if v not in self.before.outputs}, self.records
         finally:
             if self.kept is not None:
-                self.kept.failed(self.events)  # of a step that has succeeded nothing is left to be given up
+                self.kept.failed(self.events)  # does nothing to a step that has succeeded
             # Memory belongs to the events, not to this task: whatever ended it, the blocks are free again when the
             # streams have passed what was enqueued.
             for lease in self.leases:
@@ -124,7 +124,7 @@ class Inference:
         return fetched
 
     async def plan(self, chunk: Chunk) -> Planned:
-        """Return the plan of a chunk: one of before, or foreseen, or a new one."""
+        """Return the plan of a chunk: one made before, or made ahead for this step, or a new one."""
         model = self.model
         planned = self.plans.find(chunk, self.signature)
         if planned is None and self.kept is not None and self.plans is model.plans:
@@ -180,7 +180,7 @@ class Inference:
         return arriving.take()
 
     def check_results(self, planned: Planned) -> None:
-        """Raise if the host may not have what a chunk gives: one tensor may be many outputs."""
+        """Raise `OutOfHostMemory` if a chunk's results exceed the request's limit; one tensor may be many outputs."""
         if not self.budget.fits(planned.results):
             self.budget.check(planned.results, f"'{self.program.name}': its results")
 

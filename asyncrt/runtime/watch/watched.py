@@ -1,9 +1,8 @@
-"""A stream between the executor and the device's own, which knows what each command is for; and a device such.
+"""Streams and devices that pass every command on, and know what it is for: the base of checks and traces.
 
-The executor enqueues a chunk in one go and its launches in the order of its plan's steps, so saying once which chunk
-follows says which node and request each launch belongs to. Launches of no plan are announced with what each touches.
-Where nobody watches, the device's streams are used as they
-are.
+A chunk's launches are enqueued in the order of its plan's steps, so it is enough to say once which chunk follows: then
+it is known which node and request each launch belongs to. Launches of no plan are announced with the bytes that they
+touch. Where nobody watches, the device's own streams are used.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class WatchedStream:
             self.request, self.program, self._steps = None, None, iter(())
 
     def join(self, own: WatchedStream) -> None:
-        """Part of the chunk that began on *own* begins here."""
+        """Note that part of the chunk that began on *own* is enqueued here from now on."""
 
     @contextlib.contextmanager
     def launches(self, request: int, touches: Sequence[tuple[Touch, ...]]) -> Iterator[None]:
@@ -117,10 +116,10 @@ class WatchedStream:
             self.request, self._touches = None, iter(())
 
     def begin(self, plan: ChunkPlan, arenas: Sequence[Allocation]) -> None:
-        """A chunk begins; its arena is the one of its number."""
+        """Note that a chunk is enqueued from now on; its arena is the one of its number."""
 
     def end(self) -> None:
-        """The chunk has been enqueued, or part of it and no more will be."""
+        """Note that no more of the chunk will be enqueued."""
 
     def next_step(self) -> tuple[PlanStep, str] | None:
         """Return the step that is launched now, and its node's name; None for a launch that is of no plan."""
@@ -251,8 +250,8 @@ def announced(stream: Stream, launches: Sequence[PreparedLaunch], memory: Sequen
 
 
 class WatchedDevice:
-    """Passes everything on, and tells of builds to whoever wants to know: of how many kernels, whether there was a
-    binary that would do, and when it began and ended. Streams are wrapped where they are opened.
+    """Passes every call on. `on_build` is called after each build with the number of kernels, whether the binary was
+    used, and the times at which the build began and ended. Streams are wrapped where they are opened.
     """
 
     def __init__(self, device: Device) -> None:
