@@ -145,7 +145,7 @@ class DeadlineExceeded(AsyncrtError, TimeoutError):
 
 
 class DeviceError(AsyncrtError, RuntimeError):
-    """Something about a device."""
+    """A device cannot do what was asked of it."""
 
 
 class NoDeviceError(DeviceError):
@@ -165,11 +165,11 @@ class DeviceCommandError(DeviceError):
 
 
 class DeviceLostError(DeviceError):
-    """The device takes no commands any more, so nothing will come of what it has."""
+    """The device takes no commands any more, and those that it has will not end."""
 
 
 class OutOfHostMemory(AsyncrtError, MemoryError):
-    """What a request would make on the host exceeds the limit; told before it is made, and by size alone."""
+    """A request would make more on the host than its limit. Raised before it is allocated, by size alone."""
 
 
 class HazardError(AsyncrtError, RuntimeError):
@@ -180,7 +180,7 @@ class HazardError(AsyncrtError, RuntimeError):
 
 
 class InternalError(AsyncrtError, RuntimeError):
-    """Something of asyncrt itself raised what it should not, which is its cause: a bug, and this request met it."""
+    """asyncrt itself failed, which is a bug; the exception that it met is the cause of this error."""
 
 
 class WrongLoopError(AsyncrtError, RuntimeError):

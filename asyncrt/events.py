@@ -57,7 +57,7 @@ class Timeline:
 
 
 class Order:
-    """What the commands of each stream come after on others, by the waits that were enqueued: which more are needed?"""
+    """Which commands of other streams each stream comes after, by the waits so far; says which are needed."""
 
     def __init__(self, streams: int) -> None:
         #: For each stream the stamps, by stream, that its next command comes after.

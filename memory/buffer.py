@@ -29,7 +29,7 @@ class Lease:
     """A counted claim on a buffer. It ends when all holders have dropped it, at the events that they gave.
 
     A buffer belongs to the events that use it, not to the task that asked for it: dropping a lease says *after which
-    events* the memory is free, and never waits. What the buffer was busy until when it was leased is kept as well.
+    events* the memory is free, and never waits. The events that the buffer was busy until when it was leased count too.
     """
 
     __slots__ = ("_after", "_end", "_holders", "buffer")
@@ -52,7 +52,7 @@ class Lease:
         return self.buffer.allocation
 
     def hold(self) -> Lease:
-        """Claim the buffer once more: whoever keeps an alias of it must."""
+        """Add a claim, as whoever keeps an alias of the buffer must."""
         if not self._holders:
             raise RuntimeError("the lease has ended")
         self._holders += 1

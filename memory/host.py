@@ -61,7 +61,7 @@ class HostBudget:
         self.used += nbytes
 
     def inner(self) -> HostBudget:
-        """Return one for a part of the request: what that makes is gone when it is over."""
+        """Return a budget for part of the request; what that part takes is given back when it is over."""
         return HostBudget(self.limit, self.used)
 
 

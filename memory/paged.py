@@ -1,8 +1,8 @@
-"""How can data be at hand without being in memory as a whole? As a file that nobody else has, mapped read-only.
+"""How can large data be used without being in memory as a whole? As a private file that is mapped read-only.
 
-The system reads what is looked at, and may forget it again; for the rest there is only space on disk. The file has no
-name, so nobody can change it or cut it off, and it is gone with whoever holds the data. Tables of which a request needs
-a few rows are the case in point.
+The system reads the pages that are used, and may drop them again; the rest takes space on disk only. The file has no
+name, so nobody can change or truncate it, and it is deleted when the last holder of the data is gone. It serves tables
+of which a request needs a few rows.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def mapping_of(array: Array) -> mmap.mmap | None:
 
 
 def forget(array: Array) -> None:
-    """Give back what was read of *array* if it is a part of a file: who looks at it again has it read again."""
+    """Drop the pages of *array* that are in memory if it is part of such a file; they are read again when used."""
     file = mapping_of(array)
     if file is None or not array.nbytes:
         return

@@ -1,9 +1,8 @@
-"""Memory whose order is the streams'.
+"""Which block of device memory does a request get, and what must its stream wait for before it uses it?
 
-A block comes back with the events of its last users. It is given out again at once on the stream of those events
-(which is in order), and on another stream with those events to wait for. OpenCL itself keeps a released buffer alive
-until queued commands are done with it, but knows nothing of a pool that hands it to another queue: this file is what
-makes that safe.
+A block comes back with the events of its last users. On the stream of those events, which is in order, it can be used
+again at once; on another stream it comes with those events to wait for. OpenCL keeps a released buffer alive until
+queued commands are done with it, but knows nothing of a pool that gives it to another queue: this file makes that safe.
 
 Source of the ordering rules: RMM's stream-ordered memory resources.
 """

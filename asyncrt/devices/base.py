@@ -139,7 +139,7 @@ class Stream(Protocol):
         ...
 
     def wait_for(self, marks: Sequence[Mark]) -> None:
-        """Let everything enqueued after this start only when *marks*, of other streams, are reached."""
+        """Let what is enqueued after this start only when *marks*, which are of other streams, are reached."""
         ...
 
     def mark(self) -> Mark:
@@ -151,7 +151,7 @@ class Stream(Protocol):
         ...
 
     def time_commands(self, on: bool) -> None:
-        """Time the commands enqueued from here on, or do not; their order stays as it is. May block for a moment."""
+        """Switch the timing of the commands enqueued from here on; their order stays the same. May block briefly."""
         ...
 
     def timing(self) -> Timing:
@@ -168,7 +168,7 @@ class Prepared(Protocol):
 
     Attributes:
         long: Whether `launch()` takes so long that a thread should call it; it gives up the GIL then.
-        busy: Whether a thread does; the memory must not change until it has. Whoever has it called says so.
+        busy: Whether a thread calls it; `bind()` must not be called until that ends. Set by who started the thread.
     """
 
     long: bool
@@ -216,8 +216,8 @@ class Device(Protocol):
 
         Args:
             pinned: Carry transfers out through pinned memory, on a device that gains by it.
-            spin: Keep a core busy while marks are waited for, on a device whose driver does; None where there are
-                cores enough.
+            spin: Whether the driver may keep a core busy while a thread waits for a mark, on a device whose driver
+                does; None allows it where there are cores enough.
             native: Enqueue the launches of plans by native code, on a device that has some.
         """
         ...
@@ -227,10 +227,10 @@ class Device(Protocol):
         ...
 
     def adopt(self, pages: Array) -> Allocation:
-        """Return an allocation that is *pages*, for kernels that only read; only of a device that shares memory.
+        """Return *pages* as an allocation, not copied, for kernels that only read it; only where `shares_memory`.
 
         Args:
-            pages: Bytes that begin and end with a page of memory, which nobody changes before it is released.
+            pages: Whole pages of host memory; nobody may change them before the allocation is released.
         """
         ...
 
@@ -261,15 +261,15 @@ class Device(Protocol):
 
         Args:
             native: Enqueue them by native code, on a device that has some; False makes the same calls from Python.
-            hold: Let the device begin when all are enqueued, on one that gains by it where they are tiny.
+            hold: Let the device begin only when all are enqueued, where the launches are tiny and it gains by that.
         """
         ...
 
     def reports(self, streams: Sequence[Stream]) -> Reports | None:
-        """Have what is reached on new *streams* collected, rather than told by a thread of each.
+        """Return reports of the marks reached on new *streams*, in place of a thread for each that waits.
 
         Returns:
-            None if this device gains nothing by it, and goes on telling by threads.
+            None if this device gains nothing by them; then threads go on waiting.
         """
         ...
 
@@ -294,10 +294,10 @@ def launch_each(stream: Stream, launches: Sequence[PreparedLaunch], memory: Sequ
 
 
 def mark_behind(stream: Stream, tries: int = 3) -> Mark:
-    """Mark *stream*, once more if that is refused: without a mark nobody could know when what is before it is over.
+    """Mark *stream*; if the device refuses, try again, because without a mark nobody knows when the commands are over.
 
     Raises:
-        Exception: What the device refused it with, the last time. It is as good as lost.
+        Exception: The last refusal; the device then counts as lost.
     """
     for _ in range(tries - 1):
         with contextlib.suppress(Exception):

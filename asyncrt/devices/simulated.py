@@ -45,7 +45,7 @@ POISON = 0xA5
 
 @attrs.define(eq=False)
 class _SimulatedCommand:
-    """What starts when its stream reaches it; `start` returns what happens at its end."""
+    """A command: `start` is called when the stream comes to it, and returns a function to call at its end."""
 
     start: Callable[[], Callable[[], None]]
     duration: float
@@ -190,8 +190,8 @@ class SimulatedDevice:
         seed: Decides durations, and with them the order of completions across streams.
         memory: Bytes of device memory.
         faults: Which calls and commands fail.
-        spreads: Whether a failed command takes others with it, as OpenCL lets it: what is behind it on its stream by
-            then, also beyond the next mark, and what waits for such a mark on another stream.
+        spreads: Whether a failed command makes others fail, as OpenCL permits: those enqueued behind it on its stream
+            by then, also beyond the next mark, and those on other streams that wait for such a mark.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class SimulatedDevice:
 
     @property
     def hangs(self) -> bool:
-        """Whether it was lost, and nothing that is enqueued ends any more."""
+        """Whether the device is lost in such a way that no command ends any more."""
         return self.faults.lost is not None and self.faults.lost.hangs
 
     def allocate(self, nbytes: int) -> Allocation:
@@ -337,7 +337,7 @@ class SimulatedDevice:
         return True
 
     def _failure(self, command: _SimulatedCommand) -> BaseException | None:
-        """What a command fails with that is not its own doing, if it does."""
+        """Return the error that a command fails with because of another command; None if it does not."""
         if self.faults.lost is not None:
             return self.faults.lost.error("injected: the device was lost while the command was pending")
         failed = [m.error for m in command.waits if m.error is not None] if self.spreads else []

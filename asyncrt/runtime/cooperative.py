@@ -1,10 +1,10 @@
 """How is long work cut, so that the event loop can do other things in between?
 
-It is a generator that yields wherever it may be interrupted, and returns what comes of it. Whoever has a loop to share
-lets it turn at each of those places; whoever has not runs the generator to its end. It yields after so much work rather
-than after so much time, so that the same happens each time.
+Such work is a generator that yields wherever it may be interrupted, and returns its result. `in_turns` lets the event
+loop turn at each yield; elsewhere `finished` runs the generator to its end. It yields after an amount of work,
+not after a time, so that every run is the same.
 
-Work on a large array is long in one piece. It is yielded as a function, for who has a loop to call on a thread.
+Work on one large array cannot be cut. It is yielded as a function, which `in_turns` calls on a thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LONG = 1 << 20
 
 
 def finished(work: Slices[_T]) -> _T:
-    """Do all of the work now and return what comes of it."""
+    """Do all of the work now and return its result."""
     while True:
         try:
             piece = next(work)
@@ -40,10 +40,10 @@ def finished(work: Slices[_T]) -> _T:
 
 
 async def in_turns(work: Slices[_T]) -> _T:
-    """Do a slice of the work in each turn of the loop, and what is long in one piece on a thread.
+    """Do a slice of the work in each turn of the loop, and pieces that cannot be cut on a thread; returns its result.
 
-    What comes after it has a turn of its own, unless all of the work was done in one: to bind a plan and to enqueue it
-    takes as long as some slices.
+    The caller goes on in a new turn unless all of the work was one slice: to bind a plan and to enqueue it takes as
+    long as several slices.
     """
     sliced = False
     while True:
@@ -60,7 +60,7 @@ async def in_turns(work: Slices[_T]) -> _T:
 
 
 def in_one_piece(nbytes: int, work: Callable[[], _T]) -> Slices[_T]:
-    """Do work on so many bytes as a part of slices: at once if they are few. Returns or raises what it does."""
+    """Do work on that many bytes as part of a generator: at once if they are few. Returns or raises what it does."""
     if nbytes < LONG:
         return work()
     outcome: Future[_T] = Future()
@@ -76,5 +76,5 @@ def in_one_piece(nbytes: int, work: Callable[[], _T]) -> Slices[_T]:
 
 
 async def off_loop(nbytes: int, work: Callable[[], _T]) -> _T:
-    """Do work on so many bytes: at once if they are few, else on a thread. Returns or raises what it does."""
+    """Do work on that many bytes: at once if they are few, else on a thread. Returns or raises what it does."""
     return work() if nbytes < LONG else await asyncio.to_thread(work)

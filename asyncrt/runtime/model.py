@@ -59,7 +59,7 @@ class Model:
         Args:
             inputs: An array for each input. They must not be changed before this returns.
             priority: Lower goes first among requests that wait.
-            deadline: Seconds from now within which it has to be launched; earlier ones go first inside one priority.
+            deadline: Seconds from now within which it has to be launched; of equal priorities the earliest goes first.
 
         Returns:
             An array for each output, of its own memory.
@@ -109,8 +109,8 @@ class Model:
     async def profile(self, inputs: Mapping[str, Any], *, priority: int = 0) -> Explanation:
         """Run the model once with its commands timed; returns what became of every node, and how long each took.
 
-        Timing slows a request down, others that run at the same time too; run the model once before, so that neither
-        planning nor building is in the way.
+        Timing slows down this request and those that run at the same time. Run the model once before, so that no plan
+        is made and no kernel is built meanwhile.
 
         Raises:
             AsyncrtError: A trace is being taken.

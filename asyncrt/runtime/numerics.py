@@ -1,4 +1,4 @@
-"""Is what came of a request together with others what came of it alone, but for another order of additions?"""
+"""Are a request's results in a batch those that it gives alone, up to another order of additions?"""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def tolerance(dtype: np.dtype[Any]) -> float:
-    """Return how far elements may be from those of a request alone, as a share of the largest one; 0 for integers.
+    """Return how far elements may be from those of the request alone, relative to the largest one; 0 for integers.
 
     Room for another order of additions in a deep model, and less than what a wrong position makes of a float: 256 times
     the distance from 1 to the next number, but no more than its square root.
@@ -29,7 +29,7 @@ def tolerance(dtype: np.dtype[Any]) -> float:
 
 
 def difference(expected: Array, got: Array) -> float:
-    """Return how far *got* is off, as a share of the largest finite element.
+    """Return the largest difference of *got*, relative to the largest finite element.
 
     Infinite if shapes or dtypes differ, or what is not finite does.
     """

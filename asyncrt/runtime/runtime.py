@@ -1,4 +1,4 @@
-"""A device, its streams, its memory and its kernels, for as many models and inferences as one likes."""
+"""A device with its streams, memory and kernels, for any number of models and inferences."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class RuntimeStatistics:
         cancelled, failed: Inferences that ended so.
         plans: Chunks planned: new shape signatures.
         by_recipe: Those made by the formulas of another shape's plan.
-        foreseen: Those made so before their step of a sequence came.
+        foreseen: Those of them that were made before the step of a sequence that uses them had begun.
         plans_kept: Plans there to be used again.
         replays: Chunks run by a plan made before.
         launches: Kernels enqueued.
-        native: Times that native code enqueued those of a chunk, or of one of its lanes.
+        native: How often native code enqueued all launches of a chunk, or of one of its lanes, in one call.
         skipped: Nodes skipped.
         scheduler: Requests by their state.
         memory: Of intermediates.
@@ -105,7 +105,7 @@ class Runtime:
         options: Everything else.
 
     Raises:
-        ArgumentError: One of these cannot be so.
+        ArgumentError: An argument has a value that it cannot have.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Runtime:
         make_policy(self.options.policy)  # raises if there is none
         self._session: Session | None = None
         self._networks: list[Network] = []
-        #: Those whose loading failed while their constants were brought.
+        #: Models whose loading failed while their constants were being uploaded.
         self._leaving: list[Network] = []
         self._closing: asyncio.Task[None] | None = None
                 #: Where it runs if it was opened on another loop than one of asyncio's.
@@ -156,7 +156,7 @@ class Runtime:
 
     @property
     def checks(self) -> Checks | None:
-        """What is checked of the order of its commands; None unless `RuntimeOptions.check_hazards` is on."""
+        """The checks of the order of its commands; None unless `RuntimeOptions.check_hazards` is on."""
         return self.session.checks
 
     @property
@@ -318,11 +318,11 @@ class Runtime:
     async def close(self) -> None:
         """Let what is enqueued run out and give everything back. Inferences begun after this are refused.
 
-        Who is cancelled while waiting for it waits on, and is cancelled then: nothing is left behind half closed. What
-        a lost device has is not waited for. In a process that was forked there is nothing to close.
+        Whoever is cancelled while this waits is cancelled when it is done, so that nothing is left half closed. It does
+        not wait for commands on a lost device. In a process that was forked there is nothing to close.
 
         Raises:
-            WrongLoopError: The loop that it was opened on is another one, and not closed.
+            WrongLoopError: It was opened on another loop, which is not closed.
         """
         elsewhere = self.elsewhere
         if elsewhere is None or elsewhere.here:

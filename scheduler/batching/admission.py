@@ -1,4 +1,4 @@
-"""May a request wait? Not if too many do, or if its answer would come after it is due."""
+"""May a request wait? Not if too many wait already, nor if its answer would come too late."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Typical:
 class DelayAllowance:
     """How much longer than expected a request may take that is let in.
 
-    It goes up where one did take longer and down where none does, so that it stays where a few in a thousand do. Only
-    those count for which it matters: that were expected to take a good part of the time they had.
+    It goes up when a request took longer, and down when one did not, so that it settles where a few in a thousand take
+    longer. Only requests count that were expected to take a good part of the time they had.
     """
 
     factor: float = 2.25

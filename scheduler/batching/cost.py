@@ -108,9 +108,9 @@ class CostModel:
         return runs
 
     def cautious(self, kind: Hashable) -> Line | None:
-        """Return the same with the less that is fixed, of that class and of all: runs of about one size tell it badly.
+        """Return the line with the smaller fixed part, of that class or of all: runs of similar sizes tell it badly.
 
-        Who decides by it whether padding pays for company loses nothing where it does not.
+        Padding that this line favours is worth it even where the fixed part is underestimated.
         """
         line = self.line(kind)
         if line is None or not line.told:

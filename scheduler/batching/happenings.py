@@ -25,7 +25,7 @@ class Arrived(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A request's caller is gone: cancelled, or out of time. Of a request that is not known it says nothing new."""
+    """A request's caller is gone: cancelled, or out of time. For a request that is not known it changes nothing."""
 
     at: float
     request: int

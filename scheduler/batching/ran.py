@@ -1,4 +1,4 @@
-"""Which shapes have run lately, so that a batch may take one of them and its plan is there already?
+"""Which shapes have run lately? A batch that takes one of them has its plan already.
 
 Batches of many lengths and any number of rows have many shapes, and a new one costs the host more than a little padding
 costs the device. A shape that has run is one that the model takes, which one rounded up may not be.

@@ -201,7 +201,7 @@ MUTANTS = (
     ),
     Mutant(
         "leases: a chunk that was enqueued in part is forgotten",
-        "asyncrt/runtime/execute/route.py",
+        "asyncrt/runtime/execute/enqueue.py",
         "                events.append(dispatcher.abandon(number, bound))\n",
         "                pass\n",
         (FAULTS,),
@@ -349,21 +349,21 @@ MUTANTS = (
     ),
     Mutant(
         "sharing: an output is the caller's input",
-        "asyncrt/runtime/execute/enqueue.py",
+        "asyncrt/runtime/execute/transfers.py",
         "    return data.copy().view(fetch.layout.dtype.numpy).reshape(fetch.layout.shape)",
         "    return data.view(fetch.layout.dtype.numpy).reshape(fetch.layout.shape)",
         (REQUESTS,),
     ),
     Mutant(
         "sharing: an output is a constant",
-        "asyncrt/runtime/execute/enqueue.py",
+        "asyncrt/runtime/execute/transfers.py",
         "        copy = fetch.array.copy()\n",
         "        copy = fetch.array\n",
         (REQUESTS,),
     ),
     Mutant(
         "sharing: small inputs of two requests travel in one array",
-        "asyncrt/runtime/execute/enqueue.py",
+        "asyncrt/runtime/execute/transfers.py",
         "        staging = memoryview(bytearray(plan.staging))\n",
         "        staging = _STAGING.setdefault(id(plan), memoryview(bytearray(plan.staging)))\n",
         (REQUESTS, HAZARDS),

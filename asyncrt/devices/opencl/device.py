@@ -78,7 +78,7 @@ class OpenCLMark:
         self.event, self.keep, self.land, self.spin = event, keep, land, spin
 
     def forget(self, failed: bool) -> None:
-        """It is reached: let go of what had to live until then, and take what was read, unless that failed."""
+        """Release what had to live until the mark was reached, and copy what was read unless that failed."""
         self.keep = []
         land, self.land = self.land, None  # once, though both whoever waits and the driver may say so
         if land is not None:
@@ -115,7 +115,7 @@ class OpenCLStream:
         #: What is added to the device's times to give the host's, while commands are timed.
         self._ahead: int | None = None
         self._waiter = Waiter(f"asyncrt-{device.info.spec}-{index}")
-        #: Is told of marks by the driver; None leaves them to the thread.
+        #: Where the driver reports marks that are reached; None has the thread wait for them.
         self._watch: Watch | None = None
         self._set_arguments = argument_setter()
         self._submitter = native_submitter() if native else None
@@ -222,7 +222,7 @@ class OpenCLStream:
             self._watch.watch(mark, callback)
 
     def report_to(self, inbox: Inbox) -> None:
-        """Have the marks that are watched from here on reported there; there are none yet."""
+        """Have the driver report marks to *inbox*; called before the first mark is watched."""
         self._waiter.close()
         self._watch = Watch(inbox)
 
@@ -322,7 +322,7 @@ class OpenCLDevice:
         memory = self.pinned if pinned and self.pins_transfers else None
         stream = OpenCLStream(self, len(self._streams), memory, spin, native)
         self._streams.append(stream)
-        # One of them is for constants, which are seldom brought, so its core is left for the event loop.
+        # One stream is for constants, which are uploaded seldom, so the event loop gets its core.
         self.may_spin = not self.spins or len(self._streams) <= cores()
         return stream
 
@@ -383,7 +383,7 @@ class OpenCLDevice:
     def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
         if self._target is None:
             self.probe()
-        # A program that was compiled for something else would have the driver compile for that from here on.
+        # A program compiled for another target would make the driver compile for that target from here on.
         fits = binary is not None and compiled_for(binary) == self._target
         program = self._load(binary) if binary is not None and fits else None
         kept = None

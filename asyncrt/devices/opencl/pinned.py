@@ -1,7 +1,7 @@
-"""How do bytes get between the host and a device on a bus without holding anything up? Through pinned memory.
+"""How are bytes copied between the host and a device on a bus without delaying other work? Through pinned memory.
 
-Such a device copies to and from memory that the system does not move, which a NumPy array's is not. What drivers make
-of copies to arrays is slow: on an H200, a kernel of 28 µs and a read of 4 KB behind it take 57 µs, and 80 to 240 while
+Such a device copies to and from pinned memory, which the system does not move; the memory of a NumPy array is not.
+Drivers copy to that slowly: on an H200, a kernel of 28 µs and a read of 4 KB behind it take 57 µs, and 80 to 240 while
 other queues are busy; to pinned memory it is 31, and 33. Writes of up to 48 KB are as fast either way, those of 256 KB
 are late by 250 µs.
 

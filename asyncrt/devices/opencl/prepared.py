@@ -1,6 +1,6 @@
-"""Launches whose kernels have their arguments already: what is left of each is one call of `clEnqueueNDRangeKernel`.
+"""Launches whose arguments are set beforehand: to enqueue each takes one call of `clEnqueueNDRangeKernel`.
 
-Arguments stay a kernel object's until they are set again, and a launch takes them as they are when it is enqueued
+A kernel object keeps its arguments until they are set again, and a launch uses those that it has when it is enqueued
 (OpenCL API specification, `clSetKernelArg`). So each launch gets a kernel object of its own, and its arguments may be
 set for other memory while the device is still busy with the launch before.
 
@@ -84,7 +84,7 @@ class OpenCLPrepared:
         self._what = [(kernel.function_name, grid) for kernel, _, _, grid, _, _ in launches]
         kernels: list[int] = []
         weakref.finalize(self, _release, calls, kernels)
-        #: By number, what it stands for, and which arguments of which kernels that is.
+        #: By number of a buffer, the memory that it stands for now.
         self._memory: dict[int, Allocation] = {}
         places: dict[int, list[tuple[int, int]]] = {}
         own_calls = []
@@ -110,7 +110,7 @@ class OpenCLPrepared:
         for number, arguments in self._arguments.items():
             buffer = memory[number]
             if buffer is not self._memory.get(number):
-                self._memory.pop(number, None)  # should it fail half-way, nothing says that any of it is set
+                self._memory.pop(number, None)  # if it fails half-way, the next `bind` has to set all of them
                 if status := arguments.bind(buffer.handle.address):
                     raise refused("setting a buffer", status)
                 self._memory[number] = buffer

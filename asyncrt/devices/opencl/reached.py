@@ -3,7 +3,7 @@
 The driver calls back (`clSetEventCallback`) into C (`_reached.c`), which writes an eventfd that the loop polls. That
 saves waking a thread that wants the GIL, and then the loop through a pipe.
 
-It is not the default: on Intel's runtime a thread that waits calculates, too, and without it a core is idle.
+It is not the default: on Intel's runtime the waiting thread takes part in the computation, and without it a core idles.
 
 Not every driver can be trusted with it. PoCL 3.1 calls back for a failed command as if it had succeeded, or not at all;
 NVIDIA's driver looks for callbacks only every few milliseconds. There a thread waits.
@@ -49,7 +49,7 @@ class _Watched:
 
 
 class Watch:
-    """The marks of one stream that have not been reached. Drivers report them in any order, this does not."""
+    """The marks of one stream that have not been reached. Drivers report in any order; callbacks keep theirs."""
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox
@@ -64,7 +64,7 @@ class Watch:
         self._inbox.watch(self, watched)
 
     def reached(self, watched: _Watched, error: BaseException | None) -> None:
-        """Note that a mark is reached, and tell of all that are with none before them that is not."""
+        """Note that a mark is reached; call back for all reached marks that have no unreached one before them."""
         with self._lock:
             watched.reached, watched.error = True, error
             while self._waiting and self._waiting[0].reached:
@@ -110,7 +110,7 @@ class Inbox:
         self._watched[number] = watch, watched
         if self._module.watch(self._inbox, self._set_callback, watched.mark.event.int_ptr, number):
             del self._watched[number]
-            watch.finish()  # the driver has no memory left, so this is no time for a thread, and no place to fail
+            watch.finish()  # the driver is out of memory, so that a thread might not start either
 
     def collect(self) -> None:
         """Tell of all marks that were reported since."""

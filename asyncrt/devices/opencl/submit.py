@@ -2,8 +2,8 @@
 
 The loop in C (`_submit.c`) gives up the GIL once for all launches of a plan, and takes less time for each than a call
 through ctypes does. Where it was not built, or is not wanted, the loop in Python makes the same calls in the same
-order. Launches whose arguments are not set yet get them in C as well; without it `OpenCLStream.launch` is called for
-each.
+order. Where arguments are not set beforehand, C sets them and enqueues each launch; without it `OpenCLStream.launch`
+is called for each launch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class DriverCall(NamedTuple):
 
 
 class Arguments(Protocol):
-    """Places of arguments that are set to one memory object."""
+    """All arguments, of any launches, that are to be one memory object."""
 
     def bind(self, variable: int) -> int:
         """Set all of them to what the variable at that address holds; returns the driver's refusal, or 0."""
@@ -55,7 +55,7 @@ class Calls(Protocol):
 
 
 class Submitter(Protocol):
-    """Makes them.
+    """Makes `Arguments` and `Calls` by one of the two loops.
 
     Attributes:
         releases_gil: Whether other threads run while launches are enqueued.

@@ -4,9 +4,9 @@ A driver for CPUs compiles for the processor that it is on, and the name says to
 AVX-512 or without. Environment variables and a file of settings steer it. `surroundings` returns all of that, as part
 of the key under which compiled code is kept.
 
-Intel's runtime is also steered by what it is given: whoever gives it a program that was compiled for less than this
-processor has makes it compile for that little from then on, in the whole process. So each of its programs says what it
-was compiled for (`compiled_for`), and one that says something else than the driver compiles for is not given to it.
+Intel's runtime is also steered by the programs it loads: one that was compiled for a lesser processor makes it compile
+for that from then on, in the whole process. So the target of each program is read from it (`compiled_for`), and a
+program with another target than the driver's own is not loaded.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ELF, _INTEL_PROGRAM = b"\x7fELF\x02\x01", b"\x04\xff"
 def surroundings(*, is_cpu: bool) -> str:
     """Return a digest of what steers the drivers of this process, and of its processor if that is the device.
 
-    Drivers read what steers them when they are first used, so a change after that means nothing, here as there.
+    Drivers read their settings when they are first used, so a later change has no effect on them or on this digest.
     """
     parts = [*steering(os.environ), settings(), *(processor() if is_cpu else ())]
     return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()[:32]

@@ -1,7 +1,7 @@
 """One thread per stream that waits for marks, in order, and says when they are reached.
 
-Streams are in order, so one thread per stream sees every completion in time; a thread per event (which is what a
-driver's callback costs in pyopencl) would buy nothing.
+A stream is in order, so one thread for each sees every completion in time. A callback of pyopencl takes a thread for
+each event, and would gain nothing.
 """
 
 from __future__ import annotations

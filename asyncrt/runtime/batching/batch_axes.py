@@ -1,7 +1,7 @@
-"""Which dim of a model is its batch, which may be padded, and where do they lie in its inputs and outputs?
+"""Which dim of a model is its batch, which dims may be padded, and which axes of its inputs and outputs are they?
 
-All of it is read from the symbolic dims that the model's inputs and outputs have; whether it is right, and padding
-harmless, is not for this file to say (see pad_safety.py).
+All of it is read from the symbolic dims of the model's inputs and outputs. Whether that is right, and padding harmless,
+is tried out elsewhere (pad_safety.py).
 """
 
 from __future__ import annotations

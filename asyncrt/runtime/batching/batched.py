@@ -1,4 +1,4 @@
-"""Requests of many callers, of many shapes, run as few: what `Model.batched()` returns.
+"""How are requests of many callers and shapes run as few batches? What `Model.batched()` returns.
 
 Which requests run together, and when, is decided by `scheduler/batching`; here its instructions are carried out. A
 batch runs in a task of its own, so that a caller who leaves disturbs nobody; one request that is to run by itself runs

@@ -1,4 +1,4 @@
-"""Does a batch give, bit for bit, what its members give alone? Asked where a shape is new in a batch of some shape.
+"""Does a batch give, bit for bit, what its members give alone? Tried for each shape in a batch of each shape.
 
 Kernels are chosen by sizes, and sizes of tiles may decide in which order numbers are added; so what was found out about
 a few small requests on opening says nothing of large ones. A request of which it is not known yet is run alone as well,
@@ -27,7 +27,7 @@ class Invariance:
         self._found: OrderedDict[Hashable, bool] = OrderedDict()
 
     def refuses(self, batch: Hashable, shapes: Sequence[Hashable]) -> bool:
-        """Return whether requests of one of these shapes were another in such a batch."""
+        """Return whether requests of one of these shapes gave other results in such a batch."""
         return any(self._found.get((batch, shape)) is False for shape in shapes)
 
     async def holds(

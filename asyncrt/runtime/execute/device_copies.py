@@ -1,8 +1,8 @@
-"""How does the state of some sequences come to lie side by side, for one inference to take it?
+"""How is the state of several sequences laid side by side, so that one inference can take it?
 
-New memory is allocated for each tensor, and rows are copied to it from where they lie: launches of our own, on the
-device, made as one request. What no row covers is zeros: a past that is shorter than the longest one begins later, so
-that all of them end at the same index, where what a step adds is written.
+New memory is allocated for each tensor, and the sequences' rows are copied to it on the device, as one request that has
+no plan. What no row covers is filled with zeros: a past that is shorter than the longest one begins later, so that all
+end at the same index, behind which the next step writes.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Moves:
 
     Attributes:
         new: Bytes of each allocation.
-        zeroed: Which of them are zeros at first.
+        zeroed: Which of them are filled with zeros first.
         sources: Leases of the memory that is read.
         after: Where the streams must come before that.
         copies: In any order; no two write the same bytes.
@@ -96,7 +96,7 @@ class Moves:
             src, dst: What there is room for in that memory, and the box; both boxes are of *layout*'s shape.
 
         Raises:
-            SizeLimitError: Kernels cannot index as far.
+            SizeLimitError: The tensor is larger than kernels can index.
         """
         itemsize = layout.dtype.itemsize
         view, part = _view(*src), _view(*dst)
@@ -134,6 +134,7 @@ class Moves:
                 acquired = await acquire(request, nbytes, stream)
                 leases.append(acquired.lease)
                 waits += acquired.waits
+            await dispatcher.submissions.turn(stream)
             try:
                 dispatcher.wait_for(stream, waits)
                 self._enqueue(request, dispatcher.streams[stream], kernels, leases)

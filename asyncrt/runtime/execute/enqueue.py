@@ -1,126 +1,96 @@
-"""Enqueue a bound plan for a request. Nothing here waits."""
+"""How is a chunk enqueued? Its inputs go up, its launches follow, its results come down: the one walk for all chunks.
+
+Which way the launches go is a `Route`, chosen when it is the chunk's turn. Nothing here waits for the device.
+
+What of a chunk was enqueued when something fails stays on the streams: their ends are noted, so that its memory is free
+when the device has passed it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from asyncrt.devices.base import Stream
-from asyncrt.graph.mapped import check
-from asyncrt.kernels.resident.weights import Stored
+from asyncrt.devices.base import Prepared
+from asyncrt.events import Event
+from asyncrt.graph.ir import Program
 from asyncrt.layout import Array
-from asyncrt.runtime.plan.bound_plan import BoundPlan, buffer_index, is_long_copy
-from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Fetch
+from asyncrt.runtime.loop.dispatcher import Dispatcher
+from asyncrt.runtime.plan.bound_plan import BoundPlan
+from asyncrt.runtime.watch.watched import announced, one_by_one, watching
+
+from .lanes import LaneLaunches
+from .prepared_launches import Presets
+from .route import Route, choose_route
+from .transfers import Arriving, download, upload
 
 
-def enqueue(
-    bound: BoundPlan,
-    stream: Stream,
-    arenas: Sequence[Any],
-    arrays: Mapping[int, Array],
-) -> Arriving:
-    """Enqueue a chunk: inputs up, kernels, results down.
+class ChunkEnqueuer:
+    """Enqueues the chunks of one program.
 
     Args:
-        arenas: The device memory of the arena of each chunk, None where a chunk has none; then that of what is kept.
-        arrays: The request's inputs, by value id.
-    """
-    upload(bound, stream, arenas, arrays)
-    stream.launch_all(bound.steps, arenas)
-    return fetch(bound, stream, arenas, arrays)
-
-
-def upload(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> None:
-    """Enqueue what comes before a chunk's kernels: inputs up."""
-    plan = bound.plan
-    arena = arenas[plan.chunk]
-    if plan.staging:
-        staging = memoryview(bytearray(plan.staging))
-        for value, offset, nbytes, staged, _ in plan.uploads:
-            if staged:
-                staging[offset : offset + nbytes] = arrays[value].tobytes()
-        stream.write(arena, plan.staging_offset, np.frombuffer(staging, np.uint8))
-    for value, offset, _, staged, array in plan.uploads:
-        if not staged:
-            stream.write(arena, offset, arrays[value] if array is None else array)
-
-
-class Arriving(NamedTuple):
-    """What a chunk's results are read into; they are there once the stream has passed it, but for `BoundPlan.copies`.
-
-    Attributes:
-        plan: The chunk's.
-        arrays: By value id.
-        block: What the plan's block is read into, if it has one.
+        presets: The runtime's; None where no launches are prepared.
     """
 
-    plan: ChunkPlan
-    arrays: dict[int, Array]
-    block: Array | None
+    def __init__(self, program: Program, dispatcher: Dispatcher, presets: Presets | None) -> None:
+        self._program = program
+        self._dispatcher = dispatcher
+        self.presets = presets
 
-    @property
-    def read(self) -> list[Array]:
-        """All that commands write to."""
-        own = [self.arrays[f.value] for f in self.plan.fetches if f.home is not None and not f.together]
-        return own if self.block is None else [self.block, *own]
+    async def enqueue(
+        self,
+        request: int,
+        bound: BoundPlan,
+        own: int,
+        waits: Iterable[Event],
+        arrays: Mapping[int, Array],
+        memory: Sequence[Any],
+        events: list[Event],
+    ) -> Arriving:
+        """Enqueue a chunk of a request; returns what its results are read into.
 
-    def take(self) -> dict[int, Array]:
-        """Return the results, now that they are there, by value id; each has memory of its own.
-
-        Raises:
-            IndexOutOfRange: A node was given an index that is out of range; nothing of what was read counts.
+        Args:
+            own: The chunk's own stream, on which it ends.
+            waits: What the streams must have passed before.
+            arrays: The request's inputs, by value id.
+            memory: The arena of each chunk, None where a chunk has none; then the memory of what a sequence keeps.
+            events: Gets the ends of what is on other streams; and if it fails half-way, those of all there is.
         """
-        block, where = self.block, self.plan.block
-        if block is not None and where is not None:
-            where.check(block)
-            for fetch in self.plan.fetches:
-                if fetch.together and fetch.home is not None:
-                    dtype, shape = fetch.layout
-                    offset = fetch.home.offset - where.offset
-                    self.arrays[fetch.value] = np.ndarray(shape, dtype.numpy, block, offset)
-        return self.arrays
+        dispatcher = self._dispatcher
+        if dispatcher.submissions.busy(own):
+            await dispatcher.submissions.turn(own)
+        stream, opened = dispatcher.streams[own], {own}
+        try:
+            dispatcher.wait_for(own, waits)
+            prepared, route = self._route(own, bound, memory)
+            with watching(dispatcher.streams, own, route.streams, request, self._program, bound.plan, memory):
+                if route.on_thread:
+                    dispatcher.begins(request, own)
+                upload(bound, stream, memory, arrays)
+                if route.streams is not None:
+                    lanes = LaneLaunches(dispatcher, bound, route.streams, opened, events)
+                    lanes.enqueue(request, memory, prepared)
+                elif prepared is None:
+                    stream.launch_all(bound.steps, memory)
+                else:
+                    below = announced(stream, bound.steps, memory)
+                    if route.on_thread:
+                        await dispatcher.submissions.submit(own, below, prepared[0])
+                    else:
+                        prepared[0].launch(below)
+                return download(bound, stream, memory, arrays)
+        except BaseException:
+            for number in sorted(opened):
+                events.append(dispatcher.abandon(number, bound))
+            raise
 
-
-def fetch(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> Arriving:
-    """Enqueue what comes behind a chunk's kernels: results down."""
-    plan = bound.plan
-    results: dict[int, Array] = {}
-    block: Array | None = None
-    if plan.block is not None:
-        block = np.empty(plan.block.nbytes, np.uint8)
-        stream.read(arenas[plan.chunk], plan.block.offset, block)
-    for fetch in plan.fetches:
-        if fetch.together:
-            continue
-        if fetch.home is not None:
-            target = np.empty(fetch.layout.shape, fetch.layout.dtype.numpy)
-            buffer = fetch.home.buffer
-            source = bound.constants[buffer].memory if isinstance(buffer, Stored) else arenas[buffer_index(buffer)]
-            stream.read(source, fetch.home.offset, target)
-            results[fetch.value] = target
-        elif not is_long_copy(fetch):
-            results[fetch.value] = host_copy(fetch, arrays)
-    return Arriving(plan, results, block)
-
-
-def short_copies(plan: ChunkPlan, arrays: Mapping[int, Array]) -> dict[int, Array]:
-    """Return what a chunk gives that needs no device, but for `BoundPlan.copies`; by value id."""
-    return host_copies([f for f in plan.fetches if not is_long_copy(f)], arrays)
-
-
-def host_copies(fetches: Iterable[Fetch], arrays: Mapping[int, Array]) -> dict[int, Array]:
-    """Return values that the host has, each as an array of its own, by value id."""
-    return {f.value: host_copy(f, arrays) for f in fetches}
-
-
-def host_copy(fetch: Fetch, arrays: Mapping[int, Array]) -> Array:
-    """Return a value that the host has, as an array of its own: nothing that a caller gets is shared."""
-    if fetch.array is not None:
-        copy = fetch.array.copy()
-        check(fetch.array)
-        return copy
-    assert fetch.source is not None
-    data = arrays[fetch.source].reshape(-1).view(np.uint8)[fetch.offset : fetch.offset + fetch.layout.nbytes]
-    return data.copy().view(fetch.layout.dtype.numpy).reshape(fetch.layout.shape)
+    def _route(
+        self, own: int, bound: BoundPlan, memory: Sequence[Any]
+    ) -> tuple[Sequence[Prepared] | None, Route]:
+        """Return a chunk's prepared launches, if there are any, and which way it goes."""
+        dispatcher, presets, lanes = self._dispatcher, self.presets, bound.plan.lanes
+        idle = () if lanes is None else dispatcher.idle_beside(own)
+        traced, prepared = one_by_one(dispatcher.streams[own]), None
+        if presets is not None and not traced:
+            prepared = presets.find(bound, memory, bool(idle))
+        return prepared, choose_route(own, lanes, idle, prepared, presets is not None, traced)

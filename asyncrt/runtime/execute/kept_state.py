@@ -1,7 +1,7 @@
 """What one sequence keeps on the device: its tensors, and the memory that they lie in, from step to step.
 
-A step changes nothing here until it has succeeded: rows that a failed or cancelled step has written lie behind what
-counts as kept, and memory that it allocated is given back.
+A step changes nothing here until it has succeeded: the rows that a failed or cancelled step has written lie behind the
+kept ones and do not count, and the memory that it allocated is given back.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class KeptState:
         self._new[slot] = lease
 
     def succeeded(self, tensors: Sequence[KeptTensor], left: Between, events: Iterable[Event]) -> None:
-        """The step is over: its plan leaves *tensors*, which are *left* for the next one."""
+        """Note that the step has succeeded: its plan leaves *tensors*, which the next step finds as *left*."""
         events = tuple(events)
         for slot, tensor in enumerate(tensors):
             old = self.leases[slot]
@@ -79,7 +79,7 @@ class KeptState:
         self.failed(events)
 
     def failed(self, events: Iterable[Event]) -> None:
-        """The step is over; what it has enqueued ends at *events*."""
+        """Note that the step is over and give back memory that it does not keep; its commands end at *events*."""
         self.after = latest((*self.after, *events))
         for lease in self._new.values():
             lease.drop(after=self.after)

@@ -1,4 +1,4 @@
-"""How are the commands of one chunk enqueued on several streams, so that for everybody else it is on one?
+"""How are the launches of one chunk enqueued on several streams, so that for everybody else it is on one?
 
 The chunk has its own stream, which the policy chose. The other lanes of its plan go to streams that have nothing to
 pass at that moment; where there are too few, the rest go to the chunk's own, in the order of the steps, for which the
@@ -12,81 +12,39 @@ end of its part, too: memory is not free before all of them are reached, and the
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from asyncrt.devices.base import Prepared
 from asyncrt.events import Event
-from asyncrt.graph.ir import Program
-from asyncrt.layout import Array
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.plan.bound_plan import BoundPlan
-from asyncrt.runtime.plan.chunk_plan import PlanStep
-from asyncrt.runtime.watch.watched import WatchedStream, announced, one_by_one
+from asyncrt.runtime.watch.watched import announced
 from asyncrt.scheduler.lanes import START, Lanes
 
-from .enqueue import Arriving, fetch, upload
-from .prepared_launches import Presets
 
-
-class ChunkOnLanes:
-    """One chunk, while it is enqueued.
+class LaneLaunches:
+    """The launches of one chunk, while they are enqueued.
 
     Args:
         streams: By lane, the chunk's own first.
+        opened: The streams on which something may be that no event is behind; the chunk's own is one.
         events: Gets the event at the end of each of the other streams' parts.
     """
 
-    def __init__(self, dispatcher: Dispatcher, bound: BoundPlan, streams: Sequence[int], events: list[Event]) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, bound: BoundPlan, streams: Sequence[int], opened: set[int], events: list[Event]
+    ) -> None:
         assert bound.plan.lanes is not None
         self._dispatcher = dispatcher
         self._bound = bound
         self._lanes = bound.plan.lanes
-        self._streams = streams
-        self._events = events
-        #: The streams on which something may be that no event is behind.
-        self.open = {streams[0]}
+        self._streams, self._opened, self._events = streams, opened, events
+        #: By segment, where another stream waits for its end.
         self._marks: dict[int, Event] = {}
 
-    def enqueue(
-        self,
-        request: int,
-        program: Program,
-        arenas: Sequence[Any],
-        arrays: Mapping[int, Array],
-        presets: Presets | None,
-    ) -> Arriving:
-        """Enqueue the chunk; returns as `executor.enqueue` does."""
-        dispatcher, bound, own = self._dispatcher, self._bound, self._streams[0]
-        with contextlib.ExitStack() as stack:
-            parts = None
-            if isinstance(dispatcher.streams[own], WatchedStream):
-                self._tell(stack, request, program, arenas)
-            if presets is not None and not one_by_one(dispatcher.streams[own]):
-                parts = presets.parts(bound, arenas)
-            upload(bound, dispatcher.streams[own], arenas, arrays)
-            self._launch(request, arenas, parts)
-            return fetch(bound, dispatcher.streams[own], arenas, arrays)
-
-    def _tell(
-        self, stack: contextlib.ExitStack, request: int, program: Program, arenas: Sequence[Any]
-    ) -> None:
-        """Tell streams that are watched which steps follow on each."""
-        plan, streams = self._bound.plan, self._dispatcher.streams
-        own = streams[self._streams[0]]
-        assert isinstance(own, WatchedStream)
-        steps: dict[int, list[PlanStep]] = {number: [] for number in self._streams}
-        for step, lane in zip(plan.steps, self._lanes.of_steps(), strict=True):
-            steps[self._streams[lane]].append(step)
-        stack.enter_context(own.chunk(request, program, plan, arenas, steps[self._streams[0]]))
-        for number in sorted(set(self._streams[1:]) - {self._streams[0]}):
-            beside = streams[number]
-            assert isinstance(beside, WatchedStream)
-            stack.enter_context(beside.beside(own, steps[number]))
-
-    def _launch(self, request: int, arenas: Sequence[Any], parts: Sequence[Prepared] | None) -> None:
-        """Enqueue the steps with the marks and waits between them."""
+    def enqueue(self, request: int, memory: Sequence[Any], prepared: Sequence[Prepared] | None) -> None:
+        """Enqueue them with the marks and waits between them; *prepared* are those of each segment."""
         dispatcher, lanes, of = self._dispatcher, self._lanes, self._streams
         own = of[0]
         awaited = self._awaited(lanes)
@@ -96,16 +54,16 @@ class ChunkOnLanes:
         self._mark(START, own, START in awaited)
         for number, segment in enumerate(lanes.segments):
             stream = of[segment.lane]
-            self.open.add(stream)
+            self._opened.add(stream)
             self._wait(stream, segment.waits)
             target, steps = dispatcher.streams[stream], self._bound.steps[segment.begin : segment.end]
-            if parts is not None:
-                parts[number].launch(announced(target, steps, arenas))
+            if prepared is None:
+                target.launch_all(steps, memory)
             else:
-                target.launch_all(steps, arenas)
+                prepared[number].launch(announced(target, steps, memory))
             if last.get(stream) == number:
                 self._marks[number] = event = dispatcher.abandon(stream, self._bound)
-                self.open.discard(stream)
+                self._opened.discard(stream)
                 self._events.append(event)
                 ends.append(event)
             else:
@@ -130,12 +88,3 @@ class ChunkOnLanes:
     def _wait(self, stream: int, segments: Iterable[int]) -> None:
         """Let *stream* wait for the ends of segments on others."""
         self._dispatcher.wait_inside(stream, [self._marks[s] for s in segments if s in self._marks])
-
-
-def streams_for(dispatcher: Dispatcher, bound: BoundPlan, own: int) -> list[int] | None:
-    """Return the stream of each lane of a chunk whose own stream is *own*; None if all are to be enqueued there."""
-    lanes = bound.plan.lanes
-    if lanes is None:
-        return None
-    idle = dispatcher.idle_beside(own)[: lanes.width - 1]
-    return [own, *idle, *[own] * (lanes.width - 1 - len(idle))] if idle else None

@@ -19,7 +19,7 @@ from asyncrt.devices.base import Allocation, Device, Prepared
 from asyncrt.errors import DeviceError
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 
-OFTEN = 8  # times that a plan is enqueued before; preparing costs about as much as two or three replays save then
+OFTEN = 8  # times that a plan is enqueued before its launches are prepared, which costs what 2 or 3 replays save
 _SETS = 16  # per plan: as many requests of one signature as two streams have in flight by the default policy
 
 
@@ -38,32 +38,21 @@ class PresetStatistics:
     rebound: int
 
 
-class Parts:
-    """The launches of a plan with lanes, prepared segment by segment, because each may go to another stream.
+@attrs.define(eq=False)
+class _Set:
+    """All launches of a plan, and the memory that they are bound to: it is held, so that no other has its identity.
 
-    Args:
-        parts: In the order of the segments.
+    Attributes:
+        parts: One, or one for each segment of the plan's lanes, because each of those may go to another stream.
     """
 
-    busy = False  # no thread enqueues them
+    parts: Sequence[Prepared]
+    memory: tuple[Allocation, ...]
 
-    def __init__(self, parts: Sequence[Prepared]) -> None:
-        self.parts = parts
-
-    def bind(self, memory: Sequence[Allocation]) -> None:
-        """Bind all of them to other memory; see `Prepared`."""
-        for part in self.parts:
-            part.bind(memory)
-
-
-class _Set:
-    """Launches, and the memory that they are bound to: it is kept, so that no other memory has its identity."""
-
-    __slots__ = ("memory", "prepared")
-
-    def __init__(self, prepared: Prepared | Parts, memory: tuple[Allocation, ...]) -> None:
-        self.prepared = prepared
-        self.memory = memory
+    @property
+    def busy(self) -> bool:
+        """Whether a thread enqueues them."""
+        return any(part.busy for part in self.parts)
 
 
 @attrs.define(eq=False)
@@ -73,7 +62,7 @@ class _Plan:
     Attributes:
         size: How many launches a set is.
         numbers: Of the arenas that its steps use, once it has been used often.
-        uses: How often it was enqueued since it lost its sets, or ever.
+        uses: How often it was enqueued since its sets were dropped, or in all.
         last: When it was used last.
         sets: By whether they are parts, and the identities of the memory they are bound to; those unused longest first.
     """
@@ -86,7 +75,7 @@ class _Plan:
 
 
 class Presets:
-    """Those of one runtime. They go with the plans that they are of.
+    """The prepared launches of one runtime. They are released with the plans that they belong to.
 
     Args:
         device: Prepares launches.
@@ -111,18 +100,13 @@ class Presets:
         """Return the counts."""
         return PresetStatistics(self._launches(), self._replays, self._rebound)
 
-    def prepared(self, bound: BoundPlan, arenas: Sequence[Allocation]) -> Prepared | None:
-        """Return a plan's launches, bound to a request's memory; None if they are to be enqueued one by one."""
-        found = self._find(bound, arenas, apart=False)
-        assert not isinstance(found, Parts)
-        return found
+    def find(self, bound: BoundPlan, memory: Sequence[Allocation], apart: bool) -> Sequence[Prepared] | None:
+        """Return a plan's launches, bound to a request's memory; None if they are to be enqueued one by one.
 
-    def parts(self, bound: BoundPlan, arenas: Sequence[Allocation]) -> Sequence[Prepared] | None:
-        """Return the same of a plan with lanes, by segment."""
-        found = self._find(bound, arenas, apart=True)
-        return found.parts if isinstance(found, Parts) else None
-
-    def _find(self, bound: BoundPlan, arenas: Sequence[Allocation], *, apart: bool) -> Prepared | Parts | None:
+        Args:
+            memory: What the numbers among the buffers of the plan's steps stand for.
+            apart: Whether the launches of each segment of the plan's lanes are wanted; otherwise there is one part.
+        """
         plan = self._plans.get(bound)
         if plan is None:
             plan = self._plans[bound] = _Plan(len(bound.steps))
@@ -132,63 +116,62 @@ class Presets:
         plan.last = next(self._clock)
         if plan.numbers is None:
             plan.numbers = tuple(sorted({b for _, buffers, *_ in bound.steps for b in buffers if isinstance(b, int)}))
-        memory = tuple([arenas[n] for n in plan.numbers])
-        key = apart, tuple(map(id, memory))
+        used = tuple([memory[n] for n in plan.numbers])
+        key = apart, tuple(map(id, used))
         found = plan.sets.get(key)
         if found is None:
             try:
-                found = self._bind(bound, plan, arenas, memory, apart=apart)
+                found = self._bind(bound, plan, memory, used, apart=apart)
             except DeviceError:
-                found = None  # it may work without, and if it does not, that says why
+                found = None  # enqueueing one by one may still work; if not, its error says why
             if found is None:
                 _forget(plan)
                 return None
             plan.sets[key] = found
         plan.sets.move_to_end(key)
         self._replays += 1
-        return found.prepared
+        return found.parts
 
     def _bind(
         self,
         bound: BoundPlan,
         plan: _Plan,
-        arenas: Sequence[Allocation],
-        memory: tuple[Allocation, ...],
+        memory: Sequence[Allocation],
+        used: tuple[Allocation, ...],
         *,
         apart: bool,
     ) -> _Set | None:
         """Return a set for other memory than there are sets for; None if there can be none."""
         if len(plan.sets) < _SETS and self._make_room(plan):
-            prepared = self._prepare(bound, arenas, apart=apart)
-            return None if prepared is None else _Set(prepared, memory)
-        free = [key for key, s in plan.sets.items() if not s.prepared.busy]
+            return self._prepare(bound, memory, used, apart=apart)
+        free = [key for key, s in plan.sets.items() if not s.busy]
         alike = next((key for key in free if key[0] is apart), None)
         if alike is None:
             if not free:
                 return None
-            del plan.sets[free[0]]  # of the other kind: one goes for one
-            prepared = self._prepare(bound, arenas, apart=apart)
-            return None if prepared is None else _Set(prepared, memory)
+            del plan.sets[free[0]]  # of the other kind: a new one takes its place
+            return self._prepare(bound, memory, used, apart=apart)
         oldest = plan.sets.pop(alike)
-        oldest.prepared.bind(arenas)
-        oldest.memory = memory
+        for part in oldest.parts:
+            part.bind(memory)
+        oldest.memory = used
         self._rebound += 1
         return oldest
 
-    def _prepare(self, bound: BoundPlan, arenas: Sequence[Allocation], *, apart: bool) -> Prepared | Parts | None:
-        if not apart:
-            return self._device.prepare(bound.steps, arenas, self._native, self._hold)
-        assert bound.plan.lanes is not None
-        parts: list[Prepared] = []
-        for segment in bound.plan.lanes.segments:
-            part = self._device.prepare(bound.steps[segment.begin : segment.end], arenas, self._native, self._hold)
-            if part is None:
-                return None
-            parts.append(part)
-        return Parts(parts)
+    def _prepare(
+        self, bound: BoundPlan, memory: Sequence[Allocation], used: tuple[Allocation, ...], *, apart: bool
+    ) -> _Set | None:
+        """Return a new set; None if the device gains nothing by it."""
+        steps = [bound.steps]
+        if apart:
+            assert bound.plan.lanes is not None
+            steps = [bound.steps[segment.begin : segment.end] for segment in bound.plan.lanes.segments]
+        parts = [self._device.prepare(part, memory, self._native, self._hold) for part in steps]
+        found = [part for part in parts if part is not None]
+        return _Set(found, used) if len(found) == len(parts) else None
 
     def _make_room(self, plan: _Plan) -> bool:
-        """Make room for a set. Only for a plan's first one do those of others go."""
+        """Make room for a set; returns whether there is. Those of other plans go only for a plan's first one."""
         if plan.size > self._most:
             return False
         while self._launches() + plan.size > self._most:
@@ -202,6 +185,7 @@ class Presets:
 
 
 def _forget(plan: _Plan) -> None:
-    """Let a plan's sets go; new ones have to be earned again, so that plans do not push each other out in turn."""
+    """Drop a plan's sets. It has to be used often again before new ones are made, so that plans do not evict each
+    other in turn."""
     plan.sets.clear()
     plan.uses = 0

@@ -1,89 +1,82 @@
-"""Who enqueues a chunk, and where: the loop or a thread, with arguments set beforehand or not, on how many streams?
+"""Which way does a chunk go to the device? One decision, from what is known when it is the chunk's turn.
 
-What of it was enqueued when something fails stays on the streams: their ends are noted, so that its memory is free when
-the device has passed it.
+- On which streams: its own; and where its plan has lanes and other streams are idle, those, too.
+- By which calls: those of prepared launches, where there are any for its memory; otherwise each launch is given its
+  arguments as it is enqueued.
+- On which thread: the event loop's; or another one, where the device says that the calls take long.
+
+Two more things are settled before, when the streams are opened: whether native code makes the calls
+(`asyncrt.devices.opencl.submit`), and who watches the streams (`asyncrt.runtime.watch.watched`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from asyncrt.events import Event
-from asyncrt.graph.ir import Program
-from asyncrt.layout import Array
-from asyncrt.runtime.loop.dispatcher import Dispatcher
-from asyncrt.runtime.plan.bound_plan import BoundPlan
-from asyncrt.runtime.watch.watched import WatchedStream, announced, one_by_one
-
-from .enqueue import Arriving, enqueue, fetch, upload
-from .lanes import ChunkOnLanes, streams_for
-from .prepared_launches import Presets
+from asyncrt.devices.base import Prepared
+from asyncrt.scheduler.lanes import Lanes
 
 
-class Enqueueing:
-    """Of one network.
+class Route(NamedTuple):
+    """Which way a chunk goes.
 
-    Args:
-        presets: The runtime's; None where no arguments are set beforehand.
+    Attributes:
+        prepared: Whether its launches are those that were prepared; otherwise each is given its arguments now.
+        on_thread: Whether a thread enqueues them.
+        how: Why so.
+        streams: The stream of each lane, the chunk's own first; None if all of it is enqueued on its own.
+        where: Why there.
     """
 
-    def __init__(self, program: Program, dispatcher: Dispatcher, presets: Presets | None) -> None:
-        self._program = program
-        self._dispatcher = dispatcher
-        self._presets = presets
+    prepared: bool
+    on_thread: bool
+    how: str
+    streams: Sequence[int] | None = None
+    where: str = "one stream, because its plan has one lane"
 
-    async def enqueue(
-        self,
-        request: int,
-        bound: BoundPlan,
-        stream: int,
-        waits: Iterable[Event],
-        arrays: Mapping[int, Array],
-        arenas: list[Any],
-        events: list[Event],
-    ) -> Arriving:
-        """Enqueue a chunk; returns what `executor.enqueue` does.
+    @property
+    def why(self) -> str:
+        """The reasons for all of it."""
+        return f"{self.where}; {self.how}"
 
-        Args:
-            stream: Its own, on which it ends.
-            events: Gets the ends of what is on other streams, and if it fails half-way those of all there is.
-        """
-        dispatcher = self._dispatcher
-        await dispatcher.submissions.turn(stream)
-        target = dispatcher.streams[stream]
-        spread: ChunkOnLanes | None = None
-        try:
-            dispatcher.wait_for(stream, waits)
-            streams = streams_for(dispatcher, bound, stream)
-            if streams is not None:
-                spread = ChunkOnLanes(dispatcher, bound, streams, events)
-                return spread.enqueue(request, self._program, arenas, arrays, self._presets)
-            if isinstance(target, WatchedStream):
-                with target.chunk(request, self._program, bound.plan, arenas):
-                    return await self._on_one(request, bound, stream, arrays, arenas)
-            return await self._on_one(request, bound, stream, arrays, arenas)
-        except BaseException:
-            for number in (stream,) if spread is None else sorted(spread.open):
-                events.append(dispatcher.abandon(number, bound))
-            raise
 
-    async def _on_one(
-        self, request: int, bound: BoundPlan, stream: int, arrays: Mapping[int, Array], arenas: list[Any]
-    ) -> Arriving:
-        """Enqueue a chunk on its own stream alone."""
-        dispatcher = self._dispatcher
-        target, prepared = dispatcher.streams[stream], None
-        if self._presets is not None and not one_by_one(target):
-            prepared = self._presets.prepared(bound, arenas)
-        if prepared is None:
-            return enqueue(bound, target, arenas, arrays)
-        if prepared.long:
-            dispatcher.begins(request, stream)
-        upload(bound, target, arenas, arrays)
-        below = announced(target, bound.steps, arenas)
-        if prepared.long:
-            await dispatcher.submissions.submit(stream, below, prepared)
-        else:
-            prepared.launch(below)
-        return fetch(bound, target, arenas, arrays)
+# Made once, because most chunks go one of these ways, and each request chooses.
+_TRACED = Route(False, False, "launch by launch, because a trace is told of each")
+_NEVER_PREPARED = Route(False, False, "launch by launch, because the runtime prepares none")
+_NOT_PREPARED = Route(False, False, "launch by launch, because none are prepared for this plan and memory")
+_PREPARED = Route(True, False, "prepared launches")
+_ON_THREAD = Route(True, True, "prepared launches on a thread, because they take long to enqueue")
+
+
+def choose_route(
+    own: int,
+    lanes: Lanes | None,
+    idle: Sequence[int],
+    prepared: Sequence[Prepared] | None,
+    prepares: bool,
+    traced: bool,
+) -> Route:
+    """Return which way a chunk goes.
+
+    Args:
+        own: The stream that the policy chose for it.
+        lanes: Those of its plan.
+        idle: The other streams that have nothing to do; asked only where there are lanes.
+        prepared: Its prepared launches, if there are any: of each segment where a lane can go to an idle stream.
+        prepares: Whether the runtime prepares launches.
+        traced: Whether a trace is told of each launch with its arguments.
+    """
+    if prepared is not None:
+        route = _ON_THREAD if prepared[0].long and not idle else _PREPARED
+    elif traced:
+        route = _TRACED
+    else:
+        route = _NOT_PREPARED if prepares else _NEVER_PREPARED
+    if lanes is None:
+        return route
+    if not idle:
+        return route._replace(where="one stream, because no other is idle")
+    beside = idle[: lanes.width - 1]
+    streams = (own, *beside, *[own] * (lanes.width - 1 - len(beside)))
+    return route._replace(streams=streams, where="several streams, because its plan has lanes and others are idle")

@@ -1,4 +1,4 @@
-"""Who builds specialised variants, measures them, and says which are used? Off the requests' way.
+"""Which specialised kernels are built, measured and used? All of that happens beside the requests, never in their way.
 
 A plan that is replayed often asks for variants of its steps; `kernels/codegen/variants.py` decides which. Each is built
 when nobody waits for another build, and measured against the kernel that it would replace while no request is there: on
@@ -64,7 +64,7 @@ class Specialiser:
         self._chosen: OrderedDict[Variant, Kernel] = OrderedDict()
         self._task: asyncio.Task[None] | None = None
         self._stream: Stream | None = None
-        #: Changes when other variants are used: what was bound before may be bound anew.
+        #: Changes with the variants in use: a plan bound at another generation may be bound anew.
         self.generation = 0
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
-"""From the device to the event loop: finished places arrive in batches, through one wake-up.
+"""How does the event loop learn which events are reached? In batches, by one wake-up for each.
 
-A stream's thread that waits for it wakes the loop, or the driver does, where the device has reports to collect. Threads
-wake it through an eventfd where there is one, which takes 6 µs less than `call_soon_threadsafe`, that is a twentieth of
-a small request.
+The thread that waits for a stream wakes the loop; or the driver does, where the device has reports to collect. Threads
+wake it through an eventfd where there is one, which takes 6 µs less than `call_soon_threadsafe`: a twentieth of a small
+request.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Completions:
         self._loop.add_reader(reports.file, self._collect, reports)
 
     def close(self) -> None:
-        """Listen no more; what arrives from here on is for nobody."""
+        """Stop listening; events that arrive later are dropped."""
         with self._lock:  # no thread may write to a file that is another one's by then
             file, self._file = self._file, None
         if file is not None:

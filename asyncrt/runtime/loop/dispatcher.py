@@ -3,13 +3,13 @@
 The only place where the state machine, the timeline and the streams meet. All of it runs on the loop's thread, so there
 are no locks.
 
-Three things go wrong here without being the fault of the request that they happen to. Another's command fails, and the
-driver lets everything behind it fail, too. Or memory is held by requests that all wait for more of it. Then the request
-is told to run again (`RunAgain`), which it can, because nothing of it counts before it has ended. Or the device takes
-no commands any more: then all that wait are told so.
+A request may meet three failures that it did not cause. The command of another request fails, and the driver fails all
+commands behind it. Or all memory is held by requests that wait for more. In both cases the request is told to run again
+(`RunAgain`); it can, because nothing of it counts before it has ended. Or the device takes no commands any more: then
+all requests that wait are told so.
 
-And what cannot be may happen all the same: the scheduler, or what is here, raises something. Others would wait for ever
-for what it had to say, so another takes its place: the request for which it raised fails, all others begin again.
+If the scheduler, or this file, raises what it never should, a new scheduler takes its place, because others would wait
+for ever for its instructions: the request that it raised for fails, and all others begin again.
 """
 
 from __future__ import annotations
@@ -73,32 +73,32 @@ class Dispatcher:
         self.tracer: Tracer | None = None
         self._loop = asyncio.get_running_loop()
         self._completions = Completions(self._loop, self._on_reached)
-        #: Of requests that go on, and of those that begin: who ends and begins the next does both in one turn.
+        #: Turns of requests that go on, and of those that begin: a caller may end one and begin the next in one turn.
         self._turns, self._beginnings = Turns(self._loop), Turns(self._loop)
-        #: Whose coroutine is running, and goes on at once if it is told to.
+        #: The request whose coroutine asks now, and goes on in the same turn if the answer is there.
         self._asking: int | None = None
         #: The streams that threads enqueue to.
         self.submissions = Submissions()
         self._stamps = [0] * len(streams)
         self._marks: dict[Event, Mark] = {}
-        #: By stream and stamp the marks in the middle of chunks, each with what failed before it.
+        #: The marks inside chunks, by stream and stamp; each with the errors of the commands before it.
         self._inside: list[dict[int, list[BaseException]]] = [{} for _ in streams]
         self._order = Order(len(streams))
-        #: What the commands before an event use, until it is reached.
+        #: What the commands before an event use; held until it is reached.
         self._kept: dict[Event, object] = {}
         self._waiting: dict[int, PendingRequest] = {}
         #: Events that the next chunk on each stream waits for.
         self._waits: list[set[Event]] = [set() for _ in streams]
         self._short = Shortage(self._waiting)
         self._ended = 0
-        #: What the device refused when it was found to be lost.
+        #: The error by which the device was found to be lost.
         self._lost: BaseException | None = None
-        #: Called then, with an error for those who wait for other things.
+        #: Called when the device is lost, with an error for those who wait for other things.
         self.when_lost: set[Callable[[DeviceLostError], None]] = set()
         self._changed: list[asyncio.Future[None]] = []
         self._idle = Idle(self._loop, idle_s, on_idle)
         self._collector = collector
-        #: Since when nobody is admitted any more.
+        #: Since when no more requests are admitted, by `clock()`.
         self._closing: float | None = None
         #: Goes off at the next deadline.
         self._alarm: asyncio.TimerHandle | None = None
@@ -161,7 +161,7 @@ class Dispatcher:
         waiting.unknown = None
         self._handle(Ended(request), tell=True)
         if waiting.yields:
-            # Those it made room for go first: the oldest of them has all it asks for in the end.
+            # The requests that it made room for go first, so that the oldest of them gets all the memory it asks for.
             waiting.yields, ended = False, self._ended
             while self._ended == ended:
                 await self.progress()
@@ -243,7 +243,7 @@ class Dispatcher:
                 raise waiting.failed
         except DeviceError as error:
             self.check_lost()
-            # Reports of different streams come in any order: of what is not known yet, the worst is assumed.
+            # Reports of different streams come in any order: commands that are not known to be over may have failed.
             waiting.hit |= bool(self.timeline.pending(waiting.waits))
             if waiting.hit and waiting.runs < RUNS:
                 waiting.runs += 1
@@ -271,7 +271,7 @@ class Dispatcher:
         One that is busy, if there is one: only then does anybody wait for the device.
         """
         streams = [s for s in (*[event.stream for event in self._marks], 0) if not self.submissions.busy(s)]
-        if streams and not self.lost:  # whoever enqueues to it will hear of it
+        if streams and not self.lost:  # a thread that enqueues to a busy one learns it by itself
             with contextlib.suppress(DeviceLostError):
                 self.abandon(streams[0])
 
@@ -282,7 +282,7 @@ class Dispatcher:
             self._waits[stream].update(pending)
             self.wait_inside(stream, pending)
 
-    # Of a chunk that is on several streams; see `Spread`.
+    # Of a chunk that is on several streams; see `asyncrt.runtime.execute.lanes`.
 
     def idle_beside(self, stream: int) -> list[int]:
         """Return the other streams that have nothing to pass and to which nobody enqueues."""
@@ -379,7 +379,7 @@ class Dispatcher:
         self._handle(happening)
         self._asking = None
         if self._short.refused:
-            self._resolve_shortage(request)  # it may have been the last that went on, and now waits for a place
+            self._resolve_shortage(request)  # it may have been the last that did not wait for memory, and waits now
         answer = await waiting.future
         waiting.future = None
         self.check_lost()

@@ -1,4 +1,4 @@
-"""Memory is short: who waits for others to give some back, and who gives up what it has where all of them wait?"""
+"""When memory is short, which requests wait for more, and which gives up what it has if all of them wait?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from asyncrt.scheduler.state import SchedulerStatistics
 
 from .waiting import PendingRequest, RunAgain
 
-_ALONE = 2  # times that a request begins again when nobody else has memory to give back: its own may be wasteful
+_ALONE = 2  # times that a request runs again though no other holds memory: it may have held more than it needed
 
 
 class Shortage:
@@ -26,7 +26,7 @@ class Shortage:
         self.refused: dict[int, OutOfDeviceMemory] = {}
 
     def try_again(self) -> None:
-        """There may be more memory by now."""
+        """Let all of them ask for memory again."""
         for _, future in self._pending():
             future.set_result(0)
 

@@ -1,4 +1,4 @@
-"""What is a request to the dispatcher? It waits for at most one thing at a time, and may have to begin again."""
+"""What does the dispatcher know of a request? It waits for at most one thing at a time, and may have to run again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNS = 4  # times that a request may be hit by others' failures
 
 
 class RunAgain(Exception):
-    """What the request has done so far is to be given up and done again; it never leaves `Network`."""
+    """The request has to give up what it has done and run again; this never leaves `Network`."""
 
 
 @attrs.define(eq=False)
@@ -28,11 +28,11 @@ class PendingRequest:
         known: How far its stream was known to have come when the chunk was enqueued.
         waits: Events of other streams that the chunk waits for.
         hit: Whether something failed that the chunk comes after.
-        runs: How often that happened to it, or the scheduler was lost that knew it.
-        unknown: What to raise where it asks for something next, because the scheduler does not know it; else None.
+        runs: How often it had to run again for that, or because the scheduler that knew it was replaced.
+        unknown: What to raise when it next asks for something, if the present scheduler does not know it; else None.
         yields: Whether it gave memory up for others, and waits until one of them has ended.
         frugal: Whether memory was so short that it takes no more than it needs.
-        alone: How often it began again because nobody else could give any back.
+        alone: How often it ran again because no other request could give any memory back.
         beside: The ends of the chunk's parts on other streams than its own.
         failed: What failed there.
     """
@@ -60,7 +60,7 @@ class PendingRequest:
         return event in self.waits
 
     def forgotten(self, failure: Exception, *, to_blame: bool) -> None:
-        """The scheduler that knew it raised *failure*: it fails if it is *to_blame*, or met that too often."""
+        """Note that the scheduler was replaced because of *failure*: fail if *to_blame* or if that was too often."""
         self.runs += 1
         self.unknown = internal(failure) if to_blame or self.runs > RUNS else RunAgain()
         if self.future is not None and not self.future.done():
@@ -68,7 +68,7 @@ class PendingRequest:
 
 
 def internal(failure: BaseException, logged: str = "") -> InternalError:
-    """Return what to tell a request that met *failure*, which nobody expects; what is to be *logged* of it is."""
+    """Return *failure*, which is a bug, as the error that the request raises; *logged* is what to log about it."""
     if logged:
         _log.error(logged, exc_info=failure)
     if isinstance(failure, InternalError):

@@ -13,14 +13,14 @@ from .chunk_plan import Kept, KeptTensor
 
 @attrs.frozen(cache_hash=True)
 class Signature:
-    """What plans depend on: of each tensor which input and output it is, its shape, and that there is room for."""
+    """What plans depend on: for each tensor its input, its output, its shape and its capacity."""
 
     tensors: tuple[tuple[int, int, Shape, Shape], ...]
 
 
 @attrs.frozen(eq=False)
 class Between:
-    """What a sequence keeps between two steps, and what every step asks of it. A plan leaves it, so it is made once.
+    """What a sequence keeps between two steps, in the forms that a step needs. Made once for each plan that leaves it.
 
     Attributes:
         tensors: By slot.
@@ -35,7 +35,7 @@ class Between:
 
 
 def between(tensors: Iterable[KeptTensor]) -> Between:
-    """Return what a step has left as the next one finds it."""
+    """Return the tensors that a step leaves as the next step finds them."""
     settled = tuple([
         KeptTensor(t.input, t.output, t.layout, t.capacity if t.layout.count else t.layout.shape) for t in tensors
     ])
@@ -48,7 +48,7 @@ def between(tensors: Iterable[KeptTensor]) -> Between:
 
 
 NOTHING = between(())
-"""Of a request that is no step."""
+"""That of a request that is not a step of a sequence."""
 
 
 def place(kept: Kept) -> int:

@@ -1,4 +1,4 @@
-"""The plan of a step that may come, made in slices; whoever asks for it has the rest made at once."""
+"""The plan of a step that may come, made in slices; when it is asked for, the rest is made at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Guess:
                 next(self._work)
             except StopIteration as end:
                 self._plan, self._done = end.value, True
-            except Exception:  # if that step comes, whoever asks for it is told
+            except Exception:  # if that step comes, it is planned anew and raises the error itself
                 self._done = True
         return not self._done
 

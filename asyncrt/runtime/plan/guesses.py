@@ -1,8 +1,8 @@
-"""Which sizes is a model planned for while it is loaded, before any request has told?
+"""For which sizes is a model planned while it is loaded, before any request has come?
 
-To know which kernels are needed, and to have recipes. Planning calculates what nodes on the host give, and a size that
-is ordinary on one axis is not on five at once: a guess may cost little, and all of them together no more than some
-seconds. One that would cost more is left out, and what it would have shown is found by the first such request.
+Such plans tell which kernels are needed, and leave recipes. Planning evaluates nodes on the host, and a size that is
+ordinary for one axis is too large for five at once. So each guess may cost little, and all of them together at most
+some seconds. A guess that would cost more is left out, and the first request of that size does its work.
 """
 
 from __future__ import annotations

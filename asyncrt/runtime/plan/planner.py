@@ -1,4 +1,4 @@
-"""What each node of a chunk needs, now that the shapes are known: the heart, from top to bottom.
+"""How is a chunk planned, now that its shapes are known? This is the heart of the runtime, in the order of its steps.
 
 For a whole chunk: infer all shapes, take all skip decisions (final, never tentative), choose implementations, plan
 memory. Nothing here waits, touches a device or looks at the clock, and nothing about a request is stored on a node:
@@ -44,7 +44,7 @@ _SLICE = 4  # nodes that are prepared without an interruption; with witnesses, o
 
 @attrs.define(eq=False)
 class PrimitiveInst:
-    """What one node is during one request: its shapes, what was decided, and its implementation."""
+    """One node at one set of shapes: its layouts, what was decided, and its implementation."""
 
     node: ProgramNode
     call: Call
@@ -62,7 +62,7 @@ class PrimitiveInst:
 
 
 class _BrokenFormula(Exception):
-    """A shape is not what loading's formula says."""
+    """A shape differs from the formula that loading found for it."""
 
 
 def prepare_chunk(program: Program, chunk: Chunk, state: State, tools: Tools) -> ChunkPlan:
@@ -195,7 +195,7 @@ class _Planner:
                 self.records += run_records(node, inst.call, run, how)
 
     def prepare_apart(self, node: ProgramNode, why: str) -> None:
-        """What a node that stands for several stands for, one after the other: as if it were not there."""
+        """Prepare the parts of a fused node one after the other, as if they had not been fused."""
         start = len(self.records)
         for part in node.apart:
             self.prepare(part)
@@ -203,7 +203,7 @@ class _Planner:
             self.records[start:] = [r.not_fused(why) for r in self.records[start:]]
 
     def append(self, node: ProgramNode) -> None:
-        """A node whose result a sequence keeps behind what it has kept so far."""
+        """Prepare a node that appends to what a sequence keeps."""
         inst = self.update_shape(node)
         assert node.operator.destinations is not None
         with naming(node, inst.call, "cannot be kept"):
@@ -322,7 +322,7 @@ class _Planner:
             return decide(inst.node.operator, inst.call, skip=self.tools.skip, stay=stay)
 
     def decide_together(self, inst: PrimitiveInst) -> Run | Apart:
-        """Whether a node that stands for several runs, or they do. Final."""
+        """Whether a fused node runs, or its parts do. Final."""
         with naming(inst.node, inst.call, "cannot be decided"):
             operators = [part.operator for part in inst.node.parts]
             return decide_together(inst.node.operator, operators, inst.call, self.tools.traits)
@@ -342,13 +342,13 @@ class _Planner:
     # Skips.
 
     def bind_nothing(self, inst: PrimitiveInst, empty: Empty) -> None:
-        """All outputs have no elements: nothing runs, and readers get a place of no bytes."""
+        """Place outputs without elements: nothing runs, and their readers get a place of no bytes."""
         for v in inst.node.outputs:
             self.places[v] = Location(self.memory.tensor(0, inst.node.id, v), 0)
         self.records.append(NodeRecord(inst.node, empty, inst.call.outputs))
 
     def update_output_memory(self, inst: PrimitiveInst, elided: Skip | Viewed) -> None:
-        """A skipped node's outputs are its input's bytes, which must live as long as the outputs' readers."""
+        """Let a skipped node's outputs be its input's bytes, which must then live as long as the outputs' readers."""
         node = inst.node
         views = elided.views if isinstance(elided, Viewed) else (None,) * len(node.outputs)
         for v, source, offset, view in zip(node.outputs, elided.sources, elided.offsets, views, strict=True):
@@ -377,7 +377,7 @@ class _Planner:
             self.records[record] = self.records[record]._replace(decision=Run(why), how="copy")
 
     def write_out_views(self) -> None:
-        """What the host reads, or a later chunk, is dense."""
+        """Copy the views that the host or a later chunk reads, so that they are dense."""
         if not self.chunk.nodes:
             return
         last = self.chunk.nodes[-1]

@@ -1,11 +1,11 @@
-"""The plan of a shape that was never seen, from the formulas of one that was.
+"""How is a shape planned that was never seen? By the formulas that planning another shape has left.
 
 Planning once with ints that remember how they were calculated (`traced_int.py`) leaves formulas for every size, stride
 and offset of the plan, and the answers that its decisions relied on. For other sizes with the same answers, a recipe
 gives in a fraction of the time the plan that planning would give: the same launches, with other numbers.
 
-A recipe is trusted only after what it gave was compared with what planning gave: at least twice, and until every size
-that can be another one has been another one. One that was wrong is thrown away, and none is made for that model again.
+A recipe is trusted only after its plans were compared with those that planning gave: at least twice, and until each
+size that can vary has varied. A recipe that was wrong is dropped, and none is made for that model again.
 """
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ def _witnessed(
 
 
 class _RecipeWriter:
-    """Writes down what a planner has listed, each number as its place among the formulas' results."""
+    """Writes down what a planner has listed; each number becomes its place among the formulas' results."""
 
     def __init__(self, memory: MemoryPlan, closed: Closed, recording: Recording, sizes: tuple[int, ...]) -> None:
         self._memory, self._closed = memory, closed

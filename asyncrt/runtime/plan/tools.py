@@ -25,11 +25,11 @@ class Tools:
         skip: Whether nodes may be skipped.
         views: Whether results may stay views with strides.
         in_place: Whether the inputs of a Concat may be written where they belong in its result.
-        origins: Whether steps keep what they were made from, for who checks hazards.
+        origins: Whether steps record what they were made from, which checks of hazards need.
         branches: Whether branches run side by side.
         host_limit: Bytes that a request may make on the host.
-        max_rank: More axes than that no value may have.
-        recording: Whether ints may be witnesses; then answers are not remembered.
+        max_rank: The most axes that a value may have.
+        recording: Whether ints may be witnesses (`traced_int.py`); then answers are not remembered.
         memo: Answers by question, of one program; see `planner.py:_Planner.remember`.
     """
 

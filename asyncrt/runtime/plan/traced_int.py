@@ -1,12 +1,12 @@
-"""Ints that remember how they were calculated, and what was asked of them.
+"""Ints that remember how they were calculated and which questions were asked of them: witnesses.
 
-Planning with them is planning as usual, and leaves a recording: formulas for every number of the plan over the sizes
-that it began with, and the answers that its decisions relied on. Where another request's sizes give the same answers,
-planning would do the same again, so the formulas give its plan.
+Planning with witnesses is planning as usual, and leaves a recording: a formula for every number of the plan over the
+sizes that it began with, and the answers that its decisions relied on. Where the sizes of another request give the same
+answers, planning would decide the same, so the formulas give its plan.
 
-What is asked of such an int in a way that cannot be followed (its hash, its bits) makes the answer depend on its value:
-the recording then holds for that value alone, which is safe and of little use. Its text has a mark in it, by which one
-sees that a text, such as a kernel's, depends on it.
+A use that formulas cannot express (the int's hash, its bits) makes the recording hold for that one value alone, which
+is safe and of little use. The text of a witness has a mark in it, which shows that a text, such as a kernel's source,
+depends on it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Formulas: TypeAlias = Callable[..., tuple[int, ...] | None]
 
 
 class Unfollowed(Exception):
-    """What happens to a witness cannot be followed: there is no recording."""
+    """A witness is used in a way that a recording cannot express, so there is none."""
 
 
 class Recording:

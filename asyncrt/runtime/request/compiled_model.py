@@ -1,8 +1,8 @@
-"""A program on a device: its constants there, its kernels and its plans.
+"""A program on a device, with its constants, its kernels and its plans.
 
-Concurrent inferences of one model share its program, kernels, constants and plans, all of which never change once
-made, and nothing else that a result could depend on. What is remembered of them is how large their arenas were: it
-decides how large new blocks of memory are, and nothing of what is in them.
+Concurrent inferences of one model share its program, kernels, constants and plans, none of which changes once made;
+they share nothing else that a result could depend on. Only the sizes of past arenas are remembered: they decide how
+large new blocks of memory are, never what is in them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from asyncrt.layout import Array, Layout
 from asyncrt.memory.pool import Acquired, Room
 from asyncrt.memory.predictor import SIZES, ShapePredictor
 from asyncrt.runtime.cooperative import Slices, in_turns
+from asyncrt.runtime.execute.enqueue import ChunkEnqueuer
 from asyncrt.runtime.execute.kept_state import KeptState
-from asyncrt.runtime.execute.route import Enqueueing
 from asyncrt.runtime.execute.specialise import OFTEN
 from asyncrt.runtime.plan.bound_plan import BoundPlan, bind
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, start_state
@@ -48,10 +48,10 @@ class CompiledModel:
     Attributes:
         checked: Looks at the inputs of requests.
         plans: By signature.
-        one_plan: Held by who makes a plan. The second can often be made by the recipe of the first; and of equal ones,
-            one is enough.
+        one_plan: Held while a plan is made. The next can often be made by the recipe of the first, and of two equal
+            ones only one is made.
         foresight: Makes the plan of a sequence's next step; None where nobody does.
-        enqueueing: Decides how a chunk is enqueued.
+        enqueuer: Enqueues its chunks.
         inner: What nodes with subgraphs run, by node.
     """
 
@@ -63,7 +63,7 @@ class CompiledModel:
         # Answers are numbered by this program's kinds of node.
         self._tools = attrs.evolve(session.tools, memo=OrderedDict())
         self._options, self._counters, self._specialiser = options, session.counters, session.specialiser
-        self.enqueueing = Enqueueing(program, session.dispatcher, session.presets)
+        self.enqueuer = ChunkEnqueuer(program, session.dispatcher, session.presets)
         self.weights = WeightsCache(
             session.memory_device, session.uploads, self._constant,
             folder=cache_folder(options) if options.page_constants and options.disk_cache else None,
@@ -79,7 +79,7 @@ class CompiledModel:
             program,
             self._tools,
             replay=options.replay,
-            recipes=options.recipes and options.replay,  # what does not replay is what replaying is compared with
+            recipes=options.recipes and options.replay,  # without replay, every chunk is planned anew, for comparison
             entries=options.plan_entries,
             nbytes=options.plan_bytes,
         )
@@ -106,7 +106,7 @@ class CompiledModel:
             await network.warm()
         first = self.program.chunks[0]
         if first.control is not None:
-            return  # what comes after it depends on what it gives
+            return  # later chunks depend on its results
         plans = await asyncio.to_thread(self.plans.likely)
         for plan in plans:  # one after the other, so that no more than one needs is in use at once
             await self.weights.ensure(plan.packings)
@@ -218,7 +218,7 @@ class CompiledModel:
 
     @property
     def lets_go(self) -> bool:
-        """Whether it is closed, but the device not done with bringing its constants."""
+        """Whether it is closed, but the device still uploads its constants."""
         return self.weights.uploading or any(network.lets_go for network in self._inside())
 
     def device_closed(self) -> None:

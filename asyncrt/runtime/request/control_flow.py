@@ -1,4 +1,4 @@
-"""How If, Loop and Scan are carried out: which subgraph runs, how often, on what, and what becomes of its results.
+"""How are If, Loop and Scan carried out: which subgraph runs, how often, on which inputs, and where do its results go?
 
 The host decides, so a condition or trip count is read exactly before anything depends on it. Values go in and out as
 arrays of the host, as a request's do; a subgraph's memory is given back after each execution. Where ONNX's text and
@@ -61,7 +61,7 @@ class SubgraphBody:
         return np.full(shape or (), value, dtype.numpy)
 
     async def no_elements(self, formals: Sequence[Array], index: int, axis: int, node: ProgramNode) -> Array:
-        """Return what output *index* is when it is collected along *axis* and nothing was: the other dims remain."""
+        """Return output *index* collected along *axis* over no iterations: empty there, with its other dims."""
         id = self.program.outputs[index]
         layout = (await self.layouts(self.inputs(formals)))[index]
         dims = layout.shape if layout is not None else self.program.values[id].layout.shape or ()
@@ -91,7 +91,7 @@ class Collected:
             pieces.append(piece)
 
     def let_go(self) -> None:
-        """The pieces have been put together."""
+        """Note that the pieces were joined and are gone."""
         self._budget.used -= self._pieces
         self.outputs.clear()
 

@@ -1,6 +1,6 @@
-"""One inference, from chunk to chunk: plan, place, lease, enqueue, wait, and then the next.
+"""One inference, chunk after chunk: plan, place, lease, enqueue, wait.
 
-All that there is of an inference is here and ends with it; what it shares with others is its `CompiledModel`'s.
+All state of an inference is here and ends with it; what it shares with others is its `CompiledModel`'s.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.cooperative import off_loop
-from asyncrt.runtime.execute.enqueue import Arriving, host_copies, short_copies
 from asyncrt.runtime.execute.kept_state import KeptState
+from asyncrt.runtime.execute.transfers import Arriving, host_copies, short_copies
 from asyncrt.runtime.plan.between_steps import NOTHING
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Deferred, NodeRecord, Records, State, start_state
@@ -60,7 +60,7 @@ class Inference:
         self.given = tuple([arrays[id].shape for id in self.program.inputs if id in arrays])
         #: What the plan of the next chunk depends on; None where too much does.
         self.signature: Any = step_signature(self.given, _contents(self.values.values()), self.before)
-        #: What is known behind the last planned chunk, and what has come since and later plans start from.
+        #: What is known after the last planned chunk; and values and layouts learnt since, for the next plan.
         self.state: State | None = None
         self.known: dict[int, Array] = {}
         self.shapes: dict[int, Layout] = {}
@@ -87,7 +87,7 @@ class Inference:
             return {v: fetched[v] for v in self.program.outputs if v not in self.before.outputs}, self.records
         finally:
             if self.kept is not None:
-                self.kept.failed(self.events)  # of a step that has succeeded nothing is left to be given up
+                self.kept.failed(self.events)  # does nothing to a step that has succeeded
             # Memory belongs to the events, not to this task: whatever ended it, the blocks are free again when the
             # streams have passed what was enqueued.
             for lease in self.leases:
@@ -105,9 +105,8 @@ class Inference:
             waits, buffers = await self.lease(chunk, plan, stream)
             self.dispatcher.check_deadline(self.request)
             self.check_results(planned)
-            arriving = await model.enqueueing.enqueue(
-                self.request, bound, stream, waits, self.present, buffers, self.events
-            )
+            enqueue = model.enqueuer.enqueue
+            arriving = await enqueue(self.request, bound, stream, waits, self.present, buffers, self.events)
             self.events.append(self.dispatcher.launched(self.request, stream, bound))
             fetched = await self.wait(bound, arriving)
         else:
@@ -125,7 +124,7 @@ class Inference:
         return fetched
 
     async def plan(self, chunk: Chunk) -> Planned:
-        """Return the plan of a chunk: one of before, or foreseen, or a new one."""
+        """Return the plan of a chunk: one made before, or made ahead for this step, or a new one."""
         model = self.model
         planned = self.plans.find(chunk, self.signature)
         if planned is None and self.kept is not None and self.plans is model.plans:
@@ -181,7 +180,7 @@ class Inference:
         return arriving.take()
 
     def check_results(self, planned: Planned) -> None:
-        """Raise if the host may not have what a chunk gives: one tensor may be many outputs."""
+        """Raise `OutOfHostMemory` if a chunk's results exceed the request's limit; one tensor may be many outputs."""
         if not self.budget.fits(planned.results):
             self.budget.check(planned.results, f"'{self.program.name}': its results")
 

@@ -1,6 +1,6 @@
-"""Do a caller's inputs fit the model? Asked before anything is enqueued.
+"""Do a caller's inputs fit the model? Checked before anything is enqueued.
 
-Checked are names, dtypes, ranks, static dims, and that dims of the same name are equal.
+Names, dtypes, ranks and static dims are checked, and that dims of the same name are equal.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Checked:
         return await take_inputs(self._program, given, limit=self._limit) if arrays is None else arrays
 
     def fitting(self, given: Mapping[str, Any], kept: Mapping[int, Layout] = {}) -> dict[int, Array] | None:
-        """Return what `check_inputs()` does; None if that has to tell what does not fit, or to make it fit.
+        """Return what `check_inputs()` does; None if only that can say what does not fit, or has to copy an input.
 
         Args:
             kept: Inputs that are on the device already, and not among those given.

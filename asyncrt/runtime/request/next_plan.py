@@ -1,14 +1,14 @@
-"""Which plan will the next step of a sequence want? The loop makes it while the device works on the step before.
+"""Which plan will the next step of a sequence need? It is made while the device works on the step before.
 
-A plan by recipe takes some tenths of a millisecond, for which the device would have nothing to do. What the next step
-finds kept is known when this one is planned. What it is given is a guess: each axis goes on as it went from the step
-before. If another step comes, the guess is thrown away; no plan that is kept for others makes room for it.
+A plan by recipe takes some tenths of a millisecond, in which the device would idle. The state that the next step finds
+is known when this step is planned. The shapes of its inputs are guessed: each axis changes as it did since the step
+before. If another step comes, the guess is dropped; no plan in the cache is evicted for a guess.
 
-A guess keeps nobody waiting: it is made in slices, while no other request is there, and not for longer than the device
-is at the step. What is left of it then is made if that step comes.
+A guess delays nobody: it is made in slices, while there is no other request, and only as long as the device works on
+the step. The rest of it is made if that step comes.
 
-It is bound to kernels and constants as well, if the step under way has all of them, and constants stay on the device
-anyway: a guess is no reason to keep them there.
+It is bound to kernels and constants, too, if the step under way has all of them and constants never leave the device:
+a guess is no reason to keep them there.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Bind: TypeAlias = Callable[[ChunkPlan, Mapping[Any, Any], Mapping[Stored, Reside
 
 
 class Foresight:
-    """Guesses of one network's sequences; each lies with the state that it is about.
+    """Guesses the plans of one network's sequences; each guess is stored with the state of its sequence.
 
     Args:
         plans: Has the recipes.

@@ -102,9 +102,9 @@ class Session:
         self.tools = _tools(device, options, count)
 
     def _watched(self, streams: list[Stream], uploads: Stream) -> tuple[list[Stream], Timeline]:
-        """Put what looks on between those who enqueue and the device; returns the streams that requests see."""
+        """Wrap the streams and the device where hazards are checked; returns the streams that requests see."""
         count = len(streams)
-        self.uploads = WatchedStream(uploads)  # networks keep it; a trace puts another behind it
+        self.uploads = WatchedStream(uploads)  # networks hold it, so a trace wraps the stream behind it
         self._watched_device = self.memory_device = WatchedDevice(self.device)
         if not self.options.check_hazards:
             return streams, Timeline(count)
@@ -162,7 +162,7 @@ class Session:
         self._state = "left behind"
 
     def end(self) -> None:
-        """Refuse whatever begins from now on."""
+        """Refuse all calls from now on."""
         self._state = "closed"
 
     # Traces.
@@ -200,7 +200,7 @@ class Session:
 
     async def _passed(self, number: int, stream: TracedStream) -> None:
         """Return when the device has passed what is on a stream."""
-        await self.dispatcher.submissions.turn(number)  # nobody else marks it until it is all there
+        await self.dispatcher.submissions.turn(number)  # the mark must be behind what a thread still enqueues
         await stream.passed(self.dispatcher.when_lost)
 
 

@@ -1,4 +1,4 @@
-"""Sequences whose steps run together: whoever waits when the device becomes free goes with the others.
+"""How do steps of many sequences run together? Those that wait when the device becomes free are one inference.
 
 A step waits for no other sequence. It waits for the inference that the group has under way, and then for the event
 loop's next turns as long as each brings another step: callers that were answered together ask again together.
@@ -40,7 +40,7 @@ from .state_axes import NotSharable, find_axes
 
 _log = logging.getLogger(__name__)
 _TRIES = 3  # times that trying out may fail for reasons of the device
-_REFUSED = 32  # times that it may come upon an index out of range, which is that step's affair unless it is always so
+_REFUSED = 32  # times that it may meet an index out of range, which is that step's fault unless every trial has one
 
 
 @attrs.frozen

@@ -48,7 +48,7 @@ class Rows:
         return self
 
     def drop(self) -> None:
-        """Be one user less."""
+        """Remove a user; the last one gives the memory back."""
         self._users -= 1
         if not self._users:
             self.kept.close()
@@ -59,7 +59,7 @@ class Rows:
         return KeptState(self.kept.between, leases, self.kept.after)
 
     def failed(self, step: KeptState) -> None:
-        """The step has come to nothing."""
+        """Note that the step has failed."""
         self.kept.after = latest((*self.kept.after, *step.after))
         step.close()
 

@@ -1,4 +1,4 @@
-"""A sequence of inferences with state: what one step gives as an output, the next takes as an input.
+"""A sequence of inferences with state: an output of one step is an input of the next.
 
 Caches of keys and values, and recurrent states, stay on the device between the steps.
 """

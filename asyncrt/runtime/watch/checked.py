@@ -1,8 +1,8 @@
 """A runtime's commands, told to a `HazardChecker` as they are enqueued.
 
-A device and its streams are wrapped, and so is the timeline, through which the host learns how far they have come.
-Whoever enqueues says first what it is about to do; where nothing was said, a launch counts as writing all of its
-buffers. What is unordered is raised before it is enqueued. Nothing of this exists where `check_hazards` is off.
+The device, its streams, and the timeline by which the host learns how far they have come are wrapped. Each chunk is
+announced before it is enqueued; a launch that was not announced counts as writing all of its buffers. An unordered
+command raises `HazardError` and is not enqueued. Where `check_hazards` is off nothing is wrapped.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class HostMemory:
 
 
 class Checks:
-    """What is known of one runtime: its checker, and which memory is which.
+    """The checker of one runtime, and which memory is which.
 
     Args:
         streams: How many streams are numbered, the one for constants counted.
@@ -152,7 +152,7 @@ class Checks:
     # The host.
 
     def looks_at(self, request: int, arrays: Iterable[Array]) -> None:
-        """The host reads what a request's commands have written to *arrays*."""
+        """Note that the host reads what a request's commands have written to *arrays*."""
         accesses = tuple(self.on_host(a, write=False) for a in arrays)
         self.tell(Touched(Label(request, None, "reading its results"), accesses))
 
@@ -162,7 +162,7 @@ class Checks:
         self.tell(Touched(Label(request, None, "its caller, who may change its inputs"), accesses, request))
 
     def finish(self) -> None:
-        """The device was closed: everything has been passed."""
+        """Note that the device was closed, so that all commands are over."""
         self.tell(HostFinished())
 
 
@@ -204,7 +204,7 @@ class CheckedStream(WatchedStream):
         self._stamp = 0
 
     def begin(self, plan: ChunkPlan, arenas: Sequence[Allocation]) -> None:
-        """The arena is the chunk's own from here on: its last users must be over, whether bytes meet or not."""
+        """Note that the chunk takes its arena: all of its last users must come before, whatever bytes they used."""
         arena = arenas[plan.chunk]
         if arena is not None:
             self._tell("taking its arena", self._checks.on_device(arena, Region(0, plan.arena_nbytes), write=True))

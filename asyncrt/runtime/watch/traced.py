@@ -1,7 +1,7 @@
 """What a runtime does while a trace is taken: commands with the device's own times, and what the host does for them.
 
-The streams are wrapped for as long as a trace lasts, and their commands timed; before and after it the executor has the
-device's streams, and no event is made for a command.
+The streams are wrapped and their commands timed while the trace lasts. Before and after it the device's own streams are
+used, which make no event for a command.
 """
 
 from __future__ import annotations

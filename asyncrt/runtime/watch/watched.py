@@ -1,9 +1,8 @@
-"""A stream between the executor and the device's own, which knows what each command is for; and a device such.
+"""Streams and devices that pass every command on, and know what it is for: the base of checks and traces.
 
-The executor enqueues a chunk in one go and its launches in the order of its plan's steps, so saying once which chunk
-follows says which node and request each launch belongs to. Launches of no plan are announced with what each touches.
-Where nobody watches, the device's streams are used as they
-are.
+A chunk's launches are enqueued in the order of its plan's steps, so it is enough to say once which chunk follows: then
+it is known which node and request each launch belongs to. Launches of no plan are announced with the bytes that they
+touch. Where nobody watches, the device's own streams are used.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class WatchedStream:
             self.request, self.program, self._steps = None, None, iter(())
 
     def join(self, own: WatchedStream) -> None:
-        """Part of the chunk that began on *own* begins here."""
+        """Note that part of the chunk that began on *own* is enqueued here from now on."""
 
     @contextlib.contextmanager
     def launches(self, request: int, touches: Sequence[tuple[Touch, ...]]) -> Iterator[None]:
@@ -117,10 +116,10 @@ class WatchedStream:
             self.request, self._touches = None, iter(())
 
     def begin(self, plan: ChunkPlan, arenas: Sequence[Allocation]) -> None:
-        """A chunk begins; its arena is the one of its number."""
+        """Note that a chunk is enqueued from now on; its arena is the one of its number."""
 
     def end(self) -> None:
-        """The chunk has been enqueued, or part of it and no more will be."""
+        """Note that no more of the chunk will be enqueued."""
 
     def next_step(self) -> tuple[PlanStep, str] | None:
         """Return the step that is launched now, and its node's name; None for a launch that is of no plan."""
@@ -190,6 +189,56 @@ class WatchedStream:
         self.stream.close()
 
 
+_UNWATCHED = contextlib.nullcontext()
+
+
+def watching(
+    streams: Sequence[Stream],
+    number: int,
+    of_lanes: Sequence[int] | None,
+    request: int,
+    program: Program,
+    plan: ChunkPlan,
+    arenas: Sequence[Allocation],
+) -> AbstractContextManager[None]:
+    """While this lasts a chunk is enqueued, and whoever watches the streams knows which command is for what.
+
+    Args:
+        number: Of the chunk's own stream.
+        of_lanes: The stream of each lane of the plan; None if all of the chunk is enqueued on its own.
+    """
+    own = streams[number]
+    if not isinstance(own, WatchedStream):
+        return _UNWATCHED
+    if of_lanes is None:
+        return own.chunk(request, program, plan, arenas)
+    return _watching_several(streams, of_lanes, own, request, program, plan, arenas)
+
+
+@contextlib.contextmanager
+def _watching_several(
+    streams: Sequence[Stream],
+    of_lanes: Sequence[int],
+    own: WatchedStream,
+    request: int,
+    program: Program,
+    plan: ChunkPlan,
+    arenas: Sequence[Allocation],
+) -> Iterator[None]:
+    """Say which steps follow on each of the streams."""
+    assert plan.lanes is not None
+    steps: dict[int, list[PlanStep]] = {number: [] for number in of_lanes}
+    for step, lane in zip(plan.steps, plan.lanes.of_steps(), strict=True):
+        steps[of_lanes[lane]].append(step)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(own.chunk(request, program, plan, arenas, steps.pop(of_lanes[0])))
+        for number in sorted(steps):
+            beside = streams[number]
+            assert isinstance(beside, WatchedStream)
+            stack.enter_context(beside.beside(own, steps[number]))
+        yield
+
+
 def one_by_one(stream: Stream) -> bool:
     """Whether somebody watches a stream who has to see each launch when it is enqueued."""
     return isinstance(stream, WatchedStream) and stream.one_by_one
@@ -201,8 +250,8 @@ def announced(stream: Stream, launches: Sequence[PreparedLaunch], memory: Sequen
 
 
 class WatchedDevice:
-    """Passes everything on, and tells of builds to whoever wants to know: of how many kernels, whether there was a
-    binary that would do, and when it began and ended. Streams are wrapped where they are opened.
+    """Passes every call on. `on_build` is called after each build with the number of kernels, whether the binary was
+    used, and the times at which the build began and ended. Streams are wrapped where they are opened.
     """
 
     def __init__(self, device: Device) -> None:

@@ -489,13 +489,13 @@ async def test_a_driver_that_refuses_to_preset_is_not_asked_for_it(fails: str, m
         await loaded.infer(given(5))
         if fails == "prepare":
             rt.session.presets = None
-            loaded.network.enqueueing._presets = preset.Presets(device, 100)
+            loaded.network.enqueuer.presets = preset.Presets(device, 100)
         device.fails = fails
         refused = [r for _ in range(3) for r in await asyncio.gather(*(loaded.infer(given(5)) for _ in range(4)))]
         device.fails = ""
         served = [r for _ in range(3) for r in await asyncio.gather(*(loaded.infer(given(5)) for _ in range(4)))]
 
-        presets = loaded.network.enqueueing._presets
+        presets = loaded.network.enqueuer.presets
         assert presets is not None
         assert presets.statistics().replays > 0
     assert all(same(expected, r) for r in refused + served)

@@ -24,6 +24,7 @@ from asyncrt.devices.opencl import submit as opencl_submit
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared
 from asyncrt.layout import Array
 from asyncrt.runtime.execute import prepared_launches as preset
+from asyncrt.runtime.execute.device_copies import Moves
 from asyncrt.runtime.model import Model
 
 from ...builders import model, node
@@ -180,6 +181,29 @@ async def test_nobody_else_enqueues_on_that_stream_meanwhile(rt: Runtime, device
     right(given(5, 1), await first)
     assert (await others[0])["y"].tolist() == [-2] * 3
     right(given(5, 2), await others[1])
+
+
+@pytest.mark.asyncio
+async def test_nor_does_who_copies_what_sequences_keep(rt: Runtime, device: SlowDevice) -> None:
+    """New memory is filled and copied to behind the long plan, not between two of its launches."""
+    long = await loaded(rt)
+    request = asyncio.ensure_future(long.infer(given(5, 1)))
+    await device.entered()
+    moves = Moves(rt.session.tools)
+    moves.allocate(64, zeroed=True)
+    before = device.faults.calls["fill"]
+    copying = asyncio.ensure_future(long.network.move(moves))
+
+    await turns()
+    filled, done = device.faults.calls["fill"], copying.done()
+    device.allow()
+
+    assert filled == before
+    assert not done
+    right(given(5, 1), await request)
+    (lease,), after = await copying
+    assert device.faults.calls["fill"] == before + 1
+    lease.drop(after=after)
 
 
 @pytest.mark.asyncio

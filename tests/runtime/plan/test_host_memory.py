@@ -20,7 +20,7 @@ from asyncrt import Model, OutOfHostMemory, Runtime, RuntimeOptions
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.layout import Array
 from asyncrt.memory.host import HostBudget
-from asyncrt.runtime.execute import enqueue as executor
+from asyncrt.runtime.execute import transfers as executor
 from asyncrt.runtime.plan import host_nodes
 from asyncrt.runtime.request import inputs
 
