@@ -11,17 +11,17 @@ it: the driver's object goes with its last holder.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
 
 from asyncrt.devices.base import Device, Kernel
 from asyncrt.errors import KernelBuildError, RuntimeClosedError
+from asyncrt.loops import retrieved, tell_loop
 
 from .builders import Builders, Job
 from .store import BinaryStore
@@ -179,7 +179,7 @@ class ImplCache:
         loop = asyncio.get_running_loop()
         for source in fresh:
             future: asyncio.Future[Kernel] = loop.create_future()
-            future.add_done_callback(_seen)
+            future.add_done_callback(retrieved)
             self._pending[source] = future
         for start in range(0, len(fresh), _BATCH):
             self._submit(fresh[start : start + _BATCH], urgent)
@@ -192,17 +192,12 @@ class ImplCache:
     # Builds. What follows runs on the event loop, except `_build_blocking`.
 
     def _submit(self, sources: Sequence[Any], urgent: bool) -> None:
-        loop = asyncio.get_running_loop()
         build = _Build(sources, urgent)
-
-        def on_loop(call: Callable[..., None], *arguments: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(call, build, *arguments)
-
+        on_loop = functools.partial(tell_loop, asyncio.get_running_loop())
         build.job = Job(
             functools.partial(self._build_blocking, sources),
-            functools.partial(on_loop, self._on_begun),
-            functools.partial(on_loop, self._on_ended),
+            functools.partial(on_loop, self._on_begun, build),
+            functools.partial(on_loop, self._on_ended, build),
         )
         self._builds.update(dict.fromkeys(sources, build))
         self._builders.submit(build.job, urgent=urgent)
@@ -307,9 +302,3 @@ class ImplCache:
         await asyncio.to_thread(self._builders.join, patience_s)
         self._kernels.clear()
         self._nbytes = 0
-
-
-def _seen(future: asyncio.Future[Kernel]) -> None:
-    """Fetch the outcome, so that a failure nobody waits for any more is not reported as lost."""
-    if not future.cancelled():
-        future.exception()

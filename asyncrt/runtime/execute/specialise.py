@@ -27,6 +27,7 @@ from asyncrt.errors import (
 from asyncrt.kernels.codegen.variants import Variant, Variants, variant_of
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.resident.kernel_cache import ImplCache
+from asyncrt.loops import settle_later
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import PlanStep
@@ -158,16 +159,13 @@ class Specialiser:
     async def _time(self, kernel: Kernel, memory: list[Any], arguments: list[Any], count: int) -> float:
         """Return seconds for a launch, of *count* in a row. If cancelled, waits for the device all the same."""
         assert self._stream is not None
-        loop = asyncio.get_running_loop()
-        reached: asyncio.Future[float] = loop.create_future()
+        reached: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         begun = time.perf_counter()
         for _ in range(count):
             self._stream.launch(kernel, memory, *arguments)
 
         def passed(error: BaseException | None) -> None:
-            ended = time.perf_counter()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, reached, error, (ended - begun) / count)
+            settle_later(reached, error, (time.perf_counter() - begun) / count)
 
         self._stream.when_reached(self._stream.mark(), passed)
         try:
@@ -186,10 +184,3 @@ def _variant(step: PlanStep) -> Variant | None:
 
 def _arenas(bound: BoundPlan, index: int) -> list[int]:
     return [b for b in bound.plan.steps[index].buffers if isinstance(b, int)]
-
-
-def _settle(future: asyncio.Future[float], error: BaseException | None, seconds: float) -> None:
-    if error is None:
-        future.set_result(seconds)
-    else:
-        future.set_exception(error)
