@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import hashlib
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ import attrs
 from asyncrt.devices.base import Device, Kernel
 from asyncrt.errors import KernelBuildError, RuntimeClosedError
 from asyncrt.loops import retrieved, tell_loop
+from asyncrt.lru import LruCache
 
 from .builders import Builders, Job
 from .store import BinaryStore
@@ -100,23 +100,23 @@ class ImplCache:
         self._device = device
         self._store = store
         self._version = version
-        self._max_entries = entries
         self._max_nbytes = nbytes
         self._timeout_s = timeout_s
         self._builders = Builders(threads)
-        #: Least recently used first.
-        self._kernels: OrderedDict[Any, _BuiltKernel] = OrderedDict()
+        self._kernels: LruCache[Any, _BuiltKernel] = LruCache(
+            entries, nbytes, sized=lambda entry: entry.nbytes, left=self._on_left
+        )
         self._pending: dict[Any, asyncio.Future[Kernel]] = {}
         self._builds: dict[Any, _Build] = {}
         #: What the driver did not build in time, alone in its program: it is not tried again.
         self._hung: set[Any] = set()
-        self._nbytes = self._built = self._from_disk = self._hits = self._misses = 0
+        self._built = self._from_disk = self._hits = self._misses = 0
         self._evictions = self._abandoned = 0
         self._closed = False
 
     def __repr__(self) -> str:
         return (
-            f"<ImplCache {len(self._kernels)} kernels, {self._nbytes} bytes, {self._built} built, "
+            f"<ImplCache {len(self._kernels)} kernels, {self._kernels.nbytes} bytes, {self._built} built, "
             f"{self._from_disk} from disk, {len(self._pending)} pending>"
         )
 
@@ -124,7 +124,7 @@ class ImplCache:
         """Return the cache's numbers."""
         return CacheStatistics(
             kernels=len(self._kernels),
-            nbytes=self._nbytes,
+            nbytes=self._kernels.nbytes,
             built=self._built,
             from_disk=self._from_disk,
             pending=len(self._pending),
@@ -152,7 +152,6 @@ class ImplCache:
         for source in wanted:
             entry = self._kernels.get(source)
             if entry is not None:
-                self._kernels.move_to_end(source)
                 kernels[source] = entry.kernel
         missing = [s for s in wanted if s not in kernels]
         self._hits += len(kernels)
@@ -279,13 +278,10 @@ class ImplCache:
     def _put(self, source: Any, entry: _BuiltKernel) -> None:
         if entry.nbytes > self._max_nbytes:
             return  # all others would leave, and then it would, too
-        old = self._kernels.pop(source, None)
-        self._nbytes += entry.nbytes - (0 if old is None else old.nbytes)
-        self._kernels[source] = entry
-        while len(self._kernels) > self._max_entries or self._nbytes > self._max_nbytes:
-            _, left = self._kernels.popitem(last=False)
-            self._nbytes -= left.nbytes
-            self._evictions += 1
+        self._kernels.put(source, entry)
+
+    def _on_left(self, source: Any, entry: _BuiltKernel) -> None:
+        self._evictions += 1
 
     async def close(self, patience_s: float = _PATIENCE_S) -> None:
         """Forget the kernels; who waits for one gets an error.
@@ -301,4 +297,3 @@ class ImplCache:
         self._builders.stop()
         await asyncio.to_thread(self._builders.join, patience_s)
         self._kernels.clear()
-        self._nbytes = 0

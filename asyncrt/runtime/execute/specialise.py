@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -28,6 +27,7 @@ from asyncrt.kernels.codegen.variants import Variant, Variants, variant_of
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.resident.kernel_cache import ImplCache
 from asyncrt.loops import settle_later
+from asyncrt.lru import LruCache
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import PlanStep
@@ -61,8 +61,8 @@ class Specialiser:
         self._dispatcher = dispatcher
         self._measure = measure or self._measure_on_device
         self._variants = Variants()
-        #: Those in use, asked for longest ago first.
-        self._chosen: OrderedDict[Variant, Kernel] = OrderedDict()
+        #: Those in use; asked for by plans that are replayed.
+        self._chosen: LruCache[Variant, Kernel] = LruCache(_CHOSEN)
         self._task: asyncio.Task[None] | None = None
         self._stream: Stream | None = None
         #: Changes when other variants are used: what was bound before may be bound anew.
@@ -74,7 +74,7 @@ class Specialiser:
     def kernel(self, step: PlanStep) -> Kernel | None:
         """Return the specialised kernel of a step, if there is one and it is faster."""
         variant = _variant(step)
-        return None if variant is None else self._chosen.get(variant)
+        return None if variant is None else self._chosen.peek(variant)
 
     def saw(self, bound: BoundPlan, times: int) -> None:
         """Note that a plan was replayed *times* times more."""
@@ -82,8 +82,7 @@ class Specialiser:
         variants = {i: v for i, step in enumerate(steps) if (v := _variant(step)) is not None}
         self._variants.saw(variants.values(), times)
         for variant in variants.values():
-            if variant in self._chosen:
-                self._chosen.move_to_end(variant)
+            self._chosen.get(variant)
         small = bound.plan.arena_nbytes <= _SCRATCH
         if small and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._work(bound, variants))
@@ -114,9 +113,7 @@ class Specialiser:
             if timings is None:
                 return  # there are too many requests; the plan will ask again
             if self._variants.measured(variant, *timings):
-                self._chosen[variant] = kernel
-                while len(self._chosen) > _CHOSEN:
-                    self._chosen.popitem(last=False)
+                self._chosen.put(variant, kernel)
                 self.generation += 1
 
     async def _measure_on_device(self, bound: BoundPlan, index: int, special: Kernel) -> Timings | None:
