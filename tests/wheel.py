@@ -34,6 +34,7 @@ async def main():
         out = await loaded.infer({"x": given})
         np.testing.assert_allclose(out["y"], np.exp(given.transpose(1, 0, 2)), rtol=1e-6)
         assert loaded.explain().counts["skipped"] == 1
+        assert "</html>" in loaded.explain().to_html()
 
 asyncio.run(main())
 print("the wheel works:", asyncrt.__version__)
@@ -51,7 +52,8 @@ def main() -> None:
         assert all(s.startswith("asyncrt-") and s.endswith(".dist-info") for s in strangers), strangers
         sources = {
             str(p.relative_to(ROOT / "asyncrt"))
-            for p in (ROOT / "asyncrt").glob("**/*.py")
+            for pattern in ("*.py", "*.pyi", "page.*", "py.typed")
+            for p in (ROOT / "asyncrt").glob(f"**/{pattern}")
         } | {
             f"{part}/{p.relative_to(ROOT / part)}"
             for part in ("scheduler", "memory", "kernels")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +20,7 @@ from asyncrt.graph.reading import ModelSource
 from asyncrt.kernels.registry import operators
 from asyncrt.kernels.resident.kernel_cache import CacheStatistics
 from asyncrt.kernels.resident.weights import WeightsStatistics
+from asyncrt.loops import on_own_thread, retrieved
 from asyncrt.memory.pool import PoolStatistics
 from asyncrt.options import RuntimeOptions
 from asyncrt.scheduler.policies import make_policy
@@ -380,17 +380,6 @@ class Runtime:
 
 async def _abandonable(work: Callable[[], None], patience_s: float) -> None:
     """Return when *work*, on a thread, is done or has failed, or after *patience_s* seconds."""
-    loop = asyncio.get_running_loop()
-    done = asyncio.Event()
-
-    def run() -> None:
-        with contextlib.suppress(Exception):
-            work()
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(done.set)
-
-    # A daemon: the interpreter would wait for any other, and nothing ends a thread inside a driver.
-    threading.Thread(target=run, name="asyncrt-close", daemon=True).start()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(patience_s):
-            await done.wait()
+    ended = on_own_thread("asyncrt-close", work)
+    ended.add_done_callback(retrieved)
+    await asyncio.wait((ended,), timeout=patience_s)

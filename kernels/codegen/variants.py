@@ -8,13 +8,13 @@ measured, once for each variant, and remembered for each kernel. Everything here
 from __future__ import annotations
 
 import statistics
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import attrs
 
 from asyncrt.kernels.impl import KernelSource
+from asyncrt.lru import LruCache
 
 from .source import specialised
 
@@ -98,8 +98,8 @@ class Variants:
     """What has been launched and learned so far."""
 
     def __init__(self) -> None:
-        self._launches: OrderedDict[Variant, int] = OrderedDict()
         self._done: set[Variant] = set()
+        self._launches: LruCache[Variant, int] = LruCache(_COUNTED, left=lambda gone, _: self._done.discard(gone))
         self._learned: dict[KernelSource, Learned] = {}
         self.build_s = _BUILD_S
 
@@ -110,16 +110,15 @@ class Variants:
 
     def saw(self, variants: Iterable[Variant], times: int) -> None:
         """Note launches: each of *variants*, as often as it is there, *times* times."""
+        variants = list(variants)
         for variant in variants:
-            self._launches[variant] = self._launches.get(variant, 0) + times
-            self._launches.move_to_end(variant)
-        while len(self._launches) > _COUNTED:
-            gone, _ = self._launches.popitem(last=False)
-            self._done.discard(gone)
+            self._launches.get(variant)  # none that is counted leaves for another of them
+        for variant in variants:
+            self._launches.put(variant, (self._launches.peek(variant) or 0) + times)
 
     def next(self, among: Iterable[Variant]) -> Variant | None:
         """Return what to build and measure now, of *among*."""
-        open_ = {v: self._launches[v] for v in among if v in self._launches and v not in self._done}
+        open_ = {v: n for v in among if v not in self._done and (n := self._launches.peek(v)) is not None}
         return choose(open_, self._learned, self.build_s)
 
     def built(self, seconds: float) -> None:

@@ -11,17 +11,17 @@ it: the driver's object goes with its last holder.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import hashlib
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
 
 from asyncrt.devices.base import Device, Kernel
 from asyncrt.errors import KernelBuildError, RuntimeClosedError
+from asyncrt.loops import retrieved, tell_loop
+from asyncrt.lru import LruCache
 
 from .builders import Builders, Job
 from .store import BinaryStore
@@ -100,23 +100,23 @@ class ImplCache:
         self._device = device
         self._store = store
         self._version = version
-        self._max_entries = entries
         self._max_nbytes = nbytes
         self._timeout_s = timeout_s
         self._builders = Builders(threads)
-        #: Least recently used first.
-        self._kernels: OrderedDict[Any, _BuiltKernel] = OrderedDict()
+        self._kernels: LruCache[Any, _BuiltKernel] = LruCache(
+            entries, nbytes, sized=lambda entry: entry.nbytes, left=self._on_left
+        )
         self._pending: dict[Any, asyncio.Future[Kernel]] = {}
         self._builds: dict[Any, _Build] = {}
         #: What the driver did not build in time, alone in its program: it is not tried again.
         self._hung: set[Any] = set()
-        self._nbytes = self._built = self._from_disk = self._hits = self._misses = 0
+        self._built = self._from_disk = self._hits = self._misses = 0
         self._evictions = self._abandoned = 0
         self._closed = False
 
     def __repr__(self) -> str:
         return (
-            f"<ImplCache {len(self._kernels)} kernels, {self._nbytes} bytes, {self._built} built, "
+            f"<ImplCache {len(self._kernels)} kernels, {self._kernels.nbytes} bytes, {self._built} built, "
             f"{self._from_disk} from disk, {len(self._pending)} pending>"
         )
 
@@ -124,7 +124,7 @@ class ImplCache:
         """Return the cache's numbers."""
         return CacheStatistics(
             kernels=len(self._kernels),
-            nbytes=self._nbytes,
+            nbytes=self._kernels.nbytes,
             built=self._built,
             from_disk=self._from_disk,
             pending=len(self._pending),
@@ -152,7 +152,6 @@ class ImplCache:
         for source in wanted:
             entry = self._kernels.get(source)
             if entry is not None:
-                self._kernels.move_to_end(source)
                 kernels[source] = entry.kernel
         missing = [s for s in wanted if s not in kernels]
         self._hits += len(kernels)
@@ -179,7 +178,7 @@ class ImplCache:
         loop = asyncio.get_running_loop()
         for source in fresh:
             future: asyncio.Future[Kernel] = loop.create_future()
-            future.add_done_callback(_seen)
+            future.add_done_callback(retrieved)
             self._pending[source] = future
         for start in range(0, len(fresh), _BATCH):
             self._submit(fresh[start : start + _BATCH], urgent)
@@ -192,17 +191,12 @@ class ImplCache:
     # Builds. What follows runs on the event loop, except `_build_blocking`.
 
     def _submit(self, sources: Sequence[Any], urgent: bool) -> None:
-        loop = asyncio.get_running_loop()
         build = _Build(sources, urgent)
-
-        def on_loop(call: Callable[..., None], *arguments: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(call, build, *arguments)
-
+        on_loop = functools.partial(tell_loop, asyncio.get_running_loop())
         build.job = Job(
             functools.partial(self._build_blocking, sources),
-            functools.partial(on_loop, self._on_begun),
-            functools.partial(on_loop, self._on_ended),
+            functools.partial(on_loop, self._on_begun, build),
+            functools.partial(on_loop, self._on_ended, build),
         )
         self._builds.update(dict.fromkeys(sources, build))
         self._builders.submit(build.job, urgent=urgent)
@@ -284,13 +278,10 @@ class ImplCache:
     def _put(self, source: Any, entry: _BuiltKernel) -> None:
         if entry.nbytes > self._max_nbytes:
             return  # all others would leave, and then it would, too
-        old = self._kernels.pop(source, None)
-        self._nbytes += entry.nbytes - (0 if old is None else old.nbytes)
-        self._kernels[source] = entry
-        while len(self._kernels) > self._max_entries or self._nbytes > self._max_nbytes:
-            _, left = self._kernels.popitem(last=False)
-            self._nbytes -= left.nbytes
-            self._evictions += 1
+        self._kernels.put(source, entry)
+
+    def _on_left(self, source: Any, entry: _BuiltKernel) -> None:
+        self._evictions += 1
 
     async def close(self, patience_s: float = _PATIENCE_S) -> None:
         """Forget the kernels; who waits for one gets an error.
@@ -306,10 +297,3 @@ class ImplCache:
         self._builders.stop()
         await asyncio.to_thread(self._builders.join, patience_s)
         self._kernels.clear()
-        self._nbytes = 0
-
-
-def _seen(future: asyncio.Future[Kernel]) -> None:
-    """Fetch the outcome, so that a failure nobody waits for any more is not reported as lost."""
-    if not future.cancelled():
-        future.exception()

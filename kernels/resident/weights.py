@@ -8,7 +8,6 @@ their memory. Where there is a bound, what nobody uses leaves: packed ones first
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import weakref
 from collections import OrderedDict
@@ -22,6 +21,7 @@ import numpy as np
 from asyncrt.devices.base import Device, Stream, mark_behind
 from asyncrt.errors import OutOfDeviceMemory, RuntimeClosedError
 from asyncrt.layout import Array
+from asyncrt.loops import retrieved, tell_loop
 from asyncrt.memory.paged import page_out, pages_of
 
 _PAGED = 1 << 20  # bytes of a constant that is worth a file
@@ -203,7 +203,7 @@ class WeightsCache:
         task = self._pending.get(packing.key)
         if task is None:
             task = asyncio.create_task(self._bring(packing))
-            task.add_done_callback(_seen)
+            task.add_done_callback(retrieved)
             self._pending[packing.key] = task
         return task
 
@@ -302,8 +302,7 @@ class WeightsCache:
         """Enqueue the upload. Should it be refused, part of it may be on the stream all the same."""
 
         def reached(error: BaseException | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(self._passed, upload, error)
+            tell_loop(loop, self._passed, upload, error)
 
         try:
             if data.nbytes:
@@ -366,9 +365,3 @@ def _pack(pack: Callable[[Array], Array], constant: Array) -> Array | None:
 
 def _bytes(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _seen(task: asyncio.Future[Resident]) -> None:
-    """Fetch the outcome, so that a failure nobody waits for any more is not reported as lost."""
-    if not task.cancelled():
-        task.exception()

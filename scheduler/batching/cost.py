@@ -7,9 +7,11 @@ the answer, so the line is Tukey's resistant one: through the medians of the out
 from __future__ import annotations
 
 import statistics
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Hashable
 from typing import NamedTuple
+
+from asyncrt.lru import LruCache
 
 _LATEST = 24  # runs of a class that count
 _CLASSES = 256  # the one unused longest leaves first
@@ -78,7 +80,7 @@ class CostModel:
 
     def __init__(self) -> None:
         self._all = _Runs(4 * _LATEST)
-        self._classes: OrderedDict[Hashable, _Runs] = OrderedDict()
+        self._classes: LruCache[Hashable, _Runs] = LruCache(_CLASSES)
         #: The class of the latest run: often it is that of the next, too.
         self._newest: tuple[Hashable, _Runs] | None = None
         self._seen = 0
@@ -101,10 +103,8 @@ class CostModel:
     def _class(self, kind: Hashable) -> _Runs:
         runs = self._classes.get(kind)
         if runs is None:
-            runs = self._classes[kind] = _Runs()
-            if len(self._classes) > _CLASSES:
-                self._classes.popitem(last=False)
-        self._classes.move_to_end(kind)
+            runs = _Runs()
+            self._classes.put(kind, runs)
         return runs
 
     def cautious(self, kind: Hashable) -> Line | None:
@@ -125,5 +125,5 @@ class CostModel:
         if not self._seen:
             return None
         everything = self._all.line()
-        runs = self._classes.get(kind)
+        runs = self._classes.peek(kind)
         return everything if runs is None else runs.line(everything)

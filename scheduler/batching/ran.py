@@ -6,8 +6,9 @@ costs the device. A shape that has run is one that the model takes, which one ro
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable
+
+from asyncrt.lru import LruCache
 
 from .batch_shape import BatchShape
 
@@ -18,15 +19,11 @@ class Ran:
     """The latest shapes of batches."""
 
     def __init__(self) -> None:
-        self._latest: OrderedDict[tuple[Hashable, int, tuple[int, ...]], BatchShape] = OrderedDict()
+        self._latest: LruCache[tuple[Hashable, int, tuple[int, ...]], BatchShape] = LruCache(_SHAPES)
 
     def saw(self, form: BatchShape, rows: int) -> None:
         """A batch of that shape has run."""
-        key = form.exact, rows, form.sizes
-        self._latest[key] = form
-        self._latest.move_to_end(key)
-        if len(self._latest) > _SHAPES:
-            self._latest.popitem(last=False)
+        self._latest.put((form.exact, rows, form.sizes), form)
 
     def fitting(self, form: BatchShape, rows: int, most: float) -> BatchShape:
         """Return the smallest that a batch of this form fits in, if its work is at most *most*; else the form."""

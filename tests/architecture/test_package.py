@@ -40,6 +40,31 @@ def test_every_folder_with_code_is_packaged() -> None:
         assert (ROOT / folder).samefile(ROOT / package.replace(".", "/"))
 
 
+def test_every_file_that_a_module_reads_is_packaged() -> None:
+    """What lies beside the modules and is no code is named in pyproject.toml, and what is named there exists."""
+    configuration = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    beside = {
+        Path(folder, name).relative_to(ROOT)
+        for folder, _, files in os.walk(ROOT / "asyncrt", followlinks=True)
+        for name in files
+        if Path(name).suffix not in (".py", ".pyi", ".pyc", ".c", ".h", ".so", ".pyd")
+    }
+
+    packaged = {
+        path.relative_to(ROOT)
+        for package, patterns in configuration["package-data"].items()
+        for pattern in patterns
+        for path in ROOT.joinpath(*package.split(".")).glob(pattern)
+    }
+
+    assert beside == packaged
+    assert all(
+        any(ROOT.joinpath(*package.split(".")).glob(pattern))
+        for package, patterns in configuration["package-data"].items()
+        for pattern in patterns
+    )
+
+
 def test_every_folder_of_the_package_is_one() -> None:
     """Code in a folder without `__init__.py` would not be packaged, and nobody would notice."""
     folders = {p.parent for p in sources()}

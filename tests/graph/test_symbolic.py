@@ -13,8 +13,8 @@ from asyncrt.graph.build import build_program
 from asyncrt.graph.ir import Program
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Layout
+from asyncrt.lru import LruCache
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.plan import planner as prepare
 from asyncrt.runtime.plan.chunk_plan import start_state
 from asyncrt.runtime.plan.planner import prepare_chunk
 from asyncrt.runtime.plan.tools import Tools
@@ -107,11 +107,10 @@ def test_answers_are_remembered_without_changing_them(first: bool) -> None:
     assert plan.arena_nbytes == other.arena_nbytes
 
 
-def test_no_more_answers_are_remembered_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_answers_are_remembered_than_there_is_room_for() -> None:
     """Those asked for longest ago leave, one for one; the plans are what they are without remembering any."""
-    monkeypatch.setattr(prepare, "_REMEMBERED", 3)
     loaded = program(split_heads())
-    tools = Tools(DeviceTraits(), takes_source=True, pack=TOOLS.pack)
+    tools = Tools(DeviceTraits(), takes_source=True, pack=TOOLS.pack, memo=LruCache(3))
     counts = []
     for rows in (2, 3, 4, 2):
         layouts = [Layout(FLOAT32, (rows, 5, 12))]

@@ -7,10 +7,10 @@ and compared; what differs once is never batched so again.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 
 from asyncrt.layout import Array
+from asyncrt.lru import LruCache
 
 _KINDS = 1 << 16  # remembered; the one unused longest is compared again
 
@@ -24,11 +24,11 @@ class Invariance:
 
     def __init__(self, run: Callable[[dict[int, Array]], Awaitable[dict[int, Array]]]) -> None:
         self._run = run
-        self._found: OrderedDict[Hashable, bool] = OrderedDict()
+        self._found: LruCache[Hashable, bool] = LruCache(_KINDS)
 
     def refuses(self, batch: Hashable, shapes: Sequence[Hashable]) -> bool:
         """Return whether requests of one of these shapes gave other results in such a batch."""
-        return any(self._found.get((batch, shape)) is False for shape in shapes)
+        return any(self._found.peek((batch, shape)) is False for shape in shapes)
 
     async def holds(
         self,
@@ -41,15 +41,13 @@ class Invariance:
         same = True
         for shape, arrays, answer in zip(shapes, requests, answers, strict=True):
             kind = batch, shape
-            if kind in self._found:
-                self._found.move_to_end(kind)
+            if self._found.get(kind) is not None:
                 continue
             alone = await self._run(arrays)
-            self._found[kind] = all(
+            found = all(
                 array.shape == answer[id].shape and array.tobytes() == answer[id].tobytes()
                 for id, array in alone.items()
             )
-            same = same and self._found[kind]
-            if len(self._found) > _KINDS:
-                self._found.popitem(last=False)
+            self._found.put(kind, found)
+            same = same and found
         return same

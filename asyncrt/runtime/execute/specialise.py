@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
@@ -27,6 +26,8 @@ from asyncrt.errors import (
 from asyncrt.kernels.codegen.variants import Variant, Variants, variant_of
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.resident.kernel_cache import ImplCache
+from asyncrt.loops import settle_later
+from asyncrt.lru import LruCache
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import PlanStep
@@ -60,8 +61,8 @@ class Specialiser:
         self._dispatcher = dispatcher
         self._measure = measure or self._measure_on_device
         self._variants = Variants()
-        #: Those in use, asked for longest ago first.
-        self._chosen: OrderedDict[Variant, Kernel] = OrderedDict()
+        #: Those in use; asked for by plans that are replayed.
+        self._chosen: LruCache[Variant, Kernel] = LruCache(_CHOSEN)
         self._task: asyncio.Task[None] | None = None
         self._stream: Stream | None = None
         #: Changes with the variants in use: a plan bound at another generation may be bound anew.
@@ -73,7 +74,7 @@ class Specialiser:
     def kernel(self, step: PlanStep) -> Kernel | None:
         """Return the specialised kernel of a step, if there is one and it is faster."""
         variant = _variant(step)
-        return None if variant is None else self._chosen.get(variant)
+        return None if variant is None else self._chosen.peek(variant)
 
     def saw(self, bound: BoundPlan, times: int) -> None:
         """Note that a plan was replayed *times* times more."""
@@ -81,8 +82,7 @@ class Specialiser:
         variants = {i: v for i, step in enumerate(steps) if (v := _variant(step)) is not None}
         self._variants.saw(variants.values(), times)
         for variant in variants.values():
-            if variant in self._chosen:
-                self._chosen.move_to_end(variant)
+            self._chosen.get(variant)
         small = bound.plan.arena_nbytes <= _SCRATCH
         if small and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._work(bound, variants))
@@ -113,9 +113,7 @@ class Specialiser:
             if timings is None:
                 return  # there are too many requests; the plan will ask again
             if self._variants.measured(variant, *timings):
-                self._chosen[variant] = kernel
-                while len(self._chosen) > _CHOSEN:
-                    self._chosen.popitem(last=False)
+                self._chosen.put(variant, kernel)
                 self.generation += 1
 
     async def _measure_on_device(self, bound: BoundPlan, index: int, special: Kernel) -> Timings | None:
@@ -158,16 +156,13 @@ class Specialiser:
     async def _time(self, kernel: Kernel, memory: list[Any], arguments: list[Any], count: int) -> float:
         """Return seconds for a launch, of *count* in a row. If cancelled, waits for the device all the same."""
         assert self._stream is not None
-        loop = asyncio.get_running_loop()
-        reached: asyncio.Future[float] = loop.create_future()
+        reached: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         begun = time.perf_counter()
         for _ in range(count):
             self._stream.launch(kernel, memory, *arguments)
 
         def passed(error: BaseException | None) -> None:
-            ended = time.perf_counter()
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, reached, error, (ended - begun) / count)
+            settle_later(reached, error, (time.perf_counter() - begun) / count)
 
         self._stream.when_reached(self._stream.mark(), passed)
         try:
@@ -186,10 +181,3 @@ def _variant(step: PlanStep) -> Variant | None:
 
 def _arenas(bound: BoundPlan, index: int) -> list[int]:
     return [b for b in bound.plan.steps[index].buffers if isinstance(b, int)]
-
-
-def _settle(future: asyncio.Future[float], error: BaseException | None, seconds: float) -> None:
-    if error is None:
-        future.set_result(seconds)
-    else:
-        future.set_exception(error)

@@ -8,7 +8,6 @@ request.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import threading
 import weakref
@@ -16,6 +15,7 @@ from collections.abc import Callable
 
 from asyncrt.devices.base import Mark, Reports, Stream
 from asyncrt.events import Event
+from asyncrt.loops import tell_loop
 
 
 class Completions:
@@ -82,8 +82,7 @@ class Completions:
                 os.eventfd_write(self._file, 1)
                 return
         if wake:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self._loop.call_soon_threadsafe(self._drain)
+            tell_loop(self._loop, self._drain)
 
     def _on_readable(self) -> None:
         if self._file is not None:

@@ -10,10 +10,9 @@ begins and after it has ended, and the mark behind them says when all of them ar
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 
 from asyncrt.devices.base import Prepared, Stream
+from asyncrt.loops import on_own_thread
 
 
 class Submissions:
@@ -48,24 +47,12 @@ class Submissions:
         """
         loop = asyncio.get_running_loop()
         stop = bytearray(1)
-        work: asyncio.Future[None] = loop.create_future()
-
-        def launch() -> None:
-            error: BaseException | None = None
-            try:
-                prepared.launch(stream, stop)
-            except BaseException as failure:
-                error = failure
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, work, error)
-
         busy = self._busy[number] = loop.create_future()
         prepared.busy = True
         cancelled = False
         try:
-            # A daemon, because the interpreter would wait for any other, and a lost device's driver may keep it. It is
-            # made anew each time, which is a tenth of the time that it saves the loop.
-            threading.Thread(target=launch, name=f"asyncrt-submit-{number}", daemon=True).start()
+            # The thread is made anew each time, which is a tenth of the time that it saves the loop.
+            work = on_own_thread(f"asyncrt-submit-{number}", lambda: prepared.launch(stream, stop))
             while not work.done():
                 try:
                     await asyncio.wait((work,))
@@ -80,10 +67,3 @@ class Submissions:
             raise asyncio.CancelledError
         if error is not None:
             raise error
-
-
-def _settle(work: asyncio.Future[None], error: BaseException | None) -> None:
-    if error is None:
-        work.set_result(None)
-    else:
-        work.set_exception(error)

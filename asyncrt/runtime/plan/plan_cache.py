@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ import attrs
 from asyncrt.errors import AsyncrtError, HazardError
 from asyncrt.graph.ir import Chunk, Program
 from asyncrt.layout import Array, Layout
+from asyncrt.lru import LruCache
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.cooperative import Slices, finished
 from asyncrt.runtime.plan.bound_plan import BoundPlan
@@ -71,10 +71,8 @@ class Plans:
         self._program = program
         self._tools = tools
         self._replay = replay
-        self._entries, self._most = entries, nbytes
-        #: By chunk and signature, least recently used first.
-        self._kept: OrderedDict[tuple[int, Any], Planned] = OrderedDict()
-        self._nbytes = 0
+        #: By chunk and signature.
+        self._kept: LruCache[tuple[int, Any], Planned] = LruCache(entries, nbytes, sized=lambda planned: planned.nbytes)
         #: Recipes by the contents of what decides, and by what there is room for in what is kept; last used first.
         self._recipes: dict[Any, list[Recipe]] = {}
         self._axes = dynamic_axes(program)
@@ -100,10 +98,7 @@ class Plans:
         """Return the plan that is kept for the signature."""
         if not self._replay or signature is None:
             return None
-        planned = self._kept.get((chunk.index, signature))
-        if planned is not None:
-            self._kept.move_to_end((chunk.index, signature))
-        return planned
+        return self._kept.get((chunk.index, signature))
 
     def first(
         self,
@@ -250,13 +245,7 @@ class Plans:
         nbytes = _PLAN + _STEP * len(plan.steps) + _RECORD * records + len(plan.staging) + on_host
         planned = Planned(plan, nbytes, sum([f.layout.nbytes for f in plan.fetches]))
         if self._replay and signature is not None:
-            key = (chunk.index, signature)
-            replaced = self._kept.pop(key, None)  # two requests may plan the same at once
-            self._nbytes += planned.nbytes - (0 if replaced is None else replaced.nbytes)
-            self._kept[key] = planned
-            while len(self._kept) > self._entries or (self._nbytes > self._most and len(self._kept) > 1):
-                _, left = self._kept.popitem(last=False)
-                self._nbytes -= left.nbytes
+            self._kept.put((chunk.index, signature), planned)  # two requests may plan the same at once
         return planned
 
     def unused(self) -> Planned | None:
@@ -297,7 +286,6 @@ class Plans:
     def clear(self) -> None:
         """Forget all plans."""
         self._kept.clear()
-        self._nbytes = 0
 
 
 def _kind(values: Mapping[int, Array], kept: tuple[KeptTensor, ...]) -> Any:

@@ -37,7 +37,6 @@ from .tensors import Location, PlannedTensor
 from .tools import Tools
 from .traced_int import Unfollowed, settled
 
-_REMEMBERED = 1 << 12  # answers, of about a kilobyte; most are asked for again in the same request, by equal layers
 _COMPARED = 1024  # bytes of a value
 _SLICE = 4  # nodes that are prepared without an interruption; with witnesses, one
 
@@ -221,14 +220,10 @@ class _Planner:
             strided = self.strided(node) if self.viewed else ()
             key = None if self.tools.recording else self.question(node, strided)
             inst = memo.get(key) if key is not None else None
-            if inst is not None:
-                memo.move_to_end(key)
-            else:
+            if inst is None:
                 inst = self.answer(node, strided)
                 if key is not None:
-                    if len(memo) >= _REMEMBERED:
-                        memo.popitem(last=False)  # one for one: to forget all at once would be done again and again
-                    memo[key] = inst
+                    memo.put(key, inst)
             if not inst.wants_dense:
                 break
             for index in inst.wants_dense:

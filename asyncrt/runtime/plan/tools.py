@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 
 from asyncrt.kernels.traits import DeviceTraits
+from asyncrt.lru import LruCache
 from asyncrt.memory.host import host_limit
 
 from .chunk_plan import Pack
 from .parallel_lanes import Branches
+
+_REMEMBERED = 1 << 12  # answers, of about a kilobyte; most are asked for again in the same request, by equal layers
+Memo: TypeAlias = LruCache[Any, Any]
+
+
+def new_memo() -> Memo:
+    """Return a memory for answers of one program."""
+    return LruCache(_REMEMBERED)
 
 
 @attrs.frozen
@@ -44,4 +52,4 @@ class Tools:
     host_limit: int = attrs.field(factory=lambda: host_limit(None))
     max_rank: int = 64
     recording: bool = False
-    memo: OrderedDict[Any, Any] = attrs.field(factory=OrderedDict, eq=False, repr=False)
+    memo: Memo = attrs.field(factory=new_memo, eq=False, repr=False)

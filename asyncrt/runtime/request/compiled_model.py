@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,7 +30,7 @@ from asyncrt.runtime.plan.bound_plan import BoundPlan, bind
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, start_state
 from asyncrt.runtime.plan.plan_cache import PlanCounts, Planned, Plans
 from asyncrt.runtime.plan.planner import prepare_in_slices
-from asyncrt.runtime.plan.tools import Tools
+from asyncrt.runtime.plan.tools import Tools, new_memo
 
 from .inputs import Checked, layouts_of
 from .next_plan import Foresight
@@ -61,7 +60,7 @@ class CompiledModel:
         self.checked = Checked(program, session.tools.host_limit)
         self._dispatcher, self._pool, self._impls = session.dispatcher, session.pool, session.kernels
         # Answers are numbered by this program's kinds of node.
-        self._tools = attrs.evolve(session.tools, memo=OrderedDict())
+        self._tools = attrs.evolve(session.tools, memo=new_memo())
         self._options, self._counters, self._specialiser = options, session.counters, session.specialiser
         self.enqueuer = ChunkEnqueuer(program, session.dispatcher, session.presets)
         self.weights = WeightsCache(

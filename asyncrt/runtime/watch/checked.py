@@ -20,6 +20,7 @@ from asyncrt.devices.base import Allocation, Device, Kernel, Mark, PreparedLaunc
 from asyncrt.errors import HazardError
 from asyncrt.events import Event, Timeline
 from asyncrt.layout import Array
+from asyncrt.loops import tell_loop
 from asyncrt.memory.hazards import (
     WHOLE,
     ByteAccess,
@@ -287,8 +288,7 @@ class CheckedStream(WatchedStream):
 
         def reached(error: BaseException | None) -> None:
             if loop is not None:
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                    loop.call_soon_threadsafe(self._checks.tell, Seen(event))
+                tell_loop(loop, self._checks.tell, Seen(event))
             callback(error)
 
         self.stream.when_reached(mark.mark, reached)

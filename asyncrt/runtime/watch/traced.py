@@ -19,6 +19,7 @@ from asyncrt.errors import DeviceLostError
 from asyncrt.graph.ir import Program
 from asyncrt.kernels.decide import Empty, Fused, Run, Skip
 from asyncrt.layout import Array
+from asyncrt.loops import settle_later
 from asyncrt.memory.pool import PoolStatistics
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 from asyncrt.trace import Trace, Track
@@ -292,12 +293,10 @@ class TracedStream(WatchedStream):
         Args:
             when_lost: Whoever is in it is called if the device is lost meanwhile.
         """
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def reached(error: BaseException | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(_settle, future)
+            settle_later(future, None, None)
 
         when_lost.add(reached)
         try:
@@ -306,8 +305,3 @@ class TracedStream(WatchedStream):
                 await future
         finally:
             when_lost.discard(reached)
-
-
-def _settle(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -282,3 +282,14 @@ def test_json_of_one_decision_counts_all_nodes() -> None:
 
     assert [n["node"] for n in document["nodes"]] == ["b"]
     assert document["counts"] == {"ran": 1, "fused": 0, "skipped": 0, "view": 0, "empty": 0, "host": 1}
+
+
+def test_every_shade_of_time_has_a_colour() -> None:
+    """From nodes that took no time to the one that took longest, the style knows each class that is drawn."""
+    nodes = [one(f"n{i}", device_us=float(i)) for i in range(100)]
+
+    text = drawn(*nodes).to_html()
+
+    shades = set(re.findall(r'<g class="node ran heat(\d+)"', text))
+    assert len(shades) > 4
+    assert shades == set(re.findall(r"\.timed \.heat(\d+) \{", text))
