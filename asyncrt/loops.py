@@ -1,4 +1,4 @@
-"""How does another thread tell an event loop something, and how does a loop wait for such a thread?
+"""How does another thread tell an event loop something, and what may a loop and a thread wait for from each other?
 
 A loop that is closed is told nothing: nobody waits there any more.
 """
@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import sys
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from .errors import RuntimeClosedError
 
 _T = TypeVar("_T")
 
@@ -49,6 +54,151 @@ def retrieved(future: asyncio.Future[Any]) -> None:
     """Fetch a future's outcome, so that asyncio does not report a failure as lost that nobody waits for any more."""
     if not future.cancelled():
         future.exception()
+
+
+class PendingCall(Generic[_T]):
+    """A coroutine that runs on a `LoopThread`, for a caller that is not there.
+
+    Args:
+        call: Makes the coroutine.
+        ended: Called on the loop's thread, once, when it has ended, be it that it was cancelled.
+    """
+
+    __slots__ = ("_call", "_ended", "_error", "_result", "_task", "_thread")
+
+    def __init__(
+        self, thread: LoopThread, call: Callable[[], Coroutine[Any, Any, _T]], ended: Callable[[], object]
+    ) -> None:
+        self._thread, self._call, self._ended = thread, call, ended
+        self._task: asyncio.Task[None] | None = None
+        self._result: _T | None = None
+        self._error: BaseException | None = None
+
+    def result(self) -> _T:
+        """Return what the coroutine returned, or raise what it raised; it has ended.
+
+        Raises:
+            RuntimeClosedError: The loop ended before it.
+        """
+        error = self._error
+        try:
+            if error is not None:
+                raise error
+            return self._result  # type: ignore[return-value]  # there is one, be it None
+        finally:
+            del error  # which has this frame
+
+    def cancel(self) -> None:
+        """Cancel the coroutine, once, from any thread; it has ended when `ended` says so."""
+        tell_loop(self._thread.loop, self._cancel)
+
+    # On the loop.
+
+    def begin(self) -> None:
+        """Begin it."""
+        self._task = self._thread.loop.create_task(self._run())
+        self._task.add_done_callback(self.end)
+
+    def _cancel(self) -> None:
+        # After its first step: a coroutine that is awaited by somebody who is cancelled gets as far as its first await.
+        if self._task is not None:
+            self._thread.loop.call_soon(self._task.cancel)
+
+    async def _run(self) -> None:
+        try:
+            self._result = await self._call()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # some of them would end the loop, and with it all others' calls
+            self._error = error
+
+    def end(self, task: asyncio.Task[None] | None = None) -> None:
+        """Tell the caller that it has ended, or that the loop has."""
+        if task is None or task.cancelled():
+            self._error = RuntimeClosedError("the runtime was closed meanwhile")
+        self._thread.calls.discard(self)
+        self._ended()
+
+
+class LoopThread:
+    """An event loop of asyncio's on a thread of its own, for callers that are on none of asyncio's.
+
+    Args:
+        name: Of the thread.
+
+    Attributes:
+        calls: Those that have not ended.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._runner = asyncio.Runner()
+        self.loop = self._runner.get_loop()
+        self._stop = asyncio.Event()
+        self.calls: set[PendingCall[Any]] = set()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> LoopThread:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        with self._runner:
+            self._runner.run(self._until_stopped())
+        for call in tuple(self.calls):  # begun so late that the loop did not come to it
+            call.end()
+
+    async def _until_stopped(self) -> None:
+        await self._stop.wait()
+
+    @property
+    def here(self) -> bool:
+        """Whether this is its thread, or it is over: then a coroutine runs where it is awaited."""
+        return threading.current_thread() is self._thread or not self._thread.is_alive()
+
+    def begin(
+        self, call: Callable[[], Coroutine[Any, Any, _T]], ended: Callable[[], object]
+    ) -> PendingCall[_T]:
+        """Run a coroutine there; *ended* is called on that thread when it has ended.
+
+        Raises:
+            RuntimeClosedError: The loop has ended.
+        """
+        pending = PendingCall(self, call, ended)
+        context = contextvars.copy_context()
+        if "sniffio" in sys.modules:  # what the caller's library is called is part of its context; there it is asyncio
+            context.run(sys.modules["sniffio"].current_async_library_cvar.set, None)
+        self.calls.add(pending)
+        try:
+            self.loop.call_soon_threadsafe(pending.begin, context=context)
+        except RuntimeError:
+            self.calls.discard(pending)
+            raise RuntimeClosedError("the runtime is closed") from None
+        return pending
+
+    def call(self, call: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Run a coroutine there and wait for it; an exception in the waiting thread, such as Ctrl-C, cancels it."""
+        ended = threading.Event()
+        return waited(self.begin(call, ended.set), ended)
+
+    def close(self) -> None:
+        """End the loop, with what still runs there, and the thread. Blocks."""
+        tell_loop(self.loop, self._stop.set)
+        self._thread.join()
+
+
+def waited(pending: PendingCall[_T], ended: threading.Event) -> _T:
+    """Block until a call has ended; return or raise what it did. An exception in the waiting thread cancels it."""
+    try:
+        ended.wait()
+    except BaseException:
+        pending.cancel()
+        raise
+    return pending.result()
 
 
 def _settle(future: asyncio.Future[Any], error: BaseException | None, result: Any) -> None:

@@ -14,18 +14,16 @@ import concurrent.futures.thread  # noqa: F401  # for its hook at exit, which mu
 import threading
 import weakref
 from collections.abc import Mapping
-from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any
 
-from anyio.from_thread import start_blocking_portal
-
 from asyncrt.devices.base import Device, DeviceInfo
 from asyncrt.errors import RuntimeClosedError
 from asyncrt.graph.reading import ModelSource
 from asyncrt.layout import Array, PartialLayout
+from asyncrt.loops import LoopThread, waited
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.runtime import Runtime
@@ -123,12 +121,13 @@ class _Background:
         self.runtime = runtime
         self.closed = False
         self._lock = threading.Lock()
-        self._running: set[Future[dict[str, Array]]] = set()
+        #: Set when an inference has ended.
+        self._running: set[threading.Event] = set()
         with ExitStack() as stack:
-            self._portal = stack.enter_context(start_blocking_portal(name="asyncrt-sync"))
-            stack.callback(self._portal.call, runtime.close)
-            self._portal.call(runtime.open)
-            self.model: Model = self._portal.call(runtime.load, source)
+            self._thread = stack.enter_context(LoopThread("asyncrt-sync"))
+            stack.callback(self._thread.call, runtime.close)
+            self._thread.call(runtime.open)
+            self.model: Model = self._thread.call(partial(runtime.load, source))
             self._stack = stack.pop_all()
         _close_at_exit(self)
 
@@ -139,16 +138,14 @@ class _Background:
             if self.closed:
                 raise RuntimeClosedError("the model was closed", hint="load it again with asyncrt.load_sync()")
             call = partial(self.model.infer, inputs, priority=priority, deadline=deadline)
-            future: Future[dict[str, Array]] = self._portal.start_task_soon(call)
-            self._running.add(future)
+            ended = threading.Event()
+            pending = self._thread.begin(call, ended.set)
+            self._running.add(ended)
         try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+            return waited(pending, ended)
         finally:
             with self._lock:
-                self._running.discard(future)
+                self._running.discard(ended)
 
     def close(self) -> None:
         if self.runtime.left_behind:
@@ -158,7 +155,8 @@ class _Background:
                 return
             self.closed = True
             running = tuple(self._running)
-        wait(running)
+        for ended in running:
+            ended.wait()
         self._stack.close()
         _open.discard(self)
 

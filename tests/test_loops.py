@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import subprocess
 import sys
 import threading
 
 import pytest
 
-from asyncrt.loops import on_own_thread, settle_later, tell_loop
+from asyncrt.errors import RuntimeClosedError
+from asyncrt.loops import LoopThread, on_own_thread, settle_later, tell_loop
 
 
 async def _turns(count: int = 3) -> None:
@@ -76,3 +79,131 @@ def test_the_interpreter_does_not_wait_for_such_a_thread() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "left\n", "")
+
+
+# A loop on a thread of its own.
+
+
+class _Stop(BaseException):
+    """What no library catches."""
+
+
+async def _raise(error: type[BaseException]) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("error", [OSError, _Stop, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_what_a_call_raises_only_its_caller_is_told(error: type[BaseException]) -> None:
+    """Also what would end a loop of asyncio's, and with it what others wait for."""
+    go_on = threading.Event()
+
+    async def neighbour() -> str:
+        while not go_on.is_set():  # noqa: ASYNC110  # it is another thread's
+            await asyncio.sleep(0)
+        return "exact"
+
+    with LoopThread("asyncrt-test") as thread:
+        ended = threading.Event()
+        beside = thread.begin(neighbour, ended.set)
+        with pytest.raises(error):
+            thread.call(lambda: _raise(error))
+        go_on.set()
+
+        assert ended.wait(60)
+        assert beside.result() == "exact"
+
+
+def test_a_call_that_is_cancelled_is_cancelled_once_and_says_when_it_has_ended() -> None:
+    """What goes on until it may end is left alone until then."""
+    cancelled = 0
+    began, seen, may_end, ended = (threading.Event() for _ in range(4))
+
+    async def goes_on() -> None:
+        nonlocal cancelled
+        began.set()
+        while not may_end.is_set():
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                cancelled += 1
+                seen.set()
+
+    with LoopThread("asyncrt-test") as thread:
+        call = thread.begin(goes_on, ended.set)
+        assert began.wait(60)
+        call.cancel()
+        assert seen.wait(60)
+        for _ in range(20):
+            thread.call(_turns)
+        assert not ended.is_set()
+        may_end.set()
+        assert ended.wait(60)
+
+    assert cancelled == 1
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="the system has no signals for threads")
+def test_ctrl_c_ends_the_wait_and_cancels_the_call() -> None:
+    """Whoever waits goes on at once."""
+    ended = threading.Event()
+
+    async def never() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.set()
+
+    with LoopThread("asyncrt-test") as thread:
+        with pytest.raises(KeyboardInterrupt):
+            thread.call(never)
+
+        assert ended.wait(60)
+
+
+def test_nobody_waits_for_a_loop_that_has_ended() -> None:
+    """A call in flight is told, and one that comes later too; closing twice is harmless."""
+    began = threading.Event()
+
+    async def never() -> None:
+        began.set()
+        await asyncio.get_running_loop().create_future()
+
+    thread = LoopThread("asyncrt-test")
+    ended = threading.Event()
+    call = thread.begin(never, ended.set)
+    assert began.wait(60)
+    thread.close()
+    thread.close()
+
+    assert ended.is_set()
+    with pytest.raises(RuntimeClosedError, match="meanwhile"):
+        call.result()
+    with pytest.raises(RuntimeClosedError, match="is closed"):
+        thread.call(never)
+    assert thread.here
+
+
+def test_a_call_that_the_loop_did_not_come_to_is_told() -> None:
+    """However late it was begun, who waits for it does not wait for ever."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    async def holds_the_loop() -> None:
+        inside.set()
+        assert go_on.wait(60)
+
+    thread = LoopThread("asyncrt-test")
+    ends = [threading.Event() for _ in range(8)]
+    thread.begin(holds_the_loop, ends[0].set)
+    assert inside.wait(60)
+    closing = threading.Thread(target=thread.close)
+    closing.start()
+    late = [thread.begin(_turns, end.set) for end in ends[1:]]
+    go_on.set()
+    closing.join(60)
+
+    assert all(end.is_set() for end in ends)
+    for call in late:
+        with contextlib.suppress(RuntimeClosedError):  # those that the loop came to are done
+            call.result()
+    assert thread.calls == set()

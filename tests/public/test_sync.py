@@ -53,6 +53,29 @@ def test_errors_reach_the_caller_and_the_model_stays_usable() -> None:
         np.testing.assert_array_equal(model.infer_sync({"x": np.ones(2, np.float32)})["y"], [2, 2])
 
 
+class _Stop(BaseException):
+    """What no library catches."""
+
+
+@pytest.mark.parametrize("error", [_Stop, SystemExit, KeyboardInterrupt])
+def test_an_input_that_raises_what_ends_programs_ends_no_neighbour(error: type[BaseException]) -> None:
+    """The caller whose input it is gets it; a request in flight, the next one and closing know nothing of it."""
+
+    class Raises:
+        def __array__(self, *args: object, **options: object) -> np.ndarray:
+            raise error
+
+    with asyncrt.load_sync(double(), "host") as model, ThreadPoolExecutor(4) as threads:
+        large = np.ones(1 << 20, np.float32)
+        beside = [threads.submit(model.infer_sync, {"x": large}) for _ in range(4)]
+        with pytest.raises(error):
+            model.infer_sync({"x": Raises()})
+
+        assert [float(answer.result()["y"].sum()) for answer in beside] == [2.0 * large.size] * 4
+        np.testing.assert_array_equal(model.infer_sync({"x": np.ones(2, np.float32)})["y"], [2, 2])
+    assert repr(model) == "<SyncModel closed>"
+
+
 def test_a_closed_model_says_so() -> None:
     """Closing twice is harmless; inferring after it is a clear error."""
     model = asyncrt.load_sync(double(), "host")

@@ -62,7 +62,7 @@ def page(
 @functools.cache
 def _part(name: str) -> str:
     """Return the text of a file beside this module."""
-    return resources.files(__package__).joinpath(name).read_text("utf-8")
+    return resources.files("asyncrt.runtime.explain").joinpath(name).read_text("utf-8")
 
 
 def _digest(text: str) -> str:

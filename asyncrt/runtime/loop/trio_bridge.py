@@ -9,108 +9,53 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import functools
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from asyncrt.errors import RuntimeClosedError
+from asyncrt.loops import LoopThread
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
 
-class _PendingCall:
-    """A call, and its caller, who waits for its end on another loop."""
-
-    def __init__(self, call: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        trio: Any = sys.modules["trio"]  # a caller without asyncio's loop is on trio's, which has imported it
-        self._shield: Callable[[], Any] = lambda: trio.CancelScope(shield=True)
-        self._back = trio.lowlevel.current_trio_token()
-        self._ended = trio.Event()
-        self._call = call
-        self._task: asyncio.Task[Any] | None = None
-
-    # On asyncio's thread.
-
-    def begin(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._call())
-        self._task.add_done_callback(self._tell)
-
-    def cancel(self) -> None:
-        # After its first step: a coroutine that is awaited by somebody who is cancelled gets as far as its first await.
-        if self._task is not None:
-            asyncio.get_running_loop().call_soon(self._task.cancel)
-
-    def _tell(self, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled():
-            task.exception()  # if the caller was cancelled, nobody asks for it
-        with contextlib.suppress(RuntimeError):  # the caller's loop is over: nobody waits any more
-            self._back.run_sync_soon(self._ended.set)
-
-    # On the caller's.
-
-    async def result(self, loop: asyncio.AbstractEventLoop) -> Any:
-        try:
-            await self._ended.wait()
-        except BaseException:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: it has ended
-                loop.call_soon_threadsafe(self.cancel)
-            with self._shield():
-                await self._ended.wait()
-            raise
-        task = self._task
-        assert task is not None
-        if task.cancelled():
-            raise RuntimeClosedError("the runtime was closed meanwhile")
-        return task.result()
-
-
 class Elsewhere:
-    """One of asyncio's loops, on a thread of its own."""
+    """One of asyncio's loops, on a thread of its own, for callers on trio's."""
 
     def __init__(self) -> None:
-        self._runner = asyncio.Runner()
-        self._loop = self._runner.get_loop()
-        self._stop = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="asyncrt-loop", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        with self._runner:
-            self._runner.run(self._until_stopped())
-
-    async def _until_stopped(self) -> None:
-        await self._stop.wait()
+        self._thread = LoopThread("asyncrt-loop")
 
     @property
     def here(self) -> bool:
         """Whether this is its thread, or it is over: then a coroutine runs where it is awaited."""
-        return threading.current_thread() is self._thread or not self._thread.is_alive()
+        return self._thread.here
 
     async def call(self, call: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Return what comes of a coroutine that runs there."""
-        waiting = _PendingCall(call)
-        context = contextvars.copy_context()
-        # What the caller's library is called is part of its context; there it is another one.
-        context.run(sys.modules["sniffio"].current_async_library_cvar.set, None)
+        trio: Any = sys.modules["trio"]  # a caller without asyncio's loop is on trio's, which has imported it
+        back, ended = trio.lowlevel.current_trio_token(), trio.Event()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the caller's loop is over: nobody waits any more
+                back.run_sync_soon(ended.set)
+
+        pending = self._thread.begin(call, tell)
         try:
-            self._loop.call_soon_threadsafe(waiting.begin, context=context)
-        except RuntimeError:
-            raise RuntimeClosedError("the runtime is closed") from None
-        result: _T = await waiting.result(self._loop)
-        return result
+            await ended.wait()
+        except BaseException:
+            pending.cancel()
+            with trio.CancelScope(shield=True):
+                await ended.wait()
+            raise
+        return pending.result()
 
     async def close(self) -> None:
         """End the loop and its thread, even if the caller is cancelled."""
         trio: Any = sys.modules["trio"]
-        with contextlib.suppress(RuntimeError):  # somebody else has
-            self._loop.call_soon_threadsafe(self._stop.set)
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self._thread.join)
+            await trio.to_thread.run_sync(self._thread.close)
 
 
 def find_elsewhere() -> Elsewhere | None:
