@@ -136,7 +136,7 @@ class Moves:
                 waits += acquired.waits
             await dispatcher.submissions.turn(stream)
             try:
-                dispatcher.wait_for(stream, waits)
+                dispatcher.marks.wait_for(stream, waits)
                 self._enqueue(request, dispatcher.streams[stream], kernels, leases)
             except BaseException:
                 events.append(dispatcher.abandon(stream, kernels))
