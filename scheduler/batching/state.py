@@ -28,7 +28,7 @@ from .group import BatchGroup, form_group
 from .happenings import Arrived, BatchFinished, Began, Closing, Failed, Happening, Left, Ticked
 from .instructions import REASONS, REFUSALS, Drop, Instruction, LaunchBatch, Reason, Refusal, Reject, WakeAt
 from .options import BatchOptions
-from .ran import Ran
+from .recent_shapes import Ran
 from .waiting import QueuedRequest, WaitingQueue, waiting
 
 _LEAD_S = 0.0005  # what the host needs from the end of a batch until the device has the next

@@ -23,9 +23,9 @@ from asyncrt.memory.buffer import Lease
 from asyncrt.memory.pool import Acquired
 from asyncrt.memory.view import View
 from asyncrt.runtime.loop.dispatcher import Dispatcher
+from asyncrt.runtime.plan.accesses import Touch, strided
 from asyncrt.runtime.plan.numpy_launches import reference_append
 from asyncrt.runtime.plan.tools import Tools
-from asyncrt.runtime.plan.touches import Touch, strided
 from asyncrt.runtime.watch.watched import WatchedStream
 
 Acquire: TypeAlias = Callable[[int, int, int], Awaitable[Acquired]]

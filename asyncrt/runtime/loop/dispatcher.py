@@ -32,10 +32,10 @@ from .completion import Completions
 from .gc_pauses import Collector
 from .idle import Idle
 from .marks import StreamMarks
+from .pending_request import RUNS, PendingRequest, RunAgain
 from .shortage import Shortage
 from .submission import Submissions
 from .turns import Turns, settle
-from .waiting import RUNS, PendingRequest, RunAgain
 
 _ITERATES_S = 5.0  # for which a node of a request may begin iterations while the runtime closes
 _log = logging.getLogger("asyncrt")

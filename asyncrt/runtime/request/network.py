@@ -16,7 +16,7 @@ from asyncrt.memory.buffer import Lease
 from asyncrt.memory.host import refused
 from asyncrt.runtime.execute.device_copies import Moves
 from asyncrt.runtime.execute.kept_state import KeptState
-from asyncrt.runtime.loop.waiting import RunAgain, internal
+from asyncrt.runtime.loop.pending_request import RunAgain, internal
 from asyncrt.runtime.plan.chunk_plan import Records
 
 from .compiled_model import CompiledModel

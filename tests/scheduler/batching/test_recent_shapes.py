@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncrt.scheduler.batching import BatchShape
-from asyncrt.scheduler.batching.ran import Ran
+from asyncrt.scheduler.batching.recent_shapes import Ran
 
 from .world import text
 
