@@ -57,7 +57,7 @@ class _Copy(NamedTuple):
 
 
 @attrs.define(eq=False)
-class Moves:
+class DeviceCopies:
     """Memory to be allocated, and copies to it.
 
     Attributes:
