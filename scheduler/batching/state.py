@@ -28,7 +28,7 @@ from .group import BatchGroup, form_group
 from .happenings import Arrived, BatchFinished, Began, Closing, Failed, Happening, Left, Ticked
 from .instructions import REASONS, REFUSALS, Drop, Instruction, LaunchBatch, Reason, Refusal, Reject, WakeAt
 from .options import BatchOptions
-from .ran import Ran
+from .recent_shapes import RecentShapes
 from .waiting import QueuedRequest, WaitingQueue, waiting
 
 _LEAD_S = 0.0005  # what the host needs from the end of a batch until the device has the next
@@ -151,7 +151,7 @@ class BatchingState:
         self._wake: float | None = None
         #: Why nobody is launched, if only time or enough of company can change that.
         self._hold: _Hold | None = None
-        self._ran = Ran()
+        self._ran = RecentShapes()
         self._typical = Typical()
         self._allowance = DelayAllowance()
         #: Seconds between arrivals lately, and when the newest was.

@@ -115,8 +115,8 @@ MUTANTS = (
     ),
     Mutant(
         "S6 the stream is not told to wait",
-        "asyncrt/runtime/loop/dispatcher.py",
-        "            self.streams[stream].wait_for([self._marks[e] for e in needed])\n",
+        "asyncrt/runtime/loop/marks.py",
+        "            self._streams[stream].wait_for([self._marks[e] for e in needed])\n",
         "            pass\n",
         (FAULTS, "tests/runtime/watch/test_checked.py"),
     ),

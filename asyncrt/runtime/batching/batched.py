@@ -33,8 +33,8 @@ from asyncrt.errors import (
 from asyncrt.layout import Array
 from asyncrt.memory.host import HostBudget, allocating
 from asyncrt.runtime.cooperative import off_loop
+from asyncrt.runtime.loop.pending_request import internal
 from asyncrt.runtime.loop.trio_bridge import Elsewhere, anywhere
-from asyncrt.runtime.loop.waiting import internal
 from asyncrt.runtime.request.inputs import Checked
 from asyncrt.runtime.request.network import Network
 from asyncrt.scheduler.batching import BatchingState, BatchingStatistics, BatchOptions

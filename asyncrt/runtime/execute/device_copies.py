@@ -23,9 +23,9 @@ from asyncrt.memory.buffer import Lease
 from asyncrt.memory.pool import Acquired
 from asyncrt.memory.view import View
 from asyncrt.runtime.loop.dispatcher import Dispatcher
+from asyncrt.runtime.plan.accesses import Touch, strided
 from asyncrt.runtime.plan.numpy_launches import reference_append
 from asyncrt.runtime.plan.tools import Tools
-from asyncrt.runtime.plan.touches import Touch, strided
 from asyncrt.runtime.watch.watched import WatchedStream
 
 Acquire: TypeAlias = Callable[[int, int, int], Awaitable[Acquired]]
@@ -57,7 +57,7 @@ class _Copy(NamedTuple):
 
 
 @attrs.define(eq=False)
-class Moves:
+class DeviceCopies:
     """Memory to be allocated, and copies to it.
 
     Attributes:
@@ -136,7 +136,7 @@ class Moves:
                 waits += acquired.waits
             await dispatcher.submissions.turn(stream)
             try:
-                dispatcher.wait_for(stream, waits)
+                dispatcher.marks.wait_for(stream, waits)
                 self._enqueue(request, dispatcher.streams[stream], kernels, leases)
             except BaseException:
                 events.append(dispatcher.abandon(stream, kernels))

@@ -61,7 +61,7 @@ class ChunkEnqueuer:
             await dispatcher.submissions.turn(own)
         stream, opened = dispatcher.streams[own], {own}
         try:
-            dispatcher.wait_for(own, waits)
+            dispatcher.marks.wait_for(own, waits)
             prepared, route = self._route(own, bound, memory)
             with watching(dispatcher.streams, own, route.streams, request, self._program, bound.plan, memory):
                 if route.on_thread:

@@ -83,8 +83,8 @@ class LaneLaunches:
 
     def _mark(self, segment: int, stream: int, awaited: bool) -> None:
         if awaited:
-            self._marks[segment] = self._dispatcher.mark_inside(stream)
+            self._marks[segment] = self._dispatcher.marks.inside(stream)
 
     def _wait(self, stream: int, segments: Iterable[int]) -> None:
         """Let *stream* wait for the ends of segments on others."""
-        self._dispatcher.wait_inside(stream, [self._marks[s] for s in segments if s in self._marks])
+        self._dispatcher.marks.wait_inside(stream, [self._marks[s] for s in segments if s in self._marks])

@@ -1,4 +1,4 @@
-"""Carries out what the scheduler decides, on the event loop, and keeps the streams' marks.
+"""Carries out what the scheduler decides, on the event loop.
 
 The only place where the state machine, the timeline and the streams meet. All of it runs on the loop's thread, so there
 are no locks.
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 
 from asyncrt.devices.base import Mark, Reports, Stream, mark_behind
 from asyncrt.errors import DeadlineExceeded, DeviceError, DeviceLostError, OutOfDeviceMemory, RuntimeClosedError
-from asyncrt.events import Event, Order, Timeline
+from asyncrt.events import Event, Timeline
 from asyncrt.runtime.watch.checked import Checks
 from asyncrt.runtime.watch.traced import Tracer
 from asyncrt.scheduler.happenings import Elapsed, Ended, Happening, Launched, Reached, Ready, Submitted
@@ -31,10 +31,11 @@ from asyncrt.scheduler.state import SchedulerState
 from .completion import Completions
 from .gc_pauses import Collector
 from .idle import Idle
+from .marks import StreamMarks
+from .pending_request import RUNS, PendingRequest, RunAgain
 from .shortage import Shortage
 from .submission import Submissions
 from .turns import Turns, settle
-from .waiting import RUNS, PendingRequest, RunAgain
 
 _ITERATES_S = 5.0  # for which a node of a request may begin iterations while the runtime closes
 _log = logging.getLogger("asyncrt")
@@ -73,22 +74,14 @@ class Dispatcher:
         self.tracer: Tracer | None = None
         self._loop = asyncio.get_running_loop()
         self._completions = Completions(self._loop, self._on_reached)
+        self.marks = StreamMarks(streams, timeline, self._completions, self._put_mark)
         #: Turns of requests that go on, and of those that begin: a caller may end one and begin the next in one turn.
         self._turns, self._beginnings = Turns(self._loop), Turns(self._loop)
         #: The request whose coroutine asks now, and goes on in the same turn if the answer is there.
         self._asking: int | None = None
         #: The streams that threads enqueue to.
         self.submissions = Submissions()
-        self._stamps = [0] * len(streams)
-        self._marks: dict[Event, Mark] = {}
-        #: The marks inside chunks, by stream and stamp; each with the errors of the commands before it.
-        self._inside: list[dict[int, list[BaseException]]] = [{} for _ in streams]
-        self._order = Order(len(streams))
-        #: What the commands before an event use; held until it is reached.
-        self._kept: dict[Event, object] = {}
         self._waiting: dict[int, PendingRequest] = {}
-        #: Events that the next chunk on each stream waits for.
-        self._waits: list[set[Event]] = [set() for _ in streams]
         self._short = Shortage(self._waiting)
         self._ended = 0
         #: The error by which the device was found to be lost.
@@ -104,7 +97,7 @@ class Dispatcher:
         self._alarm: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Dispatcher {len(self._waiting)} requests, {len(self._marks)} marks, {self.state!r}>"
+        return f"<Dispatcher {len(self._waiting)} requests, {len(self.marks)} marks, {self.state!r}>"
 
     def listen(self, reports: Reports) -> None:
         """Hear from a device of what is reached on its streams, until `close()`."""
@@ -200,8 +193,8 @@ class Dispatcher:
         """Note that the request's chunk begins to be enqueued on *stream*, whose next event is at its end."""
         waiting = self._waiting[request]
         waiting.hit, waiting.known = False, self.timeline.passed(stream)
-        waiting.waits = frozenset(self._waits[stream])
-        waiting.event = Event(stream, self._stamps[stream] + 1)
+        waiting.waits = self.marks.waits(stream)
+        waiting.event = self.marks.next(stream)
 
     def launched(self, request: int, stream: int, keep: object = None) -> Event:
         """Note that the request's chunk was enqueued on *stream*; returns the event at its end.
@@ -210,11 +203,10 @@ class Dispatcher:
             keep: What the chunk uses: it is held until the event, even if the request ends before.
         """
         waiting = self._waiting[request]
-        if waiting.event != Event(stream, self._stamps[stream] + 1):
+        if waiting.event != self.marks.next(stream):
             self.begins(request, stream)
-        event = self._stamp(stream)
+        event = self.marks.end(stream, keep)
         assert event == waiting.event, "while a chunk is enqueued nobody else marks its stream"
-        self._kept[event] = keep
         waiting.future = self._loop.create_future()
         try:
             if waiting.unknown is None:
@@ -253,8 +245,7 @@ class Dispatcher:
 
     def abandon(self, stream: int, keep: object = None) -> Event:
         """Part of a chunk was enqueued on *stream* and no more will be; returns the event behind that part."""
-        event = self._stamp(stream)
-        self._kept[event] = keep
+        event = self.marks.end(stream, keep)
         try:
             self.state.abandoned(event)
         except Exception as failure:
@@ -270,37 +261,16 @@ class Dispatcher:
 
         One that is busy, if there is one: only then does anybody wait for the device.
         """
-        streams = [s for s in (*[event.stream for event in self._marks], 0) if not self.submissions.busy(s)]
+        streams = [s for s in (*[event.stream for event in self.marks.pending], 0) if not self.submissions.busy(s)]
         if streams and not self.lost:  # a thread that enqueues to a busy one learns it by itself
             with contextlib.suppress(DeviceLostError):
                 self.abandon(streams[0])
-
-    def wait_for(self, stream: int, events: Iterable[Event]) -> None:
-        """Let what is enqueued next on *stream* wait for *events* of other streams."""
-        pending = self.timeline.pending(events)
-        if pending:
-            self._waits[stream].update(pending)
-            self.wait_inside(stream, pending)
 
     # Of a chunk that is on several streams; see `asyncrt.runtime.execute.lanes`.
 
     def idle_beside(self, stream: int) -> list[int]:
         """Return the other streams that have nothing to pass and to which nobody enqueues."""
         return [s for s in self.state.idle_streams if s != stream and not self.submissions.busy(s)]
-
-    def mark_inside(self, stream: int) -> Event:
-        """Put a mark behind what is enqueued of a chunk so far; before long its end on that stream follows."""
-        event, mark = self._mark(stream)
-        failed = self._inside[stream][event.stamp] = []
-        self.streams[stream].when_reached(mark, lambda error: None if error is None else failed.append(error))
-        return event
-
-    def wait_inside(self, stream: int, events: Iterable[Event]) -> None:
-        """Let what is enqueued next on *stream* wait for *events*, of the same chunk or not reached yet."""
-        needed = self._order.needed(stream, events)
-        if needed:
-            self.streams[stream].wait_for([self._marks[e] for e in needed])
-            self._order.waited(stream, needed)
 
     def ends_beside(self, request: int, events: Iterable[Event]) -> None:
         """Note that parts of the request's chunk end at *events*, on other streams: it is not passed before them."""
@@ -324,7 +294,7 @@ class Dispatcher:
         self.check_lost()
 
     def _resolve_shortage(self, request: int) -> None:
-        if not self._marks:
+        if not self.marks:
             try:
                 self._short.resolve(self.state.statistics())
             except Exception as failure:
@@ -343,7 +313,7 @@ class Dispatcher:
     @property
     def busy(self) -> bool:
         """Whether a stream has something to pass that was enqueued."""
-        return bool(self._marks)
+        return bool(len(self.marks))
 
     async def progress(self) -> None:
         """Return when a stream has come further, or a request has ended."""
@@ -357,9 +327,9 @@ class Dispatcher:
         What is on a lost device is not waited for.
         """
         self._closing = self.clock()
-        if self._marks:
+        if self.marks:
             self.ask_device()
-        while self._waiting or (self._marks and not self.lost):
+        while self._waiting or (self.marks and not self.lost):
             await self.progress()
         self._stop_idling()
         self._idle.close()
@@ -385,35 +355,20 @@ class Dispatcher:
         self.check_lost()
         return answer
 
-    def _stamp(self, stream: int) -> Event:
-        """Put a mark behind a chunk on *stream*, or a part of one, which is told when it is reached."""
-        self._waits[stream].clear()
-        event, mark = self._mark(stream)
-        self._completions.watch(self.streams[stream], mark, event)
-        return event
-
-    def _mark(self, stream: int) -> tuple[Event, Mark]:
+    def _put_mark(self, stream: int) -> Mark:
         """Put a mark behind what is enqueued on *stream*; without one, nobody could know when it is passed."""
         self.check_lost()
-        self._stamps[stream] += 1
-        event = Event(stream, self._stamps[stream])
         try:
-            mark = mark_behind(self.streams[stream])
+            return mark_behind(self.streams[stream])
         except Exception as error:
             self._lose(error)
             self.check_lost()
             raise
-        self._marks[event] = mark
-        self._order.marked(event)
-        return event, mark
 
     def _lose(self, error: BaseException) -> None:
         """The device is lost: tell everybody who waits."""
         self._lost = error
-        for stream, inside in enumerate(self._inside):  # no end follows any more, with which they would go
-            for stamp in inside:
-                self._marks.pop(Event(stream, stamp), None)
-            inside.clear()
+        self.marks.forget_inside()
         for waiting in self._waiting.values():
             if waiting.future is not None and not waiting.future.done():
                 waiting.future.set_exception(self._loss())
@@ -431,19 +386,13 @@ class Dispatcher:
             self._start_over(failure, reached=event)
 
     def _reach(self, event: Event, error: BaseException | None) -> None:
-        self.timeline.advance(event)
-        inside = self._inside[event.stream]
-        while inside and (stamp := next(iter(inside))) < event.stamp:
-            error = next(iter(inside.pop(stamp)), error)
-            self._marks.pop(Event(event.stream, stamp), None)
+        error = self.marks.reach(event, error)
         if error is not None:
             for waiting in self._waiting.values():
                 waiting.hit |= waiting.comes_after(event)
                 if event in waiting.beside:
                     waiting.failed = error
-        self._marks.pop(event, None)
-        self._order.reached(event)
-        self._kept.pop(event, None)
+        self.marks.release(event)
         self._handle(Reached(event), error, tell=True)
 
     def _tell(self) -> None:
@@ -451,7 +400,7 @@ class Dispatcher:
         for future in changed:
             if not future.done():
                 future.set_result(None)
-        if not self._marks and not self._waiting:
+        if not self.marks and not self._waiting:
             self._idle.begin()
             if self._collector is not None:
                 self._collector.quiet()
@@ -484,9 +433,9 @@ class Dispatcher:
         _log.error("the scheduler failed; all requests in flight begin again", exc_info=failure)
         try:
             if reached is not None:
-                self._forget_until(reached)
+                self.marks.forget_until(reached)
             self.state = self._make_state()
-            for event in sorted(self._marks):
+            for event in sorted(self.marks.pending):
                 self.state.abandoned(event)
             for number, waiting in self._waiting.items():
                 waiting.forgotten(failure, to_blame=number == request)
@@ -495,16 +444,6 @@ class Dispatcher:
             self._set_alarm()
         except Exception as again:
             self._lose(again)
-
-    def _forget_until(self, event: Event) -> None:
-        """Note that a stream has come to *event*, without telling anybody."""
-        self.timeline.advance(event)
-        for passed in [e for e in self._marks if e.stream == event.stream and e.stamp <= event.stamp]:
-            del self._marks[passed]
-            self._kept.pop(passed, None)
-        for stamp in [stamp for stamp in self._inside[event.stream] if stamp <= event.stamp]:
-            del self._inside[event.stream][stamp]
-        self._order.reached(event)
 
     def _elapse(self) -> None:
         """Tell the scheduler what time it is, if that matters to anybody."""

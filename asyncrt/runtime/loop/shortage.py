@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from asyncrt.errors import OutOfDeviceMemory
 from asyncrt.scheduler.state import SchedulerStatistics
 
-from .waiting import PendingRequest, RunAgain
+from .pending_request import PendingRequest, RunAgain
 
 _ALONE = 2  # times that a request runs again though no other holds memory: it may have held more than it needed
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from .waiting import internal
+from .pending_request import internal
 
 
 class Turns:

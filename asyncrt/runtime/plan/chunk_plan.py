@@ -45,7 +45,7 @@ class Home(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """What a step was made from; `regions.touches` finds in it which bytes the step reads and writes.
+    """What a step was made from; `accesses.touches` finds in it which bytes the step reads and writes.
 
     Attributes:
         call: The node at its shapes, or the copy that is part of it.

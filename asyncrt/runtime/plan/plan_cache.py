@@ -17,7 +17,7 @@ from asyncrt.runtime.cooperative import Slices, finished
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 from .chunk_plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, PlanStep, State, start_state
-from .guesses import CLOSER_SIZES, NBYTES, SIZES, GuessAllowance, sample_layouts
+from .likely_sizes import CLOSER_SIZES, NBYTES, SIZES, GuessAllowance, sample_layouts
 from .planner import prepare_in_slices
 from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
 from .tools import Tools

@@ -2,7 +2,11 @@
 
 For a whole chunk: infer all shapes, take all skip decisions (final, never tentative), choose implementations, plan
 memory. Nothing here waits, touches a device or looks at the clock, and nothing about a request is stored on a node:
-the same state gives the same plan. The functions bear the names of the mechanisms they are (docs/mechanisms.md).
+the same state gives the same plan.
+
+`PrimitiveInst` and the functions `update_shape`, `update_impl`, `update_weights`, `realloc_if_needed` and
+`update_output_memory` bear the names that OpenVINO's GPU plugin has for the mechanisms they are (docs/mechanisms.md).
+All other names are asyncrt's own.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from asyncrt.graph.ir import Program
 from asyncrt.layout import Array
 from asyncrt.memory.buffer import Lease
 from asyncrt.memory.host import refused
-from asyncrt.runtime.execute.device_copies import Moves
+from asyncrt.runtime.execute.device_copies import DeviceCopies
 from asyncrt.runtime.execute.kept_state import KeptState
-from asyncrt.runtime.loop.waiting import RunAgain, internal
+from asyncrt.runtime.loop.pending_request import RunAgain, internal
 from asyncrt.runtime.plan.chunk_plan import Records
 
 from .compiled_model import CompiledModel
@@ -122,8 +122,8 @@ class Network(CompiledModel):
         finally:
             dispatcher.end(request)
 
-    async def move(self, moves: Moves, priority: int = 0) -> tuple[list[Lease], tuple[Event, ...]]:
-        """Allocate memory, and fill it with what lies elsewhere on the device; see `Moves`.
+    async def move(self, moves: DeviceCopies, priority: int = 0) -> tuple[list[Lease], tuple[Event, ...]]:
+        """Allocate memory, and fill it with what lies elsewhere on the device; see `DeviceCopies`.
 
         Returns:
             Leases of the new memory, and the events after which it may be used.

@@ -26,8 +26,8 @@ from asyncrt.errors import (
 )
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
+from asyncrt.runtime.loop.pending_request import internal
 from asyncrt.runtime.loop.trio_bridge import Elsewhere, anywhere
-from asyncrt.runtime.loop.waiting import internal
 from asyncrt.runtime.plan.chunk_plan import KeptTensor
 from asyncrt.runtime.request.network import Network
 from asyncrt.scheduler.queue import RequestQueue

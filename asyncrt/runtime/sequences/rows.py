@@ -16,7 +16,7 @@ import attrs
 from asyncrt.events import latest
 from asyncrt.layout import Layout
 from asyncrt.memory.buffer import Lease
-from asyncrt.runtime.execute.device_copies import Box, Moves
+from asyncrt.runtime.execute.device_copies import Box, DeviceCopies
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.plan.chunk_plan import KeptTensor
 from asyncrt.runtime.plan.kv_append import grown
@@ -102,14 +102,14 @@ class _Run(NamedTuple):
 
 def gather(
     axes: StateAxes, tools: Tools, members: Sequence[Member]
-) -> tuple[Moves, list[tuple[KeptTensor, int | None]]]:
+) -> tuple[DeviceCopies, list[tuple[KeptTensor, int | None]]]:
     """Return what lays the members' state one behind the other; and its tensors, each with its number in the moves.
 
     The past is as long as the longest; all end at the same index.
     """
     runs = _runs(members)
     count = sum(m.rows for m in members)
-    moves = Moves(tools, latest(e for run in runs for e in run.place.rows.kept.after))
+    moves = DeviceCopies(tools, latest(e for run in runs for e in run.place.rows.kept.after))
     tensors: list[tuple[KeptTensor, int | None]] = []
     for slot, state in enumerate(axes.states):
         layouts = [m.layouts[slot] for m in members]

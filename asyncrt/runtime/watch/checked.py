@@ -36,8 +36,8 @@ from asyncrt.memory.hazards import (
     Touched,
     Waited,
 )
+from asyncrt.runtime.plan.accesses import Touch, touches
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan
-from asyncrt.runtime.plan.touches import Touch, touches
 
 from .watched import WatchedDevice, WatchedStream, one_by_one
 

@@ -29,8 +29,8 @@ from asyncrt.devices.base import (
 )
 from asyncrt.graph.ir import Program
 from asyncrt.layout import Array
+from asyncrt.runtime.plan.accesses import Touch
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, PlanStep
-from asyncrt.runtime.plan.touches import Touch
 
 
 class WatchedStream:

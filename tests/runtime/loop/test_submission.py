@@ -24,7 +24,7 @@ from asyncrt.devices.opencl import submit as opencl_submit
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared
 from asyncrt.layout import Array
 from asyncrt.runtime.execute import prepared_launches as preset
-from asyncrt.runtime.execute.device_copies import Moves
+from asyncrt.runtime.execute.device_copies import DeviceCopies
 from asyncrt.runtime.model import Model
 
 from ...builders import model, node
@@ -189,7 +189,7 @@ async def test_nor_does_who_copies_what_sequences_keep(rt: Runtime, device: Slow
     long = await loaded(rt)
     request = asyncio.ensure_future(long.infer(given(5, 1)))
     await device.entered()
-    moves = Moves(rt.session.tools)
+    moves = DeviceCopies(rt.session.tools)
     moves.allocate(64, zeroed=True)
     before = device.faults.calls["fill"]
     copying = asyncio.ensure_future(long.network.move(moves))

@@ -17,7 +17,7 @@ from asyncrt.layout import FLOAT32, Layout
 from asyncrt.memory.buffer import Lease
 from asyncrt.memory.hazards import Enqueued, Entry, Region
 from asyncrt.memory.pool import Acquired, MemoryPool
-from asyncrt.runtime.execute.device_copies import Box, Moves
+from asyncrt.runtime.execute.device_copies import Box, DeviceCopies
 from asyncrt.runtime.request import session
 from asyncrt.runtime.request.network import Network
 from asyncrt.scheduler.policies.base import StreamView
@@ -34,15 +34,15 @@ async def network(rt: Runtime) -> Network:
 
 
 async def zeros(network: Network) -> Lease:
-    moves = Moves(network.tools)
+    moves = DeviceCopies(network.tools)
     moves.allocate(ROOM.nbytes, zeroed=True)
     (lease,), _ = await network.move(moves)
     return lease
 
 
-async def copy(network: Network, source: Lease) -> Moves:
+async def copy(network: Network, source: Lease) -> DeviceCopies:
     """Make the move that copies the first rows of a tensor to the last ones of a new one, and its kernel."""
-    moves = Moves(network.tools)
+    moves = DeviceCopies(network.tools)
     target = moves.allocate(ROOM.nbytes, zeroed=False)
     moves.copy(source, (ROOM.shape, Box((0, 0), (2, 8))), target, (ROOM.shape, Box((2, 0), (2, 8))), ROWS)
     await network.session.kernels.ensure(moves.kernels)

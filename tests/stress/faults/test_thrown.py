@@ -43,7 +43,7 @@ LOOKS = {"check", "story", "__repr__", "statistics", "idle"}  # and changes noth
 #: Functions of the loop's side that carry out what was decided, and what they rely on.
 CARRY_OUT = {
     "/runtime/loop/dispatcher.py": {"_carry_out", "_answer", "_reach", "_elapse", "_set_alarm"},
-    "/runtime/loop/waiting.py": {"comes_after"},
+    "/runtime/loop/pending_request.py": {"comes_after"},
     "/runtime/loop/turns.py": {"settle"},
     "/runtime/loop/shortage.py": {"resolve", "_pending"},
     "/asyncrt/events.py": {"advance"},

@@ -17,8 +17,8 @@ from asyncrt.devices.host import HostMark
 from asyncrt.errors import InternalError
 from asyncrt.layout import Array
 from asyncrt.memory.hazards import Region
+from asyncrt.runtime.plan.accesses import Touch, touches
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, PlanStep
-from asyncrt.runtime.plan.touches import Touch, touches
 from asyncrt.runtime.watch.watched import WatchedStream
 
 from ...zoo import ZooModel, zoo

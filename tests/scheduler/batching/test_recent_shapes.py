@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from asyncrt.scheduler.batching import BatchShape
-from asyncrt.scheduler.batching.ran import Ran
+from asyncrt.scheduler.batching.recent_shapes import RecentShapes
 
 from .world import text
 
 
 def test_the_smallest_shape_that_fits_is_taken() -> None:
     """Of as many rows, as long as it is not more work than allowed; else the batch keeps its own."""
-    ran = Ran()
+    ran = RecentShapes()
     for length, rows in ((100, 4), (24, 4), (20, 4), (17, 5), (15, 4)):
         ran.saw(text(length), rows)
 
@@ -25,7 +25,7 @@ def test_the_smallest_shape_that_fits_is_taken() -> None:
 def test_every_dim_must_fit_and_what_must_be_equal_is() -> None:
     """A shape that is larger in one dim and smaller in another is of no use."""
     terms = ((1, (0, 1)),)
-    ran = Ran()
+    ran = RecentShapes()
     ran.saw(BatchShape("a", (9, 5), terms), 2)
     ran.saw(BatchShape("b", (8, 8), terms), 2)
 
@@ -36,7 +36,7 @@ def test_every_dim_must_fit_and_what_must_be_equal_is() -> None:
 
 def test_what_ran_long_ago_is_forgotten() -> None:
     """And what runs again is not."""
-    ran = Ran()
+    ran = RecentShapes()
     ran.saw(text(1000), 1)
     ran.saw(text(2000), 1)
     for length in range(1, 127):

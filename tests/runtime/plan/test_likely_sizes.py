@@ -16,7 +16,7 @@ from asyncrt.kernels.call import Call
 from asyncrt.kernels.operator import Operator, host_nbytes
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.runtime.plan import host_nodes
-from asyncrt.runtime.plan.guesses import NBYTES, SIZES, GuessAllowance, sample_layouts
+from asyncrt.runtime.plan.likely_sizes import NBYTES, SIZES, GuessAllowance, sample_layouts
 from asyncrt.runtime.plan.plan_cache import Plans
 from asyncrt.runtime.plan.tools import Tools
 
@@ -89,7 +89,7 @@ async def test_loading_takes_little_whatever_sizes_are_guessed(name: str, traced
 
 
 @pytest.mark.asyncio
-async def test_guesses_stay_within_the_memory_limit(traced: None) -> None:
+async def test_likely_sizes_stay_within_the_memory_limit(traced: None) -> None:
     """What is allowed for a guess is no more than a request may have."""
     source, given, shape = GREEDY["NonZero of rank 4"]
     async with Runtime("simulated", options=RuntimeOptions(memory_limit=MIB // 4, disk_cache=False)) as rt:
@@ -155,7 +155,7 @@ def test_of_ordinary_models_all_sizes_are_planned_for(name: str) -> None:
     assert got[0] > 20
 
 
-def test_guesses_end_when_their_time_is_over() -> None:
+def test_likely_sizes_end_when_their_time_is_over() -> None:
     """Loading goes on with what was planned by then; nothing is raised."""
     program = compiled(FOLDER / "bert_ts13.onnx")
 

@@ -15,7 +15,7 @@ from .batch_shape import BatchShape
 _SHAPES = 128  # remembered: half as many as plans are kept
 
 
-class Ran:
+class RecentShapes:
     """The latest shapes of batches."""
 
     def __init__(self) -> None:
