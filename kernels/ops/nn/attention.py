@@ -145,7 +145,7 @@ def _scale(attributes: Attributes, size: int) -> float:
 
 
 def _softcap(attributes: Attributes) -> float:
-    """Return what bounds the scores, 0 if nothing does; what is not above 0 bounds nothing, as in ONNX Runtime."""
+    """Return the bound of the scores, or 0 if they have none. Values of 0 and below mean no bound, as in ONNX Runtime."""
     cap = float(attributes.get("softcap", 0.0))
     return cap if cap > 0 else 0.0
 
@@ -176,7 +176,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     mode = attributes.get("qk_matmul_output_mode", 0)
     given = scores if mode == kernels.CAPPED else given
     seen, added = _bias(attributes, x[_MASK], valid, past, batch, queries, keys)
-    scores = np.where(seen, scores + added, -np.inf)  # also where a score that nobody sees is no number
+    scores = np.where(seen, scores + added, -np.inf)  # also where a masked score is NaN
     given = scores if mode == kernels.BIASED else given
     with np.errstate(all="ignore"):
         top = scores.max(axis=3, keepdims=True, initial=-np.inf)
@@ -192,7 +192,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
 
 
 def host_nbytes(call: Call) -> int:
-    """The scores some times over, and keys and values for all heads, in float64."""
+    """Bytes of several copies of the scores, and of keys and values for all heads, in float64."""
     s = _sizes(call)
     return 8 * s.batch * s.heads * (6 * s.queries * s.keys + 4 * (s.queries + s.keys) * (s.size + s.value_size))
 
@@ -224,7 +224,7 @@ def _bias(
 
 
 def takes_view(call: Call, index: int, view: View) -> bool:
-    """Rows of adjacent elements; what is cached is copied, from wherever it lies."""
+    """Queries, keys and values need rows of adjacent elements; cached ones are copied, through any strides."""
     if index in (_PAST_KEY, _PAST_VALUE):
         return True
     return index in (_QUERY, _KEY, _VALUE) and (view.strides[-1] == 1 or view.shape[-1] == 1)
@@ -240,9 +240,6 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     made = ImplBuilder()
     key = _cached(call, s, _KEY, made, traits)
     value = _cached(call, s, _VALUE, made, traits)
-    scores = None
-    if len(call.outputs) > 3:
-        scores = AttentionTensor(out(3), dtype, *row_major(call.outputs[3].shape)[:3])
     whole = kernels.Attention(
         query=AttentionTensor(inp(_QUERY), dtype, *_strides(call, call.view(_QUERY), s.size)),
         key=key,
@@ -264,7 +261,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         mask=_mask(call, s),
         mask_keys=call.shape(_MASK)[-1] if call.has(_MASK) else 0,
         valid=inp(_VALID) if call.has(_VALID) else None,
-        scores=scores,
+        scores=_scores(call),
         scores_mode=attributes.get("qk_matmul_output_mode", 0),
     )
     return kernels.attention_impl(whole, tuple(made.launches), tuple(made.sizes), traits)
@@ -282,6 +279,12 @@ def _mask(call: Call, s: _Sizes) -> AttentionTensor | None:
     shape = call.shape(_MASK)
     steps = broadcast_strides(shape, (s.batch, s.heads, s.queries, shape[-1]))
     return AttentionTensor(inp(_MASK), call.dtype(_MASK), *steps[:3])
+
+
+def _scores(call: Call) -> AttentionTensor | None:
+    if len(call.outputs) <= 3:
+        return None
+    return AttentionTensor(out(3), call.dtype(_QUERY), *row_major(call.outputs[3].shape)[:3])
 
 
 def _cached(call: Call, s: _Sizes, index: int, made: ImplBuilder, traits: DeviceTraits) -> AttentionTensor:
