@@ -5,6 +5,7 @@ All bounded caches are this one, so that a use means the same in each.
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, ItemsView, ValuesView
 from typing import Generic, TypeVar
@@ -20,7 +21,7 @@ class LruCache(Generic[_K, _V]):
     used longest ago. The value that was put last stays, even if it takes more bytes than there may be.
 
     Args:
-        entries: Most values to keep.
+        entries: Most values to keep; None keeps any number.
         nbytes: Most bytes that they may take; None counts none.
         sized: Returns what a value takes.
         left: Called with each key and value that leaves for another one.
@@ -30,14 +31,14 @@ class LruCache(Generic[_K, _V]):
 
     def __init__(
         self,
-        entries: int,
+        entries: int | None,
         nbytes: int | None = None,
         *,
         sized: Callable[[_V], int] = lambda value: 0,
         left: Callable[[_K, _V], object] | None = None,
     ) -> None:
         self._held: OrderedDict[_K, _V] = OrderedDict()
-        self._entries, self._most = entries, nbytes
+        self._entries, self._most = sys.maxsize if entries is None else entries, nbytes
         self._sized, self._left = sized, left
         #: What all values take.
         self.nbytes = 0

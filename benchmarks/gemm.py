@@ -36,7 +36,7 @@ async def bench(
     products: list[tuple[m.Samples, m.Samples]] = []
     inferences: list[tuple[m.Samples, m.Samples]] = []
     with tempfile.TemporaryDirectory() as folder:
-        options = asyncrt.RuntimeOptions(cache_dir=Path(folder), replay=False)
+        options = asyncrt.RuntimeOptions(cache_dir=Path(folder), without={"replay"})
         device = capture.open_capturing(settings.device)
         # `Capturing` gives everything that a device has, some of it through `__getattr__`, which types cannot say.
         async with (

@@ -29,7 +29,7 @@ async def bench(settings: m.Settings, nodes: int = NODES) -> m.Report:
     """Measure a chain of *nodes* nodes."""
     notes = ["Below 1, a peer takes less time than asyncrt's loop in Python."]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        options = asyncrt.RuntimeOptions(cache_dir=Path(folder), fuse=False, replay=False)
+        options = asyncrt.RuntimeOptions(cache_dir=Path(folder), without={"fuse", "replay"})
         device = capture.open_capturing(settings.device)
         # `Capturing` gives everything that a device has, some of it through `__getattr__`, which types cannot say.
         async with asyncrt.Runtime(cast(Device, device), streams=1, options=options) as rt:

@@ -33,8 +33,8 @@ async def bench(settings: m.Settings, nodes: int = NODES) -> m.Report:
     inputs = given(LENGTH)
     others = peers.load(chain.SerializeToString())
     with tempfile.TemporaryDirectory() as folder:
-        options = asyncrt.RuntimeOptions(cache_dir=Path(folder), fuse=False)
-        walk = asyncrt.RuntimeOptions(cache_dir=Path(folder), fuse=False, replay=False)
+        options = asyncrt.RuntimeOptions(cache_dir=Path(folder), without={"fuse"})
+        walk = asyncrt.RuntimeOptions(cache_dir=Path(folder), without={"fuse", "replay"})
         device = capture.open_capturing(settings.device)
         # `Capturing` gives everything that a device has, some of it through `__getattr__`, which types cannot say.
         async with (

@@ -67,9 +67,9 @@ class Bench:
     folder: Path
     rows: list[m.Row] = attrs.Factory(list)
 
-    async def load(self, model: onnx.ModelProto, skip: bool = True, fuse: bool = False) -> Peer:
+    async def load(self, model: onnx.ModelProto, *without: str) -> Peer:
         """Load a model into a runtime of its own."""
-        options = asyncrt.RuntimeOptions(skip=skip, fuse=fuse, cache_dir=self.folder)
+        options = asyncrt.RuntimeOptions(without=without, cache_dir=self.folder)
         runtime = await self.stack.enter_async_context(asyncrt.Runtime(self.settings.device, options=options))
         return Peer(runtime, await runtime.load(model))
 
@@ -104,18 +104,18 @@ async def bench(
         graphs = Bench(settings, stack, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         x = random(1, ROWS, CHANNELS)
         costs: list[int] = []
-        for fuse in (True, False):
-            plain = await graphs.load(graph(max(steps), 0, CHANNELS), fuse=fuse)
+        for without in ((), ("fuse",)):
+            plain = await graphs.load(graph(max(steps), 0, CHANNELS), *without)
             for count in steps:
-                peer = plain if count == 0 else await graphs.load(graph(max(steps), count, CHANNELS), fuse=fuse)
-                case = f"{count} no-ops, and none; fusion {'on' if fuse else 'off'}"
+                peer = plain if count == 0 else await graphs.load(graph(max(steps), count, CHANNELS), *without)
+                case = f"{count} no-ops, and none; fusion {'off' if without else 'on'}"
                 more, _ = await graphs.compare(case, peer, plain, {"x": x})
                 costs.append(more)
         gains: list[m.Ratio] = []
         size = f"{4 * large[0] * large[1] / 1e6:.1f} MB tensors, half of the nodes no-ops; skipping on, and off"
         for case, kinds in ((size, NO_OPS), (f"{size}; a Resize among them", OTHER_NO_OPS)):
             halves = graph(LARGE_STEPS, LARGE_STEPS, large[1], kinds)
-            on, off = await graphs.load(halves), await graphs.load(halves, skip=False)
+            on, off = await graphs.load(halves, "fuse"), await graphs.load(halves, "fuse", "skip")
             _, gain = await graphs.compare(case, on, off, {"x": random(1, *large)})
             gains.append(gain)
         info = plain.runtime.info

@@ -83,7 +83,7 @@ async def bench(
     seconds = seconds or (0.25 if settings.quick else 1.0)
     fixed = [Setting(batch, delay) for batch in batches for delay in delays]
     with tempfile.TemporaryDirectory() as folder:
-        options = asyncrt.RuntimeOptions(cache_dir=Path(folder))
+        options = asyncrt.RuntimeOptions(cache_dir=Path(folder), collect_when_idle=True)
         async with (
             # Where there are several streams nobody is held back, and the delay would be nothing to find.
             asyncrt.Runtime(settings.device, streams=1, options=options) as rt,

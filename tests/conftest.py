@@ -11,8 +11,7 @@ os.environ.setdefault("ASYNCRT_CHECK_HAZARDS", "1")
 
 import asyncrt.devices.opencl.device  # noqa: F401  # before any test imports pyopencl, which then finds the drivers
 
-from .native import reached as reached  # fixtures
-from .native import submit as submit
+from .native import submit as submit  # fixtures
 from .paths import either_path as either_path
 from .paths import users_path as users_path
 

@@ -1,4 +1,4 @@
-"""The extensions of `asyncrt.devices.opencl`, built of the sources at hand rather than of those that were installed."""
+"""The extension of `asyncrt.devices.opencl`, built of the sources at hand rather than the one that was installed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,6 @@ ROOT = Path(__file__).parents[1]
 def submit(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """`asyncrt.devices.opencl._submit`."""
     return _built("_submit", tmp_path_factory.mktemp("native"))
-
-
-@pytest.fixture(scope="session")
-def reached(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """`asyncrt.devices.opencl._reached`."""
-    return _built("_reached", tmp_path_factory.mktemp("native"))
 
 
 def _built(name: str, folder: Path) -> ModuleType:

@@ -7,12 +7,15 @@ runtime does as a whole run both ways: `pytestmark = pytest.mark.usefixtures("ei
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import attrs
 import pytest
 
 from asyncrt import RuntimeOptions
+from asyncrt.mechanisms import MECHANISMS, Mechanism
+from asyncrt.mechanisms import mechanisms as known_mechanisms
 from asyncrt.runtime.execute import prepared_launches as preset
 from asyncrt.runtime.runtime import RuntimeStatistics
 
@@ -51,42 +54,61 @@ def on_path(options: RuntimeOptions) -> RuntimeOptions:
     return attrs.evolve(options, check_hazards=None)
 
 
+def off(**mechanisms: bool) -> frozenset[Mechanism]:
+    """Return those that are False, for `RuntimeOptions.without`."""
+    return known_mechanisms(name for name, on in mechanisms.items() if not on)
+
+
+def drawn(chance: random.Random, odds: float) -> frozenset[Mechanism]:
+    """Return mechanisms to do without, each with these odds; kernels on disk stay, because building them takes long."""
+    return frozenset(name for name in MECHANISMS if chance.random() < odds and name != "disk_cache")
+
+
+ELSEWHERE: Mapping[Mechanism, str] = {
+    "fuse": "other kernels, whose last bits may differ: tests/graph/fusions/test_fusions.py, tests/stress/compare.py",
+    "packed_weights": "other kernels, whose last bits may differ: tests/ops/test_every_operator.py",
+    "integer_products": "results may differ by one step: tests/runtime/test_quantized_models.py",
+    "disk_cache": "every kernel is built again, which takes long: tests/runtime/test_kept_kernels.py",
+}
+"""Mechanisms that `EXACT` leaves out, and why and where they are compared."""
+
+EXACT: Sequence[Mechanism] = [name for name in MECHANISMS if name not in ELSEWHERE]
+"""Mechanisms with and without which results are the same bit for bit."""
+
+COUNTED: Mapping[Mechanism, Callable[[RuntimeStatistics], int]] = {
+    "skip": lambda s: s.skipped,
+    "replay": lambda s: s.replays,
+    "recipes": lambda s: s.by_recipe,
+    "next_plan": lambda s: s.foreseen,
+    "prepared_launches": lambda s: s.presets.replays,
+    "native_submit": lambda s: s.native,
+}
+"""How often a mechanism was used, where statistics can tell."""
+
+
 @attrs.frozen
-class Mechanism:
-    """An option that leaves results the same bit for bit.
+class Change:
+    """Other options than users have, with which results are the same bit for bit.
 
     Attributes:
-        other: Its value where it is not what users have.
-        streams: How many a runtime needs so that it makes a difference.
-        uses: How often it was used, where statistics can tell.
+        streams: How many a runtime needs so that they make a difference.
+        uses: What must be 0 with them.
     """
 
-    other: bool = False
+    name: str
+    options: RuntimeOptions
     streams: int = 2
-    uses: Callable[[RuntimeStatistics], int] | None = None
-
-    def options(self, name: str) -> RuntimeOptions:
-        """Return options with the one of that name changed."""
-        alone = {"max_in_flight": 1} if name == "branches" else {}  # the others' streams have to be idle
-        return RuntimeOptions(**{name: self.other, "warm": False, **alone})
+    uses: Callable[[RuntimeStatistics], int] = lambda statistics: 0
 
 
-MECHANISMS: Mapping[str, Mechanism] = {
-    "skip": Mechanism(uses=lambda s: s.skipped),
-    "views": Mechanism(),
-    "in_place": Mechanism(),
-    "replay": Mechanism(uses=lambda s: s.replays),
-    "recipes": Mechanism(uses=lambda s: s.by_recipe),
-    "foresee": Mechanism(uses=lambda s: s.foreseen),
-    "preset": Mechanism(uses=lambda s: s.presets.replays),
-    "native_submit": Mechanism(uses=lambda s: s.native),
-    "hold_tiny": Mechanism(),
-    "native_callbacks": Mechanism(other=True),
-    "pinned": Mechanism(),
-    "branches": Mechanism(other=True, streams=4),
-    "pool": Mechanism(),
-    "preallocate": Mechanism(),
-    "map_files": Mechanism(),
-    "page_constants": Mechanism(),
-}
-"""Those that docs/options.md names: a test compares the two, and others switch each of them."""
+def changes() -> list[Change]:
+    """Return those that tests compare: each mechanism of `EXACT` off, and branches side by side.
+
+    It is called in a test, so that the test's path is known.
+    """
+    without = [
+        Change(f"without {name}", RuntimeOptions(without={name}, warm=False), uses=COUNTED.get(name, lambda s: 0))
+        for name in EXACT
+    ]
+    alone = RuntimeOptions(branches=True, max_in_flight=1, warm=False)  # the others' streams have to be idle
+    return [*without, Change("with branches", alone, streams=4)]

@@ -175,8 +175,7 @@ def bench(
     deadline: Deadline = None,
     config: Config = None,
     plot: Plot = None,
-    no_skip: o.NoSkip = False,
-    no_replay: o.NoReplay = False,
+    without: o.Without = None,
     precision: o.Precision = "fp32",
 ) -> None:
     """Measure latency and throughput, beside ONNX Runtime where it is installed.
@@ -192,7 +191,7 @@ def bench(
       asyncrt bench bert.onnx -s seq=8,16,128 -s batch=1 --concurrency 8 --seconds 5
       asyncrt bench bert.onnx --batched -s batch=1 --lengths seq=lognormal:40:0.6:256 --rate 50,100,200,400
     """
-    options = RuntimeOptions(skip=not no_skip, replay=not no_replay, precision=precision)
+    options = RuntimeOptions(without=without or (), precision=precision, collect_when_idle=True)
     runtime = Runtime(device, streams=streams, options=options)
     if batched:
         _refuse_closed_loop(requests, concurrency)

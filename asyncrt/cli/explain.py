@@ -47,7 +47,7 @@ def explain(
         typer.Option("--html", metavar="FILE", dir_okay=False, help="Write the graph there, too, as one page to open."),
     ] = None,
     profile: Annotated[bool, typer.Option("--profile", help="Measure how long each node takes on the device.")] = False,
-    no_skip: o.NoSkip = False,
+    without: o.Without = None,
 ) -> None:
     """Run a model once and say of every node what became of it, and why.
 
@@ -60,7 +60,8 @@ def explain(
       asyncrt explain bert.onnx --shape batch=1 --shape seq=16 --only skipped
     """
     wanted = InputOptions.parse(inputs, shape, ranges, seed)
-    everything = run_to_end(_explain(model, wanted, device, streams, RuntimeOptions(skip=not no_skip), profile))
+    options = RuntimeOptions(without=without or ())
+    everything = run_to_end(_explain(model, wanted, device, streams, options, profile))
     if html_file is not None:
         write_text(html_file, everything.to_html())
         note(f"the graph is in {html_file}; open it in a browser")

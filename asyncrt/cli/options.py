@@ -8,6 +8,8 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from asyncrt.errors import ArgumentError
+from asyncrt.mechanisms import MECHANISMS, mechanisms
 from asyncrt.options import Precision as Words
 
 from .arrivals import BURST, Pattern
@@ -20,6 +22,15 @@ def finite(value: float | None) -> float | None:
     if value is not None and not math.isfinite(value):
         raise typer.BadParameter(f"expected a finite number, got {value}")
     return value
+
+
+def known_mechanisms(names: list[str] | None) -> list[str] | None:
+    """Return the names; one that is no mechanism's is refused."""
+    try:
+        mechanisms(names or ())
+    except ArgumentError as error:
+        raise typer.BadParameter(f"{error.message}; {error.detail}") from error
+    return names
 
 
 Model: TypeAlias = Annotated[
@@ -63,8 +74,12 @@ Lengths: TypeAlias = Annotated[
         "line. Repeatable.",
     ),
 ]
-NoSkip: TypeAlias = Annotated[bool, typer.Option("--no-skip", help="Run nodes that could be skipped.")]
-NoReplay: TypeAlias = Annotated[bool, typer.Option("--no-replay", help="Plan every inference anew.")]
+Without: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME", callback=known_mechanisms, help=f"Do without a mechanism: {', '.join(MECHANISMS)}. Repeatable."
+    ),
+]
 Precision: TypeAlias = Annotated[
     Words, typer.Option(help="Of the constant weights of products and convolutions.")
 ]

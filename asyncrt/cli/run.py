@@ -42,8 +42,7 @@ def run(
     check: Annotated[
         bool, typer.Option("--check", help="Compare with ONNX Runtime; exit with 1 if they differ.")
     ] = False,
-    no_skip: o.NoSkip = False,
-    no_replay: o.NoReplay = False,
+    without: o.Without = None,
     precision: o.Precision = "fp32",
 ) -> None:
     """Run a model on given or random inputs, and summarise its outputs.
@@ -56,7 +55,7 @@ def run(
       asyncrt run resnet.onnx --input image=photo.npy --save outputs
     """
     wanted = InputOptions.parse(inputs, shape, ranges, seed)
-    options = RuntimeOptions(skip=not no_skip, replay=not no_replay, precision=precision)
+    options = RuntimeOptions(without=without or (), precision=precision)
     filled, outputs, explanation, seconds = run_to_end(_infer(model, wanted, device, streams, options, repeat))
     _show_inputs(filled)
     _show_outputs(outputs)

@@ -32,8 +32,7 @@ def trace(
     warm: Annotated[
         int, typer.Option(min=0, help="Requests before the trace; 0 shows planning and building, too.")
     ] = 1,
-    no_skip: o.NoSkip = False,
-    no_replay: o.NoReplay = False,
+    without: o.Without = None,
 ) -> None:
     """Run a model and write what happened when, to be opened in https://ui.perfetto.dev or chrome://tracing.
 
@@ -42,7 +41,7 @@ def trace(
       asyncrt trace bert.onnx --shape batch=1 --shape seq=16 --output trace.json
     """
     wanted = InputOptions.parse(inputs, shape, ranges, seed)
-    options = RuntimeOptions(skip=not no_skip, replay=not no_replay)
+    options = RuntimeOptions(without=without or ())
     run_to_end(_trace(model, output, wanted, device, streams, options, requests, warm))
     note(f"the trace is in {output}; open it in https://ui.perfetto.dev or chrome://tracing")
 

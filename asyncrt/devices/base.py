@@ -192,20 +192,6 @@ class Prepared(Protocol):
         ...
 
 
-class Reports(Protocol):
-    """What a driver says of marks that are reached, for an event loop to collect.
-
-    Attributes:
-        file: A file descriptor that is readable when there is something to collect.
-    """
-
-    file: int
-
-    def collect(self) -> None:
-        """Call back for all marks that were reached. Called on the loop's thread."""
-        ...
-
-
 class Device(Protocol):
     """One device and its memory."""
 
@@ -255,21 +241,12 @@ class Device(Protocol):
         ...
 
     def prepare(
-        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True, hold: bool = True
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
     ) -> Prepared | None:
         """Make launches ready, bound to *memory*; None if this device gains nothing by it.
 
         Args:
             native: Enqueue them by native code, on a device that has some; False makes the same calls from Python.
-            hold: Let the device begin only when all are enqueued, where the launches are tiny and it gains by that.
-        """
-        ...
-
-    def reports(self, streams: Sequence[Stream]) -> Reports | None:
-        """Return reports of the marks reached on new *streams*, in place of a thread for each that waits.
-
-        Returns:
-            None if this device gains nothing by them; then threads go on waiting.
         """
         ...
 

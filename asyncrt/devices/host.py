@@ -27,8 +27,6 @@ from .base import (
     PreparedLaunch,
     Reached,
     Record,
-    Reports,
-    Stream,
     Timing,
     launch_each,
 )
@@ -224,11 +222,8 @@ class HostDevice:
         return {s: s for s in sources}, None
 
     def prepare(
-        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True, hold: bool = True
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
     ) -> Prepared | None:
-        return None
-
-    def reports(self, streams: Sequence[Stream]) -> Reports | None:
         return None
 
     def clock(self) -> int:

@@ -32,7 +32,6 @@ from .base import (
     PreparedLaunch,
     Reached,
     Record,
-    Reports,
     Stream,
     Timing,
     launch_each,
@@ -258,12 +257,9 @@ class SimulatedDevice:
         return {s: s for s in sources}, None
 
     def prepare(
-        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True, hold: bool = True
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
     ) -> Prepared | None:
         return SimulatedPrepared(launches, memory)
-
-    def reports(self, streams: Sequence[Stream]) -> Reports | None:
-        return None
 
     def clock(self) -> int:
         return round(self.now * 1e9)

@@ -31,7 +31,7 @@ def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOpt
     with allocating("loading a model"):
         graph = import_model(source, options)
         run_passes(graph, traits, options)
-        if options.page_constants and options.disk_cache:
+        if options.uses("page_constants"):
             _page_constants(graph, cache_folder(options))
         program = _program(graph)
     forget_files(v.constant for v in program.values)

@@ -70,7 +70,7 @@ def check(array: Array) -> None:
     if file is not None and file.changed():
         raise ModelFormatError(
             f"'{file.path}' was written to while a model of it is loaded, and its tensors are read when needed",
-            hint="write the new model to another file and rename that, or set RuntimeOptions(map_files=False)",
+            hint="write the new model to another file and rename that, or set RuntimeOptions(without={'map_files'})",
         )
 
 

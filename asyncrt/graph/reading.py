@@ -67,7 +67,7 @@ def read_model(source: ModelSource, options: RuntimeOptions) -> Read:
             check_size(path.stat().st_size, options, where)
             if path.exists() and not path.is_file() and not path.is_dir():
                 raise ModelFormatError(f"{where} is not a regular file")
-            file = mapped.map_file(path) if options.map_files else None
+            file = mapped.map_file(path) if options.uses("map_files") else None
             data = np.frombuffer(path.read_bytes() if file is None else file, np.uint8)
         check_size(data.nbytes, options, where)
         model, large = _parse(data, where, options)
@@ -80,7 +80,8 @@ def read_model(source: ModelSource, options: RuntimeOptions) -> Read:
 
 
 def _parse(data: Array, where: str, options: RuntimeOptions) -> tuple[onnx.ModelProto, Mapping[int, Array]]:
-    small, places = (without_tensors(data.data, mapped.LEAST) if options.map_files else None) or (data.tobytes(), {})
+    kept = without_tensors(data.data, mapped.LEAST) if options.uses("map_files") else None
+    small, places = kept or (data.tobytes(), {})
     model = onnx.ModelProto()
     try:
         model.ParseFromString(small)

@@ -90,7 +90,7 @@ class TensorReader:
                     f"it names bytes {offset} to {offset + length} of {size}"
                 )
             if path not in self._files:
-                self._files[path] = mapped.map_file(path) if self._options.map_files else None
+                self._files[path] = mapped.map_file(path) if self._options.uses("map_files") else None
             file = self._files[path]
             if file is not None and length >= mapped.LEAST:
                 return np.frombuffer(memoryview(file)[offset : offset + length], dtype.numpy)

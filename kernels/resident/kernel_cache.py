@@ -81,7 +81,6 @@ class ImplCache:
         store: Where binaries are kept; None keeps none.
         version: Part of every key on disk, so that another version of the package never finds this one's.
         threads: Builds at once.
-        entries: Most kernels to keep.
         nbytes: Most bytes to keep.
         timeout_s: Seconds that the driver has for a build.
     """
@@ -93,7 +92,6 @@ class ImplCache:
         *,
         version: str,
         threads: int = 2,
-        entries: int = 4096,
         nbytes: int = 1 << 28,
         timeout_s: float = 120.0,
     ) -> None:
@@ -104,7 +102,7 @@ class ImplCache:
         self._timeout_s = timeout_s
         self._builders = Builders(threads)
         self._kernels: LruCache[Any, _BuiltKernel] = LruCache(
-            entries, nbytes, sized=lambda entry: entry.nbytes, left=self._on_left
+            None, nbytes, sized=lambda entry: entry.nbytes, left=self._on_left
         )
         self._pending: dict[Any, asyncio.Future[Kernel]] = {}
         self._builds: dict[Any, _Build] = {}

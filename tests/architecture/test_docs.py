@@ -9,6 +9,7 @@ import inspect
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import attrs
 import onnx
@@ -20,8 +21,9 @@ from asyncrt.cli.commands import app
 from asyncrt.devices.base import Device
 from asyncrt.devices.find import open_device
 from asyncrt.devices.host import HostDevice
+from asyncrt.mechanisms import BUILDS_ON, MECHANISMS, Mechanism
 
-from ..paths import MECHANISMS
+from ..paths import ELSEWHERE
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "tests" / "README.md"])
@@ -175,29 +177,26 @@ def first_cells(page: Path) -> list[str]:
     return re.findall(r"^\| `(\w+)` \|", page.read_text(encoding="utf-8"), re.M)
 
 
-def test_every_option_is_documented() -> None:
-    """With its default: each field of `RuntimeOptions` is one row of docs/options.md, and nothing else is."""
+def test_every_option_and_mechanism_is_documented() -> None:
+    """Each is one row of docs/options.md: options with their defaults, mechanisms with what they are."""
     page = ROOT / "docs" / "options.md"
-    fields = attrs.fields_dict(asyncrt.RuntimeOptions)
-    shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page.read_text(encoding="utf-8"), re.M))
+    fields = {f.name: default(f.default) for f in attrs.fields(asyncrt.RuntimeOptions)}
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", page.read_text(encoding="utf-8"), re.M)
 
-    assert sorted(fields) == sorted(first_cells(page))
-    assert {name: default(f.default) for name, f in fields.items()} == shown
+    assert sorted(rows) == sorted([*fields.items(), *MECHANISMS.items()])
 
 
-def test_each_option_that_keeps_the_bits_is_switched_by_tests() -> None:
-    """What docs/options.md names is what `tests/paths.py` has, whose options tests switch one by one."""
-    text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    (sentence,) = re.findall(r"^With (.+) on or off results are the same bit for bit", text, re.M)
-    fields = attrs.fields_dict(asyncrt.RuntimeOptions)
-
-    assert sorted(re.findall(r"`(\w+)`", sentence)) == sorted(MECHANISMS)
-    assert [n for n, m in MECHANISMS.items() if fields[n].default not in (None, not m.other)] == []
+def test_every_mechanism_is_in_the_table() -> None:
+    """What may be written is what is said to be there; what one builds on is a mechanism as well."""
+    assert list(MECHANISMS) == list(get_args(Mechanism))
+    assert {*BUILDS_ON, *BUILDS_ON.values(), *ELSEWHERE} <= {*MECHANISMS}
 
 
 def default(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 20:
         return f"{value >> 30} GiB" if value >= 1 << 30 else f"{value >> 20} MiB"
+    if value == frozenset():
+        return "`set()`"
     return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
 
 

@@ -148,7 +148,9 @@ def test_run_takes_a_precision(tmp_path: Path) -> None:
     assert "y float32[1,2] 2 2 2" in narrow
 
 
-@pytest.mark.parametrize("options", [(), ("--no-skip", "--no-replay", "--streams", "2", "--repeat", "3")])
+@pytest.mark.parametrize(
+    "options", [(), ("--without", "skip", "--without", "replay", "--streams", "2", "--repeat", "3")]
+)
 def test_run_fills_inputs_and_summarises_outputs(model: str, options: tuple[str, ...]) -> None:
     """It says what was filled in, and for each output its layout and the range of its values."""
     said, _ = call("run", model, "--shape", "batch=2", "--shape", "seq=3", "--range", "y=5:6", "-d", "host", *options)

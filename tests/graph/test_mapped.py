@@ -21,6 +21,7 @@ from asyncrt.layout import Array
 from asyncrt.memory.paged import forget, pages_of
 
 from ..builders import model, node
+from ..paths import off
 from ..zoo import ZooModel, zoo
 from .models import compute, program
 
@@ -56,7 +57,7 @@ def test_large_tensors_of_a_file_stay_there(tmp_path: Path) -> None:
     path = written(product(), tmp_path / "m.onnx")
 
     assert files(program(path)) == {"w": path}
-    assert files(program(path, RuntimeOptions(map_files=False))) == {}
+    assert files(program(path, RuntimeOptions(without={"map_files"}))) == {}
 
 
 def test_large_tensors_beside_a_file_stay_there(tmp_path: Path) -> None:
@@ -78,7 +79,8 @@ def test_tensors_of_given_bytes_are_not_copied_in_memory(paged: bool) -> None:
     """They are in files of their own, so that the bytes may go, or are parts of these bytes."""
     data = product().SerializeToString()
 
-    (w,) = (v.constant for v in program(data, RuntimeOptions(page_constants=paged)).values if v.name == "w")
+    built = program(data, RuntimeOptions(without=off(page_constants=paged)))
+    (w,) = (v.constant for v in built.values if v.name == "w")
 
     assert w is not None
     assert (pages_of(w) is not None) == paged
@@ -132,9 +134,9 @@ def test_sums_of_what_lies_anywhere_are_the_same(shift: int, tmp_path: Path) -> 
     path = written(source, tmp_path / "m.onnx")
     given = {"x": np.zeros(1, np.float32)}
 
-    (on,), (off,) = (compute(program(path, RuntimeOptions(map_files=m)), given) for m in (True, False))
+    (here,), (there,) = (compute(program(path, RuntimeOptions(without=w)), given) for w in ((), {"map_files"}))
 
-    assert on.tobytes() == off.tobytes()
+    assert here.tobytes() == there.tobytes()
 
 
 def test_what_loading_calculates_is_put_into_a_file(tmp_path: Path) -> None:
@@ -144,8 +146,8 @@ def test_what_loading_calculates_is_put_into_a_file(tmp_path: Path) -> None:
     cases: list[tuple[Any, dict[str, Any], bool]] = [
         (written(source, tmp_path / "m.onnx"), {}, True),
         (source, {}, True),
-        (source, {"page_constants": False}, False),
-        (source, {"disk_cache": False}, False),
+        (source, {"without": {"page_constants"}}, False),
+        (source, {"without": {"disk_cache"}}, False),
         (source, {"cache_dir": tmp_path / "missing"}, False),
     ]
 
@@ -192,11 +194,11 @@ async def test_results_are_the_same_wherever_tensors_are(
     given = [spec.inputs(case) for case in range(spec.cases)]
     variants: list[tuple[Any, dict[str, Any]]] = [
         (path, {}),
-        (path, {"map_files": False, "page_constants": False}),
-        (path, {"page_constants": False}),
-        (path.read_bytes(), {"map_files": False}),
-        (path.read_bytes(), {"page_constants": False}),
-        (path, {"weights_bytes": 1, "plan_entries": 1}),
+        (path, {"without": {"map_files", "page_constants"}}),
+        (path, {"without": {"page_constants"}}),
+        (path.read_bytes(), {"without": {"map_files"}}),
+        (path.read_bytes(), {"without": {"page_constants"}}),
+        (path, {"weights_bytes": 1, "plan_bytes": 1}),
     ]
 
     results = []
@@ -264,7 +266,7 @@ async def test_a_file_that_is_written_to_while_a_tensor_is_read_is_an_error(
         os.utime(path, ns=(1, 1))
 
     monkeypatch.setattr(mapped, "forget", forget_late)
-    async with Runtime("host", options=RuntimeOptions(warm=False, packed_weights=False)) as rt:
+    async with Runtime("host", options=RuntimeOptions(warm=False, without={"packed_weights"})) as rt:
         loaded = await rt.load(path)
 
         with pytest.raises(ModelFormatError, match="was written to while"):

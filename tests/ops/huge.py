@@ -84,7 +84,7 @@ class Scaled:
         graph = helper.make_graph([node], "one", infos, results, constants)
         opset = helper.make_opsetid(self.operator.domain, example.opset or 21)
         model = helper.make_model(graph, opset_imports=[opset], ir_version=10)
-        options = RuntimeOptions(disk_cache=False)
+        options = RuntimeOptions(without={"disk_cache"})
         return build_program(model, CPU, options)
 
     def atoms(self) -> list[Atom]:

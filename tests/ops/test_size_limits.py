@@ -94,7 +94,7 @@ def test_a_view_counts_as_far_as_its_elements_lie_apart() -> None:
     nodes = [node("few = Slice(x, zero, ten, ones)"), node("y = Tanh(few)")]
     constants = {"zero": i64(0), "ten": i64(10), "ones": i64(1)}
     source = model(nodes, ["x f32[rows,columns]"], ["y"], constants)
-    program = build_program(source, CPU, RuntimeOptions(disk_cache=False))
+    program = build_program(source, CPU, RuntimeOptions(without={"disk_cache"}))
     tools = Tools(CPU, takes_source=True, pack=pack_record)
 
     def plan(columns: int) -> ChunkPlan:

@@ -17,6 +17,7 @@ import pytest
 import asyncrt
 from asyncrt import ArgumentError, AsyncrtError, BatchOptions, Model, Runtime, RuntimeOptions, load_sync
 from asyncrt.arguments import MOST_COUNT, MOST_PRIORITY, MOST_SECONDS
+from asyncrt.mechanisms import MECHANISMS
 
 from ..builders import model, node
 
@@ -171,6 +172,39 @@ def test_an_option_that_there_cannot_be_is_refused(record: type) -> None:
                 continue
             with pytest.raises((ArgumentError, asyncrt.PrecisionError), match=field):
                 record(**{field: value})
+
+
+def test_a_mechanism_that_there_is_not_is_refused_with_those_there_are() -> None:
+    """And so is one text, whose letters would be many wrong names."""
+    with pytest.raises(ArgumentError, match="without has 'no_skip', which is not the name of a mechanism") as unknown:
+        RuntimeOptions(without={"no_skip"})
+    with pytest.raises(ArgumentError, match="without must be a set of names, got the text 'skip'") as text:
+        RuntimeOptions(without="skip")
+
+    assert [name for name in MECHANISMS if name not in unknown.value.detail] == []
+    assert "without={'skip'}" in text.value.hint
+
+
+def test_mechanisms_may_come_in_any_collection() -> None:
+    """In whatever order: the options are equal, and say the same."""
+    names = ["pool", "views", "pool"]
+    ways = [set(names), names, tuple(names), iter(names), dict.fromkeys(names).keys()]
+
+    found = [RuntimeOptions(without=way) for way in ways]
+
+    assert [o.without for o in found] == [frozenset({"pool", "views"})] * len(ways)
+    assert {repr(o) for o in found} == {repr(found[0])}
+    assert "without={'pool', 'views'}" in repr(found[0])
+
+
+def test_a_mechanism_goes_with_what_it_builds_on() -> None:
+    """Nobody has to know which: plans are not made by recipe where none is kept, for instance."""
+    without = RuntimeOptions(without={"replay"})
+
+    gone = {name for name in MECHANISMS if not without.uses(name)}
+
+    assert gone == {"replay", "recipes", "next_plan", "prepared_launches"}
+    assert [name for name in MECHANISMS if not RuntimeOptions().uses(name)] == []
 
 
 def test_options_take_the_numbers_of_numpy_and_keep_pythons() -> None:

@@ -22,6 +22,7 @@ from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 from asyncrt.runtime.plan.memory_plan import TOGETHER
 
 from ..builders import i64, model, node
+from ..paths import off
 from ..second_opinion import onnxruntime_session
 
 DEVICES = [pytest.param(d, id=d or "opencl") for d in ("simulated", "host", None)]
@@ -331,7 +332,7 @@ async def test_replayed_preset_and_made_by_recipe(
     """A good request and a bad one in turns, at sizes seen often and at sizes never seen."""
     monkeypatch.setattr(preset, "OFTEN", 1)
     table = floats(10, 4)
-    async with Runtime(device, options=options(check_hazards=False, native_submit=native)) as rt:
+    async with Runtime(device, options=options(check_hazards=False, without=off(native_submit=native))) as rt:
         loaded = await rt.load(embedding())
         for length in (3, 4, 3, 5, 6, 7, 3, 3, 3, 3, 8, 9, 11, 16, 17, 3):
             ids = np.random.default_rng(length).integers(-10, 10, (1, length))

@@ -17,6 +17,7 @@ from asyncrt.memory.pool import PoolStatistics
 from asyncrt.runtime.model import Model
 
 from ..builders import model, node
+from ..paths import off
 
 
 def growing() -> onnx.ModelProto:
@@ -43,7 +44,7 @@ async def decode(device: str | SimulatedDevice | None, width: int = 256, **optio
 async def test_a_hundred_steps_of_growth_need_few_new_blocks(width: int, with_it: int, without: int) -> None:
     """Small steps: a block for every ten of them. Large ones: a tenth more. Without it, one for each block size."""
     ahead = await decode("simulated", width)
-    exact = await decode("simulated", width, preallocate=False)
+    exact = await decode("simulated", width, without={"preallocate"})
 
     assert ahead.allocated <= with_it
     assert exact.allocated >= without
@@ -55,7 +56,7 @@ async def test_equal_sizes_are_no_growth() -> None:
     """However many requests of one size there are, also at once, their blocks are as large as without preallocation."""
     held = []
     for preallocate in (True, False):
-        async with Runtime("simulated", options=RuntimeOptions(warm=False, preallocate=preallocate)) as rt:
+        async with Runtime("simulated", options=RuntimeOptions(warm=False, without=off(preallocate=preallocate))) as rt:
             loaded = await rt.load(growing())
             for _ in range(3):
                 await asyncio.gather(*(step(loaded, 40) for _ in range(10)))
@@ -72,7 +73,8 @@ async def test_results_are_the_same_bytes_with_and_without(device: str | None) -
     rows = [1, 2, 3, 4, 5, 60, 61, 62, 7, 6, 5, 90, 91, 92, 93, 1]
     results = []
     for preallocate in (True, False):
-        async with Runtime(device, streams=2, options=RuntimeOptions(warm=False, preallocate=preallocate)) as rt:
+        options = RuntimeOptions(warm=False, without=off(preallocate=preallocate))
+        async with Runtime(device, streams=2, options=options) as rt:
             loaded = await rt.load(growing())
             alone = [await step(loaded, r) for r in rows]
             together = await asyncio.gather(*(step(loaded, r) for r in rows))
@@ -97,7 +99,7 @@ class HighWater(SimulatedDevice):
 async def test_the_limit_holds_and_refuses_nobody_for_the_sake_of_later() -> None:
     """Where only what is needed now fits, that is allocated: the last steps need all of the limit."""
     one_at_a_time, device = HighWater(), HighWater()
-    await decode(one_at_a_time, pool=False)
+    await decode(one_at_a_time, without={"pool"})
     limit = one_at_a_time.most
 
     statistics = await decode(device, memory_limit=limit)
@@ -116,7 +118,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 #: No timers but those of memory.
-ALONE: Any = {"warm": False, "collect_when_idle": False}
+ALONE: Any = {"warm": False}
 
 class Timers:
     """The timers that are set, which do not run by themselves, and the time that they go by.

@@ -15,7 +15,7 @@ from asyncrt.kernels.resident import weights
 from asyncrt.layout import Array
 from asyncrt.runtime.runtime import RuntimeStatistics
 
-from ..paths import MECHANISMS
+from ..paths import changes
 from ..zoo import BY_RECIPE, ZooModel, assert_equal, zoo
 from .request.test_next_plan import slow as slow  # a fixture
 
@@ -84,10 +84,10 @@ async def test_each_mechanism_gives_the_same_bytes_as_without(model: ZooModel) -
     expected, on = await run(RuntimeOptions(), 2)
     assert min(on.replays, on.presets.replays) > 0
     assert (on.native > 0) == (native_submitter() is not None)
-    for name, mechanism in list(MECHANISMS.items())[turn % 3 :: 3]:
-        got, off = await run(mechanism.options(name), mechanism.streams)
-        assert mechanism.uses is None or mechanism.uses(off) == 0, name
-        assert_same(expected, got, name)
+    for change in changes()[turn % 3 :: 3]:
+        got, off = await run(change.options, change.streams)
+        assert change.uses(off) == 0, change.name
+        assert_same(expected, got, change.name)
     assert_same(expected, (await run(RuntimeOptions(warm=False), 1))[0], "one stream")
 
 
@@ -111,10 +111,10 @@ async def test_each_mechanism_gives_a_decoder_the_same_bytes_as_without() -> Non
 
     expected, on = await run(RuntimeOptions(), 2)
     assert min(on.replays, on.presets.replays, on.by_recipe, on.foreseen) > 0
-    for name, mechanism in MECHANISMS.items():
-        got, off = await run(mechanism.options(name), mechanism.streams)
-        assert mechanism.uses is None or mechanism.uses(off) == 0, name
-        assert_same(expected, got, name)
+    for change in changes():
+        got, off = await run(change.options, change.streams)
+        assert change.uses(off) == 0, change.name
+        assert_same(expected, got, change.name)
 
 
 def step(past: int, length: int) -> dict[str, Array]:

@@ -21,14 +21,12 @@ from asyncrt.layout import Array
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 from asyncrt.runtime.watch.watched import WatchedStream, one_by_one
 
-from ..paths import on_path, prepared_soon
+from ..paths import EXACT, on_path, prepared_soon
 from .graphs import Model, draw_model
 
 Outputs = dict[str, Array]
 
-PLAIN = RuntimeOptions(
-    skip=False, views=False, in_place=False, replay=False, pool=False, preallocate=False, fuse=False, warm=False
-)
+PLAIN = RuntimeOptions(without={*EXACT, "fuse"}, warm=False)
 
 
 @attrs.frozen
@@ -49,24 +47,25 @@ class Way:
     poisons: bool = False
 
 
-ALL = RuntimeOptions(warm=False, fuse=False)
+ALL = RuntimeOptions(warm=False, without={"fuse"})
 FIRST = Way("nothing on, one after the other", PLAIN, streams=1, at_once=1)
 WAYS = (
     Way("everything on", ALL),
     Way("everything on, one after the other", ALL, streams=1, at_once=1),
     Way("everything on, poisoned", ALL, streams=4, poisons=True),
-    Way("skip off", attrs.evolve(ALL, skip=False), streams=4),
-    Way("views off", attrs.evolve(ALL, views=False), streams=2, poisons=True),
-    Way("in place off", attrs.evolve(ALL, in_place=False), streams=2),
-    Way("replay off", attrs.evolve(ALL, replay=False), streams=4, poisons=True),
     Way("branches side by side", attrs.evolve(ALL, branches=True), streams=4, at_once=1, poisons=True),
-    Way("branches side by side, two at once", attrs.evolve(ALL, branches=True, skip=False), streams=3, at_once=2),
-    Way("pool off", attrs.evolve(ALL, pool=False), streams=2),
+    Way("branches, no skips, two at once", attrs.evolve(ALL, branches=True, without={"fuse", "skip"}), 3, at_once=2),
+)
+OFF = tuple(
+    Way(f"without {name}", attrs.evolve(ALL, without={"fuse", name}), streams=2 + i % 3, poisons=i % 2 == 0)
+    for i, name in enumerate(EXACT)
 )
 ON_OPENCL = (
     Way("everything on, warm", attrs.evolve(ALL, warm=True)),  # which makes recipes, too
-    *(WAYS[0], attrs.evolve(WAYS[2], streams=2), WAYS[3], WAYS[6], WAYS[7]),
+    *(WAYS[0], attrs.evolve(WAYS[2], streams=2), WAYS[3]),
 )
+SOME = {False: 5, True: 2}
+"""How many of `OFF` each model is run in, on a simulated device and by OpenCL."""
 
 
 class Poisoning(WatchedStream):
@@ -155,14 +154,14 @@ async def _compare(model: Model, chance: random.Random, *, opencl: bool) -> Comp
 
     seen: list[RuntimeStatistics] = []
     first = await results(FIRST, model.proto, given, device())
-    ways = ON_OPENCL if opencl else WAYS
+    ways = [*(ON_OPENCL if opencl else WAYS), *chance.sample(OFF, SOME[opencl])]
     for way in ways:
         got = await results(way, model.proto, given, device(), seen)
         for index, (a, b) in enumerate(zip(first, got, strict=True)):
             for name in a:
                 _assert_same(a[name], b[name], f"{way.name}, request {index}, {name}")
     if opencl:
-        fused = await results(Way("fused", attrs.evolve(ALL, fuse=True)), model.proto, given, None)
+        fused = await results(Way("fused", attrs.evolve(ALL, without=())), model.proto, given, None)
         for index, (a, b) in enumerate(zip(first, fused, strict=True)):
             for name in a:
                 _assert_close(a[name], b[name], model.tolerance, f"fused, request {index}, {name}")

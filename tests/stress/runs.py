@@ -13,6 +13,7 @@ from asyncrt.devices.faults import SITES, Fault
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.errors import DeviceCommandError, KernelBuildError, OutOfDeviceMemory
 
+from ..paths import drawn
 from .scenarios import Outcome, cancel_when_launched, expected, opened, run, several
 
 _ERRORS = {"allocate": OutOfDeviceMemory, "build": KernelBuildError}
@@ -32,9 +33,7 @@ def random_run(seed: int) -> Outcome:
     device = SimulatedDevice(seed, memory=1 << 20, faults=faults, spreads=chance.random() < 0.7)
     options = RuntimeOptions(
         warm=chance.random() < 0.1,
-        replay=chance.random() < 0.8,
-        pool=chance.random() < 0.9,
-        preallocate=chance.random() < 0.5,
+        without=drawn(chance, 0.25),
         memory_limit=chance.choice((9 << 11, 5 << 12, 1 << 16, None)),
         max_in_flight=chance.choice((1, 2, 3, 8, 64)),
         policy=chance.choice(("fifo", "sticky", "critical_path", "auto")),

@@ -27,7 +27,7 @@ from ..paths import on_path, prepared_soon
 
 _T = TypeVar("_T")
 
-TIGHT = RuntimeOptions(warm=False, memory_limit=5 << 12, preallocate=False, max_in_flight=3)
+TIGHT = RuntimeOptions(warm=False, memory_limit=5 << 12, without={"preallocate"}, max_in_flight=3)
 ROOMY = RuntimeOptions(warm=False)
 SPREAD = attrs.evolve(ROOMY, branches=True, max_in_flight=1)
 """Each request has all streams, so that its branches are on several."""

@@ -32,7 +32,7 @@ async def test_an_alias_that_a_later_chunk_reads_keeps_its_source(spec: str | No
     ]
     constants = {"flat": i64(-1, 1), "zero": np.array(0, np.int64), "one": np.array(1, np.int64), "front": i64(0)}
     x = np.random.default_rng(0).uniform(0.1, 0.5, (20, 30)).astype(np.float32)
-    async with Runtime(spec, options=RuntimeOptions(warm=False, fuse=False)) as rt:
+    async with Runtime(spec, options=RuntimeOptions(warm=False, without={"fuse"})) as rt:
         loaded = await rt.load(model(nodes, ["x f32[n,m]"], ["y"], constants))
         out = (await loaded.infer({"x": x}))["y"]
         decisions = {n.operator: n.decision for n in loaded.explain()}

@@ -17,7 +17,7 @@ from asyncrt.errors import OutOfDeviceMemory
 from asyncrt.layout import Array
 
 from ..builders import i64, model, node
-from ..paths import AS_USERS_RUN_IT, CHECKED
+from ..paths import AS_USERS_RUN_IT, CHECKED, drawn
 
 SEEDS = {CHECKED: range(40), AS_USERS_RUN_IT: range(40, 80)}
 _WIDTH = 4
@@ -104,11 +104,8 @@ async def random_group(seed: int, found: list[Sharing]) -> Counter[str]:
     device = SimulatedDevice(seed, faults=faults, spreads=chance.random() < 0.5)
     options = RuntimeOptions(
         warm=False,
-        replay=chance.random() < 0.8,
-        preallocate=chance.random() < 0.5,
-        pool=chance.random() < 0.8,
+        without={"disk_cache", *drawn(chance, 0.25)} - {"share_steps"},
         max_in_flight=chance.choice((1, 2, 64)),
-        disk_cache=False,
     )
     async with Runtime(device, streams=chance.randrange(1, 4), options=options) as rt:
         loaded: Model = await rt.load(decoder())

@@ -26,8 +26,6 @@ from asyncrt.devices.base import (
     PreparedLaunch,
     Reached,
     Record,
-    Reports,
-    Stream,
     Timing,
     launch_each,
 )
@@ -42,7 +40,6 @@ from .gate import find_gate
 from .info import Probe, cores, describe
 from .pinned import PinnedBlock, PinnedMemory, PinnedTransfers
 from .prepared import LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
-from .reached import TRUSTED, Inbox, Watch, open_inbox
 from .record import pack_record
 from .submit import native_submitter, python_submitter
 from .target import compiled_for, usual_target
@@ -80,7 +77,7 @@ class OpenCLMark:
     def forget(self, failed: bool) -> None:
         """Release what had to live until the mark was reached, and copy what was read unless that failed."""
         self.keep = []
-        land, self.land = self.land, None  # once, though both whoever waits and the driver may say so
+        land, self.land = self.land, None  # once, however many wait
         if land is not None:
             land(failed)
 
@@ -115,8 +112,6 @@ class OpenCLStream:
         #: What is added to the device's times to give the host's, while commands are timed.
         self._ahead: int | None = None
         self._waiter = Waiter(f"asyncrt-{device.info.spec}-{index}")
-        #: Where the driver reports marks that are reached; None has the thread wait for them.
-        self._watch: Watch | None = None
         self._set_arguments = argument_setter()
         self._submitter = native_submitter() if native else None
         self._last: cl.Event | None = None
@@ -216,15 +211,7 @@ class OpenCLStream:
 
     def when_reached(self, mark: Mark, callback: Reached) -> None:
         assert isinstance(mark, OpenCLMark)
-        if self._watch is None:
-            self._waiter.watch(mark.wait, callback)
-        else:
-            self._watch.watch(mark, callback)
-
-    def report_to(self, inbox: Inbox) -> None:
-        """Have the driver report marks to *inbox*; called before the first mark is watched."""
-        self._waiter.close()
-        self._watch = Watch(inbox)
+        self._waiter.watch(mark.wait, callback)
 
     def time_commands(self, on: bool) -> None:
         try:
@@ -253,10 +240,7 @@ class OpenCLStream:
         return times
 
     def close(self) -> None:
-        if self._watch is None:
-            self._waiter.close()
-        else:
-            self._watch.finish()
+        self._waiter.close()
         try:
             self._queue.finish()
             if self._pinned is not None:
@@ -428,24 +412,14 @@ class OpenCLDevice:
             ) from error
 
     def prepare(
-        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True, hold: bool = True
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
     ) -> Prepared | None:
         calls = preset_calls()
         submitter = (native_submitter() if native else None) or python_submitter()
         if calls is None or submitter is None:
             return None
         long = LONG_CPU if self.info.is_cpu else LONG_GPU
-        return OpenCLPrepared(calls, submitter, launches, memory, long, self._gate if hold else None)
-
-    def reports(self, streams: Sequence[Stream]) -> Reports | None:
-        own = [stream for stream in streams if isinstance(stream, OpenCLStream)]
-        if (self.info.platform, self.info.kind) not in TRUSTED or len(own) < len(streams):
-            return None  # streams that somebody has wrapped are not known to pass marks on as they are
-        inbox = open_inbox()
-        if inbox is not None:
-            for stream in own:
-                stream.report_to(inbox)
-        return inbox
+        return OpenCLPrepared(calls, submitter, launches, memory, long, self._gate)
 
     def probe(self, kept: Binaries | None = None) -> None:
         """Build and run a two-line kernel, and see what the driver compiles for.

@@ -29,10 +29,10 @@ from .round_weights import round_weights
 def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> None:
     """Turn what the file says into what is run. Changes *graph*."""
     infer_layouts(graph, options)
-    if options.integer_products and traits.is_cpu:
+    if options.uses("integer_products") and traits.is_cpu:
         quantized_products(graph)
     remove_dead_nodes(graph, options)
-    if options.fuse:
+    if options.uses("fuse"):
         fold_normalizations(graph)
         merge_products(graph)
     if options.precision == "bf16":
@@ -44,7 +44,7 @@ def _arrange(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> Non
     place_nodes(graph, traits, options)
     mark_runtime_skippable_nodes(graph, options)
     cut_chunks(graph, options)
-    if options.fuse:
+    if options.uses("fuse"):
         fuse(graph)
     for node in graph.nodes:
         for sub in node.subgraphs:

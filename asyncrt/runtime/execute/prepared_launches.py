@@ -20,6 +20,8 @@ from asyncrt.errors import DeviceError
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 OFTEN = 8  # times that a plan is enqueued before its launches are prepared, which costs what 2 or 3 replays save
+LAUNCH_NBYTES = 4096
+"""What a driver takes for one launch with its arguments set, at most; about 1500 where it is small."""
 _SETS = 16  # per plan: as many requests of one signature as two streams have in flight by the default policy
 
 
@@ -79,15 +81,14 @@ class Presets:
 
     Args:
         device: Prepares launches.
-        most: Launches that may be prepared at a time.
+        nbytes: Of the host's memory that prepared launches may take, at `LAUNCH_NBYTES` each.
         native: Whether native code may enqueue them.
-        hold: Whether tiny ones may be held back until all of a plan are enqueued.
     """
 
-    def __init__(self, device: Device, most: int, *, native: bool = True, hold: bool = True) -> None:
+    def __init__(self, device: Device, nbytes: int, *, native: bool = True) -> None:
         self._device = device
-        self._native, self._hold = native, hold
-        self._most = most
+        self._native = native
+        self._most = nbytes // LAUNCH_NBYTES
         self._plans: weakref.WeakKeyDictionary[BoundPlan, _Plan] = weakref.WeakKeyDictionary()
         self._clock = itertools.count()
         self._replays = 0
@@ -166,7 +167,7 @@ class Presets:
         if apart:
             assert bound.plan.lanes is not None
             steps = [bound.steps[segment.begin : segment.end] for segment in bound.plan.lanes.segments]
-        parts = [self._device.prepare(part, memory, self._native, self._hold) for part in steps]
+        parts = [self._device.prepare(part, memory, self._native) for part in steps]
         found = [part for part in parts if part is not None]
         return _Set(found, used) if len(found) == len(parts) else None
 

@@ -1,8 +1,7 @@
 """How does the event loop learn which events are reached? In batches, by one wake-up for each.
 
-The thread that waits for a stream wakes the loop; or the driver does, where the device has reports to collect. Threads
-wake it through an eventfd where there is one, which takes 6 µs less than `call_soon_threadsafe`: a twentieth of a small
-request.
+The thread that waits for a stream wakes the loop, through an eventfd where there is one, which takes 6 µs less than
+`call_soon_threadsafe`: a twentieth of a small request.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from asyncrt.devices.base import Mark, Reports, Stream
+from asyncrt.devices.base import Mark, Stream
 from asyncrt.events import Event
 from asyncrt.loops import tell_loop
 
@@ -33,8 +32,6 @@ class Completions:
         self._deliver = deliver
         self._lock = threading.Lock()
         self._arrived: list[tuple[Event, BaseException | None]] = []
-        self._reports: Reports | None = None
-        self._collecting = False
         self._thread = threading.get_ident()
         #: What other threads write to; None where there is no such thing, or it is closed.
         self._file = _listened(loop, self._on_readable)
@@ -46,37 +43,18 @@ class Completions:
         """Deliver *event* when *stream* comes to *mark*."""
         stream.when_reached(mark, lambda error: self._reached(event, error))
 
-    def listen(self, reports: Reports) -> None:
-        """Deliver what a device reports, too, until `close()`."""
-        self._reports = reports
-        self._loop.add_reader(reports.file, self._collect, reports)
-
     def close(self) -> None:
         """Stop listening; events that arrive later are dropped."""
         with self._lock:  # no thread may write to a file that is another one's by then
             file, self._file = self._file, None
         if file is not None:
-            self._remove(file)
+            if not self._loop.is_closed():
+                self._loop.remove_reader(file)
             self._forgotten()
-        if self._reports is not None:
-            self._remove(self._reports.file)
-            self._reports = None
-
-    def _remove(self, file: int) -> None:
-        if not self._loop.is_closed():
-            self._loop.remove_reader(file)
-
-    def _collect(self, reports: Reports) -> None:
-        self._collecting = True
-        try:
-            reports.collect()
-        finally:
-            self._collecting = False
-            self._drain()
 
     def _reached(self, event: Event, error: BaseException | None) -> None:
         with self._lock:
-            wake = not self._arrived and not self._collecting
+            wake = not self._arrived
             self._arrived.append((event, error))
             if wake and self._file is not None and threading.get_ident() != self._thread:
                 os.eventfd_write(self._file, 1)

@@ -19,7 +19,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable
 
-from asyncrt.devices.base import Mark, Reports, Stream, mark_behind
+from asyncrt.devices.base import Mark, Stream, mark_behind
 from asyncrt.errors import DeadlineExceeded, DeviceError, DeviceLostError, OutOfDeviceMemory, RuntimeClosedError
 from asyncrt.events import Event, Timeline
 from asyncrt.runtime.watch.checked import Checks
@@ -98,10 +98,6 @@ class Dispatcher:
 
     def __repr__(self) -> str:
         return f"<Dispatcher {len(self._waiting)} requests, {len(self.marks)} marks, {self.state!r}>"
-
-    def listen(self, reports: Reports) -> None:
-        """Hear from a device of what is reached on its streams, until `close()`."""
-        self._completions.listen(reports)
 
     def close(self) -> None:
         """Listen no more."""

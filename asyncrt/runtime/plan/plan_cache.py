@@ -62,17 +62,15 @@ class Plans:
     Args:
         replay: Keep plans.
         recipes: Make plans by recipe.
-        entries, nbytes: How many plans are kept at most, and how many bytes they may take, roughly.
+        nbytes: How many bytes kept plans may take, roughly. The newest is kept whatever it takes.
     """
 
-    def __init__(
-        self, program: Program, tools: Tools, *, replay: bool, recipes: bool, entries: int, nbytes: int
-    ) -> None:
+    def __init__(self, program: Program, tools: Tools, *, replay: bool, recipes: bool, nbytes: int) -> None:
         self._program = program
         self._tools = tools
         self._replay = replay
         #: By chunk and signature.
-        self._kept: LruCache[tuple[int, Any], Planned] = LruCache(entries, nbytes, sized=lambda planned: planned.nbytes)
+        self._kept: LruCache[tuple[int, Any], Planned] = LruCache(None, nbytes, sized=lambda planned: planned.nbytes)
         #: Recipes by the contents of what decides, and by what there is room for in what is kept; last used first.
         self._recipes: dict[Any, list[Recipe]] = {}
         self._axes = dynamic_axes(program)
@@ -84,7 +82,7 @@ class Plans:
         self.frugal = self
         if tools.branches is not None:
             one_lane = attrs.evolve(tools, branches=None)  # less of the arena is needed at a time
-            self.frugal = Plans(program, one_lane, replay=False, recipes=False, entries=1, nbytes=1)
+            self.frugal = Plans(program, one_lane, replay=False, recipes=False, nbytes=1)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -320,7 +318,7 @@ def with_origins(plan: ChunkPlan, walked: ChunkPlan) -> ChunkPlan:
     if not same(plan, walked):
         raise HazardError(
             "a plan by recipe is not the one that planning from the start gives",
-            hint="this is a bug of asyncrt or of an operator added to it; RuntimeOptions(recipes=False) goes without",
+            hint="this is a bug of asyncrt or of an operator added to it; RuntimeOptions(without={'recipes'}) helps",
         )
     steps = tuple([s._replace(origin=w.origin) for s, w in zip(plan.steps, walked.steps, strict=True)])
     return attrs.evolve(plan, steps=steps)

@@ -61,11 +61,12 @@ class CompiledModel:
         self._dispatcher, self._pool, self._impls = session.dispatcher, session.pool, session.kernels
         # Answers are numbered by this program's kinds of node.
         self._tools = attrs.evolve(session.tools, memo=new_memo())
-        self._options, self._counters, self._specialiser = options, session.counters, session.specialiser
+        self._counters, self._specialiser = session.counters, session.specialiser
+        self._preallocates = options.uses("preallocate")
         self.enqueuer = ChunkEnqueuer(program, session.dispatcher, session.presets)
         self.weights = WeightsCache(
             session.memory_device, session.uploads, self._constant,
-            folder=cache_folder(options) if options.page_constants and options.disk_cache else None,
+            folder=cache_folder(options) if options.uses("page_constants") else None,
             used=used, limit=options.weights_bytes, let_go=self._unbind_one,
         )  # fmt: skip
         session.dispatcher.when_lost.add(self.weights.fail)
@@ -77,13 +78,14 @@ class CompiledModel:
         self.plans = Plans(
             program,
             self._tools,
-            replay=options.replay,
-            recipes=options.recipes and options.replay,  # without replay, every chunk is planned anew, for comparison
-            entries=options.plan_entries,
+            replay=options.uses("replay"),
+            recipes=options.uses("recipes"),
             nbytes=options.plan_bytes,
         )
         bind_ahead = self._bound if options.weights_bytes is None else None
-        self.foresight = Foresight(program, self.plans, session.dispatcher, bind_ahead) if options.foresee else None
+        self.foresight = None
+        if options.uses("next_plan"):
+            self.foresight = Foresight(program, self.plans, session.dispatcher, bind_ahead)
         self.one_plan = asyncio.Lock()
         #: The sizes of the arenas lately, by chunk; of equal ones in a row only the first.
         self._sizes: dict[int, ShapePredictor] = {}
@@ -140,7 +142,7 @@ class CompiledModel:
 
         Requests of the same size, one after the other or at once, are no growth and count once.
         """
-        if not self._options.preallocate:
+        if not self._preallocates:
             return None
         sizes = self._sizes.get(chunk)
         if sizes is None:

@@ -68,37 +68,32 @@ class Session:
         self._state = "open"
         info = device.info
         count = streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
-        opening = functools.partial(device.open_stream, options.pinned, options.spin, options.native_submit)
+        native = options.uses("native_submit")
+        opening = functools.partial(device.open_stream, options.uses("pinned"), options.spin, native)
         opened: list[Stream] = [opening() for _ in range(count)]
-        reports = device.reports(opened) if options.native_callbacks else None
         watched, timeline = self._watched(opened, opening())
         limit = options.memory_limit or info.memory * 9 // 10
-        self.pool = MemoryPool(self.memory_device, timeline, limit, reuse=options.pool)
+        self.pool = MemoryPool(self.memory_device, timeline, limit, reuse=options.uses("pool"))
         self.collector = Collector(self.loop) if options.collect_when_idle else None
         self.dispatcher = Dispatcher(
             watched, _scheduler(options, count), timeline,
             checks=self.checks, on_idle=self.pool.trim, idle_s=options.idle_release_s, collector=self.collector,
         )  # fmt: skip
         self.dispatcher.when_lost.add(lambda error: self.pool.keep_all())
-        if reports is not None:
-            self.dispatcher.listen(reports)
         self.kernels = ImplCache(
             self._watched_device,
             kept_binaries(options) if info.takes_source else None,
             version=__version__,
             threads=options.build_threads,
-            entries=options.impl_cache_entries,
-            nbytes=options.impl_cache_bytes,
+            nbytes=options.kernel_cache_bytes,
             timeout_s=options.build_timeout_s,
         )
         self.specialiser = None
-        if options.specialise and options.replay and info.takes_source:
+        if options.specialise and options.uses("replay") and info.takes_source:
             self.specialiser = Specialiser(device, self.kernels, self.dispatcher)
         self.presets = None
-        if options.preset and options.replay:
-            self.presets = Presets(
-                device, options.preset_entries, native=options.native_submit, hold=options.hold_tiny
-            )
+        if options.uses("prepared_launches"):
+            self.presets = Presets(device, options.plan_bytes, native=native)
         self.tools = _tools(device, options, count)
 
     def _watched(self, streams: list[Stream], uploads: Stream) -> tuple[list[Stream], Timeline]:
@@ -206,7 +201,7 @@ class Session:
 
 def kept_binaries(options: RuntimeOptions) -> BinaryStore | None:
     """Return where compiled kernels are kept, if they are."""
-    return BinaryStore(cache_folder(options)) if options.disk_cache else None
+    return BinaryStore(cache_folder(options)) if options.uses("disk_cache") else None
 
 
 def _scheduler(options: RuntimeOptions, streams: int) -> Callable[[], SchedulerState]:
@@ -222,16 +217,16 @@ def _tools(device: Device, options: RuntimeOptions, streams: int) -> Tools:
         compute_units=info.compute_units,
         max_group=info.max_group,
         features=info.features,
-        packed_weights=options.packed_weights,
+        packed_weights=options.uses("packed_weights"),
         narrow_weights=options.precision == "bf16",
     )
     return Tools(
         traits,
         info.takes_source,
         device.pack,
-        options.skip,
-        views=options.skip and options.views,
-        in_place=options.in_place,
+        options.uses("skip"),
+        views=options.uses("views"),
+        in_place=options.uses("in_place"),
         origins=options.check_hazards,
         branches=branches_of(options.branches, info, streams),
         host_limit=host_limit(options.memory_limit),

@@ -87,7 +87,7 @@ class SequenceGroup:
             self._why = SharedSafety(Sharing.NONE, str(error))
             self._say(self._why)
         else:
-            if self._max_batch == 1 or not network.session.options.share_steps:
+            if self._max_batch == 1 or not network.session.options.uses("share_steps"):
                 self._shared.sharing = SharedSafety(Sharing.NONE, "it is switched off")
         self._sequences: set[GroupedSequence] = set()
         self._queue = RequestQueue()

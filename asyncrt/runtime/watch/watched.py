@@ -22,7 +22,6 @@ from asyncrt.devices.base import (
     PreparedLaunch,
     Reached,
     Record,
-    Reports,
     Stream,
     Timing,
     launch_each,
@@ -279,12 +278,9 @@ class WatchedDevice:
         return kernels, kept
 
     def prepare(
-        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True, hold: bool = True
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
     ) -> Prepared | None:
-        return self.device.prepare(launches, memory, native, hold)
-
-    def reports(self, streams: Sequence[Stream]) -> Reports | None:
-        return self.device.reports(streams)
+        return self.device.prepare(launches, memory, native)
 
     def clock(self) -> int:
         return self.device.clock()

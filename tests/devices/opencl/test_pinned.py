@@ -13,6 +13,7 @@ from asyncrt.devices.opencl import pinned
 from asyncrt.devices.opencl.device import OpenCLDevice
 from asyncrt.devices.opencl.pinned import PinnedBlock, PinnedMemory, PinnedTransfers
 
+from ...paths import off
 from ...zoo import zoo
 
 KB = 1 << 10
@@ -156,7 +157,7 @@ async def test_requests_are_the_same_through_pinned_memory(monkeypatch: pytest.M
         device = open_device(None)
         assert isinstance(device, OpenCLDevice)
         device.pins_transfers = True
-        async with asyncrt.Runtime(device, streams=3, options=asyncrt.RuntimeOptions(pinned=on)) as rt:
+        async with asyncrt.Runtime(device, streams=3, options=asyncrt.RuntimeOptions(without=off(pinned=on))) as rt:
             loaded = await rt.load(model.path)
             cancelled = [asyncio.ensure_future(loaded.infer(g)) for g in given[:3]]
             await asyncio.sleep(0)
@@ -167,5 +168,5 @@ async def test_requests_are_the_same_through_pinned_memory(monkeypatch: pytest.M
         assert (used > 0) == on
         assert (device.pinned.nbytes, device.pinned.taken) == (0, 0)
 
-    for off, on_ in zip(*outputs, strict=True):
-        assert {k: v.tobytes() for k, v in off.items()} == {k: v.tobytes() for k, v in on_.items()}
+    for without, on_ in zip(*outputs, strict=True):
+        assert {k: v.tobytes() for k, v in without.items()} == {k: v.tobytes() for k, v in on_.items()}

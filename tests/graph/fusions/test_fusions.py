@@ -14,6 +14,7 @@ from asyncrt import Model, Runtime, RuntimeOptions
 from asyncrt.layout import Array
 
 from ...builders import i64, model, node
+from ...paths import off
 from ...zoo import ZooModel, zoo
 
 CLOSE = {"rtol": 2e-6, "atol": 2e-6}  # another order of adding; elements at the end of a row without vectors
@@ -290,7 +291,7 @@ async def test_a_group_is_one_kernel_and_gives_what_its_parts_give(case: Case) -
         fused = (await loaded.infer(feeds))["y"]
         explained = [n for n in loaded.explain() if n.decision != "view"]
         launches = rt.statistics().launches
-    apart = await results(case, None, [feeds], fuse=False)
+    apart = await results(case, None, [feeds], without={"fuse"})
 
     assert launches == 1
     assert ["fused"] * (len(explained) - 1) + ["ran"] == [n.decision for n in explained]
@@ -312,7 +313,7 @@ async def test_a_shape_that_forbids_it_gives_the_plan_without_it_and_the_next_on
         for feeds in (allowed, forbidden, allowed, forbidden):
             result = (await loaded.infer(feeds))["y"]
             found.append((result, decisions(loaded), " ".join(n.why for n in loaded.explain())))
-    apart = await results(case, None, [allowed, forbidden], fuse=False)
+    apart = await results(case, None, [allowed, forbidden], without={"fuse"})
 
     nodes = len(case.nodes)
     for (result, decided, why), fused in zip(found, (True, False, True, False), strict=True):
@@ -339,7 +340,7 @@ async def test_devices_that_take_no_kernels_run_the_parts(device: str) -> None:
             loaded = await rt.load(case.model())
             with_it = [(await loaded.infer(f))["y"] for f in feeds]
             assert "fused" not in decisions(loaded)
-        without = await results(case, device, feeds, fuse=False)
+        without = await results(case, device, feeds, without={"fuse"})
 
         assert [a.tobytes() for a in with_it] == [a.tobytes() for a in without]
 
@@ -375,7 +376,7 @@ async def test_what_skips_leave_of_a_group_is_not_fused() -> None:
     bytes_of: list[bytes] = []
 
     for skip in (True, False):
-        async with Runtime(options=RuntimeOptions(warm=False, skip=skip)) as rt:
+        async with Runtime(options=RuntimeOptions(warm=False, without=off(skip=skip))) as rt:
             loaded = await rt.load(source)
             bytes_of.append((await loaded.infer({k: np.asarray(v) for k, v in plain.items()}))["y"].tobytes())
 
@@ -391,7 +392,7 @@ async def test_a_query_that_sees_no_key_is_what_a_softmax_makes_of_it(length: in
     feeds = given(case, shapes)
     feeds["m"][:, :, 2] = -np.inf
 
-    fused, apart = [(await results(case, None, [feeds], fuse=fuse))[0] for fuse in (True, False)]
+    fused, apart = [(await results(case, None, [feeds], without=off(fuse=fuse)))[0] for fuse in (True, False)]
 
     assert np.isnan(apart[:, 2]).all()
     assert not np.isnan(np.delete(apart, 2, axis=1)).any()
@@ -412,7 +413,8 @@ async def test_where_weights_are_looked_through_for_nan_a_row_of_them_weighs_not
     beyond = {**unknown, "v": unknown["v"].copy()}
     beyond["v"][:, 1, 149, 0] = np.inf
 
-    fused, apart = [await results(case, None, [unseen, unknown, beyond], fuse=fuse) for fuse in (True, False)]
+    feeds = [unseen, unknown, beyond]
+    fused, apart = [await results(case, None, feeds, without=off(fuse=fuse)) for fuse in (True, False)]
 
     assert not apart[0][:, 0].any()
     assert not apart[1][:, 0].any()
@@ -448,8 +450,8 @@ async def test_what_moves_data_in_a_group_parts_it_only_there() -> None:
     source = model(nodes, ["x f32[a,b,40]"], ["y"], {"bias": NUMBERS["bias"]})
     found: list[list[tuple[bytes, int]]] = []
 
-    for options in ({}, {"skip": False}, {"fuse": False}):
-        async with Runtime(options=RuntimeOptions(warm=False, **options)) as rt:
+    for switched in ((), {"skip"}, {"fuse"}):
+        async with Runtime(options=RuntimeOptions(warm=False, without=switched)) as rt:
             loaded = await rt.load(source)
             one: list[tuple[bytes, int]] = []
             for batch in (1, 2, 1):
@@ -509,7 +511,7 @@ async def test_exported_models_give_the_same_without_fusion(zoo_model: ZooModel)
     launches: list[int] = []
 
     for fuse in (True, False):
-        async with Runtime(options=RuntimeOptions(fuse=fuse, warm=False)) as rt:
+        async with Runtime(options=RuntimeOptions(without=off(fuse=fuse), warm=False)) as rt:
             loaded = await rt.load(zoo_model.path)
             found.append([await loaded.infer(f) for f in feeds])
             launches.append(rt.statistics().launches)

@@ -13,6 +13,7 @@ from asyncrt import Runtime, RuntimeOptions
 from asyncrt.layout import Array
 
 from ...builders import model, node
+from ...paths import off
 
 SPREAD = np.random.default_rng(1)
 
@@ -101,7 +102,7 @@ async def test_a_normalisation_is_part_of_the_weights_where_that_changes_roundin
     operators: dict[bool, list[str]] = {}
 
     for fuse in (True, False):
-        async with Runtime(device, options=RuntimeOptions(fuse=fuse, warm=False)) as rt:
+        async with Runtime(device, options=RuntimeOptions(without=off(fuse=fuse), warm=False)) as rt:
             loaded = await rt.load(case.model())
             found[fuse] = await loaded.infer(feeds)
             operators[fuse] = [n.operator for n in loaded.explain()]

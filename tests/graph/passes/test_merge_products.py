@@ -70,7 +70,7 @@ async def test_queries_keys_and_values_are_one_product(device: str | None, biase
     nodes = attention(biased=biased)
 
     together, one = await outcome(nodes, CONSTANTS, device)
-    _, apart = await outcome(nodes, CONSTANTS, device, fuse=False)
+    _, apart = await outcome(nodes, CONSTANTS, device, without={"fuse"})
     seen, three = await outcome(nodes, CONSTANTS, device, ("y", "q0", "k0"))
 
     assert len(one) == 3
@@ -96,7 +96,7 @@ async def test_what_others_need_stays_as_it_is(
 ) -> None:
     """Only one product is left that could be merged, so none is."""
     seen, names = await outcome(nodes, constants, None, outputs)
-    plain, all_ = await outcome(nodes, constants, None, outputs, fuse=False)
+    plain, all_ = await outcome(nodes, constants, None, outputs, without={"fuse"})
 
     assert len(names) == len(all_) == 5
     for got, want in zip(seen, plain, strict=True):

@@ -216,7 +216,7 @@ def test_a_shape_from_float_data_cuts_the_program() -> None:
         node("Reshape", ["a", "r"], ["y"]),
     ]
 
-    built = program(model(nodes, [f32("x", "n"), f32("f", "rank")], ["y"]), RuntimeOptions(fuse=False))
+    built = program(model(nodes, [f32("x", "n"), f32("f", "rank")], ["y"]), RuntimeOptions(without={"fuse"}))
 
     assert [[n.operator.name for n in c.nodes] for c in built.chunks] == [["Exp", "Cast", "Relu"], ["Reshape"]]
     assert [[built.values[v].name for v in c.reads] for c in built.chunks] == [["r"], []]

@@ -90,8 +90,8 @@ async def test_a_product_of_dequantised_operands_is_one_of_integers(
     requests = [{"x": 3 * floats(rows, 70, seed=rows)} for rows in (1, 2, 9, 70)]
 
     got, operators = await outcome(loaded, requests, device)
-    plain, written = await outcome(loaded, requests, device, integer_products=False)
-    apart, _ = await outcome(loaded, requests, device, fuse=False)
+    plain, written = await outcome(loaded, requests, device, without={"integer_products"})
+    apart, _ = await outcome(loaded, requests, device, without={"fuse"})
 
     assert ("MatMulScaled" in operators) == multiplies_integers(device)
     assert bool({"MatMul", "Gemm"} & set(operators)) != multiplies_integers(device)
@@ -157,10 +157,10 @@ async def test_without_the_instruction_sums_are_the_same(monkeypatch: pytest.Mon
     """The loop in OpenCL C is what other processors have."""
     loaded = quantized("MatMul", np.int8, np.uint8, per_column=True)
     requests = [{"x": floats(rows, 70)} for rows in (1, 3, 20)]
-    named, _ = await outcome(loaded, requests, None, disk_cache=False)
+    named, _ = await outcome(loaded, requests, None, without={"disk_cache"})
     monkeypatch.setattr(opencl_dot, "multiplies_bytes", lambda run: False)
 
-    plain, _ = await outcome(loaded, requests, None, disk_cache=False)
+    plain, _ = await outcome(loaded, requests, None, without={"disk_cache"})
 
     assert [a.tobytes() for a in named] == [a.tobytes() for a in plain]
 
@@ -245,7 +245,7 @@ async def test_steps_between_element_wise_nodes_are_part_of_their_kernel(device:
     requests = [{"x": integers(np.uint8, 3, 40, seed=i)} for i in range(3)]
 
     got, _ = await outcome(loaded, requests, device)
-    apart, _ = await outcome(loaded, requests, device, fuse=False)
+    apart, _ = await outcome(loaded, requests, device, without={"fuse"})
 
     assert [a.tobytes() for a in got] == [a.tobytes() for a in apart]
     for request, ours in zip(requests, got, strict=True):
@@ -332,7 +332,7 @@ async def test_a_convolution_of_dequantised_operands_is_one_of_integers(case: st
     request = {"x": 2 * floats(*shape)}
 
     (got,), operators = await outcome(loaded, [request], device)
-    (apart,), _ = await outcome(loaded, [request], device, fuse=False)
+    (apart,), _ = await outcome(loaded, [request], device, without={"fuse"})
 
     assert ("ConvScaled" in operators) == (case != "few filters" and multiplies_integers(device))
     expected = onnxruntime_gives(loaded, request)["y"]

@@ -16,6 +16,7 @@ from asyncrt.kernels.matmul.bf16_weights import rounded
 from asyncrt.layout import Array
 
 from ...builders import model, node
+from ...paths import off
 
 DEVICES = ("simulated", "host", None)
 
@@ -62,13 +63,14 @@ async def test_results_are_those_of_the_model_whose_weights_were_rounded_before(
 ) -> None:
     """Bit for bit, for one row and for many, whichever kernel carries it out; biases are not rounded."""
     requests = [{"x": drawn(*shape, seed=9)} for shape in shapes]
+    switched = off(packed_weights=packed)
     before = {**constants, "v": rounded(constants["v"]), "w": rounded(constants["w"])}
 
     got, _, _ = await outcome(
-        model(nodes, [inputs], ["y"], constants), requests, device, precision="bf16", packed_weights=packed
+        model(nodes, [inputs], ["y"], constants), requests, device, precision="bf16", without=switched
     )
-    want, _, _ = await outcome(model(nodes, [inputs], ["y"], before), requests, device, packed_weights=packed)
-    wide, _, _ = await outcome(model(nodes, [inputs], ["y"], constants), requests, device, packed_weights=packed)
+    want, _, _ = await outcome(model(nodes, [inputs], ["y"], before), requests, device, without=switched)
+    wide, _, _ = await outcome(model(nodes, [inputs], ["y"], constants), requests, device, without=switched)
 
     assert [a.tobytes() for a in got] == [a.tobytes() for a in want]
     assert all((a != b).any() for a, b in zip(got, wide, strict=True))

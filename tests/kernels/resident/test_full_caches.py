@@ -30,17 +30,18 @@ def contents(results: list[dict[str, Array]]) -> list[dict[str, bytes]]:
 
 
 @pytest.mark.asyncio
-async def test_a_cache_of_two_kernels_serves_a_model_of_many() -> None:
+async def test_a_cache_of_few_kernels_serves_a_model_of_many() -> None:
     """Plans hold their kernels; those of plans that left are built again."""
     spec = MODELS["gpt2_kv_ts14"]
-    results, evicted = [], []
-    for entries in (4096, 2):
-        options = RuntimeOptions(impl_cache_entries=entries, plan_entries=2, disk_cache=False)
+    results, evicted, room = [], list[int](), 1 << 28
+    for _ in range(2):
+        options = RuntimeOptions(kernel_cache_bytes=room, plan_bytes=1, without={"disk_cache"})
         async with Runtime(options=options) as rt:
             results.append(await every_case(await rt.load(spec.path), spec))
             statistics = rt.statistics().kernels
-            assert statistics.kernels <= entries
+            assert statistics.nbytes <= room
             evicted.append(statistics.evictions)
+            room = statistics.nbytes // 4
 
     assert evicted[0] == 0 < evicted[1]
     assert contents(results[0]) == contents(results[1])

@@ -220,8 +220,8 @@ async def test_a_device_without_a_compiler_has_every_kernel() -> None:
 
 @pytest.mark.asyncio
 async def test_the_kernels_unused_longest_leave_first(device: Builder) -> None:
-    """Beyond the number of entries; those that left are built again when they are asked for."""
-    cache = ImplCache(device, None, version="1", entries=2)
+    """Where there is room for two; those that left are built again when they are asked for."""
+    cache = ImplCache(device, None, version="1", nbytes=2)
     for asked in (A, B, A, C, A, B):
         await cache.ensure([asked])
     statistics = cache.statistics()
@@ -251,7 +251,7 @@ async def test_bytes_are_bounded_too(device: Builder) -> None:
 @pytest.mark.asyncio
 async def test_a_kernel_that_left_lives_as_long_as_somebody_holds_it(device: Builder) -> None:
     """And not longer; that there are more than fit at once does not keep anybody from getting all of them."""
-    cache = ImplCache(device, None, version="1", entries=1)
+    cache = ImplCache(device, None, version="1", nbytes=2)
     kernels = dict(await cache.ensure([A, B, C]))
     watched = weakref.ref(kernels[A])
 

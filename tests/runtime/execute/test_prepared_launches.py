@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ from asyncrt import DeviceCommandError, OutOfDeviceMemory, Runtime, RuntimeOptio
 from asyncrt.devices.base import Allocation, Prepared, PreparedLaunch, Stream
 from asyncrt.devices.opencl import device as opencl
 from asyncrt.devices.opencl import submit as opencl_submit
+from asyncrt.devices.opencl.gate import GAINS, Gate
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedStream
 from asyncrt.layout import Array
 from asyncrt.runtime.execute import prepared_launches as preset
@@ -25,6 +26,7 @@ from asyncrt.runtime.execute.prepared_launches import PresetStatistics
 from asyncrt.runtime.model import Model
 
 from ...builders import i64, model, node
+from ...paths import off
 from ...zoo import ZooModel, zoo
 
 WEIGHTS = np.random.default_rng(0).standard_normal((16, 24)).astype(np.float32)
@@ -35,8 +37,8 @@ SOURCE = model(
 DEVICES = [pytest.param(None, id="opencl"), pytest.param("simulated", id="simulated")]
 
 
-def options(**changes: Any) -> RuntimeOptions:
-    return RuntimeOptions(**{"warm": False, "fuse": False, **changes})
+def options(without: Iterable[str] = (), **changes: Any) -> RuntimeOptions:
+    return RuntimeOptions(**{"warm": False, "without": {"fuse", *without}, **changes})
 
 
 @pytest_asyncio.fixture(params=DEVICES)
@@ -61,7 +63,7 @@ def same(expected: dict[str, Array], got: dict[str, Array]) -> bool:
 
 async def without(source: Any, inputs: Sequence[dict[str, Array]], device: str | None) -> list[dict[str, Array]]:
     """What each gives where nothing is preset."""
-    async with Runtime(device, options=options(preset=False)) as rt:
+    async with Runtime(device, options=options(without={"prepared_launches"})) as rt:
         loaded = await rt.load(source)
         return [await loaded.infer(i) for i in inputs]
 
@@ -150,7 +152,8 @@ async def test_exported_models_give_the_same_bytes(
     inputs = [name.inputs(case, salt) for salt in range(2) for case in range(name.cases)]
     found: list[list[dict[str, Array]]] = []
     for on, native in ((False, False), (True, False), (True, True)):
-        async with Runtime(streams=2, options=options(preset=on, native_submit=native, fuse=True)) as rt:
+        switched = off(prepared_launches=on, native_submit=native)
+        async with Runtime(streams=2, options=RuntimeOptions(warm=False, without=switched)) as rt:
             loaded = await rt.load(name.path)
             results = [await loaded.infer(i) for i in inputs * 2]
             for start in range(0, len(inputs), 8):
@@ -209,7 +212,7 @@ async def test_new_memory_for_each_request_is_bound_anew(device: str | None, mon
     monkeypatch.setattr(preset, "OFTEN", 1)
     monkeypatch.setattr(preset, "_SETS", 2)
     inputs = [given(5, seed) for seed in range(12)]
-    async with Runtime(device, options=options(pool=False)) as rt:
+    async with Runtime(device, options=options(without={"pool"})) as rt:
         loaded = await rt.load(SOURCE)
         got = [await loaded.infer(i) for i in inputs]
         statistics = rt.statistics().presets
@@ -257,9 +260,10 @@ async def test_a_cancelled_request_disturbs_nobody(rt: Runtime) -> None:
 async def test_a_plan_may_go_while_it_is_in_flight(device: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One plan is kept, and requests of several signatures run at once; what has gone is given back."""
     monkeypatch.setattr(preset, "OFTEN", 0)
+    monkeypatch.setattr(preset, "LAUNCH_NBYTES", 16)  # room for the launches of more plans than are kept
     inputs = [given(3 + i % 4, i) for i in range(24)]
     expected = await without(SOURCE, inputs, device)
-    async with Runtime(device, streams=2, options=options(plan_entries=1)) as rt:
+    async with Runtime(device, streams=2, options=options(plan_bytes=1 << 13)) as rt:
         loaded = await rt.load(SOURCE)
         launches = await launches_of(rt, loaded, inputs[0])
         for _ in range(3):
@@ -281,7 +285,7 @@ async def test_no_more_are_kept_than_wanted(device: str | None, monkeypatch: pyt
     async with probe:
         launches = await launches_of(probe, await probe.load(SOURCE), given(5))
     seen: dict[int, list[bool]] = {5: [], 6: [], 7: []}
-    async with Runtime(device, options=options(preset_entries=2 * launches + 1)) as rt:
+    async with Runtime(device, options=options(plan_bytes=(2 * launches + 1) * preset.LAUNCH_NBYTES)) as rt:
         loaded = await rt.load(SOURCE)
         for size in (5, 5, 5, 6, 6, 6, 5, 7, 7, 7, 5, 6, 6, 6, 5):
             before = rt.statistics().presets.replays
@@ -301,7 +305,7 @@ async def test_a_plan_that_is_larger_than_the_bound_is_never_preset(monkeypatch:
     """And pushes nobody out."""
     monkeypatch.setattr(preset, "OFTEN", 0)
     small = model([node("y = Neg(x)")], ["x f32[n]"], ["y"])
-    async with Runtime("simulated", options=options(preset_entries=1)) as rt:
+    async with Runtime("simulated", options=options(plan_bytes=preset.LAUNCH_NBYTES)) as rt:
         first, large = await rt.load(small), await rt.load(SOURCE)
         await first.infer({"x": np.ones(3, np.float32)})
         for _ in range(4):
@@ -313,11 +317,11 @@ async def test_a_plan_that_is_larger_than_the_bound_is_never_preset(monkeypatch:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("device", "changes"), [("host", {}), ("simulated", {"preset": False}), ("simulated", {"replay": False})]
+    ("device", "switched"), [("host", ()), ("simulated", ("prepared_launches",)), ("simulated", ("replay",))]
 )
-async def test_nothing_is_preset_where_it_is_off(device: str, changes: dict[str, bool]) -> None:
+async def test_nothing_is_preset_where_it_is_off(device: str, switched: tuple[str, ...]) -> None:
     """Nor on a device that gains nothing by it."""
-    async with Runtime(device, options=options(**changes)) as rt:
+    async with Runtime(device, options=options(without=switched)) as rt:
         loaded = await rt.load(SOURCE)
         for _ in range(2 * preset.OFTEN + 3):
             await loaded.infer(given(5))
@@ -372,7 +376,7 @@ async def test_a_shape_computed_on_the_device_reads_an_earlier_arena(rt: Runtime
 async def test_specialised_kernels_are_preset_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan that is bound to other kernels is another one: its launches are prepared anew, those of before go."""
     monkeypatch.setattr(preset, "OFTEN", 1)
-    async with Runtime(options=options(specialise=True, views=False)) as rt:
+    async with Runtime(options=options(specialise=True, without={"views"})) as rt:
         loaded = await rt.load(SOURCE)
         specialiser = rt.session.specialiser
         assert specialiser is not None
@@ -489,7 +493,7 @@ async def test_a_driver_that_refuses_to_preset_is_not_asked_for_it(fails: str, m
         await loaded.infer(given(5))
         if fails == "prepare":
             rt.session.presets = None
-            loaded.network.enqueuer.presets = preset.Presets(device, 100)
+            loaded.network.enqueuer.presets = preset.Presets(device, 100 * preset.LAUNCH_NBYTES)
         device.fails = fails
         refused = [r for _ in range(3) for r in await asyncio.gather(*(loaded.infer(given(5)) for _ in range(4)))]
         device.fails = ""
@@ -504,24 +508,26 @@ async def test_a_driver_that_refuses_to_preset_is_not_asked_for_it(fails: str, m
 @pytest.mark.asyncio
 @pytest.mark.parametrize("hold", [True, False])
 async def test_tiny_launches_give_the_same_bytes_held_or_not(hold: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A chain of 40, one after the other and eight at once, on two streams; the option says whether they are held."""
+    """A chain of 40, one after the other and eight at once, on two streams, with the driver's gate and without."""
     monkeypatch.setattr(preset, "OFTEN", 1)
-    asked: list[bool] = []
-    really = opencl.OpenCLDevice.prepare
+    held: list[bool] = []
+    really = opencl.find_gate
 
-    def prepare(device: Any, launches: Any, memory: Any, native: bool, hold: bool) -> Prepared | None:
-        asked.append(hold)
-        return really(device, launches, memory, native, hold)
+    def find_gate(platform: str, kind: str, context: int) -> Gate | None:
+        gate = really(platform, kind, context) if hold else None
+        held.append(gate is not None)
+        return gate
 
-    monkeypatch.setattr(opencl.OpenCLDevice, "prepare", prepare)
+    monkeypatch.setattr(opencl, "find_gate", find_gate)
     names = ["x", *(f"v{i}" for i in range(39)), "y"]
     chain = [node(f"{b} = {'Neg' if i % 2 else 'Exp'}({a})") for i, (a, b) in enumerate(itertools.pairwise(names))]
     source, inputs = model(chain, ["x f32[n,3]"], ["y"]), [{"x": given(4, i)["x"][0, :5, :3]} for i in range(8)]
     expected = await without(source, inputs, None)
 
-    async with Runtime(streams=2, options=options(hold_tiny=hold)) as rt:
+    async with Runtime(streams=2, options=options()) as rt:
+        known = (rt.info.platform, rt.info.kind) in GAINS
         loaded = await rt.load(source)
         found = [await loaded.infer(i) for i in inputs] + await asyncio.gather(*(loaded.infer(i) for i in inputs))
 
-    assert set(asked) == {hold}
+    assert held[-1] == (hold and known)
     assert all(same(a, b) for a, b in zip(expected * 2, found, strict=True))

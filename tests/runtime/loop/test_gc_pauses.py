@@ -234,11 +234,11 @@ def test_python_does_as_it_likes_while_no_request_is_there(loop: FakeLoop) -> No
 
 @pytest.mark.asyncio
 async def test_a_runtime_says_when_it_has_requests() -> None:
-    """And when not; it leaves the process as it was, and without the option it changes nothing."""
+    """And when not; it leaves the process as it was, and it changes nothing unless it is asked to."""
     before = gc.get_threshold()
     found: list[tuple[int, int, int]] = []
-    for idle in (True, False):
-        async with Runtime("host", options=RuntimeOptions(collect_when_idle=idle)) as rt:
+    for idle, options in ((True, RuntimeOptions(collect_when_idle=True)), (False, RuntimeOptions())):
+        async with Runtime("host", options=options) as rt:
             loaded = await rt.load(NETWORK)
             await rt.session.dispatcher.admit(0)
             found.append(gc.get_threshold())
@@ -257,7 +257,7 @@ async def test_a_runtime_says_when_it_has_requests() -> None:
 @pytest.mark.asyncio
 async def test_what_was_loaded_is_frozen_before_requests_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model is thousands of objects, and does not change."""
-    async with Runtime("host") as rt:
+    async with Runtime("host", options=RuntimeOptions(collect_when_idle=True)) as rt:
         await rt.load(NETWORK)
         collector = rt.session.collector
         assert collector is not None

@@ -134,7 +134,7 @@ async def rt(device: SlowDevice) -> AsyncIterator[Runtime]:
 
 
 def options() -> RuntimeOptions:
-    return RuntimeOptions(warm=False, check_hazards=False, fuse=False)
+    return RuntimeOptions(warm=False, check_hazards=False, without={"fuse"})
 
 
 async def loaded(rt: Runtime) -> Model:
@@ -395,7 +395,7 @@ def native(submit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[[], 
 async def test_many_at_once_on_a_real_device(streams: int, native: Callable[[], int]) -> None:
     """Of three signatures, over and over, some cancelled at whatever point: each has the bytes it has alone."""
     inputs = [given((5, 9, 4)[i % 3], i) for i in range(24)]
-    async with Runtime(streams=streams, options=RuntimeOptions(preset=False, fuse=False)) as rt:
+    async with Runtime(streams=streams, options=RuntimeOptions(without={"prepared_launches", "fuse"})) as rt:
         alone = await rt.load(LONG)
         wanted = [(await alone.infer(i))["y"].tobytes() for i in inputs]
     async with Runtime(streams=streams, options=options()) as rt:

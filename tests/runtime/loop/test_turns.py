@@ -97,7 +97,7 @@ async def test_requests_at_once_do_not_share_a_turn(turns: list[Counted]) -> Non
 @pytest.mark.parametrize("spec", ["simulated", None], ids=lambda d: d or "opencl")
 async def test_planning_lets_the_loop_turn(turns: list[Counted], spec: str | None) -> None:
     """A plan of many nodes takes many turns; the same shape once more takes as many as a short one."""
-    async with Runtime(spec, options=RuntimeOptions(fuse=False)) as rt:
+    async with Runtime(spec, options=RuntimeOptions(without={"fuse"})) as rt:
         loaded = await rt.load(chain(80))
         counted = Counted()
         turns.append(counted)
@@ -122,7 +122,7 @@ async def test_planning_lets_the_loop_turn(turns: list[Counted], spec: str | Non
 @pytest.mark.parametrize("spec", ["simulated", "host", None], ids=lambda d: d or "opencl")
 async def test_equal_requests_at_once_are_planned_once(spec: str | None) -> None:
     """One of them plans and the others wait for it; where it is cancelled meanwhile, the next one plans."""
-    async with Runtime(spec, options=RuntimeOptions(warm=False, fuse=False)) as rt:
+    async with Runtime(spec, options=RuntimeOptions(warm=False, without={"fuse"})) as rt:
         loaded = await rt.load(chain(20))
         x = np.linspace(-1, 1, 5, dtype=np.float32)
 

@@ -40,7 +40,8 @@ async def rt() -> AsyncIterator[Runtime]:
     """On a device without doubles."""
     device = SimulatedDevice()
     device.info = attrs.evolve(device.info, features=frozenset({"fp16"}))
-    async with Runtime(device, options=RuntimeOptions(memory_limit=LIMIT, warm=False, disk_cache=False)) as runtime:
+    options = RuntimeOptions(memory_limit=LIMIT, warm=False, without={"disk_cache"})
+    async with Runtime(device, options=options) as runtime:
         yield runtime
 
 
@@ -371,7 +372,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], list[str]]:
 
 @pytest.fixture
 def open_limit() -> RuntimeOptions:
-    return RuntimeOptions(warm=False, disk_cache=False)
+    return RuntimeOptions(warm=False, without={"disk_cache"})
 
 
 @pytest.mark.asyncio

@@ -24,7 +24,7 @@ from ...builders import i64, model, node
 from ...zoo import FOLDER
 
 MIB = 1 << 20
-OPTIONS = RuntimeOptions(disk_cache=False)
+OPTIONS = RuntimeOptions(without={"disk_cache"})
 
 #: Models of one node on the host that looks at the values of inputs of any size, and a request of each.
 GREEDY: dict[str, tuple[Any, dict[str, Any], tuple[int, ...]]] = {
@@ -92,7 +92,7 @@ async def test_loading_takes_little_whatever_sizes_are_guessed(name: str, traced
 async def test_likely_sizes_stay_within_the_memory_limit(traced: None) -> None:
     """What is allowed for a guess is no more than a request may have."""
     source, given, shape = GREEDY["NonZero of rank 4"]
-    async with Runtime("simulated", options=RuntimeOptions(memory_limit=MIB // 4, disk_cache=False)) as rt:
+    async with Runtime("simulated", options=RuntimeOptions(memory_limit=MIB // 4, without={"disk_cache"})) as rt:
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
         loaded = await rt.load(source)

@@ -25,6 +25,7 @@ from ...zoo import BY_RECIPE, ZooModel, zoo
 from ..sequences.test_sequence import attention, fed_back
 
 OPTIONS = RuntimeOptions(warm=False)
+WITHOUT = RuntimeOptions(warm=False, without={"recipes"})
 SIZES = (1, 2, 3, 4, 7, 8, 9, 16, 17, 24, 33, 40, 70)
 
 
@@ -103,7 +104,7 @@ def _chain(rows: str = "n") -> object:
 @pytest.mark.asyncio
 async def test_new_shapes_are_planned_by_recipe_and_give_the_same_bytes() -> None:
     """After a few shapes most plans come from recipes; explain() tells of such an inference what it tells of any."""
-    async with Runtime(options=OPTIONS) as rt, Runtime(options=RuntimeOptions(warm=False, recipes=False)) as plain:
+    async with Runtime(options=OPTIONS) as rt, Runtime(options=WITHOUT) as plain:
         loaded, other = await rt.load(_chain()), await plain.load(_chain())
         plans = network(loaded).plans
         for n in range(9, 60):
@@ -185,7 +186,7 @@ async def test_values_that_decide_have_recipes_of_their_own() -> None:
     """A slice whose bounds come with the request: other bounds are another recipe."""
     nodes = [node("a = Neg(x)"), node("b = Slice(a, starts, ends)"), node("y = Softmax(b)")]
     source = model(nodes, ["x f32[n,m]", "starts i64[1]", "ends i64[1]"], ["y"])
-    async with Runtime(options=OPTIONS) as rt, Runtime(options=RuntimeOptions(warm=False, recipes=False)) as plain:
+    async with Runtime(options=OPTIONS) as rt, Runtime(options=WITHOUT) as plain:
         loaded, other = await rt.load(source), await plain.load(source)
         for n in range(8, 30):
             for start, end in ((0, 5), (2, 100), (0, 1 << 40)):

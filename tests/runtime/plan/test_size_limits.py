@@ -58,7 +58,7 @@ def of_a_product(rows: int, columns: int) -> dict[str, Array]:
 OPTIONS = {
     "by default": RuntimeOptions(check_hazards=False),
     "checked": RuntimeOptions(check_hazards=True),
-    "without views, recipes and fusion": RuntimeOptions(check_hazards=False, views=False, recipes=False, fuse=False),
+    "without views, recipes and fusion": RuntimeOptions(check_hazards=False, without={"views", "recipes", "fuse"}),
 }
 
 

@@ -175,7 +175,7 @@ async def test_matrix_products_take_views_whose_rows_are_contiguous(rt: Runtime)
     x = floats(2, 9, 24)
 
     out = await loaded.infer({"x": x})
-    async with Runtime(rt.device.info.spec, options=RuntimeOptions(warm=False, views=False)) as plain:
+    async with Runtime(rt.device.info.spec, options=RuntimeOptions(warm=False, without={"views"})) as plain:
         expected = await (await plain.load(source)).infer({"x": x})
 
     assert expected["y"].tobytes() == out["y"].tobytes()
@@ -205,7 +205,7 @@ async def test_attention_takes_views_of_its_heads_and_of_what_is_cached(
     inputs = {"x": floats(2, rows, 24), "cache": floats(5, 2, 4, 8)}
 
     out = await loaded.infer(inputs)
-    async with Runtime(rt.device.info.spec, options=RuntimeOptions(warm=False, views=False)) as plain:
+    async with Runtime(rt.device.info.spec, options=RuntimeOptions(warm=False, without={"views"})) as plain:
         expected = await (await plain.load(source)).infer(inputs)
 
     decisions = {n.output_names[0]: n.decision for n in loaded.explain()}

@@ -25,6 +25,7 @@ from asyncrt.layout import Array
 
 from ...builders import i64, model, node, value
 from ...onnx_suite import OPENCL, node_cases, run_case
+from ...paths import EXACT, on_path
 from ...second_opinion import onnxruntime_gives
 
 DEVICES = (None, "host", "simulated")
@@ -555,12 +556,14 @@ async def test_every_opset_has_the_same_control_flow(opset: int) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("off", ["skip", "replay", "packed_weights", "pool", "warm"])
-async def test_each_mechanism_off_gives_the_same_bytes(off: str) -> None:
+@pytest.mark.parametrize(
+    "changed", [RuntimeOptions(without={name}) for name in EXACT] + [RuntimeOptions(warm=False)], ids=str
+)
+async def test_each_mechanism_off_gives_the_same_bytes(changed: RuntimeOptions) -> None:
     """Control flow relies on none of them."""
     requests = [{"x": f32(4 + n % 3, 4 + n % 3, seed=n), "n": np.array(n, np.int64)} for n in range(5)]
     results: list[list[dict[str, bytes]]] = []
-    for options in (RuntimeOptions(), RuntimeOptions(**{off: False})):
+    for options in (RuntimeOptions(), on_path(changed)):
         async with Runtime(options=options) as rt:
             loaded = await rt.load(powers())
             outputs = await asyncio.gather(*(loaded.infer(r) for r in requests))

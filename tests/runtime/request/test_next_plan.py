@@ -57,7 +57,7 @@ def taken(loaded: Model) -> int:
 
 async def without(lengths: list[int]) -> list[Array]:
     """The same without any guess."""
-    async with Runtime(streams=2, options=options(foresee=False)) as rt:
+    async with Runtime(streams=2, options=options(without={"next_plan"})) as rt:
         model = await rt.load(attention())
         assert model.network.foresight is None
         return await decode(model, lengths)
@@ -110,7 +110,7 @@ async def test_another_step_throws_the_guess_away(loaded: Model, slow: list[Gues
 async def test_steps_are_guessed_before_and_behind_one_that_moves_what_is_kept(slow: list[Guess]) -> None:
     """To memory with room for more; by then the guess is about that, and it is another recipe's."""
     lengths, used = [120, *[1] * 15], list[bool]()
-    async with Runtime(streams=2, options=options(plan_entries=1)) as rt:  # so that no plan is found
+    async with Runtime(streams=2, options=options(plan_bytes=1)) as rt:  # so that no plan is found
         loaded = await rt.load(attention())
         for length in (119, 121, 125, 122):
             await decode(loaded, [length, *[1] * 12])
@@ -242,10 +242,10 @@ def test_a_plan_is_bound_to_what_another_has_if_that_is_all_it_needs(
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("changes", [{"foresee": False}, {"recipes": False}, {"replay": False}])
-async def test_nothing_is_guessed_where_it_is_off(changes: dict[str, bool], slow: list[Guess]) -> None:
+@pytest.mark.parametrize("mechanism", ["next_plan", "recipes", "replay"])
+async def test_nothing_is_guessed_where_it_is_off(mechanism: str, slow: list[Guess]) -> None:
     """Nor where there are no recipes to guess by."""
-    async with Runtime(streams=2, options=options(**changes)) as rt:
+    async with Runtime(streams=2, options=options(without={mechanism})) as rt:
         loaded = await rt.load(attention())
         for length in (3, 40, 60):
             async with loaded.sequence() as sequence:

@@ -237,7 +237,7 @@ async def test_a_failure_of_a_shared_step_is_tried_by_each_step_alone() -> None:
 async def test_switched_off_each_step_runs_alone_with_the_same_results() -> None:
     """`share_steps`, or no room for a second row."""
     steps = work(5, 5)
-    off = RuntimeOptions(warm=False, share_steps=False)
+    off = RuntimeOptions(warm=False, without={"share_steps"})
     async with Runtime("simulated", options=off) as rt:
         loaded = await rt.load(FOLDER / "gpt2_kv_ts14.onnx")
         async with loaded.sequences() as group:
@@ -380,7 +380,7 @@ async def test_memory_that_does_not_suffice_for_many_steps_at_once_is_used_by_on
 
     counts = []
     for limit in (16_000_000, 1_900_000):
-        options = RuntimeOptions(warm=False, memory_limit=limit, preallocate=False, idle_release_s=0)
+        options = RuntimeOptions(warm=False, memory_limit=limit, without={"preallocate"}, idle_release_s=0)
         async with Runtime("simulated", options=options) as rt:
             loaded = await rt.load(source)
             async with loaded.sequences() as group:

@@ -177,7 +177,7 @@ async def test_what_does_not_fit_is_said_and_changes_nothing(rt: Runtime) -> Non
 @pytest.mark.asyncio
 async def test_memory_that_does_not_suffice_leaves_the_state_as_it_was() -> None:
     """The limit holds for what is kept, too; the sequence goes on when there is room again."""
-    options = RuntimeOptions(warm=False, memory_limit=1 << 19, preallocate=False, idle_release_s=0)
+    options = RuntimeOptions(warm=False, memory_limit=1 << 19, without={"preallocate"}, idle_release_s=0)
     async with Runtime("simulated", options=options) as rt:
         loaded = await rt.load(attention())
         async with loaded.sequence() as sequence:

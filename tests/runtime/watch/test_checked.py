@@ -77,7 +77,7 @@ async def together(loaded: Model, count: int) -> list[Exception]:
 
 
 #: So little memory that requests take over blocks that other streams are not done with.
-TIGHT = RuntimeOptions(warm=False, check_hazards=True, memory_limit=6 << 16, preallocate=False, max_in_flight=2)
+TIGHT = RuntimeOptions(warm=False, check_hazards=True, memory_limit=6 << 16, without={"preallocate"}, max_in_flight=2)
 
 
 async def passed(rt: Runtime) -> None:

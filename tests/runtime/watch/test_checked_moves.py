@@ -84,7 +84,7 @@ def in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def runtime(device: str | SimulatedDevice | None, blocks: int) -> Runtime:
-    options = RuntimeOptions(warm=False, check_hazards=True, memory_limit=blocks * BLOCK, preallocate=False)
+    options = RuntimeOptions(warm=False, check_hazards=True, memory_limit=blocks * BLOCK, without={"preallocate"})
     return Runtime(device, streams=2, options=options)
 
 

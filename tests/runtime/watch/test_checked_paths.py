@@ -72,7 +72,7 @@ async def test_the_checker_is_told_of_each_launch_that_is_prepared(device: str |
     """Of the same commands in the same order as where each is enqueued by itself."""
     with prepared_soon():
         told, prepared = await commands(device)
-        expected, alone = await commands(device, preset=False, native_submit=False)
+        expected, alone = await commands(device, without={"prepared_launches", "native_submit"})
 
     assert (prepared.presets.replays, alone.presets.replays) == (4, 0)
     assert expected == told

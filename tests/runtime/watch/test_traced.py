@@ -164,7 +164,7 @@ async def test_memory_is_a_counter(tmp_path: Path) -> None:
 async def test_constants_and_builds_are_in_a_trace_that_a_model_is_loaded_in(tmp_path: Path) -> None:
     """Uploads have a track of their own, and each build shows on its thread."""
     weights = np.ones((4, 4), np.float32)
-    options = RuntimeOptions(warm=False, disk_cache=False)
+    options = RuntimeOptions(warm=False, without={"disk_cache"})
     async with Runtime(None, streams=1, options=options) as rt, rt.trace(tmp_path / "trace.json"):
         loaded = await rt.load(model([node("y = MatMul(x, w)")], ["x f32[n,4]"], ["y"], {"w": weights}))
         await loaded.infer({"x": np.ones((2, 4), np.float32)})

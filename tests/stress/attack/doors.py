@@ -102,7 +102,7 @@ async def _open_runtime(stage: Stage, **given: Any) -> None:
 
 
 async def _options(stage: Stage, **given: Any) -> None:
-    await _open_runtime(stage, options=RuntimeOptions(**{"disk_cache": False, **given}))
+    await _open_runtime(stage, options=RuntimeOptions(**{"without": {"disk_cache"}, **given}))
 
 
 async def _load(stage: Stage, **given: Any) -> None:

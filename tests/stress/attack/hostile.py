@@ -18,7 +18,9 @@ import numpy as np
 
 from asyncrt import AsyncrtError, HazardError, KernelBuildError, Runtime, RuntimeOptions
 from asyncrt.layout import Array
+from asyncrt.scheduler.policies import policy_names
 
+from ...paths import drawn
 from ..batching import canary, request
 from .doors import DOORS, STATE, Door, Stage, keeping, some_door
 from .models import LIMITS, Place, device_of, opened, shown
@@ -58,8 +60,8 @@ def draw(seed: int, place: Place) -> Storm:
     device = device_of(seed)
     options = RuntimeOptions(
         memory_limit=LIMITS[device], cache_dir=place.cache, warm=False, check_hazards=chance.random() < 0.3,
-        max_in_flight=chance.choice((2, 8, 64)), replay=chance.random() < 0.9, preset=chance.random() < 0.9,
-        policy=chance.choice(("fifo", "auto", "sticky", "critical_path")), share_steps=chance.random() < 0.8,
+        max_in_flight=chance.choice((2, 8, 64)), policy=chance.choice(policy_names()),
+        without=drawn(chance, 0.1),
     )  # fmt: skip
     return Storm(seed, chance, device, options)
 

@@ -29,6 +29,7 @@ from asyncrt.layout import Array
 
 from ...builders import model as build
 from ...builders import node
+from ...paths import drawn
 from .corpus import SECRET, Origin, origin, write
 from .mutations import damage, mutate, repair, tensors
 from .peer import Peer, difference
@@ -132,14 +133,10 @@ def shown(options: RuntimeOptions) -> str:
 
 
 def _options(chance: random.Random, device: str, place: Place) -> RuntimeOptions:
-    def mostly() -> bool:
-        return chance.random() < 0.85
-
     return RuntimeOptions(
         memory_limit=LIMITS[device], max_model_bytes=8 << 20,
         max_folded_bytes=chance.choice((0, 1 << 16, 1 << 20, 16 << 20)),
-        skip=mostly(), views=mostly(), in_place=mostly(), replay=mostly(), fuse=mostly(), packed_weights=mostly(),
-        preset=mostly(), pool=mostly(), preallocate=mostly(), map_files=mostly(), recipes=mostly(),
+        without=drawn(chance, 0.15),
         branches=chance.choice((None, True)), precision=chance.choice(("fp32", "fp32", "fp32", "fp32", "bf16")),
         warm=chance.random() < 0.4, check_hazards=chance.random() < 0.3, cache_dir=place.cache,
     )  # fmt: skip

@@ -70,7 +70,7 @@ async def test_a_request_that_waits_for_memory_may_be_cancelled() -> None:
 @pytest.mark.asyncio
 async def test_the_least_important_gives_way() -> None:
     """Of two that hold what the other needs, the one with the higher number of priority begins again."""
-    options = RuntimeOptions(warm=False, preallocate=False, memory_limit=ENOUGH, max_in_flight=2)
+    options = RuntimeOptions(warm=False, without={"preallocate"}, memory_limit=ENOUGH, max_in_flight=2)
     for priorities in ((0, 5), (5, 0)):
         order: list[int] = []
         async with opened(SimulatedDevice(0), options, 2) as rt:

@@ -1,0 +1,87 @@
+"""Which mechanisms can a runtime do without, so that it can be compared with one that has them?
+
+`RuntimeOptions.without` names those that a runtime does without. Tests and benchmarks go through the table, so that a
+new mechanism is compared with its absence as soon as it is in here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeAlias, cast
+
+from .arguments import each_of, shown
+from .errors import ArgumentError
+
+Mechanism: TypeAlias = Literal[
+    "skip",
+    "views",
+    "in_place",
+    "fuse",
+    "packed_weights",
+    "integer_products",
+    "replay",
+    "recipes",
+    "next_plan",
+    "prepared_launches",
+    "native_submit",
+    "share_steps",
+    "pinned",
+    "pool",
+    "preallocate",
+    "map_files",
+    "page_constants",
+    "disk_cache",
+]
+
+MECHANISMS: Mapping[Mechanism, str] = {
+    "skip": "Nodes that change nothing at the shapes at hand are not run.",
+    "views": "Results of Slice, Split, Transpose, Expand and the like stay where they are.",
+    "in_place": "Inputs of a Concat are written where they belong in its result.",
+    "fuse": "Several nodes run as one kernel.",
+    "packed_weights": "Products read weights that are packed for the device.",
+    "integer_products": "Where a model dequantises both operands of a product, a CPU multiplies the integers.",
+    "replay": "The plan of a shape is kept and used again.",
+    "recipes": "The plan of a new shape is made by the formulas of another shape's plan.",
+    "next_plan": "The plan of a sequence's next step is made while the device works on the step before.",
+    "prepared_launches": "Launches of plans that come often have their arguments set beforehand.",
+    "native_submit": "A loop in C enqueues the launches of a plan.",
+    "share_steps": "Steps of a group's sequences run as one inference.",
+    "pinned": "Transfers go through pinned memory, on a device that has memory of its own.",
+    "pool": "Memory goes back to a pool, where events order its next use.",
+    "preallocate": "Where sizes grow, more memory is allocated than is needed now.",
+    "map_files": "Large tensors stay in a model's files until they are needed.",
+    "page_constants": "Large constants lie in unnamed files, of which the system keeps in memory what is used.",
+    "disk_cache": "Compiled kernels are kept on disk.",
+}
+"""What each is, in the present tense: without it, that does not happen."""
+
+BUILDS_ON: Mapping[Mechanism, Mechanism] = {
+    "views": "skip",
+    "recipes": "replay",
+    "next_plan": "recipes",
+    "prepared_launches": "replay",
+    "page_constants": "disk_cache",
+}
+"""Those that a runtime has only with another."""
+
+
+def mechanisms(names: Iterable[str]) -> frozenset[Mechanism]:
+    """Return the mechanisms of these names.
+
+    Raises:
+        ArgumentError: One of them is no mechanism, or they are one text rather than several.
+    """
+    if isinstance(names, str):
+        raise ArgumentError(
+            f"without must be a set of names, got the text {shown(names)}", hint="write without={'skip'}, for instance"
+        )
+    found: set[Any] = set()
+    for name in each_of("without", names):
+        if not isinstance(name, str) or name not in MECHANISMS:
+            raise ArgumentError(
+                f"without has {shown(name)}, which is not the name of a mechanism",
+                detail=f"mechanisms: {', '.join(MECHANISMS)}",
+                hint="docs/options.md says what each of them is",
+            )
+        found.add(name)
+    return cast("frozenset[Mechanism]", frozenset(found))
