@@ -1,8 +1,8 @@
 """In which order do requests go that wait for the same thing?
 
-By priority, lower first; inside one priority by deadline, earliest first, and those without one last; then, where that
-is asked for, by size, largest first; else in the order in which they came. So that nothing starves, the one that has
-been here longest goes after `PATIENCE` others at the latest, however urgent those are.
+By priority, lower first; inside one priority by deadline, earliest first, and those without one last; then in the order
+in which they came. So that nothing starves, the one that has been here longest goes after `PATIENCE` others at the
+latest, however urgent those are.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ PATIENCE = 16
 
 
 class _Rank(NamedTuple):
-    """Where a request stands; the smallest goes first. Sizes are negative, so that the largest does."""
+    """Where a request stands; the smallest goes first."""
 
     priority: int
     deadline: float
-    size: int
     order: int
     request: int
 
@@ -54,10 +53,10 @@ class RequestQueue:
             if place.request != oldest:
                 yield place.request
 
-    def push(self, request: int, priority: int, deadline: float | None = None, size: int = 0) -> None:
+    def push(self, request: int, priority: int, deadline: float | None = None) -> None:
         """Add a request."""
         self._order += 1
-        place = _Rank(priority, math.inf if deadline is None else deadline, -size, self._order, request)
+        place = _Rank(priority, math.inf if deadline is None else deadline, self._order, request)
         self._places[request] = place
         bisect.insort(self._sorted, place)
 

@@ -1,8 +1,11 @@
-"""What the others do, where each is right: by what is known of the streams and the request at hand.
+"""To the stream that will be done soonest, by the work that it has, unless the stream of the chunk before will do.
 
-One stream leaves nothing to choose. A request stays where it was, so that its memory is taken over without a wait, as
-long as that stream has no more to do than the others but for the request itself; then it goes to the one that will be
-done soonest, which with chunks of equal size is the one with the fewest. The order is that of who waits, not of size.
+A request stays where it was, so that its memory is taken over without a wait, as long as that stream has no more to do
+than the others but for the request itself. The order is that of who waits, not of size: to let large requests go first
+made a job end no sooner, and small requests wait.
+
+Where requests of different sizes come at random and streams run side by side, it answers sooner than `fifo`, which
+counts chunks; tests/scheduler/test_policies.py has the figures.
 """
 
 from __future__ import annotations

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import heapq
+import math
+import random
+import statistics
+
 import pytest
 
+from asyncrt.events import Event
+from asyncrt.scheduler.happenings import Ended, Happening, Launched, Reached, Ready, Submitted
+from asyncrt.scheduler.instructions import Admit, LaunchChunk
 from asyncrt.scheduler.policies import StreamView, make_policy, policy_names
 from asyncrt.scheduler.policies.fifo import DEPTH
-from asyncrt.scheduler.queue import PATIENCE
+from asyncrt.scheduler.state import SchedulerState
 
 
 def calm(*depths: int) -> list[StreamView]:
@@ -15,13 +23,13 @@ def calm(*depths: int) -> list[StreamView]:
 
 def test_policies_are_the_files_of_the_folder() -> None:
     """The contract itself is not one."""
-    assert {"auto", "critical_path", "fifo", "sticky"} <= set(policy_names())
+    assert {"auto", "fifo"} <= set(policy_names())
     assert "base" not in policy_names()
 
 
 def test_an_unknown_policy_is_refused() -> None:
     """The error names those there are."""
-    with pytest.raises(ValueError, match=r"policy 'lifo' is not one of auto, critical_path, fifo, sticky"):
+    with pytest.raises(ValueError, match=r"policy 'lifo' is not one of auto, fifo"):
         make_policy("lifo")
 
 
@@ -68,17 +76,6 @@ def test_two_policies_share_nothing(name: str) -> None:
     assert other.pop(calm(0)) is None
 
 
-def test_sticky_stays_on_its_stream() -> None:
-    """Even if another is calmer; while its own is full, others pass."""
-    policy = make_policy("sticky")
-    policy.push(1, 0, 1)
-    policy.push(2, 0, None)
-
-    assert policy.pop(calm(0, DEPTH)) == (2, 0)
-    assert policy.pop(calm(0, DEPTH)) is None
-    assert policy.pop(calm(0, DEPTH - 1)) == (1, 1)
-
-
 def test_fifo_goes_where_it_is_calm() -> None:
     """Where a request ran before does not matter."""
     policy = make_policy("fifo")
@@ -90,29 +87,6 @@ def test_fifo_goes_where_it_is_calm() -> None:
 def busy(*works: int) -> list[StreamView]:
     """Streams with one chunk each, of so much work."""
     return [StreamView(number, 1, work) for number, work in enumerate(works)]
-
-
-def test_critical_path_lets_the_largest_go_first_to_where_it_is_done_soonest() -> None:
-    """Of one priority and deadline; how many chunks a stream has does not matter."""
-    policy = make_policy("critical_path")
-    for request, priority, work in ((1, 0, 5), (2, 0, 90), (3, -1, 1), (4, 0, 7)):
-        policy.push(request, priority, None, None, work)
-
-    assert [policy.pop(busy(50, 10)) for _ in range(2)] == [(3, 1), (2, 1)]
-    assert policy.pop([StreamView(0, 1, 100), StreamView(1, DEPTH - 1, 99)]) == (4, 1)
-    assert policy.pop([StreamView(0, 1, 100), StreamView(1, DEPTH, 0)]) == (1, 0)
-
-
-def test_largest_first_starves_nobody() -> None:
-    """A small one goes after so many larger ones at the latest."""
-    policy = make_policy("critical_path")
-    policy.push(1, 0, None, None, 1)
-    for request in range(2, 40):
-        policy.push(request, 0, None, None, 9)
-
-    went = [policy.pop(busy(0)) for _ in range(20)]
-
-    assert went.index((1, 0)) == PATIENCE
 
 
 def test_auto_stays_where_it_was_unless_another_stream_has_less_to_do() -> None:
@@ -137,3 +111,53 @@ def test_auto_goes_in_the_order_of_those_who_wait() -> None:
     policy.push(2, 0, None, None, 90)
 
     assert [policy.pop(busy(0)), policy.pop(busy(0))] == [(1, 0), (2, 0)]
+
+
+def latencies(policy: str, arrivals: list[tuple[float, int]], streams: int) -> list[float]:
+    """How long each request takes, where streams run side by side and a chunk takes as long as it has work.
+
+    Args:
+        arrivals: When each request comes, and its work; it has one chunk.
+    """
+    state = SchedulerState(streams, make_policy(policy))
+    free, stamps, took = [0.0] * streams, [0] * streams, dict[int, float]()
+    heap: list[tuple[float, int, Happening]] = [(at, n, Submitted(n)) for n, (at, _) in enumerate(arrivals)]
+    while heap:
+        now, number, happening = heapq.heappop(heap)
+        given = state.handle(happening)
+        if isinstance(happening, Reached):
+            took[number] = now - arrivals[number][0]
+            given = [*given, *state.handle(Ended(number))]
+        while given:
+            instruction, *given = given
+            work = arrivals[instruction.request][1]
+            if isinstance(instruction, Admit):
+                given += state.handle(Ready(instruction.request, work))
+            elif isinstance(instruction, LaunchChunk):
+                stream = instruction.stream
+                stamps[stream] += 1
+                event = Event(stream, stamps[stream])
+                free[stream] = max(now, free[stream]) + work
+                heapq.heappush(heap, (free[stream], instruction.request, Reached(event)))
+                given += state.handle(Launched(instruction.request, event))
+    return [took[n] for n in range(len(arrivals))]
+
+
+@pytest.mark.parametrize(("streams", "mean", "p99"), [(2, 0.99, 0.92), (4, 0.95, 0.85)])
+def test_auto_answers_requests_of_different_sizes_sooner(streams: int, mean: float, p99: float) -> None:
+    """Lognormal sizes at random times, at 80 % of what streams side by side can do, beside the default: in the median
+    of 20 drawings p99 is 12 % lower on two streams and 21 % on four, and the mean 2 and 9 %. It is why it is there.
+    """
+    ratios: list[tuple[float, float]] = []
+    for seed in range(20):
+        chance, at, arrivals = random.Random(seed), 0.0, list[tuple[float, int]]()
+        for _ in range(400):
+            at += chance.expovariate(0.8 * streams / (900 * math.exp(0.5)))
+            arrivals.append((at, max(1, round(900 * chance.lognormvariate(0, 1)))))
+        auto, fifo = (sorted(latencies(name, arrivals, streams)) for name in ("auto", "fifo"))
+        ratios.append((sum(auto) / sum(fifo), auto[396] / fifo[396]))
+
+    found = [statistics.median(each) for each in zip(*ratios, strict=True)]
+
+    assert found[0] < mean
+    assert found[1] < p99

@@ -77,8 +77,7 @@ class Walk:
         free = {s for s, depth in enumerate(depths) if depth < DEPTH}
         for client in self.clients.values():
             if client.doing == "ready":
-                own = set(client.streams[-1:]) if self.policy == "sticky" else set()
-                assert not free & (own or set(range(self.streams)))
+                assert not free
 
     def obey(self, instruction: Instruction) -> None:
         client = self.clients[instruction.request]  # nothing is ever asked of a request that has ended
@@ -95,12 +94,9 @@ class Walk:
                 assert client.deadline > self.now
                 ready = [c for c in self.clients.values() if c.doing == "ready"]
                 for other in ready:
-                    if self.policy != "sticky" or not (other.streams or client.streams):
-                        urgent = (client.priority, client.deadline) <= (other.priority, other.deadline)
-                        assert urgent or client is min(ready, key=lambda c: c.became_ready)
+                    urgent = (client.priority, client.deadline) <= (other.priority, other.deadline)
+                    assert urgent or client is min(ready, key=lambda c: c.became_ready)
                 client.doing, client.stream = "launching", stream
-                if self.policy == "sticky":
-                    assert {stream} >= set(client.streams)
                 client.streams.append(stream)
             case Resume(_, event):
                 assert client.doing == "running"

@@ -267,7 +267,7 @@ def test_time_does_not_go_back(state: SchedulerState) -> None:
 
 def test_a_stream_has_the_work_that_it_has_not_passed() -> None:
     """What is being launched counts, and what ended requests have launched; what ended before its launch does not."""
-    state = SchedulerState(2, make_policy("critical_path"))
+    state = SchedulerState(2, make_policy("auto"))
     tell(state, *(Submitted(n) for n in range(1, 6)))
 
     assert [LaunchChunk(1, 0)] == tell(state, Ready(1, 10))

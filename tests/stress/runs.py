@@ -12,6 +12,7 @@ from asyncrt import DeadlineExceeded, DeviceError, RuntimeOptions
 from asyncrt.devices.faults import SITES, Fault
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.errors import DeviceCommandError, KernelBuildError, OutOfDeviceMemory
+from asyncrt.scheduler.policies import policy_names
 
 from ..paths import drawn
 from .scenarios import Outcome, cancel_when_launched, expected, opened, run, several
@@ -36,7 +37,7 @@ def random_run(seed: int) -> Outcome:
         without=drawn(chance, 0.25),
         memory_limit=chance.choice((9 << 11, 5 << 12, 1 << 16, None)),
         max_in_flight=chance.choice((1, 2, 3, 8, 64)),
-        policy=chance.choice(("fifo", "sticky", "critical_path", "auto")),
+        policy=chance.choice(policy_names()),
     )
     cancelled = {n for n in range(1, 40) if chance.random() < chance.choice((0, 0.1, 0.4))}
     streams, count = chance.randrange(1, 5), chance.randrange(1, 9)

@@ -24,7 +24,7 @@ from asyncrt.memory.hazards import ByteAccess, Enqueued, Entry, HazardChecker, M
 from asyncrt.memory.pool import MemoryPool
 from asyncrt.scheduler.happenings import Ended, Happening, Launched, Reached, Ready, Submitted
 from asyncrt.scheduler.instructions import Admit, LaunchChunk, Resume
-from asyncrt.scheduler.policies import make_policy
+from asyncrt.scheduler.policies import make_policy, policy_names
 from asyncrt.scheduler.state import SchedulerState
 
 
@@ -397,7 +397,7 @@ def random_world(chance: random.Random, *, check: bool) -> World:
     return World(
         requests,
         streams=chance.randrange(1, 4),
-        policy=chance.choice(("fifo", "sticky", "critical_path", "auto")),
+        policy=chance.choice(policy_names()),
         limit=chance.choice((1 << 13, 3 << 12, 1 << 14, 1 << 16)),
         max_in_flight=chance.choice((1, 2, 64)),
         cancels=True,
