@@ -95,12 +95,6 @@ class Lifetimes:
         return plan
 
 
-def live_bytes(tensors: Sequence[Interval]) -> int:
-    """Return the most bytes needed at any one step, which is when some tensor is made: no plan can be smaller."""
-    steps = {t.first for t in tensors}
-    return max((sum(_aligned(t.nbytes) for t in tensors if t.first <= s <= t.last) for s in steps), default=0)
-
-
 def _lowest(nbytes: int, taken: Iterable[tuple[int, int]]) -> int:
     """Return the lowest offset from which *nbytes* are free beside what is *taken*, each as (begin, end)."""
     offset = 0

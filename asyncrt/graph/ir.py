@@ -101,16 +101,6 @@ class ProgramNode:
             return self.get_shape_infer_dependencies()
         return () if self.operator.evaluate is not None else self.uses
 
-    @property
-    def optimized(self) -> bool:
-        """Whether the node may be elided, in every request or depending on its shapes."""
-        return self.skip_mode is not SkipMode.NEVER
-
-    @property
-    def runtime_skippable(self) -> bool:
-        """Whether the shapes of a request decide if the node is elided."""
-        return self.skip_mode is SkipMode.AT_RUNTIME
-
     def get_shape_infer_dependencies(self) -> tuple[int, ...]:
         """Return the ids of the values (not just shapes) that the output shapes need."""
         wanted = self.operator.shape_infer_dependencies

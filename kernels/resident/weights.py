@@ -168,10 +168,6 @@ class WeightsCache:
             evictions=self._evictions,
         )
 
-    def get(self, key: Stored) -> Any:
-        """Return the device memory of a constant whose `Resident` somebody holds."""
-        return self._entries[key].memory
-
     def missing(self, packings: Iterable[Packing]) -> list[Packing]:
         """Return those that are not on the device."""
         return [p for p in packings if p.key not in self._entries]

@@ -89,6 +89,6 @@ def test_a_difference_is_found_and_says_how_to_see_it_again(monkeypatch: pytest.
 
     monkeypatch.setattr(module, "results", wrong)
 
-    with pytest.raises(AssertionError, match="pool off, request 11") as caught:
+    with pytest.raises(AssertionError, match="branches, no skips, two at once, request 11") as caught:
         compare(3)
     assert "seed 3" in caught.value.__notes__[0]

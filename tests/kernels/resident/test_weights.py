@@ -8,6 +8,7 @@ import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,6 +58,13 @@ def make(
     return cache, device
 
 
+async def memory_of(cache: WeightsCache, key: Stored) -> Any:
+    """Return the device memory of a constant that is there; it is not brought."""
+    packing = Packing(key)
+    assert cache.missing([packing]) == []
+    return (await cache.ensure([packing]))[key].memory
+
+
 async def until_packing(packer: Packer) -> None:
     assert await asyncio.to_thread(packer.begun.wait, 10), "nobody packs"
 
@@ -69,7 +77,7 @@ async def test_constants_arrive_as_they_are() -> None:
     await cache.ensure(packings)
 
     for i, value in VALUES.items():
-        assert value.tobytes() == cache.get(Stored(i))[: value.nbytes].tobytes()
+        assert value.tobytes() == (await memory_of(cache, Stored(i)))[: value.nbytes].tobytes()
     assert cache.missing(packings) == []
     assert WeightsStatistics(entries=4, nbytes=24 + 3 + 12, packed=0, shared=0, evictions=0) == cache.statistics()
     assert repr(cache) == "<WeightsCache 4 entries (0 packed), 39 bytes>"
@@ -81,7 +89,7 @@ async def test_a_constant_in_two_layouts_is_there_twice() -> None:
     cache, _ = make()
     await cache.ensure([Packing(Stored(1)), Packing(Stored(1, "turned"), Packer())])
 
-    assert VALUES[1].T.tobytes() == cache.get(Stored(1, "turned")).tobytes()
+    assert VALUES[1].T.tobytes() == (await memory_of(cache, Stored(1, "turned"))).tobytes()
     assert WeightsStatistics(entries=2, nbytes=48, packed=1, shared=0, evictions=0) == cache.statistics()
 
 
@@ -99,11 +107,11 @@ async def test_large_constants_are_read_where_they_lie(
 
     await cache.ensure([Packing(Stored(1)), Packing(Stored(2)), Packing(Stored(1, "turned"), Packer())])
 
-    memory = cache.get(Stored(1))
+    memory = await memory_of(cache, Stored(1))
     assert VALUES[1].tobytes() == memory[:24].tobytes()
-    assert VALUES[1].T.tobytes() == cache.get(Stored(1, "turned"))[:24].tobytes()
+    assert VALUES[1].T.tobytes() == (await memory_of(cache, Stored(1, "turned")))[:24].tobytes()
     assert (pages_of(memory) is not None) == (where == "in a file")
-    assert pages_of(cache.get(Stored(1, "turned"))) is None
+    assert pages_of(await memory_of(cache, Stored(1, "turned"))) is None
     assert cache.statistics().nbytes == 24 + 3 + 24
     assert any(a is VALUES[1] for a in used)
     device.close()
@@ -123,8 +131,8 @@ async def test_a_constant_that_is_in_a_file_of_its_own_needs_no_other(
 
     for i in (0, 1, 0):
         await cache.ensure([Packing(Stored(i))])
-        assert np.shares_memory(cache.get(Stored(i)), constants[i])  # type: ignore[arg-type]
-        assert cache.get(Stored(i))[:24].tobytes() == (VALUES[1] * (i + 1)).tobytes()
+        assert np.shares_memory(await memory_of(cache, Stored(i)), constants[i])  # type: ignore[arg-type]
+        assert (await memory_of(cache, Stored(i)))[:24].tobytes() == (VALUES[1] * (i + 1)).tobytes()
 
     assert cache.statistics().evictions == 2
     device.close()
@@ -277,7 +285,7 @@ async def test_a_layout_of_the_same_bytes_shares_their_memory(first: str) -> Non
     two = await cache.ensure([wanted[other]])
 
     assert one[Stored(1, first)].memory is two[Stored(1, other)].memory
-    assert VALUES[1].tobytes() == cache.get(Stored(1, "row")).tobytes()
+    assert VALUES[1].tobytes() == (await memory_of(cache, Stored(1, "row"))).tobytes()
     assert device.allocated == 24
     assert WeightsStatistics(entries=2, nbytes=24, packed=1, shared=1, evictions=0) == cache.statistics()
 
