@@ -58,7 +58,7 @@ class RuntimeOptions:
         warm: Loading a model builds the kernels that likely shapes need.
         build_threads: Kernels built at once.
         build_timeout_s: Seconds that the driver has to build a kernel.
-        kernel_cache_bytes: Bytes of built kernels to keep in memory; those unused longest leave first.
+        kernel_cache_bytes: Bytes of host memory for built kernels, at 128 KiB and more for each.
         check_hazards: Each command is checked to be ordered with all others on the same bytes (docs/hazards.md). None:
             as the environment variable ASYNCRT_CHECK_HAZARDS says.
         max_model_bytes: Larger models, their external data counted, are refused.
@@ -85,7 +85,7 @@ class RuntimeOptions:
     warm: bool = switch(True)
     build_threads: int = counted(2, most=1024)
     build_timeout_s: float = measured(120.0, 1e-3)
-    kernel_cache_bytes: int = counted(256 << 20)
+    kernel_cache_bytes: int = counted(512 << 20)
     # Checks.
     check_hazards: bool = attrs.field(default=None, converter=_hazards_are_checked, validator=check_switch)
     # Limits for models.

@@ -14,6 +14,7 @@ import attrs
 import typer
 
 from asyncrt.errors import AsyncrtError
+from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.batching.batched import Batched
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.runtime import Runtime
@@ -70,7 +71,7 @@ def tune(
     base = BatchOptions() if config is None else BatchOptions.read(config)
 
     async def run() -> Found | None:
-        async with Runtime(device, streams=streams) as runtime:
+        async with Runtime(device, streams=streams, options=RuntimeOptions(collect_when_idle=True)) as runtime:
             loaded = await runtime.load(model)
             traffic = Traffic(loaded.inputs, wanted, drawn, arrivals)
             note(f"on {runtime.info.spec}, {runtime.info.name}")

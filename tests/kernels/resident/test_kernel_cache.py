@@ -15,7 +15,8 @@ import pytest_asyncio
 
 from asyncrt.devices.host import HostDevice
 from asyncrt.errors import KernelBuildError, RuntimeClosedError
-from asyncrt.kernels.resident.kernel_cache import CacheStatistics, ImplCache
+from asyncrt.kernels.resident import kernel_cache
+from asyncrt.kernels.resident.kernel_cache import KERNEL_NBYTES, CacheStatistics, ImplCache
 from asyncrt.kernels.resident.store import BinaryStore
 
 from .fake import Builder, source
@@ -61,10 +62,11 @@ async def test_a_kernel_is_built_once_however_many_ask(device: Builder, cache: I
     assert device.batches == [["a", "b"], ["c"]]
     assert [k.name for k in kernels.values()] == ["a", "b", "c"]
     assert first[0].result()[A] is first[1].result()[A] is kernels[A]
+    nbytes = 3 * KERNEL_NBYTES + 2 + 2 + 1
     assert cache.statistics() == CacheStatistics(
-        kernels=3, nbytes=2 + 2 + 1, built=3, from_disk=0, pending=0, hits=3, misses=12, evictions=0, abandoned=0
+        kernels=3, nbytes=nbytes, built=3, from_disk=0, pending=0, hits=3, misses=12, evictions=0, abandoned=0
     )
-    assert repr(cache) == "<ImplCache 3 kernels, 5 bytes, 3 built, 0 from disk, 0 pending>"
+    assert repr(cache) == f"<ImplCache 3 kernels, {nbytes} bytes, 3 built, 0 from disk, 0 pending>"
 
 
 @pytest.mark.asyncio
@@ -221,7 +223,7 @@ async def test_a_device_without_a_compiler_has_every_kernel() -> None:
 @pytest.mark.asyncio
 async def test_the_kernels_unused_longest_leave_first(device: Builder) -> None:
     """Where there is room for two; those that left are built again when they are asked for."""
-    cache = ImplCache(device, None, version="1", nbytes=2)
+    cache = ImplCache(device, None, version="1", nbytes=2 * (KERNEL_NBYTES + 1))
     for asked in (A, B, A, C, A, B):
         await cache.ensure([asked])
     statistics = cache.statistics()
@@ -233,8 +235,9 @@ async def test_the_kernels_unused_longest_leave_first(device: Builder) -> None:
 
 
 @pytest.mark.asyncio
-async def test_bytes_are_bounded_too(device: Builder) -> None:
+async def test_binaries_count(device: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the size of the programs' binaries, of which every kernel has its share. One that is too large stays out."""
+    monkeypatch.setattr(kernel_cache, "KERNEL_NBYTES", 0)
     cache = ImplCache(device, None, version="1", nbytes=8)
     large = source("large-name")
     for asked in ([A, B, C], [large], [A]):
@@ -251,7 +254,7 @@ async def test_bytes_are_bounded_too(device: Builder) -> None:
 @pytest.mark.asyncio
 async def test_a_kernel_that_left_lives_as_long_as_somebody_holds_it(device: Builder) -> None:
     """And not longer; that there are more than fit at once does not keep anybody from getting all of them."""
-    cache = ImplCache(device, None, version="1", nbytes=2)
+    cache = ImplCache(device, None, version="1", nbytes=KERNEL_NBYTES + 2)
     kernels = dict(await cache.ensure([A, B, C]))
     watched = weakref.ref(kernels[A])
 
