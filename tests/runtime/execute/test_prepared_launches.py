@@ -434,11 +434,11 @@ class Refusing(SimulatedDevice):
         return stream
 
     def prepare(
-        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True, hold: bool = True
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
     ) -> Prepared | None:
         if self.fails == "prepare":
             raise OutOfDeviceMemory("the driver has no more kernel objects")
-        prepared = super().prepare(launches, memory, native, hold)
+        prepared = super().prepare(launches, memory, native)
         assert prepared is not None
         return _Refusing(prepared, self)
 

@@ -50,7 +50,7 @@ class SlowDevice(SimulatedDevice):
         self.refuses = False
 
     def prepare(
-        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True, hold: bool = True
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
     ) -> SimulatedPrepared:
         return _SlowPrepared(self, launches, memory)
 

@@ -135,7 +135,7 @@ class Clock:
 def planned(program: Program, allowance: GuessAllowance | None) -> tuple[int, frozenset[str]]:
     """How many sizes were planned for, and which kernels are needed for them."""
     tools = Tools(DeviceTraits("cpu", 2, 4096, frozenset({"fp64"})), True, lambda offsets, ints: (*offsets, *ints))
-    plans = Plans(program, tools, replay=True, recipes=True, entries=256, nbytes=64 * MIB).likely(allowance)
+    plans = Plans(program, tools, replay=True, recipes=True, nbytes=64 * MIB).likely(allowance)
     return len(plans), frozenset(k.name for plan in plans for k in plan.kernels)
 
 
