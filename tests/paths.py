@@ -67,8 +67,8 @@ def drawn(chance: random.Random, odds: float) -> frozenset[Mechanism]:
 ELSEWHERE: Mapping[Mechanism, str] = {
     "fuse": "other kernels, whose last bits may differ: tests/graph/fusions/test_fusions.py, tests/stress/compare.py",
     "packed_weights": "other kernels, whose last bits may differ: tests/ops/test_every_operator.py",
-    "integer_products": "results may differ by one step: tests/runtime/test_quantized_models.py",
-    "disk_cache": "every kernel is built again, which takes long: tests/runtime/test_kept_kernels.py",
+    "integer_products": "results may differ by one step: tests/graph/passes/test_quantized_products.py",
+    "disk_cache": "every kernel is built again, which takes long: tests/kernels/resident/test_store.py",
 }
 """Mechanisms that `EXACT` leaves out, and why and where they are compared."""
 

@@ -88,7 +88,7 @@ async def test_explain_says_why_a_node_was_not_skipped(
 
 @pytest.mark.asyncio
 async def test_explain_says_that_skips_are_off() -> None:
-    """With `skip=False` nothing else is said."""
+    """Without `skip` nothing else is said."""
     async with Runtime("simulated", options=RuntimeOptions(without={"skip"}, warm=False)) as rt:
         loaded = await rt.load(model([node("y = Transpose(x)")], ["x f32[n,m]"], ["y"]))
         await loaded.infer({"x": f32(1, 3)})
