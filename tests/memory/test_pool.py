@@ -390,7 +390,7 @@ def test_a_block_in_use_is_not_far_too_large() -> None:
 
 
 def test_without_reuse_blocks_go_back_as_soon_as_they_are_passed() -> None:
-    """`RuntimeOptions(without={"pool"})`: each lease has a block of its own, which lives until its events are reached."""
+    """`without={"pool"}`: each lease has a block of its own, which lives until its events are reached."""
     pool, timeline, device = make(reuse=False)
     pool.acquire(4 * KB, 0).lease.drop(after=[A])
     second = pool.acquire(4 * KB, 0).lease
