@@ -240,9 +240,6 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     made = ImplBuilder()
     key = _cached(call, s, _KEY, made, traits)
     value = _cached(call, s, _VALUE, made, traits)
-    scores = None
-    if len(call.outputs) > 3:
-        scores = AttentionTensor(out(3), dtype, *row_major(call.outputs[3].shape)[:3])
     whole = kernels.Attention(
         query=AttentionTensor(inp(_QUERY), dtype, *_strides(call, call.view(_QUERY), s.size)),
         key=key,
@@ -264,7 +261,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         mask=_mask(call, s),
         mask_keys=call.shape(_MASK)[-1] if call.has(_MASK) else 0,
         valid=inp(_VALID) if call.has(_VALID) else None,
-        scores=scores,
+        scores=_scores(call),
         scores_mode=attributes.get("qk_matmul_output_mode", 0),
     )
     return kernels.attention_impl(whole, tuple(made.launches), tuple(made.sizes), traits)
@@ -282,6 +279,12 @@ def _mask(call: Call, s: _Sizes) -> AttentionTensor | None:
     shape = call.shape(_MASK)
     steps = broadcast_strides(shape, (s.batch, s.heads, s.queries, shape[-1]))
     return AttentionTensor(inp(_MASK), call.dtype(_MASK), *steps[:3])
+
+
+def _scores(call: Call) -> AttentionTensor | None:
+    if len(call.outputs) <= 3:
+        return None
+    return AttentionTensor(out(3), call.dtype(_QUERY), *row_major(call.outputs[3].shape)[:3])
 
 
 def _cached(call: Call, s: _Sizes, index: int, made: ImplBuilder, traits: DeviceTraits) -> AttentionTensor:
