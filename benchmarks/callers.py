@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -27,6 +28,9 @@ CALLERS = 8
 BATCHED = "asyncrt, batched"
 SHORTEST, LONGEST = 8, 200
 ALONE = 8  # words of the one caller's text
+
+Turn: TypeAlias = Callable[[], Awaitable[float]]
+"""Lets a runtime answer all requests; returns requests per second."""
 
 
 async def bench(
@@ -49,7 +53,7 @@ async def bench(
             asyncrt.Runtime(settings.device, options=options) as rt,
             (loaded := await rt.load(model)).batched() as batched,
         ):
-            turns = {
+            turns: dict[str, Turn] = {
                 peers.OURS: partial(m.closed_loop, loaded.infer, requests, callers),
                 BATCHED: partial(m.closed_loop, batched.infer, requests, callers),
             }
@@ -57,27 +61,61 @@ async def bench(
             for request, answer in zip(requests, together, strict=True):
                 m.check_equal("batched", answer.values(), (await loaded.infer(request)).values())
             ours = list(together[0].values())
-            if peers.ONNX_RUNTIME in there:
-                wide, narrow = (peers.load_onnx_runtime(model, cores) for cores in (m.cores(), 1))
-                m.check_equal("one request", ours, wide(requests[0]))
-                name = f"ONNX Runtime, {callers} threads, {m.cores()} cores each"
-                turns[name] = partial(threaded, threads, wide, requests, callers)
-                name = f"ONNX Runtime, {m.cores()} threads, 1 core each"
-                turns[name] = partial(threaded, threads, narrow, requests, m.cores())
-            if peers.OPENVINO in there:
-                queue = peers.OpenVinoQueue(model, m.cores(), callers)
-                m.check_equal("one request", ours, queue.run(requests[:1])[0])
-                turns[f"OpenVINO, {callers} requests in its queue"] = partial(queued, queue, requests)
+            turns |= turns_of_peers(there, model, requests, ours, callers, threads)
             samples = await m.interleave(turns, settings)
             alone = {"MiniLM": await one_caller(loaded.infer, batched.infer, pairs)}
             async with (small := await rt.load(models.SMALL)).batched() as small_batched:
                 alone["a BERT of two small layers"] = await one_caller(small.infer, small_batched.infer, pairs)
             info = rt.info
+    load = f"{callers} callers, the same {count} texts of {SHORTEST} to {longest} tokens in each turn."
+    environment = m.environment(info)
+    return report(f"python -m benchmarks.callers{settings.flags}", environment, samples, alone, there, [load, *notes])
+
+
+def turns_of_peers(
+    there: Sequence[peers.Peer],
+    model: Path,
+    requests: Sequence[m.Inputs],
+    ours: Sequence[m.Array],
+    callers: int,
+    threads: ThreadPoolExecutor,
+) -> dict[str, Turn]:
+    """Return a turn for each way to run a peer that is there; what it answers first is compared with *ours*."""
+    turns: dict[str, Turn] = {}
+    if peers.ONNX_RUNTIME in there:
+        wide, narrow = (peers.load_onnx_runtime(model, cores) for cores in (m.cores(), 1))
+        m.check_equal("one request", ours, wide(requests[0]))
+        name = f"ONNX Runtime, {callers} threads, {m.cores()} cores each"
+        turns[name] = partial(threaded, threads, wide, requests, callers)
+        name = f"ONNX Runtime, {m.cores()} threads, 1 core each"
+        turns[name] = partial(threaded, threads, narrow, requests, m.cores())
+    if peers.OPENVINO in there:
+        queue = peers.OpenVinoQueue(model, m.cores(), callers)
+        m.check_equal("one request", ours, queue.run(requests[:1])[0])
+        turns[f"OpenVINO, {callers} requests in its queue"] = partial(queued, queue, requests)
+    return turns
+
+
+def report(
+    command_line: str,
+    environment: dict[str, str],
+    samples: dict[str, list[float]],
+    alone: dict[str, tuple[list[float], list[float]]],
+    there: Sequence[peers.Peer],
+    notes: list[str],
+) -> m.Report:
+    """Compare the rates of all turns with asyncrt's, and a caller by itself with and without batches."""
     rates = samples[peers.OURS]
+    each = "; ".join(
+        f"{name} {np.median(direct) * 1e3:.3f} ms without, {np.median(batches) * 1e3:.3f} ms with"
+        for name, (direct, batches) in alone.items()
+    )
+    pairs = len(next(iter(alone.values()))[0])
+    one = f"One caller sends {pairs} pairs of texts of {ALONE} tokens, one with batches and one without: {each}."
     return m.Report(
         name="callers",
-        command=f"python -m benchmarks.callers{settings.flags}",
-        environment=m.environment(info),
+        command=command_line,
+        environment=environment,
         rows=[
             {
                 "runtime": name,
@@ -94,16 +132,7 @@ async def bench(
                 for name, (direct, batches) in alone.items()
             },
         },
-        notes=[
-            f"{callers} callers, the same {count} texts of {SHORTEST} to {longest} tokens in each turn.",
-            f"One caller sends {pairs} pairs of texts of {ALONE} tokens, one with batches and one without: "
-            + "; ".join(
-                f"{name} {np.median(direct) * 1e3:.3f} ms without, {np.median(batches) * 1e3:.3f} ms with"
-                for name, (direct, batches) in alone.items()
-            )
-            + ".",
-            *notes,
-        ],
+        notes=[notes[0], one, *notes[1:]],
     )
 
 

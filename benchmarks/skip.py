@@ -51,79 +51,98 @@ class Peer:
         return after.launches - before.launches, after.skipped - before.skipped, output
 
 
+@attrs.define
+class Bench:
+    """Loads graphs, and compares them two at a time.
+
+    Attributes:
+        settings: How to measure.
+        stack: Closes the runtimes.
+        folder: Where kernels are kept.
+        rows: What was found.
+    """
+
+    settings: m.Settings
+    stack: AsyncExitStack
+    folder: Path
+    rows: list[m.Row] = attrs.Factory(list)
+
+    async def load(self, model: onnx.ModelProto, skip: bool = True, fuse: bool = False) -> Peer:
+        """Load a model into a runtime of its own."""
+        options = asyncrt.RuntimeOptions(skip=skip, fuse=fuse, cache_dir=self.folder)
+        runtime = await self.stack.enter_async_context(asyncrt.Runtime(self.settings.device, options=options))
+        return Peer(runtime, await runtime.load(model))
+
+    async def compare(self, case: str, one: Peer, other: Peer, inputs: m.Inputs) -> tuple[int, m.Ratio]:
+        """Return how many launches *one* has more than *other*, and how much longer the other takes."""
+        launches, skipped, output = await one.count(inputs)
+        others, _, expected = await other.count(inputs)
+        m.check_equal(case, [output], [expected], tolerance=0.0)
+        peers = {
+            name: m.awaited(partial(peer.model.infer, inputs), self.settings.block_s)
+            for name, peer in (("one", one), ("other", other))
+        }
+        samples = await m.interleave(peers, self.settings)
+        self.rows.append({
+            "graph": case,
+            "skipped": skipped,
+            "launches": launches,
+            "launches beside it": others,
+            "ms": float(np.median(samples["one"])) * 1e3,
+            "ms beside it": float(np.median(samples["other"])) * 1e3,
+            "time over the other's": m.Ratio.of(samples["one"], samples["other"]),
+        })  # fmt: skip
+        m.progress(case)
+        return launches - others, m.Ratio.of(samples["other"], samples["one"])
+
+
 async def bench(
     settings: m.Settings, steps: tuple[int, ...] = STEPS, large: tuple[int, int] = (LARGE_ROWS, LARGE_CHANNELS)
 ) -> m.Report:
     """Measure graphs with as many no-op nodes as *steps*, whole rounds of `NO_OPS`, and one on tensors of *large*."""
-    rows: list[m.Row] = []
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-
-        async def load(model: onnx.ModelProto, skip: bool = True, fuse: bool = False) -> Peer:
-            options = asyncrt.RuntimeOptions(skip=skip, fuse=fuse, cache_dir=folder)
-            runtime = await stack.enter_async_context(asyncrt.Runtime(settings.device, options=options))
-            return Peer(runtime, await runtime.load(model))
-
-        async def compare(case: str, one: Peer, other: Peer, inputs: m.Inputs) -> tuple[int, m.Ratio]:
-            launches, skipped, output = await one.count(inputs)
-            others, _, expected = await other.count(inputs)
-            m.check_equal(case, [output], [expected], tolerance=0.0)
-            peers = {
-                name: m.awaited(partial(peer.model.infer, inputs), settings.block_s)
-                for name, peer in (("one", one), ("other", other))
-            }
-            samples = await m.interleave(peers, settings)
-            rows.append({
-                "graph": case,
-                "skipped": skipped,
-                "launches": launches,
-                "launches beside it": others,
-                "ms": float(np.median(samples["one"])) * 1e3,
-                "ms beside it": float(np.median(samples["other"])) * 1e3,
-                "time over the other's": m.Ratio.of(samples["one"], samples["other"]),
-            })  # fmt: skip
-            m.progress(case)
-            return launches - others, m.Ratio.of(samples["other"], samples["one"])
-
+        graphs = Bench(settings, stack, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         x = random(1, ROWS, CHANNELS)
         costs: list[int] = []
         for fuse in (True, False):
-            plain = await load(graph(max(steps), 0, CHANNELS), fuse=fuse)
+            plain = await graphs.load(graph(max(steps), 0, CHANNELS), fuse=fuse)
             for count in steps:
-                peer = plain if count == 0 else await load(graph(max(steps), count, CHANNELS), fuse=fuse)
+                peer = plain if count == 0 else await graphs.load(graph(max(steps), count, CHANNELS), fuse=fuse)
                 case = f"{count} no-ops, and none; fusion {'on' if fuse else 'off'}"
-                more, _ = await compare(case, peer, plain, {"x": x})
+                more, _ = await graphs.compare(case, peer, plain, {"x": x})
                 costs.append(more)
-
-        channels = large[1]
-        halves = graph(LARGE_STEPS, LARGE_STEPS, channels)
-        on, off = await load(halves), await load(halves, skip=False)
-        size = f"{4 * large[0] * channels / 1e6:.1f} MB tensors, half of the nodes no-ops; skipping on, and off"
-        _, gain = await compare(size, on, off, {"x": random(1, *large)})
-        others = graph(LARGE_STEPS, LARGE_STEPS, channels, OTHER_NO_OPS)
-        on, off = await load(others), await load(others, skip=False)
-        _, gain_of_others = await compare(f"{size}; a Resize among them", on, off, {"x": random(1, *large)})
+        gains: list[m.Ratio] = []
+        size = f"{4 * large[0] * large[1] / 1e6:.1f} MB tensors, half of the nodes no-ops; skipping on, and off"
+        for case, kinds in ((size, NO_OPS), (f"{size}; a Resize among them", OTHER_NO_OPS)):
+            halves = graph(LARGE_STEPS, LARGE_STEPS, large[1], kinds)
+            on, off = await graphs.load(halves), await graphs.load(halves, skip=False)
+            _, gain = await graphs.compare(case, on, off, {"x": random(1, *large)})
+            gains.append(gain)
         info = plain.runtime.info
     return m.Report(
         name="skip",
         command=f"python -m benchmarks.skip{settings.flags}",
         environment=m.environment(info),
-        rows=rows,
+        rows=graphs.rows,
         summary={
             "launches that a graph with no-ops has more than one without": max(costs),
-            "speed-up by skipping on large tensors": gain,
-            "speed-up by skipping on large tensors, with a Resize among them": gain_of_others,
+            "speed-up by skipping on large tensors": gains[0],
+            "speed-up by skipping on large tensors, with a Resize among them": gains[1],
         },
-        notes=[
-            "The no-ops: transpositions that move a unit axis, slices that keep all, expansions to the same shape, "
-            "identities, and reshapes to the same shape. Outputs are equal to the last bit.",
-            "With fusion on, the nodes between which no-ops stand are one kernel, as they are without no-ops. It is "
-            "off in the row of large tensors, so that skipping alone is what makes the difference.",
-            "What is not skipped is copied as fast as memory allows, which takes less time than a node that works; so "
-            "where half of the nodes are copies, skipping them cannot quite halve the time. Others cost more.",
-            "The rows without no-ops compare a graph with itself: how far from 1 noise alone goes.",
-        ],
+        notes=list(READ),
     )
+
+
+READ = (
+    "The no-ops: transpositions that move a unit axis, slices that keep all, expansions to the same shape, "
+    "identities, and reshapes to the same shape. Outputs are equal to the last bit.",
+    "With fusion on, the nodes between which no-ops stand are one kernel, as they are without no-ops. It is "
+    "off in the row of large tensors, so that skipping alone is what makes the difference.",
+    "What is not skipped is copied as fast as memory allows, which takes less time than a node that works; so "
+    "where half of the nodes are copies, skipping them cannot quite halve the time. Others cost more.",
+    "The rows without no-ops compare a graph with itself: how far from 1 noise alone goes.",
+)
+"""How to read the table."""
 
 
 def random(*shape: int) -> m.Array:

@@ -98,36 +98,18 @@ async def bench(
             if found is None:
                 raise m.BenchmarkError(f"no setting answers 99 of 100 requests within {max_p99:g} s here")
             stairs = {setting: Stair(found.rate) for setting in {found.setting: None, **dict.fromkeys(fixed)}}
-            opened = {
-                setting: await stack.enter_async_context(
-                    model.batched(config=tune.with_setting(BatchOptions(), setting))
-                )
-                for setting in stairs
-            }
-            chance = random.Random(0)
-            for turn in range(rounds):
-                for setting, stair in chance.sample(list(stairs.items()), len(stairs)):
-                    kept, _ = await tune.trial(opened[setting], traffic, stair.rate, max_p99, TURN_S)
-                    stair.saw(kept)
-                m.progress(f"turn {turn + 1} of {rounds}")
+            await climb(stack, model, traffic, stairs, rounds, max_p99)
             info = rt.info
     rates = {setting: stair.rates[rounds // 4 :] for setting, stair in stairs.items()}
     best = max(fixed, key=lambda setting: float(np.median(rates[setting][::2])))
-    chosen = rates[found.setting]
     return m.Report(
         name="tune",
         command=f"python -m benchmarks.tune{settings.flags}",
         environment=m.environment(info),
-        rows=[
-            {
-                "max_batch": setting.max_batch,
-                "max_delay ms": setting.max_delay * 1e3,
-                "requests/s": float(np.median(theirs)),
-                "tune's choice against it": None if setting == found.setting else m.Ratio.of(chosen, theirs),
-            }
-            for setting, theirs in rates.items()
-        ],
-        summary={"rate of tune's choice over the best setting's": m.Ratio.of(chosen[1::2], rates[best][1::2])},
+        rows=[row(setting, found.setting, rates) for setting in rates],
+        summary={
+            "rate of tune's choice over the best setting's": m.Ratio.of(rates[found.setting][1::2], rates[best][1::2])
+        },
         notes=[
             f"The first row is what tune chose, in {found.trials} trials and {searched_s:.0f} s. "
             f"The best fixed setting is max_batch {best.max_batch}, max_delay {best.max_delay * 1e3:g} ms.",
@@ -135,6 +117,37 @@ async def bench(
             f"{rounds} turns of {TURN_S:g} s for each setting.",
         ],
     )
+
+
+async def climb(
+    stack: contextlib.AsyncExitStack,
+    model: asyncrt.Model,
+    traffic: Traffic,
+    stairs: dict[Setting, Stair],
+    rounds: int,
+    max_p99: float,
+) -> None:
+    """Let all settings take turns at sustaining the rates of their stairs, in another order in each round."""
+    opened = {
+        setting: await stack.enter_async_context(model.batched(config=tune.with_setting(BatchOptions(), setting)))
+        for setting in stairs
+    }
+    chance = random.Random(0)
+    for turn in range(rounds):
+        for setting, stair in chance.sample(list(stairs.items()), len(stairs)):
+            kept, _ = await tune.trial(opened[setting], traffic, stair.rate, max_p99, TURN_S)
+            stair.saw(kept)
+        m.progress(f"turn {turn + 1} of {rounds}")
+
+
+def row(setting: Setting, chosen: Setting, rates: dict[Setting, list[float]]) -> m.Row:
+    """Compare the rates of tune's choice with those of a setting."""
+    return {
+        "max_batch": setting.max_batch,
+        "max_delay ms": setting.max_delay * 1e3,
+        "requests/s": float(np.median(rates[setting])),
+        "tune's choice against it": None if setting == chosen else m.Ratio.of(rates[chosen], rates[setting]),
+    }
 
 
 if __name__ == "__main__":

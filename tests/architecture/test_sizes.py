@@ -1,4 +1,4 @@
-"""Every function of the package fits on a screen."""
+"""Every function fits on a screen."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("asyncrt", "scheduler", "memory", "kernels")
+FOLDERS = ("asyncrt", "scheduler", "memory", "kernels", "benchmarks", "examples", "tests")
 MOST = 60
 
 

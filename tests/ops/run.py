@@ -11,7 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from asyncrt.devices.base import Device
+from asyncrt.devices.base import Device, Stream
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import FOUND, Impl, Ref
 from asyncrt.kernels.indices import FINDING
@@ -90,41 +90,19 @@ def run_impl(
     """
     found = np.zeros(FINDING.shape, np.int32) if finding is None else finding
     stream = device.open_stream()
-    pad = 256  # every buffer begins at an offset, so that an ignored offset shows
-
-    def upload(data: Array) -> Any:
-        buffer = device.allocate(data.nbytes + pad)
-        if data.nbytes:
-            stream.write(buffer, pad, np.ascontiguousarray(data))
-        return buffer
-
-    buffers: dict[Ref, Any] = {}
-    for i, a in enumerate(inputs):
-        if a is not None:
-            buffers[Ref("input", i)] = upload(a)
-    for i, layout in enumerate(call.outputs):
-        buffers[Ref("output", i)] = upload(np.full(layout.nbytes, 0xA5, np.uint8))
-    for i, nbytes in enumerate(impl.scratch):
-        buffers[Ref("scratch", i)] = upload(np.full(nbytes, 0xA5, np.uint8))
-    for i, request in enumerate(impl.weights):
-        value = inputs[request.source]
-        assert value is not None
-        packed = request.pack(value)
-        assert request.elements == packed.size, f"{impl.name}: {request.layout}"
-        buffers[Ref("weights", i)] = upload(packed)
-    buffers[FOUND] = upload(np.zeros(FINDING.shape, np.int32))
+    buffers = _upload(impl, call, inputs, device, stream)
     kernels = {} if built is None else built
     new = {launch.kernel: None for launch in impl.launches if launch.kernel not in kernels}
     kernels.update(device.build(list(new), None)[0] if new else {})
     for launch in impl.launches:
-        record = device.pack([pad] * len(launch.buffers), launch.ints)
+        record = device.pack([PAD] * len(launch.buffers), launch.ints)
         places = [buffers[r] for r in launch.buffers]
         stream.launch(kernels[launch.kernel], places, record, launch.grid, launch.group, launch.local)
     results = [np.empty(layout.shape, layout.dtype.numpy) for layout in call.outputs]
     for i, result in enumerate(results):
         if result.nbytes:
-            stream.read(buffers[Ref("output", i)], pad, result)
-    stream.read(buffers[FOUND], pad, found)
+            stream.read(buffers[Ref("output", i)], PAD, result)
+    stream.read(buffers[FOUND], PAD, found)
     failures: list[BaseException] = []
     reached = threading.Event()
 
@@ -144,6 +122,39 @@ def run_impl(
         raise failures[0]
     assert finding is not None or not found.any(), "an index was found out of range"
     return results
+
+
+PAD = 256
+"""Every buffer begins at this offset, so that an ignored offset shows."""
+
+
+def _upload(
+    impl: Impl, call: Call, inputs: Sequence[Array | None], device: Device, stream: Stream
+) -> dict[Ref, Any]:
+    """Return every buffer that *impl* uses, with the inputs, the packed weights, or a pattern in it."""
+
+    def upload(data: Array) -> Any:
+        buffer = device.allocate(data.nbytes + PAD)
+        if data.nbytes:
+            stream.write(buffer, PAD, np.ascontiguousarray(data))
+        return buffer
+
+    buffers: dict[Ref, Any] = {}
+    for i, a in enumerate(inputs):
+        if a is not None:
+            buffers[Ref("input", i)] = upload(a)
+    for i, layout in enumerate(call.outputs):
+        buffers[Ref("output", i)] = upload(np.full(layout.nbytes, 0xA5, np.uint8))
+    for i, nbytes in enumerate(impl.scratch):
+        buffers[Ref("scratch", i)] = upload(np.full(nbytes, 0xA5, np.uint8))
+    for i, request in enumerate(impl.weights):
+        value = inputs[request.source]
+        assert value is not None
+        packed = request.pack(value)
+        assert request.elements == packed.size, f"{impl.name}: {request.layout}"
+        buffers[Ref("weights", i)] = upload(packed)
+    buffers[FOUND] = upload(np.zeros(FINDING.shape, np.int32))
+    return buffers
 
 
 def assert_close(expected: Array, got: Array, what: str) -> None:

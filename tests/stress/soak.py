@@ -171,19 +171,33 @@ async def soak(
                     await asyncio.sleep(0)
                 for task in ends:
                     task.cancel()
-            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(outcome, asyncio.CancelledError):
-                    cancelled += 1
-                elif isinstance(outcome, BaseException):
-                    raise outcome
+            cancelled += await ended(tasks)
             done += len(tasks)
             progress(done)
             if done // step > len(points):
                 while rt.session.dispatcher.busy:
                     await rt.session.dispatcher.progress()
                 points.append((done, resident()))
+    left = left_in(rt, counting)
+    assert threading.active_count() >= threads
+    counted = points[len(points) // 3 :]
+    grows = growth(counted) if len(counted) > 2 else (0.0, 0.0)
+    return Soaked(requests, cancelled, shapes, time.monotonic() - begun, left, grows, [rss for _, rss in points])
+
+
+async def ended(tasks: list[asyncio.Task[None]]) -> int:
+    """Wait for *tasks* and return how many were cancelled; any other error is raised."""
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
+            raise outcome
+    return sum(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
+
+
+def left_in(rt: Runtime, counting: Counting) -> dict[str, int]:
+    """Return what is left of a runtime that is closed, by name."""
     statistics = rt.statistics()
-    left = {
+    return {
         "allocations": counting.count,
         "leases": statistics.memory.leases,
         "bytes leased": statistics.memory.active,
@@ -196,10 +210,6 @@ async def soak(
         "tasks": len(asyncio.all_tasks()) - 1,
         "threads of streams": sum(t.name.startswith("asyncrt-") for t in threading.enumerate()),
     }
-    assert threading.active_count() >= threads
-    counted = points[len(points) // 3 :]
-    grows = growth(counted) if len(counted) > 2 else (0.0, 0.0)
-    return Soaked(requests, cancelled, shapes, time.monotonic() - begun, left, grows, [rss for _, rss in points])
 
 
 def show(soaked: Soaked, console: Console) -> None:
