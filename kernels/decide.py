@@ -78,7 +78,7 @@ class Fused(NamedTuple):
 
 
 class Apart(NamedTuple):
-    """A node that stands for several is not executed: they are, one after the other."""
+    """A fused node is not executed: its parts are, one after the other."""
 
     why: str
 
@@ -128,7 +128,7 @@ def decide(operator: Operator, call: Call, *, skip: bool = True, stay: bool = Fa
 
 
 def wants_dense(operator: Operator, call: Call) -> tuple[int, ...]:
-    """Return the inputs of *call* that come as views and that the operator cannot use so."""
+    """Return the inputs of *call* that are strided views and that the operator cannot read as such."""
     views = None if operator.views is None else operator.views(call)
     refused: list[int] = []
     for index, view in enumerate(call.strided):
@@ -149,13 +149,13 @@ def wants_dense(operator: Operator, call: Call) -> tuple[int, ...]:
 
 
 def decide_together(whole: Operator, parts: Sequence[Operator], call: Call, traits: DeviceTraits) -> Run | Apart:
-    """Decide whether a node that stands for several is run, or they are.
+    """Decide whether a fused node is run, or its parts are.
 
-    What the parts would be is asked as if skips were on, so that results are the same with and without them.
+    The parts' decisions are made as if skipping were on, so that results are the same with and without it.
 
     Args:
-        whole: Its operator.
-        parts: Theirs.
+        whole: The fused node's operator.
+        parts: The operators of its parts.
     """
     decisions = [decide(part, c) for part, c in zip(parts, call.parts, strict=True)]
     if any(isinstance(d, Empty) for d in decisions):
@@ -180,7 +180,7 @@ def why_not_skipped(operator: Operator, call: Call) -> str:
 
 
 def _shaped(view: View, shape: Shape) -> View | None:
-    """A view, which an operator may give in any shape of as many elements, in the output's; None if no strides say it."""
+    """Return a view, which may have any shape of as many elements, in the output's shape; None if no strides can express it."""
     return view if view.shape == shape else View.dense(shape).through(view)
 
 

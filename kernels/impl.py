@@ -69,8 +69,10 @@ class ReferenceKernel:
 
 
 class Ref(NamedTuple):
-    """A buffer of a launch, by its part in the node: `kind` is "input", "output", "scratch", "weights", or "found" for
-    where the launch notes an index that is out of range (see `indices.py`)."""
+    """A buffer of a launch, by its role in the node.
+
+    `kind` is "input", "output", "scratch", "weights", or "found": where the launch notes an index that is out of range
+    (see `indices.py`)."""
 
     kind: str
     index: int  # type: ignore[assignment]  # tuple.index, which nobody asks of a reference
@@ -124,7 +126,7 @@ class WeightsRequest(NamedTuple):
         source: Index of the input, whose value is a constant of the model.
         layout: Names the wanted layout; part of the cache's key.
         pack: Makes the wanted bytes from the constant.
-        elements: How many elements it makes; known before, because padding may make many of few.
+        elements: How many elements `pack` makes; known in advance, because padding may add many.
     """
 
     source: int
@@ -153,7 +155,7 @@ class Impl(NamedTuple):
 
     @property
     def looks_at_indices(self) -> bool:
-        """Whether its kernels look at the indices that they use, whatever is to be looked at of them."""
+        """Whether its kernels check the indices that they use."""
         return any(FOUND in launch.buffers for launch in self.launches)
 
 

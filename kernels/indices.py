@@ -1,12 +1,12 @@
-"""Which elements of an operator's inputs are indices, where may they point, and what becomes of one that points elsewhere?
+"""Which elements of an operator's inputs are indices, which range is allowed, and what happens to an index out of range?
 
-Indices that the host knows are looked at before anything is launched. All others are looked at by the kernels that use
-them, or by a launch of its own: such a kernel goes on with an index in range, or leaves the element out, so that no byte
-is touched that is not its node's; and it notes the index in its *finding*, in memory of that request alone, which was
-zeros before. The host reads the findings with a result.
+The host checks the indices that it knows before anything is launched. All others are checked by the kernels that use
+them, or by a launch of their own. A kernel that meets an index out of range uses one in range instead, or leaves the
+element out, so that it touches no memory of other nodes. It also notes the index in a *finding*, memory of that request
+alone that was filled with zeros. The host reads the findings together with a result.
 
-A finding is four 32-bit words: whether there is a note, the position of the index, and the index. The first to note one
-is the one that is told of.
+A finding is four 32-bit words: whether there is a note, the position of the index, and the index. Only the first note
+is kept.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def clamped(index: str, extent: str, position: str, *, known: bool) -> str:
     """Return OpenCL C that brings *index*, a long counted from the front, into range.
 
     Args:
-        known: Whether it is known to be; otherwise its *position* is remembered if it was not.
+        known: Whether it is known to be in range; otherwise the kernel remembers its *position* if it was not.
     """
     clamp = f"{index} = clamp({index}, 0L, (long){extent} - 1);"
     return clamp if known else f"if ({index} < 0 || {index} >= {extent}) {{ {clamp} {remembered(position)} }}"
@@ -51,9 +51,9 @@ class Indices(NamedTuple):
 
     Attributes:
         input: Which input.
-        ranges: The least and the greatest that they may be, for as many elements as there are ranges; then again from
-            the first. None: there is no greatest.
-        ignored: An element that is none.
+        ranges: The least and the greatest value of successive elements, repeated from the first range. None as the
+            greatest: there is no upper bound.
+        ignored: A value that is not an index.
     """
 
     input: int
@@ -61,7 +61,7 @@ class Indices(NamedTuple):
     ignored: int | None = None
 
     def refused(self, node: str, position: int, index: int) -> IndexOutOfRange:
-        """Return the error for one that is out of range."""
+        """Return the error for an index that is out of range."""
         return IndexOutOfRange(node, self.input, position, index, *self.ranges[position % len(self.ranges)])
 
     def check(self, node: str, array: Array) -> None:
@@ -76,7 +76,7 @@ class Indices(NamedTuple):
         found: list[int] = []
         for level, (least, most) in enumerate(self.ranges):
             mine = flat[level :: len(self.ranges)]
-            # As ints of Python, so that a witness (`runtime/witness.py`) is asked, and not NumPy.
+            # As Python's ints, so that traced ints (`runtime/plan/traced_int.py`) see the comparison.
             if not mine.size or (int(mine.min()) >= least and (most is None or int(mine.max()) <= most)):
                 continue
             outside = (mine < least) | (False if most is None else mine > most)
@@ -92,7 +92,7 @@ def from_either_end(input: int, *extents: int) -> Indices:
 
 
 def noted(finding: Array) -> tuple[int, int] | None:
-    """Return position and index that are noted; None if there are none."""
+    """Return the position and the index that a finding notes, or None if it notes nothing."""
     return (int(finding[1]), int(finding[2:].view(np.int64)[0])) if finding[0] else None
 
 

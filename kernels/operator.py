@@ -82,38 +82,38 @@ class Operator:
             or `ValueUnknown` through) and in every request with ints. Raises `ShapeError` if shapes do not fit.
         reference: The operator in NumPy; the meaning that kernels are tested against, and what runs on the host.
         implement: The launches that carry it out on an OpenCL device. None: the operator runs on the host.
-        views: For an operator that only moves data: each output as a view of an input, or None if this call is not
-            one. Must be right for every value of what it cannot see.
+        views: For an operator that only moves data: each output as a view of an input, or None if this call's outputs are
+            no views. The answer must hold for all values that the operator cannot see.
         why: What a skip of this operator means, for `explain()`.
         shape_infer_dependencies: Inputs whose *values* the output shape needs.
         why_not: Why this call is not skipped, for `explain()`, where the view itself does not say it well. Asked only
             of calls that were run; "" where nobody would expect a skip.
         value_hints: Inputs whose values `views` can use when they are known anyway; never waited for.
         hint_matters: Whether a hint of this value can make a difference, where it is a constant of the model. None: any.
-        asks_hints: Whether hints are only compared, element by element, so that they may be any kind of ints, in an array
-            of objects. Otherwise they are of their dtype in a request.
+        asks_hints: Whether `views` only compares elements of hints, so that an array of objects with any kind of ints will
+            do. Otherwise hints have their own dtype in a request.
         compares_hints: Whether it is worth a plan for each of their values where they are a request's short inputs;
             otherwise the hints are used only if they are constants or shape arithmetic.
         types: Output dtypes, for the operators whose ONNX schema does not say.
         device_types: dtypes of data inputs that `implement` takes; None: all.
         takes_view: Whether the kernels read input *index* of a call through the strides of a view as well as they
             would read it dense, and with the same result. None: never. A view is never negative in its strides.
-        destinations: For an operator whose output is made of its inputs: the part of output 0 that each of them is.
-            An input whose part is dense may have been written there by who made it; the launches of `implement` read
-            one input each, and that of an input already in its place is left out.
+        destinations: For an operator whose output is made of its inputs: the part of output 0 that each of them fills.
+            Where that part is dense, the node that makes the input may write it there. Each launch of `implement` reads
+            one input; the launch of an input that is already in its place is left out.
         expression: For an element-wise operator: its output as an expression of its operands, so that it can be part
             of another kernel; None if this call is not one. Asked of runs only.
-        with_epilogue: `implement`, calculating on from each result before it is stored.
-        converts: Whether what that gives may be of another dtype (`Epilogue.result`).
+        with_epilogue: `implement`, with an epilogue that is applied to each result before it is stored.
+        converts: Whether the epilogue's result may have another dtype (`Epilogue.result`).
         fits: For an operator that stands for several nodes: "" if its kernel can carry out this call, else why these
             shapes or values forbid it.
-        indices: For an operator that takes indices: which of its inputs they are, and where they may point; None if this
-            call has none. Those that the host knows are looked at before; of others, its launches take a place for it
-            (`FOUND`) and look at them themselves, or else a launch of its own does.
-        host_nbytes: Bytes that `reference` makes at most, its outputs and what it needs on the way, told by shapes and
-            such values as decide them; 128 for each turn of a loop in Python. Never more than a glance: it is asked
-            before the reference runs. None: the outputs, and what is calculated once more in float64, which for
-            operators that move data is the outputs, else the inputs as well.
+        indices: For an operator that takes indices: which input has them, and their range; None if this call has none.
+            The host checks those that it knows. Others are checked by the operator's launches, which then take the
+            buffer `FOUND`, or else by a launch of its own.
+        host_nbytes: An upper bound of the bytes that `reference` allocates, for outputs and intermediate results, from
+            shapes and the values that decide them; 128 for each turn of a loop in Python. It must be cheap: it is asked
+            before the reference runs. None: the outputs, and once more in float64 the outputs, and unless the operator
+            only moves data, the inputs.
         evaluate: For operators whose output needs only layouts (Shape, Size): the output's value. Dims may be
             symbolic; then the array is of dtype object.
         domain: ONNX domain, with "" for the standard one.
@@ -157,16 +157,16 @@ class Operator:
         return f"<Operator {self.name}>"
 
     def has_kernel(self, first: DataType | None) -> bool:
-        """Whether `implement` takes a first input of that dtype; None is one that is absent, or not known."""
+        """Whether `implement` takes a first input of that dtype; None stands for an absent input or an unknown dtype."""
         return self.implement is not None and (
             self.device_types is None or first is None or first in self.device_types
         )
 
     def unseen_indices(self, call: Call) -> Indices | None:
-        """Return the indices of a call that have to be looked at on the device, if there are any.
+        """Return the indices of a call that the device has to check, if there are any.
 
         Raises:
-            IndexOutOfRange: The host knows them, and one is out of range.
+            IndexOutOfRange: The host knows the indices, and one is out of range.
         """
         found = None if self.indices is None else self.indices(call)
         if found is None:
@@ -177,7 +177,7 @@ class Operator:
         return found if value is None else None
 
     def can_matter(self, index: int, constant: Array | None) -> bool:
-        """Whether the value of declared input *index* can make a difference; *constant* is it, if it is one."""
+        """Whether the value of declared input *index* can make a difference; *constant* is that value if it is a constant."""
         if constant is None or self.hint_matters is None or index in self.shape_infer_dependencies:
             return True
         return self.hint_matters(constant)
@@ -188,7 +188,7 @@ TURN = 128
 
 
 def host_nbytes(operator: Operator, call: Call) -> int:
-    """Return how many bytes the operator's reference makes at most, before it runs; of known shapes and values."""
+    """Return an upper bound of the bytes that the operator's reference allocates, before it runs; shapes must be known."""
     if operator.host_nbytes is not None:
         return operator.host_nbytes(call)
     outputs = call.outputs or [

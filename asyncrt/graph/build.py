@@ -124,14 +124,14 @@ def _kinds(graph: Graph) -> dict[ProgramNode, int]:
 
 
 def _wiring(node: ProgramNode) -> tuple[tuple[int | None, ...], ...]:
-    """Where each input of the node's parts comes from: an input of the node, or, counted from -1 down, a part."""
+    """Return the source of each input of the node's parts: an input of the node, or a part, counted from -1 down."""
     sources: dict[int | None, int | None] = {v: i for i, v in enumerate(node.inputs)}
     sources |= {part.outputs[0]: ~j for j, part in enumerate(node.parts)}
     return tuple(tuple(None if v is None else sources[v] for v in part.inputs) for part in node.parts)
 
 
 def _declared(graph: Graph) -> dict[ProgramNode, tuple[int, ...]]:
-    """The inputs whose values can make a difference to each node."""
+    """Return for each node the inputs whose values can make a difference."""
     declared: dict[ProgramNode, tuple[int, ...]] = {}
     for node in graph.nodes:
         constants = [None if v is None else graph.values[v].constant for v in node.inputs]
@@ -145,7 +145,7 @@ def _declared(graph: Graph) -> dict[ProgramNode, tuple[int, ...]]:
 
 
 def _keep_for_host(graph: Graph, declared: Mapping[ProgramNode, Sequence[int]]) -> None:
-    """Give constants that the host looks at in a request memory of their own: files are for what the device gets."""
+    """Copy constants that the host reads in a request into memory: only the device's stay in mapped files."""
     read = set(graph.outputs)
     for node in graph.nodes:
         read.update(node.uses if node.place is Placement.HOST else node.host_reads)
@@ -157,9 +157,9 @@ def _keep_for_host(graph: Graph, declared: Mapping[ProgramNode, Sequence[int]]) 
 
 
 def _comparable(value: Any) -> Any:
-    """An attribute as something to compare by; one that is not plain equals only itself.
+    """Return a key for comparing an attribute; one of another kind than plain values equals only itself.
 
-    Floats are compared as they are written: 0.0 equals -0.0 and NaN not even itself, but kernels tell them apart.
+    Floats are compared by their text: kernels tell 0.0 from -0.0, which are equal, and NaN does not equal itself.
     """
     return (type(value), repr(value)) if isinstance(value, int | float | str | tuple) else id(value)
 

@@ -135,8 +135,8 @@ class _Importer:
                 raise UnsupportedOperatorError(f"input '{info.name}' of {where} is a {kind}, not a tensor")
             if number and dtype_from_onnx(number) is not dtype:
                 raise ModelTypeError(f"input '{info.name}' of {where} is {dtype}, declared as {dtype_name(number)}")
-            # Shapes are inferred from what is given: files declare those of some iteration. What counts iterations, and
-            # the condition, are one element in the shape that the body wants.
+            # Shapes are inferred from the inputs: files declare those of some iteration. The iteration number and the
+            # condition have one element, in the shape that the body declares.
             shape = (1,) if len(info.type.tensor_type.shape.dim) == 1 else ()
             inputs.append(self.add(info.name, "input", layout=PartialLayout(dtype, shape)))
         return Subgraph(label, self.graph((*inputs, *captured), opsets), len(inputs), captured)
@@ -186,7 +186,7 @@ class _Importer:
         return value.id
 
     def declared(self, info: onnx.ValueInfoProto) -> PartialLayout:
-        """What the file says of an input. Dims without a name get one that no other dim has."""
+        """Return the layout that the file declares for an input. Dims without a name get a unique one."""
         kind = info.type.WhichOneof("value")
         if kind != "tensor_type":
             raise UnsupportedOperatorError(f"input '{info.name}' is a {kind or 'value without a type'}, not a tensor")
@@ -424,10 +424,10 @@ def _formal(formals: Sequence[defs.OpSchema.FormalParameter], index: int) -> def
 
 
 def _trimmed(given: Sequence[Any], least: int = 0) -> tuple[Any, ...]:
-    """Inputs or outputs without the absent ones at the end, which might as well not be written.
+    """Return inputs or outputs without absent ones at the end.
 
     Args:
-        least: How many must be written even so.
+        least: How many must be kept.
     """
     count = len(given)
     while count > least and given[count - 1] is None:

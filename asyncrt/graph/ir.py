@@ -103,8 +103,7 @@ class ProgramNode:
 
     @property
     def optimized(self) -> bool:
-        """Whether the node may be elided, now or at run time. With `runtime_skippable` the seeds' two flags; that
-        the second cannot hold without the first follows from their being derived from one value."""
+        """Whether the node may be elided, in every request or depending on its shapes."""
         return self.skip_mode is not SkipMode.NEVER
 
     @property
@@ -143,7 +142,7 @@ class Graph:
     fused: list[ProgramNode] = attrs.Factory(list)
 
     def keep(self, nodes: Iterable[ProgramNode]) -> None:
-        """Make *nodes*, in that order, all there are: number them, and note who makes and who reads each value."""
+        """Replace the graph's nodes by *nodes*, number them, and note the producer and the readers of each value."""
         self.nodes = list(nodes)
         readers: list[list[int]] = [[] for _ in self.values]
         for value in self.values:
@@ -193,7 +192,7 @@ class Subgraph:
         """Be ready to be inferred: take over what is known outside, and nothing from an earlier inference.
 
         Args:
-            formals: Layouts of the formal inputs; None leaves what the file says.
+            formals: Layouts of the formal inputs; None keeps those of the file.
         """
         self.restart()
         values = self.graph.values
@@ -202,7 +201,7 @@ class Subgraph:
                 values[id].layout = layout
         for id, outer in self.captured.items():
             known = outside.values[outer]
-            # Not its partial value: a request may break what loading assumed for it, and nothing inside would notice.
+            # Not its partial value: a request may break the assumptions behind it, and nothing inside would notice.
             values[id].layout, values[id].constant = known.layout, known.constant
         given = [id for id in self.captured if values[id].constant is None]
         self.graph.inputs = (*self.graph.inputs[: self.formals], *given)
@@ -214,13 +213,13 @@ class Subgraph:
         self.graph.inputs = (*inputs[: self.formals], *given)
 
     def finish(self, program: Program) -> None:
-        """Set what is run. Nothing will be inferred any more, so what the file says is let go."""
+        """Set the program that is run. Nothing is inferred from here on, so what the file says is dropped."""
         self.program = program
         self._nodes, self._values = [], []
 
     @property
     def taken(self) -> list[tuple[int, int]]:
-        """What must be given beside the formal inputs: the input's id, and the value's outside."""
+        """Return the captured values that an execution must be given: the input's id, and the value's outside."""
         return [(id, self.captured[id]) for id in self.graph.inputs[self.formals :]]
 
     @property

@@ -1,10 +1,10 @@
-"""How are a model's tensors at hand without taking memory? As parts of their file, which the system reads when needed.
+"""A model's large tensors as parts of a mapped file, which the system reads when they are needed.
 
-A mapped file costs no memory of the process's own, and what was read of it can be given back at any time. In return the
-file has to stay as it is: bytes that are written into it show through, and what is cut off ends the process as soon as
-it is looked at. So a file is mapped only if nobody but the user (or root) may write to it, and whoever has looked at a
-tensor asks `check()` whether the file was written to by then. Only the device is given such tensors; those that the
-host looks at in a request are copied when the model is loaded. Files that are replaced or deleted stay as they were.
+A mapped file takes no memory of the process, and pages that were read can be given back at any time. In return the file
+must not change: bytes written into it show through, and reading a part that was cut off ends the process. So a file is
+mapped only if nobody but the user (or root) may write to it, and after reading a tensor one asks `check()` whether the
+file was written to. Only the device gets such tensors; those that the host reads in a request are copied when the model
+is loaded. A file that is replaced or deleted stays as it was.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def map_file(path: Path) -> MappedFile | None:
             os.close(descriptor)
             return None
         file = MappedFile(descriptor, 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError):  # of a file system that maps nothing, or a file that is empty by now
+    except (OSError, ValueError):  # a file system that cannot map, or a file that is empty by now
         os.close(descriptor)
         return None
     file.path, file.descriptor, file.status = path, descriptor, status
@@ -59,7 +59,7 @@ def map_file(path: Path) -> MappedFile | None:
 
 
 def file_of(array: Array) -> MappedFile | None:
-    """Return the file that an array is a part of; None if it has memory, or is in a file of its own."""
+    """Return the mapped file that an array is a part of, or None if it is in memory or in a file of its own."""
     file = mapping_of(array)
     return file if isinstance(file, MappedFile) else None
 
@@ -75,18 +75,18 @@ def check(array: Array) -> None:
 
 
 def used(array: Array) -> None:
-    """Give back what was read of *array*, and raise as `check()` does if that may not have been what was loaded."""
+    """Give back the pages of *array*, and raise as `check()` does if they may have changed since loading."""
     forget(array)
     check(array)
 
 
 def forget_files(arrays: Iterable[Array | None]) -> None:
-    """Give back what was read of all files that *arrays* are parts of, between them, too."""
+    """Give back the pages of all files that *arrays* are parts of, also those between the arrays."""
     for file in {file_of(array) for array in arrays if array is not None} - {None}:
         assert file is not None
         file.madvise(mmap.MADV_DONTNEED)
 
 
 def with_memory(array: Array) -> Array:
-    """Return *array*, as a copy if it is a part of a file."""
+    """Return *array*, copied into memory if it is a part of a file."""
     return array if file_of(array) is None else array.copy()

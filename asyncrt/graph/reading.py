@@ -1,7 +1,7 @@
-"""From a path, bytes or a model to what protobuf knows of it, with its large tensors where they are.
+"""Read a model from a path, bytes or a `ModelProto`, without copying its large tensors.
 
-Nothing of a file is copied that need not be: its large tensors become parts of the mapped file (see `mapped.py`), those
-of given bytes parts of these bytes, and protobuf parses what is left.
+Large tensors of a file become parts of the mapped file (see `mapped.py`), those of given bytes parts of these bytes;
+protobuf parses the rest.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _parse(data: Array, where: str, options: RuntimeOptions) -> tuple[onnx.Model
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[str | bytes]:
-    """Every name that the importer may meet. Going there, `walk` also finds graphs that are nested too deeply."""
+    """Return every name that the importer may meet. On the way, `walk` finds graphs that are nested too deeply."""
     yield from (o.domain for o in model.opset_import)
     yield from _graph_texts(model.graph)
     for function in model.functions:

@@ -1,4 +1,4 @@
-"""What If, Loop and Scan hold: graphs inside a node, what these take from outside, and what loading knows of them.
+"""The graphs inside If, Loop and Scan: their captures, and what loading knows of their outputs.
 
 A subgraph is a program of its own. Its inputs are its formal ones, which the node gives it in each execution, and the
 values that it captures from outside; captured constants are its constants. A subgraph may never run, so what cannot
@@ -54,7 +54,7 @@ LABELS = {
 
 
 def note_captures(node: ProgramNode) -> None:
-    """Set what a node takes from outside for its subgraphs."""
+    """Note the values that a node's subgraphs capture from outside."""
     node.captures = tuple(sorted({outer for sub in node.subgraphs for _, outer in sub.taken}))
 
 
@@ -217,12 +217,12 @@ def _common(a: PartialShape | None, b: PartialShape | None, node: ProgramNode, g
 
 
 def _free(node: ProgramNode, graph: Graph) -> Dim:
-    """A dim of which nothing is known."""
+    """Return a dim of which nothing is known."""
     return Dim.named(graph.fresh(f"{node.name}.dim"))
 
 
 def _static(layout: PartialLayout, node: ProgramNode, graph: Graph) -> PartialShape | None:
-    """The shape of what is collected: a symbolic dim may be that of one iteration only."""
+    """Return the shape of collected values without symbolic dims, which may be those of one iteration only."""
     if layout.shape is None:
         return None
     return tuple(_free(node, graph) if isinstance(d, Dim) else d for d in layout.shape)
@@ -276,8 +276,8 @@ def _carried(
 ) -> list[PartialShape | None]:
     """Return shapes that carried values have in every iteration, with the body inferred for them.
 
-    A guess holds if the initial values are of it and the body, given values of it, makes values of it. The first guess
-    is that nothing changes; what the body does not keep is assumed less of.
+    A guess holds if the initial values have these shapes and the body, given such values, makes values of the same
+    shapes. The first guess is that nothing changes; dims that the body does not keep become unknown in the next.
     """
     (body,) = node.subgraphs
     first = 1 if node.operator.name == "Loop" else 0

@@ -18,7 +18,7 @@ import attrs
 from asyncrt.dims import Dim
 from asyncrt.layout import Array, Layout
 
-LARGE = 1 << 31  # no size of a tensor that has elements is that large
+LARGE = 1 << 31  # larger than any size of a tensor with elements
 
 
 @attrs.frozen(eq=False)
@@ -52,7 +52,7 @@ class SymbolicValues:
         """Evaluate the formulas for the inputs' *layouts*.
 
         Args:
-            as_objects: Give what depends on them as arrays of the ints that come out, whatever ints those are.
+            as_objects: Return values that depend on dims as arrays of objects, so that traced ints stay traced.
 
         Returns:
             ``(value id, layout, value)`` of every such value; and the shapes that the replaced nodes rely on, by

@@ -1,8 +1,8 @@
 """Where in a model's bytes do its large tensors lie?
 
 Protocol buffers write a message as fields: a tag, and for texts, bytes and messages their length. Parsing a model
-copies every tensor; what is parsed here instead are the tags on the way to the tensors of the model's graph, so that
-the rest can be parsed without them.
+copies every tensor; this module parses only the tags on the way to the tensors of the model's graph, so that
+protobuf can parse the rest without them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BYTES = 2  # what a tag says of a field whose length comes first: a text, bytes
 
 
 class _Unusual(Exception):
-    """Not what any exporter writes; protobuf may know what to make of it."""
+    """The bytes are not as exporters write them; protobuf decides what they mean."""
 
 
 class _Field(NamedTuple):

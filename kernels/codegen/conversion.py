@@ -1,12 +1,12 @@
 """Which integer does a float become?
 
-It is rounded towards 0, and of a number that is too large for its type the lowest bits are kept, as C and NumPy do for
-integers. That holds as far as a signed integer has the number: of 32 bits for the types up to int32, of 64 for the
-others. Beyond, and for what is no number, it is the least of those signed integers, of which again the lowest bits are
-kept: -2147483648 as int32, 0 in fewer bits. uint64 also has what int64 lacks, and from 2^64 on it is 0.
+The float is rounded towards 0. If the integer does not fit the target type, its lowest bits are kept, as C and NumPy do
+when they convert integers. This works on a signed integer: of 32 bits for target types up to int32, of 64 bits for the
+others. A float beyond that signed integer, or NaN, becomes its least value, of which again the lowest bits are kept:
+-2147483648 as int32, 0 in fewer bits. uint64 also takes floats from 2^63 to 2^64, and gives 0 from there on.
 
-ONNX and C leave all of that open. It is what ONNX Runtime and NumPy give on x86-64, where they are of one mind, written
-so that no compiler, processor or vector width can give anything else.
+ONNX and C leave these cases open. The rule is what ONNX Runtime and NumPy give on x86-64, where both agree, written so
+that no compiler, processor or vector width gives anything else.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def cast(x: Any, target: np.dtype[Any]) -> Array:
 
 
 def saturated(x: Any, target: DataType) -> Array:
-    """Return the nearest integers of type *target*, and 0 for what is no number: OpenCL's ``convert_T_sat_rte``."""
+    """Return the nearest integers of type *target*, and 0 for NaN, as OpenCL's ``convert_T_sat_rte``."""
     low, high = np.iinfo(target.name).min, np.iinfo(target.name).max
     number: Any = np.rint(np.nan_to_num(np.asarray(x, np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
     inside = (number > low) & (number < high)  # as floats, the limits of 64 bits are beyond them
@@ -64,5 +64,5 @@ def _as_integers(x: Array, target: DataType) -> Array:
 
 
 def _wide(target: DataType) -> bool:
-    """Whether the signed integers that it goes by have 64 bits."""
+    """Whether the conversion goes by signed integers of 64 bits, rather than 32."""
     return target is UINT32 or target.itemsize > INT32.itemsize

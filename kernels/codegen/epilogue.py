@@ -74,7 +74,7 @@ class EpilogueForm(NamedTuple):
     def helpers(self) -> str:
         if not self.vector or _GATHERED not in self.steps:
             return self.helper_text
-        # As a vector too: what a value is must not depend on its operands' strides.
+        # In vectors as well: a value must not depend on the strides of its operands.
         return f"""{self.helper_text}
 inline float16 $_gathered(__global const float* p, int step) {{
   float t[16];
@@ -174,7 +174,7 @@ inline float16 $_gathered(__global const float* p, int step) {{
             return f"a{index}.{half} = (float8)({', '.join(c)});"
         if width == 8:
             return f"a{index}.{half} = vload8(0, {at});"
-        # Nothing beyond the row is read: its last elements come with some that the first four have, too.
+        # Nothing beyond the row is read: the last four elements may overlap the first four.
         return (
             f"a{index}.{half}.s{_last4(width)} = vload4(0, {at} + {width - 4}); a{index}.{half}.lo = vload4(0, {at});"
         )
@@ -189,9 +189,9 @@ NONE = EpilogueForm()
 
 
 def join(epilogue: Epilogue | None, first: int) -> tuple[bool, Epilogue | None]:
-    """Return *epilogue* for a result whose axes from *first* on are one axis, after whether that can be.
+    """Return whether the axes of the result from *first* on can be merged, and *epilogue* for the merged result.
 
-    It cannot where an operand does not walk those axes as one.
+    They cannot where an operand's strides do not walk those axes as one.
     """
     if epilogue is None:
         return True, None

@@ -1,8 +1,8 @@
-"""Functions that kernels may call: those that drivers' own are too slow for, and what the language leaves open.
+"""Functions that kernels may call: where the drivers' own are too slow, or OpenCL C leaves the result open.
 
-``asyncrt_erf`` and ``asyncrt_tanh`` are on CPU devices ratios of polynomials, for float and for vectors of 16, within 4e-7 of what they should be,
-relatively. They take about as long as exp; Intel's erf takes three times as long and PoCL's nine times. On other devices
-they are the driver's own.
+On CPU devices ``asyncrt_erf`` and ``asyncrt_tanh`` are ratios of polynomials, for float and for vectors of 16, with a
+relative error of at most 4e-7. They take about as long as exp; Intel's erf takes three times as long and PoCL's nine
+times. On other devices they are the driver's functions.
 
 ``asyncrt_to_int``, ``asyncrt_to_long`` and ``asyncrt_to_ulong`` are the integers of floats (`conversion.py`).
 ``asyncrt_quotient`` and ``asyncrt_remainder`` divide integers, towards 0. Divided by 0 both are 0, as in NumPy, and the
@@ -107,5 +107,5 @@ _FUNCTIONS = {
 
 
 def functions(text: str) -> str:
-    """Return the definitions of those functions that *text* calls."""
+    """Return the definitions of the functions that *text* calls."""
     return "".join(definition for name, definition in _FUNCTIONS.items() if f"{name}(" in text)

@@ -20,9 +20,9 @@ _SUFFIXES = {"int32": "", "uint32": "U", "int64": "L", "uint64": "UL"}
 def literal(value: SupportsFloat, dtype: DataType) -> str:
     """Return *value* as a constant of the type in which values of *dtype* are calculated (`source.compute_type`).
 
-    It can stand wherever a variable can: what is negative is in parentheses. Floats are hexadecimal and therefore exact;
-    those that float32 does not have are rounded to it once, where they are not calculated in double. Small integers
-    are written as int, which is what they are in any expression.
+    It can stand wherever a variable can: negative numbers are in parentheses. Floats are written in hexadecimal and are
+    therefore exact; unless they are calculated in double, they are first rounded to float32, once. Small integers are
+    written as int, which they are in any expression.
 
     Raises:
         ValueError: An integer type does not have *value*.

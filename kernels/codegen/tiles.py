@@ -39,9 +39,10 @@ _FETCH_NEXT = "soon += depth * pace; near = 0;"
 
 
 def add_tiles(a_space: str, b_space: str, sums_space: str, *, fetch: bool = False) -> str:
-    """Return the function ``$_tiles(rows, a, sa_m, sa_k, b, step, depth, t)``: the products of rows and a panel, added to sums.
+    """Return ``$_tiles(rows, a, sa_m, sa_k, b, step, depth, t)``, which adds the products of rows and a panel to sums.
 
-    ``a`` are *depth* elements of each row, ``b`` as many rows of 32 columns, ``t`` the sums, ``[rows, 32]``. Tiles have every height, so that no new number of rows needs another kernel or is rounded up.
+    ``a`` holds *depth* elements of each row, ``b`` as many rows of 32 columns, ``t`` the sums, ``[rows, 32]``. There is a
+    tile of every height up to 8, so that a new number of rows needs no other kernel and is not rounded up.
 
     Args:
         fetch: ``b`` is one of many panels that follow one another in memory: ask for them early.
@@ -90,7 +91,7 @@ inline void $_tile{height}(
 def widen_panel(space: str) -> str:
     """Return ``$_widen(b, depth, panel)``: *depth* rows of a panel of bfloat16 as float32.
 
-    ``b`` has columns i and i + 16 in the halves of one number (`narrow.pack_panels`): a shift and a mask are all it takes.
+    Each number of ``b`` holds columns i and i + 16 in its halves (`bf16_weights.pack_panels`), so a shift and a mask suffice.
     """
     return f"""{FETCH}
 inline void $_widen(__global const uint* b, int depth, {space} float* panel) {{

@@ -1,8 +1,8 @@
-"""Operators that stand for several nodes, and what each of them needs to be carried out as one kernel.
+"""Operators of fused nodes, and what each of them needs to be carried out as one kernel.
 
-A node that stands for several takes what its parts take from outside, and makes what the last of them makes. Its call
-has the parts' calls in it (`Call.parts`). Whether the shapes at hand allow one kernel is the operator's `fits`; where
-they do not, the parts are carried out one after the other.
+A fused node takes the inputs that its parts take from outside, and makes the output of the last part. Its call holds the
+parts' calls (`Call.parts`). The operator's `fits` says whether the shapes at hand allow one kernel; where they do not,
+the parts are carried out one after the other.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def fused_product(
         return impl._replace(name=f"{impl.name}, with epilogue")
 
     def takes_view(call: Call, index: int, view: View) -> bool:
-        """The product's operands as it takes them, all others through any strides."""
+        """The product's operands in the views that the product takes, all others through any strides."""
         if index >= len(wiring[product]):
             return True
         asked = operators[product].takes_view
@@ -124,11 +124,11 @@ def fused_product(
 def fused_as(
     operators: Sequence[Operator], wiring: Wiring, attributes: Sequence[Attributes], target: Operator, inputs: int
 ) -> Operator:
-    """Return the operator that does what *operators* do as another one.
+    """Return the operator that does what *operators* do together by carrying out *target*.
 
     Args:
-        target: That one; gives a result of its first input's shape and dtype.
-        inputs: How many inputs it has: the first of the whole.
+        target: An operator whose result has its first input's shape and dtype.
+        inputs: How many inputs it has: the first inputs of the whole.
     """
 
     def fits(call: Call, traits: DeviceTraits) -> str:
@@ -153,7 +153,7 @@ def fused_as(
         return impl._replace(name=f"{target.name}, {impl.name}")
 
     def takes_view(call: Call, index: int, view: View) -> bool:
-        """As the operator does; what it is not given, it does not read."""
+        """As the target does; inputs that it is not given are not read."""
         return index >= inputs or (target.takes_view is not None and target.takes_view(mine(call), index, view))
 
     return whole_operator(operators, wiring, attributes, fits, implement, takes_view)
@@ -168,7 +168,7 @@ def whole_operator(
     takes_view: Callable[[Call, int, View], bool],
 ) -> Operator:
     """Return the operator that stands for *operators*, carried out by *implement* where it fits."""
-    # What its parts declare, it declares: `question` compares no other values.
+    # It declares what its parts declare: `question` compares no other values.
     declared = dict.fromkeys(
         source
         for operator, sources in zip(operators, wiring, strict=True)
@@ -188,7 +188,7 @@ def whole_operator(
 
 
 def composed(operators: Sequence[Operator], wiring: Wiring, attributes: Sequence[Attributes]) -> Reference:
-    """Return the reference of what stands for several nodes: theirs, one after the other."""
+    """Return the reference of a fused node: its parts' references, one after the other."""
 
     def reference(_: Attributes, inputs: Sequence[Array | None]) -> Sequence[Array]:
         made: list[Array] = []
@@ -205,7 +205,7 @@ def _last_shape(call: Call) -> Sequence[Shape]:
 
 
 def _parts(operators: Sequence[Operator], wiring: Wiring, call: Call, leave: int | None) -> list[Part] | str:
-    """Return the parts of *call* but number *leave*, or why one of them is no expression here."""
+    """Return the parts of *call* except number *leave*, or the reason why one of them is no expression here."""
     parts: list[Part] = []
     for number, (operator, sources, part) in enumerate(zip(operators, wiring, call.parts, strict=True)):
         if number == leave:
@@ -219,7 +219,7 @@ def _parts(operators: Sequence[Operator], wiring: Wiring, call: Call, leave: int
 
 
 def _nothing_moved(operator: Operator, call: Call) -> Expression | None:
-    """Return an operator that only moves data as the expression that it is where it moves none, in any shape."""
+    """Return the expression of a data-moving operator where it moves nothing: its input, in any shape."""
     decision = decide(operator, call._replace(strided=()))  # its input's strides are its readers' affair
     if not isinstance(decision, Skip) or decision.offsets[0]:
         return None

@@ -1,8 +1,9 @@
-"""Which element of an operand goes into which element of a fused result, where parts give what they take another shape?
+"""Which element of an operand goes into which element of a fused result, where some parts only change the shape?
 
-Each element of the result is calculated on its own, so what is asked of every value in between is the same: at the
-result's index, which of its elements? For the result it is the index itself. From a part's output to its operands one
-step broadcasts (`View.expand`), and one that only changes the shape changes nothing, as elements keep their order.
+Each element of the result is calculated on its own, so every intermediate value needs a view that says which of its
+elements belongs to an index of the result. For the result this is the index itself. From a part's output to its operands
+the view is broadcast (`View.expand`); a part that only changes the shape leaves it as it is, since elements keep their
+order.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ def lying_under(parts: Sequence[Part], call: Call) -> dict[int, View] | str:
     """Return for each operand of *parts* its elements over the result's shape, or why there is no such view.
 
     Args:
-        parts: In order, of the same *call*; the last one makes the result. What a part takes of one that is not among
-            them must be in the result's order.
+        parts: In order, of the same *call*; the last one makes the result. An input that comes from a part that is not
+            among them must be in the result's order.
     """
     result = View.dense(parts[-1].call.outputs[0].shape)
     itself = result.through(result)

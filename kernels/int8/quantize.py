@@ -84,11 +84,11 @@ def divided(a: str, b: str, traits: DeviceTraits) -> str:
 def saturated(value: str, zero_point: str, dtype: DataType) -> str:
     """Return OpenCL C for the float *value* rounded to an integer, moved by the zero point and kept in *dtype*."""
     low, high = bounds(dtype)
-    return f"clamp(rint({value}) + (float)({zero_point}), {low}, {high})"  # of what is no number: the smallest
+    return f"clamp(rint({value}) + (float)({zero_point}), {low}, {high})"  # NaN becomes the smallest
 
 
 def saturate(value: Any, zero_point: Any, dtype: DataType) -> Array:
-    """The same in NumPy. What is no number is the smallest of *dtype*."""
+    """The same in NumPy. NaN becomes the smallest integer of *dtype*."""
     low, high = limits(dtype)
     moved = np.rint(value.astype(np.float64)) + (0 if zero_point is None else zero_point.astype(np.float64))
     return np.asarray(np.clip(np.where(np.isnan(moved), low, moved), low, high)).astype(dtype.numpy)

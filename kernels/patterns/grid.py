@@ -19,7 +19,7 @@ class RowCut(NamedTuple):
 
     Attributes:
         chunk: Inner elements per work-item.
-        rows_per_item: RowCut per work-item.
+        rows_per_item: Rows per work-item.
         grid: ``(chunks, row blocks)``.
     """
 

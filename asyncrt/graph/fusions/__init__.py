@@ -1,6 +1,6 @@
-"""Which groups of nodes become one: the patterns, in the order in which they are looked for.
+"""Which groups of nodes are fused: the patterns, in the order in which they are searched.
 
-What an operator of its own exists for comes first: what is left over may still be calculated together.
+Groups that have an operator of their own come first; nodes that are left over may still be fused element by element.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _Passes: TypeAlias = Callable[[ProgramNode], bool]
 
 
 class _Unit(NamedTuple):
-    """What is calculated without a break: an element-wise node or group, or a product with what follows it."""
+    """Nodes that are calculated without a break: an element-wise node or group, or a product with its epilogue."""
 
     parts: tuple[ProgramNode, ...]
     product: ProgramNode | None

@@ -1,7 +1,7 @@
-"""What a pattern may ask of the graph around a node, and how it says which nodes become one.
+"""What a pattern may ask of the graph around a node, and how it says which nodes are fused.
 
-Every value that the parts make, but for the last one's, must be read by parts alone: then no order of nodes is lost by
-moving the parts together, and one kernel may leave those values out.
+All values that the parts make, except the last part's output, must be read by parts alone. Then the parts can be moved
+together without breaking the order of nodes, and one kernel need not store those values.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Surroundings:
         )
 
     def producer(self, value: int | None, chunk: int, *, skipped: bool = False) -> ProgramNode | None:
-        """Return the free node of *chunk* that makes *value*; None if there is none. Args as for `free`."""
+        """Return the free node of *chunk* that makes *value*, or None. The arguments are those of `free`."""
         node = self.maker(value, chunk)
         return node if node is not None and self.free(node, skipped=skipped) else None
 
@@ -87,7 +87,7 @@ class Surroundings:
         return node if node.chunk == chunk else None
 
     def may_move_nothing(self, node: ProgramNode) -> bool:
-        """Whether there may be shapes or values for which *node* gives on its first input's elements, as they are."""
+        """Whether the output of *node* may have its first input's elements, in order, for some shapes or values."""
         others = (i for i, v in enumerate(node.inputs) if i and v is not None)
         return (
             node.place is Placement.DEVICE

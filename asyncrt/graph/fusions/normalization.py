@@ -73,7 +73,7 @@ def _over_last_axis(node: ProgramNode, around: Surroundings) -> bool:
 
 
 def _agree(found: Match, around: Surroundings) -> bool:
-    """Whether scale and bias have the dtype of what is normalised, as the operators have it."""
+    """Whether scale and bias have the dtype of the normalised value, as the operators require."""
     dtypes = {around.dtype(found.values[name]) for name in ("x", "scale", "bias", "result") if name in found.values}
     return len(dtypes) == 1
 

@@ -1,11 +1,11 @@
 """The passes, in their order, and why that order.
 
-Layouts come first, because folding needs them and they need folded values. Products of what was quantised are found
-before the nodes are gone that say so. What nobody needs is dropped before anything
-is decided about it, and then what can be part of a constant becomes part of it; only then are weights rounded. Places
-come before skips (a host node is never skipped) and before cuts (which depend on places).
-Fusion comes last: it only groups nodes of which everything is decided by then, and moves them together.
-The graphs inside a node are inferred and pruned with it: it needs what they give, and they decide what it takes.
+Layouts come first, because folding needs them and they need folded values. Quantised products are found before the
+nodes that dequantise are folded. Dead nodes are removed before anything is decided about them; then normalisations
+become part of constants, and only then are weights rounded. Places come before skips (a host node is never skipped)
+and before cuts (which depend on places). Fusion comes last: it only groups nodes about which everything else is
+decided, and moves them together. The graphs inside a node are inferred and pruned with it: it needs their outputs, and
+their captures are its inputs.
 """
 
 from __future__ import annotations

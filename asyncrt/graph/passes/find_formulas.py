@@ -78,7 +78,7 @@ def _formula(graph: Graph, id: int, expressions: list[Dim]) -> Formula:
 
 
 def _limits(graph: Graph, id: int, expressions: list[Dim]) -> list[tuple[int, int, int]]:
-    """Return the limits of those elements of a value that not every request is sure to keep; they get a number."""
+    """Return the limits of the elements of a value that could leave their dtype in some request; each gets a number."""
     value = graph.values[id]
     partial, dtype = value.partial, value.layout.dtype
     assert partial is not None
@@ -91,12 +91,12 @@ def _limits(graph: Graph, id: int, expressions: list[Dim]) -> list[tuple[int, in
 
 
 def _number(elements: Sequence[int | Dim], expressions: list[Dim]) -> tuple[list[int], tuple[tuple[int, int], ...]]:
-    """Return *elements* with zeros for the dims, and where which expression stands; new ones get a number."""
+    """Return *elements* with zeros for symbolic ones, and the expression at each by its number; new ones get one."""
     places: list[tuple[int, int]] = []
     for position, element in enumerate(elements):
         if isinstance(element, Dim):
             number = next((n for n, e in enumerate(expressions) if e.same_as(element)), len(expressions))
-            if number == len(expressions):  # not a dict: of two whose hashes are equal it would ask whether they are
+            if number == len(expressions):  # not a dict: it would compare two expressions whose hashes are equal
                 expressions.append(element)
             places.append((position, number))
     return [0 if isinstance(e, Dim) else e for e in elements], tuple(places)

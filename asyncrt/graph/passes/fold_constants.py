@@ -1,4 +1,4 @@
-"""Evaluate what is the same in every request, and what is known of shape arithmetic before one.
+"""Evaluate nodes whose result is the same in every request, and shape arithmetic as far as loading knows it.
 
 A node whose inputs are all constants becomes a constant. A small integer node over dims that are still symbolic gets a
 *partial* value, an array of dtype object, so that shapes computed from shapes are known as expressions.
@@ -21,19 +21,19 @@ from asyncrt.memory.host import HostBudget
 from asyncrt.options import RuntimeOptions
 
 _ELEMENTS = 1024  # more than any shape
-_WORKSPACE = 16  # times what may be folded, or is given: what calculating it may take
+_WORKSPACE = 16  # times the bytes that may be folded, or are given: what an evaluation may take
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
 
 
 def evaluate(operator: Operator, call: Call, inputs: Sequence[Array | None]) -> Sequence[Array]:
-    """Return a node's outputs, computed on the host. Overflows and the like give what they give, without warnings.
+    """Return a node's outputs, computed on the host, without NumPy's warnings of overflows and the like.
 
-    What `infer` says against the inputs holds here, too: the reference is not asked what it does with them.
+    `infer` checks the inputs first, so that the reference never sees inputs that do not fit.
 
     Raises:
-        IndexOutOfRange: It takes indices, and one is out of range; otherwise as the operator.
+        IndexOutOfRange: The node takes indices, and one is out of range. All other errors are the operator's.
     """
     with np.errstate(all="ignore"):
         with contextlib.suppress(Undetermined, ValueUnknown):
@@ -73,7 +73,7 @@ def fold(
 
     Args:
         call: What is known of the node; None if the rank of an input is unknown.
-        budget: What loading may make on the host. What does not fit stays unfolded, and a request is told of it.
+        budget: Bytes that loading may allocate on the host. A node that does not fit stays; requests report it.
     """
     if call is None or node.captures or node.operator.name in _RANDOM:
         return
@@ -89,11 +89,11 @@ def fold(
 def _is_worth_folding(
     node: ProgramNode, call: Call, inputs: list[Array | None], options: RuntimeOptions, budget: HostBudget
 ) -> bool:
-    """Whether a node of constants should become one, going by sizes: nothing is calculated before this is known."""
+    """Whether a node of constants should become a constant, by its sizes alone: nothing is calculated before."""
     try:
         needed = host_nbytes(node.operator, call)
     except (Undetermined, ValueUnknown):
-        needed = 0  # it is not only its inputs' sizes that are unknown, and evaluating it says what is wrong
+        needed = 0  # more than sizes is unknown; evaluating it reports what is wrong
     except Exception as error:
         raise as_model_error(node, "of constants cannot be evaluated", error) from error
     given = sum(a.nbytes for a in inputs if a is not None)
@@ -138,13 +138,13 @@ def _fold_partial(node: ProgramNode, graph: Graph, call: Call, inputs: list[Arra
 
 
 def _results(node: ProgramNode, call: Call, inputs: list[Array | None]) -> list[tuple[Array, DataType]]:
-    """What the operator gives, which may be more outputs than the node has, with the outputs' dtypes."""
+    """Return the operator's results (there may be more than the node has outputs) in the outputs' dtypes."""
     results = evaluate(node.operator, call, inputs)[: len(node.outputs)]
     return list(zip(results, node.output_types, strict=True))
 
 
 def _fits(element: object, dtype: DataType) -> bool:
-    """Symbolic dims do not wrap around as a kernel's integers do, so a value that would is not known."""
+    """Whether a value fits its dtype: symbolic dims do not wrap around as a kernel's integers do."""
     if isinstance(element, Dim) or dtype.numpy.kind == "b":
         return isinstance(element, Dim | bool)
     if not isinstance(element, int):

@@ -1,7 +1,7 @@
-"""Which normalisations of a convolution's result can be part of its filter and bias?
+"""Batch normalisations of a convolution's result become part of its filter and bias.
 
 ``BatchNormalization(Conv(x))`` is a factor and a term for each output channel, both constants: the factor goes into the
-filter, the term into the bias. Results differ by what rounding another product makes. Halves are left alone: their
+filter, the term into the bias. Results differ by the rounding of one more product. float16 is left alone: its
 filters would be rounded a second time.
 """
 
@@ -35,7 +35,7 @@ def fold_normalizations(graph: Graph) -> None:
 
 
 def _convolution_of(node: ProgramNode, graph: Graph) -> ProgramNode | None:
-    """Return the convolution whose result *node* normalises and nobody else takes."""
+    """Return the convolution whose result *node* normalises and no other node reads."""
     if node.operator.name != "BatchNormalization" or node.operator.domain or len(node.outputs) != 1:
         return None
     value = graph.values[node.uses[0]]
@@ -46,7 +46,7 @@ def _convolution_of(node: ProgramNode, graph: Graph) -> ProgramNode | None:
 
 
 def _folded(convolution: ProgramNode, normalization: ProgramNode, graph: Graph) -> ProgramNode | None:
-    """Return the convolution that does both, or None if something is no finite constant of their dtype."""
+    """Return the convolution that does both, or None if an input is no finite constant of their dtype."""
     ids = [*convolution.inputs[1:], *normalization.inputs[1:]]
     given = [graph.values[v].constant for v in ids if v is not None]
     constants = [c for c in given if c is not None]
@@ -57,7 +57,7 @@ def _folded(convolution: ProgramNode, normalization: ProgramNode, graph: Graph) 
     scale, shift, mean, variance = (c.astype(np.float64) for c in constants[-4:])
     channels = filters.shape[0]
     if any(c.shape != (channels,) for c in (scale, shift, mean, variance, *bias)):
-        return None  # what is wrong with it, a request is told
+        return None  # a request reports what is wrong with it
     with np.errstate(all="ignore"):
         factor = scale / np.sqrt(variance + normalization.attributes.get("epsilon", 1e-5))
         before = bias[0].astype(np.float64) if bias else np.zeros(channels)

@@ -1,7 +1,7 @@
 """Which nodes are carried out as one, where the shapes of a request allow it?
 
-Runs when everything else is decided. The nodes stay, and a node that stands for them is put beside them: a request that
-cannot use it has them at hand. The parts of a group are moved together, to where the last of them is.
+Runs when everything else is decided. The nodes stay, and a fused node is put beside them: a request that cannot use it
+uses its parts. The parts of a group are moved together, to the place of the last of them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Groups:
         self.move_together()
 
     def across(self, *modes: SkipMode) -> None:
-        """Element-wise groups and nodes that have nothing between them but nodes of these skip modes."""
+        """Groups of element-wise groups and nodes with only nodes of these skip modes between them."""
         smaller = dict(self.calculated)
         within: set[ProgramNode] = set()
         for node in reversed(self.graph.nodes):

@@ -20,12 +20,12 @@ from .fold_constants import as_model_error, fold, is_shape_like
 
 
 def infer_layouts(graph: Graph, options: RuntimeOptions, budget: HostBudget | None = None) -> None:
-    """Give every value what can be known of its layout, and its value where that is constant.
+    """Infer the layout of every value as far as it can be known, and its contents where they are constant.
 
     An If whose condition turns out to be constant is replaced by the branch that it takes.
 
     Args:
-        budget: What loading may make on the host; None: twice what the graph's constants have, and what a request may.
+        budget: Bytes that loading may allocate on the host; None: twice the constants', plus a request's limit.
     """
     if budget is None:
         constants = sum(v.constant.nbytes for v in graph.values if v.constant is not None)
@@ -48,7 +48,7 @@ def infer_layouts(graph: Graph, options: RuntimeOptions, budget: HostBudget | No
         except ModelError as error:
             if graph.depth == 0 or isinstance(error, ModelLimitError):
                 raise
-            # Inside a node that may never run this is no error of the model; a request that gets here is told.
+            # Inside a node that may never run this is no error of the model; a request that gets here reports it.
     graph.keep(nodes)
 
 
@@ -85,7 +85,7 @@ def _infer(node: ProgramNode, call: Call, graph: Graph, options: RuntimeOptions)
         shapes = [tuple(s) for s in node.operator.infer(call)]
         pairs = list(zip(node.outputs, shapes, node.output_types, strict=True))
     except (Undetermined, ValueUnknown):
-        return call  # a request will tell
+        return call  # a request reports it
     except Exception as error:
         raise as_model_error(node, f"cannot infer its shapes from {_inputs(call)}", error) from error
     outputs: list[Layout] = []

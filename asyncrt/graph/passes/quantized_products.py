@@ -1,4 +1,4 @@
-"""Where a model dequantises both operands of a product or a convolution, which one of integers is that?
+"""Products and convolutions of two dequantised operands become products and convolutions of integers.
 
 Models quantised with QuantizeLinear and DequantizeLinear say ``MatMul(DequantizeLinear(x), DequantizeLinear(w))``:
 floats, which stand for integers times a scale. As the scales are the same along the summed axis, the integers are
@@ -60,7 +60,7 @@ def quantized_products(graph: Graph) -> None:
 
 
 def _of_integers(node: ProgramNode, graph: Graph) -> list[ProgramNode] | None:
-    """Return what *node* is as a product of integers; None if it is not one."""
+    """Return the product of integers that *node* stands for, or None if it is none."""
     if node.operator.domain or node.operator.name not in ("MatMul", "Gemm", "Conv"):
         return None
     left, (right, turned) = _dequantized(node.inputs[0], graph), _weights(node.inputs[1], graph)
@@ -91,7 +91,7 @@ def _matrix(node: ProgramNode, left: _Levels, given: _Weights, turned: bool, gra
 
 
 def _convolution(node: ProgramNode, left: _Levels, given: _Weights, graph: Graph) -> list[ProgramNode] | None:
-    """Floats are faster for few filters, and a bias that is no constant could not be added as it is."""
+    """Return the convolution of integers, or None: floats are faster for few filters, and a bias must be a constant."""
     filters, group = given.integers, node.attributes.get("group", 1)
     if filters.ndim < 3 or filters.shape[0] < _FILTERS * group or given.axis not in (None, 0):
         return None
@@ -135,7 +135,7 @@ def _replacement(
 
 
 def _dequantized(id: int | None, graph: Graph) -> _Levels | None:
-    """Return what *id* was dequantised from, if that are bytes and it is float32."""
+    """Return the inputs of the DequantizeLinear that makes *id*, if it makes float32 of 8-bit integers."""
     node = _maker(id, graph)
     if node is None or node.operator.name != "DequantizeLinear" or node.attributes.get("block_size", 0):
         return None
@@ -149,7 +149,7 @@ def _dequantized(id: int | None, graph: Graph) -> _Levels | None:
 
 
 def _weights(id: int | None, graph: Graph) -> tuple[_Levels | None, bool]:
-    """Return what weights were dequantised from, if they were, and whether they were transposed since."""
+    """Return the inputs of the DequantizeLinear behind *id*, if there is one, and whether a Transpose follows it."""
     node = _maker(id, graph)
     if node is not None and node.operator.name == "Transpose" and node.attributes.get("perm", (1, 0)) == (1, 0):
         return _dequantized(node.inputs[0], graph), True
@@ -171,7 +171,7 @@ def _is_one(value: Value) -> bool:
 
 
 def _fits(weights: Array, zero: Array | None) -> bool:
-    """Whether 32 bits hold the sums of columns, whatever bytes and zero point are on the left."""
+    """Whether the sums of columns fit 32 bits for every left-hand side and zero point."""
     wide = weights.astype(np.int64)
     if zero is not None:
         wide = wide - zero.astype(np.int64).reshape(-1)

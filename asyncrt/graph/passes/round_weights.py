@@ -1,8 +1,8 @@
-"""With `precision="bf16"`: which constants are weights, and what are they as bfloat16?
+"""With `precision="bf16"`: round the weights of products and convolutions to bfloat16.
 
-The right-hand matrix of a product, and the filter of a convolution. Rounding them here, once, makes bf16 a property of
-the model: every kernel, for every shape and on every device, multiplies with the same numbers. What else reads such a
-constant keeps it as it is.
+Weights are the right-hand matrix of a product and the filter of a convolution. Rounding them here, once, makes
+bf16 a property of the model: every kernel, for every shape and on every device, multiplies with the same numbers. Other
+readers of such a constant keep it as it is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Of which inputs of a request the contents, not only the shapes, decide something: shapes or skips.
+"""Which inputs of a request decide shapes or skips by their contents, not only by their shapes?
 
-Their contents are part of what plans are kept by. An input that only a skip could use is among them if comparing it in
-every request is cheap and it is of few kinds: a vector of integers, such as the indices of a beam search.
+Their contents are part of the key of a plan. An input that only a skip could use is among them if comparing it in every
+request is cheap and it takes few values: a vector of integers, such as the indices of a beam search.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def decisive_values(graph: Graph, arriving: Iterable[int]) -> set[int]:
 
 
 def value_inputs(graph: Graph) -> tuple[int, ...]:
-    """Return the ids of these inputs, in the model's order. Places must be known."""
+    """Return the ids of the inputs whose contents decide something, in the model's order. Placements must be known."""
     decisive = decisive_values(graph, graph.inputs)
     return tuple(i for i in graph.inputs if i in decisive)
 
 
 def host_values(graph: Graph) -> set[int]:
-    """Return the ids of all values that planning may know: the host's own, and what it reads from the device."""
+    """Return the ids of all values that planning may know: those of the host, and those read from the device."""
     known = {v.id for v in graph.values if v.constant is not None} | set(value_inputs(graph))
     for node in graph.nodes:
         known.update(node.host_reads)

@@ -1,7 +1,7 @@
 """GridSample: each position of a grid takes its value from an image, at coordinates between -1 and 1.
 
-Coordinates outside the image see zeros, the border, or the image reflected. Where infinity has no place in it, and
-what is no number never has one, they see zeros.
+A coordinate outside the image reads zeros, the border, or the reflected image (`padding_mode`). NaN reads zeros, and so
+does infinity where the padding gives it no place in the image.
 
 Source: ONNX GridSample-22 (images, that is two spatial axes).
 """
@@ -101,7 +101,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     ax, ay = _coordinate(wide[..., 0], w, align), _coordinate(wide[..., 1], h, align)
     if mode != "cubic":
         ax, ay = place(ax, w), place(ay, h)
-    elif padding == "border":  # all that is further away is the border, too
+    elif padding == "border":  # coordinates beyond this read the border as well
         ax, ay = np.clip(ax, -_FAR, w + _FAR), np.clip(ay, -_FAR, h + _FAR)
     if mode == "nearest":
         y = pixel(np.rint(ay), np.rint(ax), np.ones_like(ay))
@@ -118,7 +118,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
 
 
 def host_nbytes(call: Call) -> int:
-    """What each position sees, weighted, and the sums, in float64; its coordinates and weights."""
+    """Bytes of the weighted elements and sums of each position, in float64, with its coordinates and weights."""
     x, grid = call.shape(0), call.shape(1)
     return 8 * x[0] * grid[1] * grid[2] * (5 * x[1] + 20)
 

@@ -65,11 +65,14 @@ def _modulo(attributes: Attributes, a: Array, b: Array) -> Array:
 
 
 def _power(a: Array, b: Array) -> Array:
-    """Of integers with whole exponents: products that keep their lowest bits; 0 where the exponent is negative and the
-    result no integer, also where it would be infinite. Otherwise floats, of which integers are what `cast` makes."""
+    """Return *a* to the power of *b*.
+
+    Integers with integer exponents: products that keep their lowest bits, and 0 where a negative exponent gives no
+    integer (also where it would give infinity). Otherwise the power is calculated in floats, and `cast` converts it.
+    """
     if a.dtype == object or b.dtype == object:
         raise Undetermined("powers of symbolic dims are not known while loading")
-    # An array of exponents: of one that is 0.5 NumPy makes square roots, which -inf has none of.
+    # The exponents are an array: for a scalar of 0.5 NumPy takes square roots, and -inf has none.
     exponents = np.array(np.broadcast_to(b, np.broadcast_shapes(a.shape, b.shape)), np.float64)
     real = cast(np.power(a.astype(np.float64), exponents), a.dtype)
     if a.dtype.kind not in "iu":

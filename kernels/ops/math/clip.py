@@ -1,6 +1,7 @@
 """Clip: no element below the minimum or above the maximum; either may be absent.
 
-Where the minimum is above the maximum, all are the maximum. What is no number stays so, and bounds nothing.
+If the minimum is above the maximum, every element becomes the maximum. NaN elements stay NaN; a NaN bound
+is ignored.
 
 Source: ONNX Clip-13.
 """
@@ -32,7 +33,7 @@ def infer(call: Call) -> tuple[Shape]:
 
 
 def _bounds(call: Call) -> list[int]:
-    """The bounds, as indices of inputs, without those that are known to bound nothing."""
+    """Return the indices of the inputs that are bounds, without those that are known to have no effect."""
     bounds = []
     for bound in (1, 2):
         if not call.has(bound):
@@ -55,7 +56,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     result: Any = inputs[0]
     for bound, beyond in ((1, np.less), (2, np.greater)):
         value = inputs[bound] if bound < len(inputs) else None
-        if value is not None:  # nothing is beyond what is no number
+        if value is not None:  # no element is beyond NaN
             result = np.where(beyond(result, value.reshape(())), value.reshape(()), result)
     return (np.array(result),)
 

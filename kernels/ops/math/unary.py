@@ -25,7 +25,7 @@ _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
 def _wide(function: Callable[[Array], Any]) -> Callable[[Array], Array]:
-    """Evaluate in float64 and round once, so that the reference is more exact than what it judges."""
+    """Evaluate in float64 and round once, so that the reference is more exact than the kernels tested against it."""
 
     def evaluate(x: Array) -> Array:
         return np.asarray(function(x.astype(np.float64)) if x.dtype.kind == "f" else function(x)).astype(x.dtype)
@@ -94,12 +94,12 @@ def _number(call: Call, name: str = "alpha", default: float = 1.0) -> str:
 
 
 def _least(text: str, least: str) -> str:
-    """The larger of the two; what is no number stays so, which it would not with ``fmax``."""
+    """The larger of the two. NaN stays NaN, unlike with ``fmax``."""
     return f"(({text}) < {least} ? {least} : ({text}))"
 
 
 def _most(text: str, most: str) -> str:
-    """The smaller of the two; likewise."""
+    """The smaller of the two. NaN stays NaN, unlike with ``fmin``."""
     return f"(({text}) > {most} ? {most} : ({text}))"
 
 

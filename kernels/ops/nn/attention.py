@@ -145,7 +145,7 @@ def _scale(attributes: Attributes, size: int) -> float:
 
 
 def _softcap(attributes: Attributes) -> float:
-    """Return what bounds the scores, 0 if nothing does; what is not above 0 bounds nothing, as in ONNX Runtime."""
+    """Return the bound of the scores, or 0 if they have none. Values of 0 and below mean no bound, as in ONNX Runtime."""
     cap = float(attributes.get("softcap", 0.0))
     return cap if cap > 0 else 0.0
 
@@ -176,7 +176,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     mode = attributes.get("qk_matmul_output_mode", 0)
     given = scores if mode == kernels.CAPPED else given
     seen, added = _bias(attributes, x[_MASK], valid, past, batch, queries, keys)
-    scores = np.where(seen, scores + added, -np.inf)  # also where a score that nobody sees is no number
+    scores = np.where(seen, scores + added, -np.inf)  # also where a masked score is NaN
     given = scores if mode == kernels.BIASED else given
     with np.errstate(all="ignore"):
         top = scores.max(axis=3, keepdims=True, initial=-np.inf)
@@ -192,7 +192,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
 
 
 def host_nbytes(call: Call) -> int:
-    """The scores some times over, and keys and values for all heads, in float64."""
+    """Bytes of several copies of the scores, and of keys and values for all heads, in float64."""
     s = _sizes(call)
     return 8 * s.batch * s.heads * (6 * s.queries * s.keys + 4 * (s.queries + s.keys) * (s.size + s.value_size))
 
@@ -224,7 +224,7 @@ def _bias(
 
 
 def takes_view(call: Call, index: int, view: View) -> bool:
-    """Rows of adjacent elements; what is cached is copied, from wherever it lies."""
+    """Queries, keys and values need rows of adjacent elements; cached ones are copied, through any strides."""
     if index in (_PAST_KEY, _PAST_VALUE):
         return True
     return index in (_QUERY, _KEY, _VALUE) and (view.strides[-1] == 1 or view.shape[-1] == 1)

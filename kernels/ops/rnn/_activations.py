@@ -14,7 +14,7 @@ _Wide = npt.NDArray[np.float64]
 class Activation(NamedTuple):
     """An activation function: OpenCL C over ``x``, ``A`` and ``B``, the same in NumPy, and the defaults of A and B.
 
-    The text holds for vectors, too; ``T`` is their type. What is no number stays so.
+    The text also holds for vectors; ``T`` is their type. NaN stays NaN.
     """
 
     c: str

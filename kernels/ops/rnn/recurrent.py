@@ -45,9 +45,9 @@ class _Kind(NamedTuple):
     """What tells the three operators apart.
 
     Attributes:
-        gates: RowBlocks of H rows in the weights.
+        gates: Number of blocks of H rows in the weights.
         activations: Defaults of one direction.
-        outputs: Most outputs.
+        outputs: The most outputs that a node may have.
     """
 
     name: str
@@ -191,7 +191,7 @@ def _step(
         return functions[function](value if settings.clip is None else np.clip(value, -settings.clip, settings.clip))
 
     def peephole(position: int, cell: _Wide) -> _Wide | float:
-        """What is not there adds nothing, not even 0 times infinity."""
+        """Absent peepholes add 0, also where the cell is infinite (0 times infinity would be NaN)."""
         return 0.0 if peepholes is None else peepholes[position] * cell
 
     size = h.shape[1]
