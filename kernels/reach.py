@@ -1,9 +1,9 @@
 """How far do kernels reach? The one rule for the sizes of what they index.
 
-Kernels calculate with 32-bit ints: rows times columns, an index times a stride, the number of a work-item. Each factor
-may fit where the product does not, and then a kernel reads and writes bytes that are not its own. So no launch is listed
-that touches a tensor of more than `MOST` elements, or one whose elements lie further apart than that. Where a launch
-begins in its buffers is told in 64-bit bytes: memory, and what moves no data, may be larger.
+Kernels calculate with 32-bit ints: rows times columns, an index times a stride, the number of a work-item. A product may
+overflow where its factors fit, and then a kernel would read and write bytes of others. So no launch may touch a tensor of
+more than `MOST` elements, or one whose elements lie further apart than that. The offsets of a launch in its buffers are
+64-bit bytes: memory may be larger, and so may tensors of nodes that move no data.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _HINT = 'split the tensor over several requests or nodes; the device "host" has 
 
 
 def check_launch(call: Call, launch: Launch, impl: Impl, written: View | None = None, *, hint: str = _HINT) -> None:
-    """Let a launch pass whose kernel can index all that it may; a reference indexes everything.
+    """Check that a launch's kernel can index all tensors that it may touch; a reference can always.
 
     Args:
-        call: All of whose tensors count, whether this launch touches them or another one of *impl*.
-        written: How what it writes lies, where that is not dense.
+        call: All its tensors count, whether this launch touches them or another one of *impl*.
+        written: The view of what the launch writes, where that is not dense.
         hint: For the error.
 
     Raises:
-        SizeLimitError: It cannot.
+        SizeLimitError: The kernel cannot.
     """
     if not isinstance(launch.kernel, KernelSource):
         return
@@ -48,11 +48,11 @@ def check_launch(call: Call, launch: Launch, impl: Impl, written: View | None = 
 
 
 def check_extent(name: str, what: str, extent: int, most: int = MOST) -> None:
-    """Let an *extent* pass that kernels count through though no tensor need be as long.
+    """Check an *extent* that kernels count through, though no tensor need be as long.
 
     Args:
         name: The node's.
-        what: Says what is so long, for the message.
+        what: What has that extent, for the message.
         most: How far they may count; less than `MOST` where they calculate with multiples of it.
 
     Raises:
@@ -85,7 +85,7 @@ def _reached(
 
 
 def _tensors(call: Call) -> Iterator[tuple[int, Call, str, int]]:
-    """Yield the same for the tensors of a call, each as far as its elements lie apart."""
+    """Yield the same for the tensors of a call; a strided one counts with the gaps between its elements."""
     for index, layout in enumerate(call.inputs):
         if layout is not None:
             yield layout.count, call, "input", index
@@ -97,7 +97,7 @@ def _tensors(call: Call) -> Iterator[tuple[int, Call, str, int]]:
 
 
 def _end(view: View) -> int:
-    """How many elements of memory there are up to the view's last one."""
+    """Return how many elements of memory there are up to the view's last one."""
     return view.offset + view.span
 
 

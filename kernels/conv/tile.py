@@ -2,8 +2,8 @@
 
 Several tiles of a work-item pass over the same weights, one after the other: their sums lie in private memory in
 between. Results are turned from vectors of channels into rows of positions, and where two tiles of 8 follow one another,
-rows of 16 are stored, which are whole lines of a cache: the rows of many sizes are a multiple of 4 KiB apart, and a cache
-cannot keep as many halves of lines at such distances.
+rows of 16 are stored, which are whole cache lines: rows of many sizes are a multiple of 4 KiB apart, and a cache cannot
+keep as many half lines at such distances.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _step(tile: Tile) -> str:
 
 
 def _corner(tile: Tile) -> str:
-    """Return statements that find the first element that a tile sees, and which columns of it are not there."""
+    """Return statements that find the first element that a tile reads, and which of its columns are outside the input."""
     if tile.borders is None:
         return f"const int ih = oh * sh, iw = ow0 * {_step(tile)};"
     there = " ".join(f"const int there{o} = iw >= {-o} && iw < W - {o};" for o in _outside(tile))
@@ -219,7 +219,7 @@ def _corner(tile: Tile) -> str:
 
 
 def _outside(tile: Tile) -> list[int]:
-    """Return which columns that a tile sees may be outside of the input, counted from its first."""
+    """Return which of the columns that a tile reads may be outside the input, counted from its first."""
     assert tile.borders is not None
     left, right = tile.borders
     seen = range((tile.width - 1) * tile.stride + tile.wide)

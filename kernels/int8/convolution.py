@@ -1,9 +1,9 @@
 """Convolutions of 8-bit integers, summed in 32 bits.
 
-With constant weights on CPU devices a work-item gathers what the windows of two times 16 neighbouring positions see, four
-bytes in each number, and multiplies it by up to 64 filters, as `integer_product` does it with the roles changed: here it
-is the weights that are the same for all lanes. The data is copied first, unsigned and with its borders, which are its
-zero point. Everything else is the generic kernel, one result at a time.
+With constant weights on CPU devices a work-item gathers the window's elements of two times 16 neighbouring positions,
+four bytes in each number, and multiplies them by up to 64 filters. `integer_product` does the same with the roles
+exchanged: here all lanes share a weight. The data is copied first, as unsigned bytes with its borders, which hold the zero
+point. Everything else is the generic kernel, one result at a time.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _packed(conv: IntegerConv, traits: DeviceTraits, shape: tuple[int, ...], aft
 
 @functools.cache
 def _copy_kernel(dtype: DataType, zero: bool) -> KernelSource:
-    """Write the data as unsigned bytes, with its borders; where it was signed, all of it is moved by 128."""
+    """Copy the data as unsigned bytes, with its borders; 128 is added to signed data."""
     flip = " ^ 0x80" if dtype is INT8 else ""
     body = f"""
   const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);

@@ -1,8 +1,9 @@
 """Products of 8-bit integers by constant weights on CPU devices, summed in 32 bits.
 
 A work-item computes some rows of 32 columns. Four products are one step: bytes of a row lie in one number, against those
-of 32 columns, as processors with VNNI multiply them. These take unsigned bytes by signed ones, so what is signed on the
-left, or unsigned on the right, is moved by 128, and its zero point with it; with sums of rows and of columns
+of 32 columns, as processors with VNNI multiply them. They multiply unsigned bytes by signed ones, so 128 is added
+to signed bytes on the left, or subtracted from unsigned ones on the right, and likewise their zero points; with sums of
+rows and of columns
 
     sum (a - za) (w - zw)  =  sum a w  -  za sum w  -  zw (sum a - K za)
 
@@ -53,7 +54,7 @@ inline int16 $_dot(int16 s, uint u, int16 w) {
 
 
 class Scales(NamedTuple):
-    """What makes numbers of sums: ``sum * (left * right)``, with the product of the scales rounded first.
+    """The scales of sums: ``sum * (left * right)``, with the product of the scales rounded first.
 
     Attributes:
         left: One for the matrix.

@@ -1,7 +1,7 @@
-"""Weights as bfloat16, the upper half of a float32: how they are rounded, and how kernels find them.
+"""Weights as bfloat16, the upper half of a float32: how they are rounded, and how they are packed for kernels.
 
-Rounding is a matter of the model (`graph/passes/round_weights.py`), so that results do not depend on which kernel
-carries out which shape; packing what was rounded loses nothing. Sums are float32, as ever.
+The model's weights are rounded while it is loaded (`graph/passes/round_weights.py`), so that results do not depend on
+which kernel carries out which shape. Packing rounded weights loses nothing. Sums are float32.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _LARGEST = np.float32(np.frombuffer(np.uint32(0x7F7F0000).tobytes(), np.float32)
 
 
 def rounded(array: Array) -> Array:
-    """Return float32 *array* with each number as bfloat16 has it: the nearest, and of two such the even one.
+    """Return float32 *array* with each number rounded to the nearest bfloat16, ties to even.
 
-    What is finite stays so: beyond the largest number of bfloat16 it is that one.
+    Finite numbers stay finite: those beyond the largest bfloat16 become that one.
     """
     finite = np.isfinite(array)
     kept = np.where(finite, np.clip(array, -_LARGEST, _LARGEST), array)

@@ -28,7 +28,7 @@ class Source(enum.Enum):
     """Where the 32 columns of the right-hand side come from."""
 
     PACKED = "packed"  # constants: as `pack_panels` has written them
-    NARROW = "packed bf16"  # constants that bfloat16 can say: as `narrow.pack_panels` has written them
+    NARROW = "packed bf16"  # constants that bfloat16 has: as `bf16_weights.pack_panels` has written them
     ROWS = "rows"  # read where they lie: columns are adjacent, and there are at least 32
     ANY = "any"  # the work-item packs `_DEPTH` rows at a time for itself
 
@@ -68,7 +68,7 @@ def tile_kernel(form: ProductForm, source: Source) -> KernelSource:
     $_fill(B + bo + k * sb_k + n0 * sb_n, sb_k, sb_n, depth, c1, panel);
     $_tiles(rows, A + ao + m0 * sa_m + k * sa_k, sa_m, sa_k, panel, 32, depth, t);
   }}"""
-    elif source is Source.NARROW:  # made wide once for all rows, so that these are multiplied as ever
+    elif source is Source.NARROW:  # converted to float32 once for all rows
         multiply = f"""float panel[{_DEPTH * PANEL}] __attribute__((aligned(64)));
   for (int k = 0; k < K; k += {_DEPTH}) {{
     const int depth = min({_DEPTH}, K - k);

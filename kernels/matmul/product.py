@@ -1,7 +1,7 @@
 """Matrix products: what MatMul and Gemm share, and which kernel carries one out.
 
-On CPU devices float32 goes to the tiles of `matmul_cpu`, whatever the strides; on GPUs every dtype goes to the shared
-tiles of `matmul_gpu`. Every other case is the generic kernel, one result per work-item.
+On CPU devices float32 goes to the tiles of `cpu.py`, whatever the strides; on GPUs every dtype goes to the shared tiles
+of `gpu.py`. Every other case is the generic kernel, one result per work-item.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from .copy import BITS
 from .grid import GPU_GROUP, cut_rows, round_up
 from .walk import WalkedBuffer, walk
 
-_FEW = 16  # indices that are looked at first: most that are no progression show it early
+_FEW = 16  # indices that are checked first: most sequences that are no progression show it early
 
 
 def check_not_empty(call: Call, extents: Sequence[int], result: Sequence[int]) -> None:
@@ -41,7 +41,7 @@ def normal_indices(indices: Array, extent: int) -> npt.NDArray[np.int64]:
 def progression(indices: Sequence[int], extent: int) -> tuple[int, int] | None:
     """Return first and step of *indices*, which may be negative, on an axis of *extent* elements.
 
-    None: they are no arithmetic progression, or out of range.
+    None if they are no arithmetic progression, or out of range.
     """
     if len(indices) > _FEW:
         found = progression(indices[:_FEW], extent)
@@ -81,7 +81,7 @@ def known_ints(call: Call, index: int) -> npt.NDArray[np.int64] | None:
 
 
 def look_at(call: Call, indices: Indices, traits: DeviceTraits) -> Launch | None:
-    """Return the launch that does nothing but look at indices, and notes one that is out of range; None of no indices."""
+    """Return the launch that only checks indices, and notes one that is out of range; None if there are no indices."""
     layout, view = call.inputs[indices.input], call.view(indices.input)
     assert layout is not None
     levels = range(len(indices.ranges))
@@ -137,7 +137,7 @@ def gather_rows(
     Args:
         itemsize: Bytes of the data's elements.
         index: The buffer of indices, of *index_type*.
-        known: Whether they are known to be in range. One that is not is clamped, and noted if it might not have been.
+        known: Whether all indices are known to be in range. Otherwise one that is not is clamped and noted.
     """
     rows = batches * count
     ints = (inner, rows, count, batch_step, index_step, *dims, *steps)

@@ -1,9 +1,9 @@
-"""When is one operand of an element-wise operator the result? When all others are known to change nothing.
+"""When is one operand of an element-wise operator the result? When all others are known to be neutral.
 
-What is neutral must leave every value its bits, not only its number: ``x + 0.0`` makes +0.0 of -0.0, so that the zero
-which changes no float is -0.0; the one that may be taken away is +0.0. The only bits that arithmetic might touch all
-the same are those of a NaN (OpenCL leaves them open): kernels of such a call therefore copy, so that a node gives the
-same bytes whether it is run or skipped.
+A neutral operand must keep the bits of every value, not only its number. ``x + 0.0`` turns -0.0 into +0.0, so -0.0 is
+neutral for a sum, and +0.0 is neutral for what a difference subtracts. Arithmetic might still change the bits of a NaN
+(OpenCL leaves them open), so kernels of such a call copy: a node then gives the same bytes whether it is run or
+skipped.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from asyncrt.kernels.operator import ViewOf
 from asyncrt.layout import Array, DataType
 from asyncrt.memory.view import View
 
-#: The operand of that dtype that changes nothing; None if there is none.
+#: Gives the neutral element of a dtype; None if there is none.
 Neutral: TypeAlias = Callable[[DataType], float | None]
 
 
 def zero(dtype: DataType) -> float:
-    """What can be added to anything."""
+    """The neutral element of sums."""
     return -0.0 if dtype.is_float else 0
 
 
 def nothing(dtype: DataType) -> float:
-    """What can be taken from anything."""
+    """The neutral element of what is subtracted."""
     return 0.0 if dtype.is_float else 0
 
 
@@ -38,7 +38,7 @@ def one(dtype: DataType) -> float:
 
 
 def lowest(dtype: DataType) -> float:
-    """What is never greater than anything."""
+    """The neutral element of maxima: no value is less."""
     return -math.inf if dtype.is_float else int(np.iinfo(dtype.name).min)
 
 
@@ -55,7 +55,7 @@ def never(dtype: DataType) -> None:
 
 
 def is_uniform(value: Array, number: float) -> bool:
-    """Whether every element of *value* is *number*; of two zeros the one with its sign."""
+    """Whether every element of *value* is *number*; zeros must have its sign, too."""
     if value.dtype == object:  # symbolic dims are given numbers by a request
         return all(isinstance(v, int) and v == number for v in value.reshape(-1).tolist())
     if value.size == 0:
@@ -69,7 +69,7 @@ def is_uniform(value: Array, number: float) -> bool:
 
 
 def all_equal(value: Array) -> bool:
-    """Whether all elements of *value* have the same bits; what has not is no operand that changes nothing."""
+    """Whether all elements of *value* have the same bits; otherwise it is not neutral."""
     if value.size < 2 or value.dtype == object:
         return True
     flat = np.ascontiguousarray(value).reshape(-1)
@@ -104,7 +104,7 @@ def _is_neutral(call: Call, operand: int, neutral: Neutral, either: bool) -> boo
 
 
 def why_not(call: Call, neutral: Neutral, either: bool) -> str:
-    """Return why `neutral_view` gives no view that is the result."""
+    """Return why `neutral_view` finds no view that is the result."""
     changing = [i for i in range(len(call.inputs)) if not _is_neutral(call, i, neutral, either)]
     if len(changing) < 2:
         return f"input {changing[0] if changing else 0} is repeated to the result's shape"

@@ -135,7 +135,7 @@ def _type(form: _NormalizationForm) -> str:
 
 
 def _element(form: _NormalizationForm, column: str) -> str:
-    """Write the element of *column*, whose factors are `w` and `z` where they are not its own."""
+    """Write the element of *column*; its factors are `w` and `z` unless each column has its own."""
     t = _type(form)
     text = f"(({t})LOAD({form.dtype.name}, x, o + {column}) - shift) * factor"
     if form.scaled:

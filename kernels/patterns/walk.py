@@ -53,8 +53,8 @@ def walk(
         ints: ``(name, value)``.
         work: Roughly how many elements one statement visits, to cut the work well.
         helpers: OpenCL C functions that the statement calls; ``$`` stands for the kernel's unique name.
-        looks: Whether the statement looks at what it reads of the buffer ``index`` (`indices.py:remembered`); there is
-            a place then where the launch notes what is out of range.
+        looks: Whether the statement checks the indices that it reads from the buffer ``index``
+            (`indices.py:remembered`); the launch then has a buffer where it notes one that is out of range.
     """
     if 0 in shape:
         return None

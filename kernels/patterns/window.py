@@ -19,7 +19,7 @@ from asyncrt.kernels.reach import check_extent
 from asyncrt.layout import Array
 
 MAX_SPATIAL = 3  # axes that kernels walk
-MAX_CELLS = 1 << 24  # of a window: kernels go through all of them for each position, those in the padding, too
+MAX_CELLS = 1 << 24  # of a window: kernels walk all of them for each position, also those in the padding
 
 
 class Window(NamedTuple):
@@ -60,7 +60,7 @@ class Window(NamedTuple):
             name: The node's.
 
         Raises:
-            SizeLimitError: Kernels cannot count as far as the window goes, though its tensors need not be as large.
+            SizeLimitError: The window reaches further than kernels can count; its tensors need not be as large.
         """
         for axis, (dim, before, after) in enumerate(zip(self.spatial, self.before, self.after, strict=True)):
             extent, stride = self.extents[axis], self.strides[axis]
@@ -115,8 +115,8 @@ def output_dims(
         spatial: Input sizes.
         size: Cells of the window.
         ceil: Round up (`ceil_mode`), except for a window that would begin in the padding behind the input.
-        short: A window that is too large by less than a stride still has one position, and sees what is there:
-            what ONNX Runtime does for pools.
+        short: A window that is too large by less than a stride still has one position, and reads the cells that are
+            inside, as ONNX Runtime does for pools.
     """
     s = _settings(name, attributes, len(spatial), size)
     result: list[int] = []
@@ -161,7 +161,7 @@ def window(
 
 
 def patch_elements(lines: int, w: Window) -> int:
-    """Return how many elements `patches()` makes of so many lines (N × C): the padded input, and what is seen."""
+    """Return how many elements `patches()` allocates for so many lines (N × C): the padded input and the patches."""
     reach = [(o - 1) * s + e for o, s, e in zip(w.outs, w.strides, w.extents, strict=True)]
     padded = math.prod(max(b + d, r) for b, d, r in zip(w.before, w.spatial, reach, strict=True))
     return lines * (padded + 2 * math.prod(w.outs) * math.prod(w.size))

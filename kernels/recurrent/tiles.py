@@ -1,8 +1,8 @@
 """Recurrent layers of float32 on CPU devices, with constant weights: a work-item walks the time of several batch rows.
 
 Each step is a product of the rows' states with packed panels of the recurrent weights, in tiles as matrix products have
-them, so that weights are read once for all rows. Gates are calculated for 16 units at a time. What pads a state to whole
-panels is calculated along with it and read by nobody.
+them, so that weights are read once for all rows. Gates are calculated for 16 units at a time. The padding of a state
+to whole panels is calculated along with it, and never read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from asyncrt.layout import FLOAT32, Array
 
 from .interface import INTS, CellForm
 
-LEAST = 16  # units: of fewer, most of a panel would be padding
+LEAST = 16  # units; with fewer, most of a panel would be padding
 _PAIRED = (1, 2)  # rows for which two panels are multiplied at once
 
 

@@ -1,8 +1,8 @@
 """The threads that call the driver's compiler, which may take long or never come back.
 
-They are daemons, because an interpreter that ends waits for all others, and nothing ends a thread inside a driver. One
-that does not come back is abandoned: another takes its place, and should it come back after all, it ends. Jobs that
-nobody waits for have one thread of their own, and begin only while no other job is waiting or running.
+The threads are daemons: an interpreter that ends waits for all others, and nothing can end a thread inside a driver. A
+thread that does not come back is abandoned: another one takes its place, and if it does come back after all, it ends.
+Jobs that nobody waits for share one thread, and begin only while no other job is waiting or running.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Job:
 
 @attrs.define(eq=False)
 class _Worker:
-    """A thread, and what it is at."""
+    """A thread, and the job that it does."""
 
     urgent: bool
     job: Job | None = None
@@ -62,7 +62,7 @@ class Builders:
         return f"<Builders {running} running, {len(self._urgent)} waiting, {len(self._background)} in the background>"
 
     def submit(self, job: Job, *, urgent: bool = True) -> None:
-        """Let a thread do the job; one that is not urgent when nothing else is to do. None after `stop()`."""
+        """Let a thread do the job, or if it is not urgent, when there is nothing else to do. No job begins after `stop()`."""
         with self._changed:
             if not self._closed:
                 (self._urgent if urgent else self._background).append(job)
@@ -77,13 +77,13 @@ class Builders:
                 self._staff()
 
     def abandon(self, job: Job) -> None:
-        """Do not count on the thread of the job any more, if it is still at it."""
+        """Replace the thread of the job, if it is still busy with it."""
         with self._changed:
             self._workers = {w for w in self._workers if w.job is not job}
             self._staff()
 
     def stop(self) -> None:
-        """Drop the jobs that wait; none begins any more."""
+        """Drop the jobs that wait; no other job begins."""
         with self._changed:
             self._closed = True
             self._urgent.clear()
@@ -99,7 +99,7 @@ class Builders:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _staff(self) -> None:
-        """Start threads for what waits, and tell those that have nothing to do."""
+        """Start threads for the jobs that wait, and wake idle ones."""
         urgent = [w for w in self._workers if w.urgent]
         idle = sum(w.job is None for w in urgent)
         for _ in range(min(len(self._urgent) - idle, self._limit - len(urgent))):
@@ -127,7 +127,7 @@ class Builders:
             error: BaseException | None = None
             try:
                 result = job.work()
-            except BaseException as failure:  # whatever it is, it is for those who wait
+            except BaseException as failure:  # any error is for those who wait
                 error = failure
             job.ended(result, error)
             del job, result, error  # an idle thread holds no kernel

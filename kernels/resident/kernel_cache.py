@@ -1,11 +1,11 @@
 """Built kernels: each source is built once, however many ask, and kept on disk.
 
-Who needs a kernel that is being built waits for that build. Several are built as one program, because a driver takes
-nearly as long for one small kernel as for several. A program that fails, or is not done in time, is taken apart: each
-of its kernels is built alone, and fails or succeeds by itself.
+A request for a kernel that is being built waits for that build. Several kernels are built as one program, because a
+driver takes nearly as long for one small kernel as for several. If a program fails, or is not built in time, each of its
+kernels is built alone, and fails or succeeds by itself.
 
-The cache is bounded; those unused longest leave first. Whoever got a kernel from `ensure` has it as long as they hold
-it: the driver's object goes with its last holder.
+The cache is bounded; the least recently used kernels leave first. A kernel that `ensure` returned stays valid as long as
+somebody holds it: the driver's object is released with its last holder.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ImplCache:
     Args:
         device: What builds them.
         store: Where binaries are kept; None keeps none.
-        version: Part of every key on disk, so that another version of the package never finds this one's.
+        version: Part of every key on disk, so that another version of the package never finds this one's kernels.
         threads: Builds at once.
         nbytes: Most bytes to keep.
         timeout_s: Seconds that the driver has for a build.
@@ -109,7 +109,7 @@ class ImplCache:
         )
         self._pending: dict[Any, asyncio.Future[Kernel]] = {}
         self._builds: dict[Any, _Build] = {}
-        #: What the driver did not build in time, alone in its program: it is not tried again.
+        #: Kernels that the driver did not build in time, alone in their program: they are not tried again.
         self._hung: set[Any] = set()
         self._built = self._from_disk = self._hits = self._misses = 0
         self._evictions = self._abandoned = 0
@@ -136,14 +136,14 @@ class ImplCache:
         )
 
     async def ensure(self, sources: Iterable[Any], *, urgent: bool = True) -> Mapping[Any, Kernel]:
-        """Return the kernel of each of *sources* when all are built; they may leave the cache, but not the caller.
+        """Return the kernel of each of *sources* when all are built; they stay valid when they leave the cache.
 
         Args:
             sources: What to build.
             urgent: False builds when nobody waits for anything else.
 
         Raises:
-            KernelBuildError: The driver refused one, or is not done with it within the time that it has.
+            KernelBuildError: The driver refused one, or did not build it within `timeout_s`.
             RuntimeClosedError: The cache was closed before they were built.
         """
         wanted = dict.fromkeys(sources)
@@ -164,7 +164,7 @@ class ImplCache:
         if urgent:
             for source in missing:
                 self._hurry(self._builds[source])
-        # `wait` and not `gather`: who stops waiting must not stop a build that others wait for.
+        # `wait` and not `gather`: a caller that is cancelled must not cancel a build that others wait for.
         done, _ = await asyncio.wait(set(futures.values()), return_when=asyncio.FIRST_EXCEPTION)
         for future in done:
             future.result()
@@ -203,7 +203,7 @@ class ImplCache:
         self._builders.submit(build.job, urgent=urgent)
 
     def _on_begun(self, build: _Build) -> None:
-        # The time that a driver has begins with the build: waiting for a thread is not its fault.
+        # The driver's time begins with the build: waiting for a thread does not count.
         if not self._closed:
             build.deadline = asyncio.get_running_loop().call_later(self._timeout_s, self._on_deadline, build)
 
