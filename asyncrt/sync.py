@@ -42,7 +42,9 @@ def load_sync(
 
     Args:
         source: A path, the bytes of a file, or an `onnx.ModelProto`.
-        device, streams, options: As `Runtime` takes them.
+        device: As `Runtime` takes it.
+        streams: Likewise.
+        options: Likewise.
 
     Raises:
         NoDeviceError: There is no such device, or none that works.

@@ -173,9 +173,9 @@ class Model:
     ) -> Batched:
         """Return this model with requests of different callers and shapes run as one; see docs/batching.md.
 
+        The arguments from *max_batch* to *batch_invariant* are the fields of `BatchOptions`; None leaves one to *config*.
+
         Args:
-            max_batch, max_delay, mode, max_waste, max_work, buckets, max_queue, max_queue_bytes, max_in_flight, \
-            ageing_s, batch_invariant: As in `BatchOptions`; None leaves it to *config*.
             config: Options, or a file of them.
             pad_values: What inputs are padded with, by name; others are with 0.
             mask: The inputs that say which elements are not padding, 1 or 0; callers may leave them out. None takes

@@ -160,7 +160,8 @@ class Sequence:
             first: The inputs of the first step.
             following: Returns the inputs of the next step, going by the outputs of the one before; None ends it. It is
                 asked when the next outputs are wanted.
-            priority, deadline: Of each step, as for `infer()`.
+            priority: Of each step, as for `infer()`.
+            deadline: Of each step, likewise.
         """
         if not callable(following):
             raise ArgumentError(f"following must be a function of the outputs, got {shown(following)}")
