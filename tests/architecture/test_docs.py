@@ -58,8 +58,9 @@ def prose(page: Path) -> str:
     return _FENCE.sub("", page.read_text(encoding="utf-8"))
 
 
-def make_operators() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_operators", ROOT / "docs" / "make_operators.py")
+def load_script(name: str) -> ModuleType:
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -219,7 +220,7 @@ def test_every_error_is_documented() -> None:
 
 def test_the_page_of_operators_is_what_the_registry_says() -> None:
     """After a change: python docs/make_operators.py --write."""
-    made = make_operators()
+    made = load_script("make_operators")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
 
     assert made.page() == (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
@@ -250,12 +251,14 @@ async def test_the_readme_says_whether_there_is_control_flow() -> None:
 
 # Examples.
 
-EXAMPLES = [b for p in ("README.md", "docs/index.md") for b in blocks(ROOT / p) if b.language == "python"]
+TUTORIALS = [name_of(p) for p in PAGES if p.parent.name == "tutorials"]
+WITH_EXAMPLES = ["README.md", "docs/index.md", *TUTORIALS]
+EXAMPLES = [b for p in WITH_EXAMPLES for b in blocks(ROOT / p) if b.language == "python"]
 
 
 @pytest.mark.parametrize("block", EXAMPLES, ids=lambda b: f"{name_of(b.page)}-{b.number}")
 def test_every_example_compiles(block: Block) -> None:
-    """And each of the two pages that people begin with has examples."""
+    """And is either run by a test or has no mark."""
     compile(block.text, f"{name_of(block.page)}, block {block.number}", "exec")
 
     assert block.mark in ("", "runs")
@@ -283,19 +286,47 @@ def host_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncrt.runtime.runtime.open_device", opened)
 
 
+def run_page(page: str, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Run the blocks marked so, one after the other in one namespace, as a reader would.
+
+    Returns:
+        What each printed, and for each block of output in the page what it shows and what was printed.
+    """
+    names: dict[str, object] = {"__name__": "__main__"}
+    printed, shown = [], []
+    for block in blocks(ROOT / page):
+        if block.mark == "runs":
+            exec(compile(block.text, f"{page}, block {block.number}", "exec"), names)
+            printed.append(capsys.readouterr().out)
+        if block.mark == "printed":
+            shown.append((block.text, printed[-1]))
+    return printed, shown
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 @pytest.mark.usefixtures("host_by_default")
 def test_the_examples_marked_so_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One after the other in one folder, as a reader would."""
+    """In one folder, as a reader would."""
     monkeypatch.chdir(tmp_path)
-    marked = [b for b in blocks(ROOT / page) if b.mark == "runs"]
-    for block in marked:
-        exec(compile(block.text, f"{page}, block {block.number}", "exec"), {"__name__": "__main__"})
+    printed, _ = run_page(page, capsys)
 
-    assert len(marked) >= 1
-    assert "skipped" in capsys.readouterr().out
+    assert "skipped" in "".join(printed)
+
+
+@pytest.mark.parametrize("page", TUTORIALS)
+@pytest.mark.usefixtures("host_by_default")
+def test_a_tutorial_prints_what_it_shows(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of its blocks of Python runs, and prints the output that the page shows behind it."""
+    monkeypatch.chdir(tmp_path)
+    _, shown = run_page(page, capsys)
+
+    assert [b.mark for b in blocks(ROOT / page) if b.language == "python" and b.mark != "runs"] == []
+    assert len(shown) >= 2
+    assert [shows for shows, _ in shown] == [was for _, was in shown]
 
 
 def test_the_commands_of_the_readme_print_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
