@@ -32,7 +32,7 @@ def contents(results: list[dict[str, Array]]) -> list[dict[str, bytes]]:
 @pytest.mark.asyncio
 async def test_a_cache_of_few_kernels_serves_a_model_of_many() -> None:
     """Plans hold their kernels; those of plans that left are built again."""
-    spec = MODELS["gpt2_kv_ts14"]
+    spec = MODELS["skip_two_branches_mid_dynamo18"]
     results, evicted, room = [], list[int](), 1 << 28
     for _ in range(2):
         options = RuntimeOptions(kernel_cache_bytes=room, plan_bytes=1, without={"disk_cache"})
