@@ -83,9 +83,9 @@ async def test_constants_of_a_request_that_was_cancelled_stay_until_the_device_h
         await asyncio.gather(running, return_exceptions=True)
         del running  # with the frames of its traceback
         gc.collect()
-        held = network.weights._make_room()
+        held = network.weights.make_room()
         while rt.session.dispatcher.busy:
             await rt.session.dispatcher.progress()
-        left = network.weights._make_room()
+        left = network.weights.make_room()
 
     assert (held, left) == (False, True)

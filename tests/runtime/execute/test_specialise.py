@@ -33,19 +33,19 @@ def specialiser_of(rt: Runtime, special_s: float | None, build_s: float = 1e-9) 
     """The runtime's, made to think that builds cost *build_s* and a specialised launch *special_s* of 1; None fails."""
     specialiser = rt.session.specialiser
     assert specialiser is not None
-    specialiser._variants.build_s = build_s
-    specialiser._variants.built = lambda seconds: None  # type: ignore[method-assign]
+    specialiser.variants.build_s = build_s
+    specialiser.variants.built = lambda seconds: None  # type: ignore[method-assign]
 
     async def measure(bound: BoundPlan, index: int, special: Kernel) -> Timings | None:
         return None if special_s is None else ([1.0] * 3, [special_s] * 3)
 
-    specialiser._measure = measure
+    specialiser.measure = measure
     return specialiser
 
 
 async def settle(specialiser: Specialiser) -> None:
-    if specialiser._task is not None:
-        await specialiser._task
+    if specialiser.task is not None:
+        await specialiser.task
 
 
 def runtime(**options: bool) -> Runtime:
@@ -125,7 +125,7 @@ async def test_what_is_measured_is_measured_on_the_device() -> None:
     async with runtime() as rt:
         loaded = await rt.load(SOURCE)
         specialiser = specialiser_of(rt, special_s=None)
-        specialiser._measure = specialiser._measure_on_device
+        specialiser.measure = specialiser.measure_on_device
         expected = await loaded.infer(given(5))
         for _ in range(OFTEN):
             await loaded.infer(given(5))
@@ -133,7 +133,7 @@ async def test_what_is_measured_is_measured_on_the_device() -> None:
         await settle(specialiser)
         after = await loaded.infer(given(5))
 
-    assert specialiser._variants._done
+    assert specialiser.variants._done
     for outputs in (*during, after):
         np.testing.assert_array_max_ulp(expected["y"], outputs["y"], maxulp=2)
 
@@ -144,10 +144,10 @@ async def test_closing_ends_a_measurement() -> None:
     async with runtime() as rt:
         loaded = await rt.load(SOURCE)
         specialiser = specialiser_of(rt, special_s=None)
-        specialiser._measure = specialiser._measure_on_device
+        specialiser.measure = specialiser.measure_on_device
         for _ in range(OFTEN + 1):
             await loaded.infer(given(5))
-        task = specialiser._task
+        task = specialiser.task
 
     assert task is not None
     assert task.done()
