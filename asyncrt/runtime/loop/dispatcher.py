@@ -314,7 +314,7 @@ class Dispatcher:
     @property
     def settled(self) -> bool:
         """Whether it holds nothing: no mark, nothing that is kept until one is reached, no timer."""
-        return not self.marks and not self.marks.held and self._alarm is None
+        return not len(self.marks) and not self.marks.held and self._alarm is None
 
     async def progress(self) -> None:
         """Return when a stream has come further, or a request has ended."""

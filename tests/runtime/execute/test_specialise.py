@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 from ...builders import model, node
 
-OFF = [(None, {}), (None, {"specialise": True, "replay": False}), ("host", {"specialise": True})]
+OFF = [(None, {}), (None, {"specialise": True, "without": {"replay"}}), ("host", {"specialise": True})]
 WEIGHTS = np.random.default_rng(0).standard_normal((16, 40)).astype(np.float32)
 NODES = [node("t = Transpose(x)", perm=[0, 2, 1]), node("m = MatMul(t, w)"), node("y = Softmax(m)")]
 SOURCE = model(NODES, ["x f32[a,16,b]"], ["y"], {"w": WEIGHTS})
@@ -48,8 +49,8 @@ async def settle(specialiser: Specialiser) -> None:
         await specialiser.task
 
 
-def runtime(**options: bool) -> Runtime:
-    return Runtime(options=RuntimeOptions(**{"specialise": True, "views": False, **options}))  # type: ignore[arg-type]
+def runtime() -> Runtime:
+    return Runtime(options=RuntimeOptions(specialise=True, without={"views"}))
 
 
 @pytest.mark.asyncio
@@ -113,9 +114,9 @@ async def test_products_of_other_rows_share_the_variant() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("device", "options"), OFF)
-async def test_nothing_is_specialised_where_it_is_off(device: str | None, options: dict[str, bool]) -> None:
+async def test_nothing_is_specialised_where_it_is_off(device: str | None, options: dict[str, Any]) -> None:
     """By default, without plans to be replayed, and on devices that build no kernels."""
-    async with Runtime(device, options=RuntimeOptions(**options)) as rt:  # type: ignore[arg-type]
+    async with Runtime(device, options=RuntimeOptions(**options)) as rt:
         assert rt.session.specialiser is None
 
 
