@@ -263,6 +263,16 @@ class HazardChecker:
         """How many accesses are remembered."""
         return sum(len(f) for f in self._flight)
 
+    @property
+    def memories(self) -> int:
+        """Of how many memories it remembers anything."""
+        return len(self._memories)
+
+    @property
+    def marks(self) -> int:
+        """How many marks it remembers that the host has not seen reached."""
+        return sum(map(len, self._marks))
+
     def take(self, entry: Entry) -> list[Hazard]:
         """Take note of *entry*; returns what is unordered because of it."""
         match entry:

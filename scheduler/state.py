@@ -131,6 +131,11 @@ class SchedulerState:
         return [s for s in range(len(self._in_flight)) if not self._depth(s)]
 
     @property
+    def requests(self) -> dict[int, tuple[State, Event | None]]:
+        """The state of each request that is known, and the event of its chunk where one is running."""
+        return {number: (r.state, r.event) for number, r in self._requests.items()}
+
+    @property
     def idle(self) -> bool:
         """Whether no request is known and no stream has anything in flight."""
         return not self._requests and not any(self._in_flight)

@@ -12,6 +12,7 @@ os.environ.setdefault("ASYNCRT_CHECK_HAZARDS", "1")
 import asyncrt.devices.opencl.device  # noqa: F401  # before any test imports pyopencl, which then finds the drivers
 
 from .native import submit as submit  # fixtures
+from .ops.run import workbench
 from .paths import either_path as either_path
 from .paths import users_path as users_path
 
@@ -25,5 +26,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish() -> None:
-    """What is still to be imported looks at what is there."""
+    """What is still to be imported looks at what is there; and the device of tests of operators is closed."""
     gc.unfreeze()
+    if workbench.cache_info().currsize:
+        workbench().device.close()

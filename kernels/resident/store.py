@@ -46,7 +46,7 @@ class BinaryStore:
         """Return what was put under *key*, or None: absent, damaged, or not the user's."""
         if not self.usable:
             return None
-        path = self._path(key)
+        path = self.path_of(key)
         try:
             with open(path, "rb", opener=_open_itself) as f:
                 status = os.fstat(f.fileno())
@@ -73,13 +73,14 @@ class BinaryStore:
             try:
                 with os.fdopen(handle, "wb") as f:
                     f.write(head + hashlib.sha256(head + body).digest() + body)
-                os.replace(temporary, self._path(key))
+                os.replace(temporary, self.path_of(key))
             except BaseException:
                 os.unlink(temporary)
                 raise
             self._shrink()
 
-    def _path(self, key: str) -> Path:
+    def path_of(self, key: str) -> Path:
+        """Where what is put under *key* lies."""
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()}.bin"
 
     def _make_folder(self) -> bool:

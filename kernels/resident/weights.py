@@ -264,19 +264,19 @@ class WeightsCache:
         return entry.resident()
 
     def _allocate(self, nbytes: int, allocate: Callable[[], Any]) -> Any:
-        while self._limit is not None and self._nbytes + nbytes > self._limit and self._make_room():
+        while self._limit is not None and self._nbytes + nbytes > self._limit and self.make_room():
             pass
         while True:
             try:
                 allocation = allocate()
             except OutOfDeviceMemory:
-                if not self._make_room():
+                if not self.make_room():
                     raise
             else:
                 self._nbytes += nbytes
                 return allocation
 
-    def _make_room(self) -> bool:
+    def make_room(self) -> bool:
         """Give the memory of one constant back that nobody uses; False if all are in use, which they may be."""
         while True:
             unused = [e for e in self._entries.values() if e.users() is None]

@@ -197,4 +197,4 @@ def test_it_remembers_what_is_in_flight_alone(streams: int) -> None:
 
     assert most < 400
     assert checker.in_flight == 0
-    assert not checker._memories
+    assert checker.memories == 0

@@ -8,13 +8,12 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from asyncrt.devices.find import open_device
 from asyncrt.kernels.operator import Example
 from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import Array, layout_of
 
 from ..second_opinion import onnxruntime_session
-from .run import arrays, assert_close, make_call, reference, run_impl, traits_of
+from .run import arrays, assert_close, best_device, make_call, reference, run_impl, traits_of
 
 
 def onnxruntime_outputs(name: str, example: Example, outputs: list[Array]) -> list[Array]:
@@ -59,9 +58,8 @@ def check_with(truth: Sequence[Array], name: str, example: Example) -> None:
         assert_close(e, g, f"{name} output {i} of the reference")
     if operator.implement is None:
         return
-    device = open_device(None)
     call = make_call(operator, example, inputs, mine, constant=False)
-    impl = operator.implement(call, traits_of(device))
-    for i, (e, g) in enumerate(zip(mine, run_impl(impl, call, inputs, device), strict=True)):
+    impl = operator.implement(call, traits_of(best_device()))
+    for i, (e, g) in enumerate(zip(mine, run_impl(impl, call, inputs), strict=True)):
         assert layout_of(g).dtype is call.outputs[i].dtype
         assert_close(e, g, f"{name} output {i} by {impl.name}")

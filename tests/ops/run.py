@@ -1,17 +1,23 @@
-"""Run one operator alone: on a device through its kernels, and through its reference."""
+"""Run one operator alone: on a device through its kernels, and through its reference.
+
+Most of the time of such tests is the driver's compiler's, so a process has one device for them, with its kernels.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 import zlib
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from asyncrt.devices.base import Device, Stream
+from asyncrt.devices.find import open_device
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import FOUND, Impl, Ref
 from asyncrt.kernels.indices import FINDING
@@ -25,6 +31,41 @@ _NAMES = {
     "bool": np.bool_,
 }  # fmt: skip
 _TOLERANCES = {"float16": (2e-3, 2e-3), "bfloat16": (2e-2, 2e-2), "float32": (2e-5, 2e-5), "float64": (1e-6, 1e-6)}
+
+
+_MOST = 1000  # kernels that are kept
+
+
+class Workbench:
+    """The best device, and the kernels that were built for it: the newest of them stay."""
+
+    def __init__(self) -> None:
+        self.device = open_device(None)
+        self._built: OrderedDict[Any, Any] = OrderedDict()
+
+    def kernels(self, sources: Iterable[Any]) -> dict[Any, Any]:
+        """Return a kernel for each source; the driver builds what is not there."""
+        wanted = dict.fromkeys(sources)
+        missing = [source for source in wanted if source not in self._built]
+        if missing:
+            self._built.update(self.device.build(missing, None)[0])
+        for source in wanted:
+            self._built.move_to_end(source)
+        found = {source: self._built[source] for source in wanted}
+        while len(self._built) > _MOST:
+            self._built.popitem(last=False)
+        return found
+
+
+@functools.cache
+def workbench() -> Workbench:
+    """The one of this process."""
+    return Workbench()
+
+
+def best_device() -> Device:
+    """The device of the process's workbench; it stays open."""
+    return workbench().device
 
 
 def arrays(example: Example) -> list[Array | None]:
@@ -74,26 +115,17 @@ def reference(operator: Operator, example: Example, inputs: Sequence[Array | Non
     return [np.asarray(r) for r in results][: example.outputs]
 
 
-def run_impl(
-    impl: Impl,
-    call: Call,
-    inputs: Sequence[Array | None],
-    device: Device,
-    finding: Array | None = None,
-    built: dict[Any, Any] | None = None,
-) -> list[Array]:
-    """Carry *impl* out on *device*. Every output starts as a pattern, so that what is not written shows.
+def run_impl(impl: Impl, call: Call, inputs: Sequence[Array | None], finding: Array | None = None) -> list[Array]:
+    """Carry *impl* out on the best device. Every output starts as a pattern, so that what is not written shows.
 
     Args:
         finding: Gets what its launches note of indices; without it there must be nothing to note.
-        built: Kernels that were built before, to which new ones are added; then the device stays open.
     """
+    device = best_device()
     found = np.zeros(FINDING.shape, np.int32) if finding is None else finding
     stream = device.open_stream()
     buffers = _upload(impl, call, inputs, device, stream)
-    kernels = {} if built is None else built
-    new = {launch.kernel: None for launch in impl.launches if launch.kernel not in kernels}
-    kernels.update(device.build(list(new), None)[0] if new else {})
+    kernels = workbench().kernels(launch.kernel for launch in impl.launches)
     for launch in impl.launches:
         record = device.pack([PAD] * len(launch.buffers), launch.ints)
         places = [buffers[r] for r in launch.buffers]
@@ -111,13 +143,10 @@ def run_impl(
         reached.set()
 
     stream.when_reached(stream.mark(), tell)
-    if built is None:
-        device.close()
-    else:
-        reached.wait()
-        stream.close()
-        for buffer in buffers.values():
-            device.release(buffer)
+    reached.wait()
+    stream.close()
+    for buffer in buffers.values():
+        device.release(buffer)
     if failures:
         raise failures[0]
     assert finding is not None or not found.any(), "an index was found out of range"

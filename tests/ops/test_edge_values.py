@@ -15,7 +15,6 @@ import pytest
 from onnx import defs
 
 from asyncrt.devices.base import Device
-from asyncrt.devices.find import open_device
 from asyncrt.graph.passes.fold_constants import evaluate
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.decide import Run, decide
@@ -34,19 +33,6 @@ _SIZE = 1 << 20  # elements of a result; examples have a few thousand
 _MEETS_NOTHING = {("Conv", 1), ("ConvTranspose", 0), ("ConvTranspose", 1), ("Attention", 2), ("Attention", 5)}
 #: Sums of squares, which are 0 in float32 where their elements are tiny, and not in the reference's float64.
 _SQUARES = {"LpNormalization"}
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    device = open_device(None)
-    yield device
-    device.close()
-
-
-@pytest.fixture(scope="module")
-def built() -> dict[Any, Any]:
-    """Kernels are built once for all tests of this module."""
-    return {}
 
 
 def _edges(dtype: np.dtype[Any]) -> dict[str, list[float]]:
@@ -105,7 +91,6 @@ def _check(
     what: str,
     inputs: list[Array | None],
     device: Device,
-    built: dict[Any, Any],
 ) -> bool:
     expected = _expected(operator, example, inputs)
     first = inputs[0]
@@ -120,7 +105,7 @@ def _check(
         if sum(o.count for o in call.outputs) > _SIZE or not isinstance(decide(operator, call, skip=False), Run):
             return False
         finding = np.zeros(FINDING.shape, np.int32)
-        got = run_impl(operator.implement(call, traits_of(device)), call, inputs, device, finding, built)
+        got = run_impl(operator.implement(call, traits_of(device)), call, inputs, finding)
         assert not finding[0], f"{operator.name}, {what}: a kernel refused an index that the reference took"
         for number, (e, g) in enumerate(zip(expected, got, strict=True)):
             if "tiny" in what:  # a step between may leave float32 where the reference's does not
@@ -132,7 +117,7 @@ def _check(
 
 @pytest.mark.parametrize("operator", BY_NAME, ids=lambda o: o.name)
 def test_kernels_give_at_the_edges_what_folding_gives(
-    operator: Operator, device: Device, built: dict[Any, Any]
+    operator: Operator, device: Device
 ) -> None:
     """Zeros, infinities, NaN, the limits of integers: one meaning, wherever a node is carried out."""
     for number, example in enumerate(operator.examples):
@@ -142,7 +127,7 @@ def test_kernels_give_at_the_edges_what_folding_gives(
                 continue
             if (operator.name, position) in _MEETS_NOTHING and what.rpartition(" ")[2] in ("nan", "inf", "-inf"):
                 continue
-            _check(operator, example, f"example {number}, {what}", inputs, device, built)
+            _check(operator, example, f"example {number}, {what}", inputs, device)
 
 
 def _same_type(operator: Operator) -> tuple[list[DataType], int] | None:
@@ -177,14 +162,14 @@ _ATTRIBUTES: dict[str, tuple[dict[str, Any], ...]] = {
 
 @pytest.mark.parametrize(("operator", "dtype", "count"), ELEMENTWISE)
 def test_each_edge_meets_each_other(
-    operator: Operator, dtype: DataType, count: int, device: Device, built: dict[Any, Any]
+    operator: Operator, dtype: DataType, count: int, device: Device
 ) -> None:
     """Element by element, in every dtype that ONNX allows: divisions by 0, the least integer over -1, 0 times inf."""
     edges = [v for values in _edges(dtype.numpy).values() for v in values] + [1, 2, 3, 7]
     values = np.array([*edges, -2, -1.5] if dtype.is_float else edges, dtype.numpy)
     pairs = (np.repeat(values, values.size), np.tile(values, values.size))
     checked = [
-        _check(operator, Example((), chosen, opset=22), f"{dtype} {chosen}", list(pairs[:count]), device, built)
+        _check(operator, Example((), chosen, opset=22), f"{dtype} {chosen}", list(pairs[:count]), device)
         for chosen in _ATTRIBUTES.get(operator.name, ({},))
     ]
 

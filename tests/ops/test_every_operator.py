@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import onnx
@@ -15,7 +13,6 @@ from onnx.reference.op_run import RuntimeImplementationError
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplementedByRuntime
 
 from asyncrt.devices.base import Device
-from asyncrt.devices.find import open_device
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.registry import operators
 from asyncrt.layout import layout_of
@@ -30,13 +27,6 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def device() -> Iterator[Device]:
-    device = open_device(None)
-    yield device
-    device.close()
-
-
 @pytest.mark.parametrize(("operator", "example"), CASES)
 def test_kernels_agree_with_the_reference(operator: Operator, example: Example, device: Device) -> None:
     """An operator's kernels give what its NumPy reference gives, whether its inputs are constants or not."""
@@ -46,11 +36,10 @@ def test_kernels_agree_with_the_reference(operator: Operator, example: Example, 
     if any(a is not None and a.dtype == np.float64 for a in inputs) and "fp64" not in device.info.features:
         pytest.skip("the device has no float64")
     expected = reference(operator, example, inputs)
-    built: dict[Any, Any] = {}  # most are the same whatever is constant
     for constant, packed in ((False, True), (True, True), (True, False)):
         call = make_call(operator, example, inputs, expected, constant=constant)
         impl = operator.implement(call, traits_of(device, packed_weights=packed))
-        got = run_impl(impl, call, inputs, device, built=built)
+        got = run_impl(impl, call, inputs)
 
         for i, (e, g) in enumerate(zip(expected, got, strict=True)):
             assert_close(e, g, f"{operator.name} output {i} constant={constant} packed={packed} by {impl.name}")

@@ -18,7 +18,6 @@ from onnx.reference import ReferenceEvaluator
 
 import asyncrt
 from asyncrt.devices.base import Device
-from asyncrt.devices.find import open_device
 from asyncrt.errors import AsyncrtError
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.operator import Example, Operator
@@ -28,7 +27,7 @@ from asyncrt.layout import Array, layout_of
 
 from ..paths import off
 from ..second_opinion import onnxruntime_session
-from .run import arrays, make_call, reference, run_impl, traits_of
+from .run import arrays, make_call, reference, run_impl, traits_of, workbench
 
 NUMBERS = (-1.5, -0.0, math.inf, -math.inf, math.nan)
 _LISTS = ("activation_alpha", "activation_beta")
@@ -47,18 +46,6 @@ CASES = [
     for name in _float_attributes(operator)
     for number in NUMBERS
 ]
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[Device]:
-    device = open_device(None)
-    yield device
-    device.close()
-
-
-@pytest.fixture(scope="module")
-def built() -> dict[Any, Any]:
-    return {}
 
 
 def _examples(operator: Operator, name: str, number: float) -> Iterator[Example]:
@@ -102,7 +89,7 @@ def _refused(operator: Operator, example: Example, inputs: list[Array | None]) -
 
 @pytest.mark.parametrize(("operator", "name", "number"), CASES)
 def test_kernels_take_any_number_as_an_attribute(
-    operator: Operator, name: str, number: float, device: Device, built: dict[Any, Any]
+    operator: Operator, name: str, number: float, device: Device
 ) -> None:
     """Kernels for CPUs give what the reference gives; those for GPUs are text that compiles, too."""
     if operator.implement is None:
@@ -119,13 +106,13 @@ def test_kernels_take_any_number_as_an_attribute(
             expected = reference(operator, example, inputs)
         for constant in (False, True):
             call = make_call(operator, example, inputs, expected, constant=constant)
-            got = run_impl(operator.implement(call, traits_of(device)), call, inputs, device, None, built)
+            got = run_impl(operator.implement(call, traits_of(device)), call, inputs)
             for i, (e, g) in enumerate(zip(expected, got, strict=True)):
                 _assert_same(e, g, f"{operator.name} {dict(example.attributes)} output {i}, constant={constant}")
     if call is None:
         return
     gpu = operator.implement(call, DeviceTraits("gpu", features=traits_of(device).features))
-    device.build(list({launch.kernel: None for launch in gpu.launches}), None)
+    workbench().kernels(launch.kernel for launch in gpu.launches)
 
 
 def _single(operator: Operator, example: Example, inputs: list[Array | None], *, then: str = "") -> onnx.ModelProto:

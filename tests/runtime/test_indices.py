@@ -46,7 +46,7 @@ def floats(*shape: int, seed: int = 0) -> Array:
 
 
 def plans(loaded: Model) -> list[ChunkPlan]:
-    return [planned.plan for planned in loaded.network.plans._kept.values()]
+    return list(loaded.network.plans)
 
 
 @attrs.frozen

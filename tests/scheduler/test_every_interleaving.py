@@ -64,7 +64,7 @@ class Explorer:
 
     @staticmethod
     def inside(state: SchedulerState) -> object:
-        return repr(state), tuple(sorted((r.number, r.state) for r in state._requests.values()))
+        return repr(state), tuple(sorted((number, now) for number, (now, _) in state.requests.items()))
 
     def ways(self, world: World) -> list[Happening]:
         """Everything that can happen next."""

@@ -235,7 +235,7 @@ def test_a_deadline_ends_what_waits(before: list[Happening], told: list[object],
     assert state.next_deadline is None
     for request in (1, 8, 9):
         tell(state, Ended(request))
-    assert not state._requests
+    assert not state.requests
 
 
 def test_what_is_late_is_not_launched(state: SchedulerState) -> None:

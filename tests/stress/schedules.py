@@ -338,7 +338,7 @@ class World:
             for queue in self.streams
         )
         free = tuple((name(b.allocation), self.timeline.pending(b.busy_until)) for b in self.pool._free)
-        inside = tuple((r.number, r.state, r.event) for r in self.state._requests.values())
+        inside = tuple(self.state.requests.items())
         waiting = tuple(self.state._waiting)
         ready = tuple(self.state._policy._ready)  # type: ignore[attr-defined]  # all have it
         return requests, queues, free, inside, waiting, ready, tuple(self.ended), repr(self.timeline), repr(self.state)

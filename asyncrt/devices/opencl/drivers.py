@@ -70,7 +70,7 @@ def prepare() -> Preparation:
     library = find_intel_runtime()
     if library is None:
         return Preparation(None, None)
-    problem = _preload(library.parent) or _try_loading(library)
+    problem = _preload(library.parent) or try_loading(library)
     if problem:
         return Preparation(None, None, (problem,))
     try:
@@ -91,7 +91,7 @@ def _preload(folder: Path) -> str:
     return ""
 
 
-def _try_loading(library: Path) -> str:
+def try_loading(library: Path) -> str:
     """Load the runtime itself, as the loader will, who is silent if that fails. Returns what is wrong, or ""."""
     try:
         ctypes.CDLL(str(library))

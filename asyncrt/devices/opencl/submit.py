@@ -189,7 +189,7 @@ class _Functions(NamedTuple):
     enqueue: Any
 
 
-def _functions() -> _Functions | None:
+def loaded_functions() -> _Functions | None:
     """Return the loader's functions; None where it is not to be called directly."""
     library = loader()
     if library is None:
@@ -205,13 +205,13 @@ def _functions() -> _Functions | None:
 
 def python_submitter() -> Submitter | None:
     """Return the loop in Python; None where the loader is not to be called directly."""
-    functions = _functions()
+    functions = loaded_functions()
     return None if functions is None else PythonSubmitter(*functions)
 
 
 def native_submitter() -> NativeSubmitter | None:
     """Return the loop in C; None where it was not built, or the loader is not to be called directly."""
-    functions = _functions()
+    functions = loaded_functions()
     if functions is None or why_not_built():
         return None
     from . import _submit

@@ -59,17 +59,17 @@ class Specialiser:
         self._device = device
         self._impls = impls
         self._dispatcher = dispatcher
-        self._measure = measure or self._measure_on_device
-        self._variants = Variants()
+        self.measure = measure or self.measure_on_device
+        self.variants = Variants()
         #: Those in use; asked for by plans that are replayed.
         self._chosen: LruCache[Variant, Kernel] = LruCache(_CHOSEN)
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
         self._stream: Stream | None = None
         #: Changes with the variants in use: a plan bound at another generation may be bound anew.
         self.generation = 0
 
     def __repr__(self) -> str:
-        return f"<Specialiser {len(self._chosen)} in use, {self._variants!r}>"
+        return f"<Specialiser {len(self._chosen)} in use, {self.variants!r}>"
 
     def kernel(self, step: PlanStep) -> Kernel | None:
         """Return the specialised kernel of a step, if there is one and it is faster."""
@@ -80,43 +80,43 @@ class Specialiser:
         """Note that a plan was replayed *times* times more."""
         steps = bound.plan.steps
         variants = {i: v for i, step in enumerate(steps) if (v := _variant(step)) is not None}
-        self._variants.saw(variants.values(), times)
+        self.variants.saw(variants.values(), times)
         for variant in variants.values():
             self._chosen.get(variant)
         small = bound.plan.arena_nbytes <= _SCRATCH
-        if small and (self._task is None or self._task.done()):
-            self._task = asyncio.create_task(self._work(bound, variants))
+        if small and (self.task is None or self.task.done()):
+            self.task = asyncio.create_task(self._work(bound, variants))
 
     async def close(self, patience_s: float | None = None) -> None:
         """Stop; returns when nothing of it is on the device any more, or after *patience_s* seconds."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=patience_s)
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait([self.task], timeout=patience_s)
 
     async def _work(self, bound: BoundPlan, variants: dict[int, Variant]) -> None:
         """Build and measure what is worth it of a plan."""
         # Memory of earlier chunks is not at hand.
         own = {i: v for i, v in variants.items() if all(b == bound.plan.chunk for b in _arenas(bound, i))}
         index_of = {v: i for i, v in own.items()}
-        while (variant := self._variants.next(index_of)) is not None:
+        while (variant := self.variants.next(index_of)) is not None:
             try:
                 begun = time.perf_counter()
                 source = variant.source()
                 kernel = (await self._impls.ensure([source], urgent=False))[source]
-                self._variants.built(time.perf_counter() - begun)
-                timings = await self._measure(bound, index_of[variant], kernel)
+                self.variants.built(time.perf_counter() - begun)
+                timings = await self.measure(bound, index_of[variant], kernel)
             except (RuntimeClosedError, OutOfDeviceMemory, DeviceLostError):
                 return
             except (KernelBuildError, DeviceCommandError):
-                self._variants.failed(variant)
+                self.variants.failed(variant)
                 continue
             if timings is None:
                 return  # there are too many requests; the plan will ask again
-            if self._variants.measured(variant, *timings):
+            if self.variants.measured(variant, *timings):
                 self._chosen.put(variant, kernel)
                 self.generation += 1
 
-    async def _measure_on_device(self, bound: BoundPlan, index: int, special: Kernel) -> Timings | None:
+    async def measure_on_device(self, bound: BoundPlan, index: int, special: Kernel) -> Timings | None:
         """Return seconds for a launch in every round: the step's own kernel, and *special*. None if disturbed."""
         if self._stream is None:
             self._stream = self._device.open_stream()

@@ -311,6 +311,11 @@ class Dispatcher:
         """Whether a stream has something to pass that was enqueued."""
         return bool(len(self.marks))
 
+    @property
+    def settled(self) -> bool:
+        """Whether it holds nothing: no mark, nothing that is kept until one is reached, no timer."""
+        return not len(self.marks) and not self.marks.held and self._alarm is None
+
     async def progress(self) -> None:
         """Return when a stream has come further, or a request has ended."""
         future: asyncio.Future[None] = self._loop.create_future()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import attrs
@@ -86,6 +86,10 @@ class Plans:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def __iter__(self) -> Iterator[ChunkPlan]:
+        """The plans that are kept, least recently used first."""
+        return (planned.plan for planned in self._kept.values())
 
     @property
     def follows(self) -> bool:

@@ -39,7 +39,7 @@ class Loop:
 
     def __init__(self, module: Any) -> None:
         self._module = module
-        functions = opencl_submit._functions()
+        functions = opencl_submit.loaded_functions()
         assert functions is not None
         self.set_argument, self._enqueue = functions
 

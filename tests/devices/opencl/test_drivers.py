@@ -52,7 +52,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(drivers, "_user_prefix", lambda: ())
     monkeypatch.setattr(drivers, "SYSTEM_VENDORS", machine.system)
     monkeypatch.setattr(drivers, "_INTEL_NEEDS", ())
-    monkeypatch.setattr(drivers, "_try_loading", lambda library: "")  # the file is empty
+    monkeypatch.setattr(drivers, "try_loading", lambda library: "")  # the file is empty
     monkeypatch.setattr(platformdirs, "user_cache_dir", lambda name: str(machine.cache / name))
     return machine
 
@@ -139,7 +139,7 @@ def test_a_runtime_that_does_not_load_is_said(machine: Machine, monkeypatch: pyt
     """The loader would leave it out without a word, and everything would run on another device."""
     monkeypatch.undo()
 
-    problem = drivers._try_loading(machine.library)
+    problem = drivers.try_loading(machine.library)
 
     assert problem.startswith("Intel's CPU runtime is installed but does not load:")
     assert "open a device before that package is used" in problem

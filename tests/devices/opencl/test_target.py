@@ -8,6 +8,7 @@ import pytest
 
 from asyncrt.devices.opencl import target as opencl_target
 from asyncrt.devices.opencl.device import OpenCLDevice
+from asyncrt.devices.opencl.info import Probe
 from asyncrt.devices.opencl.target import compiled_for, processor, settings, steering, surroundings
 
 EPYC = """processor\t: 0
@@ -116,11 +117,13 @@ def test_each_of_them_makes_another_key(part: str, monkeypatch: pytest.MonkeyPat
 
 def test_an_opened_device_says_what_its_code_depends_on(device: OpenCLDevice) -> None:
     """Its name and driver, what surrounds them, and what the driver was seen to compile for."""
+    _, binary = device.build([Probe()], None)
     identity = device.info.identity
 
+    assert binary is not None
     assert device.info.name in identity
     assert surroundings(is_cpu=device.info.kind == "cpu") in identity
-    assert identity.endswith(f"|{device._target}")
+    assert identity.endswith(f"|{compiled_for(binary)}")
 
 
 INTEL = b"\x7fELF\x02\x01" + bytes(10) + b"\x04\xff" + bytes(30) + b"\x06\x00\x00\x00" + bytes(12)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from asyncrt.devices.find import open_device
 from asyncrt.kernels.attention.attention import attention_impl
 from asyncrt.kernels.attention.interface import Attention, AttentionTensor
 from asyncrt.kernels.call import Attributes, Call
@@ -113,5 +112,5 @@ def attend(sees: Sees, first: int, count: int, compute_units: int = 2) -> Array:
     call = Call("a", Attributes(), layouts, (None,) * len(inputs), (target,), (target.dtype,))
     impl = attention_impl(whole, (), (), DeviceTraits("cpu", compute_units))
     assert impl.name == "blocks"
-    (result,) = run_impl(impl, call, inputs, open_device(None))
+    (result,) = run_impl(impl, call, inputs)
     return result

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from asyncrt.devices.find import open_device
 from asyncrt.kernels.attention.attention import attention_impl
 from asyncrt.kernels.attention.interface import Attention, AttentionTensor
 from asyncrt.kernels.call import Attributes, Call
@@ -98,5 +97,5 @@ def attend(
     call = Call("a", Attributes(), layouts, (None,) * 4, (Layout(FLOAT32, q.shape),), (FLOAT32,))
     impl = attention_impl(whole, (), (), traits)
     assert impl.name == kernel
-    (result,) = run_impl(impl, call, inputs, open_device(None))
+    (result,) = run_impl(impl, call, inputs)
     return result

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrt.devices.find import open_device
 from asyncrt.kernels.codegen.alignment import fake_alignment
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.matmul.product import Operand, matmul
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Array
 from asyncrt.memory.view import View
+
+from ...ops.run import best_device, workbench
 
 K, N = 40, 70
 B = np.random.default_rng(1).standard_normal((K, N)).astype(np.float32)
@@ -47,7 +48,7 @@ def test_nearly_as_many_rows_share_kernel_and_grid() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 7, 8, 9, 31, 33, 40, 41])
 def test_what_lies_beyond_the_rows_is_neither_read_nor_written(rows: int, packed: bool) -> None:
     """NaN behind the input does not come in, and the output's neighbours stay."""
-    device = open_device(None)
+    device = best_device()
     stream = device.open_stream()
     kind = "cpu" if device.info.is_cpu else "gpu"
     impl = product(rows, DeviceTraits(kind, max_group=device.info.max_group, packed_weights=packed))
@@ -63,14 +64,16 @@ def test_what_lies_beyond_the_rows_is_neither_read_nor_written(rows: int, packed
         return memory
 
     a_memory, b_memory, y_memory = upload(given), upload(b), upload(kept)
-    kernels, _ = device.build([launch.kernel], None)
+    kernels = workbench().kernels([launch.kernel])
     record = device.pack([0, 0, kept.strides[0]], launch.ints)
     stream.launch(
         kernels[launch.kernel], [a_memory, b_memory, y_memory], record, launch.grid, launch.group, launch.local
     )
     result = np.empty_like(kept)
     stream.read(y_memory, 0, result)
-    device.close()
+    stream.close()
+    for memory in (a_memory, b_memory, y_memory):
+        device.release(memory)
 
     np.testing.assert_allclose(result[1 : rows + 1], given[:rows] @ B, rtol=1e-4, atol=1e-4)
     assert (result[0] == 7).all()

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import asyncrt.kernels.codegen.literals
-from asyncrt.devices.find import open_device
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.source import compute_type, kernel
@@ -33,7 +32,7 @@ from asyncrt.layout import (
     Layout,
 )
 
-from ...ops.run import run_impl
+from ...ops.run import best_device, run_impl
 
 KERNELS = Path(asyncrt.kernels.codegen.literals.__file__).parent
 
@@ -85,7 +84,7 @@ def _edges(dtype: DataType) -> list[float]:
 @pytest.mark.parametrize("dtype", DATA_TYPES, ids=str)
 def test_the_compiler_reads_the_number_that_was_written(dtype: DataType) -> None:
     """Bit for bit, in the type in which values of the dtype are calculated, and also behind a minus."""
-    device = open_device(None)
+    device = best_device()
     if dtype is FLOAT64 and "fp64" not in device.info.features:
         pytest.skip("the device has no float64")
     wide = FLOAT32 if dtype in (FLOAT16, BFLOAT16) else dtype
@@ -97,7 +96,7 @@ def test_the_compiler_reads_the_number_that_was_written(dtype: DataType) -> None
     output = Layout(wide, (len(numbers) + 1,))
     call = Call("literals", Attributes(), (), (), (output,), (wide,))
 
-    (got,) = run_impl(Impl("literals", (Launch(source, (out(0),), (), (1,)),)), call, (), device)
+    (got,) = run_impl(Impl("literals", (Launch(source, (out(0),), (), (1,)),)), call, ())
 
     expected = np.array(numbers, wide.numpy)
     assert expected[~np.isnan(numbers)].tobytes() == got[:-1][~np.isnan(numbers)].tobytes()

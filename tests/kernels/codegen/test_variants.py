@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asyncrt.devices.find import open_device
 from asyncrt.kernels.codegen.source import kernel, specialised
 from asyncrt.kernels.codegen.variants import Learned, Variant, Variants, choose, is_faster, is_worth, learn, variant_of
 from asyncrt.kernels.impl import KernelSource
@@ -13,7 +12,7 @@ from asyncrt.kernels.operator import Example
 from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import FLOAT32
 
-from ...ops.run import arrays, make_call, reference, run_impl, traits_of
+from ...ops.run import arrays, best_device, make_call, reference, run_impl, traits_of
 
 A = kernel("a", (("x", FLOAT32, "rw"),), ("n", "m"), "x[0] = n + $_f(m);", helpers="int $_f(int i) { return i; }")
 B = kernel("b", (("x", FLOAT32, "rw"),), ("n",), "x[0] = n;")
@@ -64,7 +63,7 @@ def compare(name: str, example: Example) -> None:
     assert operator is not None
     assert operator.implement is not None
     inputs = arrays(example)
-    device = open_device(None)
+    device = best_device()
     call = make_call(operator, example, inputs, reference(operator, example, inputs), constant=False)
     impl = operator.implement(call, traits_of(device))
     launches = tuple(
@@ -73,8 +72,8 @@ def compare(name: str, example: Example) -> None:
         if isinstance(launch.kernel, KernelSource)
     )
     assert len(launches) == len(impl.launches)
-    generic = run_impl(impl, call, inputs, device)
-    special = run_impl(impl._replace(launches=launches), call, inputs, open_device(None))
+    generic = run_impl(impl, call, inputs)
+    special = run_impl(impl._replace(launches=launches), call, inputs)
 
     for g, s in zip(generic, special, strict=True):
         if g.dtype.kind == "f" and g.dtype.itemsize >= 4:

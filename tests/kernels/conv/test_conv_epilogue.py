@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from asyncrt.devices.find import open_device
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.epilogue import Epilogue, Operand
 from asyncrt.kernels.conv import packed as conv_packed
@@ -91,7 +90,7 @@ def convolved(case: Case, inputs: Sequence[Array], epilogue: Epilogue | None) ->
     if impl is None:
         assert operator.implement is not None
         impl = operator.implement(call, case.traits)
-    (result,) = run_impl(impl, call._replace(inputs=layouts, values=(None,) * len(inputs)), inputs, open_device(None))
+    (result,) = run_impl(impl, call._replace(inputs=layouts, values=(None,) * len(inputs)), inputs)
     return impl.name, result
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrt.devices.find import open_device
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.epilogue import Epilogue, Operand
 from asyncrt.kernels.impl import inp
@@ -51,7 +50,7 @@ def test_gpus_keep_weights_in_sixteen_bits(traits: DeviceTraits, turned: bool) -
     call = call_of(module.OPERATOR, [a, b], FLOAT32, **attributes)
 
     impl = module.implement(call, traits)
-    (got,) = run_impl(impl, call, [a, b], open_device(None))
+    (got,) = run_impl(impl, call, [a, b])
 
     (request,) = impl.weights
     weights = narrow.rounded(b)
@@ -88,10 +87,10 @@ def test_scaled_sums_are_those_of_the_reference(case: str, traits: DeviceTraits)
         assert operator.implement is not None
         assert operator.with_epilogue is not None
 
-        (got,) = run_impl(operator.implement(call, traits), call, inputs, open_device(None))
+        (got,) = run_impl(operator.implement(call, traits), call, inputs)
         narrowed = call._replace(outputs=(Layout(UINT8, shape),))
         impl = operator.with_epilogue(call, traits, after)
-        (rounded,) = run_impl(impl, narrowed, [*inputs, extra], open_device(None))
+        (rounded,) = run_impl(impl, narrowed, [*inputs, extra])
 
         (expected,) = operator.reference(call.attributes, inputs)
         np.testing.assert_array_equal(expected, got)

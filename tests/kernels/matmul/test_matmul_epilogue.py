@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrt.devices.find import open_device
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import inp, out
 from asyncrt.kernels.matmul.product import Bias, Epilogue, Operand, matmul
@@ -53,7 +52,7 @@ def product(
     )
     layouts = tuple(layout_of(x) for x in inputs)
     call = Call("product", Attributes(), layouts, (None,) * len(inputs), (Layout(left.dtype, shape),), (left.dtype,))
-    (result,) = run_impl(impl, call, inputs, open_device(None))
+    (result,) = run_impl(impl, call, inputs)
     return impl.name, result
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asyncrt.devices.find import open_device
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.tiles import TILE
 from asyncrt.kernels.impl import inp, out
@@ -38,7 +37,7 @@ def multiplied(a: Array, b: Array, views: tuple[View, View], batch: tuple[int, .
     shape = (*batch, left.shape[-2], right.shape[-1])
     layouts = (layout_of(a), layout_of(b))
     call = Call("product", Attributes(), layouts, (None, None), (Layout(FLOAT32, shape),), (FLOAT32,))
-    return run_impl(impl, call, (a, b), open_device(None))[0]
+    return run_impl(impl, call, (a, b))[0]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +109,6 @@ def test_few_rows_take_two_panels_at_once_and_give_the_same_bytes(rows: int, col
         "product", Attributes(), (layout_of(x), layout_of(w)), (None, None),
         (Layout(FLOAT32, (rows, columns)),), (FLOAT32,),
     )  # fmt: skip
-    device = open_device(None)
-    seen = [run_impl(impl, call, (x, w), device)[0] for impl in (paired, single)]
+    seen = [run_impl(impl, call, (x, w))[0] for impl in (paired, single)]
     np.testing.assert_allclose(seen[0], x.astype(np.float64) @ w, rtol=1e-4, atol=1e-4)
     assert seen[0].tobytes() == seen[1].tobytes()

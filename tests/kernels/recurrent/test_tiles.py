@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from asyncrt.devices.find import open_device
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.registry import find_operator
 from asyncrt.kernels.traits import DeviceTraits
@@ -83,7 +82,7 @@ def carried_out(case: Case, inputs: list[Array | None], traits: DeviceTraits) ->
     shapes = operator.infer(call)
     call = call._replace(outputs=tuple(Layout(t, tuple(s)) for t, s in zip(types, shapes, strict=True)))
     impl = operator.implement(call, traits)
-    return impl.name, run_impl(impl, call, inputs, open_device(None))
+    return impl.name, run_impl(impl, call, inputs)
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, id=name) for name, c in CASES.items()])

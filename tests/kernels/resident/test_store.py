@@ -74,7 +74,7 @@ def test_an_entry_of_another_key_is_a_miss(store: BinaryStore) -> None:
     """A file that was renamed does not become the code of another kernel."""
     store.put("one", b"code of one")
     store.put("two", b"code of two")
-    os.replace(store._path("one"), store._path("two"))
+    os.replace(store.path_of("one"), store.path_of("two"))
 
     assert store.get("two") is None
 
@@ -107,8 +107,8 @@ def test_a_link_is_a_miss(store: BinaryStore, tmp_path: Path) -> None:
 
 def test_a_pipe_is_a_miss(store: BinaryStore) -> None:
     """Nobody waits for somebody to write to it; a device or a folder is none either."""
-    os.mkfifo(store._path("pipe"))
-    store._path("folder").mkdir()
+    os.mkfifo(store.path_of("pipe"))
+    store.path_of("folder").mkdir()
 
     assert store.get("pipe") is None
     assert store.get("folder") is None
@@ -118,7 +118,7 @@ def test_an_entry_larger_than_all_may_be_is_a_miss(tmp_path: Path) -> None:
     """It is not read, so that it takes no memory."""
     store = BinaryStore(tmp_path / "kernels", max_bytes=1 << 20)
     store.put("key", b"code")
-    with open(store._path("key"), "r+b") as file:
+    with open(store.path_of("key"), "r+b") as file:
         file.truncate(1 << 42)
 
     assert store.get("key") is None
@@ -248,7 +248,7 @@ def test_what_was_unused_longest_leaves_first(tmp_path: Path) -> None:
     store = BinaryStore(tmp_path / "kernels", max_bytes=3500)
     for age, key in enumerate("abc"):
         store.put(key, bytes(1000))
-        os.utime(store._path(key), (age, age))
+        os.utime(store.path_of(key), (age, age))
     store.get("a")
 
     store.put("d", bytes(1000))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import pytest
 from onnx import helper
 
 from asyncrt.devices.base import Device
-from asyncrt.devices.find import open_device
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import IndexOutOfRange, ShapeError
 from asyncrt.kernels.call import Attributes, Call
@@ -36,20 +35,13 @@ def named(name: str) -> Operator:
     return operators()[("", name)]
 
 
-@pytest.fixture
-def device() -> Iterator[Device]:
-    device = open_device(None)
-    yield device
-    device.close()
-
-
 def outputs_on(device: Device, kind: str, name: str, example: Example, expected: Sequence[Array]) -> list[Array]:
     """Run the kernels of one class of devices, which need not be the device's own."""
     operator, inputs = named(name), arrays(example)
     call = make_call(operator, example, inputs, expected, constant=False)
     assert operator.implement is not None
     traits = DeviceTraits(kind, 4, min(256, device.info.max_group), device.info.features)
-    return run_impl(operator.implement(call, traits), call, inputs, device)
+    return run_impl(operator.implement(call, traits), call, inputs)
 
 
 GPU_CASES = [
@@ -82,7 +74,7 @@ def found_by(
     assert operator.implement is not None
     impl = operator.implement(call, DeviceTraits(kind, 4, min(256, device.info.max_group), device.info.features))
     assert impl.looks_at_indices
-    return run_impl(impl, call, inputs, device, finding), noted(finding)
+    return run_impl(impl, call, inputs, finding), noted(finding)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])

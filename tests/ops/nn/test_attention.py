@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncrt.devices.find import open_device
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.operator import Example
 from asyncrt.kernels.ops.nn.attention import OPERATOR
@@ -74,7 +73,7 @@ def test_kernels_of_both_device_classes_on_random_sizes(seed: int, kind: str) ->
     assert OPERATOR.implement is not None
     impl = OPERATOR.implement(call, DeviceTraits(kind, 2))
 
-    (got,) = run_impl(impl, call, inputs, open_device(None))
+    (got,) = run_impl(impl, call, inputs)
 
     assert_close(expected[0], got, impl.name)
 
@@ -116,7 +115,7 @@ def test_blocks_of_rows_and_keys_give_the_exact_sums(shape: tuple[int, ...], att
     assert OPERATOR.implement is not None
     impl = OPERATOR.implement(call, DeviceTraits("cpu", 2))
 
-    (got,) = run_impl(impl, call, inputs, open_device(None))
+    (got,) = run_impl(impl, call, inputs)
 
     assert impl.name == "blocks"
     np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6 * np.abs(expected).max())

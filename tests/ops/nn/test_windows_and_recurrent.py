@@ -14,7 +14,6 @@ import onnx
 import pytest
 from onnx import helper
 
-from asyncrt.devices.find import open_device
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.call import Attributes, Call
@@ -23,7 +22,7 @@ from asyncrt.kernels.registry import operators
 from asyncrt.layout import FLOAT32, Array, Layout
 
 from ...second_opinion import onnxruntime_session
-from ..run import arrays, assert_close, make_call, reference, run_impl, traits_of
+from ..run import arrays, assert_close, best_device, make_call, reference, run_impl, traits_of
 
 FAMILY = (
     "Conv", "ConvTranspose", "BatchNormalization", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "MaxPool",
@@ -64,13 +63,9 @@ def check_kernels(name: str, example: Example, inputs: Sequence[Array | None], k
     expected = reference(it, example, inputs)
     for kind in kinds:
         for constant in (False, True):
-            device = open_device(None)
-            try:
-                call = make_call(it, example, inputs, expected, constant=constant)
-                impl = it.implement(call, attrs.evolve(traits_of(device), kind=kind))
-                got = run_impl(impl, call, inputs, device)
-            finally:
-                device.close()
+            call = make_call(it, example, inputs, expected, constant=constant)
+            impl = it.implement(call, attrs.evolve(traits_of(best_device()), kind=kind))
+            got = run_impl(impl, call, inputs)
             for i, (e, g) in enumerate(zip(expected, got, strict=True)):
                 assert_close(e, g, f"{name} output {i} kind={kind} constant={constant} by {impl.name}")
 

@@ -71,7 +71,7 @@ async def without(source: Any, inputs: Sequence[dict[str, Array]], device: str |
 def native_calls(submit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let the loop in C be there, and return where it notes how many launches it has enqueued at a time."""
     used: list[int] = []
-    functions = opencl_submit._functions()
+    functions = opencl_submit.loaded_functions()
     assert functions is not None
 
     def noting(enqueue: int, queue: int, launches: bytes, stop: bytearray | None) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 from ...builders import model, node
 
-OFF = [(None, {}), (None, {"specialise": True, "replay": False}), ("host", {"specialise": True})]
+OFF = [(None, {}), (None, {"specialise": True, "without": {"replay"}}), ("host", {"specialise": True})]
 WEIGHTS = np.random.default_rng(0).standard_normal((16, 40)).astype(np.float32)
 NODES = [node("t = Transpose(x)", perm=[0, 2, 1]), node("m = MatMul(t, w)"), node("y = Softmax(m)")]
 SOURCE = model(NODES, ["x f32[a,16,b]"], ["y"], {"w": WEIGHTS})
@@ -33,23 +34,23 @@ def specialiser_of(rt: Runtime, special_s: float | None, build_s: float = 1e-9) 
     """The runtime's, made to think that builds cost *build_s* and a specialised launch *special_s* of 1; None fails."""
     specialiser = rt.session.specialiser
     assert specialiser is not None
-    specialiser._variants.build_s = build_s
-    specialiser._variants.built = lambda seconds: None  # type: ignore[method-assign]
+    specialiser.variants.build_s = build_s
+    specialiser.variants.built = lambda seconds: None  # type: ignore[method-assign]
 
     async def measure(bound: BoundPlan, index: int, special: Kernel) -> Timings | None:
         return None if special_s is None else ([1.0] * 3, [special_s] * 3)
 
-    specialiser._measure = measure
+    specialiser.measure = measure
     return specialiser
 
 
 async def settle(specialiser: Specialiser) -> None:
-    if specialiser._task is not None:
-        await specialiser._task
+    if specialiser.task is not None:
+        await specialiser.task
 
 
-def runtime(**options: bool) -> Runtime:
-    return Runtime(options=RuntimeOptions(**{"specialise": True, "views": False, **options}))  # type: ignore[arg-type]
+def runtime() -> Runtime:
+    return Runtime(options=RuntimeOptions(specialise=True, without={"views"}))
 
 
 @pytest.mark.asyncio
@@ -113,9 +114,9 @@ async def test_products_of_other_rows_share_the_variant() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("device", "options"), OFF)
-async def test_nothing_is_specialised_where_it_is_off(device: str | None, options: dict[str, bool]) -> None:
+async def test_nothing_is_specialised_where_it_is_off(device: str | None, options: dict[str, Any]) -> None:
     """By default, without plans to be replayed, and on devices that build no kernels."""
-    async with Runtime(device, options=RuntimeOptions(**options)) as rt:  # type: ignore[arg-type]
+    async with Runtime(device, options=RuntimeOptions(**options)) as rt:
         assert rt.session.specialiser is None
 
 
@@ -125,7 +126,7 @@ async def test_what_is_measured_is_measured_on_the_device() -> None:
     async with runtime() as rt:
         loaded = await rt.load(SOURCE)
         specialiser = specialiser_of(rt, special_s=None)
-        specialiser._measure = specialiser._measure_on_device
+        specialiser.measure = specialiser.measure_on_device
         expected = await loaded.infer(given(5))
         for _ in range(OFTEN):
             await loaded.infer(given(5))
@@ -133,7 +134,7 @@ async def test_what_is_measured_is_measured_on_the_device() -> None:
         await settle(specialiser)
         after = await loaded.infer(given(5))
 
-    assert specialiser._variants._done
+    assert specialiser.variants._done
     for outputs in (*during, after):
         np.testing.assert_array_max_ulp(expected["y"], outputs["y"], maxulp=2)
 
@@ -144,10 +145,10 @@ async def test_closing_ends_a_measurement() -> None:
     async with runtime() as rt:
         loaded = await rt.load(SOURCE)
         specialiser = specialiser_of(rt, special_s=None)
-        specialiser._measure = specialiser._measure_on_device
+        specialiser.measure = specialiser.measure_on_device
         for _ in range(OFTEN + 1):
             await loaded.infer(given(5))
-        task = specialiser._task
+        task = specialiser.task
 
     assert task is not None
     assert task.done()

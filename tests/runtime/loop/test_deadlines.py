@@ -47,7 +47,7 @@ async def rt(request: pytest.FixtureRequest) -> AsyncIterator[Runtime]:
     async with Runtime(request.param, options=ONE_AT_A_TIME) as runtime:
         yield runtime
         runtime.session.dispatcher.state.check()
-        assert runtime.session.dispatcher._alarm is None
+        assert runtime.session.dispatcher.settled
     statistics = runtime.statistics()
     assert (statistics.in_flight, statistics.memory.leases, statistics.memory.active) == (0, 0, 0)
 

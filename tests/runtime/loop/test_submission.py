@@ -372,7 +372,7 @@ async def test_a_runtime_that_is_closed_waits_for_its_threads(device: SlowDevice
 @pytest.fixture
 def native(submit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Let a real driver's plans be long, and return what counts the threads that enqueued one."""
-    functions = opencl_submit._functions()
+    functions = opencl_submit.loaded_functions()
     assert functions is not None
     addresses = [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions]
     threads: list[str] = []

@@ -17,12 +17,12 @@ import pytest
 
 import asyncrt.debug
 from asyncrt import DeviceCommandError, HazardError, Runtime, RuntimeOptions
-from asyncrt.devices.base import Device, DeviceInfo
+from asyncrt.devices.base import Device, DeviceInfo, Mark, Reached
 from asyncrt.devices.faults import Fault
 from asyncrt.devices.find import open_device
 from asyncrt.devices.host import HostDevice
 from asyncrt.devices.opencl.device import OpenCLDevice
-from asyncrt.devices.simulated import SimulatedDevice
+from asyncrt.devices.simulated import SimulatedDevice, SimulatedStream
 from asyncrt.events import Event
 from asyncrt.layout import Array
 from asyncrt.memory.hazards import Entry, Waited, check
@@ -85,7 +85,7 @@ def as_bytes(outputs: dict[str, Array]) -> dict[str, bytes]:
 
 
 def plans_of(loaded: Model) -> list[ChunkPlan]:
-    return [planned.plan for planned in loaded.network.plans._kept.values()]
+    return list(loaded.network.plans)
 
 
 async def each(loaded: Model, count: int = 6) -> list[dict[str, bytes]]:
@@ -343,30 +343,26 @@ async def test_the_memory_of_a_cancelled_request_is_free_when_all_its_streams_ha
 
 
 @pytest.mark.asyncio
-async def test_a_request_is_over_when_all_its_streams_have_told_so() -> None:
+async def test_a_request_is_over_when_all_its_streams_have_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports of different streams come in any order: here those of the others come last."""
-    late: list[tuple[Event, BaseException | None]] = []
+    late: list[tuple[Reached, BaseException | None]] = []
     async with spreading("simulated") as rt:
         loaded = await rt.load(network())
         await loaded.infer(given(0))
-        deliver = rt.session.dispatcher._completions._deliver
+        when_reached = SimulatedStream.when_reached
 
-        def held(event: Event, error: BaseException | None) -> None:
-            if event.stream:
-                late.append((event, error))
-            else:
-                deliver(event, error)
+        def held(stream: SimulatedStream, mark: Mark, tell: Reached) -> None:
+            when_reached(stream, mark, (lambda error: late.append((tell, error))) if stream.index else tell)
 
-        rt.session.dispatcher._completions._deliver = held
+        monkeypatch.setattr(SimulatedStream, "when_reached", held)
         task = asyncio.ensure_future(loaded.infer(given(0)))
         for _ in range(1000):
             await asyncio.sleep(0)
         assert len(late) == 3
         assert not rt.statistics().scheduler.running
         early = task.done()
-        for event, error in late:
-            deliver(event, error)
-        rt.session.dispatcher._completions._deliver = deliver
+        for tell, error in late:
+            tell(error)
 
         assert not early
         assert truth("simulated")[0] == as_bytes(await task)

@@ -162,7 +162,7 @@ async def test_a_recipe_that_is_wrong_is_found_out_before_it_is_used(monkeypatch
             assert np.isfinite(out["y"]).all()
         plans = network(loaded).plans
 
-    assert not plans._follows
+    assert not plans.follows
     assert plans.by_recipe == 0
 
 

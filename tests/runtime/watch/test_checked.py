@@ -260,5 +260,5 @@ async def test_a_long_run_remembers_what_is_in_flight_alone() -> None:
         checker = rt.checks.checker if rt.checks else None
 
         assert checker is not None
-        assert not checker._memories
-        assert sum(len(m) for m in checker._marks) <= 1  # the last upload of a constant may be one
+        assert checker.memories == 0
+        assert checker.marks <= 1  # the last upload of a constant may be one

@@ -43,6 +43,8 @@ class Thrower:
 
     def _call(self, frame: FrameType, event: str, argument: Any) -> Any:
         code = frame.f_code
+        if self.at is not None and (code.co_name, code.co_filename) != (self.at[0].function, self.at[0].file):
+            return None
         if not self.wanted(code.co_filename, code.co_name):
             return None
         # Who asks for counts is told of what goes wrong there, and nobody waits for it.
