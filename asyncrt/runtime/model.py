@@ -173,7 +173,7 @@ class Model:
     ) -> Batched:
         """Return this model with requests of different callers and shapes run as one; see docs/batching.md.
 
-        The arguments from *max_batch* to *batch_invariant* are the fields of `BatchOptions`; None leaves one to *config*.
+        Arguments from *max_batch* to *batch_invariant* are the fields of `BatchOptions`; None leaves one to *config*.
 
         Args:
             config: Options, or a file of them.
