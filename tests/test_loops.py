@@ -148,7 +148,10 @@ def test_ctrl_c_ends_the_wait_and_cancels_the_call() -> None:
     ended = threading.Event()
 
     async def never() -> None:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        main = threading.main_thread().ident or 0
+        while sys._current_frames()[main].f_code is not threading.Condition.wait.__code__:
+            await asyncio.sleep(0)
+        signal.pthread_kill(main, signal.SIGINT)
         try:
             await asyncio.get_running_loop().create_future()
         finally:
