@@ -149,7 +149,7 @@ def test_ctrl_c_ends_the_wait_and_cancels_the_call() -> None:
 
     async def never() -> None:
         main = threading.main_thread().ident or 0
-        while sys._current_frames()[main].f_code is not threading.Condition.wait.__code__:  # noqa: ASYNC110  # nobody says when a thread waits
+        while sys._current_frames()[main].f_code is not threading.Condition.wait.__code__:  # noqa: ASYNC110
             await asyncio.sleep(0)
         signal.pthread_kill(main, signal.SIGINT)
         try:
