@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import attrs
 
+from asyncrt.devices.base import AVX512, Registers
+
 
 @attrs.frozen
 class DeviceTraits:
@@ -14,6 +16,7 @@ class DeviceTraits:
         compute_units: Cores, or multiprocessors.
         max_group: Largest work-group.
         features: Any of "fp64", "fp16".
+        registers: Of a CPU device's cores: how large a tile of sums they hold.
         packed_weights: Whether matrix products may ask for packed weights.
         narrow_weights: Whether the float32 weights of products, where they are constants, are numbers that bfloat16 has
             (`graph/passes/round_weights.py`), so that kernels may keep them so.
@@ -25,6 +28,7 @@ class DeviceTraits:
     features: frozenset[str] = frozenset()
     packed_weights: bool = True
     narrow_weights: bool = False
+    registers: Registers = AVX512
 
     @property
     def is_cpu(self) -> bool:

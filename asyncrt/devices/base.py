@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import attrs
 
@@ -48,6 +48,26 @@ class Binaries(Protocol):
         ...
 
 
+class Registers(NamedTuple):
+    """The vector registers of a processor, as far as kernels for CPUs are written for them.
+
+    Attributes:
+        floats: float32 elements of one register.
+        number: How many registers there are.
+    """
+
+    floats: int
+    number: int
+
+    @property
+    def capacity(self) -> int:
+        """float32 elements of all registers together."""
+        return self.floats * self.number
+
+
+AVX512 = Registers(16, 32)
+
+
 @attrs.frozen(kw_only=True)
 class DeviceInfo:
     """What is known of a device.
@@ -63,6 +83,7 @@ class DeviceInfo:
         max_allocation: Largest single allocation, in bytes.
         max_group: Largest work-group.
         features: Any of "fp64", "fp16", "command_buffer".
+        registers: Of one of its cores; only kernels for CPUs ask for them.
         identity: Everything a compiled kernel depends on.
         shares_memory: Whether it computes in the host's memory, and so can use data where it lies; see `Device.adopt`.
         takes_source: Whether it builds OpenCL C; otherwise it runs operators' references.
@@ -78,6 +99,7 @@ class DeviceInfo:
     max_allocation: int = 1 << 30
     max_group: int = 1
     features: frozenset[str] = frozenset()
+    registers: Registers = AVX512
     identity: str = ""
     takes_source: bool = True
     shares_memory: bool = False

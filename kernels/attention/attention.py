@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from asyncrt.devices.base import AVX512
 from asyncrt.kernels.impl import Impl, Launch, scratch
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT16, FLOAT32
@@ -35,6 +36,7 @@ def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tupl
         a.query.dtype, a.value.dtype, a.target.dtype, a.mask.dtype if a.mask else None, a.valid is not None, a.causal,
         a.softcap != 0, a.left >= 0 or a.right >= 0, a.scores.dtype if a.scores else None, a.scores_mode,
         "NAN" if math.isnan(a.unseen) else "0", a.checked,
+        traits.registers if traits.is_cpu else AVX512,
     )  # fmt: skip
     masked = a.mask or a.query._replace(batch=0, head=0, row=0)
     strides = tuple(s for t in (a.query, a.key, a.value, a.target, masked) for s in t[2:])

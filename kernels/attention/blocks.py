@@ -27,7 +27,7 @@ LEAST = 5  # query rows for which this kernel is worth it
 _ROWS, _KEYS = 128, 128
 _PANELS = _ROWS // PANEL
 _LANES = 16
-_TILE = 8  # keys of a tile of scores: with 32 rows 16 sums
+_TILE = 8  # keys of a tile of scores: with 32 rows 16 sums of a float16
 _ALIGNED = "__attribute__((aligned(64)))"
 
 
@@ -73,7 +73,7 @@ def _kernel(form: AttentionForm) -> KernelSource:
     }}
     {_results(form)}
   }}"""
-    helpers = f"""{add_tiles("__global", "__global", "__global")}
+    helpers = f"""{add_tiles(form.registers, "__global", "__global", "__global")}
 {_scores(form, 1)}{_scores(form, 2)}{_bias(form)}
 {_queries(form)}
 {_copies(form)}"""
@@ -212,11 +212,32 @@ def _weights(form: AttentionForm, vectors: int) -> str:
 
 
 def _scores(form: AttentionForm, vectors: int) -> str:
-    """A tile of scores: 8 keys and 16 or 32 rows; and the highest scores so far."""
-    each, tile = range(vectors), range(_TILE)
+    """A tile of scores: 8 keys and 16 or 32 rows; and the highest scores so far.
+
+    Where its sums are more than the registers hold, 4 keys and 16 rows are multiplied at a time.
+    """
+    keys, together = _TILE, vectors
+    if keys * together * _LANES > form.registers.capacity // 2:
+        keys, together = _TILE // 2, 1
+    parts = "".join(
+        _part_of_scores(form, range(k, k + keys), range(i, i + together))
+        for i in range(0, vectors, together)
+        for k in range(0, _TILE, keys)
+    )
+    bias = f"int same, __global const {form.mask.c}* row, int last, const float* bias, " if form.mask else ""
+    return f"""
+inline void $_scores{vectors}(
+    __global const float* k, int step, int size, __global const float* q, int key, int hidden, int end,
+    const int* from, const int* to, float cap, {bias}__global float* s, {", ".join(f"float16* now{i}" for i in range(vectors))}) {{
+  {parts}
+}}"""
+
+
+def _part_of_scores(form: AttentionForm, tile: range, each: range) -> str:
+    """The scores of some of a tile's keys and vectors of rows."""
     keys = " ".join(f"__global const float* const k{x} = k + {x} * step;" for x in tile)
     zero = " ".join(f"float16 c{x}_{i} = 0.0f;" for x in tile for i in each)
-    queries = " ".join(f"const float16 q{i} = vload16({i}, q);" for i in each)
+    queries = " ".join(f"const float16 q{i} = vload16({i}, at);" for i in each)
     multiply = " ".join(
         f"v = k{x}[d]; " + " ".join(f"c{x}_{i} = fma(v, q{i}, c{x}_{i});" for i in each) for x in tile
     )
@@ -234,20 +255,17 @@ def _scores(form: AttentionForm, vectors: int) -> str:
     hide = every("{e} = select({e}, (float16)(-INFINITY), key + {x} < f{i} || key + {x} >= t{i});")
     highest = every("*now{i} = {e} > *now{i} ? {e} : *now{i};")
     store = every("vstore16({e}, 2 * {x} + {i}, s);")
-    bias = f"int same, __global const {form.mask.c}* row, int last, const float* bias, " if form.mask else ""
-    return f"""
-inline void $_scores{vectors}(
-    __global const float* k, int step, int size, __global const float* q, int key, int hidden, int end,
-    const int* from, const int* to, float cap, {bias}__global float* s, {", ".join(f"float16* now{i}" for i in each)}) {{
+    return f"""{{
   {keys}
   {zero}
-  for (int d = 0; d < size; d++, q += 32) {{ float16 v; {queries} {multiply} }}
+  __global const float* at = q;
+  for (int d = 0; d < size; d++, at += 32) {{ float16 v; {queries} {multiply} }}
   {cap}
   {mask}
   if (hidden) {{ {limits} {hide} }}
   {highest}
   {store}
-}}"""
+  }}"""
 
 
 def _bias(form: AttentionForm) -> str:

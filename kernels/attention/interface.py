@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from asyncrt.devices.base import AVX512, Registers
 from asyncrt.kernels.codegen.source import compute_type
 from asyncrt.kernels.codegen.tiles import load16
 from asyncrt.kernels.impl import Ref
@@ -68,7 +69,7 @@ class Attention(NamedTuple):
 
 
 class AttentionForm(NamedTuple):
-    """What the source of a kernel depends on."""
+    """What the source of a kernel depends on; `registers` only where it is one for CPUs."""
 
     query: DataType
     value: DataType
@@ -82,6 +83,7 @@ class AttentionForm(NamedTuple):
     scores_mode: int
     unseen: str
     checked: bool = False
+    registers: Registers = AVX512
 
 
 SIZES = (

@@ -1,16 +1,20 @@
-"""The innermost loops of products on CPU devices: tiles of up to 8 rows × 32 columns, in registers.
+"""The innermost loops of products on CPU devices: tiles of some rows × 32 columns, whose sums stay in registers.
 
-What matrix products and attention share, as OpenCL C functions.
+What matrix products and attention share, as OpenCL C functions. How many rows there are, and whether a tile's columns
+are multiplied together or one half after the other, follows from the registers of the processor (`tile_of`). No bit of a
+result does: each sum is one chain of ``fma``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from asyncrt.devices.base import Registers
 from asyncrt.layout import FLOAT16, DataType
 
 PANEL = 32  # columns: two float16
-TILE = 8  # rows: 16 sums, enough to hide the latency of fma, and 32 vector registers hold them
+_MOST_ROWS = 8  # with 32 columns 16 sums of a float16, enough to hide the latency of fma
 # Elements from what is multiplied to what is fetched: 8 KiB. Processors follow a stream of packed weights too closely to
 # hide what memory takes to answer; with fewer, or with none, eight rows take half as long again.
 AHEAD = 2048
@@ -30,35 +34,69 @@ FETCH = """
 """
 
 
+class RegisterTile(NamedTuple):
+    """Rows and columns whose sums are in registers at the same time, with what they are multiplied by.
+
+    Attributes:
+        rows: The most there are.
+        columns: Multiplied together: 32, or 16 where that many rows leave no registers for more.
+    """
+
+    rows: int
+    columns: int
+
+    def passes(self, height: int, registers: Registers) -> int:
+        """Return in how many passes *height* rows are multiplied with a panel: 1, or one for each half of it."""
+        return 1 if height <= _rows(PANEL, registers) else PANEL // self.columns
+
+
+def _rows(columns: int, registers: Registers) -> int:
+    """Return of how many rows the sums are in registers, beside a row of the panel and one broadcast element."""
+    return min(_MOST_ROWS, (registers.capacity - columns - registers.floats) // columns)
+
+
+def tile_of(registers: Registers) -> RegisterTile:
+    """Return the tile that loads least for each multiplication: 8 × 32 with AVX-512, 6 × 16 with AVX2 or NEON."""
+
+    def loads(columns: int) -> float:
+        rows = _rows(columns, registers)
+        return (rows + columns / registers.floats) / (rows * columns) if rows > 0 else float("inf")
+
+    columns = min((PANEL, PANEL // 2), key=loads)
+    return RegisterTile(max(1, _rows(columns, registers)), columns)
+
+
 # One tile of rows fetches what is soon needed of its panel. Several have time for the next panel, and fetch a part of it
 # each: else the first tile of every panel waits for memory, and the others leave it idle.
-_FETCH_PLAN = f"""const int all = (rows + {TILE - 1}) / {TILE}, pace = ({PANEL - 1} + all) / all;
+_FETCH_PLAN = f"""const int all = tiles, pace = ({PANEL - 1} + all) / all;
   int near = all > 1 ? {AHEAD} : {AHEAD + 16};
   __global const float* soon = b + (all > 1 ? depth * {PANEL} : {AHEAD});"""
 _FETCH_NEXT = "soon += depth * pace; near = 0;"
 
 
-def add_tiles(a_space: str, b_space: str, sums_space: str, *, fetch: bool = False) -> str:
+def add_tiles(registers: Registers, a_space: str, b_space: str, sums_space: str, *, fetch: bool = False) -> str:
     """Return ``$_tiles(rows, a, sa_m, sa_k, b, step, depth, t)``, which adds the products of rows and a panel to sums.
 
     ``a`` holds *depth* elements of each row, ``b`` as many rows of 32 columns, ``t`` the sums, ``[rows, 32]``. There is a
-    tile of every height up to 8, so that a new number of rows needs no other kernel and is not rounded up.
+    tile of every height up to `tile_of`'s rows, so that a new number of rows needs no other kernel and is not rounded up.
 
     Args:
         fetch: ``b`` is one of many panels that follow one another in memory: ask for them early.
     """
     more = ", soon, pace, near" if fetch else ""
+    most = tile_of(registers).rows
     cases = " ".join(
         f"case {h}: $_tile{h}(a + i * sa_m, sa_m, sa_k, b, step, depth, t + i * 32{more}); break;"
-        for h in range(1, TILE + 1)
+        for h in range(1, most + 1)
     )
-    return f"""{FETCH if fetch else ""}{"".join(_tile(h, a_space, b_space, sums_space, fetch) for h in range(1, TILE + 1))}
+    heights = "".join(_tile(h, registers, a_space, b_space, sums_space, fetch) for h in range(1, most + 1))
+    return f"""{FETCH if fetch else ""}{heights}
 inline void $_tiles(
     int rows, {a_space} const float* a, int sa_m, int sa_k, {b_space} const float* b, int step, int depth,
     {sums_space} float* t) {{
-  int i = 0;
+  int i = 0, tiles = (rows + {most - 1}) / {most};
   {_FETCH_PLAN if fetch else ""}
-  for (int tiles = (rows + {TILE - 1}) / {TILE}; tiles > 0; tiles--) {{
+  for (; tiles > 0; tiles--) {{
     const int height = (rows - i) / tiles;
     switch (height) {{ {cases} }}
     i += height;
@@ -67,25 +105,44 @@ inline void $_tiles(
 }}"""
 
 
-def _tile(height: int, a_space: str, b_space: str, sums_space: str, fetch: bool) -> str:
-    r = range(height)
-    rows = " ".join(f"{a_space} const float* a{i} = a + {i} * sa_m;" for i in r)
-    load = " ".join(f"float16 p{i} = vload16({2 * i}, t), q{i} = vload16({2 * i + 1}, t);" for i in r)
-    multiply = " ".join(f"v = a{i}[k * sa_k]; p{i} = fma(v, b0, p{i}); q{i} = fma(v, b1, q{i});" for i in r)
-    store = " ".join(f"vstore16(p{i}, {2 * i}, t); vstore16(q{i}, {2 * i + 1}, t);" for i in r)
+def _tile(height: int, registers: Registers, a_space: str, b_space: str, sums_space: str, fetch: bool) -> str:
+    """Return ``$_tile<height>``, which passes over the rows of a panel once, or once for each half of its columns."""
+    passes = tile_of(registers).passes(height, registers)
+    fetches = ["ASYNCRT_FETCH(soon); soon += pace;", "ASYNCRT_FETCH(row + near);"] if fetch else ["", ""]
+    together = PANEL // 16 // passes  # vectors
+    each = [
+        _pass(height, range(p * together, (p + 1) * together), " ".join(fetches[p::passes]), b_space)
+        for p in range(passes)
+    ]
+    rows = " ".join(f"{a_space} const float* a{i} = a + {i} * sa_m;" for i in range(height))
     return f"""
 inline void $_tile{height}(
     {a_space} const float* a, int sa_m, int sa_k, {b_space} const float* b, int step, int depth,
     {sums_space} float* t{", __global const float* soon, int pace, int near" if fetch else ""}) {{
   {rows}
-  {load}
-  for (int k = 0; k < depth; k++, b += step) {{
-    const float16 b0 = vload16(0, b), b1 = vload16(1, b); float16 v;
-    {"ASYNCRT_FETCH(soon); soon += pace; ASYNCRT_FETCH(b + near);" if fetch else ""}
-    {multiply}
-  }}
-  {store}
+  {" ".join(each)}
 }}"""
+
+
+def _pass(height: int, vectors: range, fetch: str, b_space: str) -> str:
+    """Return statements that add the products of *height* rows and some vectors of a panel's columns to sums."""
+    r, width = range(height), PANEL // 16
+    load = " ".join(f"float16 s{i}_{v} = vload16({width * i + v}, t);" for i in r for v in vectors)
+    panel = ", ".join(f"b{v} = vload16({v}, row)" for v in vectors)
+    multiply = " ".join(
+        f"e = a{i}[k * sa_k]; " + " ".join(f"s{i}_{v} = fma(e, b{v}, s{i}_{v});" for v in vectors) for i in r
+    )
+    store = " ".join(f"vstore16(s{i}_{v}, {width * i + v}, t);" for i in r for v in vectors)
+    return f"""{{
+    {load}
+    {b_space} const float* row = b;
+    for (int k = 0; k < depth; k++, row += step) {{
+      const float16 {panel}; float16 e;
+      {fetch}
+      {multiply}
+    }}
+    {store}
+  }}"""
 
 
 def widen_panel(space: str) -> str:
@@ -105,6 +162,11 @@ inline void $_widen(__global const uint* b, int depth, {space} float* panel) {{
 
 LOW_HALF = "as_float16(w << 16)"
 HIGH_HALF = "as_float16(w & 0xffff0000u)"
+
+
+def pair_rows(registers: Registers) -> int:
+    """Return of how many rows the sums with two whole panels are in registers."""
+    return max(0, min(2, (registers.capacity - PANEL - registers.floats) // (2 * PANEL)))
 
 
 def pair_tile(height: int, sums_space: str, *, narrow: bool = False) -> str:

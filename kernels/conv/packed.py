@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
+from asyncrt.devices.base import Registers
 from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.epilogue import Epilogue
+from asyncrt.kernels.codegen.tiles import tile_of
 from asyncrt.kernels.impl import Impl, Launch, WeightsRequest, inp, weights
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.patterns.window import Window
@@ -24,10 +27,6 @@ from asyncrt.layout import FLOAT32, Array, DataType
 from .interface import Convolution, Padded, bind_conv, padded_input, thinned_input
 from .tile import ZEROS, Tile, tile_kernel
 
-# Output channels of a packed block, two float16 or one, and what a channel costs in it: one loads twice as often for
-# each multiplication.
-_BLOCKS = {32: 1.0, 16: 1.4}
-_TILE = 8  # positions of a packed tile
 # What a tile costs beside its products, as many products of a position; and fewer positions take as long as these, because
 # sums wait for themselves. Where a channel is one cell, each needs lines of the cache that no other does, and loading them
 # takes as long as multiplying six or seven positions, and a bit.
@@ -38,6 +37,25 @@ _UNROLLED = 7  # cells of a window's row that are written out one after the othe
 # into pieces of `_PIECE`: while the last tiles pass over one, the next is fetched, for which the first must be short.
 _WHOLE, _PIECE = 1 << 16, 12 << 10
 WORK = 1 << 16  # multiply-adds (of vectors) that a work-item should have
+
+
+class _Blocks(NamedTuple):
+    """What a tile may be, so that its sums stay in registers.
+
+    Attributes:
+        costs: Output channels of a packed block, two float16 or one, and what a channel costs in it: one loads twice as
+            often for each multiplication.
+        positions: The most of a tile.
+    """
+
+    costs: Mapping[int, float]
+    positions: int
+
+
+def _blocks(registers: Registers) -> _Blocks:
+    if tile_of(registers).columns == 32:
+        return _Blocks({32: 1.0, 16: 1.4}, 8)
+    return _Blocks({16: 1.0}, tile_of(registers).rows)
 
 
 def _canonical(weight: Array, group: int, transposed: bool) -> Array:
@@ -67,14 +85,14 @@ def _packer(group: int, transposed: bool, block: int) -> Callable[[Array], Array
     return functools.partial(_pack, group=group, transposed=transposed, block=block)
 
 
-def _tile_width(positions: int, channels: int, cells: int) -> int:
+def _tile_width(positions: int, channels: int, cells: int, most: int) -> int:
     """Return how many positions of a row a tile has: few are calculated twice."""
 
     def cost(width: int) -> tuple[float, int]:
         each = max(width, _LINES) + _BIT if cells == 1 else max(width, _LATENCY)
         return -(-positions // width) * (each * channels * cells + _FINISH), -width
 
-    return min(range(1, min(_TILE, positions) + 1), key=cost)
+    return min(range(1, min(most, positions) + 1), key=cost)
 
 
 def packs(dtype: DataType, outputs: int, traits: DeviceTraits, *, constant: bool) -> bool:
@@ -133,10 +151,11 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
         if w.size == (sd, sh, sw) == (1, 1, 1) and borders is None:  # rows follow each other: one long row
             od, oh, ow, spatial = 1, 1, od * oh * ow, (1, 1, od * oh * ow)
     cells = kd * kh * kw
-    rows, width = 1, _tile_width(ow, conv.inputs, cells)
-    if joins and width == ow and 2 * width <= _TILE and oh > 1:  # short rows: several of them
-        rows = next(r for r in (_TILE // width, 2) if r <= oh)
-    block = min(_BLOCKS, key=lambda b: round_up(conv.outputs, b) * _BLOCKS[b])
+    costs, most = _blocks(traits.registers)
+    rows, width = 1, _tile_width(ow, conv.inputs, cells, most)
+    if joins and width == ow and 2 * width <= most and oh > 1:  # short rows: several of them
+        rows = next(r for r in (most // width, 2) if r <= oh)
+    block = min(costs, key=lambda b: round_up(conv.outputs, b) * costs[b])
     blocks = -(-conv.outputs // block)
     down, across = -(-oh // rows), -(-ow // width)
     tiles = od * down * across

@@ -16,7 +16,7 @@ import numpy as np
 from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.epilogue import Epilogue, bind, join
 from asyncrt.kernels.codegen.source import kernel
-from asyncrt.kernels.codegen.tiles import PANEL, TILE
+from asyncrt.kernels.codegen.tiles import PANEL
 from asyncrt.kernels.codegen.vectors import ALL_VECTORS
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
@@ -24,7 +24,7 @@ from asyncrt.kernels.patterns.window import Window
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, INT8, INT32, UINT8, Array, DataType
 
-from .product import Scales
+from .product import TILE, Scales
 from .quantize import HELPERS, bounds, divided
 
 _MOST = 64  # filters of a work-item

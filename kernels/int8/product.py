@@ -21,7 +21,7 @@ from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.alignment import fake_alignment
 from asyncrt.kernels.codegen.epilogue import Epilogue, bind
 from asyncrt.kernels.codegen.source import kernel
-from asyncrt.kernels.codegen.tiles import AHEAD, FETCH, PANEL, TILE
+from asyncrt.kernels.codegen.tiles import AHEAD, FETCH, PANEL
 from asyncrt.kernels.codegen.vectors import ALL_VECTORS
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, weights
 from asyncrt.kernels.matmul.cpu import rows_per_item
@@ -30,6 +30,7 @@ from asyncrt.layout import FLOAT32, INT8, INT32, UINT8, Array, DataType
 
 from .quantize import bounds
 
+TILE = 8  # rows whose sums are in registers
 _MOST = 64  # rows of a work-item
 
 # `u` is four unsigned bytes, `w` four signed ones for each column. Without VNNI they are taken apart; what is done to the
@@ -134,7 +135,7 @@ def integer_product(product: Product, traits: DeviceTraits, shape: tuple[int, ..
         refs += (p.scales.left, p.scales.right, *(p.scales.result or ()))
         steps = (int(p.per_column), int(p.scales.per_column))
     panels = -(-p.columns // PANEL)
-    rows = rows_per_item(fake_alignment(p.rows, TILE), panels, traits.compute_units)
+    rows = rows_per_item(fake_alignment(p.rows, TILE), TILE, panels, traits.compute_units)
     launch = Launch(
         _kernel(form), (*refs, *last.refs), (p.rows, p.columns, p.depth, *steps, *last.ints, rows),
         (-(-p.rows // rows), panels), (1, 1), varying=(0,),

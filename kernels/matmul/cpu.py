@@ -1,7 +1,6 @@
 """Matrix products of float32 on CPU devices: a work-item computes some rows of 32 columns of the result.
 
-It takes them in tiles of up to 8 rows, whose sums stay in registers as two ``float16`` for each row. Each element is
-one chain of ``fma`` over k, whatever the sizes, the strides and the tile, so that the bytes of a result depend on the
+It takes them in tiles of some rows, whose sums stay in registers (`codegen/tiles.py`). Each element is one chain of ``fma`` over k, whatever the sizes, the strides and the tile, so that the bytes of a result depend on the
 values alone.
 """
 
@@ -13,7 +12,7 @@ import functools
 import numpy as np
 
 from asyncrt.kernels.codegen.source import kernel
-from asyncrt.kernels.codegen.tiles import FETCH, PANEL, TILE, add_tiles, fill_panel, pair_tile, widen_panel
+from asyncrt.kernels.codegen.tiles import FETCH, PANEL, add_tiles, fill_panel, pair_rows, pair_tile, widen_panel
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.layout import FLOAT32, Array
 
@@ -21,7 +20,6 @@ from .interface import ProductForm
 
 _MOST = 64  # rows of a work-item
 _DEPTH = 64
-PAIRED = 2  # the most rows for which a work-item takes two packed panels at once
 
 
 class Source(enum.Enum):
@@ -48,10 +46,14 @@ def pack_transposed(matrix: Array) -> Array:
     return pack_panels(matrix.T)
 
 
-def rows_per_item(m: int, panels: int, compute_units: int) -> int:
-    """Return how many of *m* rows a work-item takes, if there are *panels* in all matrices of a batch together."""
-    tiles = -(-m // TILE)
-    each = max(1, min(_MOST // TILE, tiles * panels // (8 * compute_units)))
+def rows_per_item(m: int, tile: int, panels: int, compute_units: int) -> int:
+    """Return how many of *m* rows a work-item takes, if there are *panels* in all matrices of a batch together.
+
+    Args:
+        tile: Rows of a tile.
+    """
+    tiles = -(-m // tile)
+    each = max(1, min(_MOST // tile, tiles * panels // (8 * compute_units)))
     return -(-m // -(-tiles // each))
 
 
@@ -92,7 +94,7 @@ def tile_kernel(form: ProductForm, source: Source) -> KernelSource:
     {_store(form)}
   }}"""
     space = "" if source in (Source.ANY, Source.NARROW) else "__global"
-    helpers = FETCH + form.last.helpers + add_tiles("__global", space, "", fetch=source is Source.PACKED)
+    helpers = FETCH + form.last.helpers + add_tiles(form.registers, "__global", space, "", fetch=source is Source.PACKED)
     helpers += fill_panel(FLOAT32, "") if source is Source.ANY else ""
     helpers += widen_panel("") if source is Source.NARROW else ""
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
@@ -103,15 +105,15 @@ def tile_kernel(form: ProductForm, source: Source) -> KernelSource:
 
 @functools.cache
 def pair_kernel(form: ProductForm, source: Source) -> KernelSource:
-    """Return the kernel that computes two packed panels of a product of up to `PAIRED` rows at once."""
-    narrow = source is Source.NARROW
+    """Return the kernel that computes two packed panels of a product of up to `pair_rows` rows at once."""
+    narrow, most = source is Source.NARROW, pair_rows(form.registers)
     panel = f"{PANEL // 2 if narrow else PANEL} * K"
-    cases = " ".join(f"case {h}: $_pair{h}(A + ao, sa_m, sa_k, b, other, K, t); break;" for h in range(1, PAIRED + 1))
+    cases = " ".join(f"case {h}: $_pair{h}(A + ao, sa_m, sa_k, b, other, K, t); break;" for h in range(1, most + 1))
     body = f"""
   const int p0 = (int)get_global_id(1) * 2, last = min(p0 + 1, (N - 1) / 32), other = (last - p0) * {panel};
   {form.batch()}
   __global const {form.b.c}* const b = B + bo + p0 * {panel};
-  float t[{2 * PAIRED * PANEL}] __attribute__((aligned(64)));
+  float t[{2 * most * PANEL}] __attribute__((aligned(64)));
   switch (M) {{ {cases} }}
   for (int p = p0; p <= last; p++)
     for (int m = 0; m < M; m++) {{
@@ -119,7 +121,7 @@ def pair_kernel(form: ProductForm, source: Source) -> KernelSource:
       const float* const sums = t + ((p - p0) * M + m) * 32;
       {_store(form)}
     }}"""
-    helpers = form.last.helpers + FETCH + "".join(pair_tile(rows, "", narrow=narrow) for rows in range(1, PAIRED + 1))
+    helpers = form.last.helpers + FETCH + "".join(pair_tile(rows, "", narrow=narrow) for rows in range(1, most + 1))
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     return kernel(f"{form.name}{'_narrow' if narrow else ''}_pairs", form.buffers, form.ints, body, helpers=helpers, attributes=one)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from asyncrt.devices.base import Registers
 from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.conversion import to_integer
 from asyncrt.layout import DataType
@@ -17,6 +18,7 @@ class ProductForm(NamedTuple):
         axes: How many batch axes there are.
         bias_contiguous: The bias has a value for each column.
         last: The epilogue.
+        registers: Of a CPU device.
     """
 
     name: str
@@ -28,6 +30,7 @@ class ProductForm(NamedTuple):
     axes: int
     bias_contiguous: bool
     last: epilogue.EpilogueForm
+    registers: Registers
 
     @property
     def ints(self) -> tuple[str, ...]:

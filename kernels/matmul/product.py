@@ -13,7 +13,7 @@ from typing import NamedTuple
 from asyncrt.kernels.codegen.alignment import fake_alignment
 from asyncrt.kernels.codegen.epilogue import Epilogue, Operand, bind
 from asyncrt.kernels.codegen.literals import literal
-from asyncrt.kernels.codegen.tiles import PANEL, TILE
+from asyncrt.kernels.codegen.tiles import PANEL, pair_rows, tile_of
 from asyncrt.kernels.impl import Impl, Launch, Ref, WeightsRequest, weights
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.traits import DeviceTraits
@@ -21,7 +21,7 @@ from asyncrt.layout import BFLOAT16, FLOAT32, FLOAT64, UINT32, DataType
 from asyncrt.memory.view import View, collapse
 
 from . import bf16_weights as narrow
-from .cpu import PAIRED, Source, pack_panels, pack_transposed, pair_kernel, rows_per_item, tile_kernel
+from .cpu import Source, pack_panels, pack_transposed, pair_kernel, rows_per_item, tile_kernel
 from .gpu import TILE as SHARED
 from .gpu import generic_kernel, shared_kernel
 from .interface import ProductForm
@@ -77,7 +77,7 @@ def matmul(
     factor = "" if bias is None or bias.beta == 1 else literal(bias.beta, number)
     form = ProductForm(
         name, a.dtype, b.dtype, None if bias is None else bias.dtype, scale, factor,
-        len(axes), bias is not None and bias.column_stride == 1, last.form,
+        len(axes), bias is not None and bias.column_stride == 1, last.form, traits.registers,
     )  # fmt: skip
     edge = (0, 0) if bias is None else (bias.row_stride, bias.column_stride)
     ints = (m, n, k, *a.view.strides[-2:], *b.view.strides[-2:], a.view.offset, b.view.offset, *edge, *strides, *last.ints)
@@ -88,7 +88,8 @@ def matmul(
         source = Source.ROWS if columns else Source.ANY
         if requests:
             source = Source.NARROW if b.dtype is UINT32 else Source.PACKED
-        return Impl(f"tiles {TILE}x{PANEL}, {source.value}", (_tiles(bound, source, traits),), weights=requests)
+        tile = tile_of(traits.registers)
+        return Impl(f"tiles {tile.rows}x{tile.columns}, {source.value}", (_tiles(bound, source, traits),), weights=requests)
     launch, which = _other(bound, traits)
     return Impl(which, (launch,), weights=requests)
 
@@ -135,10 +136,11 @@ def _repacked(
 def _tiles(p: _BoundProduct, source: Source, traits: DeviceTraits) -> Launch:
     """Return the launch of the CPU's tiles, or of pairs of panels for few rows of packed weights."""
     panels, packed = -(-p.n // PANEL), source in (Source.PACKED, Source.NARROW)
-    if packed and p.m <= PAIRED and panels * p.batches >= 4 * traits.compute_units:
+    if packed and p.m <= pair_rows(traits.registers) and panels * p.batches >= 4 * traits.compute_units:
         grid = (1, -(-panels // 2), p.batches)
         return Launch(pair_kernel(p.form, source), p.refs, p.ints, grid, (1, 1, 1), varying=(0,))
-    rows = rows_per_item(fake_alignment(p.m, TILE), panels * p.batches, traits.compute_units)
+    tile = tile_of(traits.registers).rows
+    rows = rows_per_item(fake_alignment(p.m, tile), tile, panels * p.batches, traits.compute_units)
     grid = (-(-p.m // rows), panels, p.batches)
     return Launch(tile_kernel(p.form, source), p.refs, (*p.ints, rows), grid, (1, 1, 1), varying=(0,))
 

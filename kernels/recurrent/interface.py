@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from asyncrt.devices.base import Registers
 from asyncrt.layout import INT32, DataType
 
 INTS = ("T", "N", "D", "H", "xs_t", "xs_n", "ys_t", "ys_d", "ys_n", "hs_d", "hs_n")
@@ -32,6 +33,7 @@ class CellForm(NamedTuple):
         outputs: How many there are.
         input_forget: The forget gate is 1 minus the input gate.
         linear_before_reset: The reset gate comes after the product.
+        registers: Of the device.
     """
 
     operator: str
@@ -42,6 +44,7 @@ class CellForm(NamedTuple):
     outputs: int
     input_forget: bool
     linear_before_reset: bool
+    registers: Registers
 
     def buffers(self, dtype: DataType, state: DataType) -> tuple[tuple[str, DataType, str], ...]:
         """Return the arguments of tensors of *dtype*; the scratch, ``S``, has elements of *state*."""

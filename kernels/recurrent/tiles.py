@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asyncrt.devices.base import Registers
 from asyncrt.kernels.codegen.source import kernel
-from asyncrt.kernels.codegen.tiles import PANEL, TILE, add_tiles, pair_tile
+from asyncrt.kernels.codegen.tiles import PANEL, add_tiles, pair_rows, pair_tile
 from asyncrt.kernels.impl import KernelSource, Launch, Ref, WeightsRequest
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.traits import DeviceTraits
@@ -22,7 +23,7 @@ from asyncrt.layout import FLOAT32, Array
 from .interface import INTS, CellForm
 
 LEAST = 16  # units; with fewer, most of a panel would be padding
-_PAIRED = (1, 2)  # rows for which two panels are multiplied at once
+_MOST = 8  # batch rows of a work-item
 
 
 def pack_gates(weights: Array, gates: int) -> Array:
@@ -62,8 +63,8 @@ class RowBlocks(NamedTuple):
 
 
 def cut_rows_into_blocks(gates: int, batch: int, directions: int, hidden: int, traits: DeviceTraits) -> RowBlocks:
-    """Return blocks of at most `TILE` rows, as many as there are compute units where there are enough rows."""
-    blocks = max(-(-batch // TILE), min(batch, -(-traits.compute_units // directions)))
+    """Return blocks of at most `_MOST` rows, as many as there are compute units where there are enough rows."""
+    blocks = max(-(-batch // _MOST), min(batch, -(-traits.compute_units // directions)))
     height = -(-batch // blocks)
     blocks = -(-batch // height)
     own = height * (3 + gates) * -(-hidden // PANEL) * PANEL
@@ -98,12 +99,12 @@ def _kernel(form: CellForm) -> KernelSource:
   }}"""
     ints = (*INTS, "blocks", "height", "own")
     name = f"{form.operator.lower()}_tiles"
-    return kernel(name, form.buffers(FLOAT32, FLOAT32), ints, body, helpers=form.functions + _HELPERS)
+    return kernel(name, form.buffers(FLOAT32, FLOAT32), ints, body, helpers=form.functions + _helpers(form.registers))
 
 
 def _start(form: CellForm) -> str:
     """Find the rows' lengths, load their first states, and write zeros where a row has ended."""
-    return f"""int length[{TILE}], longest = 0;
+    return f"""int length[{_MOST}], longest = 0;
   for (int r = 0; r < rows; r++) {{
     const int n = n0 + r, so = (d * hs_d + n * hs_n) * H;
     length[r] = {"clamp(lens[n], 0, T)" if form.optional.lengths else "T"};
@@ -193,10 +194,18 @@ def _lstm(form: CellForm) -> str:
         {_STORE}"""
 
 
-_HELPERS = (
-    add_tiles("__global", "__global", "__global", fetch=True)
-    + "".join(pair_tile(rows, "__global") for rows in _PAIRED)
-    + f"""
+def _helpers(registers: Registers) -> str:
+    """What loads and stores some of a row's units, and multiplies rows by panels."""
+    paired = range(1, pair_rows(registers) + 1)
+    pairs = "".join(
+        f"""
+  if (rows == {rows})
+    for (; p + 2 <= last; p += 2)
+      $_pair{rows}(a, row, 1, b + p * depth * {PANEL}, depth * {PANEL}, depth, sums + {rows} * p * {PANEL});"""
+        for rows in paired
+    )
+    return f"""{add_tiles(registers, "__global", "__global", "__global", fetch=True)}
+{"".join(pair_tile(rows, "__global") for rows in paired)}
 inline float16 $_some(__global const float* p, int from, int n) {{
   if (from + 16 <= n) return vload16(0, p + from);
   float t[16];
@@ -212,17 +221,10 @@ inline void $_put(float16 v, __global float* p, int from, int n) {{
 inline void $_multiply(
     int rows, __global const float* a, int row, __global const float* b, int depth, int first, int last,
     __global float* sums) {{
-  int p = first;
-  if (rows == 1)
-    for (; p + 2 <= last; p += 2)
-      $_pair1(a, row, 1, b + p * depth * {PANEL}, depth * {PANEL}, depth, sums + p * {PANEL});
-  else if (rows == 2)
-    for (; p + 2 <= last; p += 2)
-      $_pair2(a, row, 1, b + p * depth * {PANEL}, depth * {PANEL}, depth, sums + 2 * p * {PANEL});
+  int p = first;{pairs}
   for (; p < last; p++) {{
     __global float* const to = sums + p * rows * {PANEL};
     for (int i = 0; i < 2 * rows; i++) vstore16((float16)(0.0f), i, to);
     $_tiles(rows, a, row, 1, b + p * depth * {PANEL}, {PANEL}, depth, to);
   }}
 }}"""
-)

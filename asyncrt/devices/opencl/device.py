@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import platform
 import sys
 import time
 import warnings
@@ -42,7 +43,7 @@ from .pinned import PinnedBlock, PinnedMemory, PinnedTransfers
 from .prepared import LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
 from .record import pack_record
 from .submit import native_submitter, python_submitter
-from .target import compiled_for, usual_target
+from .target import compiled_for, registers_of, usual_target
 from .waiter import Waiter
 
 #: Whether nobody else in this process has used OpenCL by now, as far as one can tell.
@@ -447,7 +448,8 @@ class OpenCLDevice:
             raise DeviceCommandError(f"{self.info.spec}: a two-line kernel does not run", detail=str(error)) from error
         if not (result == 1).all():
             raise DeviceCommandError(f"{self.info.spec}: a two-line kernel gives wrong results")
-        self.info = attrs.evolve(self.info, identity=f"{self._identity}|{target}")
+        registers = registers_of(target, self.cl_device.native_vector_width_float, platform.machine())
+        self.info = attrs.evolve(self.info, identity=f"{self._identity}|{target}", registers=registers)
         self._target = target
 
     def _steered(self) -> None:
@@ -487,10 +489,10 @@ class OpenCLDevice:
 def every_device() -> Iterator[tuple[str, cl.Device]]:
     """Yield ``(spec, device)`` of every OpenCL device, as the drivers list them."""
     try:
-        platforms = cl.get_platforms()
+        drivers = cl.get_platforms()
     except cl.Error:
         return  # the loader found no driver
-    for p, platform in enumerate(platforms):
+    for p, driver in enumerate(drivers):
         with contextlib.suppress(cl.Error):
-            for d, device in enumerate(platform.get_devices()):
+            for d, device in enumerate(driver.get_devices()):
                 yield f"opencl:{p}:{d}", device

@@ -20,6 +20,8 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
+from asyncrt.devices.base import AVX512, Registers
+
 CPUINFO = Path("/proc/cpuinfo")
 MAPS = Path("/proc/self/maps")
 
@@ -108,6 +110,27 @@ def compiled_for(program: bytes) -> str:
     if len(program) < 52 or not program.startswith(_ELF) or program[16:18] != _INTEL_PROGRAM:
         return ""
     return str(int.from_bytes(program[48:52], "little"))
+
+
+#: By what `compiled_for` says: SSE4.2, AVX and AVX2; what is above has AVX-512.
+_INTEL_REGISTERS = {1: Registers(4, 16), 2: Registers(8, 16), 3: Registers(8, 16)}
+_ARM = ("aarch64", "arm64")
+
+
+def registers_of(target: str, native_floats: int, machine: str) -> Registers:
+    """Return the vector registers that code of a CPU driver has.
+
+    Args:
+        target: What `compiled_for` says of its programs.
+        native_floats: The driver's CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT, which is of the processor, also where the
+            driver was told to compile for less.
+        machine: `platform.machine()`.
+    """
+    if target:
+        return _INTEL_REGISTERS.get(int(target), AVX512)
+    if native_floats >= AVX512.floats:
+        return AVX512
+    return Registers(max(native_floats, 4), 32 if machine.lower() in _ARM else 16)
 
 
 _usual: dict[str, str] = {}

@@ -217,6 +217,7 @@ def _tools(device: Device, options: RuntimeOptions, streams: int) -> Tools:
         compute_units=info.compute_units,
         max_group=info.max_group,
         features=info.features,
+        registers=info.registers,
         packed_weights=options.uses("packed_weights"),
         narrow_weights=options.precision == "bf16",
     )

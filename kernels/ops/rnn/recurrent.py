@@ -263,7 +263,7 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     form = CellForm(
         kind.name, kind.gates, _functions(settings, real), "1" if settings.reverse else "d == 1",
         OptionalInputs(*(call.has(i) for i in range(3, 8))), len(call.outputs), settings.input_forget,
-        settings.linear_before_reset,
+        settings.linear_before_reset, traits.registers,
     )  # fmt: skip
     if tiles:
         made.launch(tiled(form, refs, ints, s.directions, tiles))

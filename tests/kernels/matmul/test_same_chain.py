@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import attrs
 import numpy as np
 import pytest
 
+from asyncrt.devices.base import AVX512, Registers
 from asyncrt.kernels.call import Attributes, Call
-from asyncrt.kernels.codegen.tiles import TILE
+from asyncrt.kernels.codegen.tiles import RegisterTile, tile_of
 from asyncrt.kernels.impl import inp, out
 from asyncrt.kernels.matmul.cpu import rows_per_item
 from asyncrt.kernels.matmul.product import Operand, matmul
@@ -17,6 +19,8 @@ from asyncrt.memory.view import View
 from ...ops.run import run_impl
 
 CPU = DeviceTraits("cpu", 2)
+#: Of AVX-512, AVX2, NEON and SSE.
+REGISTERS = (AVX512, Registers(8, 16), Registers(4, 32), Registers(4, 16))
 
 
 def spread(x: Array, order: tuple[int, ...], gap: int) -> tuple[Array, View]:
@@ -28,10 +32,17 @@ def spread(x: Array, order: tuple[int, ...], gap: int) -> tuple[Array, View]:
     return memory, View(x.shape, tuple(strides[order.index(axis)] for axis in range(x.ndim)))
 
 
-def multiplied(a: Array, b: Array, views: tuple[View, View], batch: tuple[int, ...], constant: bool) -> Array:
+def multiplied(
+    a: Array,
+    b: Array,
+    views: tuple[View, View],
+    batch: tuple[int, ...],
+    constant: bool,
+    traits: DeviceTraits = CPU,
+) -> Array:
     left, right = views
     impl = matmul(
-        "product", Operand(inp(0), FLOAT32, left), Operand(inp(1), FLOAT32, right), out(0), batch, CPU,
+        "product", Operand(inp(0), FLOAT32, left), Operand(inp(1), FLOAT32, right), out(0), batch, traits,
         constant=1 if constant else None,
     )  # fmt: skip
     shape = (*batch, left.shape[-2], right.shape[-1])
@@ -82,10 +93,31 @@ def test_a_work_item_has_room_for_its_rows() -> None:
     """However many rows there are, a work-item takes no more than its sums have room for, and few are idle."""
     for m in (*range(1, 200), 512, 1000, 4096):
         for panels in (1, 2, 12, 500):
-            rows = rows_per_item(m, panels, 2)
+            for tile in (8, 6, 2):
+                rows = rows_per_item(m, tile, panels, 2)
 
-            assert 1 <= rows <= 8 * TILE, m
-            assert -(-m // rows) * panels >= min(16, -(-m // TILE) * panels) // 2, m
+                assert 1 <= rows <= 64, m
+                assert -(-m // rows) * panels >= min(16, -(-m // tile) * panels) // 2, m
+
+
+def test_a_tile_is_what_registers_hold() -> None:
+    """8 x 32 sums with AVX-512, 6 x 16 with AVX2 and NEON; beside them a row of the panel and a broadcast element."""
+    assert [tile_of(registers) for registers in REGISTERS] == [
+        RegisterTile(8, 32), RegisterTile(6, 16), RegisterTile(6, 16), RegisterTile(2, 16),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 6, 7, 13, 64])
+@pytest.mark.parametrize("constant", [True, False], ids=["packed", "as it is"])
+def test_bytes_do_not_depend_on_registers(m: int, constant: bool) -> None:
+    """Tiles for AVX-512, AVX2, NEON and SSE: each sum is the same chain."""
+    random = np.random.default_rng(m)
+    x, w = random.standard_normal((m, 70), np.float32), random.standard_normal((70, 300), np.float32)
+    views = View.dense(x.shape), View.dense(w.shape)
+
+    seen = [multiplied(x, w, views, (), constant, attrs.evolve(CPU, registers=r)).tobytes() for r in REGISTERS]
+
+    assert seen == [seen[0]] * len(REGISTERS)
 
 
 @pytest.mark.parametrize("rows", [1, 2])
