@@ -40,10 +40,9 @@ from onnx import helper
 lines = []
 logging.getLogger("asyncrt").addHandler(type("Lines", (logging.Handler,), {"emit": lambda s, r: lines.append(r.msg)})())
 model = make([helper.make_node(*node) for node in (
-    ("MatMul", ["x", "w"], ["m"]), ("Softmax", ["m"], ["s"]), ("Add", ["s", "x"], ["y"]),
-)], {"x": "float n 64", "w": "float 64 64"}, ["y"])
-numbers = np.random.default_rng(0)
-inputs = {"x": numbers.random((9, 64), np.float32), "w": numbers.random((64, 64), np.float32)}
+    ("Tanh", ["x"], ["t"]), ("Softmax", ["t"], ["s"]), ("Add", ["s", "x"], ["y"]),
+)], {"x": "float n 64"}, ["y"])  # kernels whose texts are the same for every processor
+inputs = {"x": np.random.default_rng(0).random((9, 64), np.float32)}
 
 async def main():
     async with asyncrt.Runtime("cpu", options=asyncrt.RuntimeOptions(cache_dir=folder)) as rt:
