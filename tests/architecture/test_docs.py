@@ -286,6 +286,11 @@ def host_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncrt.runtime.runtime.open_device", opened)
 
 
+def marked(page: str) -> list[Block]:
+    """The blocks of a page that are marked to run."""
+    return [b for b in blocks(ROOT / page) if b.mark == "runs"]
+
+
 def run_page(page: str, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], list[tuple[str, str]]]:
     """Run the blocks marked so, one after the other in one namespace, as a reader would.
 
@@ -313,6 +318,16 @@ def test_the_examples_marked_so_run(
     printed, _ = run_page(page, capsys)
 
     assert "skipped" in "".join(printed)
+
+
+@pytest.mark.parametrize("page", [n for n in map(name_of, PAGES) if n not in WITH_EXAMPLES and marked(n)])
+@pytest.mark.usefixtures("host_by_default")
+def test_the_examples_of_other_pages_run(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What they promise they assert themselves."""
+    printed, shown = run_page(page, capsys)
+
+    assert len(printed) >= 1
+    assert [shows for shows, _ in shown] == [was for _, was in shown]
 
 
 @pytest.mark.parametrize("page", TUTORIALS)
