@@ -73,8 +73,8 @@ class Dispatcher:
         #: Is told of requests and plans while a trace is taken.
         self.tracer: Tracer | None = None
         self._loop = asyncio.get_running_loop()
-        self._completions = Completions(self._loop, self._on_reached)
-        self.marks = StreamMarks(streams, timeline, self._completions, self._put_mark)
+        self.completions = Completions(self._loop, self._on_reached)
+        self.marks = StreamMarks(streams, timeline, self.completions, self._put_mark)
         #: Turns of requests that go on, and of those that begin: a caller may end one and begin the next in one turn.
         self._turns, self._beginnings = Turns(self._loop), Turns(self._loop)
         #: The request whose coroutine asks now, and goes on in the same turn if the answer is there.
@@ -101,7 +101,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Listen no more."""
-        self._completions.close()
+        self.completions.close()
 
     @property
     def in_flight(self) -> int:

@@ -17,16 +17,17 @@ import pytest
 
 import asyncrt.debug
 from asyncrt import DeviceCommandError, HazardError, Runtime, RuntimeOptions
-from asyncrt.devices.base import Device, DeviceInfo, Mark, Reached
+from asyncrt.devices.base import Device, DeviceInfo, Mark, Stream
 from asyncrt.devices.faults import Fault
 from asyncrt.devices.find import open_device
 from asyncrt.devices.host import HostDevice
 from asyncrt.devices.opencl.device import OpenCLDevice
-from asyncrt.devices.simulated import SimulatedDevice, SimulatedStream
+from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.events import Event
 from asyncrt.layout import Array
 from asyncrt.memory.hazards import Entry, Waited, check
 from asyncrt.runtime.execute import prepared_launches as preset
+from asyncrt.runtime.loop.completion import Completions
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 from asyncrt.runtime.plan.parallel_lanes import Branches, Cost, branches_of, cost_of
@@ -345,25 +346,28 @@ async def test_the_memory_of_a_cancelled_request_is_free_when_all_its_streams_ha
 @pytest.mark.asyncio
 async def test_a_request_is_over_when_all_its_streams_have_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports of different streams come in any order: here those of the others come last."""
-    late: list[tuple[Reached, BaseException | None]] = []
+    late: list[tuple[Stream, Mark, Event]] = []
     async with spreading("simulated") as rt:
         loaded = await rt.load(network())
         await loaded.infer(given(0))
-        when_reached = SimulatedStream.when_reached
+        watch = Completions.watch
 
-        def held(stream: SimulatedStream, mark: Mark, tell: Reached) -> None:
-            when_reached(stream, mark, (lambda error: late.append((tell, error))) if stream.index else tell)
+        def held(completions: Completions, stream: Stream, mark: Mark, event: Event) -> None:
+            if stream.index:
+                late.append((stream, mark, event))
+            else:
+                watch(completions, stream, mark, event)
 
-        monkeypatch.setattr(SimulatedStream, "when_reached", held)
-        task = asyncio.ensure_future(loaded.infer(given(0)))
-        for _ in range(1000):
-            await asyncio.sleep(0)
-        assert len(late) == 3
-        assert not rt.statistics().scheduler.running
-        early = task.done()
-        for tell, error in late:
-            tell(error)
+        with monkeypatch.context() as patched:
+            patched.setattr(Completions, "watch", held)
+            task = asyncio.ensure_future(loaded.infer(given(0)))
+            for _ in range(1000):
+                await asyncio.sleep(0)
+        early, ends, running = task.done(), len(late), rt.statistics().scheduler.running
+        for each_late in late:
+            watch(rt.session.dispatcher.completions, *each_late)
 
+        assert (ends, running) == (3, 0)
         assert not early
         assert truth("simulated")[0] == as_bytes(await task)
 
