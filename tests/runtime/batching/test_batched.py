@@ -136,8 +136,8 @@ async def test_the_story_of_one_request_by_itself_has_all_that_happened(rt: Runt
         statistics = batched.statistics()
         await batched.infer(of_length(7))  # the stream is free again
 
-    assert stories[0] == stories[1] == ["Arrived", "Launch", "Began", "Finished"]
-    assert stories[2] == ["Arrived", "Launch", "Began", "Finished", "Left"]
+    assert stories[0] == stories[1] == ["Arrived", "LaunchBatch", "Began", "BatchFinished"]
+    assert stories[2] == ["Arrived", "LaunchBatch", "Began", "BatchFinished", "Left"]
     assert (statistics.requests, statistics.members, statistics.left) == (3, 3, 0)
     assert (statistics.waiting, statistics.in_flight) == (0, 0)
 
