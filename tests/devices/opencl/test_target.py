@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from asyncrt.devices.base import AVX512, Registers
 from asyncrt.devices.opencl import target as opencl_target
 from asyncrt.devices.opencl.device import OpenCLDevice
 from asyncrt.devices.opencl.info import Probe
-from asyncrt.devices.opencl.target import compiled_for, processor, settings, steering, surroundings
+from asyncrt.devices.opencl.target import compiled_for, processor, registers_of, settings, steering, surroundings
 
 EPYC = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -143,3 +144,24 @@ INTEL = b"\x7fELF\x02\x01" + bytes(10) + b"\x04\xff" + bytes(30) + b"\x06\x00\x0
 def test_intels_programs_say_what_they_are_for(program: bytes, target: str) -> None:
     """Others' do not, or not there."""
     assert compiled_for(program) == target
+
+
+@pytest.mark.parametrize(
+    ("target", "native", "machine", "expected"),
+    [
+        ("1", 16, "x86_64", Registers(4, 16)),
+        ("3", 16, "x86_64", Registers(8, 16)),
+        ("4", 16, "x86_64", AVX512),
+        ("8", 16, "x86_64", AVX512),
+        ("", 16, "x86_64", AVX512),
+        ("", 8, "AMD64", Registers(8, 16)),
+        ("", 4, "aarch64", Registers(4, 32)),
+        ("", 4, "x86_64", Registers(4, 16)),
+        ("", 1, "riscv64", Registers(4, 16)),
+    ],
+)
+def test_registers_are_those_that_code_is_compiled_for(
+    target: str, native: int, machine: str, expected: Registers
+) -> None:
+    """Intel's runtime may be told to compile for less than the processor has; others say what the processor has."""
+    assert expected == registers_of(target, native, machine)
