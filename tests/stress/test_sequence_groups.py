@@ -99,8 +99,8 @@ class Storm:
 async def random_group(seed: int, found: list[Sharing]) -> Counter[str]:
     """Run a storm on a device of its own; returns what became of the steps."""
     chance = random.Random(-seed)
-    faults = [Fault(site, chance.randrange(1, 400), OutOfDeviceMemory if site == "allocate" else DeviceError)
-              for site in chance.choices(_SITES, k=chance.choice((0, 1, 2, 4)))]  # fmt: skip
+    faults = [Fault(site, chance.randrange(1, 200), OutOfDeviceMemory if site == "allocate" else DeviceError)
+              for site in chance.choices(_SITES, k=chance.choice((0, 2, 4, 8)))]  # fmt: skip
     device = SimulatedDevice(seed, faults=faults, spreads=chance.random() < 0.5)
     options = RuntimeOptions(
         warm=False,
