@@ -5,12 +5,25 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ShapeError
-from asyncrt.layout import Shape, show_shape
+from asyncrt.layout import Array, Shape, show_shape
 
-from .call import Call
+from .call import Attributes, Call
+
+
+class _Shaped(NamedTuple):
+    """As much of a layout as rules of shapes ask for."""
+
+    shape: Shape
+
+
+def reference_call(name: str, attributes: Attributes, inputs: Sequence[Array | None]) -> Call:
+    """Return the call that arrays are given to, for rules of shapes: its layouts have nothing but a shape."""
+    layouts: Any = tuple(None if i is None else _Shaped(i.shape) for i in inputs)
+    return Call(name, attributes, layouts, tuple(inputs))
 
 
 def normal_axis(call: Call, axis: int, rank: int) -> int:

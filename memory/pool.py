@@ -102,6 +102,11 @@ class MemoryPool:
             f"reused={s.reused} allocated={s.allocated}>"
         )
 
+    @property
+    def free(self) -> tuple[Buffer, ...]:
+        """The blocks that nobody leases, by size; each with the events it is busy until."""
+        return tuple(self._free)
+
     def statistics(self) -> PoolStatistics:
         """Return the pool's numbers."""
         return PoolStatistics(

@@ -136,6 +136,11 @@ class SchedulerState:
         return {number: (r.state, r.event) for number, r in self._requests.items()}
 
     @property
+    def waiting(self) -> list[int]:
+        """The requests to be admitted, in the order in which they would be."""
+        return list(self._waiting)
+
+    @property
     def idle(self) -> bool:
         """Whether no request is known and no stream has anything in flight."""
         return not self._requests and not any(self._in_flight)

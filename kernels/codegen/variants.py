@@ -98,8 +98,9 @@ class Variants:
     """What has been launched and learned so far."""
 
     def __init__(self) -> None:
-        self._done: set[Variant] = set()
-        self._launches: LruCache[Variant, int] = LruCache(_COUNTED, left=lambda gone, _: self._done.discard(gone))
+        #: What was measured or could not be.
+        self.done: set[Variant] = set()
+        self._launches: LruCache[Variant, int] = LruCache(_COUNTED, left=lambda gone, _: self.done.discard(gone))
         self._learned: dict[KernelSource, Learned] = {}
         self.build_s = _BUILD_S
 
@@ -118,7 +119,7 @@ class Variants:
 
     def next(self, among: Iterable[Variant]) -> Variant | None:
         """Return what to build and measure now, of *among*."""
-        open_ = {v: n for v in among if v not in self._done and (n := self._launches.peek(v)) is not None}
+        open_ = {v: n for v in among if v not in self.done and (n := self._launches.peek(v)) is not None}
         return choose(open_, self._learned, self.build_s)
 
     def built(self, seconds: float) -> None:
@@ -131,10 +132,10 @@ class Variants:
         before = self._learned.get(variant.kernel, Learned())
         medians = statistics.median(generic_s), statistics.median(special_s)
         self._learned[variant.kernel] = learn(before, *medians, kept=kept)
-        self._done.add(variant)
+        self.done.add(variant)
         return kept
 
     def failed(self, variant: Variant) -> None:
         """Note that a variant could not be built or launched. No variant of its kernel is tried again."""
         self._learned[variant.kernel] = Learned(tried=1)
-        self._done.add(variant)
+        self.done.add(variant)

@@ -67,7 +67,7 @@ def _canonical(weight: Array, group: int, transposed: bool) -> Array:
     return grouped[(slice(None),) * 3 + (slice(None, None, -1),) * cells]
 
 
-def _pack(weight: Array, group: int, transposed: bool, block: int) -> Array:
+def pack_filters(weight: Array, group: int, transposed: bool, block: int) -> Array:
     filters = _canonical(weight, group, transposed)
     g, m, c = filters.shape[:3]
     cells = math.prod(filters.shape[3:])
@@ -82,7 +82,7 @@ def _pack(weight: Array, group: int, transposed: bool, block: int) -> Array:
 
 @functools.cache
 def _packer(group: int, transposed: bool, block: int) -> Callable[[Array], Array]:
-    return functools.partial(_pack, group=group, transposed=transposed, block=block)
+    return functools.partial(pack_filters, group=group, transposed=transposed, block=block)
 
 
 def _tile_width(positions: int, channels: int, cells: int, most: int) -> int:

@@ -61,6 +61,11 @@ class Builders:
         running = sum(w.job is not None for w in self._workers)
         return f"<Builders {running} running, {len(self._urgent)} waiting, {len(self._background)} in the background>"
 
+    @property
+    def quiet(self) -> bool:
+        """Whether background jobs may begin: no urgent one runs or waits."""
+        return not self._urgent and not any(w.urgent and w.job is not None for w in self._workers)
+
     def submit(self, job: Job, *, urgent: bool = True) -> None:
         """Let a thread do the job, or if it is not urgent, when there is nothing else to do. No job begins after `stop()`."""
         with self._changed:
@@ -140,5 +145,4 @@ class Builders:
     def _next(self, worker: _Worker) -> Job | None:
         if worker.urgent:
             return self._urgent.popleft() if self._urgent else None
-        quiet = not self._urgent and not any(w.urgent and w.job is not None for w in self._workers)
-        return self._background.popleft() if self._background and quiet else None
+        return self._background.popleft() if self._background and self.quiet else None

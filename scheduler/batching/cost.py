@@ -89,7 +89,8 @@ class CostModel:
         if not self._seen:
             return "<CostModel that has seen nothing>"
         a, b, _ = self._all.line()
-        return f"<CostModel {b * 1e3:.3f} ms + {a * 1e6:.3f} ms per million, {self._seen} runs>"
+        seen = f"{self._seen} runs of {len(self._classes)} classes"
+        return f"<CostModel {b * 1e3:.3f} ms + {a * 1e6:.3f} ms per million, {seen}>"
 
     def observe(self, kind: Hashable, work: int, seconds: float) -> None:
         """A batch of *work* in the class *kind* took so long."""

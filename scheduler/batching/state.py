@@ -177,6 +177,11 @@ class BatchingState:
         """Whether nobody waits and nothing is in flight."""
         return not (self._queue or self._retries or self._batches)
 
+    @property
+    def in_flight(self) -> list[int]:
+        """The batches that were launched and are not over, oldest first."""
+        return list(self._batches)
+
     def statistics(self) -> BatchingStatistics:
         """Return what was batched so far."""
         c = self._counts

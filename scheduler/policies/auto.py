@@ -21,22 +21,23 @@ class Policy:
     """The order of `RequestQueue`."""
 
     def __init__(self) -> None:
-        self._ready = RequestQueue()
+        #: In the order in which they would go.
+        self.ready = RequestQueue()
         #: By request, the stream of its chunk before, and how much the next one is.
         self._known: dict[int, tuple[int | None, int]] = {}
 
     def push(
         self, request: int, priority: int, last_stream: int | None, deadline: float | None = None, work: int = 1
     ) -> None:
-        self._ready.push(request, priority, deadline)
+        self.ready.push(request, priority, deadline)
         self._known[request] = last_stream, work
 
     def pop(self, streams: Sequence[StreamView]) -> tuple[int, int] | None:
         free = [s for s in streams if s.depth < DEPTH]
         if not free:
             return None
-        for request in self._ready:
-            self._ready.take(request)
+        for request in self.ready:
+            self.ready.take(request)
             last, work = self._known.pop(request)
             soonest = min(free, key=lambda s: (s.work, s.depth, s.number))
             for stream in free:
@@ -46,5 +47,5 @@ class Policy:
         return None
 
     def discard(self, request: int) -> None:
-        self._ready.discard(request)
+        self.ready.discard(request)
         self._known.pop(request, None)

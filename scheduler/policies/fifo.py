@@ -16,21 +16,22 @@ class Policy:
     """The order of `RequestQueue`."""
 
     def __init__(self) -> None:
-        self._ready = RequestQueue()
+        #: In the order in which they would go.
+        self.ready = RequestQueue()
 
     def push(
         self, request: int, priority: int, last_stream: int | None, deadline: float | None = None, work: int = 1
     ) -> None:
-        self._ready.push(request, priority, deadline)
+        self.ready.push(request, priority, deadline)
 
     def pop(self, streams: Sequence[StreamView]) -> tuple[int, int] | None:
         calmest = min(streams, key=lambda s: (s.depth, s.number))
         if calmest.depth >= DEPTH:
             return None
-        for request in self._ready:
-            self._ready.take(request)
+        for request in self.ready:
+            self.ready.take(request)
             return request, calmest.number
         return None
 
     def discard(self, request: int) -> None:
-        self._ready.discard(request)
+        self.ready.discard(request)

@@ -142,7 +142,7 @@ def test_many_that_end_while_they_wait_leave_nothing(state: SchedulerState) -> N
     for request in range(10, 1010):
         tell(state, Submitted(request, request % 7), Ended(request))
 
-    assert len(state._waiting) <= 1
+    assert state.waiting in ([], [2])
     assert [Admit(5000)] == tell(state, Submitted(5000), Ended(1))
 
 

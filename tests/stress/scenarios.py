@@ -11,6 +11,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import attrs
@@ -83,15 +84,12 @@ def as_bytes(outputs: dict[str, Array]) -> dict[str, bytes]:
 
 def run(main: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine on a loop of its own, in a thread if one is running here."""
-    loop = asyncio.new_event_loop()
-    running = asyncio._get_running_loop()
-    asyncio._set_running_loop(None)
     try:
-        return loop.run_until_complete(main)
-    finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
-        asyncio._set_running_loop(running)
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(main)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, main).result()
 
 
 @contextlib.contextmanager

@@ -139,7 +139,8 @@ class World:
         branches: bool = False,
         check: bool = True,
     ) -> None:
-        self.state = SchedulerState(streams, make_policy(policy), max_in_flight=max_in_flight, story_length=0)
+        self.policy: Any = make_policy(policy)
+        self.state = SchedulerState(streams, self.policy, max_in_flight=max_in_flight, story_length=0)
         self.checker = HazardChecker(streams)
         self.timeline = Timeline(streams)
         self.memory = Memory(limit, self.checker)
@@ -337,10 +338,10 @@ class World:
             tuple((c.request, c.waits, c.begun, c.whole, c.told, tuple(map(name, c.blocks))) for c in queue)
             for queue in self.streams
         )
-        free = tuple((name(b.allocation), self.timeline.pending(b.busy_until)) for b in self.pool._free)
+        free = tuple((name(b.allocation), self.timeline.pending(b.busy_until)) for b in self.pool.free)
         inside = tuple(self.state.requests.items())
-        waiting = tuple(self.state._waiting)
-        ready = tuple(self.state._policy._ready)  # type: ignore[attr-defined]  # all have it
+        waiting = tuple(self.state.waiting)
+        ready = tuple(self.policy.ready)
         return requests, queues, free, inside, waiting, ready, tuple(self.ended), repr(self.timeline), repr(self.state)
 
 

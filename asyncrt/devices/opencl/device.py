@@ -298,7 +298,7 @@ class OpenCLDevice:
         self._identity = self.info.identity
         #: What the driver compiles for, once that was seen; it is part of the identity from then on.
         self._target: str | None = None
-        self._gate = find_gate(self.info.platform, self.info.kind, self.context.int_ptr)
+        self.gate = find_gate(self.info.platform, self.info.kind, self.context.int_ptr)
 
     def __repr__(self) -> str:
         return f"<OpenCLDevice {self.info.spec} {self.info.name!r} {len(self._streams)} streams>"
@@ -374,7 +374,7 @@ class OpenCLDevice:
         kept = None
         if program is None:
             # The prelude is guarded, so texts of several kernels make one program.
-            program = self._compile("\n".join(s.text for s in sources))
+            program = self.compile("\n".join(s.text for s in sources))
             kept = program.get_info(cl.program_info.BINARIES)[0]
             if compiled_for(kept) != self._target:
                 self._steered()
@@ -398,7 +398,12 @@ class OpenCLDevice:
         except Exception:
             return None  # damaged, or of another driver: build from source
 
-    def _compile(self, text: str) -> Any:
+    def compile(self, text: str) -> Any:
+        """Return pyopencl's program of an OpenCL C text.
+
+        Raises:
+            KernelBuildError: The driver refused it; with its log.
+        """
         program = _Program(self.context, text)
         try:
             program._build(self._options + self._dots.options(text), [self.cl_device])
@@ -420,7 +425,7 @@ class OpenCLDevice:
         if calls is None or submitter is None:
             return None
         long = LONG_CPU if self.info.is_cpu else LONG_GPU
-        return OpenCLPrepared(calls, submitter, launches, memory, long, self._gate)
+        return OpenCLPrepared(calls, submitter, launches, memory, long, self.gate)
 
     def probe(self, kept: Binaries | None = None) -> None:
         """Build and run a two-line kernel, and see what the driver compiles for.
@@ -433,7 +438,7 @@ class OpenCLDevice:
         program = None if binary is None else self._load(binary)
         fresh = program is None
         if program is None:
-            program = self._compile(probe.text)
+            program = self.compile(probe.text)
         built: bytes = program.get_info(cl.program_info.BINARIES)[0]
         target = compiled_for(built)
         before = "" if binary is None else compiled_for(binary)
@@ -461,7 +466,7 @@ class OpenCLDevice:
 
     def _try(self, text: str, name: str, array: Array) -> Array:
         """Let the kernel of a text, built for this alone, change *array*, and return it."""
-        return self._run(cl.Kernel(self._compile(text), name), array)
+        return self._run(cl.Kernel(self.compile(text), name), array)
 
     def _run(self, kernel: cl.Kernel, array: Array) -> Array:
         """Let 16 work-items change *array*, and return it. Blocks."""

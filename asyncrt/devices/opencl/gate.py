@@ -66,7 +66,7 @@ def find_gate(platform: str, kind: str, context: int) -> Gate | None:
     if library is None:
         return None
     # To set an event hands all that waits for it to the driver's threads, so here the GIL is given up.
-    releasing = ctypes.CDLL(library._name)
+    releasing = ctypes.CDLL(library._name)  # noqa: SLF001  # there is no other name of it
     try:
         create, wait = library["clCreateUserEvent"], library["clEnqueueBarrierWithWaitList"]
         set, release = releasing["clSetUserEventStatus"], library["clReleaseEvent"]

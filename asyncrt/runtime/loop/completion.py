@@ -34,9 +34,9 @@ class Completions:
         self._arrived: list[tuple[Event, BaseException | None]] = []
         self._thread = threading.get_ident()
         #: What other threads write to; None where there is no such thing, or it is closed.
-        self._file = _listened(loop, self._on_readable)
-        if self._file is not None:  # for who closes the loop and nothing else
-            self._forgotten = weakref.finalize(self, os.close, self._file)
+        self.file = _listened(loop, self._on_readable)
+        if self.file is not None:  # for who closes the loop and nothing else
+            self._forgotten = weakref.finalize(self, os.close, self.file)
             self._forgotten.atexit = False  # threads may still write
 
     def watch(self, stream: Stream, mark: Mark, event: Event) -> None:
@@ -46,7 +46,7 @@ class Completions:
     def close(self) -> None:
         """Stop listening; events that arrive later are dropped."""
         with self._lock:  # no thread may write to a file that is another one's by then
-            file, self._file = self._file, None
+            file, self.file = self.file, None
         if file is not None:
             if not self._loop.is_closed():
                 self._loop.remove_reader(file)
@@ -56,15 +56,15 @@ class Completions:
         with self._lock:
             wake = not self._arrived
             self._arrived.append((event, error))
-            if wake and self._file is not None and threading.get_ident() != self._thread:
-                os.eventfd_write(self._file, 1)
+            if wake and self.file is not None and threading.get_ident() != self._thread:
+                os.eventfd_write(self.file, 1)
                 return
         if wake:
             tell_loop(self._loop, self._drain)
 
     def _on_readable(self) -> None:
-        if self._file is not None:
-            os.eventfd_read(self._file)
+        if self.file is not None:
+            os.eventfd_read(self.file)
         self._drain()
 
     def _drain(self) -> None:

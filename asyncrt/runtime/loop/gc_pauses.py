@@ -24,7 +24,7 @@ OWN = gc.get_freeze_count()
 """What the interpreter has frozen itself: hundreds of objects with Python 3.12, none with others."""
 
 
-class _Process:
+class ProcessCollections:
     """What holds for all runtimes of the process at once.
 
     Attributes:
@@ -73,7 +73,7 @@ class _Process:
             self.frozen = True
 
 
-_PROCESS = _Process()
+PROCESS = ProcessCollections()
 
 
 class Collector:
@@ -87,47 +87,48 @@ class Collector:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         #: Since when there is no request; None while there is one.
-        self._quiet: float | None = None
+        self.quiet_since: float | None = None
         self._collected = loop.time()
-        _PROCESS.open.add(self)
+        PROCESS.open.add(self)
 
     @property
     def due(self) -> bool:
         """Whether Python would have begun a full collection by now, about."""
-        _, middle, old = _PROCESS.threshold
+        _, middle, old = PROCESS.threshold
         return gc.get_count()[2] > old * max(1, (middle + 1) // (_MIDDLE + 1))
 
     def quiet(self) -> None:
         """No request is there: if none comes, rest."""
-        self._quiet = self._loop.time()
+        self.quiet_since = self._loop.time()
         self._watch()
 
     def busy(self) -> None:
         """A request is there."""
-        self._quiet = None
-        if self not in _PROCESS.busy:
-            _PROCESS.begin(self)
+        self.quiet_since = None
+        if self not in PROCESS.busy:
+            PROCESS.begin(self)
             self._watch()
 
     def _watch(self) -> None:
         # One that goes on, because to set and cancel one for each request takes longer than a small request should.
         if self._timer is None:
-            self._timer = self._loop.call_later(QUIET_S, self._look)
+            self._timer = self._loop.call_later(QUIET_S, self.look)
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Collect if it is time to; while there are requests, look again later."""
         self._timer = None
         now = self._loop.time()
-        if self._quiet is not None and now - self._quiet >= QUIET_S:
+        if self.quiet_since is not None and now - self.quiet_since >= QUIET_S:
             if self.due:
                 self._collect(whole=True)
-            _PROCESS.end(self)
+            PROCESS.end(self)
             return
         if self.due and (now - self._collected >= PATIENCE_S or gc.get_count()[2] > MANY):
             self._collect(whole=False)
         self._watch()
 
     def _collect(self, *, whole: bool) -> None:
-        _PROCESS.collect(whole=whole)
+        PROCESS.collect(whole=whole)
         self._collected = self._loop.time()
 
     def close(self) -> None:
@@ -135,4 +136,4 @@ class Collector:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        _PROCESS.close(self)
+        PROCESS.close(self)

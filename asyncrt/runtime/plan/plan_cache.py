@@ -96,6 +96,11 @@ class Plans:
         """Whether plans are made by recipe; no more once one was wrong."""
         return self._follows
 
+    @property
+    def recipe_counts(self) -> list[int]:
+        """How many recipes there are of each kind of values."""
+        return [len(recipes) for recipes in self._recipes.values()]
+
     def find(self, chunk: Chunk, signature: Any) -> Planned | None:
         """Return the plan that is kept for the signature."""
         if not self._replay or signature is None:
@@ -233,7 +238,7 @@ class Plans:
 
     def _forget(self) -> None:
         """Let the recipes go that were used longest ago, and kinds without any."""
-        count = sum(map(len, self._recipes.values()))
+        count = sum(self.recipe_counts)
         for kind, recipes in list(self._recipes.items()):
             while recipes and count > _RECIPES:
                 recipes.pop()

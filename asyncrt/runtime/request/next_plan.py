@@ -48,7 +48,8 @@ class Foresight:
         self._plans = plans
         self._dispatcher = dispatcher
         self._bind = bind
-        self._loop = asyncio.get_running_loop()
+        #: Which makes the guesses.
+        self.loop = asyncio.get_running_loop()
         #: How many guesses were right, all time.
         self.taken = 0
 
@@ -63,10 +64,10 @@ class Foresight:
             nonlocal handle
             handle = None
             if self._dispatcher.in_flight == 1 and guess is not None and guess.go_on():
-                handle = self._loop.call_soon(go_on)
+                handle = self.loop.call_soon(go_on)
 
         if guess is not None:
-            handle = self._loop.call_soon(go_on)
+            handle = self.loop.call_soon(go_on)
         try:
             yield
         finally:

@@ -222,25 +222,25 @@ class TracedStream(WatchedStream):
         super().__init__(stream)
         self._number = number
         self._tracer = tracer
-        self._chunk: _Chunk | None = None
+        self.traced_chunk: _Chunk | None = None
 
     def begin(self, plan: ChunkPlan, arenas: Sequence[Allocation]) -> None:
         assert self.request is not None
         assert self.program is not None
-        self._chunk = self._tracer.chunk(self.request, self.program, plan, self._number)
+        self.traced_chunk = self._tracer.chunk(self.request, self.program, plan, self._number)
 
     def join(self, own: WatchedStream) -> None:
         assert isinstance(own, TracedStream)
-        self._chunk = own._chunk
+        self.traced_chunk = own.traced_chunk
 
     def end(self) -> None:
-        if self._chunk is not None:
-            self._chunk.end = self._tracer.clock()
-            self._chunk = None
+        if self.traced_chunk is not None:
+            self.traced_chunk.end = self._tracer.clock()
+            self.traced_chunk = None
 
     def _tell(self, name: str, category: str, arguments: dict[str, Any], node: int | None = None) -> None:
         command = _TracedCommand(self._number, name, category, arguments, self.stream.timing(), node)
-        self._tracer.command(self._chunk, command)
+        self._tracer.command(self.traced_chunk, command)
 
     def launch(
         self,

@@ -31,7 +31,7 @@ from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, inp, out, scra
 from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import BITS
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
-from asyncrt.kernels.shapes import check, count, normal_axis
+from asyncrt.kernels.shapes import check, count, normal_axis, reference_call
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, FLOAT64, INT32, Array, DataType, Shape, dtype_of, show_shape
 from asyncrt.memory.view import View
@@ -263,15 +263,10 @@ def _interpolate(
     return y
 
 
-class _Shaped(NamedTuple):
-    shape: Shape
-
-
 def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
     x = inputs[0]
     assert x is not None
-    layouts = tuple(None if i is None else _Shaped(i.shape) for i in inputs)
-    call = Call("Resize", attributes, layouts, tuple(inputs))  # type: ignore[arg-type]  # only shapes are read
+    call = reference_call("Resize", attributes, inputs)
     settings, axes = _settings("Resize", attributes), _axes(call)
     given = inputs[1] if len(inputs) > 1 else None
     roi = np.zeros(0) if given is None else given.astype(np.float64).reshape(-1)

@@ -22,7 +22,7 @@ from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
 from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.patterns.grid import GPU_GROUP, round_up
-from asyncrt.kernels.shapes import count, normal_axes
+from asyncrt.kernels.shapes import count, normal_axes, reference_call
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import (
     BFLOAT16,
@@ -422,16 +422,9 @@ _TABLE: dict[str, Reduction] = {
 _EXACT_FOR_OBJECTS = ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
 
 
-class _Shaped(NamedTuple):
-    """As much of a layout as `_axes` asks for."""
-
-    shape: Shape
-
-
 def _reference(name: str, attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
     x: Any = inputs[0]
-    layouts: Any = tuple(None if i is None else _Shaped(i.shape) for i in inputs)
-    axes = _axes(Call(name, attributes, layouts, tuple(inputs)))
+    axes = _axes(reference_call(name, attributes, inputs))
     if x.dtype == object and name not in _EXACT_FOR_OBJECTS:
         raise Undetermined(f"{name} of symbolic dims")
     if _TABLE[name].keeps_one and all(x.shape[a] == 1 for a in axes):

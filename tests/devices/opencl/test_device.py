@@ -179,13 +179,13 @@ def test_a_device_is_tried_without_its_compiler_where_that_has_built_the_kernel(
 ) -> None:
     """The compiler is used once for each driver, and again only where the driver does not take what it built."""
     kept, compiled = Kept(), []
-    compile_ = OpenCLDevice._compile
+    compile_ = OpenCLDevice.compile
 
     def count(self: OpenCLDevice, text: str) -> Any:
         compiled.append(text)
         return compile_(self, text)
 
-    monkeypatch.setattr(OpenCLDevice, "_compile", count)
+    monkeypatch.setattr(OpenCLDevice, "compile", count)
     device.probe(kept)
     first = dict(kept)
     if damaged:

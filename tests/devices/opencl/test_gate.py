@@ -96,7 +96,7 @@ def test_the_gate_is_open_when_all_are_enqueued(
     """Also where the driver refuses one of the launches: those before it are behind the gate."""
     driver = Driver()
     noting(driver, monkeypatch, refused)
-    monkeypatch.setattr(device, "_gate", driver.gate())
+    monkeypatch.setattr(device, "gate", driver.gate())
     prepared = device.prepare(launches(device, 16), [device.allocate(64)])
     assert prepared is not None
     error = ""
@@ -120,7 +120,7 @@ def test_a_gate_that_cannot_be_shut_is_done_without(
     """It only makes things faster."""
     driver = Driver(refused)
     noting(driver, monkeypatch)
-    monkeypatch.setattr(device, "_gate", driver.gate())
+    monkeypatch.setattr(device, "gate", driver.gate())
     prepared = device.prepare(launches(device, 16), [device.allocate(64)])
     assert prepared is not None
 
@@ -133,7 +133,7 @@ def test_a_gate_that_does_not_open_is_an_error(device: OpenCLDevice, monkeypatch
     """What is behind it would never run, so whoever waits for it has to hear of that."""
     driver = Driver("set")
     noting(driver, monkeypatch)
-    monkeypatch.setattr(device, "_gate", driver.gate())
+    monkeypatch.setattr(device, "gate", driver.gate())
     prepared = device.prepare(launches(device, 16), [device.allocate(64)])
     assert prepared is not None
 
@@ -149,7 +149,7 @@ def test_the_device_begins_at_once_where_nothing_is_gained(
 ) -> None:
     """With few launches, or large ones, or so many that it would wait for long."""
     driver = Driver()
-    monkeypatch.setattr(device, "_gate", driver.gate())
+    monkeypatch.setattr(device, "gate", driver.gate())
     monkeypatch.setattr(opencl, "LONG_CPU", 20)
     monkeypatch.setattr(opencl, "LONG_GPU", 20)
     count = {"few": 15, "long": 20}.get(case, 16)
@@ -171,7 +171,7 @@ def test_held_launches_run_in_their_order(
     """Behind what was enqueued before them, and before what comes after: again and again, held or not."""
     stream, memory, found = device.open_stream(), device.allocate(64), np.zeros((3, 1), np.float32)
     if not hold:
-        monkeypatch.setattr(device, "_gate", None)
+        monkeypatch.setattr(device, "gate", None)
     prepared = device.prepare(launches(device, 100), [memory])
     assert prepared is not None
 
@@ -197,4 +197,4 @@ def test_there_is_a_gate_where_the_driver_was_tried(device: OpenCLDevice, monkey
     assert there is not None
     assert there.context == context
     assert [other, without] == [None, None]
-    assert (device._gate is not None) == (known in GAINS)
+    assert (device.gate is not None) == (known in GAINS)

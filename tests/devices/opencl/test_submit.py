@@ -34,7 +34,7 @@ class Loader:
         self._refused, self._status = refused, status
         self.enqueue, self.set_argument = _ENQUEUE(self._enqueue), _SET(self._set_argument)
 
-    def _answer(self) -> int:
+    def answer(self) -> int:
         return self._status if len(self.seen) == self._refused + 1 else 0
 
     def _enqueue(
@@ -42,12 +42,12 @@ class Loader:
     ) -> int:
         assert (bool(offset), waits, list, event) == (False, 0, None, None)
         self.seen.append((queue, kernel, tuple(grid[:axes]), tuple(group[:axes]) if group else None))
-        return self._answer()
+        return self.answer()
 
     def _set_argument(self, kernel: int, index: int, nbytes: int, variable: int) -> int:
         value = ctypes.c_void_p.from_address(variable).value if variable else None
         self.seen.append((kernel, index, nbytes, value))
-        return self._answer()
+        return self.answer()
 
     def submitters(self, submit: ModuleType) -> tuple[PythonSubmitter, NativeSubmitter]:
         """Both loops."""
@@ -168,13 +168,13 @@ def test_both_loops_set_the_same_arguments(refused: int, submit: ModuleType) -> 
 def test_the_loop_in_c_stops_when_it_is_told_to(submit: ModuleType) -> None:
     """From another thread, as a rule; here from the driver's third call, which is the last."""
     stop, loader = bytearray(1), Loader()
-    answer = loader._answer
+    answer = loader.answer
 
     def stopping() -> int:
         stop[0] = len(loader.seen) == 3
         return answer()
 
-    loader._answer = stopping  # type: ignore[method-assign]
+    loader.answer = stopping  # type: ignore[method-assign]
     calls = loader.submitters(submit)[1].calls(CALLS)
 
     first = calls.submit(1, stop)

@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import Any
 
-from asyncrt.kernels.resident.builders import Builders, Job, _Worker
+from asyncrt.kernels.resident.builders import Builders, Job
 
 from ...environment import with_sources
 
@@ -21,13 +21,13 @@ class Work:
         self.error: BaseException | None = None
         if free:
             self.free.set()
-        self.job = Job(self._work, self.begun.set, self._end)
+        self.job = Job(self._work, self.begun.set, self.end)
 
     def _work(self) -> str:
         assert self.free.wait(10), "nobody let it end"
         return threading.current_thread().name
 
-    def _end(self, result: Any, error: BaseException | None) -> None:
+    def end(self, result: Any, error: BaseException | None) -> None:
         self.result, self.error = result, error
         self.ended.set()
 
@@ -60,7 +60,7 @@ def test_background_jobs_begin_when_nothing_else_is_to_do() -> None:
     assert urgent.begun.wait(10)
     builders.submit(idle.job, urgent=False)
 
-    assert builders._next(_Worker(urgent=False)) is None
+    assert not builders.quiet
     assert repr(builders) == "<Builders 1 running, 0 waiting, 1 in the background>"
 
     urgent.free.set()
@@ -78,7 +78,7 @@ def test_what_a_job_raises_is_told() -> None:
     """And the thread goes on."""
     builders = Builders(1)
     failing, following = Work(), Work(free=True)
-    failing.job = Job(lambda: 1 // 0, failing.begun.set, failing._end)
+    failing.job = Job(lambda: 1 // 0, failing.begun.set, failing.end)
     builders.submit(failing.job)
     builders.submit(following.job)
 

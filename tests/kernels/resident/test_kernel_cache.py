@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -332,21 +333,30 @@ async def test_a_build_that_ends_late_is_welcome(device: Builder) -> None:
 
 
 @pytest.mark.asyncio
-async def test_waiting_for_a_thread_does_not_count(device: Builder) -> None:
+async def test_waiting_for_a_thread_does_not_count(device: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time that a driver has begins with the build."""
     device.gate.clear()
     cache = ImplCache(device, None, version="1", threads=1, timeout_s=5)
+    deadlines: list[float] = []
+    loop = asyncio.get_running_loop()
+    later = loop.call_later
+
+    def call_later(delay: float, *call: Any, **context: Any) -> asyncio.TimerHandle:
+        deadlines.append(delay)
+        return later(delay, *call, **context)
+
+    monkeypatch.setattr(loop, "call_later", call_later)
     first = asyncio.ensure_future(cache.ensure([A]))
     await until_building(device, 1)
     second = asyncio.ensure_future(cache.ensure([B]))
     await asyncio.sleep(0)
-    armed = cache._builds[A].deadline, cache._builds[B].deadline
+    begun = deadlines.count(5)
     device.gate.set()
     await asyncio.gather(first, second)
     await cache.close()
 
-    assert armed[0] is not None
-    assert armed[1] is None
+    assert begun == 1
+    assert deadlines.count(5) == 2
 
 
 @pytest.mark.asyncio

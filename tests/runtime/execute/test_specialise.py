@@ -134,7 +134,7 @@ async def test_what_is_measured_is_measured_on_the_device() -> None:
         await settle(specialiser)
         after = await loaded.infer(given(5))
 
-    assert specialiser.variants._done
+    assert specialiser.variants.done
     for outputs in (*during, after):
         np.testing.assert_array_max_ulp(expected["y"], outputs["y"], maxulp=2)
 

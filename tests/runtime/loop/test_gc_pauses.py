@@ -60,7 +60,7 @@ def collector(loop: FakeLoop) -> Iterator[Collector]:
 def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever runtimes of other tests are open; and nothing is left frozen by these."""
     gc.unfreeze()
-    monkeypatch.setattr(collecting, "_PROCESS", collecting._Process())
+    monkeypatch.setattr(collecting, "PROCESS", collecting.ProcessCollections())
     yield
     assert gc.get_freeze_count() <= collecting.OWN
     gc.freeze()  # as before; see conftest.py
@@ -247,7 +247,7 @@ async def test_a_runtime_says_when_it_has_requests() -> None:
             rt.session.dispatcher.end(0)
             collector = rt.session.collector
             assert (collector is not None) == idle
-            assert collector is None or collector._quiet is not None
+            assert collector is None or collector.quiet_since is not None
 
         assert before == gc.get_threshold()
     assert all(threshold[2] > 10**6 for threshold in found[:2])
@@ -262,7 +262,7 @@ async def test_what_was_loaded_is_frozen_before_requests_come(monkeypatch: pytes
         collector = rt.session.collector
         assert collector is not None
         grow_old()
-        monkeypatch.setattr(collector, "_quiet", -1.0)
-        collector._look()
+        monkeypatch.setattr(collector, "quiet_since", -1.0)
+        collector.look()
 
         assert gc.get_freeze_count() > 1000

@@ -143,7 +143,7 @@ async def test_a_device_that_is_done_earlier_ends_the_guess(loaded: Model) -> No
             """It does not run any more."""
 
     loop: Any = OneTurn()
-    loaded.network.foresight._loop = loop  # type: ignore[union-attr]
+    loaded.network.foresight.loop = loop  # type: ignore[union-attr]
     lengths, used = [60, *[1] * 6], list[bool]()
 
     found = await decode(loaded, lengths, used)
@@ -154,32 +154,29 @@ async def test_a_device_that_is_done_earlier_ends_the_guess(loaded: Model) -> No
 
 
 @pytest.mark.asyncio
-async def test_nothing_is_guessed_beside_another_request(loaded: Model) -> None:
+async def test_nothing_is_guessed_beside_another_request() -> None:
     """It would have to wait for the guess; one that comes meanwhile ends it."""
-    dispatcher, slices = loaded.network.session.dispatcher, []
+    requests, slices = SimpleNamespace(in_flight=1), []
 
     def work() -> Slices[None]:
         for n in range(3):
             slices.append(n)
             if n == 1:
-                dispatcher._waiting[-1] = dispatcher._waiting[-2]  # another request is there
+                requests.in_flight = 2
             yield
 
-    plans = loaded.network.plans
-    guessing = Foresight(loaded.network.program, plans, dispatcher, None)
-    guess = Guess("signature", work())  # type: ignore[arg-type]
-    guessing._guess = lambda *given: guess  # type: ignore[method-assign]
-    dispatcher._waiting[-2] = object()  # type: ignore[assignment]
-    kept = loaded.sequence()._kept
+    plans = SimpleNamespace(follows=True, knows=lambda signature: False, foresee=lambda *given: work())
+    program = SimpleNamespace(inputs=[], value_inputs=[])
+    bound = SimpleNamespace(left=SimpleNamespace(layouts={}, tensors=(), signature=()))
+    kept = SimpleNamespace(given=(), guess=None)
+    guessing = Foresight(program, plans, requests, None)  # type: ignore[arg-type]
 
-    with guessing.guessing(kept, (), None):  # type: ignore[arg-type]
+    with guessing.guessing(kept, (), bound):  # type: ignore[arg-type]
         for _ in range(6):
             await asyncio.sleep(0)
-    found = list(slices)
-    dispatcher._waiting.clear()
 
-    assert found == [0, 1]
-    assert kept.guess is guess
+    assert slices == [0, 1]
+    assert isinstance(kept.guess, Guess)
 
 
 @pytest.mark.asyncio
@@ -270,20 +267,14 @@ def test_a_guess_that_fails_is_none() -> None:
     assert guess.plan() is None
 
 
-def test_a_model_whose_recipe_was_wrong_takes_no_guess() -> None:
+@pytest.mark.asyncio
+async def test_a_model_whose_recipe_was_wrong_takes_no_guess() -> None:
     """It may be by that very recipe."""
+    distrusted, unused = SimpleNamespace(follows=False), SimpleNamespace()
+    kept = SimpleNamespace(guess=Guess("signature", iter(())))  # type: ignore[arg-type]
+    taker = Foresight(unused, distrusted, unused, None)  # type: ignore[arg-type]
 
-    class Distrusted:
-        follows = False
-
-    class Kept:
-        guess = Guess("signature", iter(()))  # type: ignore[arg-type]
-
-    kept: Any = Kept()
-    taker = Foresight.__new__(Foresight)
-    taker._plans = Distrusted()  # type: ignore[assignment]
-
-    found = taker.take(kept, "signature")
+    found = taker.take(kept, "signature")  # type: ignore[arg-type]
 
     assert found is None
     assert kept.guess is None

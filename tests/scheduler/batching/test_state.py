@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from asyncrt.scheduler.batching import BatchingState, BatchOptions, BatchShape
+from asyncrt.scheduler.batching.group import BatchGroup, form_group
 from asyncrt.scheduler.batching.happenings import Arrived, BatchFinished, Began, Closing, Failed, Left, Ticked
 from asyncrt.scheduler.batching.instructions import Drop, Instruction, LaunchBatch, Reject, WakeAt
+from asyncrt.scheduler.batching.waiting import QueuedRequest
 from asyncrt.scheduler.happenings import InvalidHappening
 
 from .world import text
@@ -331,7 +333,7 @@ def test_a_large_request_among_small_ones_has_its_turn() -> None:
     gone: list[tuple[int, ...]] = []
     for number in range(6, 40):
         story.comes(number, after=0.0001)
-        for batch in list(story.state._batches)[:1]:
+        for batch in story.state.in_flight[:1]:
             gone += members(story.ends(batch, 0.0001))
 
     assert (100,) in gone[:4]
@@ -430,17 +432,22 @@ def test_time_in_which_several_run_is_divided_among_them() -> None:
     assert (cost(20), cost(100)) == pytest.approx((0.004, 0.012))
 
 
-def test_who_is_more_urgent_than_those_held_back_changes_the_batch() -> None:
+def test_who_is_more_urgent_than_those_held_back_changes_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hold is for the oldest; what comes before that in turn is asked about anew, and leads its own batch."""
     story = Story(max_delay=10.0, mode="exact").learns(fixed=0.5, per_token=0.0)
     story.comes(1)
     story.comes(2)
-    held = story.state._hold
+    heads: list[int] = []
 
+    def noted(queue: Any, head: QueuedRequest, *known: Any) -> BatchGroup:
+        heads.append(head.number)
+        return form_group(queue, head, *known)
+
+    monkeypatch.setattr("asyncrt.scheduler.batching.state.form_group", noted)
+    story.comes(4)
     story.comes(3, text(9), priority=-1)
 
-    assert held is not None
-    assert story.state._hold is not held
+    assert heads == [3]
     assert members(story.ends(3)) == [(3,)]
 
 
