@@ -1,7 +1,7 @@
 """Convolutions: what Conv and ConvTranspose share.
 
-A transposed convolution is the convolution of its input with zeros inserted (`steps`) by the flipped filter, so one
-set of kernels serves both:
+A transposed convolution is the convolution of its input with zeros inserted (`steps`) by the flipped filter. What can be
+is calculated without those zeros (`transposed.py`); the kernels that check borders take them for granted.
 
 - packed: float32 on a CPU with constant weights (`packed.py`).
 - planes: float32 on a CPU otherwise, and few channels per group. A vector holds neighbouring positions of one channel.
@@ -11,7 +11,7 @@ set of kernels serves both:
 
 All of them can go on calculating before they store (`epilogue`).
 
-The vector kernels read no borders: padding (and zeros between elements) are written into a scratch copy of the input
+The vector kernels read no borders: padding is written into a scratch copy of the input
 first. Their last tile of a row is moved back to end with the row, so that nothing beyond it is read.
 """
 
@@ -29,6 +29,7 @@ from asyncrt.layout import FLOAT32
 
 from .interface import ConvForm, Convolution, bind_conv, padded_input
 from .packed import WORK, packed, packs
+from .transposed import transposed
 
 _GPU_TILE, _GPU_DEPTH = 64, 16
 
@@ -45,9 +46,11 @@ def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool, afte
         return _shared(conv, after) if wide else _generic(conv, traits, after)
     if conv.dtype is not FLOAT32 or conv.inputs == 0:
         return _generic(conv, traits, after)
+    if conv.transposed:
+        return transposed(conv, traits, after) if constant and traits.packed_weights else _generic(conv, traits, after)
     if packs(conv.dtype, conv.outputs, traits, constant=constant):
         return packed(conv, traits, after)
-    return _generic(conv, traits, after) if conv.transposed else _planes(conv, traits, after)
+    return _planes(conv, traits, after)
 
 
 def _planes(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> Impl:

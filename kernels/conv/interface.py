@@ -74,7 +74,7 @@ def bind_conv(conv: Convolution, source: Ref, filter_: Ref, after: Epilogue | No
 
 
 class Padded(NamedTuple):
-    """The input as the vector kernels read it: with borders and inserted zeros written out, or thinned."""
+    """The input as the vector kernels read it: with borders written out, or thinned."""
 
     ref: Ref
     spatial: tuple[int, ...]
@@ -85,14 +85,14 @@ class Padded(NamedTuple):
 def padded_input(conv: Convolution, traits: DeviceTraits) -> Padded:
     w = conv.window
     reach = tuple((o - 1) * s + e for o, s, e in zip(w.outs, w.strides, w.extents, strict=True))
-    if conv.steps == (1, 1, 1) and not any(w.before) and all(r <= d for r, d in zip(reach, w.spatial, strict=True)):
+    if not any(w.before) and all(r <= d for r, d in zip(reach, w.spatial, strict=True)):
         return Padded(inp(0), w.spatial, (), ())
     planes = conv.batch * conv.group * conv.inputs
     rows = planes * reach[0] * reach[1]
     cut = cut_rows(rows, reach[2], traits)
-    ints = (*w.spatial, *reach, *w.before, *conv.steps, rows, cut.rows_per_item)
+    ints = (*w.spatial, *reach, *w.before, rows, cut.rows_per_item)
     items = -(-rows // cut.rows_per_item)
-    launch = Launch(_pad_kernel(conv.dtype, conv.steps != (1, 1, 1)), (inp(0), scratch(0)), ints, (items,), (1,))
+    launch = Launch(_pad_kernel(conv.dtype), (inp(0), scratch(0)), ints, (items,), (1,))
     return Padded(scratch(0), reach, (launch,), (rows * reach[2] * conv.dtype.itemsize,))
 
 
@@ -125,30 +125,21 @@ def _thin_kernel(dtype: DataType) -> KernelSource:
 
 
 @functools.cache
-def _pad_kernel(dtype: DataType, stepped: bool) -> KernelSource:
-    """Element i of an axis goes to ``before + i * step``; what falls outside is dropped, the rest is zero."""
+def _pad_kernel(dtype: DataType) -> KernelSource:
+    """Element i of an axis goes to ``before + i``; what falls outside is dropped, the rest is zero."""
     c = dtype.c
-    if stepped:
-        inside = "h >= 0 && d >= 0 && h % th == 0 && d % td == 0 && h / th < H && d / td < D"
-        row = "(plane * D + d / td) * H + h / th"
-        copy = "for (int c = 0; c < PW; c++) to[c] = 0; for (int c = first; c < last; c++) to[pw + c * tw] = from[c];"
-    else:
-        inside = "h >= 0 && d >= 0 && h < H && d < D"
-        row = "(plane * D + d) * H + h"
-        copy = """for (int c = 0; c < pw; c++) to[c] = 0;
-      $_copy(from + first, to + pw + first, last - first);
-      for (int c = pw + last; c < PW; c++) to[c] = 0;"""
     # Rows are short: counting is faster than dividing, and vectors that overlap are faster than single elements.
     body = f"""
   const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
-  const int first = pw < 0 ? (-pw + tw - 1) / tw : 0;
-  const int last = pw >= PW ? 0 : min(W, (PW - pw - 1) / tw + 1);
+  const int first = max(0, -pw), last = min(W, PW - pw);
   int plane = r0 / PH / PD, d = r0 / PH % PD - pd, h = r0 % PH - ph;
   __global {c}* to = y + r0 * PW;
   for (int r = r0; r < r1; r++, to += PW) {{
-    if ({inside} && first < last) {{
-      __global const {c}* from = x + ({row}) * W;
-      {copy}
+    if (h >= 0 && d >= 0 && h < H && d < D && first < last) {{
+      __global const {c}* from = x + ((plane * D + d) * H + h) * W;
+      for (int c = 0; c < pw; c++) to[c] = 0;
+      $_copy(from + first, to + pw + first, last - first);
+      for (int c = pw + last; c < PW; c++) to[c] = 0;
     }} else {{
       for (int c = 0; c < PW; c++) to[c] = 0;
     }}
@@ -168,6 +159,6 @@ inline void $_copy(__global const {c}* from, __global {c}* to, int n) {{
   {vectors}
   to[0] = from[0];
 }}"""
-    ints = ("D", "H", "W", "PD", "PH", "PW", "pd", "ph", "pw", "td", "th", "tw", "rows", "per_item")
+    ints = ("D", "H", "W", "PD", "PH", "PW", "pd", "ph", "pw", "rows", "per_item")
     buffers = (("x", dtype, "r"), ("y", dtype, "w"))
-    return kernel("conv_pad", buffers, ints, body, helpers="" if stepped else helpers)
+    return kernel("conv_pad", buffers, ints, body, helpers=helpers)

@@ -58,17 +58,10 @@ def _blocks(registers: Registers) -> _Blocks:
     return _Blocks({16: 1.0}, tile_of(registers).rows)
 
 
-def _canonical(weight: Array, group: int, transposed: bool) -> Array:
-    """Return the filter as ``[group, M / group, C / group, cells...]`` of the equivalent plain convolution."""
-    if not transposed:
-        return weight.reshape(group, weight.shape[0] // group, *weight.shape[1:])
-    cells = weight.ndim - 2
-    grouped = weight.reshape(group, weight.shape[0] // group, *weight.shape[1:]).swapaxes(1, 2)
-    return grouped[(slice(None),) * 3 + (slice(None, None, -1),) * cells]
-
-
-def pack_filters(weight: Array, group: int, transposed: bool, block: int) -> Array:
-    filters = _canonical(weight, group, transposed)
+def pack_filters(weight: Array, group: int, block: int) -> Array:
+    """Return a filter ``[M, C / group, cells...]`` as ``[group, ceil(M / group / block), C / group, cells, block]``, padded
+    with zeros, and some more zeros behind it."""
+    filters = weight.reshape(group, weight.shape[0] // group, *weight.shape[1:])
     g, m, c = filters.shape[:3]
     cells = math.prod(filters.shape[3:])
     shape = (g, -(-m // block), c, cells, block)
@@ -81,8 +74,8 @@ def pack_filters(weight: Array, group: int, transposed: bool, block: int) -> Arr
 
 
 @functools.cache
-def _packer(group: int, transposed: bool, block: int) -> Callable[[Array], Array]:
-    return functools.partial(pack_filters, group=group, transposed=transposed, block=block)
+def _packer(group: int, block: int) -> Callable[[Array], Array]:
+    return functools.partial(pack_filters, group=group, block=block)
 
 
 def _tile_width(positions: int, channels: int, cells: int, most: int) -> int:
@@ -106,7 +99,7 @@ def _reads_past(conv: Convolution) -> tuple[int, int] | None:
     The right ones are as many as may be at any width, so that a new one needs no other kernel.
     """
     w = conv.window
-    if conv.steps != (1, 1, 1) or not _plain(w) or w.strides[2] > 2 or min(w.before) < 0:
+    if not _plain(w) or w.strides[2] > 2 or min(w.before) < 0:
         return None
     reach = [(o - 1) * s + e - b for o, s, e, b in zip(w.outs, w.strides, w.extents, w.before, strict=True)]
     if w.before[0] or reach[0] > w.spatial[0]:
@@ -118,7 +111,7 @@ def _reads_past(conv: Convolution) -> tuple[int, int] | None:
 def _thins(conv: Convolution) -> bool:
     """Whether the elements that *conv* sees are put together first, because it sees each of them several times."""
     w = conv.window
-    single = w.size == conv.steps == (1, 1, 1) and w.strides != (1, 1, 1) and not any(w.before)
+    single = w.size == (1, 1, 1) and w.strides != (1, 1, 1) and not any(w.before)
     return single and all((o - 1) * s < n for o, s, n in zip(w.outs, w.strides, w.spatial, strict=True)) and conv.outputs > 64
 
 
@@ -178,8 +171,8 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     launch = Launch(tile_kernel(bound.form, tile), bound.refs, (*ints, *bound.ints), grid, (1, 1, 1))
     request = WeightsRequest(
         1,
-        f"conv{block} group {conv.group}{' transposed' if conv.transposed else ''}, zeros",
-        _packer(conv.group, conv.transposed, block),
+        f"conv{block} group {conv.group}, zeros",
+        _packer(conv.group, block),
         conv.group * blocks * conv.inputs * cells * block + ZEROS,
     )
     name = f"packed {block}x{width}" if rows == 1 else f"packed {block}x{rows}x{width}"

@@ -1,7 +1,6 @@
 """ConvTranspose: the gradient of a convolution, which spreads each input element over a window of the output.
 
-It is carried out as the convolution of the input, with ``stride - 1`` zeros between its elements, by the flipped
-filter.
+To kernels it is the convolution of the input, with ``stride - 1`` zeros between its elements, by the flipped filter.
 
 Source: ONNX ConvTranspose-22.
 """
@@ -154,6 +153,8 @@ OPERATOR = Operator(
         Example(("f32[1,2,5,5]", "f32[2,8,3,3]"), {"auto_pad": "SAME_UPPER", "strides": (2, 2)}),
         Example(("f32[1,2,5,5]", "f32[2,8,3,3]"), {"pads": (2, 2, 2, 2)}),
         Example(("f32[1,2,4,4]", "f32[2,3,1,1]"), {"strides": (1, 1)}),
+        Example(("f32[1,3,6,7]", "f32[3,4,3,3]", "f32[4]"), {"strides": (2, 3), "dilations": (3, 2), "pads": (1, 2, 0, 1)}),
+        Example(("f32[2,2,4,17]", "f32[2,3,4,2]", "f32[3]"), {"strides": (2, 2), "pads": (1, 0, 1, 0)}),
         Example(("f32[1,4,3,3]", "f32[4,1,3,3]"), {"group": 4}),
         Example(("f16[1,3,5,5]", "f16[3,4,3,3]"), {"strides": (2, 2)}),
     ),

@@ -52,7 +52,12 @@ CASES = {
     "packed, wide windows": Case("packed 32x", CPU, (1, 3, 12, 24), (32, 3, 9, 9)),
     "packed, three axes": Case("packed", CPU, (1, 3, 4, 5, 6), (20, 3, 2, 2, 2)),
     "packed, one axis": Case("packed", CPU, (2, 3, 21), (20, 3, 4)),
-    "packed, transposed": Case("packed", CPU, (1, 3, 5, 6), (3, 17, 2, 3), {"strides": (2, 2)}, True, "ConvTranspose"),
+    "transposed": Case(
+        "transposed, packed", CPU, (1, 3, 5, 16), (3, 17, 2, 3), {"strides": (2, 2)}, True, "ConvTranspose"
+    ),
+    "transposed, strides of 1 and 3": Case(
+        "transposed, packed", CPU, (2, 4, 5, 7), (4, 2, 3, 4), {"strides": (1, 3)}, True, "ConvTranspose"
+    ),
     "planes of 16": Case("planes 4x16", CPU, (2, 6, 9, 23), (6, 1, 3, 3), {"group": 6}, False),
     "planes of 1": Case("planes 1x1", CPU, (3, 4, 3, 3), (6, 4, 3, 3), {}, False),
     "planes of 4": Case("planes 2x4", CPU, (2, 4, 5, 9), (8, 2, 3, 3), {"group": 2}, False),
