@@ -11,7 +11,7 @@ import functools
 from asyncio import get_running_loop
 from collections.abc import AsyncIterator, Callable
 
-from asyncrt.devices.base import Device, Stream
+from asyncrt.devices.base import Device, DeviceInfo, Stream
 from asyncrt.errors import AsyncrtError, RuntimeClosedError, WrongLoopError
 from asyncrt.events import Timeline
 from asyncrt.kernels.resident.kernel_cache import ImplCache
@@ -67,7 +67,7 @@ class Session:
         self.checks: Checks | None = None
         self._state = "open"
         info = device.info
-        count = streams or (4 if info.kind == "gpu" else max(1, min(2, info.compute_units)))
+        count = streams or stream_count(info)
         native = options.uses("native_submit")
         opening = functools.partial(device.open_stream, options.uses("pinned"), options.spin, native)
         opened: list[Stream] = [opening() for _ in range(count)]
@@ -202,6 +202,17 @@ class Session:
 def kept_binaries(options: RuntimeOptions) -> BinaryStore | None:
     """Return where compiled kernels are kept, if they are."""
     return BinaryStore(cache_folder(options)) if options.uses("disk_cache") else None
+
+
+def stream_count(info: DeviceInfo) -> int:
+    """Return how many in-order queues suit a device.
+
+    A kernel does not keep many cores busy to its end, nor while the next is begun: other requests' kernels do. Four cores
+    for each queue answer most requests a second; one or two cores each answer no more, and each takes longer.
+    """
+    if info.kind == "gpu":
+        return 4
+    return max(min(2, info.compute_units), min(info.compute_units // 4, 8))
 
 
 def _scheduler(options: RuntimeOptions, streams: int) -> Callable[[], SchedulerState]:
