@@ -1,6 +1,7 @@
 """DFT and STFT: discrete Fourier transforms of a signal, or of windows of it. They run on the host.
 
-The last axis holds a real part and, with two elements, an imaginary part. The axis of DFT is an attribute before
+The last axis holds a real part and, with two elements, an imaginary part; STFT takes a real signal without it, too, as
+ONNX Runtime does and exporters write it. The axis of DFT is an attribute before
 opset 20 and an input from then on.
 
 Source: ONNX DFT-20, DFT-17, STFT-17.
@@ -95,8 +96,10 @@ def _dft_nbytes(call: Call) -> int:
 
 def _stft_infer(call: Call) -> tuple[Shape]:
     shape = call.shape(0)
-    check(call, len(shape) == 3, "its input must have batch, signal and one axis for real and imaginary parts")
-    _check_parts(call, shape[2])
+    wanted = "its input must have batch and signal, and may have one axis for real and imaginary parts"
+    check(call, len(shape) in (2, 3), wanted)
+    if len(shape) == 3:
+        _check_parts(call, shape[2])
     step = call.ints(1)[0]
     check(call, step > 0, f"frame_step is {step}")
     check(call, not call.has(2) or len(call.shape(2)) == 1, "its window must be a vector")
@@ -123,7 +126,7 @@ def _stft_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> t
     given: Any = inputs[3] if len(inputs) > 3 else None
     hop = int(step.reshape(-1)[0])
     length = int(given.reshape(-1)[0]) if given is not None else x.shape[1] if window is None else len(window)
-    frames = np.lib.stride_tricks.sliding_window_view(_complex(x), length, axis=1)[:, ::hop]
+    frames = np.lib.stride_tricks.sliding_window_view(_complex(x if x.ndim == 3 else x[..., None]), length, axis=1)[:, ::hop]
     y = np.fft.fft(frames if window is None else frames * window.astype(np.float64), axis=2)
     return (_parts(y[:, :, : length // 2 + 1] if attributes.get("onesided", 1) else y, x.dtype),)
 
