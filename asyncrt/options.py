@@ -56,7 +56,7 @@ class RuntimeOptions:
         plan_bytes: Bytes of host memory for the plans of a model. One launch is prepared beforehand for every 4096.
         cache_dir: The folder of compiled kernels. None: a folder of the user's cache directory.
         warm: Loading a model builds the kernels that likely shapes need.
-        build_threads: Kernels built at once.
+        build_threads: Programs that are built at once. None: as many as suit the device and its driver.
         build_timeout_s: Seconds that the driver has to build a kernel.
         kernel_cache_bytes: Bytes of host memory for built kernels, at 128 KiB and more for each.
         check_hazards: Each command is checked to be ordered with all others on the same bytes (docs/hazards.md). None:
@@ -83,7 +83,7 @@ class RuntimeOptions:
     # Kernels.
     cache_dir: Path | None = path_or_none()  # noqa: RUF009  # a field
     warm: bool = switch(True)
-    build_threads: int = counted(2, most=1024)
+    build_threads: int | None = counted(None, most=1024)
     build_timeout_s: float = measured(120.0, 1e-3)
     kernel_cache_bytes: int = counted(512 << 20)
     # Checks.

@@ -215,9 +215,15 @@ class Prepared(Protocol):
 
 
 class Device(Protocol):
-    """One device and its memory."""
+    """One device and its memory.
+
+    Attributes:
+        info: What is known of it.
+        builds_at_once: How many programs are soonest built at the same time.
+    """
 
     info: DeviceInfo
+    builds_at_once: int
 
     def open_stream(self, pinned: bool = True, spin: bool | None = None, native: bool = True) -> Stream:
         """Return a new stream.

@@ -187,6 +187,7 @@ class HostDevice:
     """NumPy as a device."""
 
     def __init__(self, spec: str = "host") -> None:
+        self.builds_at_once = 1
         self.info = DeviceInfo(
             spec=spec,
             name="NumPy",

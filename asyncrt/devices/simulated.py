@@ -196,6 +196,7 @@ class SimulatedDevice:
     def __init__(
         self, seed: int = 0, *, memory: int = 1 << 30, faults: Sequence[Fault] = (), spreads: bool = False
     ) -> None:
+        self.builds_at_once = 1
         self.info = DeviceInfo(
             spec=f"simulated:{seed}" if seed else "simulated",
             name=f"simulated (seed {seed})",

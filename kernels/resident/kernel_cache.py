@@ -27,7 +27,9 @@ from .builders import Builders, Job
 from .store import BinaryStore
 
 _CLOSED = "the runtime was closed while kernels were built"
-_BATCH = 24  # kernels per program: building one costs about 30 ms, each further about 8
+# Kernels of a program: building one costs about 30 ms, each further about 8 and often more. So many at most, and fewer
+# where that leaves threads without work.
+_LEAST, _MOST = 6, 24
 KERNEL_NBYTES = 128 << 10
 """What a driver takes for a kernel beside its binary, about: so much with Intel's runtime 2026.2 for 480 kernels."""
 _PATIENCE_S = 4.0  # for builds that run while the cache is closed
@@ -103,6 +105,7 @@ class ImplCache:
         self._version = version
         self._max_nbytes = nbytes
         self._timeout_s = timeout_s
+        self._threads = threads
         self._builders = Builders(threads)
         self._kernels: LruCache[Any, _BuiltKernel] = LruCache(
             None, nbytes, sized=lambda entry: entry.nbytes, left=self._on_left
@@ -181,8 +184,9 @@ class ImplCache:
             future: asyncio.Future[Kernel] = loop.create_future()
             future.add_done_callback(retrieved)
             self._pending[source] = future
-        for start in range(0, len(fresh), _BATCH):
-            self._submit(fresh[start : start + _BATCH], urgent)
+        each = min(max(-(-len(fresh) // (2 * self._threads)), _LEAST), _MOST)
+        for start in range(0, len(fresh), each):
+            self._submit(fresh[start : start + each], urgent)
 
     def _hurry(self, build: _Build) -> None:
         if not build.urgent and build.job is not None:

@@ -36,6 +36,7 @@ from asyncrt.layout import Array
 from . import dot_product as opencl_dot
 from . import drivers
 from .arguments import argument_setter, handle_of, raise_refused, refused
+from .compilers import find_compilers
 from .copies import find_copies
 from .gate import find_gate
 from .info import Probe, cores, describe
@@ -298,6 +299,8 @@ class OpenCLDevice:
         self._identity = self.info.identity
         #: What the driver compiles for, once that was seen; it is part of the identity from then on.
         self._target: str | None = None
+        self.compilers = find_compilers(self.info.platform, self.info.kind, spec, self.info.name)
+        self.builds_at_once = self.compilers.at_once if self.compilers else 2
         self.gate = find_gate(self.info.platform, self.info.kind, self.context.int_ptr)
 
     def __repr__(self) -> str:
@@ -374,7 +377,8 @@ class OpenCLDevice:
         kept = None
         if program is None:
             # The prelude is guarded, so texts of several kernels make one program.
-            program = self.compile("\n".join(s.text for s in sources))
+            text = "\n".join(s.text for s in sources)
+            program = self._compiled_beside(text) or self.compile(text)
             kept = program.get_info(cl.program_info.BINARIES)[0]
             if compiled_for(kept) != self._target:
                 self._steered()
@@ -389,6 +393,13 @@ class OpenCLDevice:
         for kernel in kernels.values():
             kernel.pointer, kernel.built_of = kernel.int_ptr, program  # pyright: ignore[reportAttributeAccessIssue]
         return kernels, kept
+
+    def _compiled_beside(self, text: str) -> Any:
+        """Return the program of a text that another process has compiled, if one does."""
+        if self.compilers is None:
+            return None
+        binary = self.compilers.compile(self._options + self._dots.options(text), text)
+        return None if binary is None or compiled_for(binary) != self._target else self._load(binary)
 
     def _load(self, binary: bytes) -> Any:
         try:
@@ -487,6 +498,8 @@ class OpenCLDevice:
         streams, self._streams = self._streams, []
         with contextlib.ExitStack() as closing:  # a stream that fails must not leave the others open
             closing.callback(self.pinned.close)
+            if self.compilers is not None:
+                closing.callback(self.compilers.close)
             for stream in reversed(streams):
                 closing.callback(stream.close)
 

@@ -81,6 +81,12 @@ def prepare() -> Preparation:
     return Preparation(vendors, library)
 
 
+def preloaded() -> tuple[str, ...]:
+    """Return the libraries that another process has to load first, before it asks the loader for drivers."""
+    bundled = prepare().bundled
+    return () if bundled is None else tuple(str(bundled.parent / name) for name in _INTEL_NEEDS)
+
+
 def _preload(folder: Path) -> str:
     """Load what the runtime needs, so that it is found without LD_LIBRARY_PATH. Returns what is wrong, or ""."""
     for name in _INTEL_NEEDS:

@@ -84,7 +84,7 @@ class Session:
             self._watched_device,
             kept_binaries(options) if info.takes_source else None,
             version=__version__,
-            threads=options.build_threads,
+            threads=options.build_threads or device.builds_at_once,
             nbytes=options.kernel_cache_bytes,
             timeout_s=options.build_timeout_s,
         )
@@ -207,8 +207,8 @@ def kept_binaries(options: RuntimeOptions) -> BinaryStore | None:
 def stream_count(info: DeviceInfo) -> int:
     """Return how many in-order queues suit a device.
 
-    A kernel does not keep many cores busy to its end, nor while the next is begun: other requests' kernels do. Four cores
-    for each queue answer most requests a second; one or two cores each answer no more, and each takes longer.
+    A kernel does not keep many cores busy to its end, nor while the next is begun: other requests' kernels do. Four
+    cores for each queue answer most requests a second; one or two cores each answer no more, and each takes longer.
     """
     if info.kind == "gpu":
         return 4

