@@ -34,6 +34,7 @@ from .quantize import bounds
 from .tiles import DEPTH, WIDEN, Rows, add_tiles
 
 _MOST = 64  # rows of a work-item
+_FEW = 2  # rows for which a panel is widened in registers
 
 
 class Scales(NamedTuple):
@@ -270,7 +271,9 @@ inline void $_add(int rows, __global const uchar* a, int K, __global const int* 
 
 def _multiply_shorts(form: _IntegerProductForm) -> str:
     """``$_add(rows, a, K, b, t)`` where two shorts are a number: bytes are widened, a block of the depth at a time."""
+    few = " ".join(f"if (rows == {h}) {{ $_few{h}(left, b, steps, t); continue; }}" for h in range(1, _FEW + 1))
     return f"""{WIDEN}{add_tiles(form.registers, Rows("const int", "{a}[{k}]", True), "")}
+{"".join(map(_few, range(1, _FEW + 1)))}
 inline void $_widen(__global const int* b, int steps, int* panel) {{
   for (int k = 0; k < steps; k++, b += {PANEL}, panel += {PANEL}) {{
     {_FETCH.format(p="b")}
@@ -298,7 +301,34 @@ inline void $_add(int rows, __global const uchar* a, int K, __global const int* 
   for (int k = 0; k < K; k += {2 * DEPTH}, b += {DEPTH // 2 * PANEL}) {{
     const int bytes = min({2 * DEPTH}, K - k), steps = (bytes + 3) / 4;
     for (int i = 0; i < rows; i++) $_take(a + i * K + k, bytes, left + i * {DEPTH});
+    {few}
     $_widen(b, steps, panel);
     $_tiles(rows, left, {DEPTH}, panel, 2 * steps, t);
   }}
+}}"""
+
+
+def _few(height: int) -> str:
+    """``$_few<height>``: a few rows, widened, times a panel that is widened for them alone, so that it streams by."""
+    each, vectors = range(height), range(PANEL // 16)
+    load = " ".join(f"int16 s{i}_{v} = vload16({2 * i + v}, t);" for i in each for v in vectors)
+    panel = " ".join(
+        f"const int16 w{v} = vload16({v}, b), low{v} = $_low(w{v}), high{v} = $_high(w{v});" for v in vectors
+    )
+    multiply = " ".join(
+        f"u = (int16)(left[{i * DEPTH} + {at}]); " + " ".join(f"s{i}_{v} = $_dot(s{i}_{v}, u, {half}{v});" for v in vectors)
+        for i in each
+        for half, at in (("low", "k"), ("high", "steps + k"))
+    )
+    store = " ".join(f"vstore16(s{i}_{v}, {2 * i + v}, t);" for i in each for v in vectors)
+    return f"""
+inline void $_few{height}(const int* left, __global const int* b, int steps, int* t) {{
+  {load}
+  for (int k = 0; k < steps; k++, b += {PANEL}) {{
+    {panel}
+    int16 u;
+    {_FETCH.format(p="b")}
+    {multiply}
+  }}
+  {store}
 }}"""

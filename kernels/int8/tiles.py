@@ -14,7 +14,7 @@ from asyncrt.kernels.codegen.tiles import PANEL, tile_of
 
 DEPTH = 64  # numbers of a row that are multiplied before the next block is widened: with 32 columns 8 KiB
 
-# Where packed bytes have to be widened: bytes 0 and 2 of a number to two shorts, and bytes 1 and 3.
+# Where packed bytes have to be widened: bytes 0 and 2 of numbers to two shorts each, and bytes 1 and 3.
 WIDEN = "".join(
     f"""
 inline int{n} __attribute__((overloadable)) $_low(int{n} w) {{
@@ -22,6 +22,10 @@ inline int{n} __attribute__((overloadable)) $_low(int{n} w) {{
 }}
 inline int{n} __attribute__((overloadable)) $_high(int{n} w) {{ return as_int{n}(as_short{shorts}(w) >> (short)8); }}"""
     for n, shorts in (("", 2), ("8", 16))
+) + "".join(
+    f"""
+inline int16 __attribute__((overloadable)) $_{half}(int16 w) {{ return (int16)($_{half}(w.lo), $_{half}(w.hi)); }}"""
+    for half in ("low", "high")
 )
 
 
