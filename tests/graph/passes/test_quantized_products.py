@@ -168,7 +168,7 @@ async def test_sums_are_exact_whichever_instruction_makes_them(monkeypatch: pyte
     filters, zf = integers(np.int8, 21, 19, 3, 3), integers(np.int8, 1, seed=5)[0]
     convolution = model(
         [node("y = ConvInteger(x, w, za, zb)")], ["x u8[s,19,h,20]"], ["y"],
-        {"w": filters, "za": np.uint8(7), "zb": zf},
+        {"w": filters, "za": np.array(7, np.uint8), "zb": zf},
     )  # fmt: skip
     matrices = [{"x": integers(np.int8, rows, k, seed=rows)} for rows in (1, 7, 65)]
     images = [{"x": integers(np.uint8, 2, 19, 5, 20)}]
