@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asyncrt.devices.base import Registers
+from asyncrt.devices.opencl.dot_product import DOT
 from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.epilogue import Epilogue, bind, join
 from asyncrt.kernels.codegen.source import kernel
-from asyncrt.kernels.codegen.tiles import PANEL
+from asyncrt.kernels.codegen.tiles import PANEL, tile_of
 from asyncrt.kernels.codegen.vectors import ALL_VECTORS
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, scratch, weights
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
@@ -24,28 +26,14 @@ from asyncrt.kernels.patterns.window import Window
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, INT8, INT32, UINT8, Array, DataType
 
-from .product import TILE, Scales
+from .product import Scales
 from .quantize import HELPERS, bounds, divided
+from .tiles import DEPTH, WIDEN, Rows, add_tiles
 
 _MOST = 64  # filters of a work-item
-_DEPTH = 64  # steps of four products whose data is gathered at a time
 _LEAST = 8  # filters of a group for which gathering pays
 
-_DOT = """
-#ifdef ASYNCRT_DOT
-inline int16 $_dot(int16 s, int16 u, int w) {
-  const int16 v = (int16)(w);
-  __asm__("vpdpbusd %2, %1, %0" : "+vr"(s) : "vr"(u), "vr"(v));
-  return s;
-}
-#else
-inline int16 $_dot(int16 s, int16 u, int w) {
-  s += (u & 255) * ((w << 24) >> 24);
-  s += ((u >> 8) & 255) * ((w << 16) >> 24);
-  s += ((u >> 16) & 255) * ((w << 8) >> 24);
-  return s + ((u >> 24) & 255) * (w >> 24);
-}
-#endif
+_BYTES = """
 inline uint16 $_bytes(__global const uchar* p, int sw) {
   if (sw == 1) return convert_uint16(vload16(0, p));
   uint t[16];
@@ -188,15 +176,15 @@ def _packed(conv: IntegerConv, traits: DeviceTraits, shape: tuple[int, ...], aft
     )  # fmt: skip
     halves = -(-outs[2] // 16)
     panels = -(-outs[0] * outs[1] * halves // 2)
-    images = conv.batch * conv.group
-    pieces = max(-(-conv.outputs // _MOST), min(-(-conv.outputs // TILE), -(-4 * traits.compute_units // (panels * images))))
+    images, tile = conv.batch * conv.group, tile_of(traits.registers).rows
+    pieces = max(-(-conv.outputs // _MOST), min(-(-conv.outputs // tile), -(-4 * traits.compute_units // (panels * images))))
     each = -(-conv.outputs // pieces)
     ints = (
         conv.inputs, conv.outputs, conv.group, *reach, *outs, *w.size, *w.strides, *w.dilations, halves, each, zero_step,
         scale_step,
     )  # fmt: skip
     launch = Launch(
-        _packed_kernel(form), (scratch(0), weights(0), out(0), *refs, *more), (*ints, *last),
+        _packed_kernel(form, traits.registers), (scratch(0), weights(0), out(0), *refs, *more), (*ints, *last),
         (panels, -(-conv.outputs // each), images), (1, 1, 1),
     )  # fmt: skip
     beyond = 16 * w.strides[2] + 16  # lanes behind the end of a row are read and not stored
@@ -235,9 +223,9 @@ _HALVES = (0, 1)  # of the 32 positions of a panel
 
 
 @functools.cache
-def _packed_kernel(form: _IntegerConvForm) -> KernelSource:
+def _packed_kernel(form: _IntegerConvForm, registers: Registers) -> KernelSource:
     low = ("zx[0]" if form.x_zero else "0") + (" + 128" if form.x is INT8 else "")
-    count = " ".join(f"u{h} = $_dot(u{h}, as_int16(a{h}), 0x01010101);" for h in _HALVES) if form.sums else ""
+    count = " ".join(f"u{h} = $_count(u{h}, a{h});" for h in _HALVES) if form.sums else ""
     body = f"""
   const int n = (int)get_global_id(2) / G, g = (int)get_global_id(2) % G;
   const int m0 = (int)get_global_id(1) * each, rows = min(each, M - m0);
@@ -247,28 +235,66 @@ def _packed_kernel(form: _IntegerConvForm) -> KernelSource:
   {" ".join(f"const int from{h} = (line{h} / OH * sd * PH + line{h} % OH * sh) * PW + ow{h} * sw;" for h in _HALVES)}
   __global const uchar* const xn = x + (n * G + g) * C * PD * PH * PW;
   __global const int* const wp = f + (g * M + m0) * (K4 + 1);
-  int t[{_MOST * PANEL}] __attribute__((aligned(64))), panel[{_DEPTH * PANEL}] __attribute__((aligned(64)));
+  int t[{_MOST * PANEL}] __attribute__((aligned(64))), panel[{DEPTH * PANEL}] __attribute__((aligned(64)));
   for (int i = 0; i < rows * 2; i++) vstore16((int16)(0), i, t);
   {"int16 u0 = 0, u1 = 0;" if form.sums else ""}
   int c = 0, kd = 0, kh = 0, kw = 0;
-  for (int k = 0; k < K4; k += {_DEPTH}) {{
-    const int depth = min({_DEPTH}, K4 - k);
-    for (int q = 0; q < depth; q++) {{
+  for (int k = 0; k < K4; k += {DEPTH} / $_NUMBERS) {{
+    const int steps = min({DEPTH} / $_NUMBERS, K4 - k);
+    for (int q = 0; q < steps; q++) {{
       uint16 a0 = 0, a1 = 0;
       {_GATHER}
-      vstore16(as_int16(a0), 2 * q, panel); vstore16(as_int16(a1), 2 * q + 1, panel);
+      $_keep(a0, panel + q * {PANEL}, steps * {PANEL}); $_keep(a1, panel + q * {PANEL} + 16, steps * {PANEL});
       {count}
     }}
-    $_tiles(rows, wp + k, K4 + 1, panel, depth, t);
+    $_multiply(rows, wp + k, K4 + 1, panel, steps, t);
   }}
   {_results(form)}"""
-    helpers = _DOT + "".join(map(_tile, range(1, TILE + 1))) + _TILES + form.last.helpers
+    helpers = DOT + _BYTES + _multiply(registers) + form.last.helpers
     ints = (
         "C", "M", "G", "PD", "PH", "PW", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "sw", "dd", "dh", "dw",
         "halves", "each", "zw_step", "sf_step", *form.last.ints,
     )  # fmt: skip
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     return kernel("conv_bytes", form.buffers(UINT8, INT32), ints, body, helpers=helpers, attributes=one)
+
+
+def _multiply(registers: Registers) -> str:
+    """What keeps gathered bytes, and multiplies filters by a panel of them."""
+    bytes_, shorts = (
+        add_tiles(registers, Rows(f"{space}const int", "{a}[{k}]", False), "") for space in ("__global ", "")
+    )
+    return f"""
+inline int16 $_count(int16 u, uint16 a) {{
+  const uint16 two = (a & 0x00ff00ffu) + ((a >> 8) & 0x00ff00ffu);
+  return u + as_int16((two & 0xffffu) + (two >> 16));
+}}
+#if $_NUMBERS == 1
+inline void $_keep(uint16 a, int* to, int next) {{ vstore16(as_int16(a), 0, to); }}
+{bytes_}
+inline void $_multiply(int rows, __global const int* w, int step, const int* panel, int steps, int* t) {{
+  $_tiles(rows, w, step, panel, steps, t);
+}}
+#else
+inline void $_keep(uint16 a, int* to, int next) {{
+  vstore16(as_int16(a & 0x00ff00ffu), 0, to); vstore16(as_int16((a >> 8) & 0x00ff00ffu), 0, to + next);
+}}
+{WIDEN}{shorts}
+inline void $_multiply(int rows, __global const int* w, int step, const int* panel, int steps, int* t) {{
+  int left[{_MOST * DEPTH}] __attribute__((aligned(64)));
+  for (int i = 0; i < rows; i++, w += step) {{
+    int* const to = left + i * {DEPTH};
+    int k = 0;
+    for (; k + 8 <= steps; k += 8) {{
+      const int8 v = vload8(0, w + k);
+      vstore8($_low(v), 0, to + k); vstore8($_high(v), 0, to + steps + k);
+    }}
+    for (; k < steps; k++) {{ to[k] = $_low(w[k]); to[steps + k] = $_high(w[k]); }}
+  }}
+  $_tiles(rows, left, {DEPTH}, panel, 2 * steps, t);
+}}
+#endif
+"""
 
 
 # The bytes of four cells of the window, in each number those that one position sees.
@@ -315,36 +341,6 @@ def _stored_half(form: _IntegerConvForm, h: int) -> str:
     spill = f"{element} o[16]; vstore16(v{h}, 0, o); for (int j = 0; j < min(16, OW - ow{h}); j++) {one}"
     fast = f"if (ow{h} + 16 <= OW) {whole} else" if form.last.vector else ""
     return f"{{ const int row = {row}; {form.last.rows('row')} {fast} {{ {spill} }} }}"
-
-
-def _tile(height: int) -> str:
-    each = range(height)
-    load = " ".join(f"int16 p{i} = vload16({2 * i}, t), q{i} = vload16({2 * i + 1}, t);" for i in each)
-    multiply = " ".join(f"v = w[{i} * step + k]; p{i} = $_dot(p{i}, b0, v); q{i} = $_dot(q{i}, b1, v);" for i in each)
-    store = " ".join(f"vstore16(p{i}, {2 * i}, t); vstore16(q{i}, {2 * i + 1}, t);" for i in each)
-    return f"""
-inline void $_tile{height}(__global const int* w, int step, const int* b, int depth, int* t) {{
-  {load}
-  int v;
-  for (int k = 0; k < depth; k++, b += 32) {{
-    const int16 b0 = vload16(0, b), b1 = vload16(1, b);
-    {multiply}
-  }}
-  {store}
-}}"""
-
-
-_TILES = f"""
-inline void $_tiles(int rows, __global const int* w, int step, const int* b, int depth, int* t) {{
-  int i = 0;
-  for (int tiles = (rows + {TILE - 1}) / {TILE}; tiles > 0; tiles--) {{
-    const int height = (rows - i) / tiles;
-    switch (height) {{
-      {" ".join(f"case {h}: $_tile{h}(w + i * step, step, b, depth, t + i * 32); break;" for h in range(1, TILE + 1))}
-    }}
-    i += height;
-  }}
-}}"""
 
 
 # --- generic ----------------------------------------------------------------------------------------------------------

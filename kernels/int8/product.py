@@ -1,9 +1,9 @@
 """Products of 8-bit integers by constant weights on CPU devices, summed in 32 bits.
 
-A work-item computes some rows of 32 columns. Four products are one step: bytes of a row lie in one number, against those
-of 32 columns, as processors with VNNI multiply them. They multiply unsigned bytes by signed ones, so 128 is added
-to signed bytes on the left, or subtracted from unsigned ones on the right, and likewise their zero points; with sums of
-rows and of columns
+A work-item computes some rows of 32 columns. Four bytes of a row lie in one number, against those of 32 columns, as
+processors with VNNI multiply them; for others they are widened (`tiles.py`). Unsigned bytes are multiplied by signed
+ones, so 128 is added to signed bytes on the left, or subtracted from unsigned ones on the right, and likewise their zero
+points; with sums of rows and of columns
 
     sum (a - za) (w - zw)  =  sum a w  -  za sum w  -  zw (sum a - K za)
 
@@ -17,11 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asyncrt.devices.base import Registers
+from asyncrt.devices.opencl.dot_product import DOT
 from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.alignment import fake_alignment
 from asyncrt.kernels.codegen.epilogue import Epilogue, bind
 from asyncrt.kernels.codegen.source import kernel
-from asyncrt.kernels.codegen.tiles import AHEAD, FETCH, PANEL
+from asyncrt.kernels.codegen.tiles import AHEAD, FETCH, PANEL, tile_of
 from asyncrt.kernels.codegen.vectors import ALL_VECTORS
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, WeightsRequest, inp, out, weights
 from asyncrt.kernels.matmul.cpu import rows_per_item
@@ -29,29 +31,10 @@ from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, INT8, INT32, UINT8, Array, DataType
 
 from .quantize import bounds
+from .tiles import DEPTH, WIDEN, Rows, add_tiles
 
-TILE = 8  # rows whose sums are in registers
 _MOST = 64  # rows of a work-item
-
-# `u` is four unsigned bytes, `w` four signed ones for each column. Without VNNI they are taken apart; what is done to the
-# weights is done once for all rows of a tile. The letters of the constraint are those that both Intel's compiler, for
-# which this is not yet a program for x86, and PoCL's understand; `devices/opencl/dot_product.py` tries whether they mean the same.
-_DOT = """
-#ifdef ASYNCRT_DOT
-inline int16 $_dot(int16 s, uint u, int16 w) {
-  const int16 v = (int16)((int)u);
-  __asm__("vpdpbusd %2, %1, %0" : "+vr"(s) : "vr"(v), "vr"(w));
-  return s;
-}
-#else
-inline int16 $_dot(int16 s, uint u, int16 w) {
-  s += (int16)((int)(u & 255)) * ((w << 24) >> 24);
-  s += (int16)((int)((u >> 8) & 255)) * ((w << 16) >> 24);
-  s += (int16)((int)((u >> 16) & 255)) * ((w << 8) >> 24);
-  return s + (int16)((int)(u >> 24)) * (w >> 24);
-}
-#endif
-"""
+_FEW = 2  # rows for which a panel is widened in registers
 
 
 class Scales(NamedTuple):
@@ -127,7 +110,7 @@ def integer_product(product: Product, traits: DeviceTraits, shape: tuple[int, ..
     a_zero, w_zero = p.zeros
     form = _IntegerProductForm(
         p.name, p.a, p.w, a_zero is not None, w_zero is not None, not p.neutral, p.scales is not None,
-        p.scales is not None and p.scales.result is not None, p.made, result, last.form,
+        p.scales is not None and p.scales.result is not None, p.made, result, last.form, traits.registers,
     )  # fmt: skip
     refs = (inp(0), weights(0), out(0), *(zero for zero in p.zeros if zero is not None))
     steps = (int(p.per_column), 0)
@@ -135,13 +118,14 @@ def integer_product(product: Product, traits: DeviceTraits, shape: tuple[int, ..
         refs += (p.scales.left, p.scales.right, *(p.scales.result or ()))
         steps = (int(p.per_column), int(p.scales.per_column))
     panels = -(-p.columns // PANEL)
-    rows = rows_per_item(fake_alignment(p.rows, TILE), TILE, panels, traits.compute_units)
+    tile = tile_of(traits.registers).rows
+    rows = rows_per_item(fake_alignment(p.rows, tile), tile, panels, traits.compute_units)
     launch = Launch(
         _kernel(form), (*refs, *last.refs), (p.rows, p.columns, p.depth, *steps, *last.ints, rows),
         (-(-p.rows // rows), panels), (1, 1), varying=(0,),
     )  # fmt: skip
     request = WeightsRequest(p.weights, "bytes32", pack_bytes, panels * (-(-p.depth // 4) + 1) * PANEL)
-    return Impl(f"bytes {TILE}x{PANEL}, packed", (launch,), weights=(request,))
+    return Impl(f"bytes {tile}x{PANEL}, packed", (launch,), weights=(request,))
 
 
 class _IntegerProductForm(NamedTuple):
@@ -162,6 +146,7 @@ class _IntegerProductForm(NamedTuple):
     made: DataType
     result: DataType
     last: epilogue.EpilogueForm
+    registers: Registers
 
     @property
     def buffers(self) -> tuple[tuple[str, DataType, str], ...]:
@@ -214,7 +199,7 @@ def _kernel(form: _IntegerProductForm) -> KernelSource:
     zeros[j] = (uint)(int)({right});
     {f"f[j] = {scale};" if form.scaled else ""}
   }}
-  $_tiles(rows, A + m0 * K, K, b, t, r);
+  $_multiply(rows, (__global const uchar*)A + m0 * K, K, b, t, r);
   for (int i = 0; i < rows; i++) {{
     const int m = m0 + i;
     {sums}
@@ -225,54 +210,125 @@ def _kernel(form: _IntegerProductForm) -> KernelSource:
     vstore16(v0, 0, o); vstore16(v1, 1, o);
     for (int j = 0; j < c1; j++) {form.last.element(form.made, "Y", "m * N + n0 + j", "n0 + j", "o[j]", form.result)}
   }}"""
-    helpers = FETCH + _DOT + "".join(_tile(h, form) for h in range(1, TILE + 1)) + _tiles(form) + form.last.helpers
+    helpers = _multiply(form) + form.last.helpers
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     ints = ("M", "N", "K", "zb_column", "sb_column", *form.last.ints, "per_item")
     return kernel(f"{form.name}_bytes", form.buffers, ints, body, helpers=helpers, attributes=one)
 
 
-def _tiles(form: _IntegerProductForm) -> str:
-    """The function that multiplies all rows of a work-item by a panel, in tiles of every height as `add_tiles` does."""
-    cases = " ".join(f"case {h}: $_tile{h}(a + i * K, K, b, t + i * 32, r + i); break;" for h in range(1, TILE + 1))
-    return f"""
-inline void $_tiles(int rows, __global const {form.a.c}* a, int K, __global const int* b, int* t, uint* r) {{
-  int i = 0;
-  for (int tiles = (rows + {TILE - 1}) / {TILE}; tiles > 0; tiles--) {{
-    const int height = (rows - i) / tiles;
-    switch (height) {{ {cases} }}
-    i += height;
+def _multiply(form: _IntegerProductForm) -> str:
+    """``$_multiply``: all rows of a work-item times a panel, and the sums of the rows where they matter."""
+    flip, flip_one = (" ^ 0x80808080u", " ^ 0x80u") if form.a is INT8 else ("", "")
+    sums = "for (int i = 0; i < rows; i++) r[i] = $_sum(a + i * K, K);" if form.sums else ""
+    return f"""{FETCH}{DOT}
+inline uint8 $_numbers(__global const uchar* a) {{
+  return (uint8)(as_uint4(vload16(0, a)), as_uint4(vload16(1, a))){flip};
+}}
+inline uint $_number(__global const uchar* a, int bytes) {{
+  uint v = 0;
+  for (int j = 0; j < bytes; j++) v |= ((uint)a[j]{flip_one}) << (8 * j);
+  return v;
+}}
+{_SUM if form.sums else ""}
+#if $_NUMBERS == 1
+{_multiply_bytes(form, flip)}
+#else
+{_multiply_shorts(form)}
+#endif
+inline void $_multiply(int rows, __global const uchar* a, int K, __global const int* b, int* t, uint* r) {{
+  {sums}
+  $_add(rows, a, K, b, t);
+}}"""
+
+
+_FETCH = f"ASYNCRT_FETCH({{p}} + {AHEAD}); ASYNCRT_FETCH({{p}} + {AHEAD + 16});"
+
+# The sum of a row's bytes, as unsigned ones.
+_SUM = """
+inline uint $_sum(__global const uchar* a, int bytes) {
+  uint8 sum = 0;
+  for (; bytes >= 32; bytes -= 32, a += 32) {
+    const uint8 v = $_numbers(a), two = (v & 0x00ff00ffu) + ((v >> 8) & 0x00ff00ffu);
+    sum += (two & 0xffffu) + (two >> 16);
+  }
+  for (; bytes > 0; bytes--, a++) sum.s0 += $_number(a, 1);
+  const uint4 four = sum.lo + sum.hi;
+  return four.x + four.y + four.z + four.w;
+}"""
+
+
+def _multiply_bytes(form: _IntegerProductForm, flip: str) -> str:
+    """``$_add(rows, a, K, b, t)`` where four bytes are a number: they are multiplied where they lie."""
+    rows = Rows(
+        "__global const uchar", f"(int)(as_uint(vload4({{k}}, {{a}})){flip})", True, "0",
+        "(int)$_number({a} + 4 * depth, step & 3)",
+    )  # fmt: skip
+    return f"""{add_tiles(form.registers, rows, "__global", fetch=_FETCH.format(p="row"))}
+inline void $_add(int rows, __global const uchar* a, int K, __global const int* b, int* t) {{
+  $_tiles(rows, a, K, b, K / 4, t);
+}}"""
+
+
+def _multiply_shorts(form: _IntegerProductForm) -> str:
+    """``$_add(rows, a, K, b, t)`` where two shorts are a number: bytes are widened, a block of the depth at a time."""
+    few = " ".join(f"if (rows == {h}) {{ $_few{h}(left, b, steps, t); continue; }}" for h in range(1, _FEW + 1))
+    return f"""{WIDEN}{add_tiles(form.registers, Rows("const int", "{a}[{k}]", True), "")}
+{"".join(map(_few, range(1, _FEW + 1)))}
+inline void $_widen(__global const int* b, int steps, int* panel) {{
+  for (int k = 0; k < steps; k++, b += {PANEL}, panel += {PANEL}) {{
+    {_FETCH.format(p="b")}
+    for (int i = 0; i < {PANEL}; i += 8) {{
+      const int8 w = vload8(0, b + i);
+      vstore8($_low(w), 0, panel + i); vstore8($_high(w), 0, panel + steps * {PANEL} + i);
+    }}
+  }}
+}}
+inline void $_take(__global const uchar* a, int bytes, int* to) {{
+  const int steps = (bytes + 3) / 4;
+  int k = 0;
+  for (; k + 8 <= bytes / 4; k += 8) {{
+    const uint8 v = $_numbers(a + 4 * k);
+    vstore8(as_int8(v & 0x00ff00ffu), 0, to + k); vstore8(as_int8((v >> 8) & 0x00ff00ffu), 0, to + steps + k);
+  }}
+  for (; k < steps; k++) {{
+    const uint v = $_number(a + 4 * k, min(4, bytes - 4 * k));
+    to[k] = (int)(v & 0x00ff00ffu); to[steps + k] = (int)((v >> 8) & 0x00ff00ffu);
+  }}
+}}
+inline void $_add(int rows, __global const uchar* a, int K, __global const int* b, int* t) {{
+  int left[{_MOST * DEPTH}] __attribute__((aligned(64))), panel[{DEPTH * PANEL}] __attribute__((aligned(64)));
+  for (int i = 0; i < 2 * rows; i++) vstore16((int16)(0), i, t);
+  for (int k = 0; k < K; k += {2 * DEPTH}, b += {DEPTH // 2 * PANEL}) {{
+    const int bytes = min({2 * DEPTH}, K - k), steps = (bytes + 3) / 4;
+    for (int i = 0; i < rows; i++) $_take(a + i * K + k, bytes, left + i * {DEPTH});
+    {few}
+    $_widen(b, steps, panel);
+    $_tiles(rows, left, {DEPTH}, panel, 2 * steps, t);
   }}
 }}"""
 
 
-def _tile(height: int, form: _IntegerProductForm) -> str:
-    """The function that multiplies a tile's rows by a panel, and sums the rows where that matters."""
-    each = range(height)
-    flip = "^ 0x80808080u" if form.a is INT8 else ""
-    rows = " ".join(f"__global const {form.a.c}* a{i} = a + {i} * K; int16 p{i} = 0, q{i} = 0;" for i in each)
-    add = "r{i} = $_dot(r{i}, v, (int16)(0x01010101));" if form.sums else ""
-    rows += " ".join(f" int16 r{i} = 0;" for i in each) if form.sums else ""
-    multiply = f"p{{i}} = $_dot(p{{i}}, v, b0); q{{i}} = $_dot(q{{i}}, v, b1); {add}"
-    whole = " ".join(f"v = as_uint(vload4(k, a{i})) {flip}; {multiply.format(i=i)}" for i in each)
-    part = " ".join(
-        f"v = 0; for (int j = 0; j < (K & 3); j++) v |= ((uint)(uchar)a{i}[K / 4 * 4 + j] {flip and '^ 0x80u'}) << (8 * j);"
-        f" {multiply.format(i=i)}"
-        for i in each
+def _few(height: int) -> str:
+    """``$_few<height>``: a few rows, widened, times a panel that is widened for them alone, so that it streams by."""
+    each, vectors = range(height), range(PANEL // 16)
+    load = " ".join(f"int16 s{i}_{v} = vload16({2 * i + v}, t);" for i in each for v in vectors)
+    panel = " ".join(
+        f"const int16 w{v} = vload16({v}, b), low{v} = $_low(w{v}), high{v} = $_high(w{v});" for v in vectors
     )
-    store = " ".join(f"vstore16(p{i}, {2 * i}, t); vstore16(q{i}, {2 * i + 1}, t);" for i in each)
-    store += " ".join(f" r[{i}] = (uint)r{i}.s0;" for i in each) if form.sums else ""
+    multiply = " ".join(
+        f"u = (int16)(left[{i * DEPTH} + {at}]); " + " ".join(f"s{i}_{v} = $_dot(s{i}_{v}, u, {half}{v});" for v in vectors)
+        for i in each
+        for half, at in (("low", "k"), ("high", "steps + k"))
+    )
+    store = " ".join(f"vstore16(s{i}_{v}, {2 * i + v}, t);" for i in each for v in vectors)
     return f"""
-inline void $_tile{height}(__global const {form.a.c}* a, int K, __global const int* b, int* t, uint* r) {{
-  {rows}
-  uint v;
-  for (int k = 0; k < K / 4; k++, b += 32) {{
-    const int16 b0 = vload16(0, b), b1 = vload16(1, b);
-    ASYNCRT_FETCH(b + {AHEAD}); ASYNCRT_FETCH(b + {AHEAD + 16});
-    {whole}
-  }}
-  if (K & 3) {{
-    const int16 b0 = vload16(0, b), b1 = vload16(1, b);
-    {part}
+inline void $_few{height}(const int* left, __global const int* b, int steps, int* t) {{
+  {load}
+  for (int k = 0; k < steps; k++, b += {PANEL}) {{
+    {panel}
+    int16 u;
+    {_FETCH.format(p="b")}
+    {multiply}
   }}
   {store}
 }}"""

@@ -1,17 +1,17 @@
-"""Does a driver multiply four pairs of bytes at once, if asked by name?
+"""Does a driver multiply small integers and add the products at once, if asked by name?
 
-Processors with VNNI have an instruction for it, which no function of OpenCL C becomes: on Intel's runtime `dot` is a
-call for each element. Kernels that gain by it (`kernels/int8/product.py`) name it, where ``ASYNCRT_DOT`` is defined.
-What a driver makes of such a name is its own affair, and may be wrong without a word; so it is tried first, on a
-processor that says it can, and defined only if all sums are right.
+Processors have instructions for it, which no function of OpenCL C becomes: on Intel's runtime `dot` is a call for each
+element, and its compiler fills half of a multiplication of pairs with zeros. Kernels that gain by them
+(`kernels/int8/tiles.py`) contain `DOT`, which names one instruction where its macro is defined. What a driver makes of
+such a name is its own affair, and may be wrong without a word; so each is tried first, on a processor that says it can,
+and the best is defined whose sums are all right.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,15 +20,67 @@ from asyncrt.layout import Array
 from .target import CPUINFO
 
 WANTED = "ASYNCRT_DOT"
-"""What the text of a kernel has in it that gains by the instruction."""
+"""What the text of a kernel has in it that gains by the instructions."""
 
-TRIAL = """__kernel void asyncrt_dot(__global int* x) {
-  int16 sums = vload16(0, x);
-  const int16 unsigned_ones = vload16(1, x), signed_ones = vload16(2, x);
-  __asm__("vpdpbusd %2, %1, %0" : "+vr"(sums) : "vr"(unsigned_ones), "vr"(signed_ones));
-  vstore16(sums, 3, x);
+
+class Instruction(NamedTuple):
+    """One that multiplies vectors of 32-bit numbers, in each of which are several unsigned and several signed integers.
+
+    Attributes:
+        macro: What is defined where it may be used.
+        flags: What the processor says that it has.
+        numbers: In a register.
+        bytes: Whether a number holds four bytes, rather than two shorts.
+        step: Statements that return ``s`` with the products of ``u`` and ``w`` added. The letters of the constraints
+            are those that both Intel's compiler, for which this is not yet a program for x86, and PoCL's understand.
+    """
+
+    macro: str
+    flags: frozenset[str]
+    numbers: int
+    bytes: bool
+    step: str
+
+    @property
+    def function(self) -> str:
+        """``$_dot(s, u, w)`` for 16 numbers."""
+        one, all16 = f"int{self.numbers}", "0123456789abcdef"
+        parts = (all16[i : i + self.numbers] for i in range(0, 16, self.numbers))
+        whole = ", ".join(f"$_dot_step(s.s{part}, u.s{part}, w.s{part})" for part in parts)
+        return f"""
+inline {one} $_dot_step({one} s, {one} u, {one} w) {{ {self.step} }}
+inline int16 $_dot(int16 s, int16 u, int16 w) {{ return (int16)({whole}); }}"""
+
+
+_FOUR = '__asm__("{0}vpdpbusd %2, %1, %0" : "+{1}r"(s) : "{1}r"(u), "{1}r"(w)); return s;'
+_TWO = 'int{} p; __asm__("vpmaddwd %2, %1, %0" : "=vr"(p) : "vr"(u), "vr"(w)); return s + p;'
+_TWO_IN_PLACE = '__asm__("pmaddwd %1, %0" : "+xr"(u) : "xr"(w)); return s + u;'
+
+# The letter x is for the first 16 registers: encodings without EVEX have no more, and a compiler that gives one another
+# says nothing.
+INSTRUCTIONS = (
+    Instruction(f"{WANTED}_4X16", frozenset({"avx512f", "avx512_vnni"}), 16, True, _FOUR.format("", "v")),
+    Instruction(f"{WANTED}_4X8", frozenset({"avx2", "avx_vnni"}), 8, True, _FOUR.format("{vex} ", "x")),
+    Instruction(f"{WANTED}_2X16", frozenset({"avx512f", "avx512bw"}), 16, False, _TWO.format(16)),
+    Instruction(f"{WANTED}_2X8", frozenset({"avx2"}), 8, False, _TWO.format(8)),
+    Instruction(f"{WANTED}_2X4", frozenset({"sse2"}), 4, False, _TWO_IN_PLACE),
+)
+"""The best first."""
+
+# Without any of them: what every compiler makes something of.
+_PLAIN = """
+inline int16 $_dot(int16 s, int16 u, int16 w) {
+  s += ((u << 16) >> 16) * ((w << 16) >> 16);
+  return s + (u >> 16) * (w >> 16);
 }"""
 
+DOT = (
+    "\n#if "
+    + "\n#elif ".join(f"defined({i.macro})\n#define $_NUMBERS {1 if i.bytes else 2}{i.function}" for i in INSTRUCTIONS)
+    + f"\n#else\n#define $_NUMBERS 2{_PLAIN}\n#endif\n"
+)
+"""``$_dot(s, u, w)`` adds to 16 sums the products of unsigned and signed integers: of four bytes in each number where
+``$_NUMBERS``, which is how many numbers four bytes take, is 1, and of two shorts, as large as bytes, where it is 2."""
 
 Trial: TypeAlias = Callable[[str, str, Array], Array]
 """Builds a text, and returns an array after its kernel, whose name comes second, has changed it."""
@@ -44,35 +96,48 @@ class Dots:
 
     def __init__(self, run: Trial, *, possible: bool, path: Path = CPUINFO) -> None:
         self._run = run
-        self._right: bool | None = None if possible and has_instruction(path) else False
+        self._said = processor_says(path) if possible else frozenset[str]()
+        self._options: bytes | None = None
 
     def options(self, text: str) -> bytes:
         """Return the options to add for *text*. Blocks at the first text that gains by them."""
         if WANTED not in text:
             return b""
-        if self._right is None:
-            self._right = multiplies_bytes(self._run)
-        return b" -D " + WANTED.encode() if self._right else b""
+        if self._options is None:
+            best = next((i for i in INSTRUCTIONS if i.flags <= self._said and multiplies(i, self._run)), None)
+            self._options = b" -D " + best.macro.encode() if best else b""
+        return self._options
 
 
-@functools.cache
-def has_instruction(path: Path = CPUINFO) -> bool:
-    """Return whether this machine's processor says that it has the instruction, on 512 bits."""
+def processor_says(path: Path = CPUINFO) -> frozenset[str]:
+    """Return the flags of this machine's processor."""
     try:
         flags = next((line for line in path.read_text().splitlines() if line.startswith("flags")), "")
     except OSError:  # another system: nobody knows
-        return False
-    return {"avx512f", "avx512_vnni"} <= set(flags.split())
+        return frozenset()
+    return frozenset(flags.split())
 
 
-def multiplies_bytes(run: Trial) -> bool:
+def trial(instruction: Instruction) -> str:
+    """Return a text whose kernel ``asyncrt_dot`` adds the products of 16 numbers and the next 16 to those before."""
+    return f"""{instruction.function.replace("$", "trial")}
+__kernel void asyncrt_dot(__global int* x) {{
+  vstore16(trial_dot(vload16(0, x), vload16(1, x), vload16(2, x)), 3, x);
+}}"""
+
+
+def multiplies(instruction: Instruction, run: Trial) -> bool:
     """Whether the trial's sums are right; whatever it raises means no."""
     given = np.zeros((4, 16), np.int32)
     given[:3] = np.random.default_rng(0).integers(-(2**31), 2**31, (3, 16))
-    unsigned, signed = given[1].view(np.uint8).astype(np.int64), given[2].view(np.int8).astype(np.int64)
-    wanted = (given[0] + (unsigned * signed).reshape(16, 4).sum(axis=1)).astype(np.int32)
+    if not instruction.bytes:  # shorts, as large as bytes
+        given[1] &= 0x00FF00FF
+        given[2] = (given[2].view(np.int16) >> 8).view(np.int32)
+    unsigned, signed = (np.uint8, np.int8) if instruction.bytes else (np.int16, np.int16)
+    products = given[1].view(unsigned).astype(np.int64) * given[2].view(signed).astype(np.int64)
+    wanted = (given[0] + products.reshape(16, -1).sum(axis=1)).astype(np.int32)
     try:
-        got = run(TRIAL, "asyncrt_dot", given)
+        got = run(trial(instruction), "asyncrt_dot", given)
     except Exception:
         return False
     return bool((got[3] == wanted).all())

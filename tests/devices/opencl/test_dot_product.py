@@ -14,14 +14,21 @@ from asyncrt.layout import Array
 def right(text: str, name: str, given: Array) -> Array:
     """What the trial gives where the instruction means what it should."""
     result = given.copy()
-    products = given[1].view(np.uint8).astype(np.int64) * given[2].view(np.int8).astype(np.int64)
-    result[3] = (given[0] + products.reshape(16, 4).sum(axis=1)).astype(np.int32)
+    unsigned, signed = (np.uint8, np.int8) if "vpdpbusd" in text else (np.int16, np.int16)
+    products = given[1].view(unsigned).astype(np.int64) * given[2].view(signed).astype(np.int64)
+    result[3] = (given[0] + products.reshape(16, -1).sum(axis=1)).astype(np.int32)
     return result
 
 
 def signs_swapped(text: str, name: str, given: Array) -> Array:
     turned = given[[0, 2, 1, 3]]
     return right(text, name, turned)
+
+
+def second_half_left_out(text: str, name: str, given: Array) -> Array:
+    result = right(text, name, given)
+    result[3, 8:] = given[0, 8:]
+    return result
 
 
 def nothing(text: str, name: str, given: Array) -> Array:
@@ -32,12 +39,21 @@ def refused(text: str, name: str, given: Array) -> Array:
     raise RuntimeError("invalid output constraint")
 
 
-@pytest.mark.parametrize(
-    ("run", "verdict"), [(right, True), (signs_swapped, False), (nothing, False), (refused, False)]
-)
-def test_only_right_sums_are_trusted(run: opencl_dot.Trial, verdict: bool) -> None:
+BYTES = tuple(i for i in opencl_dot.INSTRUCTIONS if i.bytes)
+
+
+@pytest.mark.parametrize("run", [second_half_left_out, nothing, refused])
+@pytest.mark.parametrize("instruction", opencl_dot.INSTRUCTIONS, ids=lambda i: i.macro)
+def test_only_right_sums_are_trusted(instruction: opencl_dot.Instruction, run: opencl_dot.Trial) -> None:
     """A driver that ignores what it does not know says nothing; its sums do."""
-    assert opencl_dot.multiplies_bytes(run) is verdict
+    assert opencl_dot.multiplies(instruction, right)
+    assert not opencl_dot.multiplies(instruction, run)
+
+
+@pytest.mark.parametrize("instruction", BYTES, ids=lambda i: i.macro)
+def test_unsigned_bytes_are_told_from_signed_ones(instruction: opencl_dot.Instruction) -> None:
+    """Which operand is which, compilers count from either end."""
+    assert not opencl_dot.multiplies(instruction, signs_swapped)
 
 
 def test_the_trial_is_made_once_and_only_for_what_gains_by_it(tmp_path: Path) -> None:
@@ -51,27 +67,41 @@ def test_the_trial_is_made_once_and_only_for_what_gains_by_it(tmp_path: Path) ->
         return right(text, name, given)
 
     dots = opencl_dot.Dots(counted, possible=True, path=path)
-    told = [dots.options(text) for text in ("int x;", "#ifdef ASYNCRT_DOT", "#ifdef ASYNCRT_DOT")]
-    elsewhere = opencl_dot.Dots(counted, possible=False, path=path).options("#ifdef ASYNCRT_DOT")
+    told = [dots.options(text) for text in ("int x;", opencl_dot.DOT, opencl_dot.DOT)]
+    elsewhere = opencl_dot.Dots(counted, possible=False, path=path).options(opencl_dot.DOT)
 
-    assert told == [b"", b" -D ASYNCRT_DOT", b" -D ASYNCRT_DOT"]
+    assert told == [b"", b" -D ASYNCRT_DOT_4X16", b" -D ASYNCRT_DOT_4X16"]
     assert runs == ["asyncrt_dot"]
     assert elsewhere == b""
 
 
 @pytest.mark.parametrize(
-    ("text", "verdict"),
+    ("flags", "best"),
     [
-        ("processor : 0\nflags : fpu avx512f avx512_vnni\nflags : fpu", True),
-        ("flags : fpu avx512f avx_vnni", False),
-        ("flags : avx512_vnnix avx512f", False),
-        ("", False),
+        ("flags : fpu sse2 avx2 avx512f avx512bw avx512_vnni avx_vnni\nflags : fpu", b" -D ASYNCRT_DOT_4X16"),
+        ("flags : fpu sse2 avx2 avx_vnni", b" -D ASYNCRT_DOT_4X8"),
+        ("flags : sse2 avx2 avx512f avx512bw avx512_vnnix", b" -D ASYNCRT_DOT_2X16"),
+        ("processor : 0\nflags : fpu sse2 avx2", b" -D ASYNCRT_DOT_2X8"),
+        ("flags : sse2", b" -D ASYNCRT_DOT_2X4"),
+        ("Features : asimd", b""),
+        ("", b""),
     ],
 )
-def test_a_processor_must_say_that_it_can(tmp_path: Path, text: str, verdict: bool) -> None:
-    """On 512 bits; others would stop at the instruction."""
+def test_the_best_is_used_that_a_processor_says_it_has(tmp_path: Path, flags: str, best: bytes) -> None:
+    """Others would stop at the instruction."""
     path = tmp_path / "cpuinfo"
-    path.write_text(text)
+    path.write_text(flags)
 
-    assert opencl_dot.has_instruction(path) is verdict
-    assert opencl_dot.has_instruction(tmp_path / "missing") is False
+    assert opencl_dot.Dots(right, possible=True, path=path).options(opencl_dot.DOT) == best
+    assert opencl_dot.Dots(right, possible=True, path=tmp_path / "missing").options(opencl_dot.DOT) == b""
+
+
+def test_after_one_that_a_driver_has_not_comes_the_next(tmp_path: Path) -> None:
+    """A driver may compile for less than the processor has."""
+    path = tmp_path / "cpuinfo"
+    path.write_text("flags : sse2 avx2 avx512f avx512bw avx512_vnni")
+
+    def narrow(text: str, name: str, given: Array) -> Array:
+        return refused(text, name, given) if "int16 trial_dot_step" in text else right(text, name, given)
+
+    assert opencl_dot.Dots(narrow, possible=True, path=path).options(opencl_dot.DOT) == b" -D ASYNCRT_DOT_2X8"

@@ -153,16 +153,35 @@ async def test_packed_bytes_give_exact_sums(left: Any, right: Any, zero: str) ->
 
 
 @pytest.mark.asyncio
-async def test_without_the_instruction_sums_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop in OpenCL C is what other processors have."""
-    loaded = quantized("MatMul", np.int8, np.uint8, per_column=True)
-    requests = [{"x": floats(rows, 70)} for rows in (1, 3, 20)]
-    named, _ = await outcome(loaded, requests, None, without={"disk_cache"})
-    monkeypatch.setattr(opencl_dot, "multiplies_bytes", lambda run: False)
+@pytest.mark.parametrize("macro", ["none", *(i.macro for i in opencl_dot.INSTRUCTIONS)])
+async def test_sums_are_exact_whichever_instruction_makes_them(monkeypatch: pytest.MonkeyPatch, macro: str) -> None:
+    """Each that a processor may have, or none; where this one has it not, that is the same.
 
-    plain, _ = await outcome(loaded, requests, None, without={"disk_cache"})
+    Rows are longer than a block of bytes that are widened at a time, and end in the middle of a number.
+    """
+    monkeypatch.setattr(opencl_dot, "INSTRUCTIONS", [i for i in opencl_dot.INSTRUCTIONS if i.macro == macro])
+    k, n = 291, 45
+    weights, za, zb = integers(np.uint8, k, n), integers(np.int8, 1)[0], integers(np.uint8, n, seed=4)
+    product = model(
+        [node("y = MatMulInteger(x, w, za, zb)")], [f"x i8[s,{k}]"], ["y"], {"w": weights, "za": za, "zb": zb}
+    )
+    filters, zf = integers(np.int8, 21, 19, 3, 3), integers(np.int8, 1, seed=5)[0]
+    convolution = model(
+        [node("y = ConvInteger(x, w, za, zb)")], ["x u8[s,19,h,20]"], ["y"],
+        {"w": filters, "za": np.array(7, np.uint8), "zb": zf},
+    )  # fmt: skip
+    matrices = [{"x": integers(np.int8, rows, k, seed=rows)} for rows in (1, 7, 65)]
+    images = [{"x": integers(np.uint8, 2, 19, 5, 20)}]
 
-    assert [a.tobytes() for a in named] == [a.tobytes() for a in plain]
+    products, _ = await outcome(product, matrices, None, without={"disk_cache"})
+    convolutions, _ = await outcome(convolution, images, None, without={"disk_cache"})
+
+    for request, ours in zip(matrices, products, strict=True):
+        wide = weights.astype(np.int64) - zb
+        np.testing.assert_array_equal((request["x"].astype(np.int64) - za) @ wide, ours)
+    windows = np.lib.stride_tricks.sliding_window_view(images[0]["x"].astype(np.int64) - 7, (3, 3), axis=(2, 3))
+    expected = np.einsum("nchwij,mcij->nmhw", windows, filters.astype(np.int64) - zf)
+    np.testing.assert_array_equal(expected, convolutions[0])
 
 
 @pytest.mark.asyncio
