@@ -18,6 +18,25 @@ from .vectors import ALL_VECTORS, INTEGER_VECTORS
 
 _GATHERED = 2
 
+# For kernels that store fewer than 16 at the end of a row (`EpilogueForm.stored_some`): nothing else is read or written.
+SOME = """
+inline float16 $_first(__global const float* p, int step, int n) {
+  float t[16];
+  if (step == 1 && n >= 16) return vload16(0, p);
+  for (int i = 0; i < 16; i++) t[i] = i < n ? p[i * step] : 0.0f;
+  return vload16(0, t);
+}
+inline void $_store(float16 v, int n, __global float* p) {
+  if (n >= 16) { vstore16(v, 0, p); return; }
+  float8 e = v.lo;
+  if (n & 8) { vstore8(e, 0, p); p += 8; e = v.hi; }
+  float4 q = e.lo;
+  if (n & 4) { vstore4(q, 0, p); p += 4; q = e.hi; }
+  float2 d = q.lo;
+  if (n & 2) { vstore2(d, 0, p); p += 2; d = q.hi; }
+  if (n & 1) *p = d.x;
+}"""
+
 
 class Operand(NamedTuple):
     """A tensor in a buffer, read through a view."""
@@ -131,6 +150,15 @@ inline float16 $_gathered(__global const float* p, int step) {{
         if result in INTEGER_VECTORS:
             stored = f"convert_{result.c}16({stored})"
         return f"{{ const {ALL_VECTORS[dtype]} v = {value}; {operands} vstore16({stored}, 0, {address}); }}"
+
+    def stored_some(self, address: str, column: str, value: str, count: str) -> str:
+        """Write the statement that stores the first *count* of 16 floats, or all; needs `vector`, and `SOME` as helpers."""
+        operands = ""
+        for i, step in enumerate(self.steps):
+            at, apart = (f"E{i} + e{i} + {column}", "1") if step == 1 else (f"E{i} + e{i} + ({column}) * ec{i}", f"ec{i}")
+            loaded = f"(float16)(E{i}[e{i}])" if step == 0 else f"$_first({at}, {apart}, {count})"
+            operands += f" const float16 a{i} = {loaded};"
+        return f"{{ const float16 v = {value};{operands} $_store((float16)({self.expression}), {count}, {address}); }}"
 
     def _load16(self, index: int, column: str) -> str:
         """Write the statement that loads 16 of an operand's elements."""

@@ -4,7 +4,8 @@ A transposed convolution is the convolution of its input with zeros inserted (`s
 is calculated without those zeros (`transposed.py`); the kernels that check borders take them for granted.
 
 - packed: float32 on a CPU with constant weights (`packed.py`).
-- planes: float32 on a CPU otherwise, and few channels per group. A vector holds neighbouring positions of one channel.
+- depthwise: float32 on a CPU, from few channels to few (`depthwise.py`).
+- planes: float32 on a CPU otherwise. A vector holds neighbouring positions of one channel.
 - matrix product: windows of one cell (in `ops.conv`).
 - shared: on GPUs, 64 × 64 tiles of the product of filter and patches, in local memory.
 - generic: any dtype, one result at a time, with checked borders.
@@ -27,6 +28,7 @@ from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32
 
+from .depthwise import depthwise
 from .interface import ConvForm, Convolution, bind_conv, padded_input
 from .packed import WORK, packed, packs
 from .transposed import transposed
@@ -50,7 +52,7 @@ def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool, afte
         return transposed(conv, traits, after) if constant and traits.packed_weights else _generic(conv, traits, after)
     if packs(conv.dtype, conv.outputs, traits, constant=constant):
         return packed(conv, traits, after)
-    return _planes(conv, traits, after)
+    return depthwise(conv, traits, after) or _planes(conv, traits, after)
 
 
 def _planes(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> Impl:

@@ -58,9 +58,24 @@ CASES = {
     "transposed, strides of 1 and 3": Case(
         "transposed, packed", CPU, (2, 4, 5, 7), (4, 2, 3, 4), {"strides": (1, 3)}, True, "ConvTranspose"
     ),
-    "planes of 16": Case("planes 4x16", CPU, (2, 6, 9, 23), (6, 1, 3, 3), {"group": 6}, False),
-    "planes of 1": Case("planes 1x1", CPU, (3, 4, 3, 3), (6, 4, 3, 3), {}, False),
-    "planes of 4": Case("planes 2x4", CPU, (2, 4, 5, 9), (8, 2, 3, 3), {"group": 2}, False),
+    "depthwise": Case("depthwise 4x16", CPU, (2, 6, 9, 23), (6, 1, 3, 3), {"group": 6}, False),
+    "depthwise, short rows": Case("depthwise 4x16", CPU, (2, 5, 7, 7), (5, 1, 5, 5), {"group": 5, "pads": (2,) * 4}),
+    "depthwise, every second position": Case(
+        "depthwise 4x16", CPU, (2, 6, 13, 35), (12, 1, 3, 3), {"group": 6, "strides": (2, 2), "pads": (1,) * 4}
+    ),
+    "depthwise, one axis": Case("depthwise 1x64", CPU, (2, 3, 75), (3, 1, 9), {"group": 3, "pads": (4, 4)}),
+    "depthwise, three axes": Case(
+        "depthwise 4x16", CPU, (1, 4, 3, 3, 9), (4, 1, 2, 2, 3), {"group": 4, "pads": (1,) * 6, "strides": (2, 1, 1)}
+    ),
+    "depthwise, wide windows": Case(
+        "depthwise 4x16", CPU, (1, 3, 14, 21), (3, 1, 9, 9), {"group": 3, "pads": (4,) * 4}
+    ),
+    "depthwise, several channels": Case(
+        "depthwise 2x16", CPU, (3, 6, 5, 9), (4, 3, 3, 3), {"group": 2, "strides": (2, 1)}
+    ),
+    "planes of 16": Case("planes 4x16", CPU, (2, 6, 9, 67), (6, 1, 3, 3), {"group": 6, "strides": (1, 3)}, False),
+    "planes of 1": Case("planes 1x1", CPU, (3, 4, 3, 3), (6, 4, 3, 3), {"strides": (3, 3)}, False),
+    "planes of 4": Case("planes 2x4", CPU, (2, 4, 5, 15), (8, 2, 3, 3), {"group": 2, "strides": (1, 3)}, False),
     "product": Case("tiles 8x32", CPU, (3, 9, 6, 8), (20, 9, 1, 1), {}, False),
     "generic": Case("generic", SMALL_GPU, (2, 3, 7, 9), (6, 3, 3, 3), {"pads": (1, 0, 1, 2)}),
     "generic on a cpu": Case("generic", CPU, (2, 3, 7, 9), (6, 3, 3, 3), dtype=np.float64),
