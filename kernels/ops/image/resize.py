@@ -332,6 +332,8 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         plan = [_ResizedAxis(axes[0], shape[axes[0]], shape[axes[0]], 1, 1)] if axes else []
         settings = settings._replace(mode="nearest", coordinates="asymmetric")
         wide, crop = dtype, False
+    if settings.mode == "nearest" and all(axis.size <= axis.out for axis in plan):
+        plan = plan[::-1]  # the last axis is picked from element by element: first, while there are few
     source, source_type = inp(0), dtype
     for step, axis in enumerate(plan):
         taps = axis.taps(settings)
@@ -484,11 +486,15 @@ def _pass_kernel(
       const {result} v = {cast};"""
     one = f"{value} STORE({target.name}, y, r * n + c, v);"
     if cpu:
+        row = _picked(source.c, last=last) if nearest and extrapolation is None else ""
         body = f"""
   const int r1 = min(((int)get_global_id(1) + 1) * per_item, rows);
   const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
-  for (int r = (int)get_global_id(1) * per_item; r < r1; r++)
-    for (int c = c0; c < c1; c++) {{ {one} }}"""
+  for (int r = (int)get_global_id(1) * per_item; r < r1; r++) {{
+    int c = c0;
+    {row}
+    for (; c < c1; c++) {{ {one} }}
+  }}"""
     else:
         body = f"""
   const int id = (int)get_global_id(0);
@@ -497,6 +503,26 @@ def _pass_kernel(
   {one}"""
     buffers = (("x", source, "r"), ("index", INT32, "r"), ("weight", wide, "r"), ("y", target, "w"))
     return kernel("resize", buffers, ("rows", "n", "N", "OUT", "taps", "chunk", "per_item"), body)
+
+
+def _picked(c: str, *, last: bool) -> str:
+    """Return statements that move a row, or all but its end, in vectors: a copy of another row, or elements picked from one.
+
+    Where every element is picked twice, as of a picture that becomes twice as large, one vector makes two.
+    """
+    if not last:
+        return f"""__global const {c}* const from = x + (r / OUT * N + index[r % OUT]) * n;
+    for (; c + 16 <= c1; c += 16) vstore16(vload16(0, from + c), 0, y + r * n + c);"""
+    return f"""__global const {c}* const from = x + r * N;
+    for (; c + 16 <= c1; c += 16) {{
+      const int16 at = vload16(0, index + c);
+      if (all(at == (int16)(index[c]) + (int16)(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7))) {{
+        const {c}8 v = vload8(0, from + index[c]);
+        vstore16(({c}16)(v.s00112233, v.s44556677), 0, y + r * n + c);
+      }} else {{
+        for (int k = c; k < c + 16; k++) y[r * n + k] = from[index[k]];
+      }}
+    }}"""
 
 
 def _f(*values: float) -> Array:
@@ -555,6 +581,12 @@ OPERATOR = Operator(
         _example("u8[1,2,5,7]", _f(1, 1, 2, 3), mode="nearest"),
         _example("u8[1,2,5,7]", _f(1, 1, 2, 2), mode="linear"),
         _example("i32[1,2,5,7]", None, _i(1, 2, 3, 7), mode="nearest"),
+        _example("f32[2,3,4,37]", _f(1, 1, 2, 2), mode="nearest", coordinate_transformation_mode="asymmetric"),
+        _example("f32[1,2,5,41]", _f(1, 1, 2, 2), mode="nearest"),
+        _example("f32[1,2,3,40]", _f(1, 1, 3, 1.5), mode="nearest"),
+        _example("u8[1,2,3,50]", _f(1, 1, 2, 2), mode="nearest", nearest_mode="ceil"),
+        _example("f16[1,2,3,50]", _f(1, 1, 0.7, 2), mode="nearest"),
+        _example("i64[1,2,3,4,20]", _f(1, 1, 2, 1, 2), mode="nearest"),
         _example("f32[1,1,4,5,6]", _f(1, 1, 2, 2, 2), mode="linear"),
         Example(("f32[1,2,4,4]", np.zeros(0, np.float32), _f(1, 1, 2, 2)), {"mode": "nearest"}, opset=11),
         Example(
