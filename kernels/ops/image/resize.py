@@ -486,7 +486,11 @@ def _pass_kernel(
       const {result} v = {cast};"""
     one = f"{value} STORE({target.name}, y, r * n + c, v);"
     if cpu:
-        row = _picked(source.c, last=last) if nearest and extrapolation is None else ""
+        row = ""
+        if extrapolation is None and nearest:
+            row = _picked(source.c, last=last)
+        elif extrapolation is None and not last and source is target is wide is FLOAT32:
+            row = _MIXED
         body = f"""
   const int r1 = min(((int)get_global_id(1) + 1) * per_item, rows);
   const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
@@ -503,6 +507,15 @@ def _pass_kernel(
   {one}"""
     buffers = (("x", source, "r"), ("index", INT32, "r"), ("weight", wide, "r"), ("y", target, "w"))
     return kernel("resize", buffers, ("rows", "n", "N", "OUT", "taps", "chunk", "per_item"), body)
+
+
+# A row of weighted sums of rows, but its end.
+_MIXED = """const int first = (r % OUT) * taps, plane = r / OUT * N;
+    for (; c + 16 <= c1; c += 16) {
+      float16 a = 0.0f;
+      for (int k = 0; k < taps; k++) a += weight[first + k] * vload16(0, x + (plane + index[first + k]) * n + c);
+      vstore16(a, 0, y + r * n + c);
+    }"""
 
 
 def _picked(c: str, *, last: bool) -> str:
@@ -584,6 +597,8 @@ OPERATOR = Operator(
         _example("f32[2,3,4,37]", _f(1, 1, 2, 2), mode="nearest", coordinate_transformation_mode="asymmetric"),
         _example("f32[1,2,5,41]", _f(1, 1, 2, 2), mode="nearest"),
         _example("f32[1,2,3,40]", _f(1, 1, 3, 1.5), mode="nearest"),
+        _example("f32[2,2,3,39]", _f(1, 1, 2, 1), mode="linear"),
+        _example("f32[1,2,5,20]", _f(1, 1, 0.6, 2), mode="cubic"),
         _example("u8[1,2,3,50]", _f(1, 1, 2, 2), mode="nearest", nearest_mode="ceil"),
         _example("f16[1,2,3,50]", _f(1, 1, 0.7, 2), mode="nearest"),
         _example("i64[1,2,3,4,20]", _f(1, 1, 2, 1, 2), mode="nearest"),
