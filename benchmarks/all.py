@@ -1,7 +1,8 @@
 """How fast is asyncrt, by all benchmarks, one after the other?
 
 Each runs in a process of its own, and its report is kept; `--write` makes docs/benchmarks.md, and the plots in
-docs/benchmarks/, of the reports there are.
+docs/benchmarks/, of the reports there are. Those of one set of instructions do not replace those of another:
+begin the command with CL_CONFIG_CPU_TARGET_ARCH=core-avx2 to measure a processor with AVX2 alone, say.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Annotated
 import typer
 
 from . import command as c
+from . import instructions
 from . import measure as m
 from .page import BENCHMARKS, module, page, question
 from .peers import installed
 from .plots import draw
+from .process import fresh
 
 PAGE = m.ROOT / "docs" / "benchmarks.md"
 REPORTS = m.ROOT / ".bench"
@@ -40,9 +43,10 @@ def main(
     for name in names:
         if name not in BENCHMARKS:
             raise typer.BadParameter(f"{name!r} is not a benchmark; there are {', '.join(BENCHMARKS)}")
+    compiled = _instructions(device)
     failed: list[str] = []
     for name in names:
-        report = reports / f"{name}.json"
+        report = reports / f"{instructions.stem(name, compiled)}.json"
         command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(report), "--threads", str(threads)]
         command += [] if full else ["--quick"]
         command += ["--device", device] if device else []
@@ -60,16 +64,26 @@ def main(
 
 def write_page(file: Path, folder: Path, noisy: bool) -> None:
     """Write the page of the reports in a folder, its plots beside it, and say what is on it."""
-    found = [m.Report.from_json(f.read_text()) for name in BENCHMARKS if (f := folder / f"{name}.json").exists()]
-    shown = {report.name for report in found if report.quiet or noisy}
-    drawn = {report.name: draw(report, file.with_suffix("")) for report in found if report.name in shown}
+    order = list(BENCHMARKS)
+    found = [r for f in folder.glob("*.json") if (r := m.Report.from_json(f.read_text())).name in BENCHMARKS]
+    found.sort(key=lambda report: (order.index(report.name), report.instructions != "AVX-512", report.instructions))
+    shown = [report for report in found if report.quiet or noisy]
+    drawn = {report.stem: draw(report, file.with_suffix("")) for report in shown}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(page(found, noisy, {name: plot for name, plot in drawn.items() if plot is not None}))
-    typer.echo(f"\n{file} has {len(found)} of {len(BENCHMARKS)} tables")
+    typer.echo(f"\n{file} has {len({report.name for report in found})} of {len(BENCHMARKS)} benchmarks")
     if not installed("matplotlib"):
         typer.echo("it has no plots, for matplotlib is not installed (`pip install matplotlib`)", err=True)
-    if withheld := [report.name for report in found if report.name not in shown]:
+    if withheld := [report.stem for report in found if report not in shown]:
         typer.echo(f"tables withheld, because others used the machine: {', '.join(withheld)}; see --noisy", err=True)
+
+
+def _instructions(device: str | None) -> str:
+    try:
+        return fresh(instructions.of_device, device)
+    except m.BenchmarkError as error:
+        typer.echo(f"error  {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 main.__doc__ = __doc__

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from asyncrt.errors import AsyncrtError
 
-from . import models
+from . import instructions, models
 from .measure import BenchmarkError, Others, Report, Settings, cores, show
 
 Bench: TypeAlias = Callable[..., Coroutine[Any, Any, Report]]
@@ -75,7 +75,8 @@ def execute(bench: Bench, device: str | None, quick: bool, threads: int, json_fi
             error = error.exceptions[0]
         typer.echo(f"error  {error}", err=True)
         raise typer.Exit(1) from None
-    report = attrs.evolve(report, others=others.cores())
+    command = " ".join(filter(None, (instructions.chosen(), report.command)))
+    report = attrs.evolve(report, command=command, others=others.cores())
     print_report(report)
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)

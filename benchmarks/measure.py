@@ -31,6 +31,8 @@ from rich.table import Table
 from asyncrt.devices.base import DeviceInfo
 from asyncrt.version import __version__
 
+from . import instructions
+
 ROOT = Path(__file__).resolve().parent.parent
 
 Array: TypeAlias = NDArray[Any]
@@ -232,6 +234,21 @@ class Report:
         """Whether the machine was left alone, so that the figures mean something. Unknown counts as yes."""
         return self.others is None or self.others <= QUIET
 
+    @property
+    def instructions(self) -> str:
+        """What asyncrt compiled for, as `instructions.of` says it."""
+        return self.environment.get("instructions", "")
+
+    @property
+    def stem(self) -> str:
+        """What its files are called."""
+        return instructions.stem(self.name, self.instructions)
+
+    @property
+    def processor(self) -> str:
+        """The processor, and what asyncrt compiled for on it."""
+        return ", ".join(filter(None, (self.environment.get("processor", ""), self.instructions)))
+
     def to_json(self) -> str:
         """Return the report as JSON; ratios become objects with `ratio`, `low` and `high`."""
         return json.dumps(attrs.asdict(self), indent=2) + "\n"
@@ -295,6 +312,8 @@ def environment(info: DeviceInfo | None) -> dict[str, str]:
     }
     if info is not None:
         found["device"] = f"{info.name} ({info.platform or info.kind}, driver {info.driver or 'none'})"
+        if compiled := instructions.of(info):
+            found["instructions"] = compiled
     found["asyncrt"] = __version__ + _commit()
     found["Python"] = platform.python_version()
     for package in ("pyopencl", "numpy", "onnx", "onnxruntime", "openvino", "tinygrad"):
@@ -368,18 +387,20 @@ def progress(text: str) -> None:
         typer.echo(text, err=True)
 
 
-def check_equal(what: str, ours: Iterable[Array], theirs: Iterable[Array], tolerance: float = 1e-4) -> float:
+def check_equal(
+    what: str, ours: Iterable[Array], theirs: Iterable[Array], tolerance: float = 1e-4, least: float = 1.0
+) -> float:
     """Return the largest difference; a benchmark of different results compares nothing.
 
     Raises:
-        BenchmarkError: It is more than *tolerance* times the largest value.
+        BenchmarkError: It is more than *tolerance* times the largest value, or times *least* if that is larger.
     """
     worst = 0.0
     for a, b in itertools.zip_longest(ours, theirs):
         if a is None or b is None or a.shape != b.shape:
             raise BenchmarkError(f"{what}: the outputs have different shapes, so there is nothing to compare")
-        difference = float(np.abs(a - b).max(initial=0.0))
-        if not difference <= tolerance * max(1.0, float(np.abs(b).max(initial=0.0))):
+        difference = float(np.abs(np.subtract(a, b, dtype=np.float64)).max(initial=0.0))
+        if not difference <= tolerance * max(least, float(np.abs(b).max(initial=0.0))):
             raise BenchmarkError(f"{what}: results differ by {difference:.1e}, so speeds are not compared")
         worst = max(worst, difference)
     return worst

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +17,7 @@ from . import measure as m
 BENCHMARKS: Mapping[str, str] = {
     "minilm": "A sentence embedding",
     "resnet": "Pictures",
+    "real_models": "Trained models of Python packages",
     "decode": "Token after token",
     "new_shapes": "Shapes never seen before",
     "compiled": "Compiled for each shape",
@@ -49,6 +51,7 @@ The rules:
 - Figures are medians. A ratio is of medians, and the brackets hold its 95 % interval, from a bootstrap over the turns.
 - Peers must give the same results, or there is no table. All calculate in float32, unless the table says otherwise.
 - A peer that is not installed is left out, and the table says so; `make bench` installs them.
+- All but ONNX Runtime can be told to use fewer instructions than the processor has: variables before a command did it.
 - Where others use more than a tenth of a core meanwhile, there is no table either: figures would say nothing.
 """
 
@@ -64,15 +67,18 @@ def question(name: str) -> str:
 
 
 def page(reports: Sequence[m.Report], noisy: bool = False, plots: Mapping[str, Path] = {}) -> str:
-    """Return the page of the reports there are; *plots* are files by benchmark, in a folder beside the page."""
-    sections = [section(report, noisy, plots.get(report.name)) for report in reports]
+    """Return the page of the reports there are, those of a benchmark one behind the other.
+
+    *plots* are files by `Report.stem`, in a folder beside the page.
+    """
+    sections = [section(list(of_one), noisy, plots) for _, of_one in groupby(reports, lambda report: report.name)]
     return HEAD + glance(reports, noisy) + "".join(sections)
 
 
 def glance(reports: Sequence[m.Report], noisy: bool = False) -> str:
     """Return a table of all ratios that sum a benchmark up; empty if there is none."""
     rows = [
-        f"| {BENCHMARKS[report.name]} | {heading} | {cell} | `{report.command}` |"
+        f"| {BENCHMARKS[report.name]} | {heading} | {report.processor} | {cell} | `{report.command}` |"
         for report in reports
         if report.quiet or noisy
         for heading, cell in report.summary.items()
@@ -80,29 +86,32 @@ def glance(reports: Sequence[m.Report], noisy: bool = False) -> str:
     ]
     if not rows:
         return ""
-    head = ["| benchmark | figure | ratio | command |", "| --- | --- | ---: | --- |"]
+    head = ["| benchmark | figure | processor | ratio | command |", "| --- | --- | --- | ---: | --- |"]
     return "\n## At a glance\n\n" + "\n".join(head + rows) + "\n"
 
 
-def section(report: m.Report, noisy: bool = False, plot: Path | None = None) -> str:
-    """Return a report's part of the page; without its figures if others used the machine, unless *noisy*."""
-    first, _, rest = _text(report.name).partition("\n")
+def section(reports: Sequence[m.Report], noisy: bool = False, plots: Mapping[str, Path] = {}) -> str:
+    """Return a benchmark's part of the page, of one report or of one for each set of instructions."""
+    name = reports[0].name
+    first, _, rest = _text(name).partition("\n")
+    parts = [f"## {BENCHMARKS[name]}", f"*{first}*", rest.strip()]
+    for report in reports:
+        if len(reports) > 1:
+            parts.append(f"**{report.processor}**")
+        parts += _figures(report, first, noisy, plots.get(report.stem))
+    return "\n" + "\n\n".join(parts) + "\n"
+
+
+def _figures(report: m.Report, question: str, noisy: bool, plot: Path | None) -> list[str]:
+    """Return a report's paragraphs; without its figures if others used the machine, unless *noisy*."""
     measured = ", ".join(f"{name} {value}" for name, value in report.environment.items())
     others = f"Others used {m.show(report.others)} cores while this was measured"
     figures = [report.markdown()] if report.quiet or noisy else [f"{others}, so the figures are withheld."]
     if noisy and not report.quiet:
         figures.insert(0, f"**{others}: these figures are not to be relied on.**")
     if plot is not None:
-        figures.append(f"![{first}]({plot.parent.name}/{plot.name})")
-    parts = [
-        f"## {BENCHMARKS[report.name]}",
-        f"*{first}*",
-        rest.strip(),
-        f"```text\n{report.command}\n```",
-        *figures,
-        f"<sub>{measured}</sub>",
-    ]
-    return "\n" + "\n\n".join(parts) + "\n"
+        figures.append(f"![{question}]({plot.parent.name}/{plot.name})")
+    return [f"```text\n{report.command}\n```", *figures, f"<sub>{measured}</sub>"]
 
 
 def _text(name: str) -> str:

@@ -83,7 +83,7 @@ _GRID = "#d8d8d8"
 
 def draw(report: Report, folder: Path) -> Path | None:
     """Draw a report into a folder and return the file; None, and no file, if it has no plot or nothing can draw."""
-    file = folder / f"{report.name}.png"
+    file = folder / f"{report.stem}.png"
     file.unlink(missing_ok=True)
     plot = PLOTS.get(report.name)
     if plot is None or not installed("matplotlib"):

@@ -12,13 +12,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .measure import ROOT, BenchmarkError
 
+Result = TypeVar("Result")
 
-def fresh(function: Callable[..., Coroutine[Any, Any, dict[str, float]]], *arguments: Any) -> dict[str, float]:
-    """Return what *function* gives in a process of its own; arguments are paths, or what JSON holds.
+
+def fresh(function: Callable[..., Coroutine[Any, Any, Result]], *arguments: Any) -> Result:
+    """Return what *function* gives in a process of its own; it and the arguments are what JSON holds, or paths.
 
     Raises:
         BenchmarkError: The process failed.
@@ -30,7 +32,7 @@ def fresh(function: Callable[..., Coroutine[Any, Any, dict[str, float]]], *argum
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise BenchmarkError(f"{module}.{function.__name__}{tuple(texts)} ended with {done.returncode}:\n{done.stderr}")
-    found: dict[str, float] = json.loads(done.stdout)
+    found: Result = json.loads(done.stdout)
     return found
 
 

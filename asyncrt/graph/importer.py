@@ -47,6 +47,8 @@ _TYPE_STRINGS = {
     "tensor(" + {"float32": "float", "float64": "double"}.get(t.name, t.name) + ")": t for t in DATA_TYPES
 }
 _UNKNOWN = PartialLayout(None, None)
+_ANY_SIZE = "?"
+"""Some exporters write this where a dim has no name, also for several dims of one input: they need not be equal."""
 
 FLAGS = frozenset({
     "align_corners", "allowzero", "antialias", "ceil_mode", "center_point_box", "count_include_pad", "detect_negative",
@@ -202,7 +204,8 @@ class _Importer:
             if dim.HasField("dim_value") and dim.dim_value >= 0:
                 dims.append(dim.dim_value)
             else:  # some exporters write -1
-                dims.append(Dim.named(dim.dim_param or self.fresh(f"{info.name}.{axis}")))
+                name = dim.dim_param if dim.dim_param != _ANY_SIZE else ""
+                dims.append(Dim.named(name or self.fresh(f"{info.name}.{axis}")))
         return PartialLayout(dtype, tuple(dims))
 
     def check_default(self, name: str, declared: PartialLayout) -> None:

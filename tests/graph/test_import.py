@@ -136,6 +136,14 @@ def test_any_byte_but_zero_is_true() -> None:
     assert got.view(np.uint8).tolist() == [0, 1, 1, 1]
 
 
+def test_dims_that_exporters_call_by_a_question_mark_need_not_be_equal() -> None:
+    """It says that a dim may have any size, not that all that have it are one."""
+    built = program(model([node("Relu", ["x"], ["y"])], [f32("x", "?", "?"), f32("z", "n", "n")], ["y"]))
+
+    assert [str(built.values[i].layout) for i in built.inputs] == ["float32[x.0,x.1]", "float32[n,n]"]
+    np.testing.assert_array_equal(compute(built, {"x": X, "z": X})[0], X.clip(0))
+
+
 def test_a_negative_dim_of_an_input_is_a_dynamic_one() -> None:
     """Some exporters write -1 for what is not known."""
     source = model([node("Relu", ["x"], ["y"])], [f32("x", -1, 3)], ["y"])
