@@ -8,9 +8,10 @@ import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.kernels.call import Attributes, Call
-from asyncrt.kernels.impl import Impl, inp, out
+from asyncrt.kernels.impl import Impl
 from asyncrt.kernels.operator import Example, Operator, ViewOf
-from asyncrt.kernels.patterns.copy import copy_launch, takes_any_view
+from asyncrt.kernels.patterns.copy import takes_any_view
+from asyncrt.kernels.patterns.side_by_side import Part, side_by_side
 from asyncrt.kernels.shapes import check, normal_axis
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Shape, show_shape
@@ -73,12 +74,8 @@ def destinations(call: Call) -> tuple[View, ...]:
 
 
 def implement(call: Call, traits: DeviceTraits) -> Impl:
-    itemsize = call.outputs[0].dtype.itemsize
-    launches = [
-        copy_launch(inp(index), call.view(index), out(0), part, itemsize, traits)
-        for index, part in enumerate(destinations(call))
-    ]
-    return Impl("copy", tuple(launch for launch in launches if launch is not None))
+    parts = [Part(index, call.view(index), place) for index, place in enumerate(destinations(call))]
+    return Impl("copy", side_by_side(parts, _axis(call), call.outputs[0].dtype.itemsize, traits))
 
 
 OPERATOR = Operator(
@@ -99,5 +96,7 @@ OPERATOR = Operator(
         Example(("i32[2,0,4]", "i32[2,5,4]", "i32[2,0,4]"), {"axis": 1}),
         Example(("bool[3,2]", "bool[3,9]"), {"axis": 1}),
         Example(("f32[7,9]",), {"axis": 1}),
+        Example(tuple(f"u8[3,{n},2]" for n in (1, 40, 2, 17, 1, 3, 0, 5, 6, 4)), {"axis": 1}),
+        Example(("f64[5,1]", "f64[5,1]", "f64[5,1]"), {"axis": 1}),
     ),
 )
