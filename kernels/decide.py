@@ -171,9 +171,14 @@ def decide_together(whole: Operator, parts: Sequence[Operator], call: Call, trai
 
 def why_not_skipped(operator: Operator, call: Call) -> str:
     """Return why a node that could be skipped was run in *call*; for `explain()`, never asked while planning."""
+    views = None if operator.views is None else operator.views(call)
+    if views is not None and call.strided and all(view.is_dense for _, view in views):
+        # It would have been skipped, but for how its input lies.
+        for source, _ in views:
+            if reason := call.view(source).why_not_dense():
+                return f"its input is a view that {reason}"
     if operator.why_not is not None:
         return operator.why_not(call)
-    views = None if operator.views is None else operator.views(call)
     if views is None:
         return "changes data for these values" if operator.value_hints else "changes data for these shapes"
     return next((reason for _, view in views if (reason := view.why_not_dense())), "its dtype changes")

@@ -94,3 +94,20 @@ async def test_explain_says_that_skips_are_off() -> None:
         await loaded.infer({"x": f32(1, 3)})
 
         assert [n.why for n in loaded.explain()] == ["skip is off"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("call", ["Transpose(turned)", "Squeeze(turned)"])
+async def test_a_node_that_moves_nothing_but_writes_out_a_view_says_how_its_input_lies(call: str) -> None:
+    """Its own attributes keep it from nothing: a permutation that passes axes of one index alone, say."""
+    attributes = {"perm": [1, 0, 2]} if call.startswith("Transpose") else {}
+    nodes = [
+        node("turned = Transpose(x)", perm=[0, 2, 1]), node(f"y = {call}", **attributes), node("z = CumSum(y, zero)"),
+    ]  # fmt: skip
+    async with Runtime("simulated", options=RuntimeOptions(warm=False)) as rt:
+        loaded = await rt.load(model(nodes, ["x f32[a,b,c]"], ["z"], {"zero": np.array(0)}))
+        await loaded.infer({"x": f32(1, 3, 4)})
+
+        found = next(n for n in loaded.explain() if n.output_names == ("y",))
+
+        assert (found.decision, found.why) == ("ran", "its input is a view that moves axis 2 of the result past axis 1")
