@@ -82,7 +82,7 @@ def _rows(part: Part, axis: int) -> _Rows | None:
     shape, strides, _ = part.view
     outer, (along,) = collapse(shape[:axis], strides[:axis])
     inner, (within,) = collapse(shape[axis:], strides[axis:])
-    if len(outer) > 1 or len(inner) > 1:
+    if max(len(outer), len(inner)) > 1:
         return None
     return _Rows(part, inner[0], along[0], within[0])
 
