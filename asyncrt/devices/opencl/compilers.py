@@ -19,12 +19,12 @@ from typing import BinaryIO, cast
 from asyncrt.errors import KernelBuildError
 
 from . import compile_worker as worker
-from .drivers import preloaded
+from .drivers import INTEL_CPU, preloaded
 from .info import cores
 
 _log = logging.getLogger(__name__)
 
-GAINS = {("Intel(R) OpenCL", "cpu")}
+GAINS = frozenset({INTEL_CPU})
 """Platforms, and kinds of their devices, whose driver does not compile side by side in a process."""
 
 _SCRIPT = Path(worker.__file__)

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from asyncrt.layout import Array
 
-NOTES_ADDRESSES = frozenset({("Intel(R) OpenCL", "cpu")})
+from .drivers import INTEL_CPU
+
+NOTES_ADDRESSES = frozenset({INTEL_CPU})
 """Platforms and kinds of devices whose drivers note the addresses of arrays for good."""
 LEAST = 512  # bytes of a copy whose address is noted
 

@@ -14,7 +14,6 @@ from .device import FIRST, OpenCLDevice, every_device
 from .info import KINDS, describe
 
 _log = logging.getLogger(__name__)
-_INTEL_PLATFORM = "Intel(R) OpenCL"
 
 
 @functools.cache
@@ -31,7 +30,7 @@ def find_devices() -> tuple[tuple[str, Any], ...]:
 def problems() -> tuple[str, ...]:
     """Return what is in the way of a driver that is installed, as sentences."""
     preparation = drivers.prepare()
-    unseen = all(device.platform.name.strip() != _INTEL_PLATFORM for _, device in find_devices())
+    unseen = all(device.platform.name.strip() != drivers.INTEL_PLATFORM for _, device in find_devices())
     if preparation.bundled is None or FIRST or not unseen:
         return preparation.problems
     late = f"pyopencl was used before asyncrt opened a device, so {preparation.bundled} is not used; open one first"

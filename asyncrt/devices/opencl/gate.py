@@ -18,9 +18,10 @@ from typing import NamedTuple
 from asyncrt.devices.base import PreparedLaunch
 
 from .arguments import loader
+from .drivers import INTEL_CPU
 
 _FEW = 16  # launches that are enqueued before the device could have gone to sleep
-GAINS = frozenset({("Intel(R) OpenCL", "cpu")})
+GAINS = frozenset({INTEL_CPU})
 """Platforms and kinds of devices that were measured to gain by a gate."""
 _ITEMS = 2  # work-items of a launch, on average, that take no longer than enqueueing it
 
