@@ -18,6 +18,7 @@ Mechanism: TypeAlias = Literal[
     "in_place",
     "fuse",
     "packed_weights",
+    "winograd",
     "integer_products",
     "replay",
     "recipes",
@@ -39,6 +40,7 @@ MECHANISMS: Mapping[Mechanism, str] = {
     "in_place": "Inputs of a Concat are written where they belong in its result.",
     "fuse": "Several nodes run as one kernel.",
     "packed_weights": "Products read weights that are packed for the device.",
+    "winograd": "Convolutions of 3 × 3 cells multiply transformed tiles, where a CPU is faster so.",
     "integer_products": "Where a model dequantises both operands of a product, a CPU multiplies the integers.",
     "replay": "The plan of a shape is kept and used again.",
     "recipes": "The plan of a new shape is made by the formulas of another shape's plan.",
@@ -57,6 +59,7 @@ MECHANISMS: Mapping[Mechanism, str] = {
 
 BUILDS_ON: Mapping[Mechanism, Mechanism] = {
     "views": "skip",
+    "winograd": "packed_weights",
     "recipes": "replay",
     "next_plan": "recipes",
     "prepared_launches": "replay",

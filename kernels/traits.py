@@ -18,6 +18,7 @@ class DeviceTraits:
         features: Any of "fp64", "fp16".
         registers: Of a CPU device's cores: how large a tile of sums they hold.
         packed_weights: Whether matrix products may ask for packed weights.
+        winograd: Whether convolutions may multiply transformed tiles.
         narrow_weights: Whether the float32 weights of products, where they are constants, are numbers that bfloat16 has
             (`graph/passes/round_weights.py`), so that kernels may keep them so.
     """
@@ -27,6 +28,7 @@ class DeviceTraits:
     max_group: int = 256
     features: frozenset[str] = frozenset()
     packed_weights: bool = True
+    winograd: bool = True
     narrow_weights: bool = False
     registers: Registers = AVX512
 

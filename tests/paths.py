@@ -67,6 +67,7 @@ def drawn(chance: random.Random, odds: float) -> frozenset[Mechanism]:
 ELSEWHERE: Mapping[Mechanism, str] = {
     "fuse": "other kernels, whose last bits may differ: tests/graph/fusions/test_fusions.py, tests/stress/compare.py",
     "packed_weights": "other kernels, whose last bits may differ: tests/ops/test_every_operator.py",
+    "winograd": "other kernels, whose results differ within a tolerance: tests/kernels/conv/test_winograd.py",
     "integer_products": "results may differ by one step: tests/graph/passes/test_quantized_products.py",
     "disk_cache": "every kernel is built again, which takes long: tests/kernels/resident/test_store.py",
 }

@@ -10,3 +10,6 @@ INTEGER_VECTORS = {UINT8: "int16", INT8: "int16", INT32: "int16"}
 """For expressions that say so alone: nothing wraps around at eight bits there."""
 
 ALL_VECTORS = VECTORS | INTEGER_VECTORS
+
+LANES = f"(int16)({', '.join(map(str, range(16)))})"
+"""The numbers of a vector's elements, as OpenCL C."""

@@ -4,6 +4,7 @@ A transposed convolution is the convolution of its input with zeros inserted (`s
 is calculated without those zeros (`transposed.py`); the kernels that check borders take them for granted.
 
 - packed: float32 on a CPU with constant weights (`packed.py`).
+- winograd: such ones of 3 × 3 cells (`winograd.py`).
 - depthwise: float32 on a CPU, from few channels to few (`depthwise.py`).
 - planes: float32 on a CPU otherwise. A vector holds neighbouring positions of one channel.
 - matrix product: windows of one cell (in `ops.conv`).
@@ -32,6 +33,7 @@ from .depthwise import depthwise
 from .interface import ConvForm, Convolution, bind_conv, padded_input
 from .packed import WORK, packed, packs
 from .transposed import transposed
+from .winograd import suits, winograd
 
 _GPU_TILE, _GPU_DEPTH = 64, 16
 
@@ -51,7 +53,7 @@ def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool, afte
     if conv.transposed:
         return transposed(conv, traits, after) if constant and traits.packed_weights else _generic(conv, traits, after)
     if packs(conv.dtype, conv.outputs, traits, constant=constant):
-        return packed(conv, traits, after)
+        return winograd(conv, traits, after) if suits(conv, traits) else packed(conv, traits, after)
     return depthwise(conv, traits, after) or _planes(conv, traits, after)
 
 

@@ -175,7 +175,7 @@ def _upload(
     for i, layout in enumerate(call.outputs):
         buffers[Ref("output", i)] = upload(np.full(layout.nbytes, 0xA5, np.uint8))
     for i, nbytes in enumerate(impl.scratch):
-        buffers[Ref("scratch", i)] = upload(np.full(nbytes, 0xA5, np.uint8))
+        buffers[Ref("scratch", i)] = upload(np.full(nbytes, 0xFF, np.uint8))
     for i, request in enumerate(impl.weights):
         value = inputs[request.source]
         assert value is not None

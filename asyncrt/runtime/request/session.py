@@ -230,6 +230,7 @@ def _tools(device: Device, options: RuntimeOptions, streams: int) -> Tools:
         features=info.features,
         registers=info.registers,
         packed_weights=options.uses("packed_weights"),
+        winograd=options.uses("winograd"),
         narrow_weights=options.precision == "bf16",
     )
     return Tools(
