@@ -1,0 +1,1 @@
+"""The modules in which ONNX Runtime has its C API; programs import exceptions, and now and then classes, from them."""
