@@ -9,12 +9,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from asyncrt.public import ArgumentError
-
 from .checks import of
 from .devices import check_on_host
 from .devices import device_type as kind_of_device
-from .errors import Refused
+from .errors import Refused, WrongValue
 from .types import number_of, tensor_type
 from .values import OrtValue, OrtValueVector, at_address
 
@@ -66,7 +64,7 @@ class IOBinding:
             self._outputs[name] = None
             return
         if element_type is None or shape is None:
-            raise ArgumentError("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
+            raise WrongValue("`element_type` and `shape` are to be provided if pre-allocated memory is provided")
         check_on_host(device_type)
         self._outputs[name] = OrtValue.of(at_address(buffer_ptr, element_type, shape))
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from asyncrt.public import ArgumentError
+from .errors import WrongType
 
 _T = TypeVar("_T")
 
@@ -17,7 +17,7 @@ def flag(value: Any) -> bool:
     """Return a bool; numbers and None are taken as well."""
     if value is None or isinstance(value, bool | np.bool_ | int | float):
         return bool(value)
-    raise ArgumentError(f"expected a bool, got a {type(value).__name__}")
+    raise WrongType(f"expected a bool, got a {type(value).__name__}")
 
 
 def number(value: Any) -> int:
@@ -25,13 +25,13 @@ def number(value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise ArgumentError(f"expected an integer, got a {type(value).__name__}") from None
+        raise WrongType(f"expected an integer, got a {type(value).__name__}") from None
 
 
 def text(value: Any) -> str:
     """Return a text."""
     if not isinstance(value, str):
-        raise ArgumentError(f"expected a text, got a {type(value).__name__}")
+        raise WrongType(f"expected a text, got a {type(value).__name__}")
     return value
 
 
@@ -40,7 +40,7 @@ def of(kind: type[_T]) -> Callable[[Any], _T]:
 
     def check(value: Any) -> _T:
         if not isinstance(value, kind):
-            raise ArgumentError(f"expected a {kind.__name__}, got a {type(value).__name__}")
+            raise WrongType(f"expected a {kind.__name__}, got a {type(value).__name__}")
         return value
 
     return check

@@ -5,11 +5,10 @@ from __future__ import annotations
 import platform
 from typing import Any
 
-from asyncrt.public import ArgumentError
 from asyncrt.version import __version__ as asyncrt_version
 
 from .errors import NotImplemented as Missing
-from .errors import Refused, error
+from .errors import Refused, WrongType, error
 from .log import once, set_severity
 from .providers import AVAILABLE, KNOWN
 
@@ -65,7 +64,7 @@ def set_default_logger_verbosity(verbosity: int) -> None:
 
 def set_seed(seed: int) -> None:
     if not isinstance(seed, int):
-        raise ArgumentError(f"seed must be an integer, got a {type(seed).__name__}")
+        raise WrongType(f"seed must be an integer, got a {type(seed).__name__}")
     once("set_seed() has no meaning here: operators that draw numbers take their seed from the model")
 
 

@@ -126,6 +126,14 @@ class Refused(AsyncrtError, RuntimeError):
     """What ONNX Runtime says with a `RuntimeError`: a value that it cannot take, or a binding that it cannot make."""
 
 
+class WrongType(AsyncrtError, TypeError):
+    """What ONNX Runtime says with a `TypeError`: an argument of another kind."""
+
+
+class WrongValue(AsyncrtError, ValueError):
+    """What ONNX Runtime says with a `ValueError`: an argument that there cannot be, or an input that is missing."""
+
+
 #: From the special to the general.
 _KINDS: tuple[tuple[type[BaseException], type[OrtError]], ...] = (
     (UnsupportedOperatorError, NotImplemented),
@@ -155,7 +163,7 @@ def translated(what: str = "") -> Iterator[None]:
     """Raise what asyncrt raises as ONNX Runtime would; *what* is written before its message."""
     try:
         yield
-    except (OrtError, Refused):
+    except (OrtError, Refused, WrongType, WrongValue):
         raise
     except (AsyncrtError, OSError) as cause:
         raise translation(cause, what) from cause

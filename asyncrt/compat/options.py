@@ -16,11 +16,10 @@ from typing import Any
 import attrs
 import numpy as np
 
-from asyncrt.public import ArgumentError
-
 from .checks import flag, number, of, text
 from .enums import ExecutionMode, ExecutionOrder, GraphOptimizationLevel
-from .errors import Refused
+from .errors import NotImplemented as Missing
+from .errors import Refused, error
 from .log import once
 from .values import OrtValue
 
@@ -214,4 +213,4 @@ class RunOptions:
         return self._entries.get(key)
 
     def add_active_adapter(self, adapter: Any) -> None:
-        raise ArgumentError("there are no LoRA adapters here")
+        raise error(Missing, "there are no LoRA adapters here")

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from asyncrt.public import ArgumentError
+from .errors import WrongValue
 
 CPU = "CPUExecutionProvider"
 AVAILABLE = (CPU,)
@@ -28,15 +28,15 @@ def check_providers(providers: Any, provider_options: Any) -> None:
     """Warn of providers that are not there.
 
     Raises:
-        ArgumentError: They are not written as providers are; it is a `ValueError`.
+        WrongValue: They are not written as providers are, or there is no such.
     """
     names = [_name(p, provider_options is None) for p in _sequence("providers", providers or ())]
     if provider_options is not None:
         given = _sequence("provider_options", provider_options)
         if len(names) != len(given):
-            raise ArgumentError("'providers' and 'provider_options' should be the same length if both are given.")
+            raise WrongValue("'providers' and 'provider_options' should be the same length if both are given.")
         if not all(isinstance(options, dict) for options in given):
-            raise ArgumentError("'provider_options' values must be dicts.")
+            raise WrongValue("'provider_options' values must be dicts.")
     for name in names:
         if name not in AVAILABLE:
             warnings.warn(
@@ -46,20 +46,20 @@ def check_providers(providers: Any, provider_options: Any) -> None:
             )
     unknown = [name for name in names if name not in KNOWN]
     if unknown:
-        raise ArgumentError(f"Unknown Provider Type: {unknown[0]}")
+        raise WrongValue(f"Unknown Provider Type: {unknown[0]}")
 
 
 def _sequence(what: str, value: Any) -> Sequence[Any]:
     if isinstance(value, Sequence):
         return value
-    raise ArgumentError(f"'{what}' should be a sequence.")
+    raise WrongValue(f"'{what}' should be a sequence.")
 
 
 def _name(provider: Any, with_options: bool) -> str:
     if isinstance(provider, str):
         return provider
     if not with_options:
-        raise ArgumentError("Only string values for 'providers' are supported if 'provider_options' is given.")
+        raise WrongValue("Only string values for 'providers' are supported if 'provider_options' is given.")
     if isinstance(provider, tuple) and len(provider) == 2 and isinstance(provider[1], dict):
         return _name(provider[0], False)
-    raise ArgumentError("'providers' values must be either strings or (string, dict) tuples.")
+    raise WrongValue("'providers' values must be either strings or (string, dict) tuples.")

@@ -11,23 +11,23 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
-from asyncrt.public import ArgumentError, AsyncrtError, InputError
+from asyncrt.public import AsyncrtError, InputError
 
 from .binding import IOBinding
 from .checks import of
 from .devices import OrtMemoryInfo
 from .enums import OrtAllocatorType, OrtMemType
-from .errors import Fail, InvalidArgument, Refused, error, translated, translation
-from .feeds import check_present, fit
-from .interface import ModelMetadata, NodeArg
+from .errors import Fail, InvalidArgument, Refused, WrongType, WrongValue, error, translated, translation
 from .log import LOG, once
+from .model.feeds import check_present, fit
+from .model.interface import ModelMetadata, NodeArg
+from .model.source import Source
+from .model.variants import Variants
 from .options import RunOptions, SessionOptions
 from .profiling import Profile
 from .providers import CPU, check_providers
 from .shared import shared_threads
-from .source import Source
 from .values import OrtValue, OrtValueVector
-from .variants import Variants
 
 _ENDED = "Exiting due to terminate flag being set to true."
 
@@ -52,7 +52,7 @@ class InferenceSession:
         **kwargs: Any,
     ) -> None:
         if sess_options is not None and not isinstance(sess_options, SessionOptions):
-            raise ArgumentError(f"sess_options must be SessionOptions or None, got a {type(sess_options).__name__}")
+            raise WrongType(f"sess_options must be SessionOptions or None, got a {type(sess_options).__name__}")
         self._sess_options = SessionOptions() if sess_options is None else sess_options
         self._enable_fallback = int(kwargs.get("enable_fallback", 1)) == 1
         source = Source(path_or_bytes, self._sess_options)
@@ -161,11 +161,11 @@ class InferenceSession:
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
         """Run the model with what is bound, and bring the results to where they are bound to."""
         if iobinding.session is not self:
-            raise InputError("IOBinding must be used with the session that created it.")
+            raise WrongValue("IOBinding must be used with the session that created it.")
         names = iobinding.wanted()
         try:
             results = self.run(names, iobinding.feed(), run_options)
-        except (AsyncrtError, ValueError) as cause:
+        except AsyncrtError as cause:
             raise Refused(f"Error in execution: {cause}") from cause
         iobinding.deliver(results, [self._output_types[name] for name in names])
 
@@ -204,7 +204,7 @@ class InferenceSession:
         """Check the names; where the model runs does not depend on them."""
         try:
             check_providers(providers, provider_options)
-        except ArgumentError as cause:
+        except WrongValue as cause:
             if not self._enable_fallback:
                 raise
             once(f"{cause.message}: {CPU} is used")
@@ -235,11 +235,11 @@ class InferenceSession:
         if not names:
             return None
         if isinstance(names, str):
-            raise ArgumentError("output_names must be a list of names, got a text")
+            raise WrongType("output_names must be a list of names, got a text")
         for name in names:
             if name not in self._output_types:
                 if not isinstance(name, str):
-                    raise ArgumentError(f"output_names must be a list of names, got a {type(name).__name__}")
+                    raise WrongType(f"output_names must be a list of names, got a {type(name).__name__}")
                 raise error(InvalidArgument, f"Invalid output name:{name}")
         checked: Sequence[str] = names
         return checked
@@ -253,7 +253,7 @@ class InferenceSession:
             except AsyncrtError as cause:
                 raise translation(cause) from cause
         elif not isinstance(options, RunOptions):
-            raise ArgumentError(f"run_options must be RunOptions or None, got a {type(options).__name__}")
+            raise WrongType(f"run_options must be RunOptions or None, got a {type(options).__name__}")
         fitted = fit(feed, self._interface)
         model = self._variants.of(fitted)
         with translated():

@@ -38,6 +38,11 @@ def configure(device: str | None, options: RuntimeOptions | None) -> None:
             _shared.device, _shared.options, _shared.runtime = device, options, None
 
 
+def configuration() -> tuple[str | None, RuntimeOptions | None]:
+    """Return what `configure()` was given last."""
+    return _shared.device, _shared.options
+
+
 def shared_runtime() -> SyncRuntime:
     """Return the runtime; it is opened if it has not been in this process."""
     with _shared.lock:

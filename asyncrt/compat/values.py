@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.public import ArgumentError
-
 from .devices import OrtMemoryInfo, check_on_host
 from .errors import NotImplemented as Missing
-from .errors import Refused, error
+from .errors import Refused, WrongType, WrongValue, error
 from .types import STRING, dtype_of, element_dtype, number_of, tensor_type
 
 _ONLY_TENSORS = "Only OrtValues that are Tensors are currently supported"
@@ -36,7 +34,7 @@ class OrtValue:
 
     def __init__(self, ortvalue: OrtValue, numpy_obj: Any = None, session: Any = None) -> None:
         if not isinstance(ortvalue, OrtValue):
-            raise ArgumentError("`Provided ortvalue` needs to be of type `OrtValue`")
+            raise WrongValue("`Provided ortvalue` needs to be of type `OrtValue`")
         self._value, self._type, self._number = ortvalue._value, ortvalue._type, ortvalue._number
 
     @classmethod
@@ -132,7 +130,7 @@ class OrtValue:
         if isinstance(data, OrtValue):
             data = data.numpy()
         if not isinstance(data, np.ndarray):
-            raise ArgumentError("data must be a numpy.ndarray or an OrtValue.")
+            raise WrongType("data must be a numpy.ndarray or an OrtValue.")
         own = self.numpy()
         if data.shape != own.shape:
             raise Refused("The input size of numpy arrays does not match the size of the OrtValue.")

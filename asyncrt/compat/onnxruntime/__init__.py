@@ -51,10 +51,12 @@ from asyncrt.compat.environment import (
     set_seed,
     unregister_execution_provider_library,
 )
-from asyncrt.compat.interface import ModelMetadata, NodeArg
+from asyncrt.compat.model.interface import ModelMetadata, NodeArg
 from asyncrt.compat.options import RunOptions, SessionOptions
 from asyncrt.compat.session import InferenceSession
 from asyncrt.compat.values import OrtValue, SparseTensor, copy_tensors
+
+from . import capi
 
 __version__ = VERSION
 __author__ = "Microsoft"  # of the API
@@ -99,6 +101,7 @@ __all__ = [
     "SessionIOBinding",
     "SessionOptions",
     "SparseTensor",
+    "capi",
     "copy_tensors",
     "create_and_register_allocator",
     "create_and_register_allocator_v2",

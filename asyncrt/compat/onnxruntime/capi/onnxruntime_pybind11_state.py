@@ -66,7 +66,7 @@ from asyncrt.compat.errors import (
     NotImplemented,
     RuntimeException,
 )
-from asyncrt.compat.interface import ModelMetadata, NodeArg
+from asyncrt.compat.model.interface import ModelMetadata, NodeArg
 from asyncrt.compat.options import RunOptions, SessionOptions
 from asyncrt.compat.session import InferenceSession
 from asyncrt.compat.values import OrtValue, OrtValueVector, SparseTensor, copy_tensors

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import onnx
 
+from asyncrt.compat.errors import InvalidGraph, NotImplemented, error, translated
+from asyncrt.compat.log import once
+from asyncrt.compat.shared import shared_runtime
 from asyncrt.sync import SyncModel
 
 from . import edits
-from .errors import InvalidGraph, NotImplemented, error, translated
 from .feeds import is_loose
 from .interface import Interface, interface_of
-from .log import once
-from .shared import shared_runtime
 from .source import Source
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import onnx
 from onnx.external_data_helper import load_external_data_for_model
 
-from asyncrt.public import ArgumentError
+from asyncrt.compat.errors import Fail, InvalidArgument, InvalidProtobuf, NoSuchFile, WrongType, error
+from asyncrt.compat.options import SessionOptions
 
 from . import edits
-from .errors import Fail, InvalidArgument, InvalidProtobuf, NoSuchFile, error
-from .options import SessionOptions
 
 _FOLDER = "session.model_external_initializers_file_folder_path"
 
@@ -26,14 +25,14 @@ class Source:
         path_or_bytes: A path, or the bytes of a file.
 
     Raises:
-        ArgumentError: It is neither; it is a `TypeError`.
+        WrongType: It is neither.
     """
 
     def __init__(self, path_or_bytes: str | bytes | os.PathLike[str], options: SessionOptions) -> None:
         self.path = Path(path_or_bytes) if isinstance(path_or_bytes, str | os.PathLike) and path_or_bytes else None
         self.bytes = path_or_bytes if isinstance(path_or_bytes, bytes) else None
         if self.path is None and self.bytes is None:
-            raise ArgumentError(f"Unable to load from type '{type(path_or_bytes)}'")
+            raise WrongType(f"Unable to load from type '{type(path_or_bytes)}'")
         self._options = options
         self._folder = None if self.bytes is None else options.find_config_entry(_FOLDER)
 

@@ -12,9 +12,8 @@ from typing import Any
 import attrs
 import onnx
 
+from asyncrt.compat.types import tensor_type, type_string
 from asyncrt.layout import PartialLayout
-
-from .types import tensor_type, type_string
 
 _IR_OF_DEFAULTS = 4
 """From this version of the format on, an input that has an initializer is one with a default."""

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from .errors import Fail, error
+from asyncrt.compat.errors import Fail, error
 
 
 def fix_dims(model: onnx.ModelProto, sizes: Mapping[str, int], denoted: Mapping[str, int]) -> None:

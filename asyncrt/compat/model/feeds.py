@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.public import InputError
+from asyncrt.compat.errors import InvalidArgument, Refused, WrongValue, error
+from asyncrt.compat.types import STRING, dtype_named, dtype_of, number_of, tensor_type
+from asyncrt.compat.values import OrtValue
 
-from .errors import InvalidArgument, Refused, error
 from .interface import Interface, NodeArg
-from .types import STRING, dtype_named, dtype_of, number_of, tensor_type
-from .values import OrtValue
 
 _ADVICE = "Please fix either the inputs/outputs or the model."
 
@@ -25,19 +24,19 @@ def check_present(feed: Mapping[str, Any], inputs: Iterable[NodeArg]) -> None:
     """Raise unless there is something for each input that is not optional.
 
     Raises:
-        InputError: There is not; it is a `ValueError`.
+        WrongValue: There is not; it is a `ValueError`.
     """
     given = feed.keys()
     missing = [arg.name for arg in inputs if arg.name not in given and not arg.type.startswith("optional")]
     if missing:
-        raise InputError(f"Required inputs ({missing}) are missing from input feed ({list(given)}).")
+        raise WrongValue(f"Required inputs ({missing}) are missing from input feed ({list(given)}).")
 
 
 def fit(feed: Mapping[str, Any], interface: Interface) -> dict[str, Any]:
     """Return what asyncrt is given for a feed.
 
     Raises:
-        InputError: An input is missing; it is a `ValueError`.
+        WrongValue: An input is missing; it is a `ValueError`.
         InvalidArgument: There is no such input, or it has another dtype, rank or size.
         Refused: It is nothing that can be an input; it is a `RuntimeError`.
     """
