@@ -55,7 +55,7 @@ def load_sync(
         NoDeviceError: There is no such device, or none that works.
         ModelError: One of its children, naming the node.
     """
-    background = _Background(Runtime(device, streams=streams, options=options))
+    background = _Background(Runtime(device, streams=streams, options=options), "asyncrt-sync")
     try:
         return SyncModel(background, background.load(source), background.close)
     except BaseException:
@@ -77,7 +77,7 @@ class SyncRuntime:
     def __init__(
         self, device: str | Device | None = None, *, streams: int | None = None, options: RuntimeOptions | None = None
     ) -> None:
-        self._background = _Background(Runtime(device, streams=streams, options=options))
+        self._background = _Background(Runtime(device, streams=streams, options=options), "asyncrt-shared")
 
     def __enter__(self) -> SyncRuntime:
         return self
@@ -192,14 +192,14 @@ class SyncModel:
 class _Background:
     """The thread, the loop on it, and what lives there. Knows nothing of a `SyncModel`, which may be collected."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, name: str) -> None:
         self.runtime = runtime
         self.closed = False
         self._lock = threading.Lock()
         #: Set when what was begun has ended.
         self._running: set[threading.Event] = set()
         with ExitStack() as stack:
-            self._thread = stack.enter_context(LoopThread("asyncrt-sync"))
+            self._thread = stack.enter_context(LoopThread(name))
             stack.callback(self._thread.call, runtime.close)
             self._thread.call(runtime.open)
             self._stack = stack.pop_all()
