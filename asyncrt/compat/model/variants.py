@@ -51,18 +51,18 @@ class Variants:
         self._source = source
         self._lock = threading.Lock()
         self.runtime = shared_runtime()
-        unloaded = source.read(weights=False)
+        outline = source.outline()
         try:
             with translated(source.where):
-                self.first = self.runtime.load(source.as_it_is() or source.read(weights=True))
+                self.first = self.runtime.load(source.to_load())
         except NotImplemented as cause:
-            unknown = _unknown_operator(unloaded)
+            unknown = _unknown_operator(outline)
             if unknown is None:
                 raise
             raise error(
                 InvalidGraph, f"{source.where}This is an invalid model. No Op registered for {unknown}"
             ) from cause
-        self.interface: Interface = interface_of(unloaded, self.first.outputs)
+        self.interface: Interface = interface_of(outline, self.first.outputs)
         self._loaded: dict[Variant, SyncModel] = {AS_IT_IS: self.first}
 
     def of(self, fitted: Mapping[str, Any]) -> SyncModel:
