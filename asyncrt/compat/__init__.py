@@ -9,6 +9,6 @@ asyncrt.compat.install()                        # before the program imports onn
 
 from __future__ import annotations
 
-from .install import install, uninstall
+from .finder import install, uninstall
 
 __all__ = ["install", "uninstall"]

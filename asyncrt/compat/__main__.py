@@ -8,7 +8,7 @@ import runpy
 import sys
 from collections.abc import Sequence
 
-from .install import install
+from .finder import install
 
 
 def main(arguments: Sequence[str]) -> None:
