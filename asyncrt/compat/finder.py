@@ -13,6 +13,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterable, Sequence
+from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any
 
 from asyncrt.public import RuntimeOptions
 
+from .children import tell, tell_no_more
 from .environment import VERSION
 from .shared import configure
 
@@ -73,7 +75,7 @@ _before: dict[str, ModuleType] = {}
 
 
 def install(device: str | None = None, *, options: RuntimeOptions | None = None) -> None:
-    """Let `import onnxruntime` mean asyncrt from now on, in this process.
+    """Let `import onnxruntime` mean asyncrt from now on, in this process and in those that `multiprocessing` starts.
 
     Modules that have imported ONNX Runtime before keep it.
 
@@ -82,6 +84,7 @@ def install(device: str | None = None, *, options: RuntimeOptions | None = None)
         options: Of their runtime.
     """
     configure(device, options)
+    tell(partial(_install_there, device, options))
     with _lock:
         if _finder not in sys.meta_path:
             _before.update(_taken_out())
@@ -91,12 +94,17 @@ def install(device: str | None = None, *, options: RuntimeOptions | None = None)
 
 def uninstall() -> None:
     """Let `import onnxruntime` mean what it did before; sessions that there are stay."""
+    tell_no_more()
     with _lock:
         if _finder in sys.meta_path:
             sys.meta_path.remove(_finder)
             _taken_out()
             sys.modules.update(_before)
             _before.clear()
+
+
+def _install_there(device: str | None, options: RuntimeOptions | None) -> None:
+    install(device, options=options)
 
 
 def _taken_out() -> dict[str, ModuleType]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
+import multiprocessing
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
+from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +139,7 @@ def test_after_it_is_uninstalled_everything_is_as_before() -> None:
     """A module that was imported before is that module again; doing it twice changes nothing."""
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "onnxruntime"}
     finders = list(sys.meta_path)
+    prepared = spawn.get_preparation_data
     device, options = shared.configuration()
 
     for _ in range(2):
@@ -149,6 +152,36 @@ def test_after_it_is_uninstalled_everything_is_as_before() -> None:
     after = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "onnxruntime"}
     assert after == before
     assert sys.meta_path == finders
+    assert spawn.get_preparation_data is prepared
+
+
+SPAWNED = """\
+import multiprocessing, sys
+import numpy as np
+import onnxruntime as ort
+
+def work(path):
+    made = ort.InferenceSession(path)
+    return ort.get_build_info()[:7], made.run(["z"], {"x": np.ones((1, 3), np.float32), "i": np.array([1, 2])})[0]
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    with context.Pool(1) as pool:
+        print(*pool.apply(work, ("model.onnx",)))
+"""
+
+
+@pytest.mark.parametrize(
+    "method", sorted({"spawn", "forkserver"}.intersection(multiprocessing.get_all_start_methods()))
+)
+def test_a_process_that_is_spawned_gets_the_package_as_well(method: str, tmp_path: Path) -> None:
+    """It begins anew, and imports the program by itself."""
+    (tmp_path / "program.py").write_text(SPAWNED)
+    onnx.save(RELU, tmp_path / "model.onnx")
+
+    done = run(tmp_path, "--device", "host", "program.py", method)
+
+    assert (done.stdout.split(), done.stderr) == (["asyncrt", "3"], "")
 
 
 FORKED = """\
