@@ -7,11 +7,10 @@ there calls `install()` when it is unpickled.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from multiprocessing import spawn
 from typing import Any
 
-_prepare: Callable[[str], dict[str, Any]] = spawn.get_preparation_data
+_prepare = spawn.get_preparation_data
 
 
 class _Calls:
@@ -30,7 +29,7 @@ def tell(call: functools.partial[Any]) -> None:
     def prepare(name: str) -> dict[str, Any]:
         return {"asyncrt.compat": _Calls(call), **_prepare(name)}
 
-    spawn.get_preparation_data = prepare  # type: ignore[assignment]  # a function with no more to it
+    spawn.get_preparation_data = prepare
 
 
 def tell_no_more() -> None:
