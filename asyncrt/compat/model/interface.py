@@ -17,6 +17,8 @@ from asyncrt.layout import PartialLayout
 
 _IR_OF_DEFAULTS = 4
 """From this version of the format on, an input that has an initializer is one with a default."""
+_NO_VERSION = (1 << 63) - 1
+"""What ONNX Runtime says of a model that says none."""
 
 
 @attrs.frozen(eq=False)
@@ -89,7 +91,7 @@ def interface_of(model: onnx.ModelProto, inferred: Mapping[str, PartialLayout]) 
             domain=model.domain,
             description=model.doc_string,
             graph_description=graph.doc_string,
-            version=model.model_version,
+            version=model.model_version if model.HasField("model_version") else _NO_VERSION,
             custom_metadata_map={p.key: p.value for p in model.metadata_props},
         ),
     )
@@ -116,7 +118,7 @@ def _dim(dim: Any) -> int | str | None:
 def _inferred(info: onnx.ValueInfoProto, layout: PartialLayout | None, names: Container[str | None]) -> NodeArg:
     """Return an output: what the file says of it, completed by what loading knows."""
     declared = _declared(info)
-    if layout is None:
+    if layout is None or (declared.type and not declared.type.startswith("tensor(")):
         return declared
     type = declared.type or ("" if layout.dtype is None else tensor_type(layout.dtype.onnx))
     if layout.shape is None:
