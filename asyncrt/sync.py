@@ -3,8 +3,9 @@
     with asyncrt.load_sync("model.onnx") as model:
         outputs = model.infer_sync({"x": x})
 
-A thread in the background runs an event loop that owns a `Runtime` with this one model. Any number of threads may infer
-at once; they share that loop, so that their requests overlap as those of an asyncio program do.
+A thread in the background runs an event loop that owns a `Runtime`, with this one model or, by `SyncRuntime`, with any
+number of them. Any number of threads may infer at once; they share that loop, so that their requests overlap as those
+of an asyncio program do.
 """
 
 from __future__ import annotations
@@ -13,22 +14,26 @@ import atexit
 import concurrent.futures.thread  # noqa: F401  # for its hook at exit, which must come before ours: see below
 import threading
 import weakref
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import Future, InvalidStateError
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from asyncrt.devices.base import Device, DeviceInfo
 from asyncrt.errors import RuntimeClosedError
 from asyncrt.graph.reading import ModelSource
 from asyncrt.layout import Array, PartialLayout
-from asyncrt.loops import LoopThread, waited
+from asyncrt.loops import LoopThread, PendingCall, waited
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.model import Model
-from asyncrt.runtime.runtime import Runtime
+from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
 
 from .runtime.explain.explain import Explanation
+
+_T = TypeVar("_T")
 
 
 def load_sync(
@@ -50,25 +55,84 @@ def load_sync(
         NoDeviceError: There is no such device, or none that works.
         ModelError: One of its children, naming the node.
     """
-    runtime = Runtime(device, streams=streams, options=options)
-    return SyncModel(_Background(runtime, source))
+    background = _Background(Runtime(device, streams=streams, options=options), "asyncrt-sync")
+    try:
+        return SyncModel(background, background.load(source), background.close)
+    except BaseException:
+        background.close()
+        raise
+
+
+class SyncRuntime:
+    """A device for any number of models and threads, without asyncio. Opened at once; blocks until it is.
+
+    Close it, or use it in a `with` statement. All that are open are closed when the interpreter exits.
+
+    Args:
+        device: As `Runtime` takes it.
+        streams: Likewise.
+        options: Likewise.
+    """
+
+    def __init__(
+        self, device: str | Device | None = None, *, streams: int | None = None, options: RuntimeOptions | None = None
+    ) -> None:
+        self._background = _Background(Runtime(device, streams=streams, options=options), "asyncrt-shared")
+
+    def __enter__(self) -> SyncRuntime:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def info(self) -> DeviceInfo:
+        """What is known of the device."""
+        return self._background.runtime.info
+
+    @property
+    def left_behind(self) -> bool:
+        """Whether this is a copy in a process that was forked: there is nothing to run or to close here."""
+        return self._background.runtime.left_behind
+
+    def load(self, source: ModelSource) -> SyncModel:
+        """Load a model, as `Runtime.load()` does; closing the model unloads it. Blocks until it is on the device."""
+        model = self._background.load(source)
+        return SyncModel(self._background, model, partial(self._background.unload, model))
+
+    def statistics(self) -> RuntimeStatistics:
+        """Return counts of what was done and what is held."""
+        return self._background.statistics()
+
+    @contextmanager
+    def trace(self, path: str | Path) -> Iterator[None]:
+        """Write what the device and the host do while this lasts, as `Runtime.trace()` does."""
+        with self._background.trace(path):
+            yield
+
+    def close(self) -> None:
+        """Wait for inferences in flight and give everything back. Inferences begun after this are refused."""
+        self._background.close()
 
 
 class SyncModel:
-    """A model with a runtime of its own, for any thread. Made by `load_sync()`.
+    """A model for any thread, with a runtime of its own. Made by `load_sync()`, or one of several by `SyncRuntime`.
 
     Close it, or use it in a `with` statement. One that is forgotten is closed when it is collected, and all are closed
     when the interpreter exits.
     """
 
-    def __init__(self, background: _Background) -> None:
-        self._background = background
+    def __init__(self, background: _Background, model: Model, give_back: Callable[[], None]) -> None:
+        self._background, self._model, self._give_back = background, model, give_back
         # Collection may happen on any thread, the loop's too, and closing waits for that one: it gets a thread.
-        self._forgotten = weakref.finalize(self, _close_elsewhere, background)
+        self._forgotten = weakref.finalize(self, _close_elsewhere, background, give_back)
         self._forgotten.atexit = False
 
     def __repr__(self) -> str:
-        return "<SyncModel closed>" if self._background.closed else f"<SyncModel {self._background.model!r}>"
+        closed = self._background.closed or not self._forgotten.alive
+        return "<SyncModel closed>" if closed else f"<SyncModel {self._model!r}>"
 
     def __enter__(self) -> SyncModel:
         return self
@@ -81,12 +145,12 @@ class SyncModel:
     @property
     def inputs(self) -> dict[str, PartialLayout]:
         """What it takes: dtype and shape by name; dynamic dims by their names."""
-        return self._background.model.inputs
+        return self._model.inputs
 
     @property
     def outputs(self) -> dict[str, PartialLayout]:
         """What it gives: dtype and shape by name, as far as loading can tell."""
-        return self._background.model.outputs
+        return self._model.outputs
 
     @property
     def info(self) -> DeviceInfo:
@@ -100,7 +164,16 @@ class SyncModel:
 
         An exception in the waiting thread, such as Ctrl-C, cancels the inference.
         """
-        return self._background.infer(inputs, priority, deadline)
+        return self._background.infer(self._model, inputs, priority, deadline)
+
+    def submit(
+        self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
+    ) -> Future[dict[str, Array]]:
+        """Begin an inference and return its future, which has what `Model.infer()` returns or raises.
+
+        Cancelling the future cancels the inference. Its callbacks run on the thread of the loop: they must not block.
+        """
+        return self._background.submit(self._model, inputs, priority, deadline)
 
     def explain(self) -> Explanation:
         """Return what became of every node of the inference that finished last, and why.
@@ -108,46 +181,106 @@ class SyncModel:
         Raises:
             AsyncrtError: None has finished yet.
         """
-        return self._background.model.explain()
+        return self._model.explain()
 
     def close(self) -> None:
         """Wait for inferences in flight and give everything back. Inferences begun after this are refused."""
-        self._forgotten.detach()
-        self._background.close()
+        if self._forgotten.detach() is not None:
+            self._give_back()
 
 
 class _Background:
-    """The thread, the loop on it, and what lives there. Knows nothing of its `SyncModel`, which may be collected."""
+    """The thread, the loop on it, and what lives there. Knows nothing of a `SyncModel`, which may be collected."""
 
-    def __init__(self, runtime: Runtime, source: ModelSource) -> None:
+    def __init__(self, runtime: Runtime, name: str) -> None:
         self.runtime = runtime
         self.closed = False
         self._lock = threading.Lock()
-        #: Set when an inference has ended.
+        #: Set when what was begun has ended.
         self._running: set[threading.Event] = set()
         with ExitStack() as stack:
-            self._thread = stack.enter_context(LoopThread("asyncrt-sync"))
+            self._thread = stack.enter_context(LoopThread(name))
             stack.callback(self._thread.call, runtime.close)
             self._thread.call(runtime.open)
-            self.model: Model = self._thread.call(partial(runtime.load, source))
             self._stack = stack.pop_all()
         _close_at_exit(self)
 
-    def infer(self, inputs: Mapping[str, Any], priority: int, deadline: float | None) -> dict[str, Array]:
+    def load(self, source: ModelSource) -> Model:
+        return self._call(partial(self.runtime.load, source))
+
+    def unload(self, model: Model) -> None:
+        if self.runtime.left_behind or self.closed:
+            return
+        with suppress(RuntimeClosedError):  # meanwhile, and with it the model
+            self._call(partial(self.runtime.unload, model))
+
+    def statistics(self) -> RuntimeStatistics:
+        async def there() -> RuntimeStatistics:
+            return self.runtime.statistics()
+
+        return self._call(there)
+
+    @contextmanager
+    def trace(self, path: str | Path) -> Iterator[None]:
+        tracing = self.runtime.trace(path)
+        self._call(tracing.__aenter__)
+        try:
+            yield
+        finally:
+            self._call(partial(tracing.__aexit__, None, None, None))
+
+    def infer(
+        self, model: Model, inputs: Mapping[str, Any], priority: int, deadline: float | None
+    ) -> dict[str, Array]:
+        return self._call(partial(model.infer, inputs, priority=priority, deadline=deadline))
+
+    def submit(
+        self, model: Model, inputs: Mapping[str, Any], priority: int, deadline: float | None
+    ) -> Future[dict[str, Array]]:
+        future: Future[dict[str, Array]] = Future()
+
+        async def there() -> None:
+            try:
+                outputs = await model.infer(inputs, priority=priority, deadline=deadline)
+            except BaseException as error:
+                _settle(future, error)
+                raise
+            _settle(future, None, outputs)
+
+        def ended() -> None:
+            self._ended(event)
+            _settle(future, RuntimeClosedError("the runtime was closed meanwhile"))  # before it had begun
+
+        event = threading.Event()
+        pending = self._begin(there, event, ended)
+        future.add_done_callback(lambda done: pending.cancel() if done.cancelled() else None)
+        return future
+
+    def _call(self, call: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Run a coroutine there and wait for it."""
+        event = threading.Event()
+        pending = self._begin(call, event, event.set)
+        try:
+            return waited(pending, event)
+        finally:
+            self._ended(event)
+
+    def _begin(
+        self, call: Callable[[], Coroutine[Any, Any, _T]], event: threading.Event, ended: Callable[[], object]
+    ) -> PendingCall[_T]:
         if self.runtime.left_behind:  # the thread is not there, and the lock may be held for ever
             self.runtime.check_open()
         with self._lock:
             if self.closed:
                 raise RuntimeClosedError("the model was closed", hint="load it again with asyncrt.load_sync()")
-            call = partial(self.model.infer, inputs, priority=priority, deadline=deadline)
-            ended = threading.Event()
-            pending = self._thread.begin(call, ended.set)
-            self._running.add(ended)
-        try:
-            return waited(pending, ended)
-        finally:
-            with self._lock:
-                self._running.discard(ended)
+            pending = self._thread.begin(call, ended)
+            self._running.add(event)
+        return pending
+
+    def _ended(self, event: threading.Event) -> None:
+        event.set()
+        with self._lock:
+            self._running.discard(event)
 
     def close(self) -> None:
         if self.runtime.left_behind:
@@ -157,14 +290,26 @@ class _Background:
                 return
             self.closed = True
             running = tuple(self._running)
-        for ended in running:
-            ended.wait()
+        for event in running:
+            event.wait()
         self._stack.close()
         _open.discard(self)
 
 
-def _close_elsewhere(background: _Background) -> None:
-    threading.Thread(target=background.close, name="asyncrt-close", daemon=True).start()
+def _settle(
+    future: Future[dict[str, Array]], error: BaseException | None, outputs: dict[str, Array] | None = None
+) -> None:
+    with suppress(InvalidStateError):  # it was cancelled, or has its outcome
+        if error is None:
+            assert outputs is not None
+            future.set_result(outputs)
+        else:
+            future.set_exception(error)
+
+
+def _close_elsewhere(background: _Background, give_back: Callable[[], None]) -> None:
+    if not background.closed:
+        threading.Thread(target=give_back, name="asyncrt-close", daemon=True).start()
 
 
 _open: set[_Background] = set()

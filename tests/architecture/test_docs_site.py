@@ -25,8 +25,8 @@ def written_for(pages: list[Path]) -> list[str]:
 
 
 def test_the_reference_has_each_public_name_once() -> None:
-    """`asyncrt.__all__`, and the two modules that users import by themselves."""
-    expected = {*asyncrt.__all__, "debug", "onnx_backend"} - {"__version__"}
+    """`asyncrt.__all__`, and the three modules that users import by themselves."""
+    expected = {*asyncrt.__all__, "compat", "debug", "onnx_backend"} - {"__version__"}
 
     assert Counter(expected) == Counter(written_for(REFERENCE))
 

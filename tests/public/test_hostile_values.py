@@ -165,6 +165,11 @@ def loaded_sync(source: Any, inputs: Any) -> None:
         loaded.infer_sync(inputs)
 
 
+def submitted(source: Any, inputs: Any) -> None:
+    with asyncrt.load_sync(source, "host") as loaded:
+        loaded.submit(inputs).result()
+
+
 ADD = node("y = Add(a, b)")
 DOORS: dict[str, Door] = {
     "Runtime(device)": opened,
@@ -200,6 +205,7 @@ DOORS: dict[str, Door] = {
     "BatchOptions.write(path)": blocking(lambda v, p: BatchOptions().write(v)),
     "load_sync(source)": blocking(lambda v, p: loaded_sync(v, RIGHT)),
     "SyncModel.infer_sync(inputs)": blocking(lambda v, p: loaded_sync(plain(), v)),
+    "SyncModel.submit(inputs)": blocking(lambda v, p: submitted(plain(), v)),
     "onnx_backend.prepare(model)": blocking(lambda v, p: prepared(v, "host", [X])),
     "onnx_backend.prepare(device)": blocking(lambda v, p: prepared(plain(), v, [X])),
     "onnx_backend.run(inputs)": blocking(lambda v, p: prepared(plain(), "host", v)),

@@ -17,7 +17,9 @@ from onnx import helper
 import asyncrt
 import asyncrt.onnx_backend as backend
 from asyncrt.errors import AsyncrtError, InputError, NoDeviceError, RuntimeClosedError, UnsupportedOperatorError
+from asyncrt.sync import SyncRuntime
 
+from ..builders import model, node, value
 from ..onnx_suite import OPENCL, node_cases, run_case
 from ..tiny_models import double, make
 
@@ -106,6 +108,72 @@ def test_closing_waits_for_inferences_in_flight() -> None:
 
         for n, answer in enumerate(answers):
             assert answer.result() in (2.0 * n, None)
+
+
+def test_models_share_a_runtime_and_leave_it_alone() -> None:
+    """One that is closed, or that nobody has any more, gives its constants back; the others go on."""
+    product = model([node("y = MatMul(x, w)")], ["x f32[n,4]"], ["y"], {"w": np.eye(4, dtype=np.float32)})
+    x = np.ones((2, 4), np.float32)
+    with SyncRuntime("host") as runtime:
+        first, second, third = (runtime.load(product) for _ in range(3))
+        for each in (first, second, third):
+            np.testing.assert_array_equal(x, each.infer_sync({"x": x})["y"])
+        held = runtime.statistics().weights_nbytes
+
+        first.close()
+        del second
+        for thread in [t for t in threading.enumerate() if t.name == "asyncrt-close"]:
+            thread.join()
+
+        assert runtime.statistics().weights_nbytes == held // 3
+        with pytest.raises(RuntimeClosedError, match="was unloaded"):
+            first.infer_sync({"x": x})
+        np.testing.assert_array_equal(x, third.infer_sync({"x": x})["y"])
+    first.close()
+    third.close()
+    with pytest.raises(RuntimeClosedError, match="was closed"):
+        runtime.load(product)
+
+
+def test_a_runtime_that_failed_to_load_a_model_loads_the_next() -> None:
+    """Unlike `load_sync()`, whose runtime is that of one model."""
+    with SyncRuntime("host") as runtime:
+        with pytest.raises(asyncrt.ModelFormatError):
+            runtime.load(b"no model")
+
+        np.testing.assert_array_equal(runtime.load(double()).infer_sync({"x": np.ones(1, np.float32)})["y"], [2])
+
+
+def test_an_inference_that_is_submitted_is_a_future() -> None:
+    """It has the outputs, or the error; many are under way at once."""
+    with asyncrt.load_sync(double(), "host") as loaded:
+        futures = [loaded.submit({"x": np.full(3, n, np.float32)}) for n in range(16)]
+        wrong = loaded.submit({"x": np.ones(3)})
+
+        assert [f.result()["y"].tolist() for f in futures] == [[2 * n] * 3 for n in range(16)]
+        assert isinstance(wrong.exception(), InputError)
+    with pytest.raises(RuntimeClosedError, match="was closed"):
+        loaded.submit({"x": np.ones(3, np.float32)})
+
+
+def test_a_future_that_is_cancelled_ends_its_inference() -> None:
+    """Be it an endless loop; the runtime closes then, and others get their answers."""
+    step = helper.make_graph(
+        [node("go = Identity(more)"), node("t = Identity(s)")],
+        "step",
+        [value("k i64[]"), value("more bool[]"), value("s f32[n]")],
+        [value("go bool[]"), value("t f32[n]")],
+    )
+    endless = model([helper.make_node("Loop", ["", "on", "x"], ["y"], body=step)], ["on bool[]", "x f32[n]"], ["y"])
+    with asyncrt.load_sync(endless, "host") as loaded:
+        x = np.ones(2, np.float32)
+        future = loaded.submit({"on": np.array(True), "x": x})
+
+        assert future.cancel()
+
+        assert future.cancelled()
+        np.testing.assert_array_equal(x, loaded.infer_sync({"on": np.array(False), "x": x})["y"])
+    assert not [t for t in threading.enumerate() if t.name == "asyncrt-sync"]
 
 
 @pytest.mark.parametrize(

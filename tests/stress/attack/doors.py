@@ -194,6 +194,14 @@ async def _sync_infer(stage: Stage, **given: Any) -> None:
     await asyncio.to_thread(work)
 
 
+async def _submit(stage: Stage, **given: Any) -> None:
+    def work() -> None:
+        with asyncrt.load_sync(stage.source, "simulated") as loaded:
+            loaded.submit(**given).result()
+
+    await asyncio.to_thread(work)
+
+
 async def _to_json(stage: Stage, **given: Any) -> None:
     await stage.canary.infer(stage.inputs())
     stage.canary.explain().to_json(**given)
@@ -234,6 +242,7 @@ DOORS: Mapping[str, Door] = {
     ),
     "load_sync": Door(_load_sync, asyncrt.load_sync, lambda s: {"source": s.source}, files=True),
     "SyncModel.infer_sync": Door(_sync_infer, asyncrt.SyncModel.infer_sync, _inputs),
+    "SyncModel.submit": Door(_submit, asyncrt.SyncModel.submit, _inputs),
     "Explanation.to_json": Door(_to_json, asyncrt.Explanation.to_json),
 }
 """By name."""
