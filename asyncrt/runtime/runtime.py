@@ -123,6 +123,7 @@ class Runtime:
         self._networks: list[Network] = []
         #: Models whose loading failed while their constants were being uploaded.
         self._leaving: list[Network] = []
+        self._unloading: list[Network] = []
         self._closing: asyncio.Task[None] | None = None
                 #: Where it runs if it was opened on another loop than one of asyncio's.
         self.elsewhere: Elsewhere | None = None
@@ -246,9 +247,28 @@ class Runtime:
         self._networks.append(network)
         if session.collector is not None and not session.dispatcher.in_flight:
             session.collector.quiet()  # so that what was loaded is frozen before requests come
-        loaded = sum(v.constant.nbytes for v in program.values if v.constant is not None)
-        await asyncio.to_thread(give_back_freed, loaded)
+        await asyncio.to_thread(give_back_freed, _constants_nbytes(network))
         return Model(network)
+
+    @anywhere
+    async def unload(self, model: Model) -> None:
+        """Give back what a model holds: its constants on the device, its plans, its file.
+
+        Its inferences that are under way end as usual, and this waits for them; those begun after it are refused with
+        `RuntimeClosedError`. Close its sequences and its batching before. Other models are not disturbed.
+
+        Raises:
+            ArgumentError: It is no model of this runtime, or was unloaded before.
+        """
+        self.check_here()
+        network = model.network if isinstance(model, Model) else None
+        if network is None or network not in self._networks:
+            raise ArgumentError("model must be one that this runtime has loaded and not unloaded since")
+        self._networks.remove(network)
+        self._unloading.append(network)  # should this be cancelled, or its constants be on their way, the runtime closes it
+        await network.unload()
+        self._unloading = [n for n in self._unloading if n is not network or n.lets_go]
+        await asyncio.to_thread(give_back_freed, _constants_nbytes(network))
 
     def statistics(self) -> RuntimeStatistics:
         """Return counts of what was done and what is held."""
@@ -373,9 +393,13 @@ class Runtime:
             if session.checks is not None:
                 session.checks.finish()
             await session.kernels.close()
-            for network in (*self._networks, *self._leaving):
+            for network in (*self._networks, *self._leaving, *self._unloading):
                 network.device_closed()
             session.pool.close()
+
+
+def _constants_nbytes(network: Network) -> int:
+    return sum(v.constant.nbytes for v in network.program.values if v.constant is not None)
 
 
 async def _abandonable(work: Callable[[], None], patience_s: float) -> None:

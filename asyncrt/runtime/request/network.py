@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from asyncrt.arguments import check_deadline
-from asyncrt.errors import AsyncrtError, DeviceError
+from asyncrt.errors import AsyncrtError, DeviceError, RuntimeClosedError
 from asyncrt.events import Event
 from asyncrt.graph.ir import Program
 from asyncrt.layout import Array
@@ -37,6 +37,8 @@ class Network(CompiledModel):
     def __init__(self, program: Program, session: Session) -> None:
         super().__init__(program, session)
         self.last: Records | None = None
+        self._under_way = 0
+        self._unloaded = False
 
     def number(self) -> int:
         """Return a number for a request; no other has it."""
@@ -98,6 +100,9 @@ class Network(CompiledModel):
     ) -> _T:
         """Do a request's work when it is its turn; once more where it is told to run again."""
         dispatcher = self._dispatcher
+        if self._unloaded:
+            raise RuntimeClosedError(f"the model '{self.program.name}' was unloaded")
+        self._under_way += 1
         try:
             again = False
             while True:
@@ -120,7 +125,24 @@ class Network(CompiledModel):
                 raise refused(f"a request of '{self.program.name}'", error) from error
             raise internal(error, f"request {request} failed") from error
         finally:
+            self._under_way -= 1
             dispatcher.end(request)
+
+    async def unload(self) -> None:
+        """Refuse requests from now on; give everything back when those under way have ended, on the device as well.
+
+        What is on a lost device is not waited for.
+        """
+        self._unloaded = True
+        dispatcher = self._dispatcher
+        while self._under_way and not dispatcher.lost:
+            await dispatcher.progress()
+        # Who was cancelled has ended before what it enqueued; nothing of this model comes behind these.
+        behind = set(dispatcher.marks.pending)
+        while not dispatcher.lost and not behind.isdisjoint(dispatcher.marks.pending):
+            await dispatcher.progress()
+        self.last = None
+        self.close()
 
     async def move(self, moves: DeviceCopies, priority: int = 0) -> tuple[list[Lease], tuple[Event, ...]]:
         """Allocate memory, and fill it with what lies elsewhere on the device; see `DeviceCopies`.
