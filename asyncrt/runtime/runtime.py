@@ -265,7 +265,8 @@ class Runtime:
         if network is None or network not in self._networks:
             raise ArgumentError("model must be one that this runtime has loaded and not unloaded since")
         self._networks.remove(network)
-        self._unloading.append(network)  # should this be cancelled, or its constants be on their way, the runtime closes it
+        # Should this be cancelled, or its constants still be on their way, then the runtime closes it.
+        self._unloading.append(network)
         await network.unload()
         self._unloading = [n for n in self._unloading if n is not network or n.lets_go]
         await asyncio.to_thread(give_back_freed, _constants_nbytes(network))
