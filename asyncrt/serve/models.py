@@ -144,9 +144,9 @@ class Models:
             settings = ModelSettings.of(given, "config")
         before, new = self._ready.get(found.name, {}), dict[int, ServedModel]()
         try:
-            for version, file in found.chosen(settings).items():
+            for version in found.chosen(settings):
                 counts = before[version].counts if version in before else Counts()
-                new[version] = await ServedModel.serve(self.runtime, file, found.name, version, settings, counts)
+                new[version] = await ServedModel.serve(self.runtime, found, version, settings, counts)
         except BaseException:
             self._let_go(new)
             raise

@@ -17,6 +17,8 @@ from asyncrt.runtime.runtime import Runtime
 
 from .errors import WrongSettings
 from .http.app import make_app
+from .http.embeddings import Embeddings
+from .http.live import Page
 from .http.server import HttpServer
 from .options import Doors
 from .repository import Repository
@@ -111,7 +113,8 @@ async def _drain(service: Service, ending: Ending) -> None:
 @contextlib.asynccontextmanager
 async def _open(service: Service, doors: Doors, announce: Announce) -> AsyncIterator[str]:
     """Open the doors while this lasts; gives where they are, in words."""
-    http = HttpServer(make_app(service, doors.key), doors.http, doors.tls, service.limits)
+    more = [*Embeddings(service).routes(), *Page(service).routes()]
+    http = HttpServer(make_app(service, doors.key, more), doors.http, doors.tls, service.limits)
     sockets = http.listen()
     said = f"{'http' if doors.tls is None else 'https'}://{http.bound}"
     grpc: _Door | None = None

@@ -41,21 +41,21 @@ class Found:
         """Return its settings; *default* if it has none."""
         return default if self.settings is None else ModelSettings.read(self.settings)
 
-    def chosen(self, settings: ModelSettings) -> dict[int, Path]:
+    def chosen(self, settings: ModelSettings) -> list[int]:
         """Return the versions that are to be served, the oldest first.
 
         Raises:
             WrongSettings: One of them is not there.
         """
         if settings.versions == "latest":
-            return {max(self.files): self.files[max(self.files)]}
+            return [max(self.files)]
         if isinstance(settings.versions, str):
-            return dict(sorted(self.files.items()))
+            return sorted(self.files)
         missing = [v for v in settings.versions if v not in self.files]
         if missing or not settings.versions:
             there = ", ".join(map(str, sorted(self.files)))
             raise WrongSettings(f"model '{self.name}' has no version {missing[:1] or 'chosen'}; there are {there}")
-        return {v: self.files[v] for v in sorted(settings.versions)}
+        return sorted(set(settings.versions))
 
 
 class Repository:

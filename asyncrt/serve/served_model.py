@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +18,9 @@ from asyncrt.runtime.runtime import Runtime
 from .errors import BadRequest, WrongSettings
 from .open_sequences import OpenSequences
 from .protocol.messages import InferRequest, TensorInfo, check_outputs
+from .repository import Found
 from .settings import ModelSettings
+from .texts import Texts
 from .watch.counts import Counts
 
 
@@ -37,6 +38,7 @@ class ServedModel:
         self.outputs = [TensorInfo.of(n, layout) for n, layout in model.outputs.items()]
         self.batched: Batched | None = None
         self.sequences: OpenSequences | None = None
+        self.texts: Texts | None = None
         self._users = 0
         self._left = asyncio.Event()
 
@@ -45,12 +47,14 @@ class ServedModel:
 
     @classmethod
     async def serve(
-        cls, runtime: Runtime, file: Path, name: str, version: int, settings: ModelSettings, counts: Counts
+        cls, runtime: Runtime, found: Found, version: int, settings: ModelSettings, counts: Counts
     ) -> ServedModel:
         """Load a version, and do all that is to be done before its first request."""
-        model = await runtime.load(file)
+        model = await runtime.load(found.files[version])
         try:
-            served = cls(name, version, model, settings, counts)
+            served = cls(found.name, version, model, settings, counts)
+            if found.tokenizer is not None and settings.embeddings is not None:
+                served.texts = await asyncio.to_thread(Texts, model, found.tokenizer, settings.embeddings)
             if settings.batching is not None:
                 served.batched = model.batched(config=settings.batching)
                 await served.batched.open()

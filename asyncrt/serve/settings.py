@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import attrs
 
-from asyncrt.arguments import check_names, each_of, shown, whole
+from asyncrt.arguments import check_names, check_text, each_of, shown, whole
 from asyncrt.errors import ArgumentError
-from asyncrt.option_fields import counted, measured
+from asyncrt.option_fields import counted, measured, one_of, switch
 from asyncrt.scheduler.batching import BatchOptions
 
 from .errors import WrongSettings
@@ -49,6 +49,10 @@ class Limits:
     drain_s: float = measured(30.0, 0)
 
 
+def _text_or_none(given: Any) -> str | None:
+    return None if given is None else check_text("output", given)
+
+
 def _state(given: Any) -> dict[str, str] | None:
     return None if given is None else check_names("state", given, texts=True)
 
@@ -68,6 +72,23 @@ class SequenceSettings:
     max_sequences: int = counted(256)
     max_idle_s: float = measured(60.0, 1e-3)
     max_batch: int = counted(16)
+
+
+@attrs.frozen(kw_only=True)
+class EmbeddingSettings:
+    """How a model with a tokeniser beside it makes vectors of texts.
+
+    Attributes:
+        output: Which has them; None takes the first with a vector for each text, or else for each token.
+        pooling: Of vectors of tokens: their "mean", or the "first".
+        normalise: Whether vectors have length 1.
+        max_tokens: Longer texts are cut off.
+    """
+
+    output: str | None = attrs.field(default=None, converter=_text_or_none)
+    pooling: str = one_of("mean", ("mean", "first"))
+    normalise: bool = switch(True)
+    max_tokens: int = counted(512)
 
 
 def _sizes(given: Any) -> tuple[dict[str, int], ...]:
@@ -93,6 +114,7 @@ class ModelSettings:
     Attributes:
         batching: How requests of different callers are put together; None runs each by itself.
         sequences: How state is kept; None if requests that name a sequence are refused.
+        embeddings: How vectors of texts are made, if there is a tokeniser beside the model; None if they are not.
         versions: Which of those that are there are served: the "latest", "all", or these.
         warmup: Sizes of the dynamic dims, by name, that are run before the model is ready.
         priority: Of requests that name none; 1 goes first.
@@ -101,6 +123,7 @@ class ModelSettings:
 
     batching: BatchOptions | None = None
     sequences: SequenceSettings | None = None
+    embeddings: EmbeddingSettings | None = EmbeddingSettings()
     versions: str | tuple[int, ...] = attrs.field(default="latest", converter=_versions)
     warmup: tuple[dict[str, int], ...] = attrs.field(default=(), converter=_sizes)
     priority: int = counted(2)
@@ -123,11 +146,15 @@ class ModelSettings:
     def of(cls, given: Mapping[str, Any], where: str) -> ModelSettings:
         """Return what tables say that came from *where*."""
         found = dict(given)
-        if "batching" in found:
-            found["batching"] = _switched(BatchOptions, found["batching"], f"{where}, [batching]")
-        if "sequences" in found:
-            found["sequences"] = _switched(SequenceSettings, found["sequences"], f"{where}, [sequences]")
+        for name, kind in _TABLES.items():
+            if name in found:
+                found[name] = _switched(kind, found[name], f"{where}, [{name}]")
         return record(cls, found, where)
+
+
+_TABLES: dict[str, type[Any]] = {
+    "batching": BatchOptions, "sequences": SequenceSettings, "embeddings": EmbeddingSettings,
+}  # fmt: skip
 
 
 def _switched(kind: type[T], given: Any, where: str) -> T | None:

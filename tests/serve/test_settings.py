@@ -44,7 +44,7 @@ def test_a_file_may_say_everything(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("speed = 1", "model.toml: there is no setting 'speed'; there are batching, priority,"),
+        ("speed = 1", "model.toml: there is no setting 'speed'; there are batching, embeddings,"),
         ("[batching]\nspeed = 1", "model.toml, [batching]: there is no setting 'speed'"),
         ("[batching]\nmax_batch = 0", "model.toml, [batching]: max_batch must be an integer of at least 1, got 0"),
         ("[sequences]\nmax_idle_s = true", "model.toml, [sequences]: max_idle_s must be a number"),

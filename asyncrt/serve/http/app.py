@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -14,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from asyncrt.serve.errors import BadRequest, NoKey, NotFound, Situation, TooLarge, tell
+from asyncrt.serve.errors import BadRequest, NoKey, NotFound, TooLarge, tell
 from asyncrt.serve.keys import key_fits
 from asyncrt.serve.protocol.loading import settings_given
 from asyncrt.serve.protocol.messages import InferRequest
@@ -30,13 +29,12 @@ from .io import (
     answer,
     answer_json,
     headers_of,
+    note_failure,
     read_body,
     refuse,
     send_events,
     while_there,
 )
-
-_log = logging.getLogger("asyncrt.serve")
 
 _SMALL = 1 << 20  # bytes of a body that says what to do rather than brings tensors
 
@@ -73,11 +71,7 @@ def _check_small(nbytes: int) -> None:
 
 
 async def _say(send: Send, error: Exception, *, body_read: bool = True) -> None:
-    told = tell(error)
-    if told.situation in (Situation.FAILED, Situation.UNAVAILABLE):
-        level = logging.ERROR if told.situation is Situation.FAILED else logging.INFO
-        _log.log(level, "a request failed", exc_info=error)
-    await refuse(send, told, body_read=body_read)
+    await refuse(send, note_failure(error), body_read=body_read)
 
 
 class Infer:
@@ -234,13 +228,14 @@ def _handlers(service: Service) -> dict[tuple[str, str], Handler]:
 
 
 class KeyCheck:
-    """Lets those in that carry the key; health is told to everybody."""
+    """Lets those in that carry the key; health, and the page before it asks for anything, are told to everybody."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
         self._app, self._key = app, key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not scope["path"].startswith("/v2/health/"):
+        path = scope.get("path", "")
+        if scope["type"] == "http" and path != "/" and not path.startswith("/v2/health/"):
             headers = headers_of(scope)
             if not key_fits(headers.get("authorization", ""), self._key):
                 error = NoKey("the server asks for its key", hint="authorization: Bearer KEY")

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from asyncrt.serve.errors import BadRequest, SlowSender, Told
+from asyncrt.serve.errors import BadRequest, Situation, SlowSender, Told, tell
 from asyncrt.serve.settings import Limits
 
+_log = logging.getLogger("asyncrt.serve")
 T = TypeVar("T")
 JSON = "application/json"
+_TOGETHER = 1 << 16  # bytes that are copied rather than sent by another call
 BYTES = "application/octet-stream"
 
 
@@ -95,16 +98,23 @@ async def answer(
     pairs = {"content-type": kind, "content-length": str(sum(map(len, bodies))), **(headers or {})}
     raw = [(name.encode(), value.encode("latin-1")) for name, value in pairs.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})
+    if sum(map(len, bodies)) <= _TOGETHER:
+        bodies = [b"".join(bodies)]
     for i, body in enumerate(bodies):
-        more = i + 1 < len(bodies)
-        await send({"type": "http.response.body", "body": bytes(body), "more_body": more})
-    if not bodies:
-        await send({"type": "http.response.body", "body": b""})
+        await send({"type": "http.response.body", "body": bytes(body), "more_body": i + 1 < len(bodies)})
 
 
 async def answer_json(send: Send, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
     """Send a value as JSON."""
     await answer(send, status, [json.dumps(value, separators=(",", ":")).encode()], JSON, headers)
+
+
+def note_failure(error: BaseException) -> Told:
+    """Return what a caller is told of an error; what is no fault of the caller's is logged."""
+    told = tell(error)
+    if told.situation is Situation.FAILED:
+        _log.error("a request failed", exc_info=error)
+    return told
 
 
 async def refuse(send: Send, told: Told, *, body_read: bool = True) -> None:

@@ -35,6 +35,7 @@ _NAMES = {
     "FP64": layout.FLOAT64,
     "BF16": layout.BFLOAT16,
 }
+DATATYPES = tuple(_NAMES)
 _OF = {dtype: name for name, dtype in _NAMES.items()}
 _MOST_AXES = 32
 _LARGEST = (1 << 62) - 1  # elements
