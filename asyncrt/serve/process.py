@@ -50,13 +50,12 @@ class Ending:
     def by_signals(self) -> Iterator[None]:
         """While this lasts, SIGTERM and SIGINT are noted here."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.signalled)
-        try:
-            yield
-        finally:
+        with contextlib.ExitStack() as undo:
             for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
+                with contextlib.suppress(NotImplementedError):  # on Windows Ctrl-C ends the loop itself
+                    loop.add_signal_handler(number, self.signalled)
+                    undo.callback(loop.remove_signal_handler, number)
+            yield
 
 
 async def serve(

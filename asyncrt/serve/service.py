@@ -19,6 +19,7 @@ from asyncrt.runtime.runtime import Runtime
 from asyncrt.version import __version__
 
 from .admission import Admission
+from .errors import Unavailable
 from .models import Models
 from .protocol.messages import InferRequest, InferResponse, select
 from .repository import Repository
@@ -58,8 +59,13 @@ class Service:
 
     @property
     def is_ready(self) -> bool:
-        """Whether requests are let in."""
-        return self.admission.is_open
+        """Whether requests are let in, and there is a device for them."""
+        return self.admission.is_open and not self.runtime.session.dispatcher.lost
+
+    def check_ready(self) -> None:
+        """Raise `Unavailable` unless it is ready."""
+        if not self.is_ready:
+            raise Unavailable("the server is not ready")
 
     # Inference.
 

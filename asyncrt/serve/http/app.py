@@ -173,12 +173,11 @@ def _handlers(service: Service) -> dict[tuple[str, str], Handler]:
         return None
 
     async def ready(path: Mapping[str, str], headers: dict[str, str], body: bytes) -> Any:
-        with service.admission.enter():
-            return None
+        service.check_ready()
 
     async def model_ready(path: Mapping[str, str], headers: dict[str, str], body: bytes) -> Any:
-        with service.admission.enter():
-            models.find(*_model(path))
+        service.check_ready()
+        models.find(*_model(path))
 
     async def server(path: Mapping[str, str], headers: dict[str, str], body: bytes) -> Any:
         return service.server_metadata()

@@ -32,7 +32,7 @@ class _PatientProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if len(self.connections) >= self._limits.connections:
-            transport.abort()
+            transport.abort()  # and `self.transport` stays None
             return
         super().connection_made(transport)
         self._wait()
@@ -49,7 +49,8 @@ class _PatientProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
-        super().connection_lost(exc)
+        if self.transport is not None:
+            super().connection_lost(exc)
 
     def _wait(self) -> None:
         self._alarm = asyncio.get_running_loop().call_later(self._limits.header_timeout_s, self._give_up)
