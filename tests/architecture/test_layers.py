@@ -36,7 +36,7 @@ def test_the_contracts_are_kept() -> None:
         ("runtime/plan/planner.py", "import asyncrt.runtime.request.network", "rooms of the runtime"),
         ("kernels/codegen/source.py", "import asyncrt.kernels.patterns.copy", "rooms of the kernels"),
         ("serve/errors.py", "import asyncrt.serve.service", "rooms of the server"),
-        ("onnx_backend.py", "import asyncrt.serve.errors", "the server is asked for by its command alone"),
+        ("onnx_backend.py", "import asyncrt.serve.errors", "the server is asked for by its commands alone"),
         ("graph/ir.py", "import asyncrt.graph.importer", "rooms of the graph"),
     ],
 )
