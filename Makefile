@@ -27,7 +27,7 @@ $(VENV)/installed: pyproject.toml setup.py $(wildcard asyncrt/devices/opencl/*.c
 	@echo "Making $(VENV) with $(PYTHON); the first time takes a minute or two ..."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[cpu,demo]" --group dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[cpu,demo,grpc,serve]" --group dev
 	@touch $@
 
 $(VENV)/weights: $(VENV)/installed

@@ -33,6 +33,7 @@ from asyncrt.writing import write_text
 from . import options as o
 from .arrivals import parse_lengths
 from .bench_batched import Wanted, bench_batched, parse_rates
+from .bench_url import bench_url
 from .compare import OnnxRuntime, cores
 from .inputs import InputOptions, Sizes
 from .terminal import note, reporting, run_to_end, stderr, stdout, wrong
@@ -154,6 +155,12 @@ Plot: TypeAlias = Annotated[
 ]
 
 
+Url: TypeAlias = Annotated[
+    str | None, typer.Option(help="Send the requests to a server of the Open Inference Protocol; http://host:port.")
+]
+ServedAs: TypeAlias = Annotated[str | None, typer.Option(help="With --url: the model's name there; else the file's.")]
+
+
 @reporting
 def bench(
     model: o.Model,
@@ -177,6 +184,8 @@ def bench(
     plot: Plot = None,
     without: o.Without = None,
     precision: o.Precision = "fp32",
+    url: Url = None,
+    served_as: ServedAs = None,
 ) -> None:
     """Measure latency and throughput, beside ONNX Runtime where it is installed.
 
@@ -186,14 +195,17 @@ def bench(
     With --batched, requests come at random times and are put together (`Model.batched()`), beside the same requests
     that run alone; --rate, --arrivals, --lengths, --deadline, --config and --plot belong to it.
 
+    With --url they go to a server instead, of asyncrt or another one of the Open Inference Protocol, in the same way.
+
     \b
     Examples:
       asyncrt bench bert.onnx -s seq=8,16,128 -s batch=1 --concurrency 8 --seconds 5
       asyncrt bench bert.onnx --batched -s batch=1 --lengths seq=lognormal:40:0.6:256 --rate 50,100,200,400
+      asyncrt bench bert.onnx --url http://localhost:8000 -s batch=1 -s seq=16 --rate 50,100
     """
     options = RuntimeOptions(without=without or (), precision=precision, collect_when_idle=True)
     runtime = Runtime(device, streams=streams, options=options)
-    if batched:
+    if batched or url is not None:
         _refuse_closed_loop(requests, concurrency)
         wanted_load = Wanted(
             inputs=InputOptions.parse(inputs, shape, ranges, seed, several=True),
@@ -201,7 +213,10 @@ def bench(
             seconds=seconds or _DEFAULT_SECONDS, deadline=deadline, config=config, compare=not no_compare,
             json_file=json_file, plot=plot,
         )  # fmt: skip
-        run_to_end(bench_batched(model, wanted_load, runtime))
+        if url is None:
+            run_to_end(bench_batched(model, wanted_load, runtime))
+        else:
+            run_to_end(bench_url(model, url, served_as, wanted_load))
         return
     _refuse_open_loop({
         "--rate": rate, "--lengths": lengths, "--deadline": deadline, "--config": config, "--plot": plot

@@ -1,4 +1,4 @@
-"""The commands of the command line: `asyncrt devices | run | explain | trace | bench | tune`, one file each."""
+"""The commands of the command line: `asyncrt devices | run | explain | trace | bench | tune | serve`, one file each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from asyncrt.version import __version__
 
-from . import bench, devices, explain, run, trace, tune
+from . import bench, devices, explain, run, serve, trace, tune
 
 app = typer.Typer(
     name="asyncrt",
@@ -24,6 +24,7 @@ app.command()(explain.explain)
 app.command()(trace.trace)
 app.command()(bench.bench)
 app.command()(tune.tune)
+app.command()(serve.serve)
 
 
 def _print_version(wanted: bool) -> None:

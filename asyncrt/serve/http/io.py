@@ -1,0 +1,137 @@
+"""Bodies in and answers out over ASGI: in time, within limits, and no longer than somebody is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
+
+from starlette.types import Receive, Scope, Send
+
+from asyncrt.serve.errors import BadRequest, Situation, SlowSender, Told, tell
+from asyncrt.serve.settings import Limits
+
+_log = logging.getLogger("asyncrt.serve")
+T = TypeVar("T")
+JSON = "application/json"
+_TOGETHER = 1 << 16  # bytes that are copied rather than sent by another call
+BYTES = "application/octet-stream"
+
+
+class Disconnected(Exception):
+    """The caller has gone; nobody waits for an answer."""
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """Return a request's headers; names are in lower case."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def announced(headers: Mapping[str, str]) -> int:
+    """Return how many bytes a request says that its body has; 0 if it does not say."""
+    given = headers.get("content-length", "0")
+    if not (given.isascii() and given.isdigit() and len(given) < 20):
+        raise BadRequest("content-length must be a number")
+    return int(given)
+
+
+async def read_body(receive: Receive, take: Callable[[int], None], limits: Limits) -> bytes:
+    """Return a request's body.
+
+    Args:
+        take: Told how many bytes have come, whenever some have; raises if those are too many.
+
+    Raises:
+        SlowSender: It does not arrive in time.
+        Disconnected: Its sender has gone.
+    """
+    parts: list[bytes] = []
+    nbytes, more = 0, True
+    try:
+        async with asyncio.timeout(limits.body_timeout_s):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Disconnected
+                part = message.get("body", b"")
+                nbytes, more = nbytes + len(part), message.get("more_body", False)
+                take(nbytes)
+                parts.append(part)
+    except TimeoutError as error:
+        raise SlowSender(f"the body did not arrive within {limits.body_timeout_s:g} s") from error
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Return what *work* does; it is cancelled when the caller goes.
+
+    Raises:
+        Disconnected: The caller has gone.
+    """
+    task, gone = asyncio.create_task(work), asyncio.create_task(_gone(receive))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise Disconnected
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+            with contextlib.suppress(BaseException):
+                await task
+
+
+async def answer(
+    send: Send, status: int, parts: Iterable[bytes | memoryview], kind: str, headers: Mapping[str, str] | None = None
+) -> None:
+    """Send an answer, its parts as one body."""
+    bodies = list(parts)
+    pairs = {"content-type": kind, "content-length": str(sum(map(len, bodies))), **(headers or {})}
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in pairs.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    if sum(map(len, bodies)) <= _TOGETHER:
+        bodies = [b"".join(bodies)]
+    for i, body in enumerate(bodies):
+        await send({"type": "http.response.body", "body": bytes(body), "more_body": i + 1 < len(bodies)})
+
+
+async def answer_json(send: Send, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+    """Send a value as JSON."""
+    await answer(send, status, [json.dumps(value, separators=(",", ":")).encode()], JSON, headers)
+
+
+def note_failure(error: BaseException) -> Told:
+    """Return what a caller is told of an error; what is no fault of the caller's is logged."""
+    told = tell(error)
+    if told.situation is Situation.FAILED:
+        _log.error("a request failed", exc_info=error)
+    return told
+
+
+async def refuse(send: Send, told: Told, *, body_read: bool = True) -> None:
+    """Send an error, as the protocol has it.
+
+    Args:
+        body_read: Whether the connection may go on; what is left of a body would be taken for the next request's.
+    """
+    headers = told.headers if body_read else {**told.headers, "connection": "close"}
+    await answer_json(send, {"error": told.message}, told.situation.http, headers)
+
+
+async def send_events(send: Send, events: AsyncIterator[Any]) -> None:
+    """Send values as server-sent events, each when it comes."""
+    raw = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": 200, "headers": raw})
+    async for event in events:
+        text = f"data: {json.dumps(event, separators=(',', ':'))}\n\n"
+        await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+    await send({"type": "http.response.body", "body": b""})

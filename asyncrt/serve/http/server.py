@@ -1,0 +1,104 @@
+"""uvicorn as this server uses it: no signals of its own, patient for a while only, with a limit of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from asyncrt.serve.errors import WrongSettings
+from asyncrt.serve.options import Address, Tls
+from asyncrt.serve.settings import Limits
+
+_BACKLOG = 1024
+_KEEP_ALIVE_S = 65
+
+
+class _PatientProtocol(HttpToolsProtocol):
+    """A connection whose request headers have to arrive in time, and of which there are not too many."""
+
+    def __init__(self, *args: Any, limits: Limits, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limits = limits
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if len(self.connections) >= self._limits.connections:
+            transport.abort()  # and `self.transport` stays None
+            return
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        between = self.cycle is None or self.cycle.response_complete
+        if between and self._alarm is None:
+            self._wait()
+
+    def on_headers_complete(self) -> None:
+        self._stop()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop()
+        if self.transport is not None:
+            super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        self._alarm = asyncio.get_running_loop().call_later(self._limits.header_timeout_s, self._give_up)
+
+    def _stop(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _give_up(self) -> None:
+        self._alarm = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+class HttpServer(uvicorn.Server):
+    """Serves an ASGI app until it is told to end."""
+
+    def __init__(self, app: ASGIApp, address: Address, tls: Tls | None, limits: Limits) -> None:
+        config = uvicorn.Config(
+            app, host=address.host, port=address.port, http=functools.partial(_PatientProtocol, limits=limits),  # type: ignore[arg-type]
+            ws="none", lifespan="off", log_config=None, access_log=False, server_header=False, date_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=1, backlog=_BACKLOG,
+        )  # fmt: skip
+        super().__init__(config)
+        self._address, self._tls = address, tls
+        self.bound = address
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the process."""
+        yield
+
+    def listen(self) -> list[socket.socket]:
+        """Take the address; port 0 becomes one that is free.
+
+        Raises:
+            WrongSettings: It cannot be had, or the certificate cannot be used.
+        """
+        try:
+            if self._tls is not None:
+                self.config.load()
+                self.config.ssl = self._tls.context()
+            made = socket.create_server(
+                (self._address.host, self._address.port), backlog=_BACKLOG,
+                family=socket.AF_INET6 if ":" in self._address.host else socket.AF_INET,
+            )  # fmt: skip
+        except (OSError, ssl.SSLError) as error:
+            raise WrongSettings(f"cannot serve HTTP on {self._address}: {error}") from error
+        self.bound = Address(self._address.host, made.getsockname()[1])
+        return [made]

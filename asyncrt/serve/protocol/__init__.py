@@ -1,0 +1,1 @@
+"""What messages mean, whichever door they come through; pure functions."""

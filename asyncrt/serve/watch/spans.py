@@ -1,0 +1,54 @@
+"""A span of OpenTelemetry for each request, where its API is installed; otherwise nothing, at no cost.
+
+Only the API is used: which spans are kept, and where they go, is what the program around the server has set up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from asyncrt.serve.errors import situation_of
+
+propagate: Any = None
+trace: Any = None
+with contextlib.suppress(ImportError):
+    from opentelemetry import propagate, trace
+
+
+class _Span:
+    """What a request tells of itself."""
+
+    def __init__(self, span: Any = None) -> None:
+        self._span = span
+
+    def failed(self, error: BaseException) -> None:
+        """Note with what the request ended."""
+        if self._span is not None:
+            name = situation_of(error).name if isinstance(error, Exception) else "CANCELLED"
+            self._span.set_status(trace.Status(trace.StatusCode.ERROR, name))
+
+
+_NONE = _Span()
+
+
+@contextlib.contextmanager
+def request_span(model: str, version: int, headers: Mapping[str, str] | None) -> Iterator[_Span]:
+    """Give the span of a request, which is a child of the one that its headers name (W3C traceparent)."""
+    if trace is None or not _wanted():
+        yield _NONE
+        return
+    context = propagate.extract(headers or {})
+    attributes = {"asyncrt.model": model, "asyncrt.version": version}
+    tracer = trace.get_tracer("asyncrt.serve")
+    with tracer.start_as_current_span(
+        "infer", context=context, attributes=attributes, kind=trace.SpanKind.SERVER,
+        record_exception=False, set_status_on_exception=False,
+    ) as span:  # fmt: skip
+        yield _Span(span)
+
+
+def _wanted() -> bool:
+    """Whether anybody keeps spans: without a provider, making them would be work for nothing."""
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
