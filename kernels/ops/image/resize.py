@@ -332,8 +332,8 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         plan = [_ResizedAxis(axes[0], shape[axes[0]], shape[axes[0]], 1, 1)] if axes else []
         settings = settings._replace(mode="nearest", coordinates="asymmetric")
         wide, crop = dtype, False
-    if settings.mode == "nearest" and all(axis.size <= axis.out for axis in plan):
-        plan = plan[::-1]  # the last axis is picked from element by element: first, while there are few
+    if all(axis.size <= axis.out for axis in plan):
+        plan = plan[::-1]  # the last axis is read element by element: first, while there are few
     source, source_type = inp(0), dtype
     for step, axis in enumerate(plan):
         taps = axis.taps(settings)
@@ -395,7 +395,7 @@ def _cubic(a: float, real: DataType) -> tuple[str, ...]:
 def _table_kernel(
     settings: _ResizeSettings, cubic: tuple[str, ...], dtype: DataType, wide: DataType, roi: DataType | None
 ) -> KernelSource:
-    """For each output index the input's indices (-1: extrapolate) and their weights."""
+    """For each output index the input's indices (-1: extrapolate) and their weights: of all outputs, tap after tap."""
     real, half = compute_type(dtype), literal(0.5, dtype)
     whole = f"(j + {half}) / scale - {half}"
     at = {
@@ -437,8 +437,8 @@ def _table_kernel(
   for (int k = 0; k < taps; k++) {{ {tap} total += w; }}
   for (int k = 0; k < taps; k++) {{
     {tap}
-    index[id * taps + k] = {outside} ? -1 : clamp(i, 0, N - 1);
-    STORE({wide.name}, weight, id * taps + k, w / ({normal}));
+    index[k * OUT + id] = {outside} ? -1 : clamp(i, 0, N - 1);
+    STORE({wide.name}, weight, k * OUT + id, w / ({normal}));
   }}"""
     body = f"""
   const int id = (int)get_global_id(0);
@@ -475,13 +475,12 @@ def _pass_kernel(
         value += f"const {result} v = {read};"
     else:
         cast = f"({result})a" if target.is_float else f"convert_{target.c}_sat_rte(a)"
-        outside = "" if extrapolation is None else f"if (index[at] < 0) a = {extrapolation}; else"
+        outside = "" if extrapolation is None else f"if (index[{position}] < 0) a = {extrapolation}; else"
         value = f"""
-      const int at = ({position}) * taps;
       {acc} a = 0;
-      {outside} for (int k = 0; k < taps; k++) {{
-        const int i = index[at + k];
-        a += LOAD({wide.name}, weight, at + k) * ({acc})LOAD({source.name}, x, {element});
+      {outside} for (int k = 0, at = {position}; k < taps; k++, at += OUT) {{
+        const int i = index[at];
+        a = fma(LOAD({wide.name}, weight, at), ({acc})LOAD({source.name}, x, {element}), a);
       }}
       const {result} v = {cast};"""
     one = f"{value} STORE({target.name}, y, r * n + c, v);"
@@ -489,8 +488,8 @@ def _pass_kernel(
         row = ""
         if extrapolation is None and nearest:
             row = _picked(source.c, last=last)
-        elif extrapolation is None and not last and source is target is wide is FLOAT32:
-            row = _MIXED
+        elif extrapolation is None and source is target is wide is FLOAT32:
+            row = _mixed(last=last)
         body = f"""
   const int r1 = min(((int)get_global_id(1) + 1) * per_item, rows);
   const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
@@ -509,31 +508,46 @@ def _pass_kernel(
     return kernel("resize", buffers, ("rows", "n", "N", "OUT", "taps", "chunk", "per_item"), body)
 
 
-# A row of weighted sums of rows, but its end.
-_MIXED = """const int first = (r % OUT) * taps, plane = r / OUT * N;
-    for (; c + 16 <= c1; c += 16) {
+def _mixed(*, last: bool) -> str:
+    """Return statements that make a row of weighted sums in vectors, of rows or of elements of a row.
+
+    The last vector is moved back to end with the row, so that only rows shorter than one are left.
+    """
+    if last:
+        sixteen = ", ".join(f"x[r * N + i.s{j:x}]" for j in range(16))
+        tap = f"const int16 i = vload16(0, index + k * OUT + at); const float16 v = (float16)({sixteen});"
+        weight = "vload16(0, weight + k * OUT + at)"
+    else:
+        tap = "const float16 v = vload16(0, x + (r / OUT * N + index[k * OUT + r % OUT]) * n + at);"
+        weight = "(float16)(weight[k * OUT + r % OUT])"
+    return f"""for (; c < c1 && c1 - c0 >= 16; c += 16) {{
+      const int at = min(c, c1 - 16);
       float16 a = 0.0f;
-      for (int k = 0; k < taps; k++) a += weight[first + k] * vload16(0, x + (plane + index[first + k]) * n + c);
-      vstore16(a, 0, y + r * n + c);
-    }"""
+      for (int k = 0; k < taps; k++) {{ {tap} a = fma({weight}, v, a); }}
+      vstore16(a, 0, y + r * n + at);
+    }}"""
 
 
 def _picked(c: str, *, last: bool) -> str:
-    """Return statements that move a row, or all but its end, in vectors: a copy of another row, or elements picked from one.
+    """Return statements that move a row in vectors: a copy of another row, or elements picked from one.
 
-    Where every element is picked twice, as of a picture that becomes twice as large, one vector makes two.
+    Where every element is picked twice, as of a picture that becomes twice as large, one vector makes two. The last
+    vector is moved back to end with the row, so that only rows shorter than one are left.
     """
     if not last:
         return f"""__global const {c}* const from = x + (r / OUT * N + index[r % OUT]) * n;
-    for (; c + 16 <= c1; c += 16) vstore16(vload16(0, from + c), 0, y + r * n + c);"""
+    for (; c < c1 && c1 - c0 >= 16; c += 16) {{
+      const int at = min(c, c1 - 16);
+      vstore16(vload16(0, from + at), 0, y + r * n + at);
+    }}"""
     return f"""__global const {c}* const from = x + r * N;
-    for (; c + 16 <= c1; c += 16) {{
-      const int16 at = vload16(0, index + c);
-      if (all(at == (int16)(index[c]) + (int16)(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7))) {{
-        const {c}8 v = vload8(0, from + index[c]);
-        vstore16(({c}16)(v.s00112233, v.s44556677), 0, y + r * n + c);
+    for (; c < c1 && c1 - c0 >= 16; c += 16) {{
+      const int at = min(c, c1 - 16), i = index[at];
+      if (all(vload16(0, index + at) == (int16)(i) + (int16)(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7))) {{
+        const {c}8 v = vload8(0, from + i);
+        vstore16(({c}16)(v.s00112233, v.s44556677), 0, y + r * n + at);
       }} else {{
-        for (int k = c; k < c + 16; k++) y[r * n + k] = from[index[k]];
+        for (int k = at; k < at + 16; k++) y[r * n + k] = from[index[k]];
       }}
     }}"""
 
