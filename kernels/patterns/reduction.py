@@ -226,7 +226,11 @@ def _scalar_kernel(form: _ReductionForm, cpu: bool) -> KernelSource:
             one = f"const float16 v = {_load16(form, 'p + c')}; a0 = {_with(vector, a='a0')};"
             row += f"for (; c + 64 <= r0; c += 64) {{ {four} }} for (; c + 16 <= r0; c += 16) {{ {one} }} "
             after = " ".join(f"{{ const float16 v = a{k}; a0 = {_with(join, a='a0')}; }}" for k in range(1, 4))
-            after += f" float t[16]; vstore16(a0, 0, t); for (int k = 0; k < 16; k++) {{ const float v = t[k]; a = {join}; }}"
+            halves = " ".join(
+                f"float{k} h{k}; {{ const float{k} a = {whole}.lo, v = {whole}.hi; h{k} = {join}; }}"
+                for k, whole in ((8, "a0"), (4, "h8"), (2, "h4"))
+            )
+            after = f"if (r0 >= 16) {{ {after} {halves} {{ const float v = h2.x; a = {join}; }} {{ const float v = h2.y; a = {join}; }} }}"
         at = "p + c" if form.unit == "reduced" else "p + c * t0"
         row += f"for (; c < r0; c++) {{ const {acc} v = ({acc})LOAD({form.dtype.name}, x, {at}); a = {step}; }}"
         text += [_outer(form, row), after]
