@@ -96,7 +96,7 @@ def _store(dtype: DataType) -> str:
 
 
 def _helpers(fold: PoolFold) -> str:
-    """Return functions that load and store 16 elements, or fewer where fewer are there, and one that counts cells."""
+    """Return functions that load and store fewer than 16 elements, and one that counts cells."""
     t, kind = fold.dtype, "float" if fold.dtype.is_float else "int"
     return f"""{fold.helpers}
 inline {fold.kind}16 $_seen({kind}16 v) {{ return {fold.seen}; }}
@@ -105,8 +105,7 @@ inline {kind}16 $_few(__global const {t.c}* p, int n) {{
   {_ONCE} for (int i = 0; i < 16; i++) some[i] = i < n ? LOAD({t.name}, p, i) : 0;
   return vload16(0, some);
 }}
-inline void $_put({kind}16 v, __global {t.c}* p, int n) {{
-  if (n >= 16) {{ {_store(t)}; return; }}
+inline void $_put_some({kind}16 v, __global {t.c}* p, int n) {{
   {kind} some[16];
   vstore16(v, 0, some);
   {_ONCE} for (int i = 0; i < n; i++) {{ const {kind} e = some[i]; STORE({t.name}, p, i, e); }}
@@ -125,7 +124,7 @@ def _count(axis: str, fold: PoolFold) -> str:
 
 @functools.cache
 def _kernel(fold: PoolFold) -> KernelSource:
-    t = fold.kind
+    t, kind = fold.kind, "float" if fold.dtype.is_float else "int"
     columns = f"""
   float many[{_LINE}];
   {_ONCE} for (int c = 0; c < wide; c++) {{ const int bW = (left + c) * sW - pW; many[c] = {_count("W", fold)}; }}"""
@@ -134,7 +133,8 @@ def _kernel(fold: PoolFold) -> KernelSource:
   const int part = (int)get_global_id(1), left = part * (OW / across) + min(part, OW % across);
   const int wide = OW / across + (part < OW % across), in0 = left * sW - pW, first = max(0, -in0);
   const int length = (wide - 1) * sW + (KW - 1) * dW + 1, count = min(length, W - in0) - first;
-  const int u0 = (int)get_global_id(0) * per_item, u1 = min(u0 + per_item, units), down = dH * W;
+  const int u0 = (int)get_global_id(0) * per_item, u1 = min(u0 + per_item, units);
+  const long down = (long)dH * W, layer = (long)dD * H * W, safe = all - 16 + down;
   const int pitch = (length + {_SLACK - 1}) & ~15;
   {_ONCE} for (int c = 0; c < {_ROWS} * pitch; c += 16) vstore16(({t}16)({fold.start}), 0, lines + c);
   {columns if fold.counted else ""}
@@ -144,15 +144,17 @@ def _kernel(fold: PoolFold) -> KernelSource:
     const int oh0 = block * {_ROWS}, high = min({_ROWS}, OH - oh0);
     {_ONCE} for (int r = 0; r < high; r++) {{
       const int bH = (oh0 + r) * sH - pH, kh0 = $_steps(max(0, -bH), dH), kh1 = min(KH, $_steps(max(0, H - bH), dH));
+      const long top = ((long)(plane * D + bD) * H + bH + kh0 * dH) * W + in0 + first, tall = (kh1 - kh0) * down;
       {_ONCE} for (int c = 0; c < count; c += 16) {{
         const int at = max(0, min(c, count - 16));
         {t}16 a = {fold.start};
         {_ONCE} for (int kd = kd0; kd < kd1; kd++) {{
-          int from = ((plane * D + bD + kd * dD) * H + bH + kh0 * dH) * W + in0 + first + at;
-          const int end = from + (kh1 - kh0) * down;
-          if (end - down + 16 <= all) {_ONCE} for (; from < end; from += down) {{
-            __global const {fold.dtype.c}* p = x + from; const {t}16 v = $_seen({_load(fold.dtype)}); a = {fold.join};
-          }} else {_ONCE} for (; from < end; from += down) {{ const {t}16 v = $_seen($_few(x + from, all - from)); a = {fold.join}; }}
+          const long from = top + at + kd * layer, end = from + tall;
+          if (end <= safe) {_ONCE} for (long i = from; i < end; i += down) {{
+            __global const {fold.dtype.c}* p = x + i; const {t}16 v = $_seen({_load(fold.dtype)}); a = {fold.join};
+          }} else {_ONCE} for (long i = from; i < end; i += down) {{
+            const {t}16 v = $_seen($_few(x + i, (int)(all - i))); a = {fold.join};
+          }}
         }}
         if (count < 16) a = {_LANES} < count ? a : ({t}16)({fold.start});
         vstore16(a, 0, lines + r * pitch + first + at);
@@ -179,7 +181,9 @@ def _kernel(fold: PoolFold) -> KernelSource:
           a = vload16(0, folded);
         }}
         {"const float16 n = (float)deep * vload16(0, many + o);" if fold.counted else ""}
-        $_put({fold.result}, to + r * OW + o, room);
+        const {kind}16 v = {fold.result};
+        __global {fold.dtype.c}* const p = to + r * OW + o;
+        if (room >= 16) {_store(fold.dtype)}; else $_put_some(v, p, room);
       }}
     }}
     if (++block == blocks) {{ block = 0; if (++od == OD) {{ od = 0; plane++; }} }}
