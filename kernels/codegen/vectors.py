@@ -16,6 +16,7 @@ ALL_VECTORS = VECTORS | INTEGER_VECTORS
 LANES = f"(int16)({', '.join(map(str, range(16)))})"
 """The numbers of a vector's elements, as OpenCL C."""
 
+
 def steps(vectors: Sequence[str], end: str) -> str:
     """Walk ``c`` to *end* in steps of that many statements, each for 16 elements, then of half as many, down to one.
 

@@ -11,6 +11,7 @@ import functools
 from typing import NamedTuple
 
 from asyncrt.kernels.codegen.source import kernel
+from asyncrt.kernels.codegen.vectors import LANES
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT16, FLOAT32, INT8, UINT8, DataType
@@ -80,7 +81,6 @@ _INTS = (
     "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sD", "sH", "sW", "dD", "dH", "dW", "pD", "pH", "pW", "eD", "eH",
     "eW", "blocks", "across", "units", "per_item", "all",
 )  # fmt: skip
-_LANES = "(int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)"
 
 
 def _load(dtype: DataType) -> str:
@@ -156,7 +156,7 @@ def _kernel(fold: PoolFold) -> KernelSource:
             const {t}16 v = $_seen($_few(x + i, (int)(all - i))); a = {fold.join};
           }}
         }}
-        if (count < 16) a = {_LANES} < count ? a : ({t}16)({fold.start});
+        if (count < 16) a = {LANES} < count ? a : ({t}16)({fold.start});
         vstore16(a, 0, lines + r * pitch + first + at);
       }}
     }}
