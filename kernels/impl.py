@@ -187,6 +187,16 @@ class ImplBuilder:
         """Add what is to be launched next; None is nothing to launch."""
         self.launches += [launch for launch in launches if launch is not None]
 
+    def add(self, part: Impl) -> None:
+        """Launch next what another implementation launches, which has no scratch buffers.
+
+        The constants in another layout that its launches name are those that it wants, or if it wants none, this one's.
+        """
+        assert not part.scratch
+        mine = {weights(i): self.weights(request) for i, request in enumerate(part.weights)}
+        for launch in part.launches:
+            self.launch(launch._replace(buffers=tuple(mine.get(ref, ref) for ref in launch.buffers)))
+
     def impl(self, name: str) -> Impl:
         """Return the implementation, by that name."""
         return Impl(name, tuple(self.launches), tuple(self.sizes), tuple(self.requests))

@@ -42,8 +42,8 @@ def pack_panels(matrix: Array) -> Array:
 
 
 def pack_transposed(matrix: Array) -> Array:
-    """Return the transpose of a ``[N, K]`` matrix as `pack_panels` does."""
-    return pack_panels(matrix.T)
+    """Return the transpose of a ``[N, K]`` matrix, whose rows may be on several axes, as `pack_panels` does."""
+    return pack_panels(matrix.reshape(-1, matrix.shape[-1]).T)
 
 
 def rows_per_item(m: int, tile: int, panels: int, compute_units: int) -> int:

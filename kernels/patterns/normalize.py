@@ -7,11 +7,11 @@ What the normalisations share: for each row a shift and a factor are calculated,
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.source import compute_type, kernel
+from asyncrt.kernels.codegen.vectors import steps
 from asyncrt.kernels.impl import KernelSource, Launch, Ref
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, FLOAT64, DataType
@@ -157,15 +157,6 @@ def _segments(form: _NormalizationForm, loop: str) -> str:
     }}"""
 
 
-def _steps(vectors: Sequence[str], end: str) -> str:
-    """Walk ``c`` to *end* in steps of that many vectors, then of half as many, down to one."""
-    k = len(vectors)
-    loops = [f"for (; c + {16 * k} <= {end}; c += {16 * k}) {{ {' '.join(vectors)} }}"]
-    while (k := k // 2) > 0:
-        loops.append(f"if (c + {16 * k} <= {end}) {{ {' '.join(vectors[:k])} c += {16 * k}; }}")
-    return " ".join(loops)
-
-
 @functools.cache
 def _cpu_kernel(form: _NormalizationForm) -> KernelSource:
     """A work-item takes some rows; float32 in vectors of 16."""
@@ -185,7 +176,7 @@ def _cpu_kernel(form: _NormalizationForm) -> KernelSource:
     float {name} = 0.0f;
     {{
       {" ".join(f"float16 {s} = 0.0f;" for s in sums)} int c = 0;
-      {_steps(add, "n")}
+      {steps(add, "n")}
       const float16 s = {" + ".join(sums)};
       const float8 s8 = s.lo + s.hi; const float4 s4 = s8.lo + s8.hi; const float2 s2 = s4.lo + s4.hi;
       {name} = s2.x + s2.y;
@@ -200,7 +191,7 @@ def _cpu_kernel(form: _NormalizationForm) -> KernelSource:
         if form.biased:
             text += " + z" if form.grouped else " + vload16({k}, bias + bo + c)"
         store = [f"vstore16({text.format(k=k)}, {k}, y + o + c);" for k in range(_SUMS)]
-        fast = _steps(store, "c1")
+        fast = steps(store, "c1")
     loop = f"int c = c0; {fast} for (; c < c1; c++) {{ {_element(form, 'c')} }}"
     body = f"""
   const {t} eps = {form.epsilon};

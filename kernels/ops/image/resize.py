@@ -313,7 +313,7 @@ def views(call: Call) -> tuple[ViewOf] | None:
 
 
 def implement(call: Call, traits: DeviceTraits) -> Impl:
-    """Each axis is two launches: its table of indices and weights, then the weighted sums."""
+    """Each axis is two launches: its table of indices and weights, then the weighted sums; planes are picked at once."""
     settings, axes, plan = _settings(call.name, call.attributes), _axes(call), _plan(call)
     dtype, shape = call.dtype(0), list(call.shape(0))
     crop = settings.coordinates == "tf_crop_and_resize"
@@ -332,21 +332,29 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         plan = [_ResizedAxis(axes[0], shape[axes[0]], shape[axes[0]], 1, 1)] if axes else []
         settings = settings._replace(mode="nearest", coordinates="asymmetric")
         wide, crop = dtype, False
-    if settings.mode == "nearest" and all(axis.size <= axis.out for axis in plan):
-        plan = plan[::-1]  # the last axis is picked from element by element: first, while there are few
-    source, source_type = inp(0), dtype
-    for step, axis in enumerate(plan):
-        taps = axis.taps(settings)
+    if all(axis.size <= axis.out for axis in plan):
+        plan = plan[::-1]  # the last axis is read element by element: first, while there are few
+
+    def tabulate(axis: _ResizedAxis) -> tuple[Ref, Ref]:
+        """Launch what finds the indices and weights of *axis*, and return where they are."""
+        taps, position, roi = axis.taps(settings), axes.index(axis.axis), crop and call.has(1)
         index, weight = allocate(4 * axis.out * taps), allocate(wide.itemsize * axis.out * taps)
-        roi = crop and call.has(1)
         flags = settings._replace(cubic=0.0, extrapolation=0.0)  # in the text: NaN does not compare
-        cubic = _cubic(settings.cubic, real)
-        table = _table_kernel(flags, cubic, real, wide, call.dtype(1) if roi else None)
+        table = _table_kernel(flags, _cubic(settings.cubic, real), real, wide, call.dtype(1) if roi else None)
         bits = int(np.float32(axis.given).view(np.int32))
-        position = axes.index(axis.axis)
         ints = (axis.size, axis.out, axis.numerator, axis.denominator, bits, taps, position, position + len(axes))
         refs = (index, weight) + ((inp(1),) if roi else ())
         launches.append(Launch(table, refs, ints, (round_up(axis.out, 64),), (64,)))
+        return index, weight
+
+    if traits.is_cpu and settings.mode == "nearest" and not crop and _are_planes(plan, len(shape)):
+        columns, rows = sorted(plan, key=lambda axis: -axis.axis)
+        refs = (inp(0), tabulate(rows)[0], tabulate(columns)[0], out(0))
+        launches.append(_planes(rows, columns, count(shape[:-2]), refs, dtype, traits))
+        return Impl("nearest of planes", tuple(launches), tuple(sizes))
+    source, source_type = inp(0), dtype
+    for step, axis in enumerate(plan):
+        index, weight = tabulate(axis)
         last = step == len(plan) - 1
         outer, inner = count(shape[: axis.axis]), count(shape[axis.axis + 1 :])
         shape[axis.axis] = axis.out
@@ -356,6 +364,20 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         launches.append(_pass(settings, axis, outer, inner, buffers, types, wide, traits))
         source, source_type = target, target_type
     return Impl(settings.mode, tuple(launches), tuple(sizes))
+
+
+def _are_planes(plan: Sequence[_ResizedAxis], rank: int) -> bool:
+    """Whether the axes are the last two."""
+    return sorted(axis.axis for axis in plan) == [rank - 2, rank - 1]
+
+
+def _planes(
+    rows: _ResizedAxis, columns: _ResizedAxis, planes: int, refs: tuple[Ref, ...], dtype: DataType, traits: DeviceTraits
+) -> Launch:
+    """Return the launch that picks elements along both axes of each plane; the second and third of *refs* are tables."""
+    cut = cut_rows(planes * rows.out, columns.out, traits)
+    ints = (planes * rows.out, columns.out, rows.size, columns.size, rows.out, cut.chunk, cut.rows_per_item)
+    return Launch(_planes_kernel(BITS[dtype.itemsize]), refs, ints, cut.grid, (1, 1))
 
 
 def _pass(
@@ -395,7 +417,7 @@ def _cubic(a: float, real: DataType) -> tuple[str, ...]:
 def _table_kernel(
     settings: _ResizeSettings, cubic: tuple[str, ...], dtype: DataType, wide: DataType, roi: DataType | None
 ) -> KernelSource:
-    """For each output index the input's indices (-1: extrapolate) and their weights."""
+    """For each output index the input's indices (-1: extrapolate) and their weights: of all outputs, tap after tap."""
     real, half = compute_type(dtype), literal(0.5, dtype)
     whole = f"(j + {half}) / scale - {half}"
     at = {
@@ -437,8 +459,8 @@ def _table_kernel(
   for (int k = 0; k < taps; k++) {{ {tap} total += w; }}
   for (int k = 0; k < taps; k++) {{
     {tap}
-    index[id * taps + k] = {outside} ? -1 : clamp(i, 0, N - 1);
-    STORE({wide.name}, weight, id * taps + k, w / ({normal}));
+    index[k * OUT + id] = {outside} ? -1 : clamp(i, 0, N - 1);
+    STORE({wide.name}, weight, k * OUT + id, w / ({normal}));
   }}"""
     body = f"""
   const int id = (int)get_global_id(0);
@@ -475,22 +497,22 @@ def _pass_kernel(
         value += f"const {result} v = {read};"
     else:
         cast = f"({result})a" if target.is_float else f"convert_{target.c}_sat_rte(a)"
-        outside = "" if extrapolation is None else f"if (index[at] < 0) a = {extrapolation}; else"
+        outside = "" if extrapolation is None else f"if (index[{position}] < 0) a = {extrapolation}; else"
         value = f"""
-      const int at = ({position}) * taps;
       {acc} a = 0;
-      {outside} for (int k = 0; k < taps; k++) {{
-        const int i = index[at + k];
-        a += LOAD({wide.name}, weight, at + k) * ({acc})LOAD({source.name}, x, {element});
+      {outside} for (int k = 0, at = {position}; k < taps; k++, at += OUT) {{
+        const int i = index[at];
+        a = fma(LOAD({wide.name}, weight, at), ({acc})LOAD({source.name}, x, {element}), a);
       }}
       const {result} v = {cast};"""
     one = f"{value} STORE({target.name}, y, r * n + c, v);"
     if cpu:
         row = ""
         if extrapolation is None and nearest:
-            row = _picked(source.c, last=last)
-        elif extrapolation is None and not last and source is target is wide is FLOAT32:
-            row = _MIXED
+            start = "r * N" if last else "(r / OUT * N + index[r % OUT]) * n"
+            row = f"__global const {source.c}* const from = x + {start}; {_picked(source.c) if last else _COPIED}"
+        elif extrapolation is None and source is target is wide is FLOAT32:
+            row = _mixed(last=last)
         body = f"""
   const int r1 = min(((int)get_global_id(1) + 1) * per_item, rows);
   const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
@@ -509,33 +531,70 @@ def _pass_kernel(
     return kernel("resize", buffers, ("rows", "n", "N", "OUT", "taps", "chunk", "per_item"), body)
 
 
-# A row of weighted sums of rows, but its end.
-_MIXED = """const int first = (r % OUT) * taps, plane = r / OUT * N;
-    for (; c + 16 <= c1; c += 16) {
+def _mixed(*, last: bool) -> str:
+    """Return statements that make a row of weighted sums in vectors, of rows or of elements of a row.
+
+    The last vector is moved back to end with the row, so that only rows shorter than one are left.
+    """
+    if last:
+        sixteen = ", ".join(f"x[r * N + i.s{j:x}]" for j in range(16))
+        tap = f"const int16 i = vload16(0, index + k * OUT + at); const float16 v = (float16)({sixteen});"
+        weight = "vload16(0, weight + k * OUT + at)"
+    else:
+        tap = "const float16 v = vload16(0, x + (r / OUT * N + index[k * OUT + r % OUT]) * n + at);"
+        weight = "(float16)(weight[k * OUT + r % OUT])"
+    return f"""for (; c < c1 && c1 - c0 >= 16; c += 16) {{
+      const int at = min(c, c1 - 16);
       float16 a = 0.0f;
-      for (int k = 0; k < taps; k++) a += weight[first + k] * vload16(0, x + (plane + index[first + k]) * n + c);
-      vstore16(a, 0, y + r * n + c);
+      for (int k = 0; k < taps; k++) {{ {tap} a = fma({weight}, v, a); }}
+      vstore16(a, 0, y + r * n + at);
+    }}"""
+
+
+# Columns c0 to c1 of a row in vectors. The last one is moved back to end with them, so that only fewer than 16 are left.
+_COPIED = """for (; c < c1 && c1 - c0 >= 16; c += 16) {
+      const int at = min(c, c1 - 16);
+      vstore16(vload16(0, from + at), 0, y + r * n + at);
     }"""
 
 
-def _picked(c: str, *, last: bool) -> str:
-    """Return statements that move a row, or all but its end, in vectors: a copy of another row, or elements picked from one.
+def _picked(c: str) -> str:
+    """Return statements that do the same with elements picked from a row.
 
     Where every element is picked twice, as of a picture that becomes twice as large, one vector makes two.
     """
-    if not last:
-        return f"""__global const {c}* const from = x + (r / OUT * N + index[r % OUT]) * n;
-    for (; c + 16 <= c1; c += 16) vstore16(vload16(0, from + c), 0, y + r * n + c);"""
-    return f"""__global const {c}* const from = x + r * N;
-    for (; c + 16 <= c1; c += 16) {{
-      const int16 at = vload16(0, index + c);
-      if (all(at == (int16)(index[c]) + (int16)(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7))) {{
-        const {c}8 v = vload8(0, from + index[c]);
-        vstore16(({c}16)(v.s00112233, v.s44556677), 0, y + r * n + c);
+    return f"""for (; c < c1 && c1 - c0 >= 16; c += 16) {{
+      const int at = min(c, c1 - 16), i = index[at];
+      if (all(vload16(0, index + at) == (int16)(i) + (int16)(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7))) {{
+        const {c}8 v = vload8(0, from + i);
+        vstore16(({c}16)(v.s00112233, v.s44556677), 0, y + r * n + at);
       }} else {{
-        for (int k = c; k < c + 16; k++) y[r * n + k] = from[index[k]];
+        for (int k = at; k < at + 16; k++) y[r * n + k] = from[index[k]];
       }}
     }}"""
+
+
+@functools.cache
+def _planes_kernel(dtype: DataType) -> KernelSource:
+    """Elements picked along both axes of planes; a row that is picked like the one before is a copy of it."""
+    body = f"""
+  const int first = (int)get_global_id(1) * per_item, r1 = min(first + per_item, rows);
+  const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
+  for (int r = first; r < r1; r++) {{
+    const int plane = r / OUT, o = r - plane * OUT;
+    int c = c0;
+    if (r > first && o > 0 && row[o] == row[o - 1]) {{
+      __global const {dtype.c}* const from = y + (r - 1) * n;
+      {_COPIED}
+      for (; c < c1; c++) y[r * n + c] = from[c];
+    }} else {{
+      __global const {dtype.c}* const from = x + (plane * H + row[o]) * W;
+      {_picked(dtype.c)}
+      for (; c < c1; c++) y[r * n + c] = from[index[c]];
+    }}
+  }}"""
+    buffers = (("x", dtype, "r"), ("row", INT32, "r"), ("index", INT32, "r"), ("y", dtype, "w"))
+    return kernel("resize_planes", buffers, ("rows", "n", "H", "W", "OUT", "chunk", "per_item"), body)
 
 
 def _f(*values: float) -> Array:

@@ -15,6 +15,7 @@ import numpy as np
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import compute_type, kernel
+from asyncrt.kernels.codegen.vectors import steps
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
@@ -24,6 +25,7 @@ from asyncrt.layout import FLOAT32, Array, DataType, Shape
 
 _ONE_AXIS = 13  # the opset from which the sum is over one axis
 _GROUP = 128
+_TOGETHER = 4  # vectors of a row on a CPU: a comparison waits for the one before
 _SHORT = 32  # rows that a single work-item of a GPU takes on
 
 
@@ -103,12 +105,17 @@ def _row_kernel(dtype: DataType, log: bool) -> KernelSource:
     t = compute_type(dtype)
     load, store = f"LOAD({dtype.name}, x, o + c)", f"STORE({dtype.name}, y, o + c, {{}})"
     if dtype is FLOAT32:
-        fold_max = "float8 m8 = fmax(vm.lo, vm.hi); float4 m4 = fmax(m8.lo, m8.hi); float2 m2 = fmax(m4.lo, m4.hi);"
+        # As fmax, a comparison leaves NaN out; it is one instruction.
+        greatest = [
+            f"{{ const float16 v = vload16({k}, x + o + c); m16_{k} = v > m16_{k} ? v : m16_{k}; }}" for k in range(_TOGETHER)
+        ]
         fold_sum = "float8 s8 = vs.lo + vs.hi; float4 s4 = s8.lo + s8.hi; float2 s2 = s4.lo + s4.hi;"
         longest = f"""
-    float16 vm = -INFINITY; int c = 0;
-    for (; c + 16 <= n; c += 16) vm = fmax(vm, vload16(0, x + o + c));
-    {fold_max} float m = fmax(m2.x, m2.y);
+    {" ".join(f"float16 m16_{k} = -INFINITY;" for k in range(_TOGETHER))} int c = 0;
+    {steps(greatest, "n")}
+    const float16 vm = {functools.reduce("fmax({}, {})".format, (f"m16_{k}" for k in range(_TOGETHER)))};
+    const float8 m8 = fmax(vm.lo, vm.hi); const float4 m4 = fmax(m8.lo, m8.hi); const float2 m2 = fmax(m4.lo, m4.hi);
+    float m = fmax(m2.x, m2.y);
     for (; c < n; c++) m = fmax(m, x[o + c]);"""
         keep = "" if log else "vstore16(e, 0, y + o + c);"
         total = f"""
@@ -117,14 +124,14 @@ def _row_kernel(dtype: DataType, log: bool) -> KernelSource:
     {fold_sum} float sum = s2.x + s2.y;
     for (; c < n; c++) {{ const float e = exp(x[o + c] - m); sum += e; {"" if log else "y[o + c] = e;"} }}"""
         if log:
-            last = """
+            last = f"""
     const float shift = m, l = log(sum); c = 0;
-    for (; c + 16 <= n; c += 16) vstore16(vload16(0, x + o + c) - shift - l, 0, y + o + c);
+    {steps([f"vstore16(vload16({k}, x + o + c) - shift - l, {k}, y + o + c);" for k in range(_TOGETHER)], "n")}
     for (; c < n; c++) y[o + c] = x[o + c] - shift - l;"""
         else:
-            last = """
+            last = f"""
     const float inverse = 1.0f / sum; c = 0;
-    for (; c + 16 <= n; c += 16) vstore16(vload16(0, y + o + c) * inverse, 0, y + o + c);
+    {steps([f"vstore16(vload16({k}, y + o + c) * inverse, {k}, y + o + c);" for k in range(_TOGETHER)], "n")}
     for (; c < n; c++) y[o + c] *= inverse;"""
     else:
         value = f"{load} - m - l" if log else f"exp({load} - m) * inverse"

@@ -14,10 +14,10 @@ from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl
 from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import materialise
-from asyncrt.kernels.patterns.rows import Fold, reduce_rows
+from asyncrt.kernels.patterns.reduction import GREATEST, MEAN, Reduction, norm, reduce_axes
 from asyncrt.kernels.shapes import check, count
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import Array, Layout, Shape
+from asyncrt.layout import Array, Shape
 from asyncrt.memory.view import View
 
 from .pool import lp_power
@@ -38,24 +38,13 @@ def _views(call: Call) -> tuple[ViewOf] | None:
     return (ViewOf(0, View.dense(shape)),) if all(d == 1 for d in shape[2:]) else None
 
 
-def _lp(attributes: Attributes) -> Fold:
-    p = lp_power(attributes)
-    term = "fabs(v)" if p == 1 else "v * v" if p == 2 else f"pown(fabs(v), {p})"
-    root = "a" if p == 1 else "sqrt(a)" if p == 2 else f"rootn(a, {p})"
-    return Fold("0", f"a + {term}", "a + b", root)
-
-
-def _average(attributes: Attributes) -> Fold:
-    return Fold("0", "a + v", "a + b", "a / n")
-
-
-def _max(attributes: Attributes) -> Fold:
-    return Fold("-INFINITY", "(v > a || v != v) ? v : a", "(b > a || b != b) ? b : a", "a")
+def _lp(attributes: Attributes) -> Reduction:
+    return norm(lp_power(attributes))
 
 
 def _operator(
     name: str,
-    fold: Callable[[Attributes], Fold],
+    reduction: Callable[[Attributes], Reduction],
     reduce: Callable[[Attributes, _Wide, tuple[int, ...]], _Wide],
     examples: tuple[Example, ...],
     *,
@@ -65,9 +54,7 @@ def _operator(
         same = _views(call) if moves else None
         if same is not None:
             return materialise(call, same, traits)
-        shape = call.shape(0)
-        layout = Layout(call.dtype(0), shape)
-        return reduce_rows(name, fold(call.attributes), layout, count(shape[:2]), count(shape[2:]), traits)
+        return reduce_axes(reduction(call.attributes), call.inputs[0], range(2, len(call.shape(0))), traits)
 
     def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
         x = inputs[0]
@@ -106,7 +93,7 @@ def _greatest(attributes: Attributes, x: _Wide, axes: tuple[int, ...]) -> _Wide:
 _SHAPES = (Example(("f32[2,3,7,9]",)), Example(("f16[1,4,3,11]",)), Example(("f32[3,2,1,1]",)))
 
 OPERATORS = (
-    _operator("GlobalAveragePool", _average, _mean, _SHAPES, moves=True),
-    _operator("GlobalMaxPool", _max, _greatest, _SHAPES, moves=True),
+    _operator("GlobalAveragePool", lambda _: MEAN, _mean, _SHAPES, moves=True),
+    _operator("GlobalMaxPool", lambda _: GREATEST, _greatest, _SHAPES, moves=True),
     _operator("GlobalLpPool", _lp, _root, (*_SHAPES, Example(("f32[2,3,5,5]",), {"p": 3})), moves=False),
 )

@@ -19,12 +19,12 @@ import numpy as np
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import accumulator_type, compute_type, kernel
-from asyncrt.kernels.codegen.tiles import FETCH
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
 from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import materialise
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
 from asyncrt.kernels.patterns.indexing import progression
+from asyncrt.kernels.patterns.pooled import TYPES, PoolFold, fold_windows
 from asyncrt.kernels.patterns.window import MAX_SPATIAL, Window, output_dims, patch_elements, patches, window
 from asyncrt.kernels.shapes import check
 from asyncrt.kernels.traits import DeviceTraits
@@ -32,8 +32,6 @@ from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, INT64, UIN
 from asyncrt.memory.view import View
 
 _FLOATS = frozenset({FLOAT16, BFLOAT16, FLOAT32, FLOAT64})
-_COLUMNS, _LINE = 64, 512  # results whose windows share a line of private memory, and its elements
-_SOON = 3  # rows of the result from one to that whose input is fetched
 
 
 def _size(attributes: Attributes) -> tuple[int, ...]:
@@ -188,16 +186,15 @@ def _implement(mode: str, call: Call, traits: DeviceTraits) -> Impl:
     strides = lead + _index_strides(call.attributes, plain.spatial)
     indices = len(call.outputs) > 1
     include = mode == "average" and bool(call.attributes.get("count_include_pad", 0))
+    p = lp_power(call.attributes) if mode == "lp" else 0
     od, oh, ow = w.outs
     rows = x[0] * x[1] * od * oh
     ints = (*w.spatial, *w.outs, *w.size, *w.strides, *w.dilations, *w.before, *w.after, *strides, rows)
-    step = w.strides[2] if w.strides[2] <= 2 else 0
-    if mode == "max" and traits.is_cpu and call.dtype(0) is FLOAT32 and step and not indices and _fits_line(w):
-        per_item = cut_rows(rows, ow * (w.size[0] * w.size[1] + w.size[2]), traits).rows_per_item
-        launch = Launch(_line_kernel(step), (inp(0), out(0)), (*ints, per_item), (-(-rows // per_item),), (1,))
-        return Impl("lines", (launch,))
-    form = (mode, call.dtype(0), indices, include, lp_power(call.attributes) if mode == "lp" else 0)
-    k = _kernel(*form, traits.is_cpu, step)
+    if traits.is_cpu and call.dtype(0) in TYPES and not indices:
+        impl = fold_windows(_fold(mode, call.dtype(0), include, p), w, x[0] * x[1], traits)
+        if impl is not None:
+            return impl
+    k = _kernel(mode, call.dtype(0), indices, include, p, traits.is_cpu)
     buffers = (inp(0), out(0)) + ((out(1),) if indices else ())
     if not traits.is_cpu:
         grid = (round_up(rows * ow, GPU_GROUP),)
@@ -206,9 +203,28 @@ def _implement(mode: str, call: Call, traits: DeviceTraits) -> Impl:
     return Impl("rows", (Launch(k, buffers, (*ints, per_item), (-(-rows // per_item),), (1,)),))
 
 
-def _fits_line(w: Window) -> bool:
-    """Whether the windows of `_COLUMNS` results lie in `_LINE` elements of a row."""
-    return (_COLUMNS - 1) * w.strides[2] + w.extents[2] <= _LINE
+# Floats as integers of the same order, so that a comparison is one instruction; a NaN of any sign is the greatest.
+_SORTED = """
+inline int16 $_sorted(float16 v) { const int16 i = as_int16(v), s = i ^ (i >> 31 & INT_MAX); return v != v ? INT_MAX : s; }
+inline float16 $_float(int16 s) { return as_float16(s ^ (s >> 31 & INT_MAX)); }"""
+
+
+def _fold(mode: str, dtype: DataType, include: bool, p: int) -> PoolFold:
+    if mode == "max" and dtype.is_float:
+        return PoolFold("max_pool", dtype, "int", "(int)0x807fffff", "$_sorted(v)", "max(a, v)", "$_float(a)", helpers=_SORTED)
+    if mode == "max":
+        return PoolFold("max_pool", dtype, "int", str(_lowest(dtype.numpy)), "v", "max(a, v)", "a")
+    # The sum of -0.0 alone is -0.0, so that padding must not be +0.0.
+    if mode == "average":
+        return PoolFold("average_pool", dtype, "float", "-0.0f", "v", "a + v", "a / n", "padding" if include else "inside")
+    term, root = _power(p)
+    return PoolFold("lp_pool", dtype, "float", "0.0f", term, "a + v", root)
+
+
+def _power(p: int) -> tuple[str, str]:
+    """What is summed of an element ``v`` for a norm, and the norm of the sum ``a``."""
+    term = "fabs(v)" if p == 1 else "v * v" if p == 2 else f"pown(fabs(v), {p})"
+    return term, "a" if p == 1 else "sqrt(a)" if p == 2 else f"rootn(a, {p})"
 
 
 _INTS = (
@@ -219,18 +235,15 @@ _ROW = "const int oh = r % OH, od = r / OH % OD, plane = r / OH / OD, bD = od * 
 
 
 @functools.cache
-def _kernel(mode: str, dtype: DataType, indices: bool, include: bool, p: int, cpu: bool, step: int) -> KernelSource:
+def _kernel(mode: str, dtype: DataType, indices: bool, include: bool, p: int, cpu: bool) -> KernelSource:
     one = _one(mode, dtype, indices, include, p)
     row = _ROW + (f" {_count('D', include)} {_count('H', include)}" if mode == "average" else "")
     if cpu:
-        vectors = _vectors(one, step) if dtype is FLOAT32 and step and mode == "average" else ""
         body = f"""
   const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
   for (int r = r0; r < r1; r++) {{
     {row}
-    int ow = 0;
-    {vectors}
-    for (; ow < OW; ow++) {{ {one} }}
+    for (int ow = 0; ow < OW; ow++) {{ {one} }}
   }}"""
     else:
         body = f"""
@@ -241,50 +254,6 @@ def _kernel(mode: str, dtype: DataType, indices: bool, include: bool, p: int, cp
   {one}"""
     buffers = (("x", dtype, "r"), ("y", dtype, "w")) + ((("z", INT64, "w"),) if indices else ())
     return kernel(f"{mode}_pool", buffers, _INTS, body)
-
-
-@functools.cache
-def _line_kernel(step: int) -> KernelSource:
-    """The maxima of float32: first those of all rows of the windows, in a line of its own with borders, then along it."""
-    width = 16 * step
-    load = "vload16(0, at)" if step == 1 else "(float16)(vload16(0, at).even, vload16(1, at).even)"
-    greater = "a = select(v, a, (v <= a) | (a != a));"  # a NaN stays
-    body = f"""
-  float line[{_LINE + width + 16}], t[16];
-  const int r0 = (int)get_global_id(0) * per_item, r1 = min(r0 + per_item, rows);
-  for (int r = r0; r < r1; r++) {{
-    {_ROW}
-    for (int w0 = 0; w0 < OW; w0 += {_COLUMNS}) {{
-      const int n = min({_COLUMNS}, OW - w0), in0 = w0 * sW - pW, length = (n - 1) * sW + (KW - 1) * dW + 1;
-      const int first = max(0, -in0), end = min(length, W - in0);
-      for (int c = 0; c < length + {width}; c += 16) vstore16((float16)(-INFINITY), 0, line + c);
-      for (int kd = 0; kd < KD; kd++) {{
-        const int id = bD + kd * dD;
-        if (id < 0 || id >= D) continue;
-        for (int kh = 0; kh < KH; kh++) {{
-          const int ih = bH + kh * dH;
-          if (ih < 0 || ih >= H) continue;
-          __global const float* from = x + ((plane * D + id) * H + ih) * W + in0;
-          int c = first;
-          for (; c + 16 <= end; c += 16) {{
-            const float16 v = vload16(0, from + c); float16 a = vload16(0, line + c);
-            ASYNCRT_FETCH(from + c + {_SOON} * sH * W);
-            {greater}
-            vstore16(a, 0, line + c);
-          }}
-          for (; c < end; c++) {{ const float v = from[c], a = line[c]; if (a == a && !(v <= a)) line[c] = v; }}
-        }}
-      }}
-      for (int o = 0; o < n; o += 16) {{
-        float16 a = (float16)(-INFINITY);
-        const float* at = line + o * {step};
-        for (int kw = 0; kw < KW; kw++, at += dW) {{ const float16 v = {load}; {greater} }}
-        if (o + 16 <= n) vstore16(a, 0, y + r * OW + w0 + o);
-        else {{ vstore16(a, 0, t); for (int i = 0; i < n - o; i++) y[r * OW + w0 + o + i] = t[i]; }}
-      }}
-    }}
-  }}"""
-    return kernel("max_pool_lines", (("x", FLOAT32, "r"), ("y", FLOAT32, "w")), _INTS, body, helpers=FETCH)
 
 
 def _count(axis: str, include: bool) -> str:
@@ -307,8 +276,8 @@ def _one(mode: str, dtype: DataType, indices: bool, include: bool, p: int) -> st
     elif mode == "average":
         fold, finish = "a += v;", f"{_count('W', include)} a /= ({acc})(nD * nH * nW);"
     else:
-        fold = f"a += {'fabs(v)' if p == 1 else 'v * v' if p == 2 else f'pown(fabs(v), {p})'};"
-        finish = "" if p == 1 else "a = sqrt(a);" if p == 2 else f"a = rootn(a, {p});"
+        term, root = _power(p)
+        fold, finish = f"a += {term};", f"a = {root};"
     index = "z[r * OW + ow] = (long)plane * D * H * W + at;" if indices else ""
     return f"""
       const int bW = ow * sW - pW;
@@ -332,37 +301,6 @@ def _one(mode: str, dtype: DataType, indices: bool, include: bool, p: int) -> st
       const {result} v_ = ({result})a;
       STORE({t}, y, r * OW + ow, v_);
       {index}"""
-
-
-def _vectors(one: str, step: int) -> str:
-    """16 means at a time, where their windows lie inside the input's rows; the last 16 are moved back to end with them.
-
-    With a stride of 2 one element more than needed is loaded, so a 17th column's window must be inside too.
-    """
-    load = "vload16(0, from)" if step == 1 else "(float16)(vload16(0, from).even, vload16(1, from).even)"
-    return f"""
-    const int last = W - 1 - (KW - 1) * dW + pW;
-    const int left = (pW + sW - 1) / sW, end = (last < 0 ? 0 : min(OW, last / sW + 1)) - {step - 1};
-    if (end - left >= 16) {{
-      for (; ow < left; ow++) {{ {one} }}
-      for (int next = left; next < end; next += 16) {{
-        ow = min(next, end - 16);
-        float16 a = 0.0f;
-        for (int kd = 0; kd < KD; kd++) {{
-          const int id = bD + kd * dD;
-          if (id < 0 || id >= D) continue;
-          for (int kh = 0; kh < KH; kh++) {{
-            const int ih = bH + kh * dH;
-            if (ih < 0 || ih >= H) continue;
-            __global const float* from = x + ((plane * D + id) * H + ih) * W + ow * {step} - pW;
-            for (int kw = 0; kw < KW; kw++, from += dW) {{ const float16 v = {load}; a += v; }}
-          }}
-        }}
-        a /= (float)(nD * nH * KW);
-        vstore16(a, 0, y + r * OW + ow);
-      }}
-      ow = end;
-    }}"""
 
 
 _K3: dict[str, Any] = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}

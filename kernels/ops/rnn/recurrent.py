@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -297,16 +298,24 @@ def _multiply_inputs(
     kind: _Kind, call: Call, s: _LayerSizes, products: Ref, made: ImplBuilder, traits: DeviceTraits
 ) -> None:
     """Multiply the inputs of all steps by the input weights, as one matrix product."""
-    by_input = _transposed(call, 1, (2, 0, 1), "recurrent input", _pack_input, made, traits)
-    product = matmul(
-        f"{kind.name.lower()}_input",
-        Operand(inp(0), call.dtype(0), View.dense((s.steps * s.batch, s.width))),
-        Operand(by_input, call.dtype(0), View.dense((s.width, s.directions * s.columns))),
-        products,
-        (),
-        traits,
+    dtype, shape, constant = call.dtype(0), (s.width, s.directions * s.columns), None
+    if traits.is_cpu and dtype is FLOAT32 and call.constants[1]:
+        by_input, view, constant = inp(1), View(shape, (1, s.width)), 1  # the product asks for them packed
+    else:
+        by_input = _transposed(call, 1, (2, 0, 1), "recurrent input", _pack_input, made, traits)
+        view = View.dense(shape)
+    made.add(
+        matmul(
+            f"{kind.name.lower()}_input",
+            Operand(inp(0), dtype, View.dense((s.steps * s.batch, s.width))),
+            Operand(by_input, dtype, view),
+            products,
+            (),
+            attrs.evolve(traits, narrow_weights=False),  # those of recurrent layers stay as they are
+            constant=constant,
+            transposed=constant is not None,
+        )
     )
-    made.launch(*product.launches)
 
 
 def _functions(settings: _CellSettings, real: str) -> str:
