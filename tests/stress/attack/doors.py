@@ -72,6 +72,7 @@ class Stage:
 
 
 Call = Callable[..., Awaitable[Any]]
+_OWN = object()  # in the place of a model that is loaded to be unloaded
 
 
 @attrs.frozen
@@ -108,6 +109,12 @@ async def _options(stage: Stage, **given: Any) -> None:
 async def _load(stage: Stage, **given: Any) -> None:
     loaded = await stage.rt.load(**given)
     await loaded.infer(stage.inputs())
+
+
+async def _unload(stage: Stage, **given: Any) -> None:
+    if given["model"] is _OWN:
+        given["model"] = await stage.rt.load(stage.source)
+    await stage.rt.unload(**given)
 
 
 async def _trace(stage: Stage, **given: Any) -> None:
@@ -223,6 +230,7 @@ DOORS: Mapping[str, Door] = {
     "Runtime": Door(_open_runtime, Runtime),
     "RuntimeOptions": Door(_options, RuntimeOptions, files=True),
     "Runtime.load": Door(_load, Runtime.load, lambda s: {"source": s.source}, files=True),
+    "Runtime.unload": Door(_unload, Runtime.unload, lambda s: {"model": _OWN}),
     "Runtime.trace": Door(_trace, Runtime.trace, _path, files=True),
     "Model.infer": Door(_infer, Model.infer, _inputs),
     "Model.infer_sync": Door(_infer_sync, Model.infer_sync, _inputs),
