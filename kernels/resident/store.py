@@ -12,6 +12,7 @@ import hashlib
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import platformdirs
@@ -65,19 +66,28 @@ class BinaryStore:
 
     def put(self, key: str, body: bytes) -> None:
         """Keep *body* under *key*, whole or not at all."""
+        self.put_all([(key, body)])
+
+    def put_all(self, entries: Iterable[tuple[str, bytes]]) -> None:
+        """Keep each body under its key, in this order, each whole or not at all."""
         if not self.usable:
             return
-        head = _MAGIC + key.encode() + b"\n"
         with contextlib.suppress(OSError):
-            handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".new-")
-            try:
-                with os.fdopen(handle, "wb") as f:
-                    f.write(head + hashlib.sha256(head + body).digest() + body)
-                os.replace(temporary, self.path_of(key))
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            for key, body in entries:
+                self._write(key, body)
             self._shrink()
+
+    def _write(self, key: str, body: bytes) -> None:
+        head = _MAGIC + key.encode() + b"\n"
+        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".new-")
+        try:
+            with os.fdopen(handle, "wb") as f:
+                f.write(head + hashlib.sha256(head + body).digest() + body)
+            os.replace(temporary, self.path_of(key))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
 
     def path_of(self, key: str) -> Path:
         """Where what is put under *key* lies."""
