@@ -170,7 +170,11 @@ class ImplCache:
             abandoned=self._abandoned,
         )
 
-    async def expected(self, sources: Iterable[Any]) -> Expected:
+    def begin(self, sources: Iterable[Any], *, urgent: bool = True) -> None:
+        """Begin to build what is missing, and hurry what waits already if that is *urgent*."""
+        self._ask_for([s for s in dict.fromkeys(sources) if s not in self._kernels], urgent=urgent)
+
+    async def expected(self, sources: Iterable[Any], *, urgent: bool = True) -> Expected:
         """Begin to build what is missing of *sources*; return how much that is, and when it may be there.
 
         Raises:
@@ -178,7 +182,7 @@ class ImplCache:
             RuntimeClosedError: The cache was closed.
         """
         wanted = dict.fromkeys(sources)
-        missing = self._ask_for([s for s in wanted if s not in self._kernels], urgent=True)
+        missing = self._ask_for([s for s in wanted if s not in self._kernels], urgent=urgent)
         if not self._device.info.takes_source or not missing:
             return Expected(len(wanted), 0, 0.0)
         while searches := {self._searches[s] for s in missing if s in self._searches}:
@@ -186,6 +190,11 @@ class ImplCache:
         there = [s for s in missing if s in self._builds and self._builds[s].kept is not None]
         absent = sum(s in self._builds for s in missing) - len(there)
         return Expected(len(wanted), len(missing), absent * self._pace / self._threads + len(there) * _LOAD_S)
+
+    @property
+    def building(self) -> bool:
+        """Whether a kernel is being built, or waits for it."""
+        return bool(self._pending)
 
     async def settled(self) -> None:
         """Return when no kernel is being built or waits for it."""
