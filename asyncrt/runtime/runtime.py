@@ -284,10 +284,15 @@ class Runtime:
         self._unloading = [n for n in self._unloading if n is not network or n.lets_go]
         await asyncio.to_thread(give_back_freed, _constants_nbytes(network))
 
+    @property
+    def _in_flight(self) -> int:
+        """How many inferences have not ended."""
+        return self.session.dispatcher.in_flight + (0 if self._stand_ins is None else self._stand_ins.in_flight)
+
     async def _warm(self, network: Network, progress: Callable[[Progress], object] | None) -> None:
         """Bring what likely shapes need; where requests need not wait for it, only what is soon there."""
         beside, patience_s = self._stand_ins is not None, self.options.load_patience_s
-        warming = network.begin_warming(urgent=not beside, patience_s=patience_s)
+        warming = network.begin_warming(lambda: self._in_flight > 0, urgent=not beside, patience_s=patience_s)
         if progress is not None:
             warming.tell(progress)
         if beside:
@@ -303,7 +308,7 @@ class Runtime:
         weights = [s for network in self._networks for s in network.weights_statistics()]
         return RuntimeStatistics(
             requests=c.requests,
-            in_flight=session.dispatcher.in_flight + (self._stand_ins.in_flight if self._stand_ins else 0),
+            in_flight=self._in_flight,
             cancelled=c.cancelled,
             failed=c.failed,
             plans=c.plans,

@@ -7,6 +7,8 @@ Jobs that nobody waits for share one thread, and begin only while no other job i
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -120,6 +122,8 @@ class Builders:
         worker.thread.start()
 
     def _run(self, worker: _Worker) -> None:
+        with contextlib.suppress(AttributeError, OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 15)
         while True:
             with self._changed:
                 while (job := self._next(worker)) is None:

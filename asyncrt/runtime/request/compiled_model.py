@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -108,19 +108,17 @@ class CompiledModel:
 
     # Loading.
 
-    def begin_warming(self, *, urgent: bool, patience_s: float) -> Warming:
+    def begin_warming(self, busy: Callable[[], bool], *, urgent: bool, patience_s: float) -> Warming:
         """Begin to bring the constants to the device, and to build the kernels, that likely shapes need.
 
         Args:
+            busy: Whether requests are in flight; asked on a thread.
             urgent: Whether somebody waits for all of it; otherwise requests go first.
             patience_s: Seconds after which nobody waits for what the most likely size needs.
         """
         # Chunks behind a node with subgraphs depend on its results.
         guessed = [network for network in self.everywhere() if network.program.chunks[0].control is None]
-        dispatcher = self._dispatcher
-        self.warming = Warming(
-            guessed, self._impls, lambda: dispatcher.in_flight > 0, urgent=urgent, patience_s=patience_s
-        )
+        self.warming = Warming(guessed, self._impls, busy, urgent=urgent, patience_s=patience_s)
         return self.warming
 
     async def bring(self, arrays: Mapping[int, Array]) -> None:
