@@ -407,11 +407,11 @@ class Runtime:
 
     async def _close(self, session: Session) -> None:
         orphaned = session.loop.is_closed()
+        if self._stand_ins is not None:
+            await self._stand_ins.close(orphaned=orphaned)
         if not orphaned:
             for network in self._networks:
                 network.stop_warming()
-            if self._stand_ins is not None:
-                await self._stand_ins.close()
             await session.dispatcher.drained()
         lost = session.dispatcher.lost
         try:

@@ -185,11 +185,12 @@ def test_a_mechanism_that_there_is_not_is_refused_with_those_there_are() -> None
     assert "without={'skip'}" in text.value.hint
 
 
-def test_mechanisms_may_come_in_any_collection() -> None:
+def test_mechanisms_may_come_in_any_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """In whatever order: the options are equal, and say the same."""
     names = ["pool", "views", "pool"]
     ways = [set(names), names, tuple(names), iter(names), dict.fromkeys(names).keys()]
 
+    monkeypatch.delenv("ASYNCRT_WITHOUT")
     found = [RuntimeOptions(without=way) for way in ways]
 
     assert [o.without for o in found] == [frozenset({"pool", "views"})] * len(ways)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,7 +23,6 @@ from asyncrt.graph.mapped import check, used
 from asyncrt.kernels.resident.store import cache_folder
 from asyncrt.kernels.resident.weights import Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array, Layout
-from asyncrt.loops import retrieved
 from asyncrt.memory.host import HostBudget
 from asyncrt.memory.pool import Acquired, Room
 from asyncrt.memory.predictor import SIZES, ShapePredictor
@@ -39,6 +40,8 @@ from .inputs import Checked, layouts_of
 from .next_plan import Foresight
 from .session import Session
 from .warming import Warming
+
+_log = logging.getLogger("asyncrt")
 
 
 class CompiledModel:
@@ -219,9 +222,13 @@ class CompiledModel:
         task = self._binding.get(planned)
         if task is None:
             task = self._binding[planned] = asyncio.create_task(self.bind(planned))
-            task.add_done_callback(retrieved)
-            task.add_done_callback(lambda task: self._binding.pop(planned, None))
+            task.add_done_callback(functools.partial(self._on_bound, planned))
         return task
+
+    def _on_bound(self, planned: Planned, task: asyncio.Task[BoundPlan]) -> None:
+        del self._binding[planned]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("'%s': the device will not have what a request needs: %s", self.program.name, error)
 
     def _bound(
         self, plan: ChunkPlan, kernels: Mapping[Any, Any], constants: Mapping[Stored, Resident]

@@ -26,7 +26,7 @@ from asyncrt.runtime.plan.plan_cache import KEYED_BYTES, Planned
 from .compiled_model import CompiledModel
 from .control_flow import SubgraphBody, carry_out
 from .inputs import layouts_of
-from .missing_kernels import KernelsMissing, StandIn, choose
+from .missing_kernels import KernelsMissing, StandIn, Wait, choose
 from .next_plan import step_signature
 
 
@@ -163,9 +163,11 @@ class Inference:
         expected = await self.model.session.kernels.expected(planned.plan.kernels)
         choice = choose(expected, planned.plan.arena_nbytes, self.budget.limit - self.budget.used)
         bound = self.model.bind_beside(planned)
-        if isinstance(choice, StandIn):
+        if isinstance(choice, Wait):
+            await asyncio.wait((bound,), timeout=choice.at_most_s)
+        if isinstance(choice, StandIn) or not bound.done():
             raise KernelsMissing(choice.why, bound)
-        return await asyncio.shield(bound)
+        return bound.result()
 
     async def lease(self, chunk: Chunk, plan: ChunkPlan, stream: int) -> tuple[tuple[Event, ...], list[Any]]:
         """Lease the chunk's memory; returns what to wait for before it may be used, and the memory of all chunks."""

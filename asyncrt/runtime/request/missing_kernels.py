@@ -15,7 +15,7 @@ from asyncrt.kernels.resident.kernel_cache import Expected
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 SHORT_S = 0.25
-"""Seconds for which a request waits for kernels, if they are expected by then."""
+"""Seconds for which a request waits for kernels that are expected by then."""
 # NumPy's temporaries are a few times as large as the tensors: a convolution's patches are nine times its input for a
 # window of three by three, and one node's are there at a time.
 _TEMPORARIES = 4
@@ -23,9 +23,14 @@ _TEMPORARIES = 4
 
 @attrs.frozen
 class Wait:
-    """The request waits for its kernels."""
+    """The request waits for its kernels.
+
+    Attributes:
+        at_most_s: Seconds after which NumPy answers it all the same; None waits as long as it takes.
+    """
 
     why: str
+    at_most_s: float | None = None
 
 
 @attrs.frozen
@@ -49,10 +54,10 @@ def choose(expected: Expected, nbytes: int, limit: int) -> Choice:
     if not expected.missing:
         return Wait("every kernel is there")
     count = f"{expected.missing} of {expected.wanted} kernels are not built yet"
-    if expected.seconds <= SHORT_S:
-        return Wait(f"{count}, but are expected within {SHORT_S:g} s")
     if nbytes * _TEMPORARIES > limit:
         return Wait(f"{count}, and NumPy would need more than {limit} bytes of the host")
+    if expected.seconds <= SHORT_S:
+        return Wait(count, SHORT_S)
     return StandIn(count)
 
 

@@ -43,6 +43,8 @@ class StandIns:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._present: _Present | None = None
+        #: Those that are to end, and those that are ending.
+        self._retiring: set[asyncio.Task[None]] = set()
         self.answered = 0
 
     @property
@@ -72,6 +74,8 @@ class StandIns:
         if present is None:
             present = self._present = _Present(self._session)
             present.retiring = asyncio.create_task(self._retire(present))
+            self._retiring.add(present.retiring)
+            present.retiring.add_done_callback(self._retiring.discard)
         begin = time.perf_counter()
         answer = asyncio.create_task(present.network(network.program).infer(arrays, priority, deadline=deadline))
         present.answers.add(answer)
@@ -104,15 +108,20 @@ class StandIns:
             self._present = None
         await present.close()
 
-    async def close(self) -> None:
-        """Let what is under way run out and give everything back."""
-        present = self._present
-        if present is None:
-            return
-        present.retiring.cancel()
-        await asyncio.wait((present.retiring,))
-        self._present = None
-        await present.close()
+    async def close(self, *, orphaned: bool = False) -> None:
+        """Let what is under way run out and give everything back.
+
+        Args:
+            orphaned: The loop of the requests is closed, so that nothing is under way any more.
+        """
+        present, self._present = self._present, None
+        if present is not None:
+            if not orphaned:
+                present.retiring.cancel()
+                await asyncio.wait((present.retiring,))
+            await present.close(orphaned=orphaned)
+        if self._retiring and not orphaned:
+            await asyncio.wait(self._retiring)
 
 
 class _Present:
@@ -147,13 +156,14 @@ class _Present:
         if not answer.cancelled():
             answer.exception()  # somebody may have gone to the device meanwhile
 
-    async def close(self) -> None:
+    async def close(self, *, orphaned: bool = False) -> None:
         if self._closed:
             return
         self._closed = True
         session = self.session
         session.end()
-        await session.dispatcher.drained()
+        if not orphaned:
+            await session.dispatcher.drained()
         await asyncio.to_thread(self.device.close)
         session.dispatcher.close()
         if session.checks is not None:
