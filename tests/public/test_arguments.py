@@ -198,14 +198,25 @@ def test_mechanisms_may_come_in_any_collection(monkeypatch: pytest.MonkeyPatch) 
     assert "without={'pool', 'views'}" in repr(found[0])
 
 
-def test_a_mechanism_goes_with_what_it_builds_on() -> None:
+def test_a_mechanism_goes_with_what_it_builds_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has to know which: plans are not made by recipe where none is kept, for instance."""
+    monkeypatch.delenv("ASYNCRT_WITHOUT")
     without = RuntimeOptions(without={"replay"})
 
     gone = {name for name in MECHANISMS if not without.uses(name)}
 
     assert gone == {"replay", "recipes", "next_plan", "prepared_launches"}
     assert [name for name in MECHANISMS if not RuntimeOptions().uses(name)] == []
+
+
+def test_the_environment_adds_mechanisms_to_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To those that the program names; an unknown one is an error there as well."""
+    monkeypatch.setenv("ASYNCRT_WITHOUT", "pool, views")
+
+    assert RuntimeOptions(without={"replay"}).without == {"pool", "views", "replay"}
+    monkeypatch.setenv("ASYNCRT_WITHOUT", "pole")
+    with pytest.raises(ArgumentError, match="pole"):
+        RuntimeOptions()
 
 
 def test_options_take_the_numbers_of_numpy_and_keep_pythons() -> None:
