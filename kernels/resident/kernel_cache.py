@@ -73,11 +73,13 @@ class Expected(NamedTuple):
     Attributes:
         wanted: How many there are.
         missing: How many of them are not at hand.
+        building: How many of those are not on disk either, and have to be built.
         seconds: After which they are expected, if their builds begin now; by the builds so far.
     """
 
     wanted: int
     missing: int
+    building: int
     seconds: float
 
 
@@ -112,6 +114,7 @@ class ImplCache:
         threads: Builds at once.
         nbytes: Most bytes to keep.
         timeout_s: Seconds that the driver has for a build.
+        nice: How much less of the processor builds get than requests.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class ImplCache:
         threads: int = 2,
         nbytes: int = 1 << 29,
         timeout_s: float = 120.0,
+        nice: int = 0,
     ) -> None:
         self._device = device
         self._store = store
@@ -130,7 +134,7 @@ class ImplCache:
         self._max_nbytes = nbytes
         self._timeout_s = timeout_s
         self._threads = threads
-        self._builders = Builders(threads)
+        self._builders = Builders(threads, nice=nice)
         # Of its own: what takes milliseconds does not wait behind what takes seconds.
         self._loaders = Builders(1, "asyncrt-load")
         self._kernels: LruCache[Any, _BuiltKernel] = LruCache(
@@ -184,12 +188,13 @@ class ImplCache:
         wanted = dict.fromkeys(sources)
         missing = self._ask_for([s for s in wanted if s not in self._kernels], urgent=urgent)
         if not self._device.info.takes_source or not missing:
-            return Expected(len(wanted), 0, 0.0)
+            return Expected(len(wanted), 0, 0, 0.0)
         while searches := {self._searches[s] for s in missing if s in self._searches}:
             await asyncio.wait(searches)
         there = [s for s in missing if s in self._builds and self._builds[s].kept is not None]
         absent = sum(s in self._builds for s in missing) - len(there)
-        return Expected(len(wanted), len(missing), absent * self._pace / self._threads + len(there) * _LOAD_S)
+        seconds = absent * self._pace / self._threads + len(there) * _LOAD_S
+        return Expected(len(wanted), len(missing), absent, seconds)
 
     @property
     def building(self) -> bool:

@@ -6,7 +6,6 @@ are the device's ``platform:device`` and the libraries to load first; `compilers
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import select
@@ -16,8 +15,6 @@ from typing import Any, BinaryIO
 
 REQUEST, ANSWER = struct.Struct("<QQ"), struct.Struct("<BQ")
 READY, COMPILED, REFUSED = range(3)
-NICE = 15
-"""How much less of the processor it gets than the program for which it compiles, whose requests run meanwhile."""
 IDLE_S = 10.0  # without a request, after which the process ends
 
 
@@ -34,8 +31,6 @@ def received(pipe: BinaryIO, nbytes: int) -> bytes:
 
 def main() -> None:
     """Answer requests."""
-    with contextlib.suppress(AttributeError, OSError):
-        os.nice(NICE)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a driver prints is no answer
     place, *libraries = sys.argv[1:]

@@ -16,6 +16,8 @@ from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 SHORT_S = 0.25
 """Seconds for which a request waits for kernels that are expected by then."""
+LOADING_S = 2.0
+"""Seconds for which a request waits for kernels that only have to be loaded, which is sooner done than NumPy is."""
 # NumPy's temporaries are a few times as large as the tensors: a convolution's patches are nine times its input for a
 # window of three by three, and one node's are there at a time.
 _TEMPORARIES = 4
@@ -53,9 +55,11 @@ def choose(expected: Expected, nbytes: int, limit: int) -> Choice:
     """
     if not expected.missing:
         return Wait("every kernel is there")
-    count = f"{expected.missing} of {expected.wanted} kernels are not built yet"
+    count = f"{expected.missing} of {expected.wanted} kernels are not there yet"
     if nbytes * _TEMPORARIES > limit:
         return Wait(f"{count}, and NumPy would need more than {limit} bytes of the host")
+    if not expected.building:
+        return Wait(f"{count}, but lie on disk", LOADING_S)
     if expected.seconds <= SHORT_S:
         return Wait(count, SHORT_S)
     return StandIn(count)
