@@ -61,6 +61,8 @@ class Network(CompiledModel):
         self.last: Records | None = None
         self._under_way = 0
         self._unloaded = False
+        #: Done when a request has ended that the stand-in was to answer.
+        self._standing_in: set[asyncio.Future[None]] = set()
 
     def number(self) -> int:
         """Return a number for a request; no other has it."""
@@ -104,10 +106,28 @@ class Network(CompiledModel):
             try:
                 return await self._infer(request, arrays, priority, deadline, kept, waits=False)
             except KernelsMissing as missing:
-                outcome = await self._instead.answer(self, missing, arrays, priority, deadline)
-            if outcome is not None:
-                return outcome
-            return await self._infer(request, arrays, priority, deadline, kept)
+                return await self._beside(request, missing, arrays, priority, deadline)
+
+    async def _beside(
+        self,
+        request: int,
+        missing: KernelsMissing,
+        arrays: Mapping[int, Array],
+        priority: int,
+        deadline: float | None,
+    ) -> tuple[dict[int, Array], Records]:
+        """Have a request answered by the stand-in, or run it after all; `unload()` waits for it."""
+        assert self._instead is not None
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._standing_in.add(ended)
+        try:
+            outcome = await self._instead.answer(self, missing, arrays, priority, deadline)
+            if outcome is None:
+                outcome = await self._infer(request, arrays, priority, deadline, None, begun=True)
+            return outcome
+        finally:
+            self._standing_in.discard(ended)
+            ended.cancel()
 
     async def _infer(
         self,
@@ -118,6 +138,7 @@ class Network(CompiledModel):
         kept: KeptState | None,
         *,
         waits: bool = True,
+        begun: bool = False,
     ) -> tuple[dict[int, Array], Records]:
         async def work() -> tuple[dict[int, Array], Records]:
             outcome = await self.run(request, arrays, kept, waits=waits)
@@ -125,7 +146,7 @@ class Network(CompiledModel):
                 self._dispatcher.checks.gives_back(request, arrays.values())
             return outcome
 
-        return await self._admitted(request, priority, deadline, work)
+        return await self._admitted(request, priority, deadline, work, begun=begun)
 
     async def run(
         self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, *, waits: bool
@@ -141,11 +162,21 @@ class Network(CompiledModel):
         return await Inference(self, request, arrays, kept, waits=waits).run()
 
     async def _admitted(
-        self, request: int, priority: int, deadline: float | None, work: Callable[[], Awaitable[_T]]
+        self,
+        request: int,
+        priority: int,
+        deadline: float | None,
+        work: Callable[[], Awaitable[_T]],
+        *,
+        begun: bool = False,
     ) -> _T:
-        """Do a request's work when it is its turn; once more where it is told to run again."""
+        """Do a request's work when it is its turn; once more where it is told to run again.
+
+        Args:
+            begun: Whether it was there before, and so before the model may have been unloaded.
+        """
         dispatcher = self._dispatcher
-        if self._unloaded:
+        if self._unloaded and not begun:
             raise RuntimeClosedError(f"the model '{self.program.name}' was unloaded")
         self._under_way += 1
         try:
@@ -182,8 +213,8 @@ class Network(CompiledModel):
         """
         self._unloaded = True
         dispatcher = self._dispatcher
-        while self._under_way and not dispatcher.lost:
-            await dispatcher.progress()
+        while self._standing_in or (self._under_way and not dispatcher.lost):
+            await (asyncio.wait(self._standing_in) if self._standing_in else dispatcher.progress())
         # Who was cancelled has ended before what it enqueued; nothing of this model comes behind these.
         behind = set(dispatcher.marks.pending)
         while not dispatcher.lost and not behind.isdisjoint(dispatcher.marks.pending):

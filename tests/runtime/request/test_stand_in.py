@@ -293,6 +293,28 @@ async def test_a_runtime_that_is_closed_meanwhile_answers_who_is_there(driver: D
 
 
 @pytest.mark.asyncio
+async def test_a_model_that_is_unloaded_meanwhile_answers_who_is_there(
+    driver: Driver, slow_numpy: threading.Event, tmp_path: Path
+) -> None:
+    """Those whom NumPy was to answer go to the device if that comes first, and then the model is gone."""
+    async with Runtime(driver.device, options=options(tmp_path)) as rt:
+        loaded = await rt.load(softmax())
+        request = asyncio.create_task(loaded.infer({"x": X}))
+        await until(lambda: rt.statistics().in_flight == 1 and not rt.session.dispatcher.in_flight)
+        unloading = asyncio.create_task(rt.unload(loaded))
+        await asyncio.sleep(0)
+        driver.may.set()
+        y = await request
+        slow_numpy.set()
+        await unloading
+        with pytest.raises(RuntimeClosedError):
+            await loaded.infer({"x": X})
+
+        np.testing.assert_allclose(y["y"], wanted(X), rtol=1e-5)
+        assert rt.statistics().weights.nbytes == 0
+
+
+@pytest.mark.asyncio
 async def test_without_the_mechanism_everything_waits(driver: Driver, tmp_path: Path) -> None:
     """Loading builds all that is likely, as it says."""
     async with Runtime(driver.device, options=options(tmp_path, without={"stand_in"})) as rt:
