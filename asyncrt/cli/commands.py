@@ -1,4 +1,4 @@
-"""The commands of the command line: `asyncrt devices | run | explain | bench | tune | serve | warm`, and more; one file each."""
+"""The commands of the command line: `asyncrt devices`, `run`, `bench`, `serve`, `warm` and more, one file each."""
 
 from __future__ import annotations
 
