@@ -32,6 +32,7 @@ Mechanism: TypeAlias = Literal[
     "map_files",
     "page_constants",
     "disk_cache",
+    "stand_in",
 ]
 
 MECHANISMS: Mapping[Mechanism, str] = {
@@ -54,6 +55,7 @@ MECHANISMS: Mapping[Mechanism, str] = {
     "map_files": "Large tensors stay in a model's files until they are needed.",
     "page_constants": "Large constants lie in unnamed files, of which the system keeps in memory what is used.",
     "disk_cache": "Compiled kernels are kept on disk.",
+    "stand_in": "NumPy answers requests while kernels that they need are being built.",
 }
 """What each is, in the present tense: without it, that does not happen."""
 

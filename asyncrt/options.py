@@ -29,6 +29,11 @@ def _hazards_are_checked(wanted: bool | None) -> bool:
     return os.environ.get("ASYNCRT_CHECK_HAZARDS", "0") not in ("", "0") if wanted is None else wanted
 
 
+def _without(names: Iterable[str]) -> frozenset[Mechanism]:
+    """Return the mechanisms of these names, and those that the environment has everybody do without."""
+    return mechanisms(names) | mechanisms(os.environ.get("ASYNCRT_WITHOUT", "").replace(",", " ").split())
+
+
 def _in_order(names: Iterable[str]) -> str:
     return f"{{{', '.join(map(repr, sorted(names)))}}}"
 
@@ -39,7 +44,8 @@ class RuntimeOptions:
 
     Attributes:
         without: Names of mechanisms that the runtime does without, such as {"skip", "replay"}, so that one can compare;
-            `asyncrt.mechanisms.MECHANISMS` says what each is.
+            `asyncrt.mechanisms.MECHANISMS` says what each is. Those that the environment variable ASYNCRT_WITHOUT
+            names are added.
         precision: "fp32", or "bf16": constant weights of products and convolutions are rounded to bfloat16.
         branches: Branches of one inference run side by side on several streams. None: where the device is a GPU and
             they leave parts of it idle.
@@ -56,6 +62,8 @@ class RuntimeOptions:
         plan_bytes: Bytes of host memory for the plans of a model. One launch is prepared beforehand for every 4096.
         cache_dir: The folder of compiled kernels. None: a folder of the user's cache directory.
         warm: Loading a model builds the kernels that likely shapes need.
+        load_patience_s: Seconds that loading waits for kernels; then they are built beside the requests, as
+            `Model.ready()` waits for. Without the mechanism "stand_in" it waits for all of them.
         build_threads: Programs that are built at once. None: as many as suit the device and its driver.
         build_timeout_s: Seconds that the driver has to build a kernel.
         kernel_cache_bytes: Bytes of host memory for built kernels, at 128 KiB and more for each.
@@ -67,7 +75,7 @@ class RuntimeOptions:
     """
 
     # Mechanisms.
-    without: frozenset[Mechanism] = attrs.field(default=frozenset(), converter=mechanisms, repr=_in_order)
+    without: frozenset[Mechanism] = attrs.field(default=frozenset(), converter=_without, repr=_in_order)
     precision: Precision = attrs.field(default="fp32", validator=_known_precision)
     branches: bool | None = switch(None)
     specialise: bool = switch(False)
@@ -83,6 +91,7 @@ class RuntimeOptions:
     # Kernels.
     cache_dir: Path | None = path_or_none()  # noqa: RUF009  # a field
     warm: bool = switch(True)
+    load_patience_s: float = measured(0.5, 0)
     build_threads: int | None = counted(None, most=1024)
     build_timeout_s: float = measured(120.0, 1e-3)
     kernel_cache_bytes: int = counted(512 << 20)

@@ -42,6 +42,7 @@ from asyncrt.version import __version__
 from .runtime.batching.batched import Batched
 from .runtime.batching.pad_safety import PadSafety
 from .runtime.explain.explain import Explanation
+from .runtime.request.warming import Progress
 from .runtime.sequences.group import GroupedSequence, GroupStatistics, SequenceGroup
 from .runtime.sequences.sequence import Sequence
 from .runtime.sequences.shared_safety import SharedSafety, Sharing
@@ -77,6 +78,7 @@ __all__ = [
     "Overloaded",
     "PadSafety",
     "PrecisionError",
+    "Progress",
     "Runtime",
     "RuntimeClosedError",
     "RuntimeOptions",

@@ -14,7 +14,7 @@ import atexit
 import concurrent.futures.thread  # noqa: F401  # for its hook at exit, which must come before ours: see below
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -32,6 +32,7 @@ from asyncrt.runtime.model import Model
 from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
 
 from .runtime.explain.explain import Explanation
+from .runtime.request.warming import Progress
 
 _T = TypeVar("_T")
 
@@ -42,6 +43,7 @@ def load_sync(
     *,
     streams: int | None = None,
     options: RuntimeOptions | None = None,
+    progress: Callable[[Progress], object] | None = None,
 ) -> SyncModel:
     """Load a model for use without asyncio. Blocks until it is on the device.
 
@@ -50,6 +52,7 @@ def load_sync(
         device: As `Runtime` takes it.
         streams: Likewise.
         options: Likewise.
+        progress: As `Runtime.load()` takes it; called on the thread of the model.
 
     Raises:
         NoDeviceError: There is no such device, or none that works.
@@ -57,7 +60,7 @@ def load_sync(
     """
     background = _Background(Runtime(device, streams=streams, options=options), "asyncrt-sync")
     try:
-        return SyncModel(background, background.load(source), background.close)
+        return SyncModel(background, background.load(source, progress), background.close)
     except BaseException:
         background.close()
         raise
@@ -175,6 +178,18 @@ class SyncModel:
         """
         return self._background.submit(self._model, inputs, priority, deadline)
 
+    def ready(
+        self,
+        shapes: Iterable[Mapping[str, Any]] | None = None,
+        *,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> None:
+        """Block until every kernel is there; what it takes and raises is as for `Model.ready()`.
+
+        *progress* is called on the thread of the model.
+        """
+        self._background.ready(self._model, shapes, progress)
+
     def explain(self) -> Explanation:
         """Return what became of every node of the inference that finished last, and why.
 
@@ -205,8 +220,16 @@ class _Background:
             self._stack = stack.pop_all()
         _close_at_exit(self)
 
-    def load(self, source: ModelSource) -> Model:
-        return self._call(partial(self.runtime.load, source))
+    def load(self, source: ModelSource, progress: Callable[[Progress], object] | None = None) -> Model:
+        return self._call(partial(self.runtime.load, source, progress=progress))
+
+    def ready(
+        self,
+        model: Model,
+        shapes: Iterable[Mapping[str, Any]] | None,
+        progress: Callable[[Progress], object] | None,
+    ) -> None:
+        self._call(partial(model.ready, shapes, progress=progress))
 
     def unload(self, model: Model) -> None:
         if self.runtime.left_behind or self.closed:

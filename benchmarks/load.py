@@ -6,6 +6,7 @@ that the first one left. The files themselves are in the system's cache both tim
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -62,7 +63,8 @@ Times = dict[str, float]
 
 
 async def once(file: str, folder: str, device: str | None) -> Times:
-    """Load and run a model, here and now."""
+    """Load and run a model, here and now, as users do: the first answer may be NumPy's."""
+    os.environ["ASYNCRT_WITHOUT"] = ""
     start = time.perf_counter()
     async with asyncrt.Runtime(device, options=asyncrt.RuntimeOptions(cache_dir=Path(folder))) as rt:
         opened = time.perf_counter()
@@ -70,6 +72,7 @@ async def once(file: str, folder: str, device: str | None) -> Times:
         loaded = time.perf_counter()
         await model.infer(models.tokens(1, 16))
         answered = time.perf_counter()
+        await model.ready()
         built = float(rt.statistics().kernels_built)
     return {"load": loaded - opened, "answer": answered - start, "built": built}
 

@@ -8,6 +8,8 @@ import os
 import pytest
 
 os.environ.setdefault("ASYNCRT_CHECK_HAZARDS", "1")
+# Tests test kernels, not NumPy; those of the stand-in (`tests/runtime/request/test_stand_in.py`) take this back.
+os.environ.setdefault("ASYNCRT_WITHOUT", "stand_in")
 
 import asyncrt.devices.opencl.device  # noqa: F401  # before any test imports pyopencl, which then finds the drivers
 

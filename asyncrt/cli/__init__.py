@@ -11,7 +11,8 @@ import signal
 import sys
 from collections.abc import Callable
 
-from .exits import INTERRUPTED
+INTERRUPTED = 130
+"""The status of a command that Ctrl-C has ended, as shells have it."""
 
 
 def main() -> None:

@@ -203,7 +203,7 @@ def bench(
       asyncrt bench bert.onnx --batched -s batch=1 --lengths seq=lognormal:40:0.6:256 --rate 50,100,200,400
       asyncrt bench bert.onnx --url http://localhost:8000 -s batch=1 -s seq=16 --rate 50,100
     """
-    options = RuntimeOptions(without=without or (), precision=precision, collect_when_idle=True)
+    options = RuntimeOptions(without=o.on_the_device(without), precision=precision, collect_when_idle=True)
     runtime = Runtime(device, streams=streams, options=options)
     if batched or url is not None:
         _refuse_closed_loop(requests, concurrency)

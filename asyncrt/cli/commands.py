@@ -1,4 +1,4 @@
-"""The commands of the command line: `asyncrt devices | run | explain | trace | bench | tune | serve`, one file each."""
+"""The commands of the command line: `asyncrt devices`, `run`, `bench`, `serve`, `warm` and more, one file each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from asyncrt.version import __version__
 
-from . import bench, devices, explain, run, serve, trace, tune
+from . import bench, devices, explain, run, serve, trace, tune, warm
 
 app = typer.Typer(
     name="asyncrt",
@@ -25,6 +25,7 @@ app.command()(trace.trace)
 app.command()(bench.bench)
 app.command()(tune.tune)
 app.command()(serve.serve)
+app.command()(warm.warm)
 
 
 def _print_version(wanted: bool) -> None:

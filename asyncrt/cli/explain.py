@@ -60,7 +60,7 @@ def explain(
       asyncrt explain bert.onnx --shape batch=1 --shape seq=16 --only skipped
     """
     wanted = InputOptions.parse(inputs, shape, ranges, seed)
-    options = RuntimeOptions(without=without or ())
+    options = RuntimeOptions(without=o.on_the_device(without))
     everything = run_to_end(_explain(model, wanted, device, streams, options, profile))
     if html_file is not None:
         write_text(html_file, everything.to_html())

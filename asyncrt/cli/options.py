@@ -33,6 +33,11 @@ def known_mechanisms(names: list[str] | None) -> list[str] | None:
     return names
 
 
+def on_the_device(without: list[str] | None) -> set[str]:
+    """Return what a command does without that says how a device does: every request waits for its kernels."""
+    return {*(without or ()), "stand_in"}
+
+
 Model: TypeAlias = Annotated[
     Path, typer.Argument(metavar="MODEL", exists=True, dir_okay=False, readable=True, help="An ONNX file.")
 ]

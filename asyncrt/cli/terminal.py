@@ -19,7 +19,7 @@ from rich.markup import escape
 
 from asyncrt.errors import AsyncrtError
 
-from .exits import INTERRUPTED
+from . import INTERRUPTED
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -41,7 +41,7 @@ def trace(
       asyncrt trace bert.onnx --shape batch=1 --shape seq=16 --output trace.json
     """
     wanted = InputOptions.parse(inputs, shape, ranges, seed)
-    options = RuntimeOptions(without=without or ())
+    options = RuntimeOptions(without=o.on_the_device(without))
     run_to_end(_trace(model, output, wanted, device, streams, options, requests, warm))
     note(f"the trace is in {output}; open it in https://ui.perfetto.dev or chrome://tracing")
 

@@ -71,7 +71,8 @@ def tune(
     base = BatchOptions() if config is None else BatchOptions.read(config)
 
     async def run() -> Found | None:
-        async with Runtime(device, streams=streams, options=RuntimeOptions(collect_when_idle=True)) as runtime:
+        options = RuntimeOptions(without=o.on_the_device(None), collect_when_idle=True)
+        async with Runtime(device, streams=streams, options=options) as runtime:
             loaded = await runtime.load(model)
             traffic = Traffic(loaded.inputs, wanted, drawn, arrivals)
             note(f"on {runtime.info.spec}, {runtime.info.name}")

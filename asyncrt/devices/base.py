@@ -86,6 +86,7 @@ class DeviceInfo:
         registers: Of one of its cores; only kernels for CPUs ask for them.
         identity: Everything a compiled kernel depends on.
         shares_memory: Whether it computes in the host's memory, and so can use data where it lies; see `Device.adopt`.
+        adopts_arrays: Whether that may be any arrays, not only whole pages; then no constant takes memory of its own.
         takes_source: Whether it builds OpenCL C; otherwise it runs operators' references.
     """
 
@@ -103,6 +104,7 @@ class DeviceInfo:
     identity: str = ""
     takes_source: bool = True
     shares_memory: bool = False
+    adopts_arrays: bool = False
 
     @property
     def is_cpu(self) -> bool:
@@ -244,7 +246,8 @@ class Device(Protocol):
         """Return *pages* as an allocation, not copied, for kernels that only read it; only where `shares_memory`.
 
         Args:
-            pages: Whole pages of host memory; nobody may change them before the allocation is released.
+            pages: Bytes of host memory, whole pages unless it `adopts_arrays`; nobody may change them before the
+                allocation is released.
         """
         ...
 

@@ -85,6 +85,8 @@ class HostStream:
     def __init__(self, index: int) -> None:
         self.index = index
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        #: How many commands were enqueued, and up to which of them nobody wants what they do.
+        self._enqueued = self._unwanted = 0
         self._error: BaseException | None = None
         #: The command enqueued last, while commands are timed.
         self._times: _Timed | None = None
@@ -100,14 +102,20 @@ class HostStream:
         if self._times is not None:
             action = self._times = _Timed(action)
 
+        self._enqueued = number = self._enqueued + 1
+
         def command() -> None:
-            if self._error is None:
+            if self._error is None and number > self._unwanted:
                 try:
                     action()
                 except Exception as error:
                     self._error = error
 
         self._commands.put(command)
+
+    def drop(self) -> None:
+        """Nobody wants what the commands enqueued so far do: those that have not begun will do nothing."""
+        self._unwanted = self._enqueued
 
     def launch(
         self,
@@ -184,9 +192,13 @@ class HostStream:
 
 
 class HostDevice:
-    """NumPy as a device."""
+    """NumPy as a device.
 
-    def __init__(self, spec: str = "host") -> None:
+    Args:
+        adopts_arrays: Constants are read where they lie; whoever wants that sees to it that they stay as they are.
+    """
+
+    def __init__(self, spec: str = "host", *, adopts_arrays: bool = False) -> None:
         self.builds_at_once = 1
         self.info = DeviceInfo(
             spec=spec,
@@ -199,6 +211,7 @@ class HostDevice:
             identity="numpy",
             takes_source=False,
             shares_memory=True,
+            adopts_arrays=adopts_arrays,
         )
         self._streams: list[HostStream] = []
 
@@ -218,6 +231,11 @@ class HostDevice:
 
     def release(self, allocation: Allocation) -> None:
         pass
+
+    def drop(self) -> None:
+        """Nobody wants what the commands do that are enqueued by now; see `HostStream.drop`."""
+        for stream in self._streams:
+            stream.drop()
 
     def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
         return {s: s for s in sources}, None

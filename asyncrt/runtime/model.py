@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from asyncrt.arguments import check_priority
+from asyncrt.arguments import check_priority, each_of
 from asyncrt.errors import AsyncrtError, RuntimeClosedError
 from asyncrt.layout import Array, PartialLayout
 from asyncrt.scheduler.batching import BatchOptions
@@ -16,7 +16,9 @@ from asyncrt.scheduler.batching.options import Mode
 from .batching.batched import Batched, batch_options
 from .explain.explain import Explanation, explain
 from .loop.trio_bridge import Elsewhere, anywhere
+from .request.inputs import of_shapes
 from .request.network import Network
+from .request.warming import Progress
 from .sequences.group import SequenceGroup
 from .sequences.sequence import Sequence
 
@@ -79,9 +81,39 @@ class Model:
         program = self.network.program
         checked = self.network.checked
         arrays = checked.fitting(inputs) or await checked.take(inputs)
-        results, records = await self.network.infer(arrays, priority, deadline=until)
+        results, records = await self.network.infer(arrays, priority, deadline=until, may_stand_in=True)
         self.network.last = records
         return {program.values[id].name: array for id, array in results.items()}
+
+    @anywhere
+    async def ready(
+        self,
+        shapes: Iterable[Mapping[str, Any]] | None = None,
+        *,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> None:
+        """Return when every kernel is there: requests run on the device from then on, and none waits for a compiler.
+
+        Args:
+            shapes: What requests are to be like: for each a shape for each input, by name, and every input whose
+                contents decide shapes is ones. None is what likely shapes need, as `Runtime.load()` guesses them.
+            progress: Called on the loop with how far that is.
+
+        Raises:
+            InputError: Shapes do not fit the model.
+            ShapeError: Or a node of it.
+            KernelBuildError: The driver refused a kernel.
+            OutOfDeviceMemory: The weights do not fit.
+            RuntimeClosedError: The runtime was closed.
+        """
+        self._session.check_here()
+        if shapes is None:
+            if self.network.warming is not None:
+                await self.network.warming.wait(progress)
+        else:
+            for each in [of_shapes(self.network.program, given) for given in each_of("shapes", shapes)]:
+                await self.network.bring(each)
+        self._session.check_here()
 
     def infer_sync(
         self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None

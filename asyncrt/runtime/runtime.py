@@ -33,6 +33,8 @@ from .loop.trio_bridge import Elsewhere, anywhere, entered, find_elsewhere
 from .model import Model
 from .request.network import Network
 from .request.session import Session, kept_binaries
+from .request.stand_in import StandIns
+from .request.warming import Progress
 from .watch.checked import Checks
 
 _PATIENCE_S = 2.0  # for a lost device
@@ -55,6 +57,7 @@ class RuntimeStatistics:
         launches: Kernels enqueued.
         native: How often native code enqueued all launches of a chunk, or of one of its lanes, in one call.
         skipped: Nodes skipped.
+        stood_in: Inferences that NumPy answered, because kernels that they need were being built.
         scheduler: Requests by their state.
         memory: Of intermediates.
         kernels: Of built kernels.
@@ -74,6 +77,7 @@ class RuntimeStatistics:
     launches: int
     native: int
     skipped: int
+    stood_in: int
     scheduler: SchedulerStatistics
     memory: PoolStatistics
     kernels: CacheStatistics
@@ -125,6 +129,8 @@ class Runtime:
         self._leaving: list[Network] = []
         self._unloading: list[Network] = []
         self._closing: asyncio.Task[None] | None = None
+        #: Answers requests while kernels are missing; None where they wait for them.
+        self._stand_ins: StandIns | None = None
                 #: Where it runs if it was opened on another loop than one of asyncio's.
         self.elsewhere: Elsewhere | None = None
 
@@ -218,13 +224,20 @@ class Runtime:
             wanted.close()
             raise
         tell_children(self._session)
+        if self.options.uses("stand_in") and wanted.info.takes_source:
+            self._stand_ins = StandIns(self._session)
 
     @anywhere
-    async def load(self, source: ModelSource) -> Model:
+    async def load(self, source: ModelSource, *, progress: Callable[[Progress], object] | None = None) -> Model:
         """Load an ONNX model: check it, compile it for the device, bring its weights there.
+
+        It waits for kernels for `RuntimeOptions.load_patience_s` at most. Those that take longer are built while
+        requests run, and NumPy answers what needs them (docs/decisions/0014-numpy-answers-while-kernels-are-built.md);
+        `Model.ready()` waits for them.
 
         Args:
             source: A path, the bytes of a file, or an `onnx.ModelProto`.
+            progress: Called on the loop with how far the kernels are, until all are there.
 
         Raises:
             ModelError: One of its children, naming the node.
@@ -235,10 +248,10 @@ class Runtime:
         session = self.session
         program = await asyncio.to_thread(build_program, source, session.tools.traits, self.options)
         self.check_open()
-        network = Network(program, session)
+        network = Network(program, session, self._stand_ins)
         if self.options.warm:
             try:
-                await network.warm()
+                await self._warm(network, progress)
                 self.check_open()
             except BaseException:
                 network.close()
@@ -271,6 +284,22 @@ class Runtime:
         self._unloading = [n for n in self._unloading if n is not network or n.lets_go]
         await asyncio.to_thread(give_back_freed, _constants_nbytes(network))
 
+    @property
+    def _in_flight(self) -> int:
+        """How many inferences have not ended."""
+        return self.session.dispatcher.in_flight + (0 if self._stand_ins is None else self._stand_ins.in_flight)
+
+    async def _warm(self, network: Network, progress: Callable[[Progress], object] | None) -> None:
+        """Bring what likely shapes need; where requests need not wait for it, only what is soon there."""
+        beside, patience_s = self._stand_ins is not None, self.options.load_patience_s
+        warming = network.begin_warming(lambda: self._in_flight > 0, urgent=not beside, patience_s=patience_s)
+        if progress is not None:
+            warming.tell(progress)
+        if beside:
+            await asyncio.wait((warming.whole, warming.first), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        if not beside or warming.whole.done():
+            await warming.whole
+
     def statistics(self) -> RuntimeStatistics:
         """Return counts of what was done and what is held."""
         session = self.session
@@ -279,7 +308,7 @@ class Runtime:
         weights = [s for network in self._networks for s in network.weights_statistics()]
         return RuntimeStatistics(
             requests=c.requests,
-            in_flight=session.dispatcher.in_flight,
+            in_flight=self._in_flight,
             cancelled=c.cancelled,
             failed=c.failed,
             plans=c.plans,
@@ -296,6 +325,7 @@ class Runtime:
             weights=WeightsStatistics(*(sum(counts) for counts in zip(*map(attrs.astuple, weights), strict=True)))
             if weights
             else WeightsStatistics(0, 0, 0, 0, 0),
+            stood_in=self._stand_ins.answered if self._stand_ins else 0,
             presets=PresetStatistics(0, 0, 0) if session.presets is None else session.presets.statistics(),
         )
 
@@ -377,7 +407,11 @@ class Runtime:
 
     async def _close(self, session: Session) -> None:
         orphaned = session.loop.is_closed()
+        if self._stand_ins is not None:
+            await self._stand_ins.close(orphaned=orphaned)
         if not orphaned:
+            for network in self._networks:
+                network.stop_warming()
             await session.dispatcher.drained()
         lost = session.dispatcher.lost
         try:

@@ -53,6 +53,17 @@ class Window(NamedTuple):
         units = all(k == s == 1 for k, s in zip(self.size, self.strides, strict=True))
         return units and not any(self.before) and self.outs == self.spatial
 
+    def pads(self) -> list[tuple[int, int]]:
+        """Return how many elements each axis needs before and behind it, so that every position's window is inside."""
+        reaches = [(o - 1) * s + e for o, s, e in zip(self.outs, self.strides, self.extents, strict=True)]
+        places = zip(reaches, self.before, self.spatial, strict=True)
+        return [(before, max(0, reach - dim - before)) for reach, before, dim in places]
+
+    def seen_by(self, cell: Sequence[int]) -> tuple[slice, ...]:
+        """Return which elements of the padded input a cell of the windows sees, one for each position."""
+        places = zip(cell, self.dilations, self.strides, self.outs, strict=True)
+        return tuple([slice(c * d, c * d + (out - 1) * s + 1 if out else c * d, s) for c, d, s, out in places])
+
     def as_3d(self, name: str) -> Window:
         """Return the window with unit axes in front, so that there are three spatial axes: for kernels.
 
@@ -169,11 +180,7 @@ def patch_elements(lines: int, w: Window) -> int:
 
 def patches(x: Array, w: Window, fill: Any) -> Array:
     """Return ``[N, C, *outs, *size]``: what each position's window sees, with *fill* outside the input."""
-    pads = [(0, 0), (0, 0)]
-    for axis, dim in enumerate(w.spatial):
-        reach = (w.outs[axis] - 1) * w.strides[axis] + w.extents[axis]
-        pads.append((w.before[axis], max(0, reach - dim - w.before[axis])))
-    padded = np.pad(x, pads, constant_values=fill)
+    padded = np.pad(x, [(0, 0), (0, 0), *w.pads()], constant_values=fill)
     for axis in range(len(w.spatial)):
         index: npt.NDArray[np.intp] = (
             np.arange(w.outs[axis])[:, None] * w.strides[axis] + np.arange(w.size[axis]) * w.dilations[axis]

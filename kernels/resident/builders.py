@@ -7,6 +7,9 @@ Jobs that nobody waits for share one thread, and begin only while no other job i
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import threading
 import time
 from collections import deque
@@ -46,9 +49,12 @@ class Builders:
     Args:
         threads: Urgent jobs at once.
         name: Of the threads.
+        nice: By how much their priority is lower than that of the process, and that of processes which they start;
+            only Linux has one for each thread.
     """
 
-    def __init__(self, threads: int, name: str = "asyncrt-build") -> None:
+    def __init__(self, threads: int, name: str = "asyncrt-build", *, nice: int = 0) -> None:
+        self._nice = nice
         self._limit = threads
         self._name = name
         self._changed = threading.Condition()
@@ -120,6 +126,10 @@ class Builders:
         worker.thread.start()
 
     def _run(self, worker: _Worker) -> None:
+        if self._nice and sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                thread = threading.get_native_id()
+                os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, 0) + self._nice)
         while True:
             with self._changed:
                 while (job := self._next(worker)) is None:

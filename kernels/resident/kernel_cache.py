@@ -4,6 +4,9 @@ A request for a kernel that is being built waits for that build. Several kernels
 driver takes nearly as long for one small kernel as for several. If a program fails, or is not built in time, each of its
 kernels is built alone, and fails or succeeds by itself.
 
+On disk each kernel is found by itself, whatever it was built with: under its own key lies the key of its program. So
+kernels that another model or another shape has built are there for all, and of a program only what is wanted is taken.
+
 The cache is bounded; the least recently used kernels leave first. A kernel that `ensure` returned stays valid as long as
 somebody holds it: the driver's object is released with its last holder.
 """
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +26,7 @@ from asyncrt.errors import KernelBuildError, RuntimeClosedError
 from asyncrt.loops import retrieved, tell_loop
 from asyncrt.lru import LruCache
 
+from . import library
 from .builders import Builders, Job
 from .store import BinaryStore
 
@@ -32,6 +36,7 @@ _CLOSED = "the runtime was closed while kernels were built"
 _LEAST, _MOST = 6, 24
 KERNEL_NBYTES = 128 << 10
 """What a driver takes for a kernel beside its binary, about: so much with Intel's runtime 2026.2 for 480 kernels."""
+_BUILD_S, _LOAD_S = 0.15, 0.003  # that a kernel takes to be built, until that was seen, and to be loaded from disk
 _PATIENCE_S = 4.0  # for builds that run while the cache is closed
 
 
@@ -62,6 +67,22 @@ class CacheStatistics:
     abandoned: int
 
 
+class Expected(NamedTuple):
+    """What is known of kernels that somebody wants.
+
+    Attributes:
+        wanted: How many there are.
+        missing: How many of them are not at hand.
+        building: How many of those are not on disk either, and have to be built.
+        seconds: After which they are expected, if their builds begin now; by the builds so far.
+    """
+
+    wanted: int
+    missing: int
+    building: int
+    seconds: float
+
+
 class _BuiltKernel(NamedTuple):
     kernel: Kernel
     nbytes: int
@@ -69,10 +90,15 @@ class _BuiltKernel(NamedTuple):
 
 @attrs.define(eq=False)
 class _Build:
-    """A program that is being built, or waits for it."""
+    """A program that is being built, or waits for it.
+
+    Attributes:
+        kept: Its key on disk, if it lies there.
+    """
 
     sources: Sequence[Any]
     urgent: bool
+    kept: str | None = None
     job: Job | None = None
     deadline: asyncio.TimerHandle | None = None
     expired: bool = False
@@ -88,6 +114,7 @@ class ImplCache:
         threads: Builds at once.
         nbytes: Most bytes to keep.
         timeout_s: Seconds that the driver has for a build.
+        nice: How much less of the processor builds get than requests.
     """
 
     def __init__(
@@ -99,6 +126,7 @@ class ImplCache:
         threads: int = 2,
         nbytes: int = 1 << 29,
         timeout_s: float = 120.0,
+        nice: int = 0,
     ) -> None:
         self._device = device
         self._store = store
@@ -106,12 +134,20 @@ class ImplCache:
         self._max_nbytes = nbytes
         self._timeout_s = timeout_s
         self._threads = threads
-        self._builders = Builders(threads)
+        self._builders = Builders(threads, nice=nice)
+        # Of its own: what takes milliseconds does not wait behind what takes seconds.
+        self._loaders = Builders(1, "asyncrt-load")
         self._kernels: LruCache[Any, _BuiltKernel] = LruCache(
             None, nbytes, sized=lambda entry: entry.nbytes, left=self._on_left
         )
         self._pending: dict[Any, asyncio.Future[Kernel]] = {}
         self._builds: dict[Any, _Build] = {}
+        #: Those of which nobody knows yet whether they lie on disk, and what looks.
+        self._searches: dict[Any, asyncio.Task[None]] = {}
+        #: Of those, what somebody waits for.
+        self._hurried: set[Any] = set()
+        #: Seconds that a build takes for each kernel, lately.
+        self._pace = _BUILD_S
         #: Kernels that the driver did not build in time, alone in their program: they are not tried again.
         self._hung: set[Any] = set()
         self._built = self._from_disk = self._hits = self._misses = 0
@@ -138,6 +174,38 @@ class ImplCache:
             abandoned=self._abandoned,
         )
 
+    def begin(self, sources: Iterable[Any], *, urgent: bool = True) -> None:
+        """Begin to build what is missing, and hurry what waits already if that is *urgent*."""
+        self._ask_for([s for s in dict.fromkeys(sources) if s not in self._kernels], urgent=urgent)
+
+    async def expected(self, sources: Iterable[Any], *, urgent: bool = True) -> Expected:
+        """Begin to build what is missing of *sources*; return how much that is, and when it may be there.
+
+        Raises:
+            KernelBuildError: The driver did not build one of them before.
+            RuntimeClosedError: The cache was closed.
+        """
+        wanted = dict.fromkeys(sources)
+        missing = self._ask_for([s for s in wanted if s not in self._kernels], urgent=urgent)
+        if not self._device.info.takes_source or not missing:
+            return Expected(len(wanted), 0, 0, 0.0)
+        while searches := {self._searches[s] for s in missing if s in self._searches}:
+            await asyncio.wait(searches)
+        there = [s for s in missing if s in self._builds and self._builds[s].kept is not None]
+        absent = sum(s in self._builds for s in missing) - len(there)
+        seconds = absent * self._pace / self._threads + len(there) * _LOAD_S
+        return Expected(len(wanted), len(missing), absent, seconds)
+
+    @property
+    def building(self) -> bool:
+        """Whether a kernel is being built, or waits for it."""
+        return bool(self._pending)
+
+    async def settled(self) -> None:
+        """Return when no kernel is being built or waits for it."""
+        while self._pending:
+            await asyncio.wait(list(self._pending.values()))
+
     async def ensure(self, sources: Iterable[Any], *, urgent: bool = True) -> Mapping[Any, Kernel]:
         """Return the kernel of each of *sources* when all are built; they stay valid when they leave the cache.
 
@@ -162,16 +230,23 @@ class ImplCache:
         self._misses += len(missing)
         if not missing:
             return kernels
-        self._begin([s for s in missing if s not in self._pending], urgent)
+        self._ask_for(missing, urgent=urgent)
         futures = {s: self._pending[s] for s in missing}
-        if urgent:
-            for source in missing:
-                self._hurry(self._builds[source])
         # `wait` and not `gather`: a caller that is cancelled must not cancel a build that others wait for.
         done, _ = await asyncio.wait(set(futures.values()), return_when=asyncio.FIRST_EXCEPTION)
         for future in done:
             future.result()
         return kernels | {s: f.result() for s, f in futures.items()}
+
+    def _ask_for(self, missing: Sequence[Any], *, urgent: bool) -> Sequence[Any]:
+        """Begin the builds of those that nobody has asked for, and hurry those that wait; returns *missing*."""
+        if not self._device.info.takes_source:
+            return missing
+        self._begin([s for s in missing if s not in self._pending], urgent)
+        if urgent:
+            for source in missing:
+                self._hurry(source)
+        return missing
 
     def _begin(self, fresh: Sequence[Any], urgent: bool) -> None:
         if self._closed:
@@ -184,27 +259,65 @@ class ImplCache:
             future: asyncio.Future[Kernel] = loop.create_future()
             future.add_done_callback(retrieved)
             self._pending[source] = future
-        each = min(max(-(-len(fresh) // (2 * self._threads)), _LEAST), _MOST)
-        for start in range(0, len(fresh), each):
-            self._submit(fresh[start : start + each], urgent)
+        if not fresh:
+            return
+        if self._store is None:
+            self._build_in_programs(fresh, urgent)
+            return
+        search = asyncio.create_task(self._search(fresh, self._store, urgent))
+        self._searches.update(dict.fromkeys(fresh, search))
 
-    def _hurry(self, build: _Build) -> None:
+    async def _search(self, fresh: Sequence[Any], store: BinaryStore, urgent: bool) -> None:
+        """Look for kernels on disk; load those that are there, and build the others."""
+        programs: library.Found = {}
+        try:
+            programs = await asyncio.to_thread(library.find, store, self._about, fresh)
+        finally:
+            hurried = not self._hurried.isdisjoint(fresh)
+            self._hurried.difference_update(fresh)
+            for source in fresh:
+                self._searches.pop(source, None)
+            if not self._closed:
+                there = [s for sources in programs.values() for s in sources]
+                for key, sources in programs.items():
+                    self._submit(sources, urgent or hurried, key)
+                kept = set(there)
+                self._build_in_programs([s for s in fresh if s not in kept], urgent or hurried)
+
+    @property
+    def _about(self) -> str:
+        """What every binary depends on."""
+        return f"{self._version}|{self._device.info.identity}"
+
+    def _build_in_programs(self, sources: Sequence[Any], urgent: bool) -> None:
+        each = min(max(-(-len(sources) // (2 * self._threads)), _LEAST), _MOST)
+        for start in range(0, len(sources), each):
+            self._submit(sources[start : start + each], urgent)
+
+    def _hurry(self, source: Any) -> None:
+        if source in self._searches:
+            self._hurried.add(source)
+            return
+        build = self._builds[source]
         if not build.urgent and build.job is not None:
             build.urgent = True
-            self._builders.hurry(build.job)
+            self._threads_of(build).hurry(build.job)
 
     # Builds. What follows runs on the event loop, except `_build_blocking`.
 
-    def _submit(self, sources: Sequence[Any], urgent: bool) -> None:
-        build = _Build(sources, urgent)
+    def _threads_of(self, build: _Build) -> Builders:
+        return self._builders if build.kept is None else self._loaders
+
+    def _submit(self, sources: Sequence[Any], urgent: bool, kept: str | None = None) -> None:
+        build = _Build(sources, urgent, kept)
         on_loop = functools.partial(tell_loop, asyncio.get_running_loop())
         build.job = Job(
-            functools.partial(self._build_blocking, sources),
+            functools.partial(self._build_blocking, sources, kept),
             functools.partial(on_loop, self._on_begun, build),
             functools.partial(on_loop, self._on_ended, build),
         )
         self._builds.update(dict.fromkeys(sources, build))
-        self._builders.submit(build.job, urgent=urgent)
+        self._threads_of(build).submit(build.job, urgent=urgent)
 
     def _on_begun(self, build: _Build) -> None:
         # The driver's time begins with the build: waiting for a thread does not count.
@@ -215,7 +328,7 @@ class ImplCache:
         assert build.job is not None
         build.expired = True
         self._abandoned += 1
-        self._builders.abandon(build.job)
+        self._threads_of(build).abandon(build.job)
         if self._split(build):
             return
         (source,) = build.sources
@@ -267,20 +380,23 @@ class ImplCache:
         if future is not None:
             future.set_exception(error)
 
-    def _build_blocking(self, batch: Sequence[Any]) -> tuple[Mapping[Any, _BuiltKernel], bool]:
+    def _build_blocking(self, batch: Sequence[Any], kept_key: str | None) -> tuple[Mapping[Any, _BuiltKernel], bool]:
+        begin = time.monotonic()
         ordered = sorted(batch, key=lambda s: s.name)
-        digest = hashlib.sha256(chr(0).join(s.text for s in ordered).encode()).hexdigest()
-        key = f"{self._version}|{self._device.info.identity}|{digest}"
-        kept = self._store.get(key) if self._store is not None else None
+        kept = None if self._store is None or kept_key is None else self._store.get(kept_key)
         kernels, binary = self._device.build(ordered, kept)
+        fresh = binary is not None or kept is None
+        if fresh:
+            seconds = (time.monotonic() - begin) / len(batch)
+            self._pace += (seconds - self._pace) / 4
         if binary is not None and self._store is not None:
-            self._store.put(key, binary)
+            library.keep(self._store, self._about, ordered, binary)
         program = binary if binary is not None else kept
         share = None if program is None else -(-len(program) // len(batch))
         entries = {
             s: _BuiltKernel(k, KERNEL_NBYTES + (len(s.text) if share is None else share)) for s, k in kernels.items()
         }
-        return entries, binary is not None or kept is None
+        return entries, fresh
 
     def _put(self, source: Any, entry: _BuiltKernel) -> None:
         if entry.nbytes > self._max_nbytes:
@@ -301,6 +417,8 @@ class ImplCache:
                 build.deadline.cancel()
         for source in list(self._pending):
             self._fail(source, RuntimeClosedError(_CLOSED))
-        self._builders.stop()
-        await asyncio.to_thread(self._builders.join, patience_s)
+        threads = (self._builders, self._loaders)
+        for some in threads:
+            some.stop()
+        await asyncio.gather(*(asyncio.to_thread(some.join, patience_s) for some in threads))
         self._kernels.clear()

@@ -1,7 +1,7 @@
-"""Compiled kernels on disk, in a folder private to the user.
+"""Compiled kernels on disk, in a folder that the user or root alone may write to.
 
-An entry is code that the driver loads into the process, so the folder and the entry must belong to the user, others
-must not be able to write to them, and an entry must say what it is and match its own digest. Whatever does not is
+An entry is code that the driver loads into the process, so the folder and the entry must belong to the user or to root,
+who fills a folder for others; others must not be able to write to them, and an entry must say what it is and match its own digest. Whatever does not is
 ignored, and built again.
 """
 
@@ -12,6 +12,7 @@ import hashlib
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import platformdirs
@@ -43,7 +44,7 @@ class BinaryStore:
         return f"<BinaryStore {str(self.folder)!r}{'' if self.usable else ' unusable'}>"
 
     def get(self, key: str) -> bytes | None:
-        """Return what was put under *key*, or None: absent, damaged, or not the user's."""
+        """Return what was put under *key*, or None: absent, damaged, or of somebody else."""
         if not self.usable:
             return None
         path = self.path_of(key)
@@ -65,19 +66,28 @@ class BinaryStore:
 
     def put(self, key: str, body: bytes) -> None:
         """Keep *body* under *key*, whole or not at all."""
+        self.put_all([(key, body)])
+
+    def put_all(self, entries: Iterable[tuple[str, bytes]]) -> None:
+        """Keep each body under its key, in this order, each whole or not at all."""
         if not self.usable:
             return
-        head = _MAGIC + key.encode() + b"\n"
         with contextlib.suppress(OSError):
-            handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".new-")
-            try:
-                with os.fdopen(handle, "wb") as f:
-                    f.write(head + hashlib.sha256(head + body).digest() + body)
-                os.replace(temporary, self.path_of(key))
-            except BaseException:
-                os.unlink(temporary)
-                raise
+            for key, body in entries:
+                self._write(key, body)
             self._shrink()
+
+    def _write(self, key: str, body: bytes) -> None:
+        head = _MAGIC + key.encode() + b"\n"
+        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".new-")
+        try:
+            with os.fdopen(handle, "wb") as f:
+                f.write(head + hashlib.sha256(head + body).digest() + body)
+            os.replace(temporary, self.path_of(key))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
 
     def path_of(self, key: str) -> Path:
         """Where what is put under *key* lies."""
@@ -113,5 +123,5 @@ def _open_itself(path: str, flags: int) -> int:
 
 
 def _private(status: os.stat_result) -> bool:
-    """Return whether a file or folder is the user's and only the user can write to it; Windows keeps that elsewhere."""
-    return not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
+    """Return whether only the user can write to a file or folder, or only root; Windows keeps that elsewhere."""
+    return not hasattr(os, "getuid") or (status.st_uid in (os.getuid(), 0) and not status.st_mode & 0o022)

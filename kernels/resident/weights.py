@@ -227,7 +227,11 @@ class WeightsCache:
             self._pending.pop(key, None)
 
     async def _adopt(self, key: Stored, constant: Array) -> Resident | None:
-        """Let the device read a large constant in a file of its own; None if it should have a copy."""
+        """Let the device read a constant where it lies, or a large one in a file of its own; None if it should have a copy."""
+        if self._device.info.adopts_arrays:
+            memory = self._allocate(constant.nbytes, functools.partial(self._device.adopt, _bytes(constant)))
+            entry = self._entries[key] = _Resident([key], memory, constant.nbytes)
+            return entry.resident()
         if self._folder is None or constant.nbytes < _PAGED:
             return None
         pages = pages_of(constant)

@@ -224,6 +224,23 @@ def test_differences_are_judged_by_dtype() -> None:
     assert compare.compare(np.ones(2, f32), np.ones((1, 2), f32)).mismatch == "expected float32(2,), got float32(1, 2)"
 
 
+# asyncrt warm
+
+
+def test_warm_fills_the_folder_for_those_who_come(model: str, tmp_path: Path) -> None:
+    """Also for sizes that are not likely; whoever comes next builds nothing."""
+    folder = str(tmp_path / "kernels")
+    sizes = ("-s", "batch=1,3", "-s", "seq=4", "-d", "cpu", "--cache-dir", folder)
+
+    first, _ = call("warm", model, *sizes)
+    second, _ = call("warm", model, *sizes)
+
+    built = int(first.split()[0])
+    assert built > 0
+    assert f"{built} kernels built, 0 were there; in {folder}" in first
+    assert f"0 kernels built, {built} were there" in second
+
+
 # asyncrt explain
 
 

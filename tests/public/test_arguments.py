@@ -185,11 +185,12 @@ def test_a_mechanism_that_there_is_not_is_refused_with_those_there_are() -> None
     assert "without={'skip'}" in text.value.hint
 
 
-def test_mechanisms_may_come_in_any_collection() -> None:
+def test_mechanisms_may_come_in_any_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     """In whatever order: the options are equal, and say the same."""
     names = ["pool", "views", "pool"]
     ways = [set(names), names, tuple(names), iter(names), dict.fromkeys(names).keys()]
 
+    monkeypatch.delenv("ASYNCRT_WITHOUT")
     found = [RuntimeOptions(without=way) for way in ways]
 
     assert [o.without for o in found] == [frozenset({"pool", "views"})] * len(ways)
@@ -197,14 +198,25 @@ def test_mechanisms_may_come_in_any_collection() -> None:
     assert "without={'pool', 'views'}" in repr(found[0])
 
 
-def test_a_mechanism_goes_with_what_it_builds_on() -> None:
+def test_a_mechanism_goes_with_what_it_builds_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has to know which: plans are not made by recipe where none is kept, for instance."""
+    monkeypatch.delenv("ASYNCRT_WITHOUT")
     without = RuntimeOptions(without={"replay"})
 
     gone = {name for name in MECHANISMS if not without.uses(name)}
 
     assert gone == {"replay", "recipes", "next_plan", "prepared_launches"}
     assert [name for name in MECHANISMS if not RuntimeOptions().uses(name)] == []
+
+
+def test_the_environment_adds_mechanisms_to_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To those that the program names; an unknown one is an error there as well."""
+    monkeypatch.setenv("ASYNCRT_WITHOUT", "pool, views")
+
+    assert RuntimeOptions(without={"replay"}).without == {"pool", "views", "replay"}
+    monkeypatch.setenv("ASYNCRT_WITHOUT", "pole")
+    with pytest.raises(ArgumentError, match="pole"):
+        RuntimeOptions()
 
 
 def test_options_take_the_numbers_of_numpy_and_keep_pythons() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import logging
 import platform
 import sys
@@ -14,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import attrs
 import numpy as np
@@ -62,6 +64,12 @@ _OPTIONS = b"-cl-std=CL1.2 -w"
 # can set safely; the class below it does neither.
 _FUNCTIONS = cl._cl  # pyright: ignore[reportPrivateImportUsage]
 _Program = _FUNCTIONS._Program
+
+
+class _LoadedProgram(_Program):  # type: ignore[misc, valid-type]  # it is Any
+    """A program that others may find as long as somebody holds it: pyopencl's own cannot be referred to weakly."""
+
+
 # Seconds between two looks at an event, where waiting for it would take a core that others need.
 _LOOK_S = 50e-6
 
@@ -297,6 +305,7 @@ class OpenCLDevice:
         self._dots = opencl_dot.Dots(self._try, possible=self.info.is_cpu)
         self.copies = find_copies(self.info.platform, self.info.kind, _FUNCTIONS)
         self._identity = self.info.identity
+        self._programs: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
         #: What the driver compiles for, once that was seen; it is part of the identity from then on.
         self._target: str | None = None
         self.compilers = find_compilers(self.info.platform, self.info.kind, spec, self.info.name)
@@ -373,7 +382,7 @@ class OpenCLDevice:
             self.probe()
         # A program compiled for another target would make the driver compile for that target from here on.
         fits = binary is not None and compiled_for(binary) == self._target
-        program = self._load(binary) if binary is not None and fits else None
+        program = self._loaded_once(binary) if binary is not None and fits else None
         kept = None
         if program is None:
             # The prelude is guarded, so texts of several kernels make one program.
@@ -401,9 +410,17 @@ class OpenCLDevice:
         binary = self.compilers.compile(self._options + self._dots.options(text), text)
         return None if binary is None or compiled_for(binary) != self._target else self._load(binary)
 
+    def _loaded_once(self, binary: bytes) -> Any:
+        """Return the program of a binary, the one that other kernels of it have if there are some."""
+        digest = hashlib.sha256(binary).digest()
+        program = self._programs.get(digest)
+        if program is None and (program := self._load(binary)) is not None:
+            self._programs[digest] = program
+        return program
+
     def _load(self, binary: bytes) -> Any:
         try:
-            program = _Program(self.context, [self.cl_device], [binary])
+            program = _LoadedProgram(self.context, [self.cl_device], [binary])
             program._build(self._options, [self.cl_device])
             return program
         except Exception:

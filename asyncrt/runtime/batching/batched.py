@@ -288,7 +288,7 @@ class Batched:
         worked = False
         try:
             self._network.session.check_open()
-            outputs, records = await self._network.infer(arrays, priority, deadline=until)
+            outputs, records = await self._network.infer(arrays, priority, deadline=until, may_stand_in=True)
             self._network.last = records
             worked = True
             return outputs
@@ -435,7 +435,9 @@ class Batched:
         HostBudget(self._limit).check(nbytes, f"a batch of {len(members)} requests")
         with allocating(f"a batch of {len(members)} requests"):
             arrays = await off_loop(nbytes, lambda: join(self._axes, requests, sizes, self._values))
-        outputs, records = await self._network.infer(arrays, min(m.priority for m in members))
+        outputs, records = await self._network.infer(
+            arrays, min(m.priority for m in members), may_stand_in=True
+        )
         self._network.last = records
         parts = [(m.rows, m.sizes) for m in members]
         answers = await off_loop(sum([a.nbytes for a in outputs.values()]), lambda: split(self._axes, outputs, parts))

@@ -45,17 +45,26 @@ class GuessAllowance:
     Args:
         nbytes: That a guess may make on the host.
         clock: Seconds that they have taken.
+        go_on: Asked after each slice; may pause, and says whether there is to be another.
     """
 
-    def __init__(self, program: Program, nbytes: int, clock: Callable[[], float] = time.thread_time) -> None:
-        self._program, self._nbytes = program, nbytes
+    def __init__(
+        self,
+        program: Program,
+        nbytes: int,
+        clock: Callable[[], float] = time.thread_time,
+        *,
+        go_on: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._program, self._nbytes, self._go_on = program, nbytes, go_on
+        self._stopped = False
         self._clock = clock
         self._end = clock() + _PATIENCE_S + _PATIENCE_PER_NODE_S * len(program.nodes)
 
     @property
     def spent(self) -> bool:
         """Whether the time is over."""
-        return self._clock() > self._end
+        return self._stopped or self._clock() > self._end
 
     def budget(self) -> HostBudget:
         """Return what a guess may make on the host."""
@@ -80,6 +89,7 @@ class GuessAllowance:
                 return result
             if piece is not None:
                 piece()
+            self._stopped = not self._go_on()
         work.close()
         return None
 

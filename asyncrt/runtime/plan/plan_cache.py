@@ -20,7 +20,7 @@ from .chunk_plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, PlanStep, S
 from .likely_sizes import CLOSER_SIZES, NBYTES, SIZES, GuessAllowance, sample_layouts
 from .planner import prepare_in_slices
 from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
-from .tools import Tools
+from .tools import Tools, new_memo
 
 _RECIPES = 48  # at most
 _MAKES = 24  # recipes that are made before any has been of use
@@ -29,6 +29,18 @@ KEYED_BYTES = 1 << 16
 """Values that a plan depends on are compared as bytes; above this, planning anew is cheaper."""
 # Rough sizes of what a plan is made of, in bytes.
 _STEP, _RECORD, _PLAN = 1200, 250, 2000
+
+
+class _Found(list[ChunkPlan]):
+    """Plans, of each of which somebody is told."""
+
+    def __init__(self, tell: Callable[[ChunkPlan], object]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def append(self, plan: ChunkPlan) -> None:
+        super().append(plan)
+        self._tell(plan)
 
 
 @attrs.define(eq=False)
@@ -78,6 +90,8 @@ class Plans:
         self._whole = len(program.chunks) == 1 and program.chunks[0].control is None
         self._follows = recipes and self._whole and tools.takes_source and bool(self._axes)
         self.by_recipe = self._makes = 0
+        #: Whether recipes are made elsewhere.
+        self._scouted = False
         #: Makes plans for requests that memory is short for; keeps none.
         self.frugal = self
         if tools.branches is not None:
@@ -229,8 +243,8 @@ class Plans:
                     self._follows = False
                     self._recipes.clear()
                 return
-        if self._makes >= _MAKES + self.by_recipe // 4:
-            return  # they do not pay for this model
+        if self._scouted or self._makes >= _MAKES + self.by_recipe // 4:
+            return  # they come from elsewhere, or do not pay for this model
         self._makes += 1
         recipe_made = yield from make_recipe(self._program, layouts, values, kept, self._tools)
         if recipe_made is not None:
@@ -259,14 +273,44 @@ class Plans:
         """Return the plan that was unused longest of those that are bound."""
         return next((planned for planned in self._kept.values() if planned.bound is not None), None)
 
-    def likely(self, allowance: GuessAllowance | None = None) -> list[ChunkPlan]:
+    @contextlib.contextmanager
+    def scouting(self) -> Iterator[Plans]:
+        """Give plans of the same network for another thread; as long as it has them, requests make no recipes."""
+        tools = attrs.evolve(self._tools, memo=new_memo())
+        scout = Plans(self._program, tools, replay=False, recipes=self._follows, nbytes=1)
+        self._scouted = True
+        try:
+            yield scout
+        finally:
+            self._scouted = False
+
+    def learn(self, scout: Plans) -> None:
+        """Take over what a scout has found out; no plan of the network may be made at the same time."""
+        self._follows &= scout.follows
+        for kind, recipes in scout._recipes.items():
+            self._recipes[kind] = self._recipes.get(kind, []) + recipes
+        if not self._follows:
+            self._recipes.clear()
+        self._forget()
+        for question, answer in scout._tools.memo.items():
+            self._tools.memo.put(question, answer)
+
+    def likely(
+        self,
+        allowance: GuessAllowance | None = None,
+        *,
+        found: Callable[[ChunkPlan], object] = lambda plan: None,
+        go_on: Callable[[], bool] = lambda: True,
+    ) -> list[ChunkPlan]:
         """Plan for a few likely sizes: to know which kernels are needed, and to have recipes.
 
         Args:
             allowance: What that may cost; None is what suits the program.
+            found: Told of each plan.
+            go_on: Asked now and then; may pause.
         """
-        plans: list[ChunkPlan] = []
-        allowance = allowance or GuessAllowance(self._program, min(NBYTES, self._tools.host_limit))
+        plans = _Found(found)
+        allowance = allowance or GuessAllowance(self._program, min(NBYTES, self._tools.host_limit), go_on=go_on)
         for layouts in sample_layouts(self._program, SIZES):
             self._try(layouts, plans, allowance)
         # With recipes, sizes that lie closer cost little, but for those at which decisions change: what is looked for.

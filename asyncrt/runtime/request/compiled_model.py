@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
+import numpy as np
 
 from asyncrt.errors import AsyncrtError, OutOfDeviceMemory
 from asyncrt.graph.ir import Chunk, Program
@@ -20,6 +23,7 @@ from asyncrt.graph.mapped import check, used
 from asyncrt.kernels.resident.store import cache_folder
 from asyncrt.kernels.resident.weights import Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array, Layout
+from asyncrt.memory.host import HostBudget
 from asyncrt.memory.pool import Acquired, Room
 from asyncrt.memory.predictor import SIZES, ShapePredictor
 from asyncrt.runtime.cooperative import Slices, in_turns
@@ -35,6 +39,9 @@ from asyncrt.runtime.plan.tools import Tools, new_memo
 from .inputs import Checked, layouts_of
 from .next_plan import Foresight
 from .session import Session
+from .warming import Warming
+
+_log = logging.getLogger("asyncrt")
 
 
 class CompiledModel:
@@ -87,6 +94,9 @@ class CompiledModel:
         if options.uses("next_plan"):
             self.foresight = Foresight(program, self.plans, session.dispatcher, bind_ahead)
         self.one_plan = asyncio.Lock()
+        #: What likely shapes need, if that was asked for.
+        self.warming: Warming | None = None
+        self._binding: dict[Planned, asyncio.Task[BoundPlan]] = {}
         #: The sizes of the arenas lately, by chunk; of equal ones in a row only the first.
         self._sizes: dict[int, ShapePredictor] = {}
 
@@ -101,17 +111,41 @@ class CompiledModel:
 
     # Loading.
 
-    async def warm(self) -> None:
-        """Bring the constants to the device, and build the kernels that likely shapes need."""
+    def begin_warming(self, busy: Callable[[], bool], *, urgent: bool, patience_s: float) -> Warming:
+        """Begin to bring the constants to the device, and to build the kernels, that likely shapes need.
+
+        Args:
+            busy: Whether requests are in flight; asked on a thread.
+            urgent: Whether somebody waits for all of it; otherwise requests go first.
+            patience_s: Seconds after which nobody waits for what the most likely size needs.
+        """
+        # Chunks behind a node with subgraphs depend on its results.
+        guessed = [network for network in self.everywhere() if network.program.chunks[0].control is None]
+        self.warming = Warming(guessed, self._impls, busy, urgent=urgent, patience_s=patience_s)
+        return self.warming
+
+    async def bring(self, arrays: Mapping[int, Array]) -> None:
+        """Bring what requests of these shapes and contents need."""
+        if self.program.chunks[0].control is not None:
+            return
+        values = {id: np.ascontiguousarray(arrays[id]) for id in self.program.value_inputs}
+        async with self.one_plan:
+            work = self.plans.first(
+                None, layouts_of(self.program, arrays), values, (), HostBudget(self._tools.host_limit)
+            )
+            planned = await in_turns(work)
+        await self.bind(planned)
+
+    def stop_warming(self) -> None:
+        """Go no further with it."""
+        if self.warming is not None:
+            self.warming.stop()
+
+    def everywhere(self) -> Iterator[CompiledModel]:
+        """Yield those of its subgraphs, and itself."""
         for network in self._inside():
-            await network.warm()
-        first = self.program.chunks[0]
-        if first.control is not None:
-            return  # later chunks depend on its results
-        plans = await asyncio.to_thread(self.plans.likely)
-        for plan in plans:  # one after the other, so that no more than one needs is in use at once
-            await self.weights.ensure(plan.packings)
-        await self._impls.ensure(k for plan in plans for k in plan.kernels)
+            yield from network.everywhere()
+        yield self
 
     # What an inference asks for.
 
@@ -183,6 +217,19 @@ class CompiledModel:
         bound = planned.bound = self._bound(planned.plan, kernels, constants)
         return bound
 
+    def bind_beside(self, planned: Planned) -> asyncio.Task[BoundPlan]:
+        """Begin to bind a plan, and go on whoever stops waiting for it; the task of one that is being bound stays."""
+        task = self._binding.get(planned)
+        if task is None:
+            task = self._binding[planned] = asyncio.create_task(self.bind(planned))
+            task.add_done_callback(functools.partial(self._on_bound, planned))
+        return task
+
+    def _on_bound(self, planned: Planned, task: asyncio.Task[BoundPlan]) -> None:
+        del self._binding[planned]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("'%s': the device will not have what a request needs: %s", self.program.name, error)
+
     def _bound(
         self, plan: ChunkPlan, kernels: Mapping[Any, Any], constants: Mapping[Stored, Resident]
     ) -> BoundPlan:
@@ -211,6 +258,7 @@ class CompiledModel:
 
     def close(self) -> None:
         """Give the constants back; the device must have passed all requests."""
+        self.stop_warming()
         for network in self._inside():
             network.close()
         self.plans.clear()

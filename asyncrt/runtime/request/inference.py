@@ -5,6 +5,7 @@ All state of an inference is here and ends with it; what it shares with others i
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,6 +26,7 @@ from asyncrt.runtime.plan.plan_cache import KEYED_BYTES, Planned
 from .compiled_model import CompiledModel
 from .control_flow import SubgraphBody, carry_out
 from .inputs import layouts_of
+from .missing_kernels import KernelsMissing, StandIn, Wait, choose
 from .next_plan import step_signature
 
 
@@ -37,6 +39,7 @@ class Inference:
         arrays: Checked inputs, by value id.
         kept: What a sequence keeps; inputs and outputs of it stay on the device.
         outer: What that request may make on the host, for a subgraph.
+        waits: For kernels that are missing; otherwise `KernelsMissing` may be raised instead.
     """
 
     def __init__(
@@ -46,8 +49,10 @@ class Inference:
         arrays: Mapping[int, Array],
         kept: KeptState | None = None,
         outer: HostBudget | None = None,
+        *,
+        waits: bool = True,
     ) -> None:
-        self.model, self.request, self.kept = model, request, kept
+        self.model, self.request, self.kept, self.waits = model, request, kept, waits
         self.program, self.dispatcher = model.program, model.session.dispatcher
         self.arrays = arrays
         self.budget = HostBudget(model.tools.host_limit) if outer is None else outer.inner()
@@ -99,7 +104,7 @@ class Inference:
         """Carry out a chunk that is planned; returns what the host gets of it, by value id."""
         model = self.model
         planned = await self.plan(chunk)
-        plan, bound = planned.plan, planned.bound or await model.bind(planned)
+        plan, bound = planned.plan, planned.bound or await self.bind(planned)
         if plan.needs_device:
             stream = await self.dispatcher.place(self.request, bound.work)
             waits, buffers = await self.lease(chunk, plan, stream)
@@ -151,6 +156,19 @@ class Inference:
             work = self.plans.later(chunk, self.signature, self.state.advanced(self.shapes, self.known), self.budget)
         return await self.model.make_plan(self.request, chunk, work)
 
+    async def bind(self, planned: Planned) -> BoundPlan:
+        """Return a plan with its kernels and constants, when they are there; raises `KernelsMissing` instead."""
+        if self.waits:
+            return await self.model.bind(planned)
+        expected = await self.model.session.kernels.expected(planned.plan.kernels)
+        choice = choose(expected, planned.plan.arena_nbytes, self.budget.limit - self.budget.used)
+        bound = self.model.bind_beside(planned)
+        if isinstance(choice, Wait):
+            await asyncio.wait((bound,), timeout=choice.at_most_s)
+        if isinstance(choice, StandIn) or not bound.done():
+            raise KernelsMissing(choice.why, bound)
+        return bound.result()
+
     async def lease(self, chunk: Chunk, plan: ChunkPlan, stream: int) -> tuple[tuple[Event, ...], list[Any]]:
         """Lease the chunk's memory; returns what to wait for before it may be used, and the memory of all chunks."""
         waits: tuple[Event, ...] = ()
@@ -200,7 +218,7 @@ class Inference:
                 sub.label,
                 inner.program,
                 {id: self.value(outer) for id, outer in sub.taken},
-                functools.partial(self.body, inner),
+                functools.partial(self.body, inner, node.operator.name == "If"),
                 inner.output_layouts,
             )
             for sub, inner in zip(node.subgraphs, self.model.inner[node.id], strict=True)
@@ -210,9 +228,12 @@ class Inference:
         self.note(node, record)
         return made
 
-    async def body(self, inner: CompiledModel, arrays: Mapping[int, Array]) -> tuple[dict[int, Array], Records]:
-        """Run a subgraph once."""
-        return await Inference(inner, self.request, arrays, outer=self.budget).run()
+    async def body(
+        self, inner: CompiledModel, once: bool, arrays: Mapping[int, Array]
+    ) -> tuple[dict[int, Array], Records]:
+        """Run a subgraph; where it may run more than *once*, it waits for kernels: what has run would run again."""
+        waits = self.waits or not once
+        return await Inference(inner, self.request, arrays, outer=self.budget, waits=waits).run()
 
     def note(self, node: ProgramNode, record: NodeRecord) -> None:
         """Note what became of a node with subgraphs."""

@@ -6,6 +6,7 @@ Names, dtypes, ranks and static dims are checked, and that dims of the same name
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -190,6 +191,24 @@ def layouts_of(program: Program, arrays: Mapping[int, Array], kept: Mapping[int,
         assert dtype is not None
         result.append(Layout(dtype, arrays[id].shape))
     return result
+
+
+def of_shapes(program: Program, shapes: Mapping[str, Any]) -> dict[int, Array]:
+    """Return inputs of these shapes, by name, that take no memory: ones, by value id.
+
+    Raises:
+        InputError: Says which shape, what was expected and what came.
+    """
+    given: dict[str, Any] = {}
+    layouts = {program.values[i].name: program.values[i].layout for i in program.inputs}
+    for name, shape in as_dict(shapes).items():
+        dtype = layouts[name].dtype if name in layouts else None
+        try:
+            sizes = tuple(map(operator.index, shape))
+            given[name] = np.broadcast_to(np.ones((), np.uint8 if dtype is None else dtype.numpy), sizes)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"input '{_name(name)}': a shape is integers from 0 on, got {shown(shape)}") from error
+    return _fitting(program, given, {}, frozenset())
 
 
 def _check(value: Value, given: Any, bound: dict[str, tuple[int, str]]) -> Array:

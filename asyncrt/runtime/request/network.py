@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from asyncrt.arguments import check_deadline
 from asyncrt.errors import AsyncrtError, DeviceError, RuntimeClosedError
@@ -21,24 +22,47 @@ from asyncrt.runtime.plan.chunk_plan import Records
 
 from .compiled_model import CompiledModel
 from .inference import Inference
+from .missing_kernels import KernelsMissing
 from .session import Session
 
+_NOTHING = contextlib.nullcontext()
 _REQUESTS = itertools.count(1)
 _T = TypeVar("_T")
+
+
+class Instead(Protocol):
+    """What answers requests while kernels that they need are being built."""
+
+    async def answer(
+        self,
+        network: Network,
+        missing: KernelsMissing,
+        arrays: Mapping[int, Array],
+        priority: int,
+        deadline: float | None,
+    ) -> tuple[dict[int, Array], Records] | None:
+        """Return a request's outcome; None once it is better to give it to the device."""
+        ...
 
 
 class Network(CompiledModel):
     """A compiled model that requests are sent to.
 
+    Args:
+        instead: Answers requests while kernels are missing; None where requests wait for them.
+
     Attributes:
         last: What became of the nodes of the inference that finished last, for `explain()`.
     """
 
-    def __init__(self, program: Program, session: Session) -> None:
+    def __init__(self, program: Program, session: Session, instead: Instead | None = None) -> None:
         super().__init__(program, session)
+        self._instead = instead
         self.last: Records | None = None
         self._under_way = 0
         self._unloaded = False
+        #: Done when a request has ended that the stand-in was to answer.
+        self._standing_in: set[asyncio.Future[None]] = set()
 
     def number(self) -> int:
         """Return a number for a request; no other has it."""
@@ -56,6 +80,7 @@ class Network(CompiledModel):
         kept: KeptState | None = None,
         request: int | None = None,
         deadline: float | None = None,
+        may_stand_in: bool = False,
     ) -> tuple[dict[int, Array], Records]:
         """Run once. May be cancelled at every await: memory comes back when the device has passed its work.
 
@@ -65,17 +90,44 @@ class Network(CompiledModel):
             kept: What a sequence keeps; inputs and outputs of it stay on the device.
             request: Its `number()`, if the caller wants to know it.
             deadline: When it is too late to launch it, by the loop's clock.
+            may_stand_in: Whether the outcome may be that of the stand-in, while kernels are missing: that of anybody
+                who compares bits or times may not.
 
         Returns:
             The outputs by value id, and what became of each node.
         """
         if request is None:
             request = self.number()
+        self._counters.requests += 1
         tracer = self._dispatcher.tracer
-        if tracer is not None:
-            with tracer.request(request):
+        with _NOTHING if tracer is None else tracer.request(request):
+            if not may_stand_in or self._instead is None:
                 return await self._infer(request, arrays, priority, deadline, kept)
-        return await self._infer(request, arrays, priority, deadline, kept)
+            try:
+                return await self._infer(request, arrays, priority, deadline, kept, waits=False)
+            except KernelsMissing as missing:
+                return await self._beside(request, missing, arrays, priority, deadline)
+
+    async def _beside(
+        self,
+        request: int,
+        missing: KernelsMissing,
+        arrays: Mapping[int, Array],
+        priority: int,
+        deadline: float | None,
+    ) -> tuple[dict[int, Array], Records]:
+        """Have a request answered by the stand-in, or run it after all; `unload()` waits for it."""
+        assert self._instead is not None
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._standing_in.add(ended)
+        try:
+            outcome = await self._instead.answer(self, missing, arrays, priority, deadline)
+            if outcome is None:
+                outcome = await self._infer(request, arrays, priority, deadline, None, begun=True)
+            return outcome
+        finally:
+            self._standing_in.discard(ended)
+            ended.cancel()
 
     async def _infer(
         self,
@@ -84,23 +136,47 @@ class Network(CompiledModel):
         priority: int,
         deadline: float | None,
         kept: KeptState | None,
+        *,
+        waits: bool = True,
+        begun: bool = False,
     ) -> tuple[dict[int, Array], Records]:
-        self._counters.requests += 1
-
         async def work() -> tuple[dict[int, Array], Records]:
-            outcome = await Inference(self, request, arrays, kept).run()
+            outcome = await self.run(request, arrays, kept, waits=waits)
             if self._dispatcher.checks is not None:
                 self._dispatcher.checks.gives_back(request, arrays.values())
             return outcome
 
-        return await self._admitted(request, priority, deadline, work)
+        return await self._admitted(request, priority, deadline, work, begun=begun)
+
+    async def run(
+        self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, *, waits: bool
+    ) -> tuple[dict[int, Array], Records]:
+        """Carry out a request that was admitted.
+
+        Args:
+            waits: For missing kernels, whatever that takes.
+
+        Raises:
+            KernelsMissing: It is not to wait for them.
+        """
+        return await Inference(self, request, arrays, kept, waits=waits).run()
 
     async def _admitted(
-        self, request: int, priority: int, deadline: float | None, work: Callable[[], Awaitable[_T]]
+        self,
+        request: int,
+        priority: int,
+        deadline: float | None,
+        work: Callable[[], Awaitable[_T]],
+        *,
+        begun: bool = False,
     ) -> _T:
-        """Do a request's work when it is its turn; once more where it is told to run again."""
+        """Do a request's work when it is its turn; once more where it is told to run again.
+
+        Args:
+            begun: Whether it was there before, and so before the model may have been unloaded.
+        """
         dispatcher = self._dispatcher
-        if self._unloaded:
+        if self._unloaded and not begun:
             raise RuntimeClosedError(f"the model '{self.program.name}' was unloaded")
         self._under_way += 1
         try:
@@ -114,6 +190,8 @@ class Network(CompiledModel):
                     self._pool.trim()
         except asyncio.CancelledError:
             self._counters.cancelled += 1
+            raise
+        except KernelsMissing:
             raise
         except Exception as error:
             self._counters.failed += 1
@@ -135,8 +213,8 @@ class Network(CompiledModel):
         """
         self._unloaded = True
         dispatcher = self._dispatcher
-        while self._under_way and not dispatcher.lost:
-            await dispatcher.progress()
+        while self._standing_in or (self._under_way and not dispatcher.lost):
+            await (asyncio.wait(self._standing_in) if self._standing_in else dispatcher.progress())
         # Who was cancelled has ended before what it enqueued; nothing of this model comes behind these.
         behind = set(dispatcher.marks.pending)
         while not dispatcher.lost and not behind.isdisjoint(dispatcher.marks.pending):

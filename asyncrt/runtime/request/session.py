@@ -35,6 +35,8 @@ from asyncrt.scheduler.policies import make_policy
 from asyncrt.scheduler.state import SchedulerState
 from asyncrt.version import __version__
 
+_NICE = 10  # by which builds yield to requests: they get a tenth of a core that both want
+
 
 class Session:
     """An open runtime, as its models and requests see it.
@@ -87,6 +89,7 @@ class Session:
             threads=options.build_threads or device.builds_at_once,
             nbytes=options.kernel_cache_bytes,
             timeout_s=options.build_timeout_s,
+            nice=_NICE if options.uses("stand_in") else 0,  # else requests wait for builds
         )
         self.specialiser = None
         if options.specialise and options.uses("replay") and info.takes_source:

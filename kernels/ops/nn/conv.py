@@ -8,6 +8,7 @@ Source: ONNX Conv-22.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -52,26 +53,49 @@ def infer(call: Call) -> tuple[Shape]:
     return ((x[0], w[0], *output_dims(call.name, call.attributes, x[2:], _kernel_shape(call))),)
 
 
+_CELLS = 64  # of a window: with more, a product of all of them at once is faster
+
+
 def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
     x, w = inputs[0], inputs[1]
     assert x is not None
     assert w is not None
     group = attributes.get("group", 1)
     view = window("Conv", attributes, x.shape[2:], w.shape[2:])
-    seen = patches(x.astype(np.float64), view, 0.0)
     n, outs = x.shape[0], view.outs
-    seen = seen.reshape(n, group, w.shape[1], *outs, *view.size)
     filters = w.astype(np.float64).reshape(group, w.shape[0] // group, *w.shape[1:])
-    axes = len(outs)
-    y = np.empty((n, group, w.shape[0] // group, *outs), np.float64)
+    wide = x.astype(np.float64).reshape(n, group, w.shape[1], *view.spatial)
+    y = (_by_cells if math.prod(view.size) <= _CELLS else _by_groups)(wide, filters, view)
+    y = y.reshape(n, w.shape[0], *outs)
+    if len(inputs) > 2 and inputs[2] is not None:
+        y = y + inputs[2].astype(np.float64).reshape(1, -1, *(1,) * len(outs))
+    return (y.astype(x.dtype),)
+
+
+def _by_cells(x: Array, filters: Array, view: Window) -> Array:
+    """What each cell of the windows sees, times its weights, one cell after the other."""
+    n, group, channels = x.shape[:3]
+    padded = np.pad(x, [(0, 0)] * 3 + view.pads())
+    y = np.zeros((n, group, filters.shape[1], math.prod(view.outs)))
+    for cell in np.ndindex(*view.size):
+        seen = padded[:, :, :, *view.seen_by(cell)].reshape(n, group, channels, -1)
+        weights = filters[:, :, :, *cell]
+        y += seen * weights if channels == 1 else weights @ seen
+    return y
+
+
+def _by_groups(x: Array, filters: Array, view: Window) -> Array:
+    """What all windows see, times all weights, one group after the other."""
+    n, group, channels = x.shape[:3]
+    seen = patches(x.reshape(n, group * channels, *view.spatial), view, 0.0)
+    seen = seen.reshape(n, group, channels, *view.outs, *view.size)
+    axes = len(view.outs)
+    y = np.empty((n, group, filters.shape[1], *view.outs), np.float64)
     for g in range(group):
         cells = list(range(2 + axes, 2 + 2 * axes))
         product = np.tensordot(seen[:, g], filters[g], ([1, *cells], list(range(1, 2 + axes))))
         y[:, g] = np.moveaxis(product, -1, 1)
-    y = y.reshape(n, w.shape[0], *outs)
-    if len(inputs) > 2 and inputs[2] is not None:
-        y = y + inputs[2].astype(np.float64).reshape(1, -1, *(1,) * axes)
-    return (y.astype(x.dtype),)
+    return y
 
 
 def host_nbytes(call: Call) -> int:

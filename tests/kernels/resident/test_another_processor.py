@@ -88,10 +88,11 @@ def process(folder: Path, target: str | None = None, *, given: str = "") -> Said
 
 
 def entries(folder: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the key and the program of each entry."""
+    """Yield the key and the program of each entry that is one."""
     for path in folder.glob("*.bin"):
         _, key, rest = path.read_bytes().split(b"\n", 2)
-        yield key.decode(), rest[32:]
+        if b"|kernel " not in key:
+            yield key.decode(), rest[32:]
 
 
 def has(feature: str) -> bool:

@@ -1,0 +1,201 @@
+"""Answers requests with NumPy while kernels that they need are being built.
+
+What runs is the same program, on the reference device (`asyncrt/devices/host.py`), with one stream, and so one request
+at a time: others that wait for it go to the device as soon as their kernels are there. Constants are read where the
+model has them. All of it is made when it is needed first, and is gone once no kernel is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from asyncrt.devices.host import HostDevice
+from asyncrt.errors import DeviceError, OutOfDeviceMemory, OutOfHostMemory
+from asyncrt.graph.ir import Program
+from asyncrt.graph.mapped import check, file_of
+from asyncrt.layout import Array
+from asyncrt.memory.host import host_limit
+from asyncrt.runtime.execute.kept_state import KeptState
+from asyncrt.runtime.plan.chunk_plan import Deferred, Records, flat
+
+from .missing_kernels import KernelsMissing
+from .network import Network
+from .session import Session
+
+_log = logging.getLogger("asyncrt")
+
+
+class StandIns:
+    """The stand-in of one runtime: NumPy, for as long as kernels are missing.
+
+    Args:
+        session: The runtime's.
+
+    Attributes:
+        answered: How many requests were answered so, all time.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._present: _Present | None = None
+        #: Those that are to end, and those that are ending.
+        self._retiring: set[asyncio.Task[None]] = set()
+        self.answered = 0
+
+    @property
+    def present(self) -> bool:
+        """Whether there is a stand-in now."""
+        return self._present is not None
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests it has, those that wait for it included."""
+        return 0 if self._present is None else self._present.session.dispatcher.in_flight
+
+    async def answer(
+        self,
+        network: Network,
+        missing: KernelsMissing,
+        arrays: Mapping[int, Array],
+        priority: int,
+        deadline: float | None,
+    ) -> tuple[dict[int, Array], Records] | None:
+        """Return a request's outcome; None once it is better to give it to the device.
+
+        Raises:
+            AsyncrtError: What the request raises by itself, or why the device will never have what it needs.
+        """
+        present = self._present
+        if present is None:
+            present = self._present = _Present(self._session)
+            present.retiring = asyncio.create_task(self._retire(present))
+            self._retiring.add(present.retiring)
+            present.retiring.add_done_callback(self._retiring.discard)
+        begin = time.perf_counter()
+        answer = asyncio.create_task(present.network(network.program).infer(arrays, priority, deadline=deadline))
+        present.answers.add(answer)
+        answer.add_done_callback(present.ended)
+        try:
+            await asyncio.wait((answer, missing.bound), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            answer.cancel()  # if it is not done
+        if not answer.done():
+            missing.bound.result()  # raises what the builds raised
+            return None
+        try:
+            outputs, records = answer.result()
+        except (DeviceError, OutOfHostMemory, OutOfDeviceMemory) as error:  # of NumPy's, which need not be the device's
+            _log.info("'%s': NumPy does not answer for the device: %s", network.program.name, error)
+            return None
+        self.answered += 1
+        took = time.perf_counter() - begin
+        why = f"answered by NumPy in {took:.3g} s, because {missing.why}"
+        _log.info("a request of '%s' was %s", network.program.name, why)
+        return outputs, [Deferred(lambda: tuple(r._replace(note=why) for r in flat(records)))]
+
+    async def _retire(self, present: _Present) -> None:
+        """Let the stand-in go when no kernel is missing and nobody waits for it."""
+        while present.answers or self._session.kernels.building:
+            await self._session.kernels.settled()
+            if present.answers:
+                await asyncio.wait(present.answers)
+        if self._present is present:
+            self._present = None
+        await present.close()
+
+    async def close(self, *, orphaned: bool = False) -> None:
+        """Let what is under way run out and give everything back.
+
+        Args:
+            orphaned: The loop of the requests is closed, so that nothing is under way any more.
+        """
+        present, self._present = self._present, None
+        if present is not None:
+            if not orphaned:
+                present.retiring.cancel()
+                await asyncio.wait((present.retiring,))
+            await present.close(orphaned=orphaned)
+        if self._retiring and not orphaned:
+            await asyncio.wait(self._retiring)
+
+
+class _Present:
+    """NumPy as a device of its own, beside the runtime's."""
+
+    def __init__(self, beside: Session) -> None:
+        options = beside.options
+        self.device = HostDevice(adopts_arrays=True)
+        self.session = Session(
+            self.device,
+            attrs.evolve(
+                options,
+                max_in_flight=1, memory_limit=host_limit(options.memory_limit), weights_bytes=None,
+                idle_release_s=None, collect_when_idle=False, specialise=False,
+            ),
+            streams=1,
+        )  # fmt: skip
+        self._networks: dict[Program, _NumpyNetwork] = {}
+        #: Requests that are being answered, or wait for that.
+        self.answers: set[asyncio.Task[tuple[dict[int, Array], Records]]] = set()
+        self.retiring: asyncio.Task[None]
+        self._closed = False
+
+    def network(self, program: Program) -> _NumpyNetwork:
+        network = self._networks.get(program)
+        if network is None:
+            network = self._networks[program] = _NumpyNetwork(program, self.session, self.device.drop)
+        return network
+
+    def ended(self, answer: asyncio.Task[tuple[dict[int, Array], Records]]) -> None:
+        self.answers.discard(answer)
+        if not answer.cancelled():
+            answer.exception()  # somebody may have gone to the device meanwhile
+
+    async def close(self, *, orphaned: bool = False) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        session = self.session
+        session.end()
+        if not orphaned:
+            await session.dispatcher.drained()
+        await asyncio.to_thread(self.device.close)
+        session.dispatcher.close()
+        if session.checks is not None:
+            session.checks.finish()
+        await session.kernels.close()
+        for network in self._networks.values():
+            network.device_closed()
+        session.pool.close()
+
+
+class _NumpyNetwork(Network):
+    """A network on the stand-in.
+
+    Args:
+        drop: Lets what is enqueued do nothing; only one request at a time has anything there.
+    """
+
+    def __init__(self, program: Program, session: Session, drop: Callable[[], None]) -> None:
+        super().__init__(program, session)
+        self._drop = drop
+        constants = [value.constant for value in program.values if value.constant is not None]
+        #: One for each file of which constants are read where they lie.
+        self._of_files = list({file: c for c in constants if (file := file_of(c)) is not None}.values())
+
+    async def run(
+        self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, *, waits: bool
+    ) -> tuple[dict[int, Array], Records]:
+        try:
+            outcome = await super().run(request, arrays, kept, waits=waits)
+        except asyncio.CancelledError:
+            self._drop()
+            raise
+        for constant in self._of_files:
+            check(constant)
+        return outcome

@@ -1,0 +1,208 @@
+"""Brings what likely shapes need, constants and kernels, before requests ask for it or beside them.
+
+Plans for likely sizes say what that is. They are made on a thread, apart from those of requests, and their recipes are
+handed over when they are done. Once a caller may be there (`Warming.beside`), the thread pauses while requests are in
+flight, and kernels are built one program after the other, behind those that requests wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import attrs
+
+from asyncrt.errors import RuntimeClosedError
+from asyncrt.kernels.resident.kernel_cache import ImplCache
+from asyncrt.kernels.resident.weights import WeightsCache
+from asyncrt.loops import retrieved, tell_loop
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan
+from asyncrt.runtime.plan.plan_cache import Plans
+
+_log = logging.getLogger("asyncrt")
+# Seconds between two slices of planning while requests are in flight: a slice takes about half a millisecond of the
+# interpreter, so requests lose 3 % of their time.
+_PAUSE_S = 0.015
+
+
+@attrs.frozen
+class Progress:
+    """How far the kernels of a model are.
+
+    Attributes:
+        built: Kernels that are there.
+        wanted: Kernels that are known to be wanted; more may be found as long as planning goes on.
+        planning: Whether it goes on.
+    """
+
+    built: int
+    wanted: int
+    planning: bool
+
+
+class Warmed(Protocol):
+    """What there is to warm of a model, or of one of its subgraphs."""
+
+    @property
+    def plans(self) -> Plans: ...
+    @property
+    def weights(self) -> WeightsCache: ...
+    @property
+    def one_plan(self) -> asyncio.Lock: ...
+
+
+class Warming:
+    """What likely shapes of a model need, on its way.
+
+    Args:
+        networks: The model and its subgraphs, as far as sizes can be guessed.
+        kernels: Builds them.
+        busy: Whether requests are in flight; asked on a thread.
+        urgent: Whether somebody waits for all of it.
+
+    Attributes:
+        first: Done when what the most likely size needs is there, or when that is known to take long.
+        whole: Done when everything is there.
+    """
+
+    def __init__(
+        self,
+        networks: Sequence[Warmed],
+        kernels: ImplCache,
+        busy: Callable[[], bool],
+        *,
+        urgent: bool,
+        patience_s: float,
+    ) -> None:
+        self._networks, self._kernels, self._busy, self._patience_s = networks, kernels, busy, patience_s
+        self._urgent = urgent
+        #: Those of which there is a plan.
+        self._begun: list[Warmed] = []
+        self._planning = True
+        self._stops = False
+        self._wanted: dict[Any, None] = {}
+        self._built = 0
+        self._told: set[Callable[[Progress], object]] = set()
+        self._bringing: set[asyncio.Task[None]] = set()
+        self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.whole = asyncio.create_task(self._warm())
+        self.whole.add_done_callback(self._end)
+
+    async def wait(self, progress: Callable[[Progress], object] | None = None) -> None:
+        """Return when everything is there, or raise what was in the way. Whoever stops waiting stops nothing.
+
+        Args:
+            progress: Is told meanwhile.
+
+        Raises:
+            RuntimeClosedError: It was stopped.
+        """
+        self.hurry()
+        if progress is not None:
+            self.tell(progress)
+        try:
+            await asyncio.wait((self.whole,))
+        finally:
+            if progress is not None:
+                self.tell_no_more(progress)
+        if self.whole.cancelled():
+            raise RuntimeClosedError("the runtime was closed while kernels were built")
+        self.whole.result()
+
+    def hurry(self) -> None:
+        """Somebody waits for all of it: build as much at once as may be."""
+        self._urgent = True
+        if not self.whole.done():
+            self._kernels.begin(self._wanted, urgent=True)
+
+    def tell(self, listener: Callable[[Progress], object]) -> None:
+        """Call *listener* with the progress, now and whenever there is some, on the loop."""
+        self._told.add(listener)
+        listener(self.progress)
+
+    def tell_no_more(self, listener: Callable[[Progress], object]) -> None:
+        """Do not call it any more."""
+        self._told.discard(listener)
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        return Progress(self._built, len(self._wanted), self._planning)
+
+    def stop(self) -> None:
+        """Go no further."""
+        self._stops = True
+        self.whole.cancel()
+
+    # How.
+
+    async def _warm(self) -> None:
+        try:
+            loop = asyncio.get_running_loop()
+            found = functools.partial(tell_loop, loop, self._on_found)
+            plans: list[tuple[Warmed, ChunkPlan]] = []
+            for network in self._networks:
+                with network.plans.scouting() as scout:
+                    told = functools.partial(found, network)
+                    made = await asyncio.to_thread(scout.likely, found=told, go_on=self._may_go_on)
+                    async with network.one_plan:
+                        network.plans.learn(scout)
+                plans += [(network, plan) for plan in made]
+            self._planning = False
+            for network, plan in plans:  # one after the other, so that no more than one needs is in use at once
+                await network.weights.ensure(plan.packings)
+            await self._bring(kernel for _, plan in plans for kernel in plan.kernels)
+            for task in tuple(self._bringing):
+                await task
+        finally:
+            self._planning = False
+            for task in self._bringing:
+                task.cancel()
+
+    def _may_go_on(self) -> bool:
+        if not self._urgent and self._busy():
+            time.sleep(_PAUSE_S)
+        return not self._stops
+
+    def _on_found(self, network: Warmed, plan: ChunkPlan) -> None:
+        """The first plan of a network tells most of what it needs, and that begins to come at once."""
+        if not self.whole.done() and network not in self._begun:
+            self._begun.append(network)
+            task = asyncio.create_task(self._bring_first(network, plan))
+            self._bringing.add(task)
+            task.add_done_callback(retrieved)
+
+    async def _bring_first(self, network: Warmed, plan: ChunkPlan) -> None:
+        expected = await self._kernels.expected(plan.kernels, urgent=self._urgent)
+        if expected.seconds > self._patience_s:
+            self._settle()
+        await network.weights.ensure(plan.packings)
+        await self._bring(plan.kernels)
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self.first.done():
+            self.first.set_result(None)
+
+    async def _bring(self, kernels: Iterable[Any]) -> None:
+        fresh = [k for k in dict.fromkeys(kernels) if k not in self._wanted]
+        self._wanted.update(dict.fromkeys(fresh))
+        self._kernels.begin(fresh, urgent=self._urgent)
+        for kernel in fresh:
+            await self._kernels.ensure([kernel], urgent=self._urgent)
+            self._built += 1
+            self._tell()
+
+    def _tell(self) -> None:
+        for listener in tuple(self._told):
+            listener(self.progress)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._settle()
+        self._tell()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("what likely shapes need did not all come: %s", error)
