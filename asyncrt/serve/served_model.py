@@ -60,6 +60,7 @@ class ServedModel:
                 await served.batched.open()
             if settings.sequences is not None:
                 served.sequences = OpenSequences(model, settings.sequences)
+            await model.ready()
             for sizes in settings.warmup:
                 await model.infer(_likely(model, sizes))
         except BaseException:

@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from asyncrt.errors import AsyncrtError, OutOfDeviceMemory
+from asyncrt.errors import AsyncrtError, OutOfDeviceMemory, RuntimeClosedError
 from asyncrt.graph.ir import Chunk, Program
 from asyncrt.graph.mapped import check, used
 from asyncrt.kernels.resident.store import cache_folder
@@ -227,7 +227,8 @@ class CompiledModel:
 
     def _on_bound(self, planned: Planned, task: asyncio.Task[BoundPlan]) -> None:
         del self._binding[planned]
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, RuntimeClosedError):
             _log.warning("'%s': the device will not have what a request needs: %s", self.program.name, error)
 
     def _bound(
