@@ -40,7 +40,7 @@ HEAD = """\
 
 <!-- Written by docs/make_operators.py; do not edit. -->
 
-asyncrt has {count} operators of ONNX's own domain, from opset 11 on; {kernels} of them have OpenCL kernels.
+asyncrt has {count} operators; {kernels} of them have OpenCL kernels.
 An operator that ONNX itself defines by others (a function, such as `SwiGLU`) is written out when the model is loaded, \
 and so are the functions that a model brings along.
 `If`, `Loop` and `Scan` are not in the table and not in the count: their subgraphs are programs of their own, which \

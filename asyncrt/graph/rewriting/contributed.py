@@ -1,0 +1,37 @@
+"""Operators that ONNX does not define, or no longer: what they take, and what to write in their place.
+
+Three groups: ONNX Runtime's own domain, those that its optimiser writes into ONNX's domain, and the experimental ones
+that ONNX dropped. A group is a list of `Contributed`; one without a rule is an operator of its own, in `kernels/ops`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from onnx import defs
+
+from . import experimental
+from .draft import MICROSOFT, Rule
+
+DOMAINS: Mapping[str, int] = {MICROSOFT: 1, "ai.onnx.ml": 5}
+"""The opset of a domain where a model does not say it: ONNX Runtime's optimiser does not."""
+
+
+@functools.cache
+def _contributed() -> dict[tuple[str, str], tuple[defs.OpSchema, Rule | None]]:
+    found: dict[tuple[str, str], tuple[defs.OpSchema, Rule | None]] = {}
+    for group in (experimental.OPERATORS,):
+        for schema, rule in group:
+            found[schema.domain, schema.name] = (schema, rule)
+    return found
+
+
+def contributed_schema(domain: str, op: str) -> defs.OpSchema | None:
+    """Return the schema of an operator that ONNX lacks, or None if asyncrt lacks it too."""
+    return _contributed().get((domain, op), (None, None))[0]
+
+
+def find(domain: str, op: str) -> Rule | None:
+    """Return the rule for nodes of an operator, or None if there is none."""
+    return _contributed().get((domain, op), (None, None))[1]

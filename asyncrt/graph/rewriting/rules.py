@@ -1,0 +1,19 @@
+"""Which rule rewrites a node, if one does, and for which opsets are the rules written?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onnx import defs
+
+from . import contributed, older
+from .draft import OPSET, Rule
+
+#: The opsets of the nodes that rules write.
+OPSETS: Mapping[str, int] = {"": min(OPSET, defs.onnx_opset_version()), **contributed.DOMAINS}
+
+
+def find_rule(domain: str, op: str, opset: int) -> Rule | None:
+    """Return the rule that rewrites a node of that operator, or None if the node stays as it is."""
+    rule = None if domain else older.find(op, opset)
+    return rule or contributed.find(domain, op)
