@@ -14,6 +14,7 @@ import pkgutil
 import re
 from pathlib import Path
 
+from asyncrt.graph.rewriting.contributed import rewritten
 from asyncrt.kernels import ops
 from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.registry import operators
@@ -70,8 +71,13 @@ model is loaded.
 A model with one of these is refused with `UnsupportedOperatorError`, which names the node.
 
 {missing}
-Operators of other domains, such as `ai.onnx.ml` or `com.microsoft`, are not there either.
-"""
+
+## Written in other words
+
+These are written out when the model is loaded, as operators of the table; passes, fusions and kernels see those alone.
+Operators of ONNX from before opset 11 are lifted in the same way.
+
+{rewritten}"""
 
 
 def modules() -> dict[Operator, str]:
@@ -106,7 +112,11 @@ def page() -> str:
         absent = [f"`{name}`" for name in names if ("", name) not in operators()]
         if absent:
             missing += f"- {what}: {', '.join(absent)}\n"
-    tail = TAIL.format(dtypes=", ".join(f"`{t.name}`" for t in DATA_TYPES), missing=missing)
+    words = "".join(
+        f"- {f'`{domain}`' if domain else 'the domain of ONNX'}: {', '.join(f'`{name}`' for name in names)}\n"
+        for domain, names in rewritten().items()
+    )
+    tail = TAIL.format(dtypes=", ".join(f"`{t.name}`" for t in DATA_TYPES), missing=missing, rewritten=words)
     return head + "\n".join(row(operator, files[operator]) for operator in everything) + "\n" + tail
 
 

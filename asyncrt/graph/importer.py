@@ -24,6 +24,7 @@ from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import DATA_TYPES, Array, DataType, PartialLayout, dtype_from_onnx, dtype_of, show_shape
 from asyncrt.options import RuntimeOptions
 
+from .early_shapes import EarlyShapes
 from .functions import (
     FunctionBody,
     LocalFunctions,
@@ -107,6 +108,7 @@ class _Importer:
         self.values: list[Value] = []
         self.by_name: dict[str, int] = {}
         self.nodes: list[ProgramNode] = []
+        self.shapes = EarlyShapes(self.values, self.nodes)
         shared.names.known |= defined_names(proto)
         shared.names.known |= {d.dim_param for i in proto.input for d in i.type.tensor_type.shape.dim}
 
@@ -259,7 +261,7 @@ class _Importer:
         names = _trimmed([name or None for name in proto.output])
         _check_counts(schema, inputs, names, title)
         bound = self.check_types(schema, inputs, title)
-        rule = find_rule(domain, proto.op_type, opset)
+        rule = find_rule(schema, opset)
         if rule is not None:
             self.add_rewritten(rule, proto.op_type, title, attributes, inputs, names)
             return
@@ -317,6 +319,7 @@ class _Importer:
             [name or "" for name in names],
             [None if v is None else v.layout for v in given],
             [None if v is None else v.constant for v in given],
+            lambda index: None if (value := given[index]) is None else self.shapes.rank(value.id),
             self.fresh,
         )
         self.add_nodes([(node, node.name) for node in draft.nodes(rule(draft))], OPSETS)

@@ -1,4 +1,4 @@
-"""Operators that ONNX does not define, or no longer: what they take, and what to write in their place.
+"""Operators that ONNX does not define, or no longer defines: what they take, and what to write in their place.
 
 Three groups: ONNX Runtime's own domain, those that its optimiser writes into ONNX's domain, and the experimental ones
 that ONNX dropped. A group is a list of `Contributed`; one without a rule is an operator of its own, in `kernels/ops`.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from onnx import defs
 
-from . import experimental
+from . import attention, dense, experimental, quantized
 from .draft import MICROSOFT, Rule
 
 DOMAINS: Mapping[str, int] = {MICROSOFT: 1, "ai.onnx.ml": 5}
@@ -21,7 +21,7 @@ DOMAINS: Mapping[str, int] = {MICROSOFT: 1, "ai.onnx.ml": 5}
 @functools.cache
 def _contributed() -> dict[tuple[str, str], tuple[defs.OpSchema, Rule | None]]:
     found: dict[tuple[str, str], tuple[defs.OpSchema, Rule | None]] = {}
-    for group in (experimental.OPERATORS,):
+    for group in (experimental.OPERATORS, dense.OPERATORS, attention.OPERATORS, quantized.OPERATORS):
         for schema, rule in group:
             found[schema.domain, schema.name] = (schema, rule)
     return found
@@ -32,6 +32,16 @@ def contributed_schema(domain: str, op: str) -> defs.OpSchema | None:
     return _contributed().get((domain, op), (None, None))[0]
 
 
-def find(domain: str, op: str) -> Rule | None:
-    """Return the rule for nodes of an operator, or None if there is none."""
-    return _contributed().get((domain, op), (None, None))[1]
+def find(schema: defs.OpSchema) -> Rule | None:
+    """Return the rule for nodes of a schema, or None if it is one of ONNX's, or an operator of its own."""
+    known, rule = _contributed().get((schema.domain, schema.name), (None, None))
+    return rule if known is schema else None
+
+
+def rewritten() -> dict[str, list[str]]:
+    """Return the names of the operators that are written in other words, by domain."""
+    found: dict[str, list[str]] = {}
+    for (domain, name), (_, rule) in sorted(_contributed().items()):
+        if rule is not None:
+            found.setdefault(domain, []).append(name)
+    return found

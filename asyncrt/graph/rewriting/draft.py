@@ -36,6 +36,7 @@ class Draft:
         outputs: The names of its outputs; "" for one that nobody wants.
         layouts: What is known of each input.
         constants: The value of each input that is a constant.
+        ranks: Returns the number of axes of an input, or None if it is not known.
         fresh: Makes a name that nothing else has.
     """
 
@@ -48,11 +49,12 @@ class Draft:
         outputs: Sequence[str],
         layouts: Sequence[PartialLayout | None],
         constants: Sequence[Array | None],
+        ranks: Callable[[int], int | None],
         fresh: Fresh,
     ) -> None:
         self.op, self.title, self.attributes = op, title, attributes
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
-        self._layouts, self._constants, self._fresh = layouts, constants, fresh
+        self._layouts, self._constants, self._ranks, self._fresh = layouts, constants, ranks, fresh
         self._nodes: list[onnx.NodeProto] = []
 
     # The node.
@@ -75,6 +77,10 @@ class Draft:
         if layout is None or layout.dtype is None:
             raise self.unsupported(f"the dtype of input {index} is not known")
         return layout.dtype
+
+    def known_rank(self, index: int) -> int | None:
+        """Return the number of axes of input *index*, or None if it is absent or not known yet."""
+        return self._ranks(index) if self.has(index) else None
 
     def constant_input(self, index: int) -> Array | None:
         """Return the value of input *index*, if it is a constant of the model."""

@@ -151,8 +151,8 @@ def _scan(draft: Draft) -> tuple[str, ...]:
         "Scan", outside, inside, "Scan", num_scan_inputs=given["num_scan_inputs"], body=given["body"],
         **({"scan_input_directions": given["directions"]} if "directions" in given else {}),
     )  # fmt: skip
-    infos = ([onnx.ValueInfoProto(name=name) for name in names] for names in (outside, inside))
-    body = helper.make_graph([each], "each of the batch", *infos)
+    taken, made = ([onnx.ValueInfoProto(name=name) for name in names] for names in (outside, inside))
+    body = helper.make_graph([each], "each of the batch", taken, made)
     return draft.several(len(draft.outputs), "Scan", *inputs, num_scan_inputs=len(inputs), body=body)
 
 

@@ -13,7 +13,7 @@ from .draft import OPSET, Rule
 OPSETS: Mapping[str, int] = {"": min(OPSET, defs.onnx_opset_version()), **contributed.DOMAINS}
 
 
-def find_rule(domain: str, op: str, opset: int) -> Rule | None:
-    """Return the rule that rewrites a node of that operator, or None if the node stays as it is."""
-    rule = None if domain else older.find(op, opset)
-    return rule or contributed.find(domain, op)
+def find_rule(schema: defs.OpSchema, opset: int) -> Rule | None:
+    """Return the rule that rewrites a node of that schema, or None if the node stays as it is."""
+    rule = None if schema.domain else older.find(schema.name, opset)
+    return rule or contributed.find(schema)

@@ -46,6 +46,7 @@ _TYPES: dict[str, Sequence[DataType]] = {
     "Z": (UINT8, FLOAT32, FLOAT16, BFLOAT16),
     "M": (INT32, INT64, BOOL, FLOAT32, FLOAT16),
     "A": DATA_TYPES,
+    "b": (BOOL,),
     "f": (FLOAT32,),
     "i": (INT32,),
     "l": (INT64,),
