@@ -324,6 +324,18 @@ def test_quantised_operators(case: Case) -> None:
     check(case, steps=1)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zeros", [True, False])
+def test_rows_of_a_quantised_table(bits: int, zeros: bool) -> None:
+    """Tokens of a vocabulary in blocks of few bits, gathered and taken to floats."""
+    rows, width, block = 9, 96, 32
+    data = RNG.integers(0, 256, (rows, width * bits // 8)).astype(np.uint8)
+    points = RNG.integers(0, 256, (rows, -(-3 * bits // 8))).astype(np.uint8) if zeros else None
+    inputs = (data, np.array([[1, 8, 0], [3, 3, 5]]), abs(_f(rows, 3)), points)
+
+    check(Case("GatherBlockQuantized", inputs, {"bits": bits, "block_size": block}, constants=2))
+
+
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("per_column", [True, False])
 def test_a_quantised_lstm(direction: str, per_column: bool) -> None:

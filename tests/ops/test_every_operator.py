@@ -69,7 +69,7 @@ def test_references_agree_with_onnx(operator: Operator, example: Example) -> Non
     feeds = {n: a for n, a in zip(names, inputs, strict=True) if a is not None}
     try:
         theirs = ReferenceEvaluator(model).run(None, feeds)
-    except RuntimeImplementationError:  # onnx has no reference of this operator
+    except (RuntimeImplementationError, NotImplementedError):  # onnx has no reference of it, or does not know it
         model.ir_version = 10
         try:
             session = onnxruntime_session(model)

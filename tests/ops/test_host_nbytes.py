@@ -58,6 +58,12 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
     "HammingWindow": [((scalar(300_000),), {"periodic": 0})],
     "HannWindow": [((scalar(300_000),), {})],
     "LpPool": [((f32(1, 2, 200, 200),), {"kernel_shape": (7, 7), "p": 3})],
+    "MatMulNBits": [
+        (
+            (f32(40, 512), np.ones((300, 16, 16), np.uint8), f32(4800)),
+            {"N": 300, "K": 512, "bits": 4, "block_size": 32},
+        ),
+    ],
     "MaxPool": [
         ((f32(1, 2, 200, 200),), {"kernel_shape": (7, 7)}),
         ((f32(1, 1, 9, 9),), {"kernel_shape": (1, 1), "strides": (400, 400), "pads": (400, 400, 400, 400)}),

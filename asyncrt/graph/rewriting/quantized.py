@@ -13,7 +13,7 @@ from functools import partial
 
 from onnx import defs
 
-from asyncrt.layout import FLOAT32, INT32
+from asyncrt.layout import FLOAT32, INT32, UINT8
 
 from .attention import ATTENTION, attention
 from .dense import channels_first, channels_last
@@ -121,6 +121,37 @@ def _gemm(draft: Draft) -> str:
     return _quantized(draft, y, 7, like=8 if draft.has(8) else 0) if draft.has(7) else y
 
 
+def _gather(draft: Draft) -> str:
+    """Rows of a table of 4 or 8 bits: bytes, scales and zero points are gathered, and then taken to floats."""
+    given, bits = draft.attributes, draft.attributes["bits"]
+    table, rank = draft.constant_input(0), draft.known_rank(0)
+    last = given["quantize_axis"] in (-1, None if rank is None else rank - 1)
+    draft.refuse(bits not in (4, 8) or given["gather_axis"] != 0 or not last, "other bits than 4 and 8, or other axes")
+    draft.refuse(table is not None and table.shape[-1] * 8 // bits % given["block_size"] != 0, "a block that is cut")
+    raw, scales = (draft.add("Gather", draft.inputs[i], draft.inputs[1], axis=0) for i in (0, 2))
+    raw = _nibbles(draft, raw) if bits == 4 else raw
+    shift = draft.constant(1 << (bits - 1), draft.dtype(2))
+    if draft.has(3):
+        zeros = draft.add("Gather", draft.inputs[3], draft.inputs[1], axis=0)
+        zeros = _nibbles(draft, zeros) if bits == 4 else zeros
+        # A row with an odd number of blocks has half a byte to spare.
+        ends = draft.dims(scales, -1)
+        zeros = draft.add("Slice", zeros, draft.constant([0]), ends, draft.constant([-1]))
+        shift = draft.unsqueezed(draft.cast(zeros, draft.dtype(2)), -1)
+    outer = draft.dims(raw, 0, -1)
+    blocks = draft.shaped(draft.cast(raw, draft.dtype(2)), outer, -1, given["block_size"])
+    scaled = draft.add("Mul", draft.add("Sub", blocks, shift), draft.unsqueezed(scales, -1))
+    return draft.shaped(scaled, outer, -1)
+
+
+def _nibbles(draft: Draft, name: str) -> str:
+    """Return the two halves of each byte, the lower one first, along the last axis."""
+    low = draft.add("BitwiseAnd", name, draft.constant(15, UINT8))
+    high = draft.add("BitShift", name, draft.constant(4, UINT8), direction="RIGHT")
+    pairs = draft.add("Concat", draft.unsqueezed(low, -1), draft.unsqueezed(high, -1), axis=-1)
+    return draft.shaped(pairs, draft.dims(name, 0, -1), -1)
+
+
 def _multiplied(draft: Draft) -> str:
     factors = []
     for x, zero in ((0, 1), (2, 3)):
@@ -211,6 +242,22 @@ OPERATORS: tuple[tuple[defs.OpSchema, Rule | None], ...] = (
         _product_to_float,
     ),
     (_ms("DynamicQuantizeMatMul", "A:f B:B b_scale:f b_zero_point:B? bias:f?", "Y:f"), _dynamic_product),
+    (
+        _ms(
+            "MatMulNBits",
+            "A:F B:u scales:F zero_points:Z? g_idx:i? bias:F?",
+            "Y:F", K=REQUIRED_INT, N=REQUIRED_INT, accuracy_level=0, bits=4, block_size=REQUIRED_INT,
+            weight_prepacked=0,
+        ),
+        None,
+    ),
+    (
+        _ms(
+            "GatherBlockQuantized", "data:u indices:I scales:F zero_points:u?", "output:F", bits=4, block_size=128,
+            gather_axis=0, quantize_axis=1,
+        ),
+        _gather,
+    ),
     (
         _ms(
             "QAttention",
