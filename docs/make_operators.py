@@ -14,6 +14,7 @@ import pkgutil
 import re
 from pathlib import Path
 
+from asyncrt.graph.rewriting import classical
 from asyncrt.graph.rewriting.contributed import rewritten
 from asyncrt.kernels import ops
 from asyncrt.kernels.operator import Operator
@@ -114,7 +115,7 @@ def page() -> str:
             missing += f"- {what}: {', '.join(absent)}\n"
     words = "".join(
         f"- {f'`{domain}`' if domain else 'the domain of ONNX'}: {', '.join(f'`{name}`' for name in names)}\n"
-        for domain, names in rewritten().items()
+        for domain, names in {**rewritten(), classical.DOMAIN: sorted(classical.RULES)}.items()
     )
     tail = TAIL.format(dtypes=", ".join(f"`{t.name}`" for t in DATA_TYPES), missing=missing, rewritten=words)
     return head + "\n".join(row(operator, files[operator]) for operator in everything) + "\n" + tail

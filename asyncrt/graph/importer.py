@@ -254,14 +254,14 @@ class _Importer:
             if opset is None:
                 raise ModelFormatError(f"{title}: the model does not say which opset it uses{where}")
             raise UnsupportedOperatorError(f"{title}: ONNX knows no operator {proto.op_type} in opset {opset}{where}")
-        if schema.deprecated:
+        rule = find_rule(schema, opset)
+        if schema.deprecated and rule is None:
             raise UnsupportedOperatorError(f"{title}: {proto.op_type} is deprecated in opset {opset}")
         attributes = self.attributes(proto, schema, opset, title)
         inputs = _trimmed([self.by_name[name] if name else None for name in proto.input], schema.min_input)
         names = _trimmed([name or None for name in proto.output])
         _check_counts(schema, inputs, names, title)
         bound = self.check_types(schema, inputs, title)
-        rule = find_rule(schema, opset)
         if rule is not None:
             self.add_rewritten(rule, proto.op_type, title, attributes, inputs, names)
             return

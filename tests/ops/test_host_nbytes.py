@@ -111,6 +111,13 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
     ],
     "SoftmaxCrossEntropyLoss": [((f32(2000, 50), RANDOM.integers(0, 50, 2000), f32(50)), {"reduction": "mean"})],
     "TopK": [((f32(40, 5000), scalar(3)), {}), ((f32(200_000), scalar(200_000)), {"largest": 0})],
+    "TreeScores": [
+        (
+            (f32(20_000, 4), np.array([[0, 0, 1, 2], [-1, 0, 0, 1], [-1, 0, 1, 1]] * 3, np.int32),
+             np.array([0, 3, 6], np.int32), np.array([0, 2], np.int32), f32(2), f32(3)),
+            {},
+        ),
+    ],
     "Unique": [
         ((RANDOM.integers(0, 9, 300_000),), {}), ((RANDOM.permutation(300_000),), {"sorted": 0}),
         ((RANDOM.integers(0, 9, (50_000, 3)).astype(np.int8),), {"axis": 0}),

@@ -13,15 +13,27 @@ from onnx import defs
 
 from . import attention, dense, experimental, quantized
 from .draft import MICROSOFT, Rule
+from .signatures import signature
 
-DOMAINS: Mapping[str, int] = {MICROSOFT: 1, "ai.onnx.ml": 5}
+OWN = "asyncrt"
+"""The domain of operators that rules write and no file should."""
+
+DOMAINS: Mapping[str, int] = {MICROSOFT: 1, "ai.onnx.ml": 5, OWN: 1}
 """The opset of a domain where a model does not say it: ONNX Runtime's optimiser does not."""
+
+
+_OWN_OPERATORS = (
+    (
+        signature("TreeScores", "x:f nodes:i roots:i targets:i weights:f base:f", "y:f", domain=OWN, aggregate="SUM"),
+        None,
+    ),
+)
 
 
 @functools.cache
 def _contributed() -> dict[tuple[str, str], tuple[defs.OpSchema, Rule | None]]:
     found: dict[tuple[str, str], tuple[defs.OpSchema, Rule | None]] = {}
-    for group in (experimental.OPERATORS, dense.OPERATORS, attention.OPERATORS, quantized.OPERATORS):
+    for group in (experimental.OPERATORS, dense.OPERATORS, attention.OPERATORS, quantized.OPERATORS, _OWN_OPERATORS):
         for schema, rule in group:
             found[schema.domain, schema.name] = (schema, rule)
     return found

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 from asyncrt.errors import UnsupportedOperatorError
 from asyncrt.graph.functions import Fresh
 from asyncrt.kernels.call import Attributes
-from asyncrt.layout import Array, DataType, PartialLayout
+from asyncrt.layout import FLOAT32, Array, DataType, PartialLayout
 
 #: The opset that rules write for, of ONNX's own domain.
 OPSET = 25
@@ -129,6 +129,10 @@ class Draft:
     def cast(self, name: str, dtype: DataType) -> str:
         """Add a Cast."""
         return self.add("Cast", name, to=dtype.onnx)
+
+    def floats(self, index: int) -> str:
+        """Return input *index* as float32."""
+        return self.inputs[index] if self.dtype(index) is FLOAT32 else self.cast(self.inputs[index], FLOAT32)
 
     def dims(self, name: str, start: int = 0, end: int | None = None) -> str:
         """Add the dims of a value as a vector, those from *start* to *end*."""

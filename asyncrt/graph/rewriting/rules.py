@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from onnx import defs
 
-from . import contributed, older
+from . import classical, contributed, older
 from .draft import OPSET, Rule
 
 #: The opsets of the nodes that rules write.
@@ -15,5 +15,7 @@ OPSETS: Mapping[str, int] = {"": min(OPSET, defs.onnx_opset_version()), **contri
 
 def find_rule(schema: defs.OpSchema, opset: int) -> Rule | None:
     """Return the rule that rewrites a node of that schema, or None if the node stays as it is."""
+    if schema.domain == classical.DOMAIN:
+        return classical.find(schema.name)
     rule = None if schema.domain else older.find(schema.name, opset)
     return rule or contributed.find(schema)
