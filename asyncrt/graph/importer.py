@@ -262,8 +262,7 @@ class _Importer:
         names = _trimmed([name or None for name in proto.output])
         _check_counts(schema, inputs, names, title)
         bound = self.check_types(schema, inputs, title)
-        if rule is not None:
-            self.add_rewritten(rule, proto.op_type, title, attributes, inputs, names)
+        if rule is not None and self.add_rewritten(rule, proto.op_type, title, attributes, inputs, names):
             return
         if operator is None:
             layouts = [None if v is None else self.values[v].layout for v in inputs]
@@ -308,8 +307,8 @@ class _Importer:
         attributes: Attributes,
         inputs: Sequence[int | None],
         names: Sequence[str | None],
-    ) -> None:
-        """Put the nodes of a rule in the place of a node that was checked."""
+    ) -> bool:
+        """Put the nodes of a rule in the place of a node that was checked; return whether the rule has any."""
         given = [None if v is None else self.values[v] for v in inputs]
         draft = Draft(
             op,
@@ -322,7 +321,10 @@ class _Importer:
             lambda index: None if (value := given[index]) is None else self.shapes.rank(value.id),
             self.fresh,
         )
-        self.add_nodes([(node, node.name) for node in draft.nodes(rule(draft))], OPSETS)
+        results = rule(draft)
+        if results is not None:
+            self.add_nodes([(node, node.name) for node in draft.nodes(results)], OPSETS)
+        return results is not None
 
     def add_body(self, body: FunctionBody, proto: onnx.NodeProto, title: str) -> None:
         """Put the nodes of a function in the place of a node of it."""

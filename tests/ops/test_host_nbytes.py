@@ -111,6 +111,11 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
     ],
     "SoftmaxCrossEntropyLoss": [((f32(2000, 50), RANDOM.integers(0, 50, 2000), f32(50)), {"reduction": "mean"})],
     "TopK": [((f32(40, 5000), scalar(3)), {}), ((f32(200_000), scalar(200_000)), {"largest": 0})],
+    "Multinomial": [((f32(300, 400),), {"sample_size": 500})],
+    "RandomNormal": [((), {"shape": (300, 200)})],
+    "RandomNormalLike": [((f32(300, 200),), {})],
+    "RandomUniform": [((), {"shape": (300, 200)})],
+    "RandomUniformLike": [((f32(300, 200),), {})],
     "TreeScores": [
         (
             (f32(20_000, 4), np.array([[0, 0, 1, 2], [-1, 0, 0, 1], [-1, 0, 1, 1]] * 3, np.int32),

@@ -23,8 +23,8 @@ OPSET = 25
 #: The domain of ONNX Runtime's own operators.
 MICROSOFT = "com.microsoft"
 
-#: Returns the name of each output; one name stands for itself.
-Rule: TypeAlias = "Callable[[Draft], str | Sequence[str]]"
+#: Returns the name of each output, one name standing for itself; None: the node stays as it is.
+Rule: TypeAlias = "Callable[[Draft], str | Sequence[str] | None]"
 
 
 class Draft:

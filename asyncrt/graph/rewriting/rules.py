@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from onnx import defs
 
-from . import classical, contributed, older
+from . import classical, contributed, older, special
 from .draft import OPSET, Rule
 
 #: The opsets of the nodes that rules write.
@@ -14,8 +14,11 @@ OPSETS: Mapping[str, int] = {"": min(OPSET, defs.onnx_opset_version()), **contri
 
 
 def find_rule(schema: defs.OpSchema, opset: int) -> Rule | None:
-    """Return the rule that rewrites a node of that schema, or None if the node stays as it is."""
+    """Return the rule that may rewrite a node of that schema, or None if the node stays as it is."""
     if schema.domain == classical.DOMAIN:
         return classical.find(schema.name)
-    rule = None if schema.domain else older.find(schema.name, opset)
-    return rule or contributed.find(schema)
+    if schema.domain == "":
+        rule = older.find(schema.name, opset) or special.find(schema.name, opset)
+        if rule is not None:
+            return rule
+    return contributed.find(schema)
