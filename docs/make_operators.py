@@ -19,7 +19,7 @@ from asyncrt.graph.rewriting.contributed import rewritten
 from asyncrt.kernels import ops
 from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.registry import operators
-from asyncrt.layout import DATA_TYPES
+from asyncrt.layout import DATA_TYPES, NARROW_TYPES
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Operators of ONNX that asyncrt has not, by what they would need; one that arrives leaves the page by itself.
@@ -64,8 +64,8 @@ TAIL = """
 ## Dtypes
 
 {dtypes}.
-Strings, complex numbers and the types of 8 bits and fewer other than `int8`, `uint8` and `bool` are refused when a \
-model is loaded.
+Types of 8 bits and fewer that no kernel takes run on the host, with a byte in memory for each element: {narrow}.
+Strings and complex numbers are refused when a model is loaded.
 
 ## Not there
 
@@ -117,7 +117,8 @@ def page() -> str:
         f"- {f'`{domain}`' if domain else 'the domain of ONNX'}: {', '.join(f'`{name}`' for name in names)}\n"
         for domain, names in {**rewritten(), classical.DOMAIN: sorted(classical.RULES)}.items()
     )
-    tail = TAIL.format(dtypes=", ".join(f"`{t.name}`" for t in DATA_TYPES), missing=missing, rewritten=words)
+    dtypes, narrow = (", ".join(f"`{t.name}`" for t in types) for types in (DATA_TYPES, NARROW_TYPES))
+    tail = TAIL.format(dtypes=dtypes, narrow=narrow, missing=missing, rewritten=words)
     return head + "\n".join(row(operator, files[operator]) for operator in everything) + "\n" + tail
 
 

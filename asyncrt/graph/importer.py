@@ -21,7 +21,16 @@ from asyncrt.errors import ModelError, ModelFormatError, ModelTypeError, Unsuppo
 from asyncrt.kernels.call import Attributes
 from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.registry import find_operator
-from asyncrt.layout import DATA_TYPES, Array, DataType, PartialLayout, dtype_from_onnx, dtype_of, show_shape
+from asyncrt.layout import (
+    DATA_TYPES,
+    NARROW_TYPES,
+    Array,
+    DataType,
+    PartialLayout,
+    dtype_from_onnx,
+    dtype_of,
+    show_shape,
+)
 from asyncrt.options import RuntimeOptions
 
 from .early_shapes import EarlyShapes
@@ -44,12 +53,11 @@ from .reading import ModelSource, read_model
 from .rewriting.contributed import DOMAINS, contributed_schema
 from .rewriting.draft import Draft, Rule
 from .rewriting.rules import OPSETS, find_rule
+from .rewriting.signatures import type_string
 from .subgraphs import CONTROL_FLOW, LABELS, check_subgraphs, formal_types
 from .tensors import TensorReader, check_rank, dtype_name
 
-_TYPE_STRINGS = {
-    "tensor(" + {"float32": "float", "float64": "double"}.get(t.name, t.name) + ")": t for t in DATA_TYPES
-}
+_TYPE_STRINGS = {type_string(t): t for t in (*DATA_TYPES, *NARROW_TYPES)}
 _UNKNOWN = PartialLayout(None, None)
 _ANY_SIZE = "?"
 """Some exporters write this where a dim has no name, also for several dims of one input: they need not be equal."""

@@ -159,7 +159,7 @@ def _opset(*versions: int) -> Callable[[onnx.ModelProto], object]:
         (ModelTypeError, "'x' has dtype undefined", lambda m: _elem(m.graph.input[0], 0)),
         (ModelTypeError, "'x' has dtype 4711", lambda m: _elem(m.graph.input[0], 4711)),
         (ModelTypeError, "'y' is float32, declared as int64", lambda m: _elem(m.graph.output[0], 7)),
-        (ModelTypeError, "'w' has dtype int4", lambda m: _set(m, data_type=onnx.TensorProto.INT4)),
+        (ModelTypeError, "'w' has dtype complex64", lambda m: _set(m, data_type=onnx.TensorProto.COMPLEX64)),
         (ModelTypeError, "'w' has dtype string", lambda m: _set(m, data_type=onnx.TensorProto.STRING)),
         (ModelFormatError, "'w' .* needs 64 bytes, it has 63", lambda m: _set(m, raw_data=b"\0" * 63)),
         (ModelFormatError, "'w' .* needs 64 bytes, it has 65", lambda m: _set(m, raw_data=b"\0" * 65)),
