@@ -14,7 +14,7 @@ import pkgutil
 import re
 from pathlib import Path
 
-from asyncrt.graph.rewriting import classical
+from asyncrt.graph.rewriting import classical, optimizers
 from asyncrt.graph.rewriting.contributed import rewritten
 from asyncrt.kernels import ops
 from asyncrt.kernels.operator import Operator
@@ -113,9 +113,11 @@ def page() -> str:
         absent = [f"`{name}`" for name in names if ("", name) not in operators()]
         if absent:
             missing += f"- {what}: {', '.join(absent)}\n"
+    groups = (classical, optimizers)
+    everywhere = {**rewritten(), **{group.DOMAIN: sorted(group.RULES) for group in groups}}
     words = "".join(
         f"- {f'`{domain}`' if domain else 'the domain of ONNX'}: {', '.join(f'`{name}`' for name in names)}\n"
-        for domain, names in {**rewritten(), classical.DOMAIN: sorted(classical.RULES)}.items()
+        for domain, names in everywhere.items()
     )
     dtypes, narrow = (", ".join(f"`{t.name}`" for t in types) for types in (DATA_TYPES, NARROW_TYPES))
     tail = TAIL.format(dtypes=dtypes, narrow=narrow, missing=missing, rewritten=words)
