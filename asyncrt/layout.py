@@ -31,12 +31,14 @@ class DataType:
         numpy: The NumPy dtype.
         c: The OpenCL C type it is stored as.
         onnx: The number of the type in `onnx.TensorProto`.
+        bits: Of an element in a file, for the narrow types; else 0.
     """
 
     name: str
     numpy: np.dtype[np.generic]
     c: str
     onnx: int
+    bits: int = 0
     itemsize: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -48,6 +50,11 @@ class DataType:
     @property
     def is_float(self) -> bool:
         return self in (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether no kernel takes it."""
+        return self.bits > 0
 
     @property
     def is_integer(self) -> bool:
@@ -71,8 +78,27 @@ BFLOAT16 = DataType("bfloat16", np.dtype(ml_dtypes.bfloat16), "ushort", 16)
 DATA_TYPES: tuple[DataType, ...] = (
     FLOAT32, UINT8, INT8, UINT16, INT16, INT32, INT64, BOOL, FLOAT16, FLOAT64, UINT32, UINT64, BFLOAT16,
 )  # fmt: skip
-_BY_NUMPY = {t.numpy: t for t in DATA_TYPES}
-_BY_ONNX = {t.onnx: t for t in DATA_TYPES}
+
+def _narrow(name: str, numpy: str, number: int, bits: int = 8) -> DataType:
+    found = getattr(ml_dtypes, numpy, None)
+    return DataType(name, np.dtype(np.void if found is None else found), "uchar", number, bits)
+
+
+NARROW_TYPES: tuple[DataType, ...] = tuple(
+    t
+    for t in (
+        _narrow("float8e4m3fn", "float8_e4m3fn", 17), _narrow("float8e4m3fnuz", "float8_e4m3fnuz", 18),
+        _narrow("float8e5m2", "float8_e5m2", 19), _narrow("float8e5m2fnuz", "float8_e5m2fnuz", 20),
+        _narrow("uint4", "uint4", 21, 4), _narrow("int4", "int4", 22, 4), _narrow("float4e2m1", "float4_e2m1fn", 23, 4),
+        _narrow("float8e8m0", "float8_e8m0fnu", 24), _narrow("uint2", "uint2", 25, 2), _narrow("int2", "int2", 26, 2),
+    )
+    if t.numpy.itemsize == 1  # an older ml_dtypes has not all of them
+)  # fmt: skip
+"""Types of 8 bits and fewer that kernels do not take: nodes that have to do with them run on the host. Each element has
+a byte of its own in memory; files pack those of fewer bits."""
+
+_BY_NUMPY = {t.numpy: t for t in (*DATA_TYPES, *NARROW_TYPES)}
+_BY_ONNX = {t.onnx: t for t in (*DATA_TYPES, *NARROW_TYPES)}
 
 
 def dtype_of(dtype: npt.DTypeLike) -> DataType | None:

@@ -14,10 +14,12 @@ import pkgutil
 import re
 from pathlib import Path
 
+from asyncrt.graph.rewriting import classical, optimizers
+from asyncrt.graph.rewriting.contributed import rewritten
 from asyncrt.kernels import ops
 from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.registry import operators
-from asyncrt.layout import DATA_TYPES
+from asyncrt.layout import DATA_TYPES, NARROW_TYPES
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Operators of ONNX that asyncrt has not, by what they would need; one that arrives leaves the page by itself.
@@ -40,7 +42,7 @@ HEAD = """\
 
 <!-- Written by docs/make_operators.py; do not edit. -->
 
-asyncrt has {count} operators of ONNX's own domain, from opset 11 on; {kernels} of them have OpenCL kernels.
+asyncrt has {count} operators; {kernels} of them have OpenCL kernels.
 An operator that ONNX itself defines by others (a function, such as `SwiGLU`) is written out when the model is loaded, \
 and so are the functions that a model brings along.
 `If`, `Loop` and `Scan` are not in the table and not in the count: their subgraphs are programs of their own, which \
@@ -62,16 +64,21 @@ TAIL = """
 ## Dtypes
 
 {dtypes}.
-Strings, complex numbers and the types of 8 bits and fewer other than `int8`, `uint8` and `bool` are refused when a \
-model is loaded.
+Types of 8 bits and fewer that no kernel takes run on the host, with a byte in memory for each element: {narrow}.
+Strings and complex numbers are refused when a model is loaded.
 
 ## Not there
 
 A model with one of these is refused with `UnsupportedOperatorError`, which names the node.
 
 {missing}
-Operators of other domains, such as `ai.onnx.ml` or `com.microsoft`, are not there either.
-"""
+
+## Written in other words
+
+These are written out when the model is loaded, as operators of the table; passes, fusions and kernels see those alone.
+Operators of ONNX from before opset 11 are lifted in the same way.
+
+{rewritten}"""
 
 
 def modules() -> dict[Operator, str]:
@@ -106,7 +113,14 @@ def page() -> str:
         absent = [f"`{name}`" for name in names if ("", name) not in operators()]
         if absent:
             missing += f"- {what}: {', '.join(absent)}\n"
-    tail = TAIL.format(dtypes=", ".join(f"`{t.name}`" for t in DATA_TYPES), missing=missing)
+    groups = (classical, optimizers)
+    everywhere = {**rewritten(), **{group.DOMAIN: sorted(group.RULES) for group in groups}}
+    words = "".join(
+        f"- {f'`{domain}`' if domain else 'the domain of ONNX'}: {', '.join(f'`{name}`' for name in names)}\n"
+        for domain, names in everywhere.items()
+    )
+    dtypes, narrow = (", ".join(f"`{t.name}`" for t in types) for types in (DATA_TYPES, NARROW_TYPES))
+    tail = TAIL.format(dtypes=dtypes, narrow=narrow, missing=missing, rewritten=words)
     return head + "\n".join(row(operator, files[operator]) for operator in everything) + "\n" + tail
 
 

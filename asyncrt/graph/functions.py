@@ -21,7 +21,6 @@ from asyncrt.dims import Dim
 from asyncrt.errors import ModelFormatError, ModelLimitError, UnsupportedOperatorError
 from asyncrt.layout import PartialLayout
 
-MIN_OPSET = 11
 MAX_NODES = 1 << 18  # of a model with its functions written out; ten lines can ask for more than any memory holds
 MAX_NESTING = 32  # graphs in graphs
 
@@ -90,7 +89,11 @@ class LocalFunctions:
 
 
 def schema_body(
-    schema: defs.OpSchema, node: onnx.NodeProto, opset: int, inputs: Sequence[PartialLayout | None]
+    schema: defs.OpSchema,
+    node: onnx.NodeProto,
+    opset: int,
+    inputs: Sequence[PartialLayout | None],
+    opsets: Opsets,
 ) -> FunctionBody | None:
     """Return the body that ONNX gives an operator, or None if it gives none for these inputs.
 
@@ -98,6 +101,7 @@ def schema_body(
         node: Checked against *schema*.
         opset: Of the node's domain; a body may have several versions.
         inputs: What is known of the inputs; some bodies depend on their dtypes.
+        opsets: The model's: a body of another domain than ONNX's own may not say which of ONNX's it means.
     """
     defaults = {
         name: known.default_value
@@ -123,7 +127,9 @@ def schema_body(
     function = onnx.FunctionProto.FromString(data)
     if not function.node:
         return None
-    return FunctionBody(function, {"": version, **opsets_of(function.opset_import)}, defaults)
+    own = opsets_of(function.opset_import)
+    written = {**opsets, schema.domain: version, **own} if schema.domain else {"": version, **own}
+    return FunctionBody(function, written, defaults)
 
 
 def _type(layout: PartialLayout | None) -> onnx.TypeProto:
@@ -295,11 +301,10 @@ def opsets_of(entries: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
         if not 0 <= version < 1 << 31:
             raise ModelFormatError(f"{version} is no opset of domain '{domain}'")
         newest = defs.onnx_opset_version()
-        if domain == "" and not MIN_OPSET <= version <= newest:
-            old = version < MIN_OPSET
+        if domain == "" and not 1 <= version <= newest:
             raise UnsupportedOperatorError(
-                f"the model uses opset {version}; asyncrt reads {MIN_OPSET} to {newest}",
-                hint="onnx.version_converter can lift older models" if old else "a newer onnx package may know it",
+                f"the model uses opset {version}; asyncrt reads 1 to {newest}",
+                hint="a newer onnx package may know it",
             )
     return opsets
 

@@ -21,9 +21,19 @@ from asyncrt.errors import ModelError, ModelFormatError, ModelTypeError, Unsuppo
 from asyncrt.kernels.call import Attributes
 from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.registry import find_operator
-from asyncrt.layout import DATA_TYPES, Array, DataType, PartialLayout, dtype_from_onnx, dtype_of, show_shape
+from asyncrt.layout import (
+    DATA_TYPES,
+    NARROW_TYPES,
+    Array,
+    DataType,
+    PartialLayout,
+    dtype_from_onnx,
+    dtype_of,
+    show_shape,
+)
 from asyncrt.options import RuntimeOptions
 
+from .early_shapes import EarlyShapes
 from .functions import (
     FunctionBody,
     LocalFunctions,
@@ -40,12 +50,14 @@ from .ir import Graph, ProgramNode, Subgraph, Value
 from .names import Names
 from .order import in_order
 from .reading import ModelSource, read_model
+from .rewriting.contributed import DOMAINS, contributed_schema
+from .rewriting.draft import Draft, Rule
+from .rewriting.rules import OPSETS, find_rule
+from .rewriting.signatures import type_string
 from .subgraphs import CONTROL_FLOW, LABELS, check_subgraphs, formal_types
 from .tensors import TensorReader, check_rank, dtype_name
 
-_TYPE_STRINGS = {
-    "tensor(" + {"float32": "float", "float64": "double"}.get(t.name, t.name) + ")": t for t in DATA_TYPES
-}
+_TYPE_STRINGS = {type_string(t): t for t in (*DATA_TYPES, *NARROW_TYPES)}
 _UNKNOWN = PartialLayout(None, None)
 _ANY_SIZE = "?"
 """Some exporters write this where a dim has no name, also for several dims of one input: they need not be equal."""
@@ -70,6 +82,8 @@ def import_model(source: ModelSource, options: RuntimeOptions) -> Graph:
     try:
         model, folder, large = read_model(source, options)
         opsets = opsets_of(model.opset_import)
+        if not opsets and 0 < model.ir_version < 3:
+            opsets = {"": 1}  # the first files could not say it
         shared = _Shared(options, LocalFunctions(model, opsets), TensorReader(folder, options), Names())
         return _Importer(model.graph, shared).run(opsets, large)
     except RecursionError as error:
@@ -102,6 +116,7 @@ class _Importer:
         self.values: list[Value] = []
         self.by_name: dict[str, int] = {}
         self.nodes: list[ProgramNode] = []
+        self.shapes = EarlyShapes(self.values, self.nodes)
         shared.names.known |= defined_names(proto)
         shared.names.known |= {d.dim_param for i in proto.input for d in i.type.tensor_type.shape.dim}
 
@@ -153,7 +168,10 @@ class _Importer:
     def add_initializers(self, large: Mapping[int, Array] | None = None) -> None:
         for sparse in self.proto.sparse_initializer:
             raise UnsupportedOperatorError(f"initializer '{sparse.values.name}' is sparse, which asyncrt does not read")
+        last = {tensor.name: i for i, tensor in enumerate(self.proto.initializer)}
         for i, tensor in enumerate(self.proto.initializer):
+            if last[tensor.name] != i:
+                continue  # exporters write one twice; ONNX Runtime warns and uses the last, too
             raw = None if large is None else large.get(i)
             array = self.tensors.read(tensor, f"initializer '{tensor.name}'", raw)
             self.add(tensor.name, "initializer", constant=array)
@@ -235,7 +253,7 @@ class _Importer:
             return
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         operator = find_operator(domain, proto.op_type) or (None if domain else CONTROL_FLOW.get(proto.op_type))
-        opset = opsets.get(domain)
+        opset = opsets.get(domain, DOMAINS.get(domain))
         schema = None if opset is None else _schema(proto.op_type, opset, domain)
         if schema is None or opset is None:
             where = f" of domain '{domain}'" if domain else ""
@@ -244,15 +262,19 @@ class _Importer:
             if opset is None:
                 raise ModelFormatError(f"{title}: the model does not say which opset it uses{where}")
             raise UnsupportedOperatorError(f"{title}: ONNX knows no operator {proto.op_type} in opset {opset}{where}")
-        if schema.deprecated:
+        rule = find_rule(schema, opset)
+        if schema.deprecated and rule is None:
             raise UnsupportedOperatorError(f"{title}: {proto.op_type} is deprecated in opset {opset}")
         attributes = self.attributes(proto, schema, opset, title)
         inputs = _trimmed([self.by_name[name] if name else None for name in proto.input], schema.min_input)
         names = _trimmed([name or None for name in proto.output])
         _check_counts(schema, inputs, names, title)
         bound = self.check_types(schema, inputs, title)
+        if rule is not None and self.add_rewritten(rule, proto.op_type, title, attributes, inputs, names):
+            return
         if operator is None:
-            body = schema_body(schema, proto, opset, [None if v is None else self.values[v].layout for v in inputs])
+            layouts = [None if v is None else self.values[v].layout for v in inputs]
+            body = schema_body(schema, proto, opset, layouts, opsets)
             if body is None:
                 raise _missing(title, proto.op_type, f" of domain '{domain}'" if domain else "")
             self.add_body(body, proto, title)
@@ -284,6 +306,33 @@ class _Importer:
         """Import a graph inside a node."""
         inner = _Importer(proto, self.shared, f"{title}/{label}/", self.depth + 1)
         return inner.run_inside(label, types, self, opsets)
+
+    def add_rewritten(
+        self,
+        rule: Rule,
+        op: str,
+        title: str,
+        attributes: Attributes,
+        inputs: Sequence[int | None],
+        names: Sequence[str | None],
+    ) -> bool:
+        """Put the nodes of a rule in the place of a node that was checked; return whether the rule has any."""
+        given = [None if v is None else self.values[v] for v in inputs]
+        draft = Draft(
+            op,
+            title,
+            attributes,
+            ["" if v is None else v.name for v in given],
+            [name or "" for name in names],
+            [None if v is None else v.layout for v in given],
+            [None if v is None else v.constant for v in given],
+            lambda index: None if (value := given[index]) is None else self.shapes.rank(value.id),
+            self.fresh,
+        )
+        results = rule(draft)
+        if results is not None:
+            self.add_nodes([(node, node.name) for node in draft.nodes(results)], OPSETS)
+        return results is not None
 
     def add_body(self, body: FunctionBody, proto: onnx.NodeProto, title: str) -> None:
         """Put the nodes of a function in the place of a node of it."""
@@ -414,7 +463,7 @@ def _schema(name: str, opset: int, domain: str) -> defs.OpSchema | None:
     try:
         return defs.get_schema(name, opset, domain)
     except defs.SchemaError:
-        return None
+        return contributed_schema(domain, name)
 
 
 def _allowed(schema: defs.OpSchema) -> dict[str, Sequence[str]]:

@@ -10,7 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from asyncrt.errors import ModelError, ModelFormatError, ModelLimitError, ModelTypeError
-from asyncrt.layout import BOOL, Array, DataType, dtype_from_onnx
+from asyncrt.layout import BOOL, UINT8, Array, DataType, dtype_from_onnx
 from asyncrt.options import RuntimeOptions
 
 from . import mapped
@@ -47,7 +47,9 @@ class TensorReader:
         self._nbytes += nbytes
         check_size(self._nbytes, self._options, f"the model's data up to {what}")
         try:
-            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            if dtype.bits in (2, 4):
+                array = self._packed(tensor, what, raw, dtype, math.prod(shape))
+            elif tensor.data_location == onnx.TensorProto.EXTERNAL:
                 array = self._external(tensor, what, nbytes, dtype)
             elif raw is not None or tensor.HasField("raw_data"):
                 raw = np.frombuffer(tensor.raw_data, np.uint8) if raw is None else raw
@@ -64,6 +66,24 @@ class TensorReader:
         if dtype is BOOL:
             array = array.view(np.uint8) != 0  # a byte may be anything in a file; to kernels true is 1
         return array
+
+    def _packed(self, tensor: onnx.TensorProto, what: str, raw: Array | None, dtype: DataType, count: int) -> Array:
+        """Return elements of which a byte has several, the first one in its lowest bits."""
+        nbytes = -(-count * dtype.bits // 8)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            data = self._external(tensor, what, nbytes, UINT8)
+        elif raw is not None or tensor.HasField("raw_data"):
+            data = np.frombuffer(tensor.raw_data, np.uint8) if raw is None else raw
+        else:
+            return np.asarray(numpy_helper.to_array(tensor))
+        if data.nbytes != nbytes:
+            raise ModelFormatError(f"{what} of shape {list(tensor.dims)} needs {nbytes} bytes, it has {data.nbytes}")
+        shifts = np.arange(0, 8, dtype.bits, dtype=np.uint8)
+        bits = ((data[:, None] >> shifts) & np.uint8((1 << dtype.bits) - 1)).reshape(-1)[:count]
+        if dtype.name.startswith("float"):
+            return bits.view(dtype.numpy)
+        sign = 1 << (dtype.bits - 1) if dtype.name.startswith("int") else 0
+        return ((bits.astype(np.int8) ^ sign) - sign).astype(dtype.numpy)
 
     def _external(self, tensor: onnx.TensorProto, what: str, nbytes: int, dtype: DataType) -> Array:
         fields = {entry.key: entry.value for entry in tensor.external_data}

@@ -22,8 +22,8 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 W = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
-@pytest.mark.parametrize("opset", range(11, defs.onnx_opset_version() + 1))
-def test_every_opset_from_11_on_is_read(opset: int) -> None:
+@pytest.mark.parametrize("opset", range(1, defs.onnx_opset_version() + 1))
+def test_every_opset_is_read(opset: int) -> None:
     """Axes are an attribute of Unsqueeze first and an input later; the node tells its opset."""
     axes = {"axes": [0]} if opset < 13 else {}
     inputs = ["x"] if opset < 13 else ["x", "axes"]
@@ -270,8 +270,8 @@ NUMBERS = {
     "axis", "batch_axis", "batch_dims", "block_size", "blocksize", "dtype", "end", "group", "hidden_size", "k",
     "ignore_index", "kv_num_heads", "left_window_size", "num_groups", "num_heads", "num_outputs", "output_datatype",
     "output_dtype", "output_height", "output_width", "p", "precision", "q_num_heads", "qk_matmul_output_mode",
-    "right_window_size", "rotary_embedding_dim", "sampling_ratio", "seed", "size", "softmax_precision", "start",
-    "stash_type", "time_axis", "to", "value_int",
+    "right_window_size", "rotary_embedding_dim", "sample_size", "sampling_ratio", "seed", "size",
+    "softmax_precision", "start", "stash_type", "time_axis", "to", "value_int",
 }  # fmt: skip
 """Attributes of one int that are more than yes or no."""
 
@@ -283,3 +283,28 @@ def test_every_attribute_of_one_int_is_a_flag_or_a_number() -> None:
 
     assert ints == FLAGS | NUMBERS
     assert not FLAGS & NUMBERS
+
+
+def test_of_an_initializer_that_is_written_twice_the_last_is_used() -> None:
+    """Exporters write such files, and ONNX Runtime takes them with a warning."""
+    source = model([node("Add", ["x", "w"], ["y"])], [f32("x", 2, 3)], ["y"], {"w": X})
+    source.graph.initializer.append(numpy_helper.from_array(2 * X, "w"))
+
+    np.testing.assert_array_equal(compute(program(source), {"x": X})[0], 3 * X)
+
+
+def test_wrong_shapes_beside_the_inputs_are_ignored() -> None:
+    """What a file says of its values and outputs is a hint; only dtypes must be right, as in ONNX Runtime."""
+    source = model([node("Relu", ["x"], ["t"]), node("Neg", ["t"], ["y"])], [f32("x", "n", 3)], [f32("y", 7)])
+    source.graph.value_info.append(f32("t", 1, 2, 3))
+
+    np.testing.assert_array_equal(compute(program(source), {"x": X})[0], -X)
+
+
+def test_the_first_files_do_not_say_their_opset() -> None:
+    """Before IR version 3 there was one opset alone."""
+    source = model([node("Reshape", ["x"], ["y"], shape=[3, 2])], [f32("x", 2, 3)], ["y"])
+    source.ir_version = 2
+    del source.opset_import[:]
+
+    np.testing.assert_array_equal(compute(program(source), {"x": X})[0], X.reshape(3, 2))

@@ -51,6 +51,8 @@ def test_references_agree_with_onnx(operator: Operator, example: Example) -> Non
     inputs = arrays(example)
     if any(a is not None and a.dtype.name == "bfloat16" for a in inputs):
         pytest.skip("onnx's evaluator does not take NumPy's bfloat16 as an input")
+    if operator.domain == "asyncrt":
+        pytest.skip("asyncrt's own, tested as what is written with it: tests/graph/test_classical.py")
     opset = example.opset or 21
     names = ["" if a is None else f"x{i}" for i, a in enumerate(inputs)]
     outputs = [f"y{i}" for i in range(example.outputs)]
@@ -69,7 +71,7 @@ def test_references_agree_with_onnx(operator: Operator, example: Example) -> Non
     feeds = {n: a for n, a in zip(names, inputs, strict=True) if a is not None}
     try:
         theirs = ReferenceEvaluator(model).run(None, feeds)
-    except RuntimeImplementationError:  # onnx has no reference of this operator
+    except (RuntimeImplementationError, NotImplementedError):  # onnx has no reference of it, or does not know it
         model.ir_version = 10
         try:
             session = onnxruntime_session(model)

@@ -58,6 +58,12 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
     "HammingWindow": [((scalar(300_000),), {"periodic": 0})],
     "HannWindow": [((scalar(300_000),), {})],
     "LpPool": [((f32(1, 2, 200, 200),), {"kernel_shape": (7, 7), "p": 3})],
+    "MatMulNBits": [
+        (
+            (f32(40, 512), np.ones((300, 16, 16), np.uint8), f32(4800)),
+            {"N": 300, "K": 512, "bits": 4, "block_size": 32},
+        ),
+    ],
     "MaxPool": [
         ((f32(1, 2, 200, 200),), {"kernel_shape": (7, 7)}),
         ((f32(1, 1, 9, 9),), {"kernel_shape": (1, 1), "strides": (400, 400), "pads": (400, 400, 400, 400)}),
@@ -105,6 +111,18 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
     ],
     "SoftmaxCrossEntropyLoss": [((f32(2000, 50), RANDOM.integers(0, 50, 2000), f32(50)), {"reduction": "mean"})],
     "TopK": [((f32(40, 5000), scalar(3)), {}), ((f32(200_000), scalar(200_000)), {"largest": 0})],
+    "Multinomial": [((f32(300, 400),), {"sample_size": 500})],
+    "RandomNormal": [((), {"shape": (300, 200)})],
+    "RandomNormalLike": [((f32(300, 200),), {})],
+    "RandomUniform": [((), {"shape": (300, 200)})],
+    "RandomUniformLike": [((f32(300, 200),), {})],
+    "TreeScores": [
+        (
+            (f32(20_000, 4), np.array([[0, 0, 1, 2], [-1, 0, 0, 1], [-1, 0, 1, 1]] * 3, np.int32),
+             np.array([0, 3, 6], np.int32), np.array([0, 2], np.int32), f32(2), f32(3)),
+            {},
+        ),
+    ],
     "Unique": [
         ((RANDOM.integers(0, 9, 300_000),), {}), ((RANDOM.permutation(300_000),), {"sorted": 0}),
         ((RANDOM.integers(0, 9, (50_000, 3)).astype(np.int8),), {"axis": 0}),

@@ -1,7 +1,8 @@
 """RotaryEmbedding: pairs of a head's elements turned by an angle that depends on the position.
 
 Pairs are elements k and ``k + half`` of a head, or neighbours where `interleaved`; elements from
-`rotary_embedding_dim` on stay as they are.
+`rotary_embedding_dim` on stay as they are. An input of three axes without `num_heads` has as many heads as its caches
+are wide, as ONNX Runtime's own operator of that name.
 
 Source: ONNX RotaryEmbedding-23.
 """
@@ -29,13 +30,13 @@ from asyncrt.layout import INT32, INT64, Array, DataType, Shape
 def infer(call: Call) -> tuple[Shape]:
     shape = call.shape(0)
     check(call, len(shape) in (3, 4), "its input must have 3 or 4 axes")
-    heads = call.attributes.get("num_heads", 0)
     if len(shape) == 3:
-        check(call, heads > 0, "an input of 3 axes needs num_heads")
-        check(call, isinstance(shape[2], Dim) or shape[2] % heads == 0, f"{shape[2]} elements in {heads} heads")
+        heads = _heads(call.attributes, shape, call.shape(1))
+        check(call, isinstance(heads, Dim) or heads > 0, "an input of 3 axes needs num_heads")
+        check(call, isinstance(heads, Dim) or isinstance(shape[2], Dim) or shape[2] % heads == 0, f"{shape[2]} elements in {heads} heads")
     if any(isinstance(d, Dim) for s in (shape, call.shape(1), call.shape(2)) for d in s):
         return (shape,)
-    batch, _, length, size = _extents(call.attributes, shape)
+    batch, _, length, size = _extents(call.attributes, shape, call.shape(1))
     turned = call.attributes.get("rotary_embedding_dim", 0) or size
     check(call, turned % 2 == 0 and turned <= size, f"{turned} of {size} elements cannot be turned")
     cache = (turned // 2,) if call.has(3) else (batch, length, turned // 2)
@@ -50,11 +51,18 @@ def infer(call: Call) -> tuple[Shape]:
     return (shape,)
 
 
-def _extents(attributes: Attributes, shape: Shape) -> tuple[int, int, int, int]:
+def _heads(attributes: Attributes, shape: Shape, cache: Shape) -> int:
+    """Return how many heads an input of three axes has; where nothing says it, a cache is for all of a head."""
+    given: int = attributes.get("num_heads", 0)
+    whole = 2 * cache[-1] if cache and not attributes.get("rotary_embedding_dim", 0) else 0
+    return given or (shape[2] // whole if isinstance(whole, Dim) or whole else 0)
+
+
+def _extents(attributes: Attributes, shape: Shape, cache: Shape) -> tuple[int, int, int, int]:
     """Return batch, heads, sequence length and head size."""
     if len(shape) == 4:
         return shape
-    heads = attributes["num_heads"]
+    heads = _heads(attributes, shape, cache)
     return shape[0], heads, shape[1], shape[2] // heads
 
 
@@ -63,7 +71,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     assert x is not None
     assert cos is not None
     assert sin is not None
-    batch, heads, length, size = _extents(attributes, x.shape)
+    batch, heads, length, size = _extents(attributes, x.shape, cos.shape)
     wide: Any = x.astype(np.float64)
     if x.ndim == 3:
         wide = wide.reshape(batch, length, heads, size).transpose(0, 2, 1, 3)
@@ -90,7 +98,7 @@ def indices(call: Call) -> Indices | None:
 
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     shape = call.shape(0)
-    batch, heads, length, size = _extents(call.attributes, shape)
+    batch, heads, length, size = _extents(call.attributes, shape, call.shape(1))
     half = (call.attributes.get("rotary_embedding_dim", 0) or size) // 2
     whole = heads * length * size
     steps = (whole, length * size, size) if len(shape) == 4 else (whole, size, heads * size)

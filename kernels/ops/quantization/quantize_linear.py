@@ -18,6 +18,7 @@ from asyncrt.dims import Dim
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import kernel
+from asyncrt.kernels.codegen.narrow import saturated as saturated_narrow
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, inp, out, scratch
 from asyncrt.kernels.int8.quantize import (
     EXPRESSIONS,
@@ -177,7 +178,12 @@ def _quantize_reference(attributes: Attributes, inputs: Sequence[Array | None]) 
     assert own is not None
     assert divisor is not None
     ratio = quotient(x, _spread(attributes, x.shape, scale), _precision(attributes, own, divisor))
-    return (saturate(ratio, None if zero_point is None else _spread(attributes, x.shape, zero_point), kind),)
+    moved = None if zero_point is None else _spread(attributes, x.shape, zero_point)
+    if kind.is_narrow:
+        whole = ratio if kind.name.startswith("float") else np.rint(ratio)
+        levels = whole if moved is None else whole + moved.astype(np.float64)
+        return (saturated_narrow(levels, kind, saturate=bool(attributes.get("saturate", 1))),)
+    return (saturate(ratio, moved, kind),)
 
 
 def _quantize_expression(call: Call) -> Expression | None:

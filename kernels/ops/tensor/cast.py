@@ -6,7 +6,7 @@ integer type cannot hold is, as in ONNX, not defined.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from asyncrt.dims import Dim, Undetermined
 from asyncrt.errors import ModelTypeError
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.conversion import cast, to_integer
+from asyncrt.kernels.codegen.narrow import narrow
 from asyncrt.kernels.impl import Impl
 from asyncrt.kernels.operator import Example, Expression, Operator, ViewOf
 from asyncrt.kernels.ops._values import known
@@ -44,9 +45,13 @@ inline float $_odd(double x) {
 }"""
 
 
-def _cast(x: Array, target: DataType) -> Array:
+def _cast(x: Array, target: DataType, attributes: Attributes | None = None) -> Array:
     if x.dtype == object:
         return _cast_dims(x, target)
+    source = dtype_of(x.dtype)
+    if target.is_narrow or (source is not None and source.is_narrow):
+        given: Mapping[str, Any] = attributes or {}
+        return narrow(x, target, bool(given.get("saturate", 1)), str(given.get("round_mode", "up")))
     return cast(x, target.numpy)
 
 
@@ -132,14 +137,14 @@ def _types_like(attributes: Attributes, inputs: Sequence[DataType | None], outpu
 def _reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
     x = inputs[0]
     assert x is not None
-    return (_cast(x, _target(attributes)),)
+    return (_cast(x, _target(attributes), attributes),)
 
 
 def _reference_like(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
     x, like = inputs[0], inputs[1]
     assert x is not None
     assert like is not None
-    return (_cast(x, INT64 if like.dtype == object else dtype_of(like.dtype) or FLOAT32),)
+    return (_cast(x, INT64 if like.dtype == object else dtype_of(like.dtype) or FLOAT32, attributes),)
 
 
 _MIXED = np.array([0, -0.0, 0.5, -0.75, 1.5, -2.5, 3.999, -7, 100.25, 1e-3], np.float32)

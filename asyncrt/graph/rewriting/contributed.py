@@ -1,0 +1,59 @@
+"""Operators that ONNX does not define, or no longer defines: what they take, and what to write in their place.
+
+Three groups: ONNX Runtime's own domain, those that its optimiser writes into ONNX's domain, and the experimental ones
+that ONNX dropped. A group is a list of `Contributed`; one without a rule is an operator of its own, in `kernels/ops`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from onnx import defs
+
+from . import attention, dense, experimental, quantized
+from .draft import MICROSOFT, Rule
+from .signatures import signature
+
+OWN = "asyncrt"
+"""The domain of operators that rules write and no file should."""
+
+DOMAINS: Mapping[str, int] = {MICROSOFT: 1, "ai.onnx.ml": 5, OWN: 1}
+"""The opset of a domain where a model does not say it: ONNX Runtime's optimiser does not."""
+
+
+_OWN_OPERATORS = (
+    (
+        signature("TreeScores", "x:f nodes:i roots:i targets:i weights:f base:f", "y:f", domain=OWN, aggregate="SUM"),
+        None,
+    ),
+)
+
+
+@functools.cache
+def _contributed() -> dict[tuple[str, str], tuple[defs.OpSchema, Rule | None]]:
+    found: dict[tuple[str, str], tuple[defs.OpSchema, Rule | None]] = {}
+    for group in (experimental.OPERATORS, dense.OPERATORS, attention.OPERATORS, quantized.OPERATORS, _OWN_OPERATORS):
+        for schema, rule in group:
+            found[schema.domain, schema.name] = (schema, rule)
+    return found
+
+
+def contributed_schema(domain: str, op: str) -> defs.OpSchema | None:
+    """Return the schema of an operator that ONNX lacks, or None if asyncrt lacks it too."""
+    return _contributed().get((domain, op), (None, None))[0]
+
+
+def find(schema: defs.OpSchema) -> Rule | None:
+    """Return the rule for nodes of a schema, or None if it is one of ONNX's, or an operator of its own."""
+    known, rule = _contributed().get((schema.domain, schema.name), (None, None))
+    return rule if known is schema else None
+
+
+def rewritten() -> dict[str, list[str]]:
+    """Return the names of the operators that are written in other words, by domain."""
+    found: dict[str, list[str]] = {}
+    for (domain, name), (_, rule) in sorted(_contributed().items()):
+        if rule is not None:
+            found.setdefault(domain, []).append(name)
+    return found

@@ -1,0 +1,1 @@
+"""Operators of classical machine learning that standard operators do not express well."""
