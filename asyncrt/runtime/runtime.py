@@ -417,6 +417,7 @@ class Runtime:
         try:
             if session.specialiser is not None and not orphaned:
                 await session.specialiser.close(_PATIENCE_S if lost else None)
+            session.kernels.stop()
             if lost:
                 await _abandonable(session.device.close, _PATIENCE_S)
             else:

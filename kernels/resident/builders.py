@@ -1,12 +1,14 @@
 """The threads that call the driver's compiler, which may take long or never come back.
 
-The threads are daemons: an interpreter that ends waits for all others, and nothing can end a thread inside a driver. A
+The threads are daemons: an interpreter that ends waits for all others, and nothing can end a thread inside a driver. It
+waits some seconds for those that were busy when their cache was closed. A
 thread that does not come back is abandoned: another one takes its place, and if it does come back after all, it ends.
 Jobs that nobody waits for share one thread, and begin only while no other job is waiting or running.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -17,6 +19,19 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+
+
+_EXIT_S = 10.0
+#: Threads that were in a driver when nobody wanted to wait for them any more.
+_left: set[threading.Thread] = set()
+
+
+@atexit.register
+def _end() -> None:
+    """Let them come out: a driver that is unloaded while it compiles aborts the process."""
+    deadline = time.monotonic() + _EXIT_S
+    for thread in _left:
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 @attrs.frozen(eq=False)
@@ -108,6 +123,8 @@ class Builders:
             threads = [w.thread for w in self._workers if w.thread is not None]
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                _left.add(thread)
 
     def _staff(self) -> None:
         """Start threads for the jobs that wait, and wake idle ones."""

@@ -406,19 +406,23 @@ class ImplCache:
     def _on_left(self, source: Any, entry: _BuiltKernel) -> None:
         self._evictions += 1
 
-    async def close(self, patience_s: float = _PATIENCE_S) -> None:
-        """Forget the kernels; who waits for one gets an error.
-
-        Returns when the builds that run have ended, or after *patience_s* seconds; abandoned ones do not count.
-        """
+    def stop(self) -> None:
+        """Begin no build any more; who waits for a kernel gets an error."""
         self._closed = True
         for build in self._builds.values():
             if build.deadline is not None:
                 build.deadline.cancel()
         for source in list(self._pending):
             self._fail(source, RuntimeClosedError(_CLOSED))
-        threads = (self._builders, self._loaders)
-        for some in threads:
-            some.stop()
-        await asyncio.gather(*(asyncio.to_thread(some.join, patience_s) for some in threads))
+        for threads in (self._builders, self._loaders):
+            threads.stop()
+
+    async def close(self, patience_s: float = _PATIENCE_S) -> None:
+        """Stop, and forget the kernels.
+
+        Returns when the builds that run have ended, or after *patience_s* seconds; abandoned ones do not count.
+        """
+        self.stop()
+        both = (self._builders, self._loaders)
+        await asyncio.gather(*(asyncio.to_thread(threads.join, patience_s) for threads in both))
         self._kernels.clear()

@@ -65,6 +65,10 @@ class _Worker:
         kind, nbytes = worker.ANSWER.unpack(worker.received(self._answers, worker.ANSWER.size))
         return kind, worker.received(self._answers, nbytes)
 
+    def kill(self) -> None:
+        """End the process at once; who waits for its answer gets `EOFError`."""
+        self._process.kill()
+
     def ended(self) -> int:
         """Close the pipes and return how the process ended. Blocks until it has."""
         for pipe in (self._requests, self._answers):
@@ -91,6 +95,7 @@ class Compilers:
         self._what = f"{spec} ({name})"
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
+        self._busy: set[_Worker] = set()
         self._starts = bool(sys.executable) and not hasattr(sys, "frozen")  # else Python is not what is run
         self._closed = False
 
@@ -114,7 +119,11 @@ class Compilers:
             try:
                 kind, binary = compiler.compile(options, encoded)
             except EOFError:
+                with self._lock:
+                    self._busy.discard(compiler)
                 status = compiler.ended()
+                if self._closed:
+                    raise KernelBuildError(f"{self._what} was closed while a kernel was built") from None
                 if status == 0 and not fresh:
                     continue  # it had ended by itself, before it was asked
                 raise KernelBuildError(
@@ -129,27 +138,37 @@ class Compilers:
         """Return a process, and whether it was started for this."""
         with self._lock:
             if self._idle:
-                return self._idle.pop(), False
+                compiler = self._idle.pop()
+                self._busy.add(compiler)
+                return compiler, False
             if self._closed or not self._starts or not much:
                 return None
         try:
-            return _Worker(self._place, preloaded()), True
+            compiler = _Worker(self._place, preloaded())
         except (OSError, EOFError) as error:
             self._starts = False
             _log.info("%s: kernels are built in this process, because no other starts for that: %r", self._what, error)
             return None
+        with self._lock:
+            self._busy.add(compiler)
+            if self._closed:
+                compiler.kill()
+        return compiler, True
 
     def _give_back(self, compiler: _Worker) -> None:
         with self._lock:
+            self._busy.discard(compiler)
             if not self._closed:
                 self._idle.append(compiler)
                 return
         compiler.ended()
 
     def close(self) -> None:
-        """Let the processes end that compile nothing; others end with what they compile. Blocks for a moment."""
+        """End the processes, whatever they compile. Blocks for a moment."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
+            for compiler in self._busy:
+                compiler.kill()
         for compiler in idle:
             compiler.ended()

@@ -17,8 +17,8 @@ import numpy as np
 from asyncrt.dims import Dim
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.call import Attributes, Call
-from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.codegen.narrow import saturated as saturated_narrow
+from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, inp, out, scratch
 from asyncrt.kernels.int8.quantize import (
     EXPRESSIONS,

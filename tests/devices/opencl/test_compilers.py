@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Iterator
+from concurrent import futures
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +155,19 @@ def test_other_drivers_compile_in_this_process() -> None:
     assert find_compilers("Portable Computing Language", "cpu", "opencl:0:0", "") is None
     assert find_compilers("Intel(R) OpenCL", "gpu", "opencl:0:0", "") is None
     assert find_compilers("Intel(R) OpenCL", "cpu", "opencl:0:0", "") is not None
+
+
+def test_a_device_that_closes_waits_for_no_compiler(stand_in: Path, tmp_path: Path) -> None:
+    """Its processes end in the middle of their work, and whoever waits for a kernel is told."""
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+    endless = f"open({str(begun)!r}, 'w').close(); import threading; threading.Event().wait()"
+    stand_in.write_text(textwrap.dedent(STAND_IN) + endless)
+    compilers = Compilers("opencl:0:0", "a processor")
+    with futures.ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(compilers.compile, b"", "a" * (1 << 20))
+        begun.open().close()  # returns when the process opens it, too
+        compilers.close()
+
+        with pytest.raises(KernelBuildError, match="closed while a kernel was built"):
+            waiting.result(30)
