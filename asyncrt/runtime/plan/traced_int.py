@@ -50,6 +50,11 @@ class Recording:
         self._sizes += 1
         return Witness(value, f"x{self._sizes - 1}", self)
 
+    @property
+    def asked_any(self) -> bool:
+        """Whether a question was asked: it then holds for some sizes only."""
+        return bool(self._asked)
+
     def make(self, value: int, formula: str) -> Witness:
         """Return the int that *formula* gives; equal formulas are one."""
         name = self._names.get(formula)

@@ -11,7 +11,7 @@ import pytest
 from asyncrt import Runtime, RuntimeOptions
 from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError
-from asyncrt.layout import Array, Layout
+from asyncrt.layout import FLOAT32, Array, Layout
 from asyncrt.runtime.cooperative import finished
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.plan import recipe as recipes
@@ -238,3 +238,72 @@ async def test_recipes_are_bounded_whatever_decides() -> None:
 
     assert sum(plans.recipe_counts) <= 48
     assert len(plans.recipe_counts) <= 48
+
+
+def _pictures() -> object:
+    """A detector in small: its layers see pictures of a half, a quarter and an eighth, and meet again."""
+    rng = np.random.default_rng(3)
+    nodes = [
+        node("a = Conv(x, w0, b0)", strides=[2, 2], pads=[1, 1, 1, 1]), node("b = Relu(a)"),
+        node("c = Conv(b, w1)", pads=[1, 1, 1, 1], group=16), node("d = Conv(c, w2, b2)"), node("e = HardSwish(d)"),
+        node("f = Conv(e, w3)", strides=[2, 2], pads=[2, 2, 2, 2], group=24), node("g = Conv(f, w4, b2)"),
+        node("p = MaxPool(g)", kernel_shape=[2, 2], strides=[2, 2]), node("q = Conv(p, w5, b2)", pads=[1, 1, 1, 1]),
+        node("s = GlobalAveragePool(q)"), node("t = Conv(s, w4, b2)"), node("u = Sigmoid(t)"), node("v = Mul(q, u)"),
+        node("r = Resize(v, none, twice)", mode="nearest"), node("m = Add(r, g)"), node("n = Concat(m, r)", axis=1),
+        node("o = ConvTranspose(n, w6)", strides=[2, 2]), node("z = Conv(o, w7)", pads=[1, 1, 1, 1]),
+        node("y = Sigmoid(z)"),
+    ]  # fmt: skip
+    shapes = {
+        "w0": (16, 3, 3, 3), "b0": (16,), "w1": (16, 1, 3, 3), "w2": (24, 16, 1, 1), "b2": (24,), "w3": (24, 1, 5, 5),
+        "w4": (24, 24, 1, 1), "w5": (24, 24, 3, 3), "w6": (48, 8, 2, 2), "w7": (1, 8, 3, 3),
+    }  # fmt: skip
+    constants: dict[str, Array] = {k: rng.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
+    constants |= {"none": np.empty(0, np.float32), "twice": np.array([1, 1, 2, 2], np.float32)}
+    return model(nodes, ["x f32[n,3,h,w]"], ["y"], constants)
+
+
+@pytest.mark.asyncio
+async def test_one_recipe_gives_the_plans_of_pictures_of_all_sizes() -> None:
+    """Tiles, grids and kernels follow from the size by arithmetic, so that no size between is a case of its own."""
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(_pictures())
+        net = network(loaded)
+        rng, random_sizes = random.Random(7), []
+        for _ in range(60):
+            random_sizes.append((1, 8 * rng.randrange(9, 80), 8 * rng.randrange(9, 80)))
+
+        def layouts(sizes: tuple[int, ...]) -> list[Layout]:
+            return [Layout(FLOAT32, (sizes[0], 3, *sizes[1:]))]
+
+        recipe = finished(recipes.make_recipe(net.program, layouts((1, 184, 264)), {}, (), net.tools))
+        assert recipe is not None
+        kernels: set[str] = set()
+        for sizes in random_sizes:
+            made = recipe.plan(sizes, tuple)
+            assert made is not None, sizes
+            assert same(walked(loaded, layouts(sizes), {}), made), sizes
+            kernels.update(kernel.name for kernel in made.kernels)
+        one = recipe.plan(random_sizes[0], tuple)
+
+    assert one is not None
+    assert len(kernels) > len(one.kernels)
+
+
+@pytest.mark.asyncio
+async def test_small_pictures_are_planned_by_recipe_or_by_planning_but_never_wrongly() -> None:
+    """Rows that are shorter than a tile are where decisions differ."""
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(_pictures())
+        net = network(loaded)
+        known: list[recipes.Recipe] = []
+        for sizes in [(n, 8 * h, 8 * w) for n in (1, 2) for h in (1, 2, 3, 5, 8) for w in (1, 2, 3, 4, 7, 9)]:
+            layouts = [Layout(FLOAT32, (sizes[0], 3, *sizes[1:]))]
+            expected = walked(loaded, layouts, {})
+            made = [plan for r in known if (plan := r.plan(sizes, tuple)) is not None]
+            assert all(same(expected, plan) for plan in made), sizes
+            if not made:
+                recipe = finished(recipes.make_recipe(net.program, layouts, {}, (), net.tools))
+                assert recipe is not None
+                known.append(recipe)
+
+    assert 2 < len(known) < 30
