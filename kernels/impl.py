@@ -97,7 +97,8 @@ class KernelChoice:
 
 def chosen(number: int, kernel: Callable[[int], KernelSource]) -> KernelSource | KernelChoice:
     """Return the kernel of *number*, or all of them where it may become another number (`runtime/plan/recipe.py`)."""
-    return kernel(number) if type(number) is int else KernelChoice(number, kernel)
+    remembers = isinstance(number, int) and type(number) is not int
+    return KernelChoice(number, kernel) if remembers else kernel(number)
 
 
 class Ref(NamedTuple):

@@ -169,10 +169,10 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     bound = bind_conv(conv, padded.ref, weights(0), after)
     plain = _plain(w)
     tile = Tile(
-        block, rows, 1, sw if sw <= 2 else 0, kh if plain and kh <= 3 else 0, kw if plain else 0, not whole, joins,
+        block, 1, 1, sw if sw <= 2 else 0, kh if plain and kh <= 3 else 0, kw if plain else 0, not whole, joins,
         borders,
     )  # fmt: skip
-    k = chosen(width, lambda width: tile_kernel(bound.form, tile._replace(width=width)))
+    k = chosen(64 * rows + width, lambda n: tile_kernel(bound.form, tile._replace(rows=n // 64, width=n % 64)))
     launch = Launch(k, bound.refs, (*ints, *bound.ints), grid, (1, 1, 1))
     request = WeightsRequest(
         1,

@@ -52,10 +52,14 @@ def _has_kernel(node: ProgramNode, graph: Graph, traits: DeviceTraits) -> bool:
 
 
 def _small_or_vector(value: Value) -> bool:
-    """An integer tensor of at most one axis, or of few elements; floats only as a few scalars."""
+    """An integer tensor of at most one axis, or of few elements; floats only as a few scalars.
+
+    So is one of an unknown shape taken to be: what shapes are made of has few elements, whether it is known or not.
+    Were it calculated on the device, each request would have to read it back before it could go on.
+    """
     dtype, shape = value.layout
     if dtype is None or shape is None:
-        return False
+        return dtype is not None and dtype.numpy.kind in "iub"
     static = not any(isinstance(d, Dim) for d in shape)
     count = math.prod(shape) if static else None
     if dtype.numpy.kind in "iub":
