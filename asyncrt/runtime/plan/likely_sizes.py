@@ -43,7 +43,7 @@ ODD_SIZES = (
 )  # fmt: skip
 CLOSER_SIZES = (
     # How wide a tile is follows from the positions of a row, or of all rows together: few sizes have one of its own.
-    *((1, 32 * high, 32 * wide) for high in range(3, 21) for wide in range(3 + high % 3, 21, 3)),
+    *((1, 32 * high, 32 * wide) for high in range(3, 22) for wide in range(3, 22)),
     *((1, round(2 ** (eighth / 8)) + more) for eighth in range(24, 65) for more in range(3)),
 )
 

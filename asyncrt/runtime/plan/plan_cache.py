@@ -92,6 +92,8 @@ class Plans:
         self.by_recipe = self._makes = 0
         #: Whether recipes are made elsewhere.
         self._scouted = False
+        #: Kernels and constants of the plans for likely sizes.
+        self._guessed: set[Any] = set()
         #: Makes plans for requests that memory is short for; keeps none.
         self.frugal = self
         if tools.branches is not None:
@@ -303,7 +305,9 @@ class Plans:
         found: Callable[[ChunkPlan], object] = lambda plan: None,
         go_on: Callable[[], bool] = lambda: True,
     ) -> list[ChunkPlan]:
-        """Plan for a few likely sizes: to know which kernels are needed, and to have recipes.
+        """Plan for likely sizes: to know which kernels are needed, and to have recipes.
+
+        What no other plan needs is in one of those that are returned; many sizes need nothing of their own.
 
         Args:
             allowance: What that may cost; None is what suits the program.
@@ -311,6 +315,7 @@ class Plans:
             go_on: Asked now and then; may pause.
         """
         plans = _Found(found)
+        self._guessed.clear()
         allowance = allowance or GuessAllowance(self._program, min(NBYTES, self._tools.host_limit), go_on=go_on)
         for layouts in sample_layouts(self._program, SIZES):
             self._try(layouts, plans, allowance)
@@ -325,6 +330,7 @@ class Plans:
             if walked == _WALKS or allowance.spent:
                 break
         self.by_recipe = self._makes = 0
+        self._guessed.clear()
         return plans
 
     def _try(
@@ -337,7 +343,11 @@ class Plans:
         with contextlib.suppress(AsyncrtError):
             budget = allowance.budget()
             planned = allowance.finished(self.first(None, layouts, values, (), budget, runs=False, learns=learns))
-            if planned is not None:
+            if planned is None:
+                return
+            needs = {*planned.plan.kernels, *(packing.key for packing in planned.plan.packings)}
+            if not needs <= self._guessed:
+                self._guessed |= needs
                 plans.append(planned.plan)
 
     def clear(self) -> None:
