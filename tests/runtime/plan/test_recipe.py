@@ -307,3 +307,38 @@ async def test_small_pictures_are_planned_by_recipe_or_by_planning_but_never_wro
                 known.append(recipe)
 
     assert 2 < len(known) < 30
+
+
+def _rows_of_what_meets_again() -> object:
+    """Loading does not know the shape of a sum, because only multiples of 2 fit; rows are counted from it."""
+    nodes = [
+        node("a = MaxPool(x)", kernel_shape=[2, 2], strides=[2, 2]), node("r = Resize(a, none, twice)", mode="nearest"),
+        node("m = Add(r, x)"), node("s = Shape(m)"), node("s32 = Cast(s)", to=6), node("h = Slice(s32, two, three)"),
+        node("w = Slice(s32, three, four)"), node("hw = Mul(h, w)"), node("rows = Cast(hw)", to=7),
+        node("to = Concat(minus, rows)", axis=0), node("flat = Reshape(m, to)"), node("count = Squeeze(rows)"),
+        node("end = Cast(count)", to=1), node("numbers = Range(zero, end, one)"), node("y = Mul(flat, numbers)"),
+    ]  # fmt: skip
+    constants = {
+        "none": np.empty(0, np.float32), "twice": np.array([1, 1, 2, 2], np.float32), "minus": i64(-1),
+        "two": i64(2), "three": i64(3), "four": i64(4), "zero": np.float32(0), "one": np.float32(1),
+    }  # fmt: skip
+    return model(nodes, ["x f32[n,3,h,w]"], ["y"], constants)  # type: ignore[arg-type]
+
+
+@pytest.mark.asyncio
+async def test_shape_arithmetic_that_only_requests_can_do_costs_neither_a_read_back_nor_recipes() -> None:
+    """It runs on the host while a request is planned; a recipe has it as formulas, floats that count included."""
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(_rows_of_what_meets_again())
+        net = network(loaded)
+        plans = net.plans
+        for size in range(20, 60, 2):
+            x = np.random.default_rng(size).standard_normal((1, 3, size, 2 * size - 8)).astype(np.float32)
+            out = await loaded.infer({"x": x})
+            pooled = x.reshape(3, size // 2, 2, size - 4, 2).max(axis=(2, 4))
+            total = x + pooled.repeat(2, axis=1).repeat(2, axis=2)
+            rows = total.reshape(3, -1)
+            np.testing.assert_array_equal(rows * np.arange(rows.shape[1], dtype=np.float32), out["y"])
+
+    assert len(net.program.chunks) == 1
+    assert plans.by_recipe > 12
