@@ -24,7 +24,7 @@ from .tools import Tools, new_memo
 
 _RECIPES = 48  # at most
 _MAKES = 24  # recipes that are made before any has been of use
-_WALKS = 24  # of sizes that lie close to others, when a model is loaded
+_WALKS = 48  # of sizes that lie close to others, when a model is loaded
 KEYED_BYTES = 1 << 16
 """Values that a plan depends on are compared as bytes; above this, planning anew is cheaper."""
 # Rough sizes of what a plan is made of, in bytes.
