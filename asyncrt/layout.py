@@ -134,6 +134,20 @@ class Layout(NamedTuple):
         return f"{self.dtype.name}{show_shape(self.shape)}"
 
 
+_WHOLE = {FLOAT16: 11, BFLOAT16: 8, FLOAT32: 24, FLOAT64: 53}  # bits of a number that is written out
+
+
+def whole_numbers(dtype: DataType) -> tuple[int, int]:
+    """Return the least and the greatest whole number between which *dtype* has all."""
+    if dtype in _WHOLE:
+        most = 1 << _WHOLE[dtype]
+        return -most, most
+    if dtype is BOOL:
+        return 0, 1
+    limits = np.iinfo(dtype.name)
+    return int(limits.min), int(limits.max)
+
+
 class PartialLayout(NamedTuple):
     """A dtype and a partial shape: what is known of a tensor before a request. Both may be unknown."""
 

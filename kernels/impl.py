@@ -68,6 +68,39 @@ class ReferenceKernel:
         return (Access.READ,) * present + (Access.WRITE,) * len(self.outputs)
 
 
+@attrs.frozen(eq=False)
+class KernelChoice:
+    """One of several kernels, by a number that remembers how it was calculated: for other sizes it may be another one.
+    They differ in their text alone: what a launch gives them is the same.
+
+    Attributes:
+        number: Which one.
+        kernel: Returns the kernel of a number.
+    """
+
+    number: int
+    kernel: Callable[[int], KernelSource]
+
+    @property
+    def now(self) -> KernelSource:
+        """The kernel of the number as it is."""
+        return self.kernel(int.__index__(self.number))
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        return self.now.accesses
+
+    @property
+    def itemsizes(self) -> tuple[int, ...]:
+        return self.now.itemsizes
+
+
+def chosen(number: int, kernel: Callable[[int], KernelSource]) -> KernelSource | KernelChoice:
+    """Return the kernel of *number*, or all of them where it may become another number (`runtime/plan/recipe.py`)."""
+    remembers = isinstance(number, int) and type(number) is not int
+    return KernelChoice(number, kernel) if remembers else kernel(number)
+
+
 class Ref(NamedTuple):
     """A buffer of a launch, by its role in the node.
 
@@ -110,7 +143,7 @@ class Launch(NamedTuple):
         varying: Indices of sizes that stay arguments in a specialised variant, so that more launches share it.
     """
 
-    kernel: KernelSource | ReferenceKernel
+    kernel: KernelSource | ReferenceKernel | KernelChoice
     buffers: tuple[Ref, ...]
     ints: tuple[int, ...]
     grid: tuple[int, ...]

@@ -15,7 +15,7 @@ from asyncrt.layout import show_shape
 from asyncrt.memory.view import View
 
 from .call import Call
-from .impl import Impl, KernelSource, Launch
+from .impl import Impl, KernelChoice, KernelSource, Launch, ReferenceKernel
 
 _ROUNDING = 1 << 20
 MOST = (1 << 31) - _ROUNDING
@@ -40,7 +40,7 @@ def check_launch(call: Call, launch: Launch, impl: Impl, written: View | None = 
     Raises:
         SizeLimitError: The kernel cannot.
     """
-    if not isinstance(launch.kernel, KernelSource):
+    if isinstance(launch.kernel, ReferenceKernel):
         return
     for count, owner, kind, index in _reached(call, launch, launch.kernel, impl, written):
         if count > MOST:
@@ -69,7 +69,7 @@ def unfit(call: Call, launch: Launch) -> SizeLimitError:
 
 
 def _reached(
-    call: Call, launch: Launch, kernel: KernelSource, impl: Impl, written: View | None
+    call: Call, launch: Launch, kernel: KernelSource | KernelChoice, impl: Impl, written: View | None
 ) -> Iterator[tuple[int, Call, str, int]]:
     """Yield the number of elements, the call, and which buffer, for everything that the launch may index."""
     yield from _tensors(call)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 
+from asyncrt.kernels.arithmetic import greatest, least
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.codegen.tiles import PANEL, add_tiles, load16, store16, turn
 from asyncrt.kernels.impl import KernelSource, Launch, Ref
@@ -34,7 +35,7 @@ _ALIGNED = "__attribute__((aligned(64)))"
 def blocks(a: Attention, form: AttentionForm, refs: tuple[Ref, ...], ints: tuple[int, ...], traits: DeviceTraits) -> tuple[Launch, int]:
     """Return the launch and the bytes of its scratch, which is the last of *refs*."""
     rows, heads = a.group * a.queries, a.batch * a.kv_heads
-    cuts = max(-(-rows // _ROWS), min(-(-rows // _LANES), -(-4 * traits.compute_units // heads)))
+    cuts = greatest(-(-rows // _ROWS), least(-(-rows // _LANES), -(-4 * traits.compute_units // heads)))
     height = round_up(-(-rows // cuts), _LANES)
     cuts = -(-rows // height)
     # A few work-items with several blocks each: the next block finds the scratch in the caches.

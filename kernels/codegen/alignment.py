@@ -7,6 +7,8 @@ them and writes none, so no memory is padded (there, producers allocate the padd
 
 from __future__ import annotations
 
+from asyncrt.kernels.arithmetic import below, either, least
+
 
 def fake_alignment(rows: int, tile: int) -> int:
     """Return the number of rows to choose for: a whole number of tiles, or of fewer than a tile a power of two.
@@ -15,9 +17,8 @@ def fake_alignment(rows: int, tile: int) -> int:
         rows: How many there are.
         tile: Rows of the largest tile.
     """
-    if rows >= tile:
-        return -(-rows // tile) * tile
-    power = 1
-    while power < rows:
-        power *= 2
-    return min(power, tile)
+    few = step = 1
+    while step < tile:
+        few += step * below(step, rows)
+        step *= 2
+    return either(below(rows, tile), least(few, tile), -(-rows // tile) * tile)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import attrs
 
 from asyncrt.devices.opencl.record import record_slots
+from asyncrt.errors import InternalError
 from asyncrt.kernels.impl import Access, KernelSource
 from asyncrt.layout import BFLOAT16, BOOL, DATA_TYPES, FLOAT16, FLOAT32, FLOAT64, INT32, DataType
 
@@ -147,6 +148,9 @@ def kernel(
             *([] if contract else ["#pragma OPENCL FP_CONTRACT ON\n"]),
         ]
     )
+    if not text.isascii():
+        # Such a text is kept nowhere: the ints that it was made from are no plain ones (`runtime/plan/traced_int.py`).
+        raise InternalError(f"the kernel '{name}' would have numbers of one plan in its text")
     accesses, itemsizes = tuple(_ACCESS[a] for _, _, a in buffers), tuple(t.itemsize for _, t, _ in buffers)
     return KernelSource(unique, text, accesses, len(ints), len(local), itemsizes)
 

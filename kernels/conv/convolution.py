@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import functools
 
+from asyncrt.kernels.arithmetic import greatest, least, power
 from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.epilogue import Epilogue
 from asyncrt.kernels.codegen.source import accumulator_type, kernel
-from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp
+from asyncrt.kernels.impl import Impl, KernelSource, Launch, chosen, inp
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32
@@ -61,19 +62,19 @@ def _planes(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> 
     padded = padded_input(conv, traits)
     w = conv.window
     (sd, sh, sw), (dd, dh, dw), (od, oh, ow) = w.strides, w.dilations, w.outs
-    width = next(v for v in (16, 8, 4, 2, 1) if v <= ow)
-    height = next(h for h in (4, 2, 1) if h <= oh)
+    width, height = power(ow, 16), power(oh, 4)
     blocks = -(-oh // height)
     units = conv.batch * conv.group * conv.outputs * od * blocks
     cells = conv.inputs * w.size[0] * w.size[1] * w.size[2]
     work = height * cells * -(-ow // width)
-    per_item = max(1, min(-(-units // (4 * traits.compute_units)), WORK // max(1, work)))
+    per_item = greatest(1, least(-(-units // (4 * traits.compute_units)), WORK // greatest(1, work)))
     ints = (
         conv.inputs, conv.outputs, conv.group, *padded.spatial, od, oh, ow, *w.size, sd, sh, dd, dh, dw, blocks,
         units, per_item, sw,
     )  # fmt: skip
     bound = bind_conv(conv, padded.ref, inp(1), after)
-    k = _planes_kernel(bound.form, height, width, sw if sw <= 2 else 0)
+    stride = sw if sw <= 2 else 0
+    k = chosen(32 * height + width, lambda number: _planes_kernel(bound.form, number // 32, number % 32, stride))
     launch = Launch(k, bound.refs, (*ints, *bound.ints), (-(-units // per_item),), (1,))
     return Impl(f"planes {height}x{width}", (*padded.launches, launch), padded.scratch)
 

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from asyncrt.devices.base import Registers
+from asyncrt.kernels.arithmetic import below, either, greatest, least, power
 from asyncrt.kernels.codegen.epilogue import SOME, Epilogue
 from asyncrt.kernels.codegen.source import kernel
-from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp
+from asyncrt.kernels.impl import Impl, KernelSource, Launch, chosen, inp
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.traits import DeviceTraits
 
@@ -88,8 +89,8 @@ def _tile(conv: Convolution, registers: Registers) -> _Tile:
     w = conv.window
     _, oh, ow = w.outs
     together = max(1, min(_TOGETHER, registers.capacity // 32))
-    height = next(h for h in (4, 2, 1) if h <= min(together, oh))
-    vectors = next(v for v in (4, 2, 1) if v == 1 or (height * v <= together and 16 * v <= ow))
+    height = power(least(together, oh), _TOGETHER)
+    vectors = power(least(together // height, ow // 16), _TOGETHER)
     step = w.strides[2]
     near = max(*w.strides[1:], *w.dilations[1:]) <= _NEAR
     if not near or w.size[1] * w.size[2] > _WRITTEN:
@@ -110,14 +111,12 @@ def _cut(conv: Convolution, tile: _Tile) -> _Cut | None:
         return sw * round_up(-(-((columns - 1) * sw + wide) // sw), 16)
 
     # With room for all but two tiles, no part of an axis is less than a tile, so that its last one can be moved back.
-    least = round_up(min(oh, 2 * tile.height - 1), tile.height)
-    room = _LINES // (planes * ((least - 1) * sh + high))  # of a line
-    columns = ow
-    if pitch(ow) > room:
-        columns = room // (16 * sw) * 16 - (wide - 1) // sw - 1
-        if columns < 32 * tile.vectors - 1:
-            return None
-    across = -(-ow // columns)
+    fewest = round_up(least(oh, 2 * tile.height - 1), tile.height)
+    room = _LINES // (planes * ((fewest - 1) * sh + high))  # of a line
+    columns = room // (16 * sw) * 16 - (wide - 1) // sw - 1
+    if columns < 32 * tile.vectors - 1 and pitch(ow) > room:
+        return None
+    across = -(-ow // either(below(room, pitch(ow)), columns, ow))
     line = pitch(-(-ow // across))
     rows = (_LINES // (planes * line) - high) // sh + 1
     # Where no tile is moved back, the last one may see lines that nobody has filled.
@@ -138,15 +137,17 @@ def depthwise(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -
     units = conv.batch * conv.group * od * cut.blocks
     cells = conv.inputs * conv.outputs * w.size[0] * w.size[1] * w.size[2]
     work = cells * -(-oh // cut.blocks) * -(-ow // cut.across // 16)
-    per_item = max(1, min(-(-units * cut.across // (4 * traits.compute_units)), WORK // max(1, work)))
+    per_item = greatest(1, least(-(-units * cut.across // (4 * traits.compute_units)), WORK // greatest(1, work)))
     ints = (
         conv.inputs, conv.outputs, conv.group, *w.spatial, *w.outs, *w.size, *w.strides, *w.dilations, *w.before, *cut,
         units, per_item, conv.batch * conv.group * conv.inputs * w.spatial[0] * w.spatial[1] * w.spatial[2],
     )  # fmt: skip
     bound = bind_conv(conv, inp(0), inp(1), after)
-    launch = Launch(
-        _kernel(bound.form, tile, _LINES), bound.refs, (*ints, *bound.ints), (-(-units // per_item), cut.across), (1, 1)
+    k = chosen(
+        8 * tile.height + tile.vectors,
+        lambda number: _kernel(bound.form, tile._replace(height=number // 8, vectors=number % 8), _LINES),
     )
+    launch = Launch(k, bound.refs, (*ints, *bound.ints), (-(-units // per_item), cut.across), (1, 1))
     return Impl(f"depthwise {tile.height}x{16 * tile.vectors}", (launch,))
 
 

@@ -15,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from asyncrt.devices.base import Registers
+from asyncrt.kernels.arithmetic import least
 from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.epilogue import Epilogue
 from asyncrt.kernels.codegen.tiles import tile_of
-from asyncrt.kernels.impl import Impl, Launch, WeightsRequest, inp, weights
+from asyncrt.kernels.impl import Impl, Launch, WeightsRequest, chosen, inp, weights
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.patterns.window import Window
 from asyncrt.kernels.traits import DeviceTraits
@@ -78,14 +79,17 @@ def _packer(group: int, block: int) -> Callable[[Array], Array]:
     return functools.partial(pack_filters, group=group, block=block)
 
 
-def _tile_width(positions: int, channels: int, cells: int, most: int) -> int:
+def tile_width(positions: int, channels: int, cells: int, most: int) -> int:
     """Return how many positions of a row a tile has: few are calculated twice."""
 
-    def cost(width: int) -> tuple[float, int]:
-        each = max(width, _LINES) + _BIT if cells == 1 else max(width, _LATENCY)
-        return -(-positions // width) * (each * channels * cells + _FINISH), -width
+    def rank(width: int) -> int:
+        """The cost in halves, and of equal ones the widest first."""
+        each = 2 * max(width, _LINES) + 2 * _BIT if cells == 1 else 2 * max(width, _LATENCY)
+        cost = (int(each) * channels * cells + 2 * _FINISH) * (most + 1)
+        return (-positions // width) * -cost + most - width
 
-    return min(range(1, min(most, positions) + 1), key=cost)
+    # Wider than the row it costs no less than as wide as the row.
+    return least(positions, most - functools.reduce(least, map(rank, range(1, most + 1))) % (most + 1))
 
 
 def packs(dtype: DataType, outputs: int, traits: DeviceTraits, *, constant: bool) -> bool:
@@ -145,8 +149,8 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
             od, oh, ow, spatial = 1, 1, od * oh * ow, (1, 1, od * oh * ow)
     cells = kd * kh * kw
     costs, most = _blocks(traits.registers)
-    rows, width = 1, _tile_width(ow, conv.inputs, cells, most)
-    if joins and width == ow and 2 * width <= most and oh > 1:  # short rows: several of them
+    rows, width = 1, tile_width(ow, conv.inputs, cells, most)
+    if joins and 2 * ow <= most and oh > 1:  # short rows, each of them one tile: several of them
         rows = next(r for r in (most // width, 2) if r <= oh)
     block = min(costs, key=lambda b: round_up(conv.outputs, b) * costs[b])
     blocks = -(-conv.outputs // block)
@@ -165,10 +169,11 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     bound = bind_conv(conv, padded.ref, weights(0), after)
     plain = _plain(w)
     tile = Tile(
-        block, rows, width, sw if sw <= 2 else 0, kh if plain and kh <= 3 else 0, kw if plain else 0, not whole, joins,
+        block, 1, 1, sw if sw <= 2 else 0, kh if plain and kh <= 3 else 0, kw if plain else 0, not whole, joins,
         borders,
     )  # fmt: skip
-    launch = Launch(tile_kernel(bound.form, tile), bound.refs, (*ints, *bound.ints), grid, (1, 1, 1))
+    k = chosen(64 * rows + width, lambda n: tile_kernel(bound.form, tile._replace(rows=n // 64, width=n % 64)))
+    launch = Launch(k, bound.refs, (*ints, *bound.ints), grid, (1, 1, 1))
     request = WeightsRequest(
         1,
         f"conv{block} group {conv.group}, zeros",

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from asyncrt.devices.base import Registers
+from asyncrt.kernels.arithmetic import least
 from asyncrt.kernels.codegen.epilogue import SOME, Epilogue
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.codegen.tiles import AHEAD, FETCH, tile_of, turn
@@ -43,7 +44,7 @@ _FILTER = np.array(
 # Channels of which the transforms are worth their time, and filters that are not much larger than they were: transformed
 # ones take four times as much memory.
 _LEAST, _MOST = 16, 1 << 16
-_FULL = 0.6  # part of the tiles in vectors that is results
+_FULL = 60  # per cent of the tiles in vectors that are results
 _MOST_TILES = 96  # of a work-item: six vectors
 _TRANSFORMED = 1 << 12  # tiles × channels that are transformed at once, 590 KB: a core's second cache
 _PLACES = _MOST_TILES + 16  # for numbers of tiles, and what vectors at the end of them write
@@ -78,7 +79,7 @@ def suits(conv: Convolution, traits: DeviceTraits) -> bool:
     if not (near and inside and enough and traits.winograd):
         return False
     tiles = -(-w.outs[1] // _TILE) * -(-w.outs[2] // _TILE)
-    return w.outs[1] * w.outs[2] > _FULL * _TILE * _TILE * round_up(tiles, 16)
+    return 100 * w.outs[1] * w.outs[2] > _FULL * _TILE * _TILE * round_up(tiles, 16)
 
 
 def pack_filters(weight: Array, group: int, rows: int) -> Array:
@@ -101,7 +102,7 @@ def _cut(conv: Convolution) -> _Cut:
     most = max(16, min(_MOST_TILES, _TRANSFORMED // conv.inputs // 16 * 16))
     across = -(-wide // most)
     columns = -(-wide // across)
-    down = -(-high // min(high, most // columns))
+    down = -(-high // least(high, most // columns))
     return _Cut(high, wide, down, across, round_up(-(-high // down) * columns, 16))
 
 
@@ -111,7 +112,7 @@ def winograd(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) ->
     cut, tile = _cut(conv), tile_of(traits.registers).rows
     blocks = -(-conv.outputs // tile)
     units = conv.batch * conv.group * cut.down * cut.across
-    parts = min(blocks, -(-traits.compute_units // units))  # of the channels
+    parts = least(blocks, -(-traits.compute_units // units))  # of the channels
     per_item = -(-units // (2 * traits.compute_units))
     items = -(-units // per_item)
     room = _POINTS * (conv.inputs * cut.pitch + _APART + _CHANNELS // tile * tile * cut.pitch) + round_up(_READ, 16)

@@ -11,6 +11,7 @@ import functools
 
 import numpy as np
 
+from asyncrt.kernels.arithmetic import greatest, least
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.codegen.tiles import FETCH, PANEL, add_tiles, fill_panel, pair_rows, pair_tile, widen_panel
 from asyncrt.kernels.impl import KernelSource
@@ -53,7 +54,7 @@ def rows_per_item(m: int, tile: int, panels: int, compute_units: int) -> int:
         tile: Rows of a tile.
     """
     tiles = -(-m // tile)
-    each = max(1, min(_MOST // tile, tiles * panels // (8 * compute_units)))
+    each = greatest(1, least(_MOST // tile, tiles * panels // (8 * compute_units)))
     return -(-m // -(-tiles // each))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from asyncrt.kernels.arithmetic import greatest, least
 from asyncrt.kernels.traits import DeviceTraits
 
 _MIN_ELEMENTS = 4096  # per work-item on a CPU: about a microsecond of work, several times what starting one costs
@@ -34,15 +35,11 @@ def cut_rows(rows: int, inner: int, traits: DeviceTraits, *, align: int = 16) ->
     Args:
         align: Pieces of rows are multiples of this many elements.
     """
-    total = rows * inner
-    items = max(1, min(4 * traits.compute_units, total // _MIN_ELEMENTS))
-    if rows >= items:
-        rows_per_item = -(-rows // items)
-        return RowCut(inner, rows_per_item, (1, -(-rows // rows_per_item)))
-    pieces = max(1, items // rows)
-    chunk = -(-inner // pieces)
-    chunk = -(-chunk // align) * align
-    return RowCut(chunk, 1, (-(-inner // chunk), rows))
+    items = greatest(1, least(4 * traits.compute_units, rows * inner // _MIN_ELEMENTS))
+    rows_per_item = -(-rows // items)  # 1 where there are fewer
+    pieces = greatest(1, items // rows)
+    chunk = least(inner, round_up(-(-inner // pieces), align))
+    return RowCut(chunk, rows_per_item, (greatest(1, -(-inner // greatest(1, chunk))), -(-rows // rows_per_item)))
 
 
 def over_rows(row: str, one: str, cpu: bool) -> str:

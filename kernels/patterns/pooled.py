@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
+from asyncrt.kernels.arithmetic import least
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.codegen.vectors import LANES
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
@@ -62,12 +63,12 @@ def fold_windows(fold: PoolFold, w: Window, planes: int, traits: DeviceTraits) -
     """
     od, oh, ow = w.outs
     columns = (_LINE - _SLACK - w.extents[2]) // w.strides[2] + 1
-    if columns < min(ow, 16):
+    if columns < least(ow, 16):
         return None
     across = -(-ow // columns)
     blocks = -(-oh // _ROWS)
     units = planes * od * blocks
-    work = min(oh, _ROWS) * round_up(-(-ow // across), 16) * (w.size[0] * w.size[1] * w.strides[2] + w.size[2])
+    work = least(oh, _ROWS) * round_up(-(-ow // across), 16) * (w.size[0] * w.size[1] * w.strides[2] + w.size[2])
     per_item = cut_rows(units, work, traits).rows_per_item
     ints = (
         *w.spatial, *w.outs, *w.size, *w.strides, *w.dilations, *w.before, *w.after, blocks, across, units, per_item,

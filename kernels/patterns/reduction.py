@@ -11,6 +11,7 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from asyncrt.kernels.arithmetic import greatest, least
 from asyncrt.kernels.codegen.source import accumulator_type, compute_type, kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
 from asyncrt.kernels.shapes import count
@@ -125,7 +126,7 @@ def reduce_axes(reduction: Reduction, source: Layout | None, axes: Sequence[int]
 
 def _per_item(units: int, work: int, traits: DeviceTraits) -> int:
     """How many *units* of *work* elements a work-item of a CPU device does."""
-    items = max(1, min(4 * traits.compute_units, units * work // 4096))
+    items = greatest(1, least(4 * traits.compute_units, units * work // 4096))
     return -(-units // items)
 
 

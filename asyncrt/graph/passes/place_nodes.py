@@ -29,7 +29,10 @@ def place_nodes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> 
         by_layout = node.operator.evaluate is not None
         inputs = node.uses
         small = all(_small_or_vector(graph.values[o]) for o in node.outputs)
-        if by_layout or (small and (node.subgraphs or all(v in possible for v in inputs))):
+        # What is made of shapes and constants alone has few elements if a shape needs it, also where loading does not
+        # know how many. Were it calculated on the device, each request would have to read it back before it goes on.
+        unknown = not node.subgraphs and all(graph.values[o].layout.shape is None for o in node.outputs)
+        if by_layout or (small and node.subgraphs) or ((small or unknown) and all(v in possible for v in inputs)):
             possible.update(node.outputs)
         if by_layout or (small and all(v in free for v in inputs) and _scalars(graph, node)):
             free.update(node.outputs)

@@ -10,11 +10,14 @@ from asyncrt.graph.ir import ProgramNode
 from asyncrt.graph.passes.fold_constants import evaluate
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.operator import host_nbytes
-from asyncrt.layout import Array
+from asyncrt.layout import Array, DataType, whole_numbers
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.cooperative import Slices, in_one_piece
 
 from .node_errors import naming
+from .traced_int import Unfollowed, Witness
+
+_FOLLOWED = 1024  # elements: more than any shape
 
 
 def run_on_host(node: ProgramNode, call: Call, budget: HostBudget) -> Slices[list[Array]]:
@@ -37,6 +40,34 @@ def run_on_host(node: ProgramNode, call: Call, budget: HostBudget) -> Slices[lis
     results = yield from in_one_piece(max(given, needed), functools.partial(_results, node, call))
     budget.take(sum([a.nbytes for a in results]), title(node))
     return results
+
+
+def follow_on_host(node: ProgramNode, call: Call) -> list[Array]:
+    """Evaluate a node of shape arithmetic whose numbers may be witnesses, which they stay: as arrays of objects.
+
+    Raises:
+        Unfollowed: It is none, or takes them in a way that a recording cannot follow.
+    """
+    if any(t.is_float and len(node.inputs) > 1 for t in node.output_types):
+        raise Unfollowed
+    if any(a is not None and a.size > _FOLLOWED for a in call.values):
+        raise Unfollowed
+    try:
+        results = evaluate(node.operator, call, call.values)
+    except Exception as error:  # NumPy's refusals of what is no number of its own are of every class
+        raise Unfollowed from error
+    return [_followed(np.asarray(r), t) for r, t in zip(results, node.output_types, strict=False)]
+
+
+def _followed(result: Array, dtype: DataType) -> Array:
+    """A result in its dtype; what has witnesses must be numbers that the dtype has."""
+    elements = result.reshape(-1).tolist()
+    if not any(isinstance(e, Witness) for e in elements):
+        return np.ascontiguousarray(np.asarray(result, dtype.numpy)).reshape(result.shape)
+    least, most = whole_numbers(dtype)
+    if not all(isinstance(e, int) and least <= e <= most for e in elements):
+        raise Unfollowed
+    return result
 
 
 def judged(node: ProgramNode, call: Call) -> int:

@@ -27,16 +27,25 @@ NBYTES = 4 << 20
 # Of the thread's own time; models of the zoo take up to 5 ms for each node.
 _PATIENCE_S, _PATIENCE_PER_NODE_S = 2.0, 0.05
 
-# What the first dim and all others may be. Ones, small odd numbers, and a batch of one with long other axes, because
-# kernels differ by which axes are units and by how many rows there are. Decisions change at few sizes: half an octave
+# What the first dim and the others, in turn, may be. Pictures come first: a recipe of theirs holds for most sizes.
+# Height and width are no one size, and many models take steps of 32 only. Decisions change at few sizes: half an octave
 # apart most are met, each by as many as make a recipe trusted.
 SIZES = (
-    (1, 1), None, *[(1, n) for n in (2, 4, 7, 32, 64, 224)],
-    (2, 16), (2, 64), (4, 1), (4, 3), (4, 33), (24, 1), (24, 33),
+    (1, 224, 320), (1, 320, 480), (1, 480, 416),
     *[(1, round(2 ** (half / 2)) + more) for half in range(4, 17) for more in range(3)],
     (3, 17), (5, 18), (3, 66), (5, 69),
 )  # fmt: skip
-CLOSER_SIZES = tuple((1, round(2 ** (eighth / 8)) + more) for eighth in range(24, 65) for more in range(3))
+# Ones, small odd numbers, and a batch of one with long other axes, because kernels differ by which axes are units and
+# by how many rows there are. None of them is worth a recipe.
+ODD_SIZES = (
+    (1, 1), None, *[(1, n) for n in (2, 4, 7, 32, 64, 224)],
+    (2, 16), (2, 64), (4, 1), (4, 3), (4, 33), (24, 1), (24, 33),
+)  # fmt: skip
+CLOSER_SIZES = (
+    # How wide a tile is follows from the positions of a row, or of all rows together: few sizes have one of its own.
+    *((1, 32 * high, 32 * wide) for high in range(3, 22) for wide in range(3, 22)),
+    *((1, round(2 ** (eighth / 8)) + more) for eighth in range(24, 65) for more in range(3)),
+)
 
 
 class GuessAllowance:
@@ -94,13 +103,13 @@ class GuessAllowance:
         return None
 
 
-def sample_layouts(program: Program, sizes: Sequence[tuple[int, int] | None]) -> list[list[Layout]]:
+def sample_layouts(program: Program, sizes: Sequence[tuple[int, ...] | None]) -> list[list[Layout]]:
     """Return input layouts of a few likely sizes, to find out which kernels a program needs.
 
     Dims of the same name are equal, as in a request.
 
     Args:
-        sizes: The first dim's and all others'; None makes all of them different.
+        sizes: The first dim's and those of the others, which take them in turn; None makes all of them different.
     """
     names = list(
         dict.fromkeys(
@@ -110,12 +119,11 @@ def sample_layouts(program: Program, sizes: Sequence[tuple[int, int] | None]) ->
             if isinstance(dim, Dim) and (name := dim.name) is not None
         )
     )
-    first = names[:1]
     samples = [
-        {n: 2 * i + 3 for i, n in enumerate(names)} if size is None else {n: size[n not in first] for n in names}
+        {n: 2 * i + 3 if size is None else size[i and 1 + (i - 1) % (len(size) - 1)] for i, n in enumerate(names)}
         for size in sizes
     ]
-    result: list[list[Layout]] = []
+    result: dict[tuple[Layout, ...], None] = {}
     for sample in samples if names else [{}]:
         layouts: list[Layout] = []
         for id in program.inputs:
@@ -124,5 +132,5 @@ def sample_layouts(program: Program, sizes: Sequence[tuple[int, int] | None]) ->
                 return []
             dims = [sample.get(d.name or "", 1) if isinstance(d, Dim) else d for d in shape]
             layouts.append(Layout(dtype, tuple(dims)))
-        result.append(layouts)
-    return result
+        result[tuple(layouts)] = None
+    return [*map(list, result)]

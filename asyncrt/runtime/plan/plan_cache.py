@@ -17,14 +17,14 @@ from asyncrt.runtime.cooperative import Slices, finished
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 from .chunk_plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, PlanStep, State, start_state
-from .likely_sizes import CLOSER_SIZES, NBYTES, SIZES, GuessAllowance, sample_layouts
+from .likely_sizes import CLOSER_SIZES, NBYTES, ODD_SIZES, SIZES, GuessAllowance, sample_layouts
 from .planner import prepare_in_slices
 from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
 from .tools import Tools, new_memo
 
 _RECIPES = 48  # at most
 _MAKES = 24  # recipes that are made before any has been of use
-_WALKS = 24  # of sizes that lie close to others, when a model is loaded
+_WALKS = 48  # of sizes that lie close to others, when a model is loaded
 KEYED_BYTES = 1 << 16
 """Values that a plan depends on are compared as bytes; above this, planning anew is cheaper."""
 # Rough sizes of what a plan is made of, in bytes.
@@ -92,6 +92,8 @@ class Plans:
         self.by_recipe = self._makes = 0
         #: Whether recipes are made elsewhere.
         self._scouted = False
+        #: Kernels and constants of the plans for likely sizes.
+        self._guessed: set[Any] = set()
         #: Makes plans for requests that memory is short for; keeps none.
         self.frugal = self
         if tools.branches is not None:
@@ -130,6 +132,7 @@ class Plans:
         budget: HostBudget,
         *,
         runs: bool = True,
+        learns: bool = True,
     ) -> Slices[Planned]:
         """Plan the first chunk; no other plan of the network may be made at the same time.
 
@@ -138,6 +141,7 @@ class Plans:
             layouts, values, kept: As for `start_state`.
             budget: What the request may make on the host.
             runs: Whether it will be carried out; otherwise nobody will check what its steps touch.
+            learns: Whether to make a recipe if there is none for such a plan.
         """
         chunk, before = self._program.chunks[0], budget.used
         # Large ones are not looked at again: neither is a plan for them kept, nor a recipe.
@@ -166,7 +170,8 @@ class Plans:
                     plan = with_origins(plan, (yield from walk()))
                 return self.keep_made(signature, plan)
         plan = self._light((yield from walk(budget)), records)
-        yield from self._compare(recipes, sizes, plan, layouts, values, kept)
+        if not self._checked(recipes, sizes, plan) and learns:
+            yield from self._learn(recipes, layouts, values, kept)
         self._recipes.pop(kind, None)
         if recipes and self._follows:
             self._recipes[kind] = recipes
@@ -224,16 +229,8 @@ class Plans:
         plan = yield from prepare_in_slices(self._program, chunk, state, self._tools, budget)
         return self._keep(chunk, signature, plan, budget.used - before)
 
-    def _compare(
-        self,
-        recipes: list[Recipe],
-        sizes: tuple[int, ...],
-        plan: ChunkPlan,
-        layouts: list[Layout],
-        values: Mapping[int, Array],
-        kept: tuple[KeptTensor, ...],
-    ) -> Slices[None]:
-        """Check recipes that are not trusted yet by a plan that was made without; if there is none, make one."""
+    def _checked(self, recipes: list[Recipe], sizes: tuple[int, ...], plan: ChunkPlan) -> bool:
+        """Check a recipe that is not trusted yet by a plan that was made without; returns whether there is one."""
         for recipe in recipes:
             made = None if recipe.trusted else recipe.plan(sizes, tuple)
             if made is not None:
@@ -242,9 +239,15 @@ class Plans:
                 else:
                     self._follows = False
                     self._recipes.clear()
-                return
+                return True
+        return False
+
+    def _learn(
+        self, recipes: list[Recipe], layouts: list[Layout], values: Mapping[int, Array], kept: tuple[KeptTensor, ...]
+    ) -> Slices[None]:
+        """Make a recipe, unless recipes come from elsewhere or do not pay for this model."""
         if self._scouted or self._makes >= _MAKES + self.by_recipe // 4:
-            return  # they come from elsewhere, or do not pay for this model
+            return
         self._makes += 1
         recipe_made = yield from make_recipe(self._program, layouts, values, kept, self._tools)
         if recipe_made is not None:
@@ -302,7 +305,9 @@ class Plans:
         found: Callable[[ChunkPlan], object] = lambda plan: None,
         go_on: Callable[[], bool] = lambda: True,
     ) -> list[ChunkPlan]:
-        """Plan for a few likely sizes: to know which kernels are needed, and to have recipes.
+        """Plan for likely sizes: to know which kernels are needed, and to have recipes.
+
+        What no other plan needs is in one of those that are returned; many sizes need nothing of their own.
 
         Args:
             allowance: What that may cost; None is what suits the program.
@@ -310,9 +315,12 @@ class Plans:
             go_on: Asked now and then; may pause.
         """
         plans = _Found(found)
+        self._guessed.clear()
         allowance = allowance or GuessAllowance(self._program, min(NBYTES, self._tools.host_limit), go_on=go_on)
         for layouts in sample_layouts(self._program, SIZES):
             self._try(layouts, plans, allowance)
+        for layouts in sample_layouts(self._program, ODD_SIZES):
+            self._try(layouts, plans, allowance, learns=False)
         # With recipes, sizes that lie closer cost little, but for those at which decisions change: what is looked for.
         walked = 0
         for layouts in sample_layouts(self._program, CLOSER_SIZES) if self._follows else []:
@@ -322,16 +330,24 @@ class Plans:
             if walked == _WALKS or allowance.spent:
                 break
         self.by_recipe = self._makes = 0
+        self._guessed.clear()
         return plans
 
-    def _try(self, layouts: list[Layout], plans: list[ChunkPlan], allowance: GuessAllowance) -> None:
+    def _try(
+        self, layouts: list[Layout], plans: list[ChunkPlan], allowance: GuessAllowance, *, learns: bool = True
+    ) -> None:
         """Add the plan for these inputs, if they fit this model and it costs no more than it may."""
         values = allowance.values(layouts)
         if values is None:
             return
         with contextlib.suppress(AsyncrtError):
-            planned = allowance.finished(self.first(None, layouts, values, (), allowance.budget(), runs=False))
-            if planned is not None:
+            budget = allowance.budget()
+            planned = allowance.finished(self.first(None, layouts, values, (), budget, runs=False, learns=learns))
+            if planned is None:
+                return
+            needs = {*planned.plan.kernels, *(packing.key for packing in planned.plan.packings)}
+            if not needs <= self._guessed:
+                self._guessed |= needs
                 plans.append(planned.plan)
 
     def clear(self) -> None:

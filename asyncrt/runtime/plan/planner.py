@@ -26,20 +26,20 @@ from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.patterns.copy import copy_launch, materialise
 from asyncrt.kernels.patterns.indexing import look_at
 from asyncrt.kernels.resident.weights import Packing, Stored
-from asyncrt.layout import Layout, layout_of
+from asyncrt.layout import Layout
 from asyncrt.memory.host import HostBudget
 from asyncrt.memory.view import View
 from asyncrt.runtime.cooperative import Slices, finished
 
 from .chunk_plan import ChunkPlan, Home, NodeRecord, State, run_records
-from .host_nodes import judged, run_on_host, title
+from .host_nodes import follow_on_host, judged, run_on_host, title
 from .kv_append import KeptMemory
 from .memory_plan import STAGED, MemoryPlan
 from .node_errors import naming
 from .numpy_launches import reference_copy, reference_impl, reference_look
 from .tensors import Location, PlannedTensor
 from .tools import Tools
-from .traced_int import Unfollowed, settled
+from .traced_int import settled
 
 _COMPARED = 1024  # bytes of a value
 _SLICE = 4  # nodes that are prepared without an interruption; with witnesses, one
@@ -108,8 +108,9 @@ def list_chunk(
     planner = _Planner(program, chunk, state, tools, HostBudget(tools.host_limit), formulas=True)
     try:
         yield from planner.walk()
-    except _BrokenFormula as error:
-        raise Unfollowed from error
+    except _BrokenFormula:
+        planner = _Planner(program, chunk, state, tools, HostBudget(tools.host_limit), formulas=False)
+        yield from planner.walk()
     return planner.memory, planner.records
 
 
@@ -328,15 +329,16 @@ class _Planner:
 
     def run_on_host(self, inst: PrimitiveInst) -> Slices[None]:
         """Evaluate a node of shape arithmetic, or one without a kernel; its values need no device."""
-        if self.tools.recording:
-            raise Unfollowed
         node = inst.node
-        results = yield from run_on_host(node, inst.call, self.budget)
-        for v, array in zip(node.outputs, results, strict=False):
-            layout = self.layouts[v] = layout_of(array)
-            self.values[v] = array
+        if self.tools.recording:
+            results = follow_on_host(node, inst.call)
+        else:
+            results = yield from run_on_host(node, inst.call, self.budget)
+        layouts = tuple([Layout(t, array.shape) for t, array in zip(node.output_types, results, strict=False)])
+        for v, layout, array in zip(node.outputs, layouts, results, strict=False):
+            self.layouts[v], self.values[v] = layout, array
             self.check_rank(f"'{node.name}': its output", layout)
-        self.records.append(NodeRecord(node, None, tuple(map(layout_of, results)), "host"))
+        self.records.append(NodeRecord(node, None, layouts, "host"))
 
     # Skips.
 

@@ -10,6 +10,7 @@ size that can vary has varied. A recipe that was wrong is dropped, and none is m
 
 from __future__ import annotations
 
+import functools
 import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +23,7 @@ from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError
 from asyncrt.graph.ir import Program
 from asyncrt.kernels.decide import Skip
+from asyncrt.kernels.impl import KernelChoice, KernelSource
 from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.resident.weights import Packing
 from asyncrt.layout import Array, Layout, Shape
@@ -76,6 +78,7 @@ class _StepRecipe(NamedTuple):
     group: tuple[int, ...] | None
     local: _Pick
     varying: tuple[int, ...]
+    choice: tuple[int, Callable[[int], KernelSource]] | None  # which number says the kernel, and what it says
 
 
 class _StagedRecipe(NamedTuple):
@@ -258,7 +261,9 @@ class Recipe:
         """
         steps: list[PlanStep] = []
         pack = self.pack
-        for node, kernel, buffers, bases, offsets, ints, grid, group, local, varying in self.steps:
+        for node, kernel, buffers, bases, offsets, ints, grid, group, local, varying, choice in self.steps:
+            if choice is not None:
+                kernel = choice[1](numbers[choice[0]])
             sizes = ints(numbers)
             record = pack(list(map(operator.add, bases(base), offsets(numbers))), sizes)
             steps.append(
@@ -455,12 +460,14 @@ class _RecipeWriter:
         node, _, launch, places, _, _ = listed
         if launch.group is not None and any(isinstance(n, Witness) for n in launch.group):
             raise Unfollowed
-        if MARK in launch.kernel.text:
+        choice = launch.kernel if isinstance(launch.kernel, KernelChoice) else None
+        kernel = launch.kernel if choice is None else choice.now
+        if MARK in kernel.text:
             raise Unfollowed
         at = [self._at(p) for p in places if self._there(p)]
         return _StepRecipe(
             node,
-            launch.kernel,
+            kernel,
             tuple([self._buffer(p) for p in places if self._there(p)]),
             _pick(tuple([base for base, _ in at])),
             _pick(tuple([offset for _, offset in at])),
@@ -469,6 +476,7 @@ class _RecipeWriter:
             launch.group,
             _pick(self._all(launch.local)),
             launch.varying,
+            None if choice is None else (self._number(choice.number), functools.cache(choice.kernel)),
         )
 
     def _there(self, place: Location) -> bool:

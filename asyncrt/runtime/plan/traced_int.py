@@ -25,6 +25,7 @@ from asyncrt.runtime.cooperative import Slices
 MARK = "\N{WHITE SQUARE}"
 _PART = 64  # lines that are compiled without an interruption, which takes some tenths of a millisecond
 _NAME = re.compile(r"\b[tx]\d+\b")
+_MAY_FAIL = re.compile(r"[/%] [tx]")  # where planning would divide by 0
 
 Formulas: TypeAlias = Callable[..., tuple[int, ...] | None]
 """Numbers for sizes; None where an answer is another one."""
@@ -50,6 +51,11 @@ class Recording:
         self._sizes += 1
         return Witness(value, f"x{self._sizes - 1}", self)
 
+    @property
+    def asked_any(self) -> bool:
+        """Whether a question was asked: it then holds for some sizes only."""
+        return bool(self._asked)
+
     def make(self, value: int, formula: str) -> Witness:
         """Return the int that *formula* gives; equal formulas are one."""
         name = self._names.get(formula)
@@ -71,19 +77,37 @@ class Recording:
         Args:
             lines: How many are compiled at a time.
         """
+        parts, given = yield from self._cut(list(map(text, results)), lines)
         sizes = [f"x{i}" for i in range(self._sizes)]
-        parts = [self._lines[begin : begin + lines] for begin in range(0, len(self._lines), lines)] or [[]]
-        # A part gives what those behind it want; none of them makes the same name again.
-        given = [list(map(text, results))]
-        for part in reversed(parts[1:]):
-            made = {line.partition(" = ")[0] for line in part}
-            wanted = dict.fromkeys(name for line in (*part, *given[0]) for name in _NAME.findall(line))
-            given.insert(0, [name for name in wanted if name not in made])
         functions: list[Formulas] = []
         for taken, part, gives in zip([sizes, *given], parts, given, strict=False):
             yield
             functions.append(_compile(taken, part, gives))
         return functions[0] if len(functions) == 1 else functools.partial(_in_turn, functions)
+
+    def _cut(self, results: list[str], lines: int) -> Slices[tuple[list[list[str]], list[list[str]]]]:
+        """Return the lines in parts, without those that no question and no result wants, and what each part gives.
+
+        A part gives what those behind it want; no name is made twice.
+        """
+        parts: list[list[str]] = [[]]
+        given = [results]
+        wanted = dict.fromkeys(filter(_NAME.fullmatch, results))
+        for number, line in enumerate(reversed(self._lines), 1):
+            if number % (4 * _PART) == 0:
+                yield
+            made, is_formula, formula = line.partition(" = ")
+            if is_formula:
+                if made in wanted:
+                    del wanted[made]
+                elif not _MAY_FAIL.search(formula):
+                    continue
+            if len(parts[0]) == lines:
+                parts.insert(0, [])
+                given.insert(0, [*wanted, made] if is_formula else [*wanted])
+            parts[0].insert(0, line)
+            wanted.update(dict.fromkeys(_NAME.findall(formula if is_formula else line)))
+        return parts, given
 
 
 def _compile(taken: list[str], lines: list[str], given: list[str]) -> Formulas:
@@ -180,8 +204,10 @@ def _plain(value: int) -> int:
     return int.__index__(value)
 
 
-def _follow(symbol: str, function: Callable[[int, int], int], *, swapped: bool) -> Callable[[Witness, Any], Any]:
+def _follow(symbol: str, function: Callable[[Any, Any], Any], *, swapped: bool) -> Callable[[Witness, Any], Any]:
     def method(self: Witness, other: Any) -> Any:
+        if isinstance(other, float):  # which would take the value, and forget the rest
+            return function(other, self.settled()) if swapped else function(self.settled(), other)
         if not isinstance(other, int):
             return NotImplemented
         a, b = (other, self) if swapped else (self, other)
@@ -196,8 +222,10 @@ def _follow(symbol: str, function: Callable[[int, int], int], *, swapped: bool) 
     return method
 
 
-def _compare(symbol: str, function: Callable[[int, int], bool]) -> Callable[[Witness, Any], Any]:
+def _compare(symbol: str, function: Callable[[Any, Any], bool]) -> Callable[[Witness, Any], Any]:
     def method(self: Witness, other: Any) -> Any:
+        if isinstance(other, float):
+            return function(self.settled(), other)
         if not isinstance(other, int):
             return NotImplemented
         answer = function(_plain(self), _plain(other))

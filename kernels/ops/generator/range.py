@@ -20,11 +20,19 @@ from asyncrt.kernels.shapes import check
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, DataType, Shape
 
+_WHOLE = 1 << 53  # floats below it have a last bit of 1 or less
+
+
+def _whole(number: Any) -> Any:
+    """Return a float as an int if it is a whole number: for those both ways of counting give the same."""
+    return int(number) if isinstance(number, float) and number.is_integer() and abs(number) < _WHOLE else number
+
 
 def _count(start: Any, limit: Any, delta: Any) -> int:
     """Return the number of elements, for a *delta* that is not 0. Floats are counted in float64."""
     if isinstance(delta, Dim):
         raise Undetermined(f"is {delta!r} positive?")
+    start, limit, delta = map(_whole, (start, limit, delta))
     length, step = (limit - start, delta) if delta > 0 else (start - limit, -delta)
     if length < 0:
         return 0

@@ -40,6 +40,7 @@ _TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 _COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
 )  # fmt: skip
+_EXACT = 1 << 24  # products below it have no more bits than float32
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
@@ -120,6 +121,9 @@ def _scaled(dim: int, scale: float) -> int:
         if max(exact.numerator, exact.denominator) > 1024:
             raise Undetermined(f"how large is {dim!r} times {scale}?")
         return (dim * exact.numerator) // exact.denominator
+    exact = Fraction(scale)
+    if dim * exact.numerator < _EXACT:
+        return dim * exact.numerator // exact.denominator
     return math.floor(np.float32(dim) * np.float32(scale))
 
 
@@ -173,6 +177,9 @@ def _is_quotient(scale: float, size: int, dim: int) -> bool:
     """Whether *scale* is ``size / dim`` rounded to float32."""
     if isinstance(size, Dim) or isinstance(dim, Dim) or dim == 0:
         return False
+    exact = Fraction(scale)
+    if size * exact.denominator == dim * exact.numerator:
+        return True
     return bool(np.float32(size / dim) == np.float32(scale))
 
 

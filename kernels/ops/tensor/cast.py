@@ -34,6 +34,7 @@ from asyncrt.layout import (
     DataType,
     dtype_from_onnx,
     dtype_of,
+    whole_numbers,
 )
 from asyncrt.memory.view import View
 
@@ -56,9 +57,15 @@ def _cast(x: Array, target: DataType, attributes: Attributes | None = None) -> A
 
 
 def _cast_dims(x: Array, target: DataType) -> Array:
-    """Cast integers and symbolic dims, which stay what they are in a type that holds every dim."""
-    if not any(isinstance(v, Dim) for v in x.reshape(-1).tolist()):
-        return _cast(known(x), target)
+    """Cast integers and symbolic dims, which stay what they are in a type that holds every dim.
+
+    So do integers that remember how they were calculated, in a type that holds them, be it of floats.
+    """
+    elements = x.reshape(-1).tolist()
+    if not any(isinstance(v, Dim) for v in elements):
+        plain = all(type(v) is int for v in elements) or target is BOOL
+        least, most = whole_numbers(target)
+        return _cast(known(x), target) if plain or not all(least <= v <= most for v in elements) else x.copy()
     if target is INT64:
         return x.copy()
     if target is BOOL:

@@ -22,8 +22,8 @@ def _kept(attributes: Attributes, shape: Shape) -> Shape:
 
 
 def _array(dims: int | Sequence[int]) -> Array:
-    """int64, or object where a dim is symbolic."""
-    symbolic = any(isinstance(d, Dim) for d in ((dims,) if isinstance(dims, int | Dim) else dims))
+    """int64, or object where a dim is symbolic or remembers how it was calculated."""
+    symbolic = any(type(d) is not int for d in ((dims,) if isinstance(dims, int | Dim) else dims))
     return np.array(dims, object if symbolic else np.int64)
 
 

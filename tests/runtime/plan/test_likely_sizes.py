@@ -11,13 +11,14 @@ import pytest
 
 from asyncrt import Runtime, RuntimeOptions
 from asyncrt.graph.build import build_program
-from asyncrt.graph.ir import Program
+from asyncrt.graph.ir import Chunk, Program
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.operator import Operator, host_nbytes
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.runtime.plan import host_nodes
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 from asyncrt.runtime.plan.likely_sizes import NBYTES, SIZES, GuessAllowance, sample_layouts
-from asyncrt.runtime.plan.plan_cache import Plans
+from asyncrt.runtime.plan.plan_cache import Planned, Plans
 from asyncrt.runtime.plan.tools import Tools
 
 from ...builders import i64, model, node
@@ -132,11 +133,23 @@ class Clock:
         return self.now
 
 
+class CountedPlans(Plans):
+    """Plans that know how many were made."""
+
+    made = 0
+
+    def _keep(self, chunk: Chunk, signature: Any, plan: ChunkPlan, on_host: int = 0) -> Planned:
+        self.made += 1
+        return super()._keep(chunk, signature, plan, on_host)
+
+
 def planned(program: Program, allowance: GuessAllowance | None) -> tuple[int, frozenset[str]]:
     """How many sizes were planned for, and which kernels are needed for them."""
     tools = Tools(DeviceTraits("cpu", 2, 4096, frozenset({"fp64"})), True, lambda offsets, ints: (*offsets, *ints))
-    plans = Plans(program, tools, replay=True, recipes=True, nbytes=64 * MIB).likely(allowance)
-    return len(plans), frozenset(k.name for plan in plans for k in plan.kernels)
+    plans = CountedPlans(program, tools, replay=True, recipes=True, nbytes=64 * MIB)
+    needed = plans.likely(allowance)
+    assert len(needed) <= plans.made
+    return plans.made, frozenset(k.name for plan in needed for k in plan.kernels)
 
 
 def compiled(path: Any) -> Program:

@@ -11,7 +11,7 @@ import pytest
 from asyncrt import Runtime, RuntimeOptions
 from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError
-from asyncrt.layout import Array, Layout
+from asyncrt.layout import FLOAT32, Array, Layout
 from asyncrt.runtime.cooperative import finished
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.plan import recipe as recipes
@@ -238,3 +238,108 @@ async def test_recipes_are_bounded_whatever_decides() -> None:
 
     assert sum(plans.recipe_counts) <= 48
     assert len(plans.recipe_counts) <= 48
+
+
+def _pictures() -> object:
+    """A detector in small: its layers see pictures of a half, a quarter and an eighth, and meet again."""
+    rng = np.random.default_rng(3)
+    nodes = [
+        node("a = Conv(x, w0, b0)", strides=[2, 2], pads=[1, 1, 1, 1]), node("b = Relu(a)"),
+        node("c = Conv(b, w1)", pads=[1, 1, 1, 1], group=16), node("d = Conv(c, w2, b2)"), node("e = HardSwish(d)"),
+        node("f = Conv(e, w3)", strides=[2, 2], pads=[2, 2, 2, 2], group=24), node("g = Conv(f, w4, b2)"),
+        node("p = MaxPool(g)", kernel_shape=[2, 2], strides=[2, 2]), node("q = Conv(p, w5, b2)", pads=[1, 1, 1, 1]),
+        node("s = GlobalAveragePool(q)"), node("t = Conv(s, w4, b2)"), node("u = Sigmoid(t)"), node("v = Mul(q, u)"),
+        node("r = Resize(v, none, twice)", mode="nearest"), node("m = Add(r, g)"), node("n = Concat(m, r)", axis=1),
+        node("o = ConvTranspose(n, w6)", strides=[2, 2]), node("z = Conv(o, w7)", pads=[1, 1, 1, 1]),
+        node("y = Sigmoid(z)"),
+    ]  # fmt: skip
+    shapes = {
+        "w0": (16, 3, 3, 3), "b0": (16,), "w1": (16, 1, 3, 3), "w2": (24, 16, 1, 1), "b2": (24,), "w3": (24, 1, 5, 5),
+        "w4": (24, 24, 1, 1), "w5": (24, 24, 3, 3), "w6": (48, 8, 2, 2), "w7": (1, 8, 3, 3),
+    }  # fmt: skip
+    constants: dict[str, Array] = {k: rng.standard_normal(s).astype(np.float32) for k, s in shapes.items()}
+    constants |= {"none": np.empty(0, np.float32), "twice": np.array([1, 1, 2, 2], np.float32)}
+    return model(nodes, ["x f32[n,3,h,w]"], ["y"], constants)
+
+
+@pytest.mark.asyncio
+async def test_few_recipes_give_the_plans_of_pictures_of_all_sizes() -> None:
+    """Tiles, grids and kernels follow from the size by arithmetic, so that no size between is a case of its own.
+
+    What is left is whether a small picture's convolutions are worth a transform.
+    """
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(_pictures())
+        net = network(loaded)
+        rng, known = random.Random(7), []
+        kernels: dict[recipes.Recipe, set[str]] = {}
+        for _ in range(60):
+            sizes = (1, 8 * rng.randrange(9, 80), 8 * rng.randrange(9, 80))
+            layouts = [Layout(FLOAT32, (sizes[0], 3, *sizes[1:]))]
+            recipe = next((r for r in known if r.plan(sizes, tuple) is not None), None)
+            if recipe is None:
+                recipe = finished(recipes.make_recipe(net.program, layouts, {}, (), net.tools))
+                assert recipe is not None
+                known.append(recipe)
+            made = recipe.plan(sizes, tuple)
+            assert made is not None
+            assert same(walked(loaded, layouts, {}), made), sizes
+            kernels.setdefault(recipe, set()).update(kernel.name for kernel in made.kernels)
+
+    assert len(known) <= 3
+    assert max(map(len, kernels.values())) > len(made.kernels)
+
+
+@pytest.mark.asyncio
+async def test_small_pictures_are_planned_by_recipe_or_by_planning_but_never_wrongly() -> None:
+    """Rows that are shorter than a tile are where decisions differ."""
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(_pictures())
+        net = network(loaded)
+        known: list[recipes.Recipe] = []
+        for sizes in [(n, 8 * h, 8 * w) for n in (1, 2) for h in (1, 2, 3, 5, 8) for w in (1, 2, 3, 4, 7, 9)]:
+            layouts = [Layout(FLOAT32, (sizes[0], 3, *sizes[1:]))]
+            expected = walked(loaded, layouts, {})
+            made = [plan for r in known if (plan := r.plan(sizes, tuple)) is not None]
+            assert all(same(expected, plan) for plan in made), sizes
+            if not made:
+                recipe = finished(recipes.make_recipe(net.program, layouts, {}, (), net.tools))
+                assert recipe is not None
+                known.append(recipe)
+
+    assert 2 < len(known) < 30
+
+
+def _rows_of_what_meets_again() -> object:
+    """Loading does not know the shape of a sum, because only multiples of 2 fit; rows are counted from it."""
+    nodes = [
+        node("a = MaxPool(x)", kernel_shape=[2, 2], strides=[2, 2]), node("r = Resize(a, none, twice)", mode="nearest"),
+        node("m = Add(r, x)"), node("s = Shape(m)"), node("s32 = Cast(s)", to=6), node("h = Slice(s32, two, three)"),
+        node("w = Slice(s32, three, four)"), node("hw = Mul(h, w)"), node("rows = Cast(hw)", to=7),
+        node("to = Concat(minus, rows)", axis=0), node("flat = Reshape(m, to)"), node("count = Squeeze(rows)"),
+        node("end = Cast(count)", to=1), node("numbers = Range(zero, end, one)"), node("y = Mul(flat, numbers)"),
+    ]  # fmt: skip
+    constants = {
+        "none": np.empty(0, np.float32), "twice": np.array([1, 1, 2, 2], np.float32), "minus": i64(-1),
+        "two": i64(2), "three": i64(3), "four": i64(4), "zero": np.float32(0), "one": np.float32(1),
+    }  # fmt: skip
+    return model(nodes, ["x f32[n,3,h,w]"], ["y"], constants)  # type: ignore[arg-type]
+
+
+@pytest.mark.asyncio
+async def test_shape_arithmetic_that_only_requests_can_do_costs_neither_a_read_back_nor_recipes() -> None:
+    """It runs on the host while a request is planned; a recipe has it as formulas, floats that count included."""
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(_rows_of_what_meets_again())
+        net = network(loaded)
+        plans = net.plans
+        for size in range(20, 60, 2):
+            x = np.random.default_rng(size).standard_normal((1, 3, size, 2 * size - 8)).astype(np.float32)
+            out = await loaded.infer({"x": x})
+            pooled = x.reshape(3, size // 2, 2, size - 4, 2).max(axis=(2, 4))
+            total = x + pooled.repeat(2, axis=1).repeat(2, axis=2)
+            rows = total.reshape(3, -1)
+            np.testing.assert_array_equal(rows * np.arange(rows.shape[1], dtype=np.float32), out["y"])
+
+    assert len(net.program.chunks) == 1
+    assert plans.by_recipe > 12
