@@ -20,7 +20,6 @@ from typing import Any
 
 import attrs
 
-
 _EXIT_S = 10.0
 #: Threads that were in a driver when nobody wanted to wait for them any more.
 _left: set[threading.Thread] = set()

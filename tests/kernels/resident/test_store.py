@@ -79,10 +79,18 @@ def test_an_entry_of_another_key_is_a_miss(store: BinaryStore) -> None:
     assert store.get("two") is None
 
 
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let *path* belong to somebody who is neither the user nor root."""
+    if os.getuid() == 0:
+        os.chown(path, 4321, -1)
+    else:
+        monkeypatch.setattr(os, "getuid", lambda owner=os.getuid(): owner + 1)  # noqa: B008 - before the patch
+
+
 def test_an_entry_of_another_owner_is_a_miss(store: BinaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user's code is not loaded."""
     store.put("key", b"code")
-    monkeypatch.setattr(os, "getuid", lambda owner=os.getuid(): owner + 1)  # noqa: B008 - the value before the patch
+    give_away(entry(store), monkeypatch)
 
     assert store.get("key") is None
 
@@ -127,7 +135,7 @@ def test_an_entry_larger_than_all_may_be_is_a_miss(tmp_path: Path) -> None:
 def test_a_folder_of_another_owner_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read from it and nothing written."""
     (tmp_path / "kernels").mkdir()
-    monkeypatch.setattr(os, "getuid", lambda owner=os.getuid(): owner + 1)  # noqa: B008
+    give_away(tmp_path / "kernels", monkeypatch)
 
     store = BinaryStore(tmp_path / "kernels")
     store.put("key", b"code")
