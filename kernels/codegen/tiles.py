@@ -33,6 +33,15 @@ FETCH = """
 #endif
 """
 
+# In front of loops that are no inner ones: a driver that unrolls them takes a quarter of a kernel's build for that.
+ROLLED = """
+#if defined(ASYNCRT_CPU) && defined(__clang__)
+#define ASYNCRT_ROLLED _Pragma("nounroll")
+#else
+#define ASYNCRT_ROLLED
+#endif
+"""
+
 
 class RegisterTile(NamedTuple):
     """Rows and columns whose sums are in registers at the same time, with what they are multiplied by.
