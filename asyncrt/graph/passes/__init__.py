@@ -15,7 +15,7 @@ from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.options import RuntimeOptions
 
 from .cut_chunks import cut_chunks
-from .fold_scales import fold_scales
+from .fold_scales import NORMALIZATIONS, SCALES, fold_scales
 from .fuse import fuse
 from .infer_layouts import infer_layouts
 from .mark_runtime_skippable_nodes import mark_runtime_skippable_nodes
@@ -33,7 +33,8 @@ def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> N
         quantized_products(graph)
     remove_dead_nodes(graph, options)
     if options.uses("fuse"):
-        fold_scales(graph)
+        # What is rounded afterwards is to be the weights that the model has, as far as that can be.
+        fold_scales(graph, NORMALIZATIONS if options.precision == "bf16" else SCALES)
         merge_products(graph)
     if options.precision == "bf16":
         round_weights(graph)

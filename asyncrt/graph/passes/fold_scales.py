@@ -18,6 +18,8 @@ from asyncrt.graph.ir import Graph, ProgramNode, Value
 from asyncrt.kernels.call import Attributes
 from asyncrt.layout import FLOAT32, FLOAT64, Array, PartialLayout, dtype_of
 
+NORMALIZATIONS = frozenset({"BatchNormalization"})
+SCALES = NORMALIZATIONS | {"Mul", "Div", "Add", "Sub"}
 _MOST = 64 << 20  # bytes of weights that are copied
 
 
@@ -66,20 +68,20 @@ class _Product(NamedTuple):
                 return (1, self.channels)
 
 
-def fold_scales(graph: Graph) -> None:
-    """Replace each product, and what scales its result, by one product."""
+def fold_scales(graph: Graph, operators: frozenset[str] = SCALES) -> None:
+    """Replace each product, and those of *operators* that scale its result, by one product."""
     for node in graph.nodes:
         for sub in node.subgraphs:
-            fold_scales(sub.graph)
-    while _fold_once(graph):
+            fold_scales(sub.graph, operators)
+    while _fold_once(graph, operators):
         pass
 
 
-def _fold_once(graph: Graph) -> bool:
+def _fold_once(graph: Graph, operators: frozenset[str]) -> bool:
     """Fold the nodes that follow a product; return whether there were any."""
     replaced: dict[ProgramNode, ProgramNode | None] = {}
     for node in graph.nodes:
-        product = _product_of(node, graph)
+        product = _product_of(node, graph) if node.operator.name in operators else None
         line = None if product is None else _line(node, product, graph)
         folded = None if product is None or line is None else _folded(product, line, node, graph)
         if product is not None and folded is not None:
@@ -97,7 +99,7 @@ def _fold_once(graph: Graph) -> bool:
 
 def _product_of(node: ProgramNode, graph: Graph) -> _Product | None:
     """Return the product whose result *node* takes and no other node reads, if its weights are constants."""
-    if node.operator.domain or node.operator.name not in _LINES or len(node.outputs) != 1:
+    if node.operator.domain or len(node.outputs) != 1:
         return None
     for id in node.uses:
         value = graph.values[id]
@@ -167,9 +169,6 @@ def _normalization(node: ProgramNode, product: _Product, constants: Sequence[Arr
     with np.errstate(all="ignore"):
         factor = scale / np.sqrt(variance + node.attributes.get("epsilon", 1e-5))
         return _Line(factor, shift - mean * factor)
-
-
-_LINES = frozenset({"BatchNormalization", "Mul", "Div", "Add", "Sub"})
 
 
 def _for_each_channel(constant: Array, product: _Product) -> Array | None:
