@@ -13,6 +13,7 @@ from asyncrt.kernels.impl import Ref
 from asyncrt.layout import FLOAT32, DataType
 from asyncrt.memory.view import View, collapse
 
+from . import constants
 from .source import compute_type
 from .vectors import ALL_VECTORS, INTEGER_VECTORS
 
@@ -55,6 +56,7 @@ class Epilogue(NamedTuple):
         vector: The expression also holds for ``float16`` vectors (no comparisons, no ``?:``).
         helpers: OpenCL C functions that the expression calls; ``$`` stands for the kernel's unique name.
         result: The dtype of what it gives; None is that of what it takes. Only for an operator that `converts`.
+        numbers: What the expression reads by `constants.read`.
     """
 
     expression: str
@@ -62,6 +64,7 @@ class Epilogue(NamedTuple):
     vector: bool = False
     helpers: str = ""
     result: DataType | None = None
+    numbers: tuple[float, ...] = ()
 
 
 class EpilogueForm(NamedTuple):
@@ -70,6 +73,7 @@ class EpilogueForm(NamedTuple):
     Attributes:
         steps: For each operand 0 if one element serves a whole row, 1 if a row's elements are adjacent, else 2.
         axes: How many axes the rows of all operands have after merging.
+        numbers: How many numbers the expression reads that are arguments.
     """
 
     expression: str = "v"
@@ -78,6 +82,7 @@ class EpilogueForm(NamedTuple):
     axes: int = 0
     vector: bool = True
     helper_text: str = ""
+    numbers: int = 0
 
     @property
     def buffers(self) -> tuple[tuple[str, DataType, str], ...]:
@@ -87,7 +92,7 @@ class EpilogueForm(NamedTuple):
     def ints(self) -> tuple[str, ...]:
         each = range(len(self.dtypes))
         axes = (x for a in range(self.axes) for x in (f"ed{a}", *(f"es{a}_{i}" for i in each)))
-        return (*(f"eo{i}" for i in each), *(f"ec{i}" for i in each), *axes)
+        return (*(f"eo{i}" for i in each), *(f"ec{i}" for i in each), *axes, *constants.sizes(self.numbers))
 
     @property
     def helpers(self) -> str:
@@ -269,5 +274,6 @@ def bind(epilogue: Epilogue | None, shape: Sequence[int], *, integers: bool = Fa
             for o, c in zip(operands, columns, strict=True)
         ),
         epilogue.helpers,
+        len(epilogue.numbers),
     )
-    return Bound(form, tuple(o.ref for o in operands), tuple(ints))
+    return Bound(form, tuple(o.ref for o in operands), (*ints, *constants.bits(epilogue.numbers)))

@@ -7,6 +7,7 @@ times. On other devices they are the driver's functions.
 ``asyncrt_to_int``, ``asyncrt_to_long`` and ``asyncrt_to_ulong`` are the integers of floats (`conversion.py`).
 ``asyncrt_quotient`` and ``asyncrt_remainder`` divide integers, towards 0. Divided by 0 both are 0, as in NumPy, and the
 least integer over -1 is itself; C leaves both open, and processors stop the process.
+``asyncrt_low`` and ``asyncrt_high`` interleave the lower, or the higher, halves of two vectors of 16 floats.
 """
 
 from __future__ import annotations
@@ -75,6 +76,25 @@ def _division(name: str, signed: str, unsigned: str) -> str:
 """
 
 
+def _interleaved(name: str, part: str, first: int) -> str:
+    """Write the function of vectors ``a`` and ``b``. Where one instruction can be asked for, it takes less to compile."""
+    macro = name.upper()
+    lanes = ", ".join(f"{i}, {16 + i}" for i in range(first, first + 8))
+    return f"""\
+#if !defined({macro})
+#define {macro}
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define {name}(a, b) __builtin_shufflevector(a, b, {lanes})
+#endif
+#endif
+#if !defined({name})
+inline float16 {name}(float16 a, float16 b) {{ float16 r; r.even = a.{part}; r.odd = b.{part}; return r; }}
+#endif
+#endif
+"""
+
+
 _TO_LONG = "x >= -0x1p63f && x < 0x1p63f ? (long)x : LONG_MIN"
 
 # The coefficients are those of Eigen's functions for float, from the highest power on.
@@ -98,6 +118,8 @@ _FUNCTIONS = {
     "asyncrt_remainder": _division(
         "asyncrt_remainder", "b == 0 || b == -1 ? 0 : a % d", "b == 0 ? 0 : a % d"
     ),
+    "asyncrt_low": _interleaved("asyncrt_low", "lo", 0),
+    "asyncrt_high": _interleaved("asyncrt_high", "hi", 8),
     "asyncrt_to_int": _conversion("asyncrt_to_int", "int", "x >= -0x1p31f && x < 0x1p31f ? (int)x : INT_MIN"),
     "asyncrt_to_long": _conversion("asyncrt_to_long", "long", _TO_LONG),
     "asyncrt_to_ulong": _conversion(

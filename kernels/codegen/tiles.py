@@ -33,6 +33,15 @@ FETCH = """
 #endif
 """
 
+# In front of loops that are no inner ones: a driver that unrolls them takes a quarter of a kernel's build for that.
+ROLLED = """
+#if defined(ASYNCRT_CPU) && defined(__clang__)
+#define ASYNCRT_ROLLED _Pragma("nounroll")
+#else
+#define ASYNCRT_ROLLED
+#endif
+"""
+
 
 class RegisterTile(NamedTuple):
     """Rows and columns whose sums are in registers at the same time, with what they are multiplied by.
@@ -249,8 +258,8 @@ def turn(vectors: Sequence[str], prefix: str) -> tuple[str, list[str]]:
     for step in range(half.bit_length()):
         made = [f"{prefix}{step}_{j}" for j in range(2 * half)]
         for j in range(half):
-            for part, name in (("lo", made[2 * j]), ("hi", made[2 * j + 1])):
-                steps.append(f"float16 {name}; {name}.even = {names[j]}.{part}; {name}.odd = {names[j + half]}.{part};")
+            for half_of, name in (("asyncrt_low", made[2 * j]), ("asyncrt_high", made[2 * j + 1])):
+                steps.append(f"const float16 {name} = {half_of}({names[j]}, {names[j + half]});")
         names = made
     return " ".join(steps), names
 

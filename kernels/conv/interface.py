@@ -65,12 +65,19 @@ class BoundConv(NamedTuple):
     ints: tuple[int, ...]
 
 
-def bind_conv(conv: Convolution, source: Ref, filter_: Ref, after: Epilogue | None) -> BoundConv:
-    """Bind the operands; rows of the result are those of its last axis, whatever its rank."""
+def bind_conv(
+    conv: Convolution, source: Ref, filter_: Ref, after: Epilogue | None, *, unbiased: Ref | None = None
+) -> BoundConv:
+    """Bind the operands; rows of the result are those of its last axis, whatever its rank.
+
+    Args:
+        unbiased: What a kernel that always takes a bias is given, and does not read, where there is none.
+    """
     shape = after.operands[0].view.shape if after is not None and after.operands else (1,)
     last = bind(after, shape)
-    bias = (inp(2),) if conv.bias else ()
-    return BoundConv(ConvForm(conv.dtype, conv.bias, last.form), (source, filter_, out(0), *bias, *last.refs), last.ints)
+    bias = inp(2) if conv.bias else unbiased
+    refs = (source, filter_, out(0), *(() if bias is None else (bias,)), *last.refs)
+    return BoundConv(ConvForm(conv.dtype, bias is not None, last.form), refs, last.ints)
 
 
 class Padded(NamedTuple):

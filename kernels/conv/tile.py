@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.source import kernel
-from asyncrt.kernels.codegen.tiles import AHEAD, FETCH, turn
+from asyncrt.kernels.codegen.tiles import AHEAD, FETCH, ROLLED, turn
 from asyncrt.kernels.impl import KernelSource
 
 from .interface import ConvForm
 
 _INTS = (
     "C", "M", "G", "blocks", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "dd", "dh", "dw", "sw",
-    "deep", "tiles", "down", "across", "each", "piece",
+    "deep", "tiles", "down", "across", "each", "piece", "biased",
 )  # fmt: skip
 BORDER = ("ph", "pw")
 ZEROS = 32
@@ -73,7 +73,6 @@ def tile_kernel(form: ConvForm, tile: Tile) -> KernelSource:
     last, after = form.last, "v"
     if last.vector and not last.dtypes:  # what has no operands is calculated for 16 channels at a time
         last, after = epilogue.NONE, last.expression
-    first = "j < left ? bias[oc0 + j] : 0.0f" if form.bias else "0.0f"
     zeros = "__global const float* const zeros = f + G * blocks * C * deep;" if tile.borders else ""
     body = f"""
   const int block = (int)get_global_id(2) % blocks, g = (int)get_global_id(2) / blocks, n = (int)get_global_id(1);
@@ -84,7 +83,7 @@ def tile_kernel(form: ConvForm, tile: Tile) -> KernelSource:
   __global const float* const weights = f + (g * blocks + block) * C * deep;
   {zeros}
   float bs[{block}] __attribute__((aligned(64)));
-  for (int j = 0; j < {block}; j++) bs[j] = {first};
+  ASYNCRT_ROLLED for (int j = 0; j < {block}; j++) bs[j] = biased && j < left ? bias[oc0 + j] : 0.0f;
   float t[{tile.together * tile.positions * block}] __attribute__((aligned(64)));
   int oa0 = i0 % across, ob0 = i0 / across % down, od0 = i0 / across / down;
   for (int g0 = i0; g0 < i1; g0 += {tile.together}) {{
@@ -97,7 +96,7 @@ def tile_kernel(form: ConvForm, tile: Tile) -> KernelSource:
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     ints = (*_INTS, *(BORDER if tile.borders else ()), *form.last.ints)
     return kernel(
-        f"conv_packed{tile.positions}", form.buffers, ints, body, helpers=FETCH + form.last.helpers, attributes=one
+        f"conv_packed{tile.positions}", form.buffers, ints, body, helpers=FETCH + ROLLED + form.last.helpers, attributes=one
     )
 
 
@@ -162,10 +161,10 @@ def _stored(tile: Tile, form: ConvForm, last: epilogue.EpilogueForm) -> str:
       {_GO_ON}
       {_sixteen(tile, last) if tile.positions == 8 and last.vector else ""}
       {_turned(tile, last) if tile.positions >= 4 and last.vector else ""}
-      for (int j = 0; j < left; j++) {{
+      ASYNCRT_ROLLED for (int j = 0; j < left; j++) {{
         const int row = {_row(tile, "j")};
         {last.rows("row")}
-        for (int p = skipped; p < {tile.positions}; p++)
+        ASYNCRT_ROLLED for (int p = skipped; p < {tile.positions}; p++)
           {last.element(form.dtype, "y", "(channel + j) * P + at + p", "(column + p)", f"own[p * {block} + j]")}
       }}
     }}"""
@@ -198,7 +197,7 @@ def _fetched_results(tile: Tile, last: epilogue.EpilogueForm) -> str:
       const int oa = oa0, ob = ob0, od = od0;
       {_place(tile)}
       const int line = od * OH + oh, at = line * OW + ow0, column = {"at" if tile.joined else "ow0"};
-      for (int j = 0; j < left; j++) {{
+      ASYNCRT_ROLLED for (int j = 0; j < left; j++) {{
         __global const float* const to = y + (channel + j) * P + at;
         ASYNCRT_FETCH_TO_WRITE(to); ASYNCRT_FETCH_TO_WRITE(to + {end});
         {f"const int row = {_row(tile, 'j')}; {last.rows('row')} {meets}" if meets else ""}

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from asyncrt.kernels.call import Call
+from asyncrt.kernels.codegen import constants
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.source import EACH_ROUNDED, compute_type
 from asyncrt.kernels.codegen.vectors import ALL_VECTORS, INTEGER_VECTORS, VECTORS
@@ -42,17 +43,20 @@ class Function(NamedTuple):
         operands: For each of its parameters the input of the whole that it is.
         vector: Whether it also takes vectors of 16.
         integers: Whether some of what it takes, makes or goes through is of `INTEGER_VECTORS`.
+        numbers: What its last parameters are: the constants of the parts (`constants.lift`).
     """
 
     text: str
     operands: tuple[int, ...]
     vector: bool
     integers: bool = False
+    numbers: tuple[float, ...] = ()
 
     def call(self, first: str = "") -> str:
         """Return the expression that calls it with ``a0, a1, ...``, after an operand named *first* if there is one."""
         names = [first] if first else []
-        return f"$_fused({', '.join(names + [f'a{i}' for i in range(len(self.operands))])})"
+        names += [f"a{i}" for i in range(len(self.operands))]
+        return f"$_fused({', '.join(names + [constants.read(i) for i in range(len(self.numbers))])})"
 
 
 class Part(NamedTuple):
@@ -95,6 +99,11 @@ def function(parts: Sequence[Part], *, start: tuple[int, DataType] | None = None
     dtypes |= set() if start is None else {start[1]}
     vector = all(map(_is_vector, parts)) and dtypes <= ALL_VECTORS.keys()
     helpers = list(dict.fromkeys(p.expression.helpers for p in parts))
+    texts: list[str] = []
+    values: tuple[float, ...] = ()
+    for part in parts:
+        text, values = constants.lift(_text(part, numbers), values)
+        texts.append(text)
     for wide in (False, True) if vector else (False,):
         parameters: list[str] = []
         lines: list[str] = []
@@ -103,15 +112,18 @@ def function(parts: Sequence[Part], *, start: tuple[int, DataType] | None = None
             parameters.append(f"const {_type(dtype, wide)} unrounded")
             lines.append(f"const {_type(dtype, wide)} t{number} = {_rounded('unrounded', dtype, wide)};")
             helpers.append(_round_helper(dtype, wide))
-        for part in parts:
+        lines += [f"const float16 k{i} = s{i};" for i in range(len(values)) if wide]
+        for part, text in zip(parts, texts, strict=True):
             dtype = part.call.outputs[0].dtype
-            lines.append(f"const {_type(dtype, wide)} t{part.number} = {_rounded(_text(part, numbers), dtype, wide)};")
+            lines.append(f"const {_type(dtype, wide)} t{part.number} = {_rounded(text, dtype, wide)};")
             helpers.append(_round_helper(dtype, wide))
         parameters += [f"const {_type(t, wide)} a{i}" for i, t in enumerate(operands.values())]
+        parameters += [f"const float {'s' if wide else 'k'}{i}" for i in range(len(values))]
         result = _type(parts[-1].call.outputs[0].dtype, wide)
         head = f"inline {result} __attribute__((overloadable)) $_fused({', '.join(parameters)})"
         helpers.append("\n  ".join([f"{head} {{", f"\n{EACH_ROUNDED}\n", *lines, f"return t{parts[-1].number};"]) + "\n}")
-    return Function("\n".join(filter(None, dict.fromkeys(helpers))), tuple(operands), vector, not dtypes.isdisjoint(INTEGER_VECTORS))
+    text = "\n".join(filter(None, dict.fromkeys(helpers)))
+    return Function(text, tuple(operands), vector, not dtypes.isdisjoint(INTEGER_VECTORS), values)
 
 
 def _is_vector(part: Part) -> bool:
@@ -150,7 +162,7 @@ def _text(part: Part, numbers: dict[int, int]) -> str:
 
 
 def _literal(call: Call, position: int) -> str | None:
-    """A float constant of one element is written into the text: that spares a buffer in every launch."""
+    """A float constant of one element needs no buffer: it is an argument, or part of the text (`constants.lift`)."""
     value = call.value(position)
     if value is None or not call.constants[position] or value.size != 1 or call.dtype(position) is not FLOAT32:
         return None

@@ -53,7 +53,7 @@ def fused_elementwise(operators: Sequence[Operator], wiring: Wiring, attributes:
         impl = elementwise(
             "fused", whole.call(), layouts, output, traits,
             sources=whole.operands, vector=whole.vector, integers=whole.integers,
-            helpers=whole.text, views=views,
+            helpers=whole.text, views=views, numbers=whole.numbers,
         )  # fmt: skip
         return impl._replace(name="one kernel")
 
@@ -107,7 +107,9 @@ def fused_product(
             else:
                 view = (call.view(k) if shape else View.dense(shape)).expand(made.shape)
             operands.append(Operand(inp(k), dtype, view))
-        epilogue = Epilogue(whole.call("v"), tuple(operands), whole.vector, whole.text, call.outputs[0].dtype)
+        epilogue = Epilogue(
+            whole.call("v"), tuple(operands), whole.vector, whole.text, call.outputs[0].dtype, whole.numbers
+        )
         impl = with_epilogue(call.parts[product], traits, epilogue)
         return impl._replace(name=f"{impl.name}, with epilogue")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from asyncrt.kernels.codegen import constants
 from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.codegen.vectors import ALL_VECTORS, INTEGER_VECTORS, VECTORS
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
@@ -31,6 +32,7 @@ def elementwise(
     vector: bool = False,
     integers: bool = False,
     helpers: str = "",
+    numbers: tuple[float, ...] = (),
 ) -> Impl:
     """Return the implementation of ``output = expression(inputs...)``, inputs broadcast to the output's shape.
 
@@ -43,7 +45,9 @@ def elementwise(
         vector: The expression also holds for vectors; booleans are 0 and -1 in them.
         integers: Also where operands or the result are `INTEGER_VECTORS`.
         helpers: OpenCL C functions that the expression calls; ``$`` stands for the kernel's unique name.
+        numbers: What the expression reads by `constants.read`; those that it has as literals are added to them.
     """
+    expression, numbers = constants.lift(expression, numbers)
     shape = output.shape
     every = [
         broadcast_strides(i.shape, shape) if v is None else v.expand(shape).strides
@@ -64,15 +68,14 @@ def elementwise(
     allowed = ALL_VECTORS if integers else VECTORS
     use_vectors = vector and traits.is_cpu and {*dtypes, output.dtype} <= allowed.keys() and 2 not in patterns
     k = _kernel(
-        name, expression, dtypes, output.dtype, len(outer), patterns, traits.is_cpu, use_vectors, helpers
-    )
+        name, expression, dtypes, output.dtype, len(outer), patterns, traits.is_cpu, use_vectors, helpers,
+        len(numbers),
+    )  # fmt: skip
+    walk = (*steps, *strides, *constants.bits(numbers))
     if not traits.is_cpu:
-        return Impl(
-            name,
-            (Launch(k, buffers, (inner, rows, *steps, *strides), (round_up(rows * inner, GPU_GROUP),), (GPU_GROUP,)),),
-        )
+        return Impl(name, (Launch(k, buffers, (inner, rows, *walk), (round_up(rows * inner, GPU_GROUP),), (GPU_GROUP,)),))
     cut = cut_rows(rows, inner, traits)
-    ints = (inner, rows, cut.chunk, cut.rows_per_item, *steps, *strides)
+    ints = (inner, rows, cut.chunk, cut.rows_per_item, *walk)
     return Impl(name, (Launch(k, buffers, ints, cut.grid, (1, 1)),))
 
 
@@ -87,6 +90,7 @@ def _kernel(
     cpu: bool,
     vectors: bool,
     helpers: str,
+    numbers: int,
 ) -> KernelSource:
     n = range(len(dtypes))
     offset = {0: "o{i}", 1: "o{i} + c", 2: "o{i} + c * e{i}"}
@@ -101,6 +105,7 @@ def _kernel(
         decode.append(
             f"{{ const int q_ = rest / d{a}; const int i_ = rest - q_ * d{a}; {moves} oy += i_ * t{a}; rest = q_; }}"
         )
+    scalar = f"{constants.declared(numbers)} {scalar}"
     if cpu:
         head: tuple[str, ...] = ("n", "rows", "chunk", "per_item")
         fast = ""
@@ -109,7 +114,7 @@ def _kernel(
                 f"const {ALL_VECTORS[t]} a{i} = {_load(t, f'x{i}', f'o{i}', spread=p == 0)};"
                 for i, t, p in zip(n, dtypes, patterns, strict=True)
             )
-            fast = f"for (; c + 16 <= c1; c += 16) {{ {loads} {_store(result, expression)} }}"
+            fast = f"for (; c + 16 <= c1; c += 16) {{ {constants.declared(numbers, True)} {loads} {_store(result, expression)} }}"
         body = f"""
   const int r1 = min(((int)get_global_id(1) + 1) * per_item, rows);
   const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
@@ -127,7 +132,8 @@ def _kernel(
   const int r = id / n, c = id - r * n;
   {" ".join(decode)}
   {scalar} {store}"""
-    ints = (*head, *(f"e{i}" for i in n), *(x for a in range(axes) for x in (f"d{a}", *(f"s{a}_{i}" for i in n), f"t{a}")))
+    walk = (x for a in range(axes) for x in (f"d{a}", *(f"s{a}_{i}" for i in n), f"t{a}"))
+    ints = (*head, *(f"e{i}" for i in n), *walk, *constants.sizes(numbers))
     buffers = (*((f"x{i}", t, "r") for i, t in zip(n, dtypes, strict=True)), ("y", result, "w"))
     return kernel(name, buffers, ints, body, helpers=helpers, contract=False)
 

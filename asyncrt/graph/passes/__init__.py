@@ -1,8 +1,8 @@
 """The passes, in their order, and why that order.
 
 Layouts come first, because folding needs them and they need folded values. Quantised products are found before the
-nodes that dequantise are folded. Dead nodes are removed before anything is decided about them; then normalisations
-become part of constants, and only then are weights rounded. Places come before skips (a host node is never skipped)
+nodes that dequantise are folded. Dead nodes are removed before anything is decided about them; then scales
+become part of weights, and only then are these rounded. Places come before skips (a host node is never skipped)
 and before cuts (which depend on places). Fusion comes last: it only groups nodes about which everything else is
 decided, and moves them together. The graphs inside a node are inferred and pruned with it: it needs their outputs, and
 their captures are its inputs.
@@ -15,7 +15,7 @@ from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.options import RuntimeOptions
 
 from .cut_chunks import cut_chunks
-from .fold_normalizations import fold_normalizations
+from .fold_scales import NORMALIZATIONS, SCALES, fold_scales
 from .fuse import fuse
 from .infer_layouts import infer_layouts
 from .mark_runtime_skippable_nodes import mark_runtime_skippable_nodes
@@ -33,7 +33,8 @@ def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> N
         quantized_products(graph)
     remove_dead_nodes(graph, options)
     if options.uses("fuse"):
-        fold_normalizations(graph)
+        # What is rounded afterwards is to be the weights that the model has, as far as that can be.
+        fold_scales(graph, NORMALIZATIONS if options.precision == "bf16" else SCALES)
         merge_products(graph)
     if options.precision == "bf16":
         round_weights(graph)
