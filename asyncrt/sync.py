@@ -20,19 +20,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncrt.devices.base import Device, DeviceInfo
 from asyncrt.errors import RuntimeClosedError
-from asyncrt.graph.reading import ModelSource
 from asyncrt.layout import Array, PartialLayout
 from asyncrt.loops import LoopThread, PendingCall, waited
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.model import Model
 from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
 
-from .runtime.explain.explain import Explanation
-from .runtime.request.warming import Progress
+if TYPE_CHECKING:
+    from asyncrt.graph.reading import ModelSource
+    from asyncrt.runtime.explain.explain import Explanation
+    from asyncrt.runtime.model import Model
+    from asyncrt.runtime.request.warming import Progress
 
 _T = TypeVar("_T")
 

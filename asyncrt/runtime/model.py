@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncrt.arguments import check_priority, each_of
 from asyncrt.errors import AsyncrtError, RuntimeClosedError
 from asyncrt.layout import Array, PartialLayout
-from asyncrt.scheduler.batching import BatchOptions
-from asyncrt.scheduler.batching.options import Mode
 
-from .batching.batched import Batched, batch_options
-from .explain.explain import Explanation, explain
 from .loop.trio_bridge import Elsewhere, anywhere
-from .request.inputs import of_shapes
-from .request.network import Network
-from .request.warming import Progress
-from .sequences.group import SequenceGroup
-from .sequences.sequence import Sequence
+
+if TYPE_CHECKING:  # each way to run a model is imported when it is first asked for
+    from asyncrt.scheduler.batching import BatchOptions
+    from asyncrt.scheduler.batching.options import Mode
+
+    from .batching.batched import Batched
+    from .explain.explain import Explanation
+    from .request.network import Network
+    from .request.warming import Progress
+    from .sequences.group import SequenceGroup
+    from .sequences.sequence import Sequence
 
 
 class Model:
@@ -111,6 +113,8 @@ class Model:
             if self.network.warming is not None:
                 await self.network.warming.wait(progress)
         else:
+            from .request.inputs import of_shapes
+
             for each in [of_shapes(self.network.program, given) for given in each_of("shapes", shapes)]:
                 await self.network.bring(each)
         self._session.check_here()
@@ -155,6 +159,8 @@ class Model:
         async with self._session.traced() as tracer:
             _, records = await self.network.infer(arrays, priority, request=request)
         self.network.last = records
+        from .explain.explain import explain
+
         return explain(self.network.program, records, tracer.node_times(request))
 
     def sequence(self, state: Mapping[str, str] | None = None) -> Sequence:
@@ -167,6 +173,8 @@ class Model:
         Raises:
             SequenceError: The names say nothing, or a tensor of the state cannot stay on the device.
         """
+        from .sequences.sequence import Sequence
+
         self._session.check_open()
         return Sequence(self.network, state)
 
@@ -180,6 +188,8 @@ class Model:
         Raises:
             SequenceError: As for `sequence()`.
         """
+        from .sequences.group import SequenceGroup
+
         self._session.check_open()
         return SequenceGroup(self.network, state, max_batch)
 
@@ -219,6 +229,8 @@ class Model:
             BatchingError: The model has no batch dim, or no such input.
             ArgumentError: An option has a value that it cannot have.
         """
+        from .batching.batched import Batched, batch_options
+
         self._session.check_open()
         given = {
             "max_batch": max_batch, "max_delay": max_delay, "mode": mode, "max_waste": max_waste, "max_work": max_work,
@@ -237,6 +249,8 @@ class Model:
         Raises:
             AsyncrtError: None has finished yet.
         """
+        from .explain.explain import explain
+
         if self.network.last is None:
             raise AsyncrtError("there is nothing to explain: no inference of this model has finished yet")
         return explain(self.network.program, self.network.last)
