@@ -256,7 +256,22 @@ class _Background:
     def infer(
         self, model: Model, inputs: Mapping[str, Any], priority: int, deadline: float | None
     ) -> dict[str, Array]:
+        outcome = self._here(model, inputs, priority, deadline)
+        if outcome is not None:
+            return outcome
         return self._call(partial(model.infer, inputs, priority=priority, deadline=deadline))
+
+    def _here(
+        self, model: Model, inputs: Mapping[str, Any], priority: int, deadline: float | None
+    ) -> dict[str, Array] | None:
+        """Run the model on this thread, if it goes that way; None otherwise."""
+        if self.runtime.left_behind:
+            return None
+        with self._lock:  # what closes waits for it
+            if self.closed:
+                return None
+            with self._thread.turn() as has:
+                return model.infer_here(inputs, priority=priority, deadline=deadline) if has else None
 
     def submit(
         self, model: Model, inputs: Mapping[str, Any], priority: int, deadline: float | None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # each way to run a model is imported when it is first asked 
 
     from .batching.batched import Batched
     from .explain.explain import Explanation
+    from .plan.chunk_plan import Records
     from .request.network import Network
     from .request.warming import Progress
     from .sequences.group import SequenceGroup
@@ -80,12 +81,35 @@ class Model:
         """
         self._session.check_here()
         priority, until = check_priority(priority), self.network.until(deadline)
-        program = self.network.program
-        checked = self.network.checked
-        arrays = checked.fitting(inputs) or await checked.take(inputs)
-        results, records = await self.network.infer(arrays, priority, deadline=until, may_stand_in=True)
+        network = self.network
+        arrays = network.checked.fitting(inputs) or await network.checked.take(inputs)
+        if network.direct is not None and network.direct.spent:
+            await asyncio.sleep(0)  # others of the event loop have their turn
+            self._session.check_here()
+        outcome = network.attempt(arrays, until)
+        if outcome is None:
+            outcome = await network.infer(arrays, priority, deadline=until, may_stand_in=True)
+        return self._named(*outcome)
+
+    def infer_here(
+        self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
+    ) -> dict[str, Array] | None:
+        """Run the model once on this thread, which has the event loop's turn; None if that is not the way it goes.
+
+        What it takes and raises is as for `infer()`.
+        """
+        self._session.check_open()
+        check_priority(priority)
+        until = self.network.until(deadline)
+        arrays = None if self.network.direct is None else self.network.checked.fitting(inputs)
+        outcome = None if arrays is None else self.network.attempt(arrays, until, on_loop=False)
+        return None if outcome is None else self._named(*outcome)
+
+    def _named(self, results: Mapping[int, Array], records: Records) -> dict[str, Array]:
+        """Return the outputs by name, and keep the records for `explain()`."""
         self.network.last = records
-        return {program.values[id].name: array for id, array in results.items()}
+        values = self.network.program.values
+        return {values[id].name: array for id, array in results.items()}
 
     @anywhere
     async def ready(
