@@ -273,7 +273,7 @@ def test_threads_that_wait_run_their_requests_themselves(users_path: None) -> No
         for thread in threads:
             thread.join()
         background = sync._background  # noqa: SLF001
-        alone = background.model.infer_here(given())
+        alone = sync._model.infer_here(given())  # noqa: SLF001
         info = background.runtime.info
         statistics = background.runtime.statistics()
 
