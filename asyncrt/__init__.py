@@ -30,7 +30,7 @@ else:
             return public.__all__
         if name not in public.__all__:
             return _module(name)
-        globals()[name] = found = public.find(name)
+        globals()[name] = found = getattr(public, name)
         return found
 
     def _module(name: str) -> object:

@@ -125,6 +125,11 @@ HOMES = {
 """The modules of the names; those of all others are errors."""
 
 
-def find(name: str) -> object:
-    """Import the module that a public name is of, and return what has that name."""
-    return getattr(import_module(HOMES.get(name, "asyncrt.errors")), name)
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import the module that a public name is of, and return what has that name."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found = getattr(import_module(HOMES.get(name, "asyncrt.errors")), name)
+        return found
