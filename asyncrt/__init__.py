@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Return a public name, or a module that they need, and load all of them if that has not been done.
+        """Return a public name, and import what it needs if that has not been done; the list of names needs nothing.
 
         So a command is soon where it can end as commands do, whatever interrupts it.
         """
@@ -26,11 +26,23 @@ else:
         from importlib import import_module
 
         public = import_module("asyncrt.public")
-        found = {"__all__": public.__all__, **{each: getattr(public, each) for each in public.__all__}}
-        globals().update(found)
-        if name not in globals():
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return globals()[name]
+        if name == "__all__":
+            return public.__all__
+        if name not in public.__all__:
+            return _module(name)
+        globals()[name] = found = getattr(public, name)
+        return found
+
+    def _module(name: str) -> object:
+        """Return a module of the package, such as `asyncrt.errors`."""
+        from importlib import import_module
+
+        try:
+            return import_module(f"{__name__}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{__name__}.{name}":
+                raise
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__getattr__("__all__")})

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import selectors
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -120,6 +121,31 @@ class PendingCall(Generic[_T]):
         self._ended()
 
 
+class _Turns(selectors.DefaultSelector):
+    """Lets other threads have an event loop's turn while it has nothing to do but to wait for the system.
+
+    Attributes:
+        turn: Held by whoever may touch what belongs to the loop: its thread, or another one while that waits.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = threading.Lock()
+        #: Whether the loop's thread wants it back: who has it comes and goes faster than a thread wakes up.
+        self.wanted = False
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is not None and timeout <= 0:
+            return super().select(timeout)
+        self.turn.release()
+        try:
+            return super().select(timeout)
+        finally:
+            self.wanted = True
+            self.turn.acquire()
+            self.wanted = False
+
+
 class LoopThread:
     """An event loop of asyncio's on a thread of its own, for callers that are on none of asyncio's.
 
@@ -131,7 +157,10 @@ class LoopThread:
     """
 
     def __init__(self, name: str) -> None:
-        self._runner = asyncio.Runner()
+        selector = _Turns()
+        self._turns, self._turn = selector, selector.turn
+        # On Windows asyncio's loops can start no processes with a selector; nothing here does.
+        self._runner = asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector))
         self.loop = self._runner.get_loop()
         self._stop = asyncio.Event()
         self.calls: set[PendingCall[Any]] = set()
@@ -147,7 +176,7 @@ class LoopThread:
         self.close()
 
     def _run(self) -> None:
-        with self._runner:
+        with self._turn, self._runner:
             self._runner.run(self._until_stopped())
         for call in tuple(self.calls):  # begun so late that the loop did not come to it
             call.end()
@@ -184,6 +213,17 @@ class LoopThread:
         """Run a coroutine there and wait for it; an exception in the waiting thread, such as Ctrl-C, cancels it."""
         ended = threading.Event()
         return waited(self.begin(call, ended.set), ended)
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[bool]:
+        """Say whether the caller has the loop's turn while this lasts: whether it waits, and lets the caller's thread
+        do what its own thread may do. Nothing there may be awaited, and the loop knows nothing of what is called."""
+        has = not self._turns.wanted and self._turn.acquire(blocking=False)
+        try:
+            yield has
+        finally:
+            if has:
+                self._turn.release()
 
     def close(self) -> None:
         """End the loop, with what still runs there, and the thread. Blocks."""

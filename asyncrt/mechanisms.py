@@ -25,6 +25,7 @@ Mechanism: TypeAlias = Literal[
     "next_plan",
     "prepared_launches",
     "native_submit",
+    "direct",
     "share_steps",
     "pinned",
     "pool",
@@ -48,6 +49,7 @@ MECHANISMS: Mapping[Mechanism, str] = {
     "next_plan": "The plan of a sequence's next step is made while the device works on the step before.",
     "prepared_launches": "Launches of plans that come often have their arguments set beforehand.",
     "native_submit": "A loop in C enqueues the launches of a plan.",
+    "direct": "A brief request that nobody else is in the way of runs on its caller's thread.",
     "share_steps": "Steps of a group's sequences run as one inference.",
     "pinned": "Transfers go through pinned memory, on a device that has memory of its own.",
     "pool": "Memory goes back to a pool, where events order its next use.",
@@ -65,6 +67,7 @@ BUILDS_ON: Mapping[Mechanism, Mechanism] = {
     "recipes": "replay",
     "next_plan": "recipes",
     "prepared_launches": "replay",
+    "direct": "prepared_launches",
     "page_constants": "disk_cache",
 }
 """Those that a runtime has only with another."""

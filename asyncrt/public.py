@@ -1,51 +1,54 @@
-"""What users may use, in one place. `import asyncrt` loads it when the first of these names is asked for."""
+"""What users may use, in one place, and where each of it is. A name's module is imported when the name is asked for."""
 
 from __future__ import annotations
 
-from asyncrt.errors import (
-    ArgumentError,
-    AsyncrtError,
-    BatchingError,
-    DeadlineExceeded,
-    DeviceCommandError,
-    DeviceError,
-    DeviceLostError,
-    HazardError,
-    IndexOutOfRange,
-    InputError,
-    InternalError,
-    KernelBuildError,
-    ModelError,
-    ModelFormatError,
-    ModelLimitError,
-    ModelTypeError,
-    NoDeviceError,
-    OutOfDeviceMemory,
-    OutOfHostMemory,
-    Overloaded,
-    PrecisionError,
-    RuntimeClosedError,
-    SequenceError,
-    ShapeError,
-    SizeLimitError,
-    UnsupportedOperatorError,
-    WrongLoopError,
-)
-from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.explain.record import NodeExplanation
-from asyncrt.runtime.model import Model
-from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
-from asyncrt.scheduler.batching import BatchingStatistics, BatchOptions
-from asyncrt.sync import SyncModel, load_sync
-from asyncrt.version import __version__
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from .runtime.batching.batched import Batched
-from .runtime.batching.pad_safety import PadSafety
-from .runtime.explain.explain import Explanation
-from .runtime.request.warming import Progress
-from .runtime.sequences.group import GroupedSequence, GroupStatistics, SequenceGroup
-from .runtime.sequences.sequence import Sequence
-from .runtime.sequences.shared_safety import SharedSafety, Sharing
+if TYPE_CHECKING:  # what `HOMES` says, as type checkers read it
+    from asyncrt.errors import (
+        ArgumentError,
+        AsyncrtError,
+        BatchingError,
+        DeadlineExceeded,
+        DeviceCommandError,
+        DeviceError,
+        DeviceLostError,
+        HazardError,
+        IndexOutOfRange,
+        InputError,
+        InternalError,
+        KernelBuildError,
+        ModelError,
+        ModelFormatError,
+        ModelLimitError,
+        ModelTypeError,
+        NoDeviceError,
+        OutOfDeviceMemory,
+        OutOfHostMemory,
+        Overloaded,
+        PrecisionError,
+        RuntimeClosedError,
+        SequenceError,
+        ShapeError,
+        SizeLimitError,
+        UnsupportedOperatorError,
+        WrongLoopError,
+    )
+    from asyncrt.options import RuntimeOptions
+    from asyncrt.runtime.batching.batched import Batched
+    from asyncrt.runtime.batching.pad_safety import PadSafety
+    from asyncrt.runtime.explain.explain import Explanation
+    from asyncrt.runtime.explain.record import NodeExplanation
+    from asyncrt.runtime.model import Model
+    from asyncrt.runtime.request.warming import Progress
+    from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
+    from asyncrt.runtime.sequences.group import GroupedSequence, GroupStatistics, SequenceGroup
+    from asyncrt.runtime.sequences.sequence import Sequence
+    from asyncrt.runtime.sequences.shared_safety import SharedSafety, Sharing
+    from asyncrt.scheduler.batching import BatchingStatistics, BatchOptions
+    from asyncrt.sync import SyncModel, load_sync
+    from asyncrt.version import __version__
 
 __all__ = [
     "ArgumentError",
@@ -96,3 +99,37 @@ __all__ = [
     "__version__",
     "load_sync",
 ]
+
+HOMES = {
+    "BatchOptions": "asyncrt.scheduler.batching",
+    "Batched": "asyncrt.runtime.batching.batched",
+    "BatchingStatistics": "asyncrt.scheduler.batching",
+    "Explanation": "asyncrt.runtime.explain.explain",
+    "GroupStatistics": "asyncrt.runtime.sequences.group",
+    "GroupedSequence": "asyncrt.runtime.sequences.group",
+    "Model": "asyncrt.runtime.model",
+    "NodeExplanation": "asyncrt.runtime.explain.record",
+    "PadSafety": "asyncrt.runtime.batching.pad_safety",
+    "Progress": "asyncrt.runtime.request.warming",
+    "Runtime": "asyncrt.runtime.runtime",
+    "RuntimeOptions": "asyncrt.options",
+    "RuntimeStatistics": "asyncrt.runtime.runtime",
+    "Sequence": "asyncrt.runtime.sequences.sequence",
+    "SequenceGroup": "asyncrt.runtime.sequences.group",
+    "SharedSafety": "asyncrt.runtime.sequences.shared_safety",
+    "Sharing": "asyncrt.runtime.sequences.shared_safety",
+    "SyncModel": "asyncrt.sync",
+    "__version__": "asyncrt.version",
+    "load_sync": "asyncrt.sync",
+}
+"""The modules of the names; those of all others are errors."""
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Import the module that a public name is of, and return what has that name."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = found = getattr(import_module(HOMES.get(name, "asyncrt.errors")), name)
+        return found

@@ -20,19 +20,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asyncrt.devices.base import Device, DeviceInfo
 from asyncrt.errors import RuntimeClosedError
-from asyncrt.graph.reading import ModelSource
 from asyncrt.layout import Array, PartialLayout
 from asyncrt.loops import LoopThread, PendingCall, waited
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.model import Model
 from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
 
-from .runtime.explain.explain import Explanation
-from .runtime.request.warming import Progress
+if TYPE_CHECKING:
+    from asyncrt.graph.reading import ModelSource
+    from asyncrt.runtime.explain.explain import Explanation
+    from asyncrt.runtime.model import Model
+    from asyncrt.runtime.request.warming import Progress
 
 _T = TypeVar("_T")
 
@@ -255,7 +256,22 @@ class _Background:
     def infer(
         self, model: Model, inputs: Mapping[str, Any], priority: int, deadline: float | None
     ) -> dict[str, Array]:
+        outcome = self._here(model, inputs, priority, deadline)
+        if outcome is not None:
+            return outcome
         return self._call(partial(model.infer, inputs, priority=priority, deadline=deadline))
+
+    def _here(
+        self, model: Model, inputs: Mapping[str, Any], priority: int, deadline: float | None
+    ) -> dict[str, Array] | None:
+        """Run the model on this thread, if it goes that way; None otherwise."""
+        if self.runtime.left_behind:
+            return None
+        with self._lock:  # what closes waits for it
+            if self.closed:
+                return None
+            with self._thread.turn() as has:
+                return model.infer_here(inputs, priority=priority, deadline=deadline) if has else None
 
     def submit(
         self, model: Model, inputs: Mapping[str, Any], priority: int, deadline: float | None

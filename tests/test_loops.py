@@ -210,3 +210,35 @@ def test_a_call_that_the_loop_did_not_come_to_is_told() -> None:
         with contextlib.suppress(RuntimeClosedError):  # those that the loop came to are done
             call.result()
     assert thread.calls == set()
+
+
+def test_a_thread_has_the_loops_turn_only_while_the_loop_waits() -> None:
+    """And gives it back before the loop goes on, which it does however often it is asked."""
+    with LoopThread("asyncrt-test") as thread:
+        busy, go_on = threading.Event(), threading.Event()
+
+        async def keeps_the_turn() -> str:
+            busy.set()
+            go_on.wait(60)
+            return "done"
+
+        ended = threading.Event()
+        pending = thread.begin(keeps_the_turn, ended.set)
+        assert busy.wait(60)
+        with thread.turn() as has:
+            assert not has
+        go_on.set()
+        assert ended.wait(60)
+        assert pending.result() == "done"
+
+        had = False
+        while not had:  # it is on its way to waiting
+            with thread.turn() as had:
+                pass
+
+        ended = threading.Event()
+        pending = thread.begin(keeps_the_turn, ended.set)
+        while not ended.is_set():
+            with thread.turn():
+                pass
+        assert pending.result() == "done"

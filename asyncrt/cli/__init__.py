@@ -6,6 +6,7 @@ Nothing is imported before that can be interrupted; the commands themselves are 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -52,9 +53,12 @@ def _commands() -> Callable[..., None]:
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:
         signal.signal(signal.SIGINT, note)
+    gc.disable()
     try:
         from .commands import app
     finally:
+        gc.enable()
+        gc.freeze()  # modules stay: no collection goes through them, the last two at exit least of all
         if heeded:
             signal.signal(signal.SIGINT, signal.default_int_handler)
     if came:

@@ -20,7 +20,6 @@ import attrs
 import numpy as np
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from asyncrt.errors import AsyncrtError
@@ -36,7 +35,7 @@ from .bench_batched import Wanted, bench_batched, parse_rates
 from .bench_url import bench_url
 from .compare import OnnxRuntime, cores
 from .inputs import InputOptions, Sizes
-from .terminal import note, reporting, run_to_end, stderr, stdout, wrong
+from .terminal import note, progress_bar, reporting, run_to_end, stdout, wrong
 
 BLOCKS = 5  # turns that each runtime takes for one row
 _ENOUGH_FOR_P99 = 100
@@ -287,7 +286,7 @@ async def _bench(
         note(f"on {info.spec}, {info.name}; {cores()} cores, {load.concurrency} requests in flight")
         for name, source in filled[0][1].sources.items():
             note(f"{name}: {source}")
-        with ThreadPoolExecutor(load.concurrency, "onnxruntime") as threads, _progress() as progress:
+        with ThreadPoolExecutor(load.concurrency, "onnxruntime") as threads, progress_bar() as progress:
             task = progress.add_task("", total=len(filled) * len(load.blocks()))
             for sizes, inputs in filled:
                 progress.update(task, description=escape(_show(sizes)))
@@ -305,13 +304,6 @@ async def _bench(
         "inputs": filled[0][1].sources,
     }
     return document, rows
-
-
-def _progress() -> Progress:
-    console = stderr()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    # Drawing takes the interpreter from the requests that are measured: seldom is often enough.
-    return Progress(*columns, console=console, transient=True, refresh_per_second=2, disable=not console.is_terminal)
 
 
 def _asyncrt_client(infer: Callable[[Mapping[str, Array]], Awaitable[Any]], inputs: Mapping[str, Array]) -> Client:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from asyncrt.errors import AsyncrtError
@@ -24,7 +23,7 @@ from .arrivals import Draw, Pattern
 from .inputs import InputOptions
 from .load import Traffic, Ways, default_rates, solo_rate
 from .open_loop import Point
-from .terminal import note, stderr, stdout, wrong
+from .terminal import note, progress_bar, stdout, wrong
 
 _COLOURS = {"batched": "#1f5fbf", "alone": "#d9730d"}
 
@@ -85,7 +84,7 @@ async def bench_batched(model: Path, wanted: Wanted, runtime: Runtime) -> None:
             note(str(batched.pad_safety))
             ways = Ways(batched, loaded if wanted.compare else None, traffic, wanted.seconds, wanted.deadline)
             points: list[Point] = []
-            with _progress() as progress:
+            with progress_bar() as progress:
                 task = progress.add_task("warm-up", total=len(rates) + 1)
                 await ways.warm_up(min(solo, max(rates)))
                 for number, rate in enumerate(rates, 1):
@@ -109,12 +108,6 @@ async def bench_batched(model: Path, wanted: Wanted, runtime: Runtime) -> None:
         draw(points, wanted.plot)
         note(f"the plot is in {wanted.plot}")
     stdout().print(table(points, wanted.deadline))
-
-
-def _progress() -> Progress:
-    console = stderr()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, transient=True, refresh_per_second=2, disable=not console.is_terminal)
 
 
 def table(points: Sequence[Point], deadline: float | None) -> Table:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import attrs
 import typer
 from rich.markup import escape
 
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.explain.explain import Explanation
 from asyncrt.runtime.runtime import Runtime
 from asyncrt.writing import write_text
 
 from . import options as o
 from .inputs import InputOptions
 from .terminal import note, reporting, run_to_end, stdout
+
+if TYPE_CHECKING:
+    from asyncrt.runtime.explain.explain import Explanation
 
 
 class Decision(enum.StrEnum):

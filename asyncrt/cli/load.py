@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 import numpy as np
 
 from asyncrt.errors import AsyncrtError
 from asyncrt.layout import PartialLayout
-from asyncrt.runtime.batching.batched import Batched
-from asyncrt.runtime.model import Model
 
 from .arrivals import Draw, Pattern, draw_sizes, times
 from .inputs import Filled, InputOptions
 from .open_loop import Inputs, Point, measure
 from .terminal import wrong
+
+if TYPE_CHECKING:
+    from asyncrt.runtime.batching.batched import Batched
+    from asyncrt.runtime.model import Model
 
 MOST_REQUESTS = 200_000  # of one rate: they are drawn beforehand
 _SOLO = 24  # requests that tell how long one takes alone

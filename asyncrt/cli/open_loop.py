@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import attrs
 import numpy as np
 
 from asyncrt.errors import Overloaded
 from asyncrt.layout import Array
-from asyncrt.scheduler.batching import BatchingStatistics
+
+if TYPE_CHECKING:
+    from asyncrt.scheduler.batching import BatchingStatistics
 
 Inputs: TypeAlias = Mapping[str, Array]
 

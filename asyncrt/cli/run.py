@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -16,7 +16,6 @@ from rich.table import Table
 
 from asyncrt.layout import BFLOAT16, Array, layout_of
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.explain.explain import Explanation
 from asyncrt.runtime.runtime import Runtime
 from asyncrt.writing import written_whole
 
@@ -24,6 +23,9 @@ from . import options as o
 from .compare import OnnxRuntime, compare
 from .inputs import Filled, InputOptions
 from .terminal import note, reporting, run_to_end, stdout
+
+if TYPE_CHECKING:
+    from asyncrt.runtime.explain.explain import Explanation
 
 
 @reporting

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
@@ -20,6 +20,9 @@ from rich.markup import escape
 from asyncrt.errors import AsyncrtError
 
 from . import INTERRUPTED
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,6 +45,16 @@ def _console(*, stderr: bool) -> Console:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _PIPED_WIDTH
     return console
+
+
+def progress_bar() -> Progress:
+    """Return what shows on a terminal how far a command is."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = stderr()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    # Drawing takes the interpreter from the requests that are measured: seldom is often enough.
+    return Progress(*columns, console=console, transient=True, refresh_per_second=2, disable=not console.is_terminal)
 
 
 def note(text: str) -> None:

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import attrs
 import typer
 
 from asyncrt.errors import AsyncrtError
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.batching.batched import Batched
-from asyncrt.runtime.model import Model
 from asyncrt.runtime.runtime import Runtime
-from asyncrt.scheduler.batching import BatchOptions
 
 from . import options as o
 from .arrivals import parse_lengths
@@ -27,6 +24,11 @@ from .load import Traffic, solo_rate
 from .open_loop import Point, measure
 from .search import BATCHES, DELAYS, Found, Setting, search
 from .terminal import note, reporting, run_to_end, stdout
+
+if TYPE_CHECKING:
+    from asyncrt.runtime.batching.batched import Batched
+    from asyncrt.runtime.model import Model
+    from asyncrt.scheduler.batching import BatchOptions
 
 _ENOUGH_FOR_P99 = 200  # requests of a trial: two of them may be slower
 _ATTEMPTS = 2  # what else the machine does makes trials slower, never faster: one that was in time is believed
@@ -68,6 +70,8 @@ def tune(
     """
     wanted = InputOptions.parse(inputs, shape, ranges, seed, several=True)
     drawn = parse_lengths(lengths)
+    from asyncrt.scheduler.batching import BatchOptions
+
     base = BatchOptions() if config is None else BatchOptions.read(config)
 
     async def run() -> Found | None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from asyncrt.kernels.resident.store import cache_folder
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.request.warming import Progress as Warmed
 from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
 
 from . import options as o
 from .inputs import InputOptions
 from .terminal import reporting, run_to_end, stderr, stdout
+
+if TYPE_CHECKING:
+    from asyncrt.runtime.request.warming import Progress as Warmed
 
 
 @reporting
@@ -39,6 +40,8 @@ def warm(
       asyncrt warm detector.onnx
       asyncrt warm bert.onnx -s batch=1,8 -s seq=128 --cache-dir /opt/kernels
     """
+    from asyncrt.kernels.resident.store import cache_folder
+
     wanted = InputOptions.parse(None, shape, None, 0, several=True)
     options = RuntimeOptions(without=o.on_the_device(without), precision=precision, cache_dir=cache_dir)
     counts = run_to_end(_warm(model, wanted, device, options))

@@ -187,14 +187,30 @@ class Stream(Protocol):
         ...
 
 
+class Transfer(NamedTuple):
+    """Bytes to copy between the host and the device; there is at least one.
+
+    Attributes:
+        memory: On the device.
+        offset: Where in it.
+        host: Contiguous; it must not change, or be looked at, before it is copied.
+    """
+
+    memory: Allocation
+    offset: int
+    host: Array
+
+
 class Prepared(Protocol):
     """Launches made ready beforehand, for memory that may change from one time to the next.
 
     Attributes:
+        runs: Whether there is `run()`, and the thread that calls it does the device's work.
         long: Whether `launch()` takes so long that a thread should call it; it gives up the GIL then.
         busy: Whether a thread calls it; `bind()` must not be called until that ends. Set by who started the thread.
     """
 
+    runs: bool
     long: bool
     busy: bool
 
@@ -212,6 +228,13 @@ class Prepared(Protocol):
 
         Args:
             stop: A byte; no more are enqueued once it is not 0. Only for those that are *long*.
+        """
+        ...
+
+    def run(self, stream: Stream, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> None:
+        """Copy to the device, launch, copy from it, and return when all of it is done. Only where it *runs*.
+
+        It gives up the GIL. If it raises, what was enqueued is done by then.
         """
         ...
 

@@ -34,6 +34,7 @@ from .base import (
     Record,
     Stream,
     Timing,
+    Transfer,
     launch_each,
 )
 from .faults import Fault, Faults
@@ -72,8 +73,10 @@ class SimulatedPrepared:
 
     long = False  # none of them takes any time
 
-    def __init__(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
-        self.busy = False
+    def __init__(
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], *, runs: bool = False
+    ) -> None:
+        self.busy, self.runs = False, runs
         self._launches = tuple(launches)
         self.bind(memory)
 
@@ -88,6 +91,18 @@ class SimulatedPrepared:
             if stop is not None and stop[0]:
                 return
             stream.launch(*launch)
+
+
+    def run(self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> None:
+        """Carry all of it out; the clock runs meanwhile."""
+        try:
+            for memory, offset, host in writes:
+                stream.write(memory, offset, host)
+            self.launch(stream)
+            for memory, offset, host in reads:
+                stream.read(memory, offset, host)
+        finally:
+            stream.finish()
 
 
 class SimulatedStream:
@@ -176,6 +191,16 @@ class SimulatedStream:
         assert self._last is not None
         return self._last.timing
 
+    def finish(self) -> None:
+        """Let the clock run until all commands are done; raises what one of them failed with."""
+        mark = SimulatedMark()
+        self.commands.append(mark)
+        while not mark.reached:
+            if not self._device.step() and not mark.reached:
+                raise RuntimeError("a simulated stream that hangs is waited for")
+        if mark.error is not None:
+            raise mark.error
+
     def close(self) -> None:
         while (self.commands or self.busy) and not self._device.hangs:
             if not self._device.step():
@@ -191,10 +216,17 @@ class SimulatedDevice:
         faults: Which calls and commands fail.
         spreads: Whether a failed command makes others fail, as OpenCL permits: those enqueued behind it on its stream
             by then, also beyond the next mark, and those on other streams that wait for such a mark.
+        joins: Whether prepared launches may be run by the thread that waits for them.
     """
 
     def __init__(
-        self, seed: int = 0, *, memory: int = 1 << 30, faults: Sequence[Fault] = (), spreads: bool = False
+        self,
+        seed: int = 0,
+        *,
+        memory: int = 1 << 30,
+        faults: Sequence[Fault] = (),
+        spreads: bool = False,
+        joins: bool = False,
     ) -> None:
         self.builds_at_once = 1
         self.info = DeviceInfo(
@@ -210,7 +242,7 @@ class SimulatedDevice:
         )
         self.now = 0.0
         self.faults = Faults(faults)
-        self.spreads = spreads
+        self.spreads, self.joins = spreads, joins
         self.launches = 0
         self.allocated = 0
         self._random = random.Random(seed)
@@ -260,7 +292,7 @@ class SimulatedDevice:
     def prepare(
         self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
     ) -> Prepared | None:
-        return SimulatedPrepared(launches, memory)
+        return SimulatedPrepared(launches, memory, runs=self.joins)
 
     def clock(self) -> int:
         return round(self.now * 1e9)

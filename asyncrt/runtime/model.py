@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncrt.arguments import check_priority, each_of
 from asyncrt.errors import AsyncrtError, RuntimeClosedError
 from asyncrt.layout import Array, PartialLayout
-from asyncrt.scheduler.batching import BatchOptions
-from asyncrt.scheduler.batching.options import Mode
 
-from .batching.batched import Batched, batch_options
-from .explain.explain import Explanation, explain
 from .loop.trio_bridge import Elsewhere, anywhere
-from .request.inputs import of_shapes
-from .request.network import Network
-from .request.warming import Progress
-from .sequences.group import SequenceGroup
-from .sequences.sequence import Sequence
+
+if TYPE_CHECKING:  # each way to run a model is imported when it is first asked for
+    from asyncrt.scheduler.batching import BatchOptions
+    from asyncrt.scheduler.batching.options import Mode
+
+    from .batching.batched import Batched
+    from .explain.explain import Explanation
+    from .plan.chunk_plan import Records
+    from .request.network import Network
+    from .request.warming import Progress
+    from .sequences.group import SequenceGroup
+    from .sequences.sequence import Sequence
 
 
 class Model:
@@ -78,12 +81,35 @@ class Model:
         """
         self._session.check_here()
         priority, until = check_priority(priority), self.network.until(deadline)
-        program = self.network.program
-        checked = self.network.checked
-        arrays = checked.fitting(inputs) or await checked.take(inputs)
-        results, records = await self.network.infer(arrays, priority, deadline=until, may_stand_in=True)
+        network = self.network
+        arrays = network.checked.fitting(inputs) or await network.checked.take(inputs)
+        if network.direct is not None and network.direct.spent:
+            await asyncio.sleep(0)  # others of the event loop have their turn
+            self._session.check_here()
+        outcome = network.attempt(arrays, until)
+        if outcome is None:
+            outcome = await network.infer(arrays, priority, deadline=until, may_stand_in=True)
+        return self._named(*outcome)
+
+    def infer_here(
+        self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
+    ) -> dict[str, Array] | None:
+        """Run the model once on this thread, which has the event loop's turn; None if that is not the way it goes.
+
+        What it takes and raises is as for `infer()`.
+        """
+        self._session.check_open()
+        check_priority(priority)
+        until = self.network.until(deadline)
+        arrays = None if self.network.direct is None else self.network.checked.fitting(inputs)
+        outcome = None if arrays is None else self.network.attempt(arrays, until, on_loop=False)
+        return None if outcome is None else self._named(*outcome)
+
+    def _named(self, results: Mapping[int, Array], records: Records) -> dict[str, Array]:
+        """Return the outputs by name, and keep the records for `explain()`."""
         self.network.last = records
-        return {program.values[id].name: array for id, array in results.items()}
+        values = self.network.program.values
+        return {values[id].name: array for id, array in results.items()}
 
     @anywhere
     async def ready(
@@ -111,6 +137,8 @@ class Model:
             if self.network.warming is not None:
                 await self.network.warming.wait(progress)
         else:
+            from .request.inputs import of_shapes
+
             for each in [of_shapes(self.network.program, given) for given in each_of("shapes", shapes)]:
                 await self.network.bring(each)
         self._session.check_here()
@@ -155,6 +183,8 @@ class Model:
         async with self._session.traced() as tracer:
             _, records = await self.network.infer(arrays, priority, request=request)
         self.network.last = records
+        from .explain.explain import explain
+
         return explain(self.network.program, records, tracer.node_times(request))
 
     def sequence(self, state: Mapping[str, str] | None = None) -> Sequence:
@@ -167,6 +197,8 @@ class Model:
         Raises:
             SequenceError: The names say nothing, or a tensor of the state cannot stay on the device.
         """
+        from .sequences.sequence import Sequence
+
         self._session.check_open()
         return Sequence(self.network, state)
 
@@ -180,6 +212,8 @@ class Model:
         Raises:
             SequenceError: As for `sequence()`.
         """
+        from .sequences.group import SequenceGroup
+
         self._session.check_open()
         return SequenceGroup(self.network, state, max_batch)
 
@@ -219,6 +253,8 @@ class Model:
             BatchingError: The model has no batch dim, or no such input.
             ArgumentError: An option has a value that it cannot have.
         """
+        from .batching.batched import Batched, batch_options
+
         self._session.check_open()
         given = {
             "max_batch": max_batch, "max_delay": max_delay, "mode": mode, "max_waste": max_waste, "max_work": max_work,
@@ -237,6 +273,8 @@ class Model:
         Raises:
             AsyncrtError: None has finished yet.
         """
+        from .explain.explain import explain
+
         if self.network.last is None:
             raise AsyncrtError("there is nothing to explain: no inference of this model has finished yet")
         return explain(self.network.program, self.network.last)

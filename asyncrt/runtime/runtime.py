@@ -8,6 +8,7 @@ import functools
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -15,27 +16,29 @@ from asyncrt.arguments import check_path, whole
 from asyncrt.devices.base import Device, DeviceInfo
 from asyncrt.devices.find import open_device
 from asyncrt.errors import ArgumentError, RuntimeClosedError
-from asyncrt.graph.build import build_program
-from asyncrt.graph.reading import ModelSource
-from asyncrt.kernels.registry import operators
-from asyncrt.kernels.resident.kernel_cache import CacheStatistics
-from asyncrt.kernels.resident.weights import WeightsStatistics
 from asyncrt.loops import on_own_thread, retrieved
-from asyncrt.memory.pool import PoolStatistics
 from asyncrt.options import RuntimeOptions
 from asyncrt.scheduler.policies import make_policy
-from asyncrt.scheduler.state import SchedulerStatistics
 
-from .execute.prepared_launches import PresetStatistics
 from .loop.forks import tell_children
 from .loop.malloc_trim import give_back_freed
 from .loop.trio_bridge import Elsewhere, anywhere, entered, find_elsewhere
-from .model import Model
-from .request.network import Network
-from .request.session import Session, kept_binaries
-from .request.stand_in import StandIns
-from .request.warming import Progress
-from .watch.checked import Checks
+
+if TYPE_CHECKING:
+    from asyncrt.graph.reading import ModelSource
+    from asyncrt.kernels.resident.kernel_cache import CacheStatistics
+    from asyncrt.kernels.resident.store import BinaryStore
+    from asyncrt.kernels.resident.weights import WeightsStatistics
+    from asyncrt.memory.pool import PoolStatistics
+    from asyncrt.scheduler.state import SchedulerStatistics
+
+    from .execute.prepared_launches import PresetStatistics
+    from .model import Model
+    from .request.network import Network
+    from .request.session import Session
+    from .request.stand_in import StandIns
+    from .request.warming import Progress
+    from .watch.checked import Checks
 
 _PATIENCE_S = 2.0  # for a lost device
 _MOST_STREAMS = 1024  # each has a thread
@@ -210,21 +213,25 @@ class Runtime:
 
     async def _open_here(self) -> None:
         wanted = self._wanted
-        # The operators are some hundred modules; they are imported while the driver is tried.
-        imported = asyncio.create_task(asyncio.to_thread(operators))
+        # What runs models is some hundred modules; they are imported while the driver is tried.
+        imported = asyncio.create_task(asyncio.to_thread(_import_machinery))
         try:
             if wanted is None or isinstance(wanted, str):
-                binaries = functools.partial(kept_binaries, self.options)
+                binaries = functools.partial(_binaries, self.options)
                 wanted = await asyncio.to_thread(open_device, wanted, binaries)
         finally:
             await imported
         try:
+            from .request.session import Session
+
             self._session = Session(wanted, self.options, self._streams, self.elsewhere)
         except BaseException:
             wanted.close()
             raise
         tell_children(self._session)
         if self.options.uses("stand_in") and wanted.info.takes_source:
+            from .request.stand_in import StandIns
+
             self._stand_ins = StandIns(self._session)
 
     @anywhere
@@ -244,6 +251,11 @@ class Runtime:
             KernelBuildError: The driver refused a kernel.
             OutOfDeviceMemory: The weights do not fit.
         """
+        from asyncrt.graph.build import build_program
+
+        from .model import Model
+        from .request.network import Network
+
         self.check_here()
         session = self.session
         program = await asyncio.to_thread(build_program, source, session.tools.traits, self.options)
@@ -273,6 +285,8 @@ class Runtime:
         Raises:
             ArgumentError: It is no model of this runtime, or was unloaded before.
         """
+        from .model import Model
+
         self.check_here()
         network = model.network if isinstance(model, Model) else None
         if network is None or network not in self._networks:
@@ -302,6 +316,10 @@ class Runtime:
 
     def statistics(self) -> RuntimeStatistics:
         """Return counts of what was done and what is held."""
+        from asyncrt.kernels.resident.weights import WeightsStatistics
+
+        from .execute.prepared_launches import PresetStatistics
+
         session = self.session
         c = session.counters
         plans = [network.plan_counts() for network in self._networks]
@@ -436,6 +454,24 @@ class Runtime:
 
 def _constants_nbytes(network: Network) -> int:
     return sum(v.constant.nbytes for v in network.program.values if v.constant is not None)
+
+
+def _import_machinery() -> None:
+    """Import what an open runtime needs: whoever only names `Runtime` does without. Blocks."""
+    from asyncrt.graph import build  # noqa: F401
+    from asyncrt.kernels.registry import operators
+
+    from . import model  # noqa: F401
+    from .request import stand_in  # noqa: F401  # and with it networks and sessions
+
+    operators()
+
+
+def _binaries(options: RuntimeOptions) -> BinaryStore | None:
+    """Return where compiled kernels are kept, if they are."""
+    from .request.session import kept_binaries
+
+    return kept_binaries(options)
 
 
 async def _abandonable(work: Callable[[], None], patience_s: float) -> None:

@@ -2,7 +2,8 @@
  *
  * Those whose arguments are set go to the driver with the GIL given up once (`submit`); others get their arguments here,
  * each before it is enqueued (`launch`).
- * It knows nothing of OpenCL but the signatures of two functions, whose addresses the caller gives: to build it takes
+ * A plan that takes the device less time than a thread takes to wake up is carried out to its end (`run`).
+ * It knows nothing of OpenCL but the signatures of five functions, whose addresses the caller gives: to build it takes
  * neither headers nor the loader, and it calls the loader that pyopencl has loaded.
  * submit.py makes its tables, and does the same through ctypes where this was not built.
  */
@@ -20,6 +21,11 @@
 
 typedef int32_t(CL_CALL *enqueue_t)(void *queue, void *kernel, uint32_t axes, const size_t *offset, const size_t *grid,
                                     const size_t *group, uint32_t waits, const void *wait_list, void *event);
+typedef int32_t(CL_CALL *copy_t)(void *queue, void *buffer, uint32_t blocking, const size_t *origin,
+                                 const size_t *host_origin, const size_t *region, size_t row, size_t slice,
+                                 size_t host_row, size_t host_slice, void *host, uint32_t waits, const void *wait_list,
+                                 void *event);
+typedef int32_t(CL_CALL *finish_t)(void *queue);
 typedef int32_t(CL_CALL *set_argument_t)(void *kernel, uint32_t index, size_t nbytes, const void *value);
 
 /* What the tables' records hold, as Python's struct module spells it: a caller made for others must not use this. */
@@ -219,7 +225,106 @@ static PyObject *launch(PyObject *module, PyObject *arguments) {
     return Py_BuildValue("niO", done, (int)status, status && asked == SETTING ? Py_True : Py_False);
 }
 
+typedef struct {
+    void *buffer;
+    size_t offset;
+    Py_buffer host;
+} transfer_t;
+
+static void close_transfers(transfer_t *transfers, Py_ssize_t count) {
+    for (Py_ssize_t i = 0; i < count; i++)
+        PyBuffer_Release(&transfers[i].host);
+    PyMem_Free(transfers);
+}
+
+/* Get the host's side and the device's of a tuple's transfers; NULL is an error that is set. */
+static transfer_t *open_transfers(PyObject *tuple, int flags) {
+    Py_ssize_t count = PyTuple_Size(tuple);
+    transfer_t *transfers = PyMem_Calloc((size_t)count + 1, sizeof(transfer_t));
+    if (transfers == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *memory, *host;
+        Py_ssize_t offset;
+        const void *variable = NULL;
+        if (PyArg_ParseTuple(PyTuple_GetItem(tuple, i), "OnO:transfer", &memory, &offset, &host) &&
+            PyObject_GetBuffer(host, &transfers[i].host, flags) == 0) {
+            variable = variable_of(memory, NULL);
+            if (variable == NULL)
+                PyBuffer_Release(&transfers[i].host);
+        }
+        if (variable == NULL) {
+            close_transfers(transfers, i);
+            return NULL;
+        }
+        transfers[i].buffer = *(void *const *)variable;
+        transfers[i].offset = (size_t)offset;
+    }
+    return transfers;
+}
+
+/* Copy rectangles of one row, in order, until one is refused; some drivers note the addresses of other copies for good.
+   The last one is waited for if that is wanted. Returns how many were enqueued. */
+static Py_ssize_t copy_all(copy_t copy, void *queue, const transfer_t *transfers, Py_ssize_t count, int waits,
+                           int32_t *status) {
+    Py_ssize_t done = 0;
+    for (; done < count && !*status; done += !*status) {
+        const transfer_t *one = &transfers[done];
+        const size_t origin[3] = {one->offset, 0, 0}, host[3] = {0, 0, 0}, region[3] = {(size_t)one->host.len, 1, 1};
+        *status = copy(queue, one->buffer, waits && done == count - 1, origin, host, region, 0, 0, 0, 0, one->host.buf,
+                       0, NULL, NULL);
+    }
+    return done;
+}
+
+PyDoc_STRVAR(run_doc, "run(functions, queue, writes, launches, reads, /)\n--\n\n"
+                      "Copy to the device, enqueue launches, copy from it, and return when all of it is done.\n\n"
+                      "Returns how many commands were enqueued, and what the driver answered to the next one, or 0.");
+
+static PyObject *run(PyObject *module, PyObject *arguments) {
+    unsigned long long enqueue_address, write_address, read_address, finish_address, queue_address;
+    PyObject *writes, *object, *reads;
+    Py_buffer table;
+    if (!PyArg_ParseTuple(arguments, "(KKKK)KO!OO!:run", &enqueue_address, &write_address, &read_address,
+                          &finish_address, &queue_address, &PyTuple_Type, &writes, &object, &PyTuple_Type, &reads) ||
+        !open_table(object, sizeof(launch_t), &table))
+        return NULL;
+    Py_ssize_t up = PyTuple_Size(writes), down = PyTuple_Size(reads), done;
+    transfer_t *sources = open_transfers(writes, PyBUF_SIMPLE);
+    transfer_t *targets = sources == NULL ? NULL : open_transfers(reads, PyBUF_WRITABLE);
+    if (targets == NULL) {
+        if (sources != NULL)
+            close_transfers(sources, up);
+        PyBuffer_Release(&table);
+        return NULL;
+    }
+    enqueue_t enqueue = (enqueue_t)(uintptr_t)enqueue_address;
+    finish_t finish = (finish_t)(uintptr_t)finish_address;
+    void *queue = (void *)(uintptr_t)queue_address;
+    const launch_t *launch = table.buf, *end = launch + (size_t)table.len / sizeof(launch_t);
+    int32_t status = 0;
+    Py_BEGIN_ALLOW_THREADS
+    done = copy_all((copy_t)(uintptr_t)write_address, queue, sources, up, 0, &status);
+    for (; launch < end && !status; launch++, done += !status)
+        status = enqueue(queue, launch->kernel, (uint32_t)launch->axes, NULL, launch->grid,
+                         launch->grouped ? launch->group : NULL, 0, NULL, NULL);
+    if (!status)
+        done += copy_all((copy_t)(uintptr_t)read_address, queue, targets, down, 1, &status);
+    if (status || !down) { /* whatever was enqueued is done before its memory is somebody else's */
+        int32_t end_status = finish(queue);
+        status = status ? status : end_status;
+    }
+    Py_END_ALLOW_THREADS
+    close_transfers(sources, up);
+    close_transfers(targets, down);
+    PyBuffer_Release(&table);
+    return Py_BuildValue("ni", done, (int)status);
+}
+
 static PyMethodDef methods[] = {
+    {"run", run, METH_VARARGS, run_doc},
     {"launch", launch, METH_VARARGS, launch_doc},
     {"submit", submit, METH_VARARGS, submit_doc},
     {"bind", bind, METH_VARARGS, bind_doc},

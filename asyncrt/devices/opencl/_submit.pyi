@@ -7,4 +7,12 @@ def submit(enqueue: int, queue: int, launches: bytes, stop: bytearray | None, /)
 def launch(
     set_argument: int, enqueue: int, queue: int, launches: tuple[Any, ...], memory: Sequence[Any], /
 ) -> tuple[int, int, bool]: ...
+def run(
+    functions: tuple[int, int, int, int],
+    queue: int,
+    writes: tuple[Any, ...],
+    launches: bytes,
+    reads: tuple[Any, ...],
+    /,
+) -> tuple[int, int]: ...
 def bind(set_argument: int, arguments: bytes, variable: int, /) -> int: ...

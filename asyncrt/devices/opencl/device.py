@@ -43,7 +43,7 @@ from .copies import find_copies
 from .gate import find_gate
 from .info import Probe, cores, describe
 from .pinned import PinnedBlock, PinnedMemory, PinnedTransfers
-from .prepared import LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
+from .prepared import JOINS, LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
 from .record import pack_record
 from .submit import native_submitter, python_submitter
 from .target import compiled_for, registers_of, usual_target
@@ -453,7 +453,8 @@ class OpenCLDevice:
         if calls is None or submitter is None:
             return None
         long = LONG_CPU if self.info.is_cpu else LONG_GPU
-        return OpenCLPrepared(calls, submitter, launches, memory, long, self.gate)
+        joins = (self.info.platform, self.info.kind) in JOINS
+        return OpenCLPrepared(calls, submitter, launches, memory, long, self.gate, joins=joins)
 
     def probe(self, kept: Binaries | None = None) -> None:
         """Build and run a two-line kernel, and see what the driver compiles for.

@@ -3,7 +3,8 @@
 Loaders read the drivers' names from ``.icd`` files in ``/etc/OpenCL/vendors``, which only root may write. Intel's CPU
 runtime from PyPI lies in the virtual environment instead. So, before the loader is first asked for anything, a private
 folder is made that holds copies of the system's files and one more for that runtime, and ``OCL_ICD_VENDORS`` is set to
-it. A program may import pyopencl before that: the loader looks when it is first used.
+it. A program may import pyopencl before that: the loader looks when it is first used. It may import OpenVINO as well,
+which brings an older ``libtbb`` than that runtime needs: the runtime is loaded with its own (`link_order.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pathlib import Path
 import attrs
 import platformdirs
 
+from .link_order import load_in_order
+
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 INTEL_PLATFORM = "Intel(R) OpenCL"
 INTEL_CPU = (INTEL_PLATFORM, "cpu")
@@ -29,6 +32,7 @@ INSTALL_HINT = (
 )
 # What libintelocl.so needs from its own folder, in the order in which they need each other.
 _INTEL_NEEDS = ("libirng.so", "libintlc.so.5", "libimf.so", "libsvml.so", "libtbbmalloc.so.2")
+_INTEL_TBB = "libtbb.so.12"  # of which other packages have older ones
 
 
 @attrs.frozen
@@ -105,11 +109,13 @@ def try_loading(library: Path) -> str:
     try:
         ctypes.CDLL(str(library))
     except OSError as error:
-        return (
-            f"Intel's CPU runtime is installed but does not load: {error}; if another package has loaded an older "
-            "libtbb of its own by now (as OpenVINO does), open a device before that package is used; else reinstall "
-            "asyncrt[cpu]"
-        )
+        try:
+            load_in_order((library.parent / _INTEL_TBB, library))
+        except OSError:
+            return (
+                f"Intel's CPU runtime is installed but does not load: {error}; if another package has loaded an older "
+                "library of its own by now, open a device before that package is used; else reinstall asyncrt[cpu]"
+            )
     return ""
 
 

@@ -16,15 +16,18 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from asyncrt.devices.base import Allocation, PreparedLaunch
+from asyncrt.devices.base import Allocation, PreparedLaunch, Transfer
 
 from .arguments import SetArguments, argument_setter, loader, refused
+from .drivers import INTEL_CPU
 from .gate import Gate, are_tiny
 from .submit import Arguments, DriverCall, Submitter
 
 # Launches that take a driver more than a millisecond: 1 µs each on Intel's runtime, 4 on an H200. A thread costs some
 # tenths of one, so it is not worth it for fewer.
 LONG_CPU, LONG_GPU = 1024, 256
+JOINS = frozenset({INTEL_CPU})
+"""Platforms and kinds of devices whose driver lets a thread that waits do the work; no other one has to wake up."""
 
 
 class _Calls(NamedTuple):
@@ -62,6 +65,7 @@ class OpenCLPrepared:
         memory: What buffers that are numbers stand for.
         long: How many launches take so long that a thread should enqueue them.
         gate: Keeps the device from beginning on tiny ones before all are enqueued; None lets it.
+        joins: Whether a thread that waits for the device does the device's work meanwhile.
 
     Raises:
         DeviceError: The driver refuses a kernel object or an argument.
@@ -75,7 +79,10 @@ class OpenCLPrepared:
         memory: Sequence[Allocation],
         long: int = LONG_CPU,
         gate: Gate | None = None,
+        *,
+        joins: bool = False,
     ) -> None:
+        self.runs = submitter.runs and joins
         self.long = submitter.releases_gil and len(launches) >= long
         self.busy = False
         self._native = submitter.releases_gil
@@ -136,6 +143,24 @@ class OpenCLPrepared:
         if status:
             kernel, grid = self._what[done]
             raise refused(f"kernel {kernel} over {grid}", status)
+
+
+    def run(self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> None:
+        """Copy to the device, launch on an `OpenCLStream`, copy from it, and return when all of it is done.
+
+        Raises:
+            DeviceError: The driver refuses a command, or one failed. What was enqueued before it is done.
+        """
+        stream.native += 1
+        outcome = self._calls.run(stream.queue_address(), writes, reads)
+        assert outcome is not None, "these launches cannot be run"
+        done, status = outcome
+        if status:
+            launch = done - len(writes)
+            if 0 <= launch < len(self._what):
+                kernel, grid = self._what[launch]
+                raise refused(f"kernel {kernel} over {grid}", status)
+            raise refused("a copy, or running commands", status)
 
 
 def _new(calls: _Calls, kernel: Any) -> int:

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from asyncrt.devices.base import Allocation, PreparedLaunch
+from asyncrt.devices.base import Allocation, PreparedLaunch, Transfer
 
 from .arguments import loader, refused
 
@@ -53,15 +53,24 @@ class Calls(Protocol):
         """
         ...
 
+    def run(self, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> tuple[int, int] | None:
+        """Carry them out between copies to the device and from it; returns as `submit()` does, when all is done.
+
+        None where only native code could, which there is not.
+        """
+        ...
+
 
 class Submitter(Protocol):
     """Makes `Arguments` and `Calls` by one of the two loops.
 
     Attributes:
         releases_gil: Whether other threads run while launches are enqueued.
+        runs: Whether its calls can be run to their end.
     """
 
     releases_gil: bool
+    runs: bool
 
     def arguments(self, places: Sequence[tuple[int, int]]) -> Arguments:
         """Return arguments, each by its kernel object and its index."""
@@ -75,7 +84,7 @@ class Submitter(Protocol):
 class PythonSubmitter:
     """Calls the loader through ctypes."""
 
-    releases_gil = False
+    releases_gil = runs = False
 
     def __init__(self, set_argument: Callable[[int, int, int, int], int], enqueue: Callable[..., int]) -> None:
         self._set_argument = set_argument
@@ -118,6 +127,9 @@ class _PythonCalls:
             return len(self._calls) - operator.length_hint(calls) - 1, status
         return len(self._calls), 0
 
+    def run(self, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> tuple[int, int] | None:
+        return None
+
 
 def _sizes(sizes: tuple[int, ...] | None) -> ctypes.Array[ctypes.c_size_t] | None:
     return None if sizes is None else (ctypes.c_size_t * len(sizes))(*sizes)
@@ -130,12 +142,14 @@ class NativeSubmitter:
         module: The extension.
         set_argument: The address of `clSetKernelArg`.
         enqueue: That of `clEnqueueNDRangeKernel`.
+        copies: Those of `clEnqueueWriteBufferRect`, `clEnqueueReadBufferRect` and `clFinish`.
     """
 
     releases_gil = True
 
-    def __init__(self, module: Any, set_argument: int, enqueue: int) -> None:
+    def __init__(self, module: Any, set_argument: int, enqueue: int, *copies: int) -> None:
         self._module = module
+        self._copies, self.runs = copies, len(copies) == 3
         self._set_argument = set_argument
         self._enqueue = enqueue
 
@@ -144,7 +158,8 @@ class NativeSubmitter:
         return _NativeArguments(self._module.bind, self._set_argument, table)
 
     def calls(self, calls: Sequence[DriverCall]) -> Calls:
-        return _NativeCalls(self._module.submit, self._enqueue, b"".join(map(_launch, calls)))
+        table = b"".join(map(_launch, calls))
+        return _NativeCalls(self._module.submit, self._module.run, self._enqueue, self._copies, table)
 
     def launch(self, queue: int, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
         """Set the arguments of each launch and enqueue it, on the queue at an address.
@@ -171,11 +186,16 @@ class _NativeArguments(NamedTuple):
 
 class _NativeCalls(NamedTuple):
     function: Callable[[int, int, bytes, bytearray | None], tuple[int, int]]
+    runs: Callable[..., tuple[int, int]]
     enqueue: int
+    copies: tuple[int, ...]
     table: bytes
 
     def submit(self, queue: int, stop: bytearray | None = None) -> tuple[int, int]:
         return self.function(self.enqueue, queue, self.table, stop)
+
+    def run(self, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> tuple[int, int] | None:
+        return self.runs((self.enqueue, *self.copies), queue, tuple(writes), self.table, tuple(reads))
 
 
 def _launch(call: DriverCall) -> bytes:
@@ -187,6 +207,9 @@ def _launch(call: DriverCall) -> bytes:
 class _Functions(NamedTuple):
     set_argument: Any
     enqueue: Any
+    write: Any
+    read: Any
+    finish: Any
 
 
 def loaded_functions() -> _Functions | None:
@@ -196,17 +219,18 @@ def loaded_functions() -> _Functions | None:
         return None
     try:
         set_argument, enqueue = library["clSetKernelArg"], library["clEnqueueNDRangeKernel"]
+        copies = library["clEnqueueWriteBufferRect"], library["clEnqueueReadBufferRect"], library["clFinish"]
     except AttributeError:
         return None
     set_argument.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p]
     set_argument.restype = enqueue.restype = ctypes.c_int
-    return _Functions(set_argument, enqueue)
+    return _Functions(set_argument, enqueue, *copies)
 
 
 def python_submitter() -> Submitter | None:
     """Return the loop in Python; None where the loader is not to be called directly."""
     functions = loaded_functions()
-    return None if functions is None else PythonSubmitter(*functions)
+    return None if functions is None else PythonSubmitter(functions.set_argument, functions.enqueue)
 
 
 def native_submitter() -> NativeSubmitter | None:
@@ -216,8 +240,7 @@ def native_submitter() -> NativeSubmitter | None:
         return None
     from . import _submit
 
-    set_argument, enqueue = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions)
-    return NativeSubmitter(_submit, set_argument, enqueue)
+    return NativeSubmitter(_submit, *(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions))
 
 
 @functools.cache
@@ -227,6 +250,6 @@ def why_not_built() -> str:
         from . import _submit
     except ImportError:
         return "asyncrt.devices.opencl._submit was not built; install asyncrt again with a C compiler at hand"
-    if _submit.LAYOUT != LAYOUT or not hasattr(_submit, "launch"):
+    if _submit.LAYOUT != LAYOUT or not hasattr(_submit, "run"):
         return "asyncrt.devices.opencl._submit was built of another version; install asyncrt again"
     return ""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from asyncrt.devices.base import Stream
+from asyncrt.devices.base import Stream, Transfer
 from asyncrt.graph.mapped import check
 from asyncrt.kernels.resident.weights import Stored
 from asyncrt.layout import Array
@@ -16,7 +16,13 @@ from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Fetch
 
 
 def upload(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> None:
-    """Enqueue what comes before a chunk's launches.
+    """Enqueue what comes before a chunk's launches; for the arguments see `uploads`."""
+    for memory, offset, host in uploads(bound, arenas, arrays):
+        stream.write(memory, offset, host)
+
+
+def uploads(bound: BoundPlan, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> Iterator[Transfer]:
+    """Yield what comes before a chunk's launches.
 
     Args:
         arenas: The device memory of the arena of each chunk, None where a chunk has none; then that of what is kept.
@@ -29,10 +35,10 @@ def upload(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapp
         for value, offset, nbytes, staged, _ in plan.uploads:
             if staged:
                 staging[offset : offset + nbytes] = arrays[value].tobytes()
-        stream.write(arena, plan.staging_offset, np.frombuffer(staging, np.uint8))
+        yield Transfer(arena, plan.staging_offset, np.frombuffer(staging, np.uint8))
     for value, offset, _, staged, array in plan.uploads:
         if not staged:
-            stream.write(arena, offset, arrays[value] if array is None else array)
+            yield Transfer(arena, offset, arrays[value] if array is None else array)
 
 
 class Arriving(NamedTuple):
@@ -72,13 +78,24 @@ class Arriving(NamedTuple):
 
 
 def download(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> Arriving:
-    """Enqueue what comes behind a chunk's launches; for the arguments see `upload`."""
+    """Enqueue what comes behind a chunk's launches; for the arguments see `uploads`."""
+    arriving, transfers = downloads(bound, arenas, arrays)
+    for memory, offset, host in transfers:
+        stream.read(memory, offset, host)
+    return arriving
+
+
+def downloads(
+    bound: BoundPlan, arenas: Sequence[Any], arrays: Mapping[int, Array]
+) -> tuple[Arriving, list[Transfer]]:
+    """Return what comes behind a chunk's launches, and where it arrives; for the arguments see `uploads`."""
     plan = bound.plan
     results: dict[int, Array] = {}
+    transfers: list[Transfer] = []
     block: Array | None = None
     if plan.block is not None:
         block = np.empty(plan.block.nbytes, np.uint8)
-        stream.read(arenas[plan.chunk], plan.block.offset, block)
+        transfers.append(Transfer(arenas[plan.chunk], plan.block.offset, block))
     for fetch in plan.fetches:
         if fetch.together:
             continue
@@ -86,11 +103,11 @@ def download(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Ma
             target = np.empty(fetch.layout.shape, fetch.layout.dtype.numpy)
             buffer = fetch.home.buffer
             source = bound.constants[buffer].memory if isinstance(buffer, Stored) else arenas[buffer_index(buffer)]
-            stream.read(source, fetch.home.offset, target)
+            transfers.append(Transfer(source, fetch.home.offset, target))
             results[fetch.value] = target
         elif not is_long_copy(fetch):
             results[fetch.value] = host_copy(fetch, arrays)
-    return Arriving(plan, results, block)
+    return Arriving(plan, results, block), transfers
 
 
 def short_copies(plan: ChunkPlan, arrays: Mapping[int, Array]) -> dict[int, Array]:

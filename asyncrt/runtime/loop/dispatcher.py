@@ -113,6 +113,24 @@ class Dispatcher:
         """Whether the device takes no commands any more."""
         return self._lost is not None
 
+    @property
+    def alone(self) -> bool:
+        """Whether no request is known, all streams have passed all they were given, and nobody looks on."""
+        looked_on = self.tracer is not None or self.checks is not None
+        return not (self._waiting or len(self.marks) or looked_on or self._closing is not None or self.lost)
+
+    def rest(self, *, on_loop: bool) -> None:
+        """Note that there is nothing to do, but was just now.
+
+        Args:
+            on_loop: Whether this is the event loop's thread.
+        """
+        if not self._idle.touch():
+            if on_loop:
+                self._idle.begin()
+            else:
+                self._loop.call_soon_threadsafe(self._idle.begin)
+
     def check_lost(self) -> None:
         """Raise `DeviceLostError` if the device is lost."""
         if self._lost is not None:

@@ -34,6 +34,13 @@ class Idle:
             if self._timer is None:
                 self._timer = self._loop.call_later(self._seconds, self._look)
 
+    def touch(self) -> bool:
+        """There was something to do just now, and is nothing; returns False if `begin()` has to say so, on the loop."""
+        if self._timer is None:
+            return self._seconds is None
+        self._since = self._loop.time()
+        return True
+
     def end(self) -> None:
         """There is something to do."""
         self._since = None

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
@@ -44,6 +44,14 @@ from .warming import Warming
 _log = logging.getLogger("asyncrt")
 
 
+class Timed(Protocol):
+    """Wants to know how long requests take."""
+
+    def took_generally(self, bound: BoundPlan, seconds: float) -> None:
+        """Note how long a plan took, from its inputs to its results, while no other request was there."""
+        ...
+
+
 class CompiledModel:
     """A program on a device.
 
@@ -59,7 +67,10 @@ class CompiledModel:
         foresight: Makes the plan of a sequence's next step; None where nobody does.
         enqueuer: Enqueues its chunks.
         inner: What nodes with subgraphs run, by node.
+        timed: Is told how long requests take; None where nobody wants to know.
     """
+
+    timed: Timed | None = None
 
     def __init__(self, program: Program, session: Session) -> None:
         self.program, self.session = program, session

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from asyncrt.events import Event
@@ -21,13 +21,13 @@ from asyncrt.runtime.execute.transfers import Arriving, host_copies, short_copie
 from asyncrt.runtime.plan.between_steps import NOTHING
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Deferred, NodeRecord, Records, State, start_state
-from asyncrt.runtime.plan.plan_cache import KEYED_BYTES, Planned
+from asyncrt.runtime.plan.plan_cache import Planned
 
 from .compiled_model import CompiledModel
 from .control_flow import SubgraphBody, carry_out
 from .inputs import layouts_of
 from .missing_kernels import KernelsMissing, StandIn, Wait, choose
-from .next_plan import step_signature
+from .next_plan import contents_of, step_signature
 
 
 class Inference:
@@ -64,7 +64,7 @@ class Inference:
         # Of a step, what is kept says which inputs are not among the arrays.
         self.given = tuple([arrays[id].shape for id in self.program.inputs if id in arrays])
         #: What the plan of the next chunk depends on; None where too much does.
-        self.signature: Any = step_signature(self.given, _contents(self.values.values()), self.before)
+        self.signature: Any = step_signature(self.given, contents_of(self.values.values()), self.before)
         #: What is known after the last planned chunk; and values and layouts learnt since, for the next plan.
         self.state: State | None = None
         self.known: dict[int, Array] = {}
@@ -110,10 +110,12 @@ class Inference:
             waits, buffers = await self.lease(chunk, plan, stream)
             self.dispatcher.check_deadline(self.request)
             self.check_results(planned)
-            enqueue = model.enqueuer.enqueue
+            enqueue, began = model.enqueuer.enqueue, model.session.device.clock()
             arriving = await enqueue(self.request, bound, stream, waits, self.present, buffers, self.events)
             self.events.append(self.dispatcher.launched(self.request, stream, bound))
             fetched = await self.wait(bound, arriving)
+            if model.timed is not None and self.dispatcher.in_flight == 1:
+                model.timed.took_generally(bound, (model.session.device.clock() - began) / 1e9)
         else:
             self.check_results(planned)
             fetched = short_copies(plan, self.present)
@@ -206,7 +208,7 @@ class Inference:
         """Note the values on which later plans depend."""
         self.known.update((v, fetched[v]) for v in chunk.decides)
         if self.signature is not None:
-            contents = _contents(fetched[v] for v in chunk.decides)
+            contents = contents_of(fetched[v] for v in chunk.decides)
             self.signature = None if contents is None else (self.signature, contents)
 
     # A node with subgraphs.
@@ -252,11 +254,3 @@ class Inference:
             array = self.state.values[id]
         assert array is not None, self.program.values[id].name
         return array
-
-
-def _contents(arrays: Iterable[Array]) -> tuple[Any, ...] | None:
-    """Return what to compare values by; None if they are too large to be worth it."""
-    arrays = list(arrays)
-    if sum(a.nbytes for a in arrays) > KEYED_BYTES:
-        return None
-    return tuple([(a.shape, a.tobytes()) for a in arrays])

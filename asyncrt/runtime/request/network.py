@@ -21,6 +21,7 @@ from asyncrt.runtime.loop.pending_request import RunAgain, internal
 from asyncrt.runtime.plan.chunk_plan import Records
 
 from .compiled_model import CompiledModel
+from .direct import Direct, can_be_direct
 from .inference import Inference
 from .missing_kernels import KernelsMissing
 from .session import Session
@@ -53,6 +54,7 @@ class Network(CompiledModel):
 
     Attributes:
         last: What became of the nodes of the inference that finished last, for `explain()`.
+        direct: Runs requests on their callers' threads; None where none may.
     """
 
     def __init__(self, program: Program, session: Session, instead: Instead | None = None) -> None:
@@ -63,6 +65,7 @@ class Network(CompiledModel):
         self._unloaded = False
         #: Done when a request has ended that the stand-in was to answer.
         self._standing_in: set[asyncio.Future[None]] = set()
+        self.timed = self.direct = Direct(self) if can_be_direct(self) else None
 
     def number(self) -> int:
         """Return a number for a request; no other has it."""
@@ -194,17 +197,38 @@ class Network(CompiledModel):
         except KernelsMissing:
             raise
         except Exception as error:
-            self._counters.failed += 1
-            if isinstance(error, DeviceError):
-                dispatcher.ask_device()
-            if isinstance(error, AsyncrtError):
+            said = self._failed(error, f"request {request}")
+            if said is error:
                 raise
-            if isinstance(error, MemoryError):
-                raise refused(f"a request of '{self.program.name}'", error) from error
-            raise internal(error, f"request {request} failed") from error
+            raise said from error
         finally:
             self._under_way -= 1
             dispatcher.end(request)
+
+    def _failed(self, error: Exception, what: str) -> AsyncrtError:
+        """Note that a request has failed; returns what it raises."""
+        self._counters.failed += 1
+        if isinstance(error, DeviceError):
+            self._dispatcher.ask_device()
+        if isinstance(error, AsyncrtError):
+            return error
+        if isinstance(error, MemoryError):
+            return refused(f"a request of '{self.program.name}'", error)
+        return internal(error, f"{what} failed")
+
+    def attempt(
+        self, arrays: Mapping[int, Array], until: float | None, *, on_loop: bool = True
+    ) -> tuple[dict[int, Array], Records] | None:
+        """Run once on this thread and return what `infer()` does; None if it goes the general way; see `Direct`."""
+        if self.direct is None or self._unloaded:
+            return None
+        try:
+            return self.direct.attempt(arrays, until, on_loop=on_loop)
+        except Exception as error:
+            said = self._failed(error, "a request on its caller's thread")
+            if said is error:
+                raise
+            raise said from error
 
     async def unload(self) -> None:
         """Refuse requests from now on; give everything back when those under way have ended, on the device as well.

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from asyncrt.graph.ir import Program
 from asyncrt.kernels.resident.weights import Resident, Stored
-from asyncrt.layout import Layout, Shape
+from asyncrt.layout import Array, Layout, Shape
 from asyncrt.runtime.cooperative import Slices
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.loop.dispatcher import Dispatcher
@@ -28,7 +28,7 @@ from asyncrt.runtime.plan.between_steps import Between
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 from asyncrt.runtime.plan.foreseen_plan import Guess, Guessed
-from asyncrt.runtime.plan.plan_cache import Plans
+from asyncrt.runtime.plan.plan_cache import KEYED_BYTES, Plans
 
 Bind: TypeAlias = Callable[[ChunkPlan, Mapping[Any, Any], Mapping[Stored, Resident]], BoundPlan]
 """Binds a plan to kernels and constants that have all that it needs."""
@@ -123,6 +123,14 @@ def step_signature(given: tuple[Shape, ...], contents: Any, left: Between) -> An
         left: What is kept; it says which inputs are.
     """
     return given, contents, left.signature
+
+
+def contents_of(arrays: Iterable[Array]) -> tuple[Any, ...] | None:
+    """Return what to compare values by; None if they are too large to be worth it."""
+    arrays = list(arrays)
+    if sum(a.nbytes for a in arrays) > KEYED_BYTES:
+        return None
+    return tuple([(a.shape, a.tobytes()) for a in arrays])
 
 
 def following(before: tuple[Shape, ...] | None, now: tuple[Shape, ...]) -> tuple[Shape, ...] | None:

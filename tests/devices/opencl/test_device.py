@@ -41,7 +41,7 @@ class Loop:
         self._module = module
         functions = opencl_submit.loaded_functions()
         assert functions is not None
-        self.set_argument, self._enqueue = functions
+        self.set_argument, self._enqueue, *_ = functions
 
     def submitter(self) -> Submitter:
         if self._module is None:
@@ -469,7 +469,7 @@ def test_the_loop_in_c_is_taken_unless_it_is_not_wanted(
     native = Loop(submit).submitter()
     made: list[Submitter | None] = []
     monkeypatch.setattr(opencl, "native_submitter", lambda: native)
-    monkeypatch.setattr(opencl, "OpenCLPrepared", lambda calls, submitter, *_: made.append(submitter))
+    monkeypatch.setattr(opencl, "OpenCLPrepared", lambda calls, submitter, *_, **__: made.append(submitter))
 
     device.prepare([], [], native=True)
     device.prepare([], [], native=False)

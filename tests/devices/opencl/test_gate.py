@@ -59,7 +59,7 @@ def noting(driver: Driver, monkeypatch: pytest.MonkeyPatch, refused: int | None 
     """Let the driver see launches, too, and refuse one."""
 
     class Noting:
-        releases_gil = False
+        releases_gil = runs = False
 
         def __init__(self) -> None:
             submitter = python_submitter()

@@ -8,11 +8,13 @@ import sys
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
+from asyncrt.devices.base import Transfer
 from asyncrt.devices.opencl import submit as opencl_submit
 from asyncrt.devices.opencl.arguments import Handle, handle_of
-from asyncrt.devices.opencl.submit import LAYOUT, DriverCall, NativeSubmitter, PythonSubmitter
+from asyncrt.devices.opencl.submit import LAYOUT, Calls, DriverCall, NativeSubmitter, PythonSubmitter
 from asyncrt.errors import DeviceCommandError
 
 _ENQUEUE = ctypes.CFUNCTYPE(
@@ -228,3 +230,82 @@ def test_without_the_extension_the_calls_are_made_from_python(monkeypatch: pytes
         assert opencl_submit.native_submitter() is None
     finally:
         opencl_submit.why_not_built.cache_clear()
+
+_COPY = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, *[ctypes.POINTER(ctypes.c_size_t)] * 3,
+    *[ctypes.c_size_t] * 4, ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p,
+)  # fmt: skip
+_FINISH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
+class Copier(Loader):
+    """One that copies, too: what is read is the number of the call, in each byte."""
+
+    def __init__(self, refused: int = -1) -> None:
+        super().__init__(refused)
+        self.write, self.read, self.finish = _COPY(self._write), _COPY(self._read), _FINISH(self._finish)
+
+    def _copy(self, what: str, buffer: int, blocking: int, origin: Any, region: Any) -> int:
+        assert (origin[1], origin[2], region[1], region[2]) == (0, 0, 1, 1)
+        self.seen.append((what, buffer, origin[0], region[0], bool(blocking)))
+        return self.answer()
+
+    def _write(self, queue: int, buffer: int, blocking: int, at: Any, host_at: Any, region: Any, *rest: Any) -> int:
+        self.written = ctypes.string_at(rest[4], region[0])
+        return self._copy("write", buffer, blocking, at, region)
+
+    def _read(self, queue: int, buffer: int, blocking: int, at: Any, host_at: Any, region: Any, *rest: Any) -> int:
+        ctypes.memset(rest[4], len(self.seen), region[0])
+        return self._copy("read", buffer, blocking, at, region)
+
+    def _finish(self, queue: int) -> int:
+        self.seen.append(("finish",))
+        return 0
+
+    def calls(self, submit: ModuleType) -> Calls:
+        """Launches that can be run."""
+        functions = (self.set_argument, self.enqueue, self.write, self.read, self.finish)
+        addresses = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions)
+        return NativeSubmitter(submit, *addresses).calls(CALLS[:2])
+
+
+@pytest.mark.parametrize("refused", [-1, 0, 1, 2, 3, 4, 5])
+def test_launches_are_run_to_their_end_between_copies(refused: int, submit: ModuleType) -> None:
+    """The last copy is waited for; if a command is refused, those before it are, because their memory is another's."""
+    arena, constant = Memory(handle_of(0xA0)), Memory(handle_of(1 << 63))
+    one, two = np.zeros(3, np.uint8), np.zeros((2, 2), np.float32)
+    source = np.arange(4, dtype=np.int16)
+    copier = Copier(refused)
+    writes = (Transfer(arena, 64, source), Transfer(arena, 0, np.array(7)))
+
+    answer = copier.calls(submit).run(0xABC, writes, (Transfer(constant, 8, one), Transfer(arena, 128, two)))
+
+    calls = [
+        ("write", 0xA0, 64, 8, False), ("write", 0xA0, 0, 8, False), *((0xABC, *call) for call in CALLS[:2]),
+        ("read", 1 << 63, 8, 3, False), ("read", 0xA0, 128, 16, True),
+    ]  # fmt: skip
+    if refused < 0:
+        assert (answer, copier.seen) == ((6, 0), calls)
+        assert one.tolist() == [4, 4, 4]
+        assert two.tobytes() == bytes([5] * 16)
+    else:
+        assert (answer, copier.seen) == ((refused, -54), [*calls[: refused + 1], ("finish",)])
+
+
+def test_launches_without_results_are_waited_for(submit: ModuleType) -> None:
+    """By the queue, as there is no copy."""
+    copier = Copier()
+
+    assert copier.calls(submit).run(0xABC, (), ()) == (2, 0)
+    assert copier.seen[-1] == ("finish",)
+
+
+@pytest.mark.parametrize("host", [np.zeros((4, 4))[:, ::2], object()])
+def test_what_has_no_bytes_side_by_side_is_not_copied(host: Any, submit: ModuleType) -> None:
+    """Nothing is called then."""
+    copier, arena = Copier(), Memory(handle_of(0xA0))
+
+    for writes, reads in (((Transfer(arena, 0, host),), ()), ((), (Transfer(arena, 0, host),))):
+        with pytest.raises((ValueError, TypeError, BufferError)):
+            copier.calls(submit).run(0xABC, writes, reads)
+    assert copier.seen == []

@@ -79,7 +79,7 @@ def native_calls(submit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[in
         used.append(done[0])
         return done
 
-    module = SimpleNamespace(submit=noting, bind=submit.bind, launch=submit.launch)
+    module = SimpleNamespace(submit=noting, bind=submit.bind, launch=submit.launch, run=submit.run)
     addresses = [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions]
     monkeypatch.setattr(opencl, "native_submitter", lambda: opencl_submit.NativeSubmitter(module, *addresses))
     return used

@@ -1,0 +1,207 @@
+"""May a request run on the thread that asks for it, from its inputs to its results, while nothing else is there?
+
+A request of a few tens of microseconds spends most of its time between threads: on a task, on futures, on a thread that
+waits for the device and wakes the event loop. Where the device lends its work to the thread that waits
+(`asyncrt.devices.base.Prepared.run`), and nobody else is to be ordered against, one call copies the inputs, launches,
+and copies the results, in less time than a thread takes to wake up.
+
+So the scheduler, the timeline and the marks never hear of it: before it and after it, no request is known and every
+stream has passed all it was given. Whatever is not as plain as that goes the general way: requests beside it, a plan
+that has to be made, launches that are not prepared, a device that takes longer, checks and traces that look on.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from asyncrt.devices.base import Prepared, Transfer
+from asyncrt.errors import OutOfDeviceMemory
+from asyncrt.layout import Array
+from asyncrt.memory.host import HostBudget
+from asyncrt.runtime.execute.transfers import downloads, uploads
+from asyncrt.runtime.plan.between_steps import NOTHING
+from asyncrt.runtime.plan.bound_plan import BoundPlan
+from asyncrt.runtime.plan.chunk_plan import Deferred, Records
+
+from .compiled_model import CompiledModel
+from .next_plan import contents_of, step_signature
+
+BRIEF_S = 125e-6
+"""For which the caller's thread may be kept: as long as the general way keeps the event loop for a request."""
+TURN_S = 500e-6
+"""For which such requests may go on in one turn of the event loop."""
+_OWN_PART = 0.25  # of the time that a request takes on the general way, a guess at what the device takes of it
+_FORGETS = 0.99
+_STREAM = 0
+
+
+class Way(NamedTuple):
+    """Whether a request runs on its caller's thread, and why."""
+
+    direct: bool
+    why: str
+
+
+def choose_way(usual_s: float | None, *, alone: bool, spent: bool = False, late: bool = False) -> Way:
+    """Return which way a request goes whose plan is known.
+
+    Args:
+        usual_s: For how long the device keeps who waits for such a plan; None if that was not measured yet.
+        alone: Whether there is no other request, nothing on a stream, and nobody who looks on.
+        spent: Whether the turn of the event loop has had its share.
+        late: Whether its deadline has passed.
+    """
+    if not alone:
+        return Way(False, "others are there, or look on")
+    if late:
+        return Way(False, "its deadline has passed")
+    if spent:
+        return Way(False, "the event loop has others to see to")
+    if usual_s is None:
+        return Way(False, "nobody has measured yet how long it takes")
+    if usual_s > BRIEF_S:
+        return Way(False, "the device takes too long to wait for it")
+    return Way(True, "it is brief, and nobody else is there")
+
+
+class Direct:
+    """Runs requests of one model on their callers' threads, where that is the way they go.
+
+    The caller's thread has the event loop's turn: it is that thread, or the loop waits meanwhile.
+
+    Args:
+        model: Of one chunk, which is planned.
+    """
+
+    def __init__(self, model: CompiledModel) -> None:
+        assert can_be_direct(model)
+        self._model, self._session = model, model.session
+        self._dispatcher, self._loop = model.session.dispatcher, model.session.loop
+        self._clock = model.session.device.clock
+        self._chunk = model.program.chunks[0]
+        #: For how long a plan keeps who waits for it, lately.
+        self._usual: weakref.WeakKeyDictionary[BoundPlan, float] = weakref.WeakKeyDictionary()
+        #: When the first of this turn of the loop began.
+        self._turn: int | None = None
+
+    @property
+    def spent(self) -> bool:
+        """Whether this turn of the event loop has had its share of such requests."""
+        return self._turn is not None and self._clock() - self._turn >= TURN_S * 1e9
+
+    def took_generally(self, bound: BoundPlan, seconds: float) -> None:
+        """Note how long a request that was alone took on the general way, from its inputs to its results."""
+        usual = self._usual.get(bound)
+        if usual is None:
+            self._usual[bound] = seconds * _OWN_PART
+        elif usual > BRIEF_S:  # something else may have been in the way: after a while it is tried again
+            self._usual[bound] = usual * _FORGETS
+
+    def _took(self, bound: BoundPlan, seconds: float) -> None:
+        """Note for how long the device kept the caller's thread."""
+        usual = self._usual[bound]
+        self._usual[bound] = usual + (min(seconds, 4 * BRIEF_S) - usual) / 4
+
+    def attempt(
+        self, arrays: Mapping[int, Array], until: float | None, *, on_loop: bool = True
+    ) -> tuple[dict[int, Array], Records] | None:
+        """Run a request and return what `Network.infer()` does; None if it goes the general way.
+
+        Args:
+            arrays: Checked inputs, by value id.
+            until: Its deadline, by the loop's clock.
+            on_loop: Whether this is the thread of the event loop.
+
+        Raises:
+            DeviceError: A command was refused, or failed.
+            IndexOutOfRange: As for any request.
+        """
+        model, dispatcher = self._model, self._dispatcher
+        if not dispatcher.alone:
+            return None
+        program = model.program
+        given = tuple([arrays[id].shape for id in program.inputs])
+        signature = step_signature(given, contents_of([arrays[id] for id in program.value_inputs]), NOTHING)
+        planned = model.plans.find(self._chunk, signature)
+        if planned is None or planned.bound is None or planned.bound.copies:
+            return None
+        late = until is not None and until <= dispatcher.clock()
+        usual = self._usual.get(planned.bound)
+        if not choose_way(usual, alone=True, spent=on_loop and self.spent, late=late).direct:
+            return None
+        if not HostBudget(model.tools.host_limit).fits(planned.results):
+            return None
+        if on_loop and self._turn is None:
+            self._turn = self._clock()
+            self._loop.call_soon(self._turned)
+        outcome = self._run(planned.bound, arrays)
+        if outcome is not None:
+            model.replayed(planned)
+            dispatcher.rest(on_loop=on_loop)
+        return outcome
+
+    def _turned(self) -> None:
+        self._turn = None
+
+    def _run(self, bound: BoundPlan, arrays: Mapping[int, Array]) -> tuple[dict[int, Array], Records] | None:
+        """Carry out a plan; None if its launches are not prepared, or there is no memory."""
+        session, plan = self._session, bound.plan
+        assert session.presets is not None
+        lease = None
+        if plan.arena_nbytes:
+            room = self._model.room(self._chunk.index, plan.arena_nbytes)
+            try:
+                lease = session.pool.acquire(plan.arena_nbytes, _STREAM, room=room, brief=True).lease
+            except OutOfDeviceMemory:
+                return None  # others may give some back, or say that there is none
+        try:
+            memory = [None if lease is None else lease.allocation]
+            prepared = session.presets.find(bound, memory, apart=False)
+            if prepared is None or not prepared[0].runs:
+                return None
+            session.counters.requests += 1
+            fetched = self._finish(prepared[0], bound, memory, arrays)
+        finally:
+            if lease is not None:
+                lease.drop()
+        session.counters.launches += len(plan.steps)
+        session.counters.skipped += plan.skipped
+        records: Records = [bound.records] if isinstance(bound.records, Deferred) else list(bound.records)
+        return {id: fetched[id] for id in self._model.program.outputs}, records
+
+    def _finish(
+        self, prepared: Prepared, bound: BoundPlan, memory: Sequence[Any], arrays: Mapping[int, Array]
+    ) -> dict[int, Array]:
+        """Copy, launch, copy back; returns what the host gets, when it is there."""
+        writes = _as_bytes(uploads(bound, memory, arrays))
+        arriving, transfers = downloads(bound, memory, arrays)
+        reads = _as_bytes(transfers)
+        began = self._clock()
+        prepared.run(self._dispatcher.streams[_STREAM], writes, reads)
+        self._took(bound, (self._clock() - began) / 1e9)
+        return arriving.take()
+
+
+def _as_bytes(transfers: Iterable[Transfer]) -> list[Transfer]:
+    """Return those that are any; what is not one of NumPy's own dtypes gives no buffer, but its bytes do."""
+    return [
+        t if t.host.dtype.isbuiltin == 1 else t._replace(host=t.host.reshape(-1).view(np.uint8))
+        for t in transfers
+        if t.host.nbytes
+    ]
+
+
+def can_be_direct(model: CompiledModel) -> bool:
+    """Whether requests of a model may run so at all: it is one chunk, and its launches are prepared sooner or later."""
+    chunks, session = model.program.chunks, model.session
+    return (
+        session.options.uses("direct")
+        and session.presets is not None
+        and session.collector is None  # it has timers, which only the loop's thread may set
+        and len(chunks) == 1
+        and chunks[0].control is None
+    )

@@ -1,0 +1,283 @@
+"""Brief requests that nobody else is in the way of run on their callers' threads, and give what others give."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import asyncrt
+from asyncrt import DeadlineExceeded, DeviceCommandError, IndexOutOfRange, Runtime, RuntimeOptions
+from asyncrt.devices.base import Allocation, Prepared, PreparedLaunch, Transfer
+from asyncrt.devices.faults import Fault, Faults
+from asyncrt.devices.opencl.drivers import INTEL_CPU
+from asyncrt.devices.opencl.submit import native_submitter
+from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared
+from asyncrt.layout import Array
+from asyncrt.runtime.request.direct import BRIEF_S, TURN_S, choose_way
+
+from ...builders import model, node
+
+SOURCE = model([node("s = Softmax(x)"), node("y = Neg(s)")], ["x f32[a,4]"], ["y"])
+PLAIN = RuntimeOptions(check_hazards=False, warm=False)
+
+
+class Lending(SimulatedDevice):
+    """A device that lends its work to who waits, counts how often, and takes as long for each command as it is told."""
+
+    def __init__(self, seconds: float = 1e-6, faults: Sequence[Fault] = ()) -> None:
+        super().__init__(faults=faults, joins=True)
+        self.seconds, self.runs = seconds, 0
+
+    def duration(self) -> float:
+        return self.seconds
+
+    def prepare(
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+    ) -> Prepared | None:
+        return Counted(self, launches, memory)
+
+
+class Counted(SimulatedPrepared):
+    """Launches whose runs are counted."""
+
+    def __init__(self, device: Lending, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
+        super().__init__(launches, memory, runs=True)
+        self._device = device
+
+    def run(self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> None:
+        self._device.runs += 1
+        super().run(stream, writes, reads)
+
+
+def given(seed: int = 0, rows: int = 3) -> dict[str, Array]:
+    return {"x": np.random.default_rng(seed).standard_normal((rows, 4)).astype(np.float32)}
+
+
+def expected(inputs: dict[str, Array]) -> Array:
+    e = np.exp(inputs["x"] - inputs["x"].max(-1, keepdims=True))
+    return np.asarray(-e / e.sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    ("situation", "way"),
+    [
+        ({"usual_s": BRIEF_S / 2, "alone": True}, (True, "brief")),
+        ({"usual_s": BRIEF_S / 2, "alone": False}, (False, "others")),
+        ({"usual_s": BRIEF_S / 2, "alone": True, "late": True}, (False, "deadline")),
+        ({"usual_s": BRIEF_S / 2, "alone": True, "spent": True}, (False, "event loop")),
+        ({"usual_s": BRIEF_S * 2, "alone": True}, (False, "too long")),
+        ({"usual_s": None, "alone": True}, (False, "measured")),
+    ],
+)
+def test_which_way_a_request_goes(situation: dict[str, Any], way: tuple[bool, str]) -> None:
+    """One function decides, and says why."""
+    direct, why = choose_way(**situation)
+
+    assert direct == way[0]
+    assert way[1] in why
+
+
+@pytest.mark.asyncio
+async def test_a_brief_request_runs_on_its_callers_thread(users_path: None) -> None:
+    """From when its plan is known and its launches are prepared; the counts go on as before."""
+    device = Lending()
+    async with Runtime(device, options=PLAIN) as rt:
+        loaded = await rt.load(SOURCE)
+        for seed in range(10):
+            np.testing.assert_allclose(expected(given(seed)), (await loaded.infer(given(seed)))["y"], rtol=1e-6)
+        statistics = rt.statistics()
+
+    assert device.runs == 9
+    assert (statistics.requests, statistics.replays, statistics.launches) == (10, 9, device.launches)
+    assert (statistics.memory.leases, statistics.scheduler.depths) == (0, (0, 0))
+    assert loaded.explain().counts["ran"] + loaded.explain().counts["fused"] == 2
+
+
+@pytest.mark.asyncio
+async def test_results_are_those_of_the_general_way_and_belong_to_the_caller(users_path: None) -> None:
+    """Bit for bit, on a real device; later requests change none of them, and inputs stay as they are."""
+    inputs = [given(seed, rows) for seed, rows in enumerate((3, 1, 3, 500, 3, 1, 3, 500))]
+    async with Runtime(options=PLAIN) as rt, Runtime(options=RuntimeOptions(without={"direct"}, warm=False)) as other:
+        loaded, general = await rt.load(SOURCE), await other.load(SOURCE)
+        for _ in range(3):
+            got = [(await loaded.infer(i))["y"] for i in inputs]
+            wanted = [(await general.infer(i))["y"] for i in inputs]
+
+    assert [w.tobytes() for w in wanted] == [g.tobytes() for g in got]
+    assert all(g.flags.writeable for g in got)
+    assert all((i["x"] == given(seed, len(i["x"]))["x"]).all() for seed, i in enumerate(inputs))
+
+
+@pytest.mark.asyncio
+async def test_what_takes_long_goes_the_general_way(users_path: None) -> None:
+    """The event loop is not kept; if it becomes brief, the caller's thread is used after a while."""
+    device = Lending(seconds=1e-3)
+    async with Runtime(device, options=PLAIN) as rt:
+        loaded = await rt.load(SOURCE)
+        for _ in range(10):
+            await loaded.infer(given())
+        assert device.runs == 0
+
+        device.seconds = 1e-6
+        for _ in range(500):
+            await loaded.infer(given())
+
+    assert device.runs > 100
+
+
+@pytest.mark.asyncio
+async def test_a_device_that_becomes_slow_is_not_waited_for_again(users_path: None) -> None:
+    """After a few times."""
+    device = Lending()
+    async with Runtime(device, options=PLAIN) as rt:
+        loaded = await rt.load(SOURCE)
+        for _ in range(5):
+            await loaded.infer(given())
+        device.seconds, before = 1e-3, device.runs
+        for _ in range(30):
+            await loaded.infer(given())
+
+    assert before < device.runs <= before + 3
+
+
+@pytest.mark.asyncio
+async def test_with_others_there_a_request_takes_its_place_among_them(users_path: None) -> None:
+    """While one is on its way, those that come are admitted and placed as ever."""
+    device = Lending()
+    async with Runtime(device, options=PLAIN) as rt:
+        loaded = await rt.load(SOURCE)
+        for _ in range(5):
+            await loaded.infer(given())
+        before = device.runs
+
+        other = asyncio.create_task(loaded.infer(given(1, rows=7)))  # a new plan
+        await asyncio.sleep(0)
+        beside = await loaded.infer(given(2))
+
+        assert device.runs == before
+        np.testing.assert_allclose(expected(given(2)), beside["y"], rtol=1e-6)
+        np.testing.assert_allclose(expected(given(1, 7)), (await other)["y"], rtol=1e-6)
+
+
+@pytest.mark.asyncio
+async def test_a_stream_of_brief_requests_leaves_the_event_loop_its_turns(users_path: None) -> None:
+    """Another coroutine goes on at least as often as `TURN_S` passes on the device."""
+    device, ticks = Lending(seconds=2e-5), 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    async with Runtime(device, options=PLAIN) as rt:
+        loaded = await rt.load(SOURCE)
+        for _ in range(5):
+            await loaded.infer(given())
+        ticker, began, runs = asyncio.create_task(tick()), device.now, device.runs
+        ticks = 0
+        for _ in range(300):
+            await loaded.infer(given())
+        ticker.cancel()
+
+    assert device.runs > runs + 250
+    assert ticks >= (device.now - began) / TURN_S * 0.8
+
+
+@pytest.mark.asyncio
+async def test_a_request_whose_deadline_has_passed_launches_nothing(users_path: None) -> None:
+    """And one in time runs as others do."""
+    device = Lending()
+    async with Runtime(device, options=PLAIN) as rt:
+        loaded = await rt.load(SOURCE)
+        for _ in range(5):
+            await loaded.infer(given(), deadline=10)
+        before = device.launches, device.runs
+
+        with pytest.raises(DeadlineExceeded):
+            await loaded.infer(given(), deadline=0)
+
+        assert (device.launches, device.runs) == before
+        assert device.runs > 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("site", ["write", "launch", "read"])
+async def test_a_refused_command_is_the_requests_own_error(site: str, users_path: None) -> None:
+    """Nothing of it stays on the stream, its memory comes back, and the next request is right."""
+    device = Lending()
+    async with Runtime(device, options=PLAIN) as rt:
+        loaded = await rt.load(SOURCE)
+        for _ in range(5):
+            await loaded.infer(given())
+        before = device.runs
+        device.faults = Faults([Fault(site)])
+        with pytest.raises(DeviceCommandError):
+            await loaded.infer(given())
+        assert device.runs == before + 1
+        after = await loaded.infer(given(1))
+        statistics = rt.statistics()
+
+    np.testing.assert_allclose(expected(given(1)), after["y"], rtol=1e-6)
+    assert (statistics.failed, statistics.memory.leases) == (1, 0)
+
+
+@pytest.mark.asyncio
+async def test_an_index_out_of_range_is_told_its_caller_alone(users_path: None) -> None:
+    """As on the general way."""
+    source = model([node("y = Gather(x, i)")], ["x f32[a]", "i i64[b]"], ["y"])
+    x = np.arange(5, dtype=np.float32)
+    async with Runtime(options=PLAIN) as rt:
+        loaded = await rt.load(source)
+        for _ in range(5):
+            assert (await loaded.infer({"x": x, "i": np.array([4, 0])}))["y"].tolist() == [4, 0]
+        for wrong in (5, -6):
+            with pytest.raises(IndexOutOfRange):
+                await loaded.infer({"x": x, "i": np.array([wrong, 0])})
+        assert (await loaded.infer({"x": x, "i": np.array([3, 1])}))["y"].tolist() == [3, 1]
+
+
+@pytest.mark.asyncio
+async def test_values_without_buffers_of_their_own_are_copied_as_bytes(users_path: None) -> None:
+    """bfloat16 is no dtype of NumPy's; empty and scalar inputs are inputs, too."""
+    source = model([node("y = Add(x, x)"), node("z = Not(b)")], ["x bf16[a,3]", "b bool[]"], ["y", "z"])
+    async with Runtime(options=PLAIN) as rt:
+        loaded = await rt.load(source)
+        for rows in (2, 2, 2, 2, 0, 0, 0, 0):
+            x = np.full((rows, 3), 1.5, ml_dtypes.bfloat16)
+            got = await loaded.infer({"x": x, "b": np.array(True)})
+            assert (got["y"].dtype, got["y"].tolist(), got["z"].tolist()) == (x.dtype, [[3.0] * 3] * rows, False)
+
+
+@pytest.mark.skipif(native_submitter() is None, reason="the extension was not built")
+def test_threads_that_wait_run_their_requests_themselves(users_path: None) -> None:
+    """`infer_sync()` of any number of threads, with larger requests between them: each gets its own answer."""
+    wrong: list[int] = []
+
+    def call(number: int) -> None:
+        for i in range(60):
+            inputs = given(number * 1000 + i, rows=2000 if i % 7 == number else 3)
+            if not np.allclose(expected(inputs), sync.infer_sync(inputs)["y"], rtol=1e-5):
+                wrong.append(i)
+
+    with asyncrt.load_sync(SOURCE, options=PLAIN) as sync:
+        threads = [threading.Thread(target=call, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        background = sync._background  # noqa: SLF001
+        alone = sync._model.infer_here(given())  # noqa: SLF001
+        info = background.runtime.info
+        statistics = background.runtime.statistics()
+
+    assert wrong == []
+    assert statistics.requests == 240 + (alone is not None)
+    if (info.platform, info.kind) == INTEL_CPU:
+        assert statistics.memory.leases == 0
