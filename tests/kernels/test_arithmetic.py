@@ -39,7 +39,7 @@ def test_what_they_give_is_one_formula_for_all_sizes() -> None:
 
 
 def test_a_tile_is_as_wide_as_costs_least() -> None:
-    """A row that one tile covers is never cut; of equal costs the widest tile is taken."""
+    """A row that one tile covers is never cut; of equal costs the widest tile is taken. Few widths serve single cells."""
     chance = random.Random(1)
     for _ in range(2000):
         positions, channels = chance.randrange(1, 200), chance.choice((1, 3, 16, 65, 512))
@@ -51,7 +51,8 @@ def test_a_tile_is_as_wide_as_costs_least() -> None:
 
         width = packed.tile_width(positions, channels, cells, most)
 
-        assert min(range(1, min(most, positions) + 1), key=lambda w: (cost(w), -w)) == width
+        widths = [min(4, most), most - 1, most] if cells == 1 else range(1, most + 1)
+        assert min({min(w, positions) for w in widths}, key=lambda w: (cost(w), -w)) == width
         assert positions > most or width == positions
 
 
