@@ -39,7 +39,7 @@ def test_what_they_give_is_one_formula_for_all_sizes() -> None:
 
 
 def test_a_tile_is_as_wide_as_costs_least() -> None:
-    """A row that one tile covers is never cut; of equal costs the widest tile is taken. Few widths serve single cells."""
+    """A row that one tile covers is never cut; of equal costs the widest is taken; few widths serve single cells."""
     chance = random.Random(1)
     for _ in range(2000):
         positions, channels = chance.randrange(1, 200), chance.choice((1, 3, 16, 65, 512))
