@@ -47,10 +47,9 @@ def read(index: int) -> str:
     return f"as_float({sizes(index + 1)[-1]})"
 
 
-def declared(numbers: int, vector: bool = False) -> str:
-    """Return statements after which the numbers have their names, as floats or as vectors of 16."""
-    t = "float16" if vector else "float"
-    return " ".join(f"const {t} k{i} = ({t})({read(i)});" for i in range(numbers))
+def declared(numbers: int) -> str:
+    """Return statements after which the numbers have their names: as floats, which literals are among vectors as well."""
+    return " ".join(f"const float k{i} = {read(i)};" for i in range(numbers))
 
 
 def bits(numbers: Sequence[float]) -> tuple[int, ...]:

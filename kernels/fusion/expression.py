@@ -112,13 +112,12 @@ def function(parts: Sequence[Part], *, start: tuple[int, DataType] | None = None
             parameters.append(f"const {_type(dtype, wide)} unrounded")
             lines.append(f"const {_type(dtype, wide)} t{number} = {_rounded('unrounded', dtype, wide)};")
             helpers.append(_round_helper(dtype, wide))
-        lines += [f"const float16 k{i} = s{i};" for i in range(len(values)) if wide]
         for part, text in zip(parts, texts, strict=True):
             dtype = part.call.outputs[0].dtype
             lines.append(f"const {_type(dtype, wide)} t{part.number} = {_rounded(text, dtype, wide)};")
             helpers.append(_round_helper(dtype, wide))
         parameters += [f"const {_type(t, wide)} a{i}" for i, t in enumerate(operands.values())]
-        parameters += [f"const float {'s' if wide else 'k'}{i}" for i in range(len(values))]
+        parameters += [f"const float k{i}" for i in range(len(values))]
         result = _type(parts[-1].call.outputs[0].dtype, wide)
         head = f"inline {result} __attribute__((overloadable)) $_fused({', '.join(parameters)})"
         helpers.append("\n  ".join([f"{head} {{", f"\n{EACH_ROUNDED}\n", *lines, f"return t{parts[-1].number};"]) + "\n}")

@@ -114,7 +114,7 @@ def _kernel(
                 f"const {ALL_VECTORS[t]} a{i} = {_load(t, f'x{i}', f'o{i}', spread=p == 0)};"
                 for i, t, p in zip(n, dtypes, patterns, strict=True)
             )
-            fast = f"for (; c + 16 <= c1; c += 16) {{ {constants.declared(numbers, True)} {loads} {_store(result, expression)} }}"
+            fast = f"for (; c + 16 <= c1; c += 16) {{ {constants.declared(numbers)} {loads} {_store(result, expression)} }}"
         body = f"""
   const int r1 = min(((int)get_global_id(1) + 1) * per_item, rows);
   const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);

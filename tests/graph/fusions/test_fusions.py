@@ -215,8 +215,8 @@ CASES = {
         ["x f32[a,4,h,w]", "z f32[c,20,i,j]"], {"x": (2, 4, 7, 9), "z": (2, 20, 5, 7)}, FILTERS,
         {"x": (1, 4, 7, 9), "z": (2, 20, 5, 7)}, "the result is larger than the product", tolerance=EXACT,
     ),
-    "a convolution of one cell, scaled for each channel": Case(
-        [node("c = Conv(x, cell)"), node("a = Mul(c, factors)"), node("y = Clip(a, zero, six)")],
+    "a convolution of one cell, bent and scaled for each channel": Case(
+        [node("c = Conv(x, cell)"), node("r = Relu(c)"), node("a = Mul(r, factors)"), node("y = Clip(a, zero, six)")],
         ["x f32[a,4,h,w]"], {"x": (2, 4, 5, 7)}, FILTERS, tolerance=EXACT,
     ),
     "a convolution of each channel with silu": Case(
