@@ -36,6 +36,9 @@ def configure(device: str | None, options: RuntimeOptions | None) -> None:
     with _shared.lock:
         if (device, options) != (_shared.device, _shared.options):
             _shared.device, _shared.options, _shared.runtime = device, options, None
+            if _shared.threads is not None:
+                _shared.threads.shutdown(wait=False)  # when what they run has ended
+                _shared.threads = None
 
 
 def configuration() -> tuple[str | None, RuntimeOptions | None]:

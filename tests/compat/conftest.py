@@ -10,7 +10,7 @@ import pytest
 from asyncrt.compat.shared import configure, shared_runtime
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def on_the_host() -> Iterator[None]:
     """Sessions run on the host's device, whose runtime is closed in the end."""
     configure("host", None)

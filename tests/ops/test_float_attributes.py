@@ -35,6 +35,8 @@ _KIND = defs.OpSchema.AttrType
 
 
 def _float_attributes(operator: Operator) -> list[str]:
+    if not defs.has(operator.name, operator.domain):
+        return []  # of another domain than ONNX's
     schema = defs.get_schema(operator.name, operator.domain)
     return sorted(n for n, a in schema.attributes.items() if a.type in (_KIND.FLOAT, _KIND.FLOATS))
 

@@ -286,15 +286,15 @@ MUTANTS = (
     Mutant(
         "keys: a kernel on disk is of any driver",
         "kernels/resident/kernel_cache.py",
-        '        key = f"{self._version}|{self._device.info.identity}|{digest}"',
-        '        key = f"{self._version}|{digest}"',
+        '        return f"{self._version}|{self._device.info.identity}"',
+        "        return self._version",
         ("tests/kernels/resident/test_kernel_cache.py",),
     ),
     Mutant(
         "keys: a kernel on disk is of any text",
-        "kernels/resident/kernel_cache.py",
-        '        key = f"{self._version}|{self._device.info.identity}|{digest}"',
-        '        key = f"{self._version}|{self._device.info.identity}|{[s.name for s in ordered]}"',
+        "kernels/resident/library.py",
+        '    return f"{about}|kernel {kernel.name}|{_digest(kernel.text)}"',
+        '    return f"{about}|kernel {kernel.name}"',
         ("tests/kernels/resident/test_kernel_cache.py",),
     ),
     Mutant(

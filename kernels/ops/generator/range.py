@@ -36,7 +36,7 @@ def _count(start: Any, limit: Any, delta: Any) -> int:
     length, step = (limit - start, delta) if delta > 0 else (start - limit, -delta)
     if length < 0:
         return 0
-    return math.ceil(length / step) if isinstance(length, float) else ceil_div(length, step)
+    return math.ceil(length / step) if isinstance(length, float) or isinstance(step, float) else ceil_div(length, step)
 
 
 def infer(call: Call) -> tuple[Shape]:

@@ -80,10 +80,11 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
             inner = inner[~stuck]
             inner = inner[nodes[at[inner], 0] >= 0]
         leaves = every[at < len(nodes)]
-        first, number = nodes[at[leaves], 2], nodes[at[leaves], 3]
-        for j in range(int(number.max(initial=0))):
-            k = first + j
-            mine = (number > j) & (k >= 0) & (k < len(weights))
+        first = nodes[at[leaves], 2].astype(np.int64)
+        start, end = np.maximum(first, 0), np.clip(first + nodes[at[leaves], 3], 0, len(weights))
+        for j in range(int((end - start).max(initial=0))):
+            k = start + j
+            mine = k < end
             place = np.clip(targets[k[mine]], 0, len(base) - 1)
             _leaf_sums(kind, y, leaves[mine], place, weights[k[mine]])
     return ((np.where(np.isnan(y), 0, y) + base).astype(np.float32),)
@@ -170,7 +171,7 @@ def _statement(kind: str, single: bool, mode: int | None, block: int) -> str:
           node = vload4(at, nodes);
         }}
         if (at < count) {{
-          const int end = min(max(node.z, 0) + min(node.w, weights), weights);
+          const int end = (int)clamp((long)node.z + node.w, 0L, (long)weights);
           for (int j = max(node.z, 0); j < end; j++) {{ {add} }}
         }}
       }}

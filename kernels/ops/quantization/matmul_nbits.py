@@ -99,7 +99,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     assert x is not None
     y = x.astype(np.float64) @ _weights(attributes, inputs).T
     if len(inputs) > _BIAS and (bias := inputs[_BIAS]) is not None:
-        y = y + bias.astype(np.float64)
+        y = y + bias.reshape(-1).astype(np.float64)
     return (y.astype(x.dtype),)
 
 
@@ -156,11 +156,11 @@ def _statement(
         elif zeros is not None:
             zero = f"LOAD({zeros.name}, zeros, c{c} * blocks + b)"
         heads.append(
-            f"const float f{c} = LOAD({dtype.name}, scales, c{c} * blocks + b), o{c} = -f{c} * {zero};"
+            f"const float f{c} = LOAD({dtype.name}, scales, c{c} * blocks + b), z{c} = {zero};"
             f" const __global uchar* w{c} = w + (c{c} * blocks + b) * nbytes;"
         )
     elements = [
-        f"const float v{c} = fma((float)((w{c}[e * {bits} / 8] >> (e * {bits} % 8)) & {(1 << bits) - 1}), f{c}, o{c});"
+        f"const float v{c} = ((float)((w{c}[e * {bits} / 8] >> (e * {bits} % 8)) & {(1 << bits) - 1}) - z{c}) * f{c};"
         for c in range(wide)
     ]
     elements += [f"const float x{r} = LOAD({dtype.name}, x, r{r} * k + k0 + e);" for r in range(tall)]
@@ -200,7 +200,7 @@ def _vectors(bits: int, tall: int, wide: int) -> str:
         else:
             halves = [f"vload16({half}, w{c} + e)" for half in (0, 1)]
         lines += [
-            f"const float16 u{c}_{h} = fma(convert_float16({text}), (float16)f{c}, (float16)o{c});"
+            f"const float16 u{c}_{h} = (convert_float16({text}) - z{c}) * f{c};"
             for h, text in enumerate(halves)
         ]
     for r in range(tall):

@@ -130,6 +130,18 @@ async def _infer_sync(stage: Stage, **given: Any) -> Any:
     return await asyncio.to_thread(stage.canary.infer_sync, **given)
 
 
+async def _ready(stage: Stage, **given: Any) -> None:
+    await stage.canary.ready(**given)
+
+
+async def _sync_ready(stage: Stage, **given: Any) -> None:
+    def work() -> None:
+        with asyncrt.load_sync(stage.source, "simulated") as loaded:
+            loaded.ready(**given)
+
+    await asyncio.to_thread(work)
+
+
 async def _profile(stage: Stage, **given: Any) -> None:
     (await stage.canary.profile(**given)).to_json()
 
@@ -234,6 +246,7 @@ DOORS: Mapping[str, Door] = {
     "Runtime.trace": Door(_trace, Runtime.trace, _path, files=True),
     "Model.infer": Door(_infer, Model.infer, _inputs),
     "Model.infer_sync": Door(_infer_sync, Model.infer_sync, _inputs),
+    "Model.ready": Door(_ready, Model.ready),
     "Model.profile": Door(_profile, Model.profile, _inputs),
     "Model.sequence": Door(_sequence, Model.sequence, lambda s: {"state": STATE}),
     "Model.sequences": Door(_sequences, Model.sequences, lambda s: {"state": STATE}),
@@ -250,6 +263,7 @@ DOORS: Mapping[str, Door] = {
     ),
     "load_sync": Door(_load_sync, asyncrt.load_sync, lambda s: {"source": s.source}, files=True),
     "SyncModel.infer_sync": Door(_sync_infer, asyncrt.SyncModel.infer_sync, _inputs),
+    "SyncModel.ready": Door(_sync_ready, asyncrt.SyncModel.ready),
     "SyncModel.submit": Door(_submit, asyncrt.SyncModel.submit, _inputs),
     "Explanation.to_json": Door(_to_json, asyncrt.Explanation.to_json),
 }

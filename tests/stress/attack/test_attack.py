@@ -94,7 +94,7 @@ def _public() -> list[tuple[str, object]]:
     return [(name, f) for name, f in found if set(inspect.signature(f).parameters) - {"self", "cls"}]  # type: ignore[arg-type]
 
 
-INSIDE = {"SequenceGroup.left", "SequenceGroup.step", "Model.finished", "RuntimeOptions.uses"}
+INSIDE = {"SequenceGroup.left", "SequenceGroup.step", "Model.finished", "Model.infer_here", "RuntimeOptions.uses"}
 """Methods that other parts of asyncrt call, and no user."""
 
 
