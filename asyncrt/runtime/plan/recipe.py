@@ -460,8 +460,10 @@ class _RecipeWriter:
         node, _, launch, places, _, _ = listed
         if launch.group is not None and any(isinstance(n, Witness) for n in launch.group):
             raise Unfollowed
-        choice = launch.kernel if isinstance(launch.kernel, KernelChoice) else None
-        kernel = launch.kernel if choice is None else choice.now
+        kernel: Any = launch.kernel
+        choice = None
+        if isinstance(kernel, KernelChoice):
+            choice, kernel = (self._number(kernel.number), functools.cache(kernel.kernel)), kernel.now
         if MARK in kernel.text:
             raise Unfollowed
         at = [self._at(p) for p in places if self._there(p)]
@@ -476,7 +478,7 @@ class _RecipeWriter:
             launch.group,
             _pick(self._all(launch.local)),
             launch.varying,
-            None if choice is None else (self._number(choice.number), functools.cache(choice.kernel)),
+            choice,
         )
 
     def _there(self, place: Location) -> bool:
