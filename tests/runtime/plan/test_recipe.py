@@ -269,8 +269,8 @@ def _pictures() -> object:
 async def test_few_recipes_give_the_plans_of_pictures_of_all_sizes(winograd: bool) -> None:
     """Tiles, grids and kernels follow from the size by arithmetic, so that no size between is a case of its own.
 
-    What is left is whether a small picture's convolutions are worth a transform. Tiles of plain ones are as wide as suits
-    the size, and each width is a kernel.
+    What is left is whether a small picture's convolutions are worth a transform. Tiles of plain ones are as wide as
+    suits the size, and each width is a kernel.
     """
     async with Runtime(options=attrs.evolve(OPTIONS, without=off(winograd=winograd))) as rt:
         loaded = await rt.load(_pictures())
