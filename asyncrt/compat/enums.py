@@ -33,6 +33,11 @@ class ExecutionOrder(_Constant):
     MEMORY_EFFICIENT = 2
 
 
+class ModelPackageWriteMode(_Constant):
+    PRESERVE = 0
+    DENSE = 1
+
+
 class OrtAllocatorType(_Constant):
     INVALID = -1
     ORT_DEVICE_ALLOCATOR = 0

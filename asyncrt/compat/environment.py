@@ -9,10 +9,10 @@ from asyncrt.version import __version__ as asyncrt_version
 
 from .errors import NotImplemented as Missing
 from .errors import Refused, WrongType, error
-from .log import once, set_severity
+from .log import LoggerCallback, once, set_callback, set_severity
 from .providers import AVAILABLE, KNOWN
 
-VERSION = "1.31.1"
+VERSION = "1.32.0"
 """Of ONNX Runtime, whose functions, classes and constants there are."""
 
 
@@ -56,6 +56,13 @@ def set_default_logger_severity(severity: int) -> None:
     if not 0 <= severity <= 4:
         raise Refused("Invalid logging severity. 0:Verbose, 1:Info, 2:Warning, 3:Error, 4:Fatal")
     set_severity(severity)
+
+
+def set_default_logger_callback(callback: LoggerCallback | None, severity: int = 2) -> None:
+    """Give each record of the log `asyncrt.compat` to *callback* too, and to it no longer where that is None."""
+    if callback is not None:
+        set_default_logger_severity(severity)
+    set_callback(callback)
 
 
 def set_default_logger_verbosity(verbosity: int) -> None:
@@ -119,6 +126,18 @@ class LoraAdapter(_Absent): ...
 
 
 class ModelCompiler(_Absent): ...
+
+
+class ModelPackage(_Absent): ...
+
+
+class ModelPackageComponentContext(_Absent): ...
+
+
+class ModelPackageContext(_Absent): ...
+
+
+class ModelPackageOptions(_Absent): ...
 
 
 class OrtEpAssignedNode(_Absent): ...

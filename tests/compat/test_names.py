@@ -12,7 +12,8 @@ CLASSES = [
     "OrtDevice", "OrtMemoryInfo",
 ]  # fmt: skip
 ENUMS = [
-    "GraphOptimizationLevel", "ExecutionMode", "ExecutionOrder", "OrtAllocatorType", "OrtMemType", "OrtSparseFormat",
+    "GraphOptimizationLevel", "ExecutionMode", "ExecutionOrder", "ModelPackageWriteMode", "OrtAllocatorType",
+    "OrtMemType", "OrtSparseFormat",
     "OrtDeviceMemoryType", "OrtHardwareDeviceType", "OrtMemoryInfoDeviceType", "OrtExecutionProviderDevicePolicy",
     "OrtCompileApiFlags",
 ]  # fmt: skip

@@ -149,3 +149,23 @@ def test_what_has_no_meaning_here_is_said_once(
     said = [(record.levelname, record.message.partition(" ")[0]) for record in caplog.records]
     assert said == [("INFO", "SessionOptions.intra_op_num_threads"), ("WARNING", "the")]
     assert gives(made, {"x": np.zeros((1, 3), np.float32), "i": np.array([1, 2])}) == [[[0, 0, 0]], 3]
+
+
+def test_a_callback_gets_what_is_written_to_the_log(ours: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the severity on that was asked for, with the severity's number; after None it gets nothing."""
+    monkeypatch.setattr(log, "_said", set())
+    got: list[tuple[int, str]] = []
+    level = log.LOG.level
+    try:
+        ours.set_default_logger_callback(lambda severity, _category, _id, _place, text: got.append((severity, text)), 1)
+        ours.set_seed(3)
+        log.LOG.warning("attention")
+        log.LOG.debug("a detail")
+        ours.set_default_logger_callback(None)
+        log.LOG.warning("unheard")
+    finally:
+        log.LOG.setLevel(level)
+
+    assert [severity for severity, _ in got] == [1, 2]
+    assert "set_seed" in got[0][1]
+    assert got[1][1] == "attention"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import signal
 import socket
 import threading
@@ -82,13 +83,16 @@ def test_one_request_too_many_is_told_to_come_later(narrow: Running) -> None:
 
 
 def test_a_request_that_is_late_is_told_so(narrow: Running) -> None:
-    """Its own timeout, in microseconds, needs no setting of the model's; nothing of it goes on."""
+    """Its own timeout, in microseconds, needs no setting of the model's; nothing of it goes on.
+
+    Whether it is late while it is launched or while it is awaited is a matter of luck.
+    """
     status, _, answer = call(narrow, INFER, steps(FOREVER, timeout=20_000))
     with triton_grpc.InferenceServerClient(narrow.grpc) as client, pytest.raises(InferenceServerException) as caught:
         client.infer("patient", grpc_inputs(FOREVER), timeout=20_000)
 
     assert status == 504
-    assert answer["error"] == "no answer within 0.02 s"
+    assert re.match("no answer within 0.02 s|the request's deadline passed", answer["error"])
     assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
     wait_until_inside(narrow, 0)
 

@@ -103,7 +103,10 @@ async def _results(
     device: str | Device | None,
     seen: list[RuntimeStatistics],
 ) -> list[Outputs]:
-    async with Runtime(device, streams=way.streams, options=on_path(way.options)) as rt:
+    options = on_path(way.options)
+    if way.poisons:  # a stream that is watched sees chunks, and a direct request enqueues none
+        options = attrs.evolve(options, without={*options.without, "direct"})
+    async with Runtime(device, streams=way.streams, options=options) as rt:
         if way.poisons:
             streams = rt.session.dispatcher.streams
             streams[:] = [Poisoning(s) for s in streams]

@@ -307,7 +307,7 @@ MUTANTS = (
     ),
     Mutant(
         "keys: plans of other contents are used",
-        "asyncrt/runtime/request/inference.py",
+        "asyncrt/runtime/request/next_plan.py",
         "    return tuple([(a.shape, a.tobytes()) for a in arrays])",
         "    return tuple([a.shape for a in arrays])",
         (HAZARDS, GRAPHS),
