@@ -339,7 +339,7 @@ def test_rows_of_a_quantised_table(bits: int, zeros: bool) -> None:
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("per_column", [True, False])
 def test_a_quantised_lstm(direction: str, per_column: bool) -> None:
-    """Its weights are what they were; inputs are not quantised, so that ONNX Runtime's own rounding shows."""
+    """Weights are what they were, and inputs are quantised; states are not, so that ONNX Runtime's rounding shows."""
     ways, size, width = (1 if direction == "forward" else 2), 6, 5
     scales = [np.abs(_f(ways, 4 * size) if per_column else _f(ways)) * 0.01 + 0.002 for _ in range(2)]
     zeros = [np.zeros(s.shape, np.int8) for s in scales]
@@ -359,7 +359,7 @@ def test_a_quantised_lstm(direction: str, per_column: bool) -> None:
     )
     given = {"hidden_size": size, "direction": direction}
 
-    check(Case("DynamicQuantizeLSTM", inputs, given, ("y0", "y1", "y2"), constants=1), 0.1, 0.02)
+    check(Case("DynamicQuantizeLSTM", inputs, given, ("y0", "y1", "y2"), constants=1), 0.02, 0.005)
 
 
 def test_convolutions_over_the_last_axis() -> None:

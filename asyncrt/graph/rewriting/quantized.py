@@ -168,14 +168,16 @@ def _attention(draft: Draft) -> tuple[str, ...]:
 
 
 def _lstm(draft: Draft) -> tuple[str, ...]:
-    """Its weights are transposed and quantised; inputs and states are not quantised here, which only is more exact."""
+    """Its weights are transposed and quantised, and so are inputs; states are not here, which only is more exact."""
     weights = []
     for w, scale in ((1, 8), (2, 10)):
         shift = draft.shaped(draft.cast(draft.inputs[scale + 1], FLOAT32), 0, 1, -1)
         wide = draft.add("Sub", draft.cast(draft.inputs[w], FLOAT32), shift)
         scaled = draft.add("Mul", wide, draft.shaped(draft.inputs[scale], 0, 1, -1))
         weights.append(draft.add("Transpose", scaled, perm=[0, 2, 1]))
-    inputs = (draft.inputs[0], *weights, *(draft.input(i) for i in range(3, 8)))
+    quantised = draft.several(3, "DynamicQuantizeLinear", draft.inputs[0])
+    steps = draft.add("DequantizeLinear", *quantised)
+    inputs = (steps, *weights, *(draft.input(i) for i in range(3, 8)))
     return draft.several(3, "LSTM", *inputs, **draft.attributes)
 
 

@@ -34,6 +34,10 @@ _T = TypeVar("_T")
 class Instead(Protocol):
     """What answers requests while kernels that they need are being built."""
 
+    def has_done_enough(self, program: Program) -> bool:
+        """Whether requests of *program* that can wait for kernels are to do so from now on."""
+        ...
+
     async def answer(
         self,
         network: Network,
@@ -104,7 +108,8 @@ class Network(CompiledModel):
         self._counters.requests += 1
         tracer = self._dispatcher.tracer
         with _NOTHING if tracer is None else tracer.request(request):
-            if not may_stand_in or self._instead is None:
+            instead = self._instead if may_stand_in else None
+            if instead is None or (deadline is None and instead.has_done_enough(self.program)):
                 return await self._infer(request, arrays, priority, deadline, kept)
             try:
                 return await self._infer(request, arrays, priority, deadline, kept, waits=False)

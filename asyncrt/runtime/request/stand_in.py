@@ -1,7 +1,9 @@
 """Answers requests with NumPy while kernels that they need are being built.
 
 What runs is the same program, on the reference device (`asyncrt/devices/host.py`), with one stream, and so one request
-at a time: others that wait for it go to the device as soon as their kernels are there. Constants are read where the
+at a time: others that wait for it go to the device as soon as their kernels are there. The first requests of a model
+are answered so; after `ENOUGH` requests or `ENOUGH_S` seconds those that have no deadline wait, and builds get the
+processor. Constants are read where the
 model has them. All of it is made when it is needed first, and is gone once no kernel is missing.
 """
 
@@ -28,6 +30,14 @@ from .network import Network
 from .session import Session
 
 _log = logging.getLogger("asyncrt")
+
+ENOUGH = 8
+"""Requests of a model that NumPy answers before others rather wait for kernels.
+
+A caller who asks again and again is served sooner so: NumPy takes the processor that builds need.
+"""
+ENOUGH_S = 0.5
+"""Seconds that NumPy computes for a model, all its requests together, after which it is enough as well."""
 
 
 class StandIns:
@@ -56,6 +66,9 @@ class StandIns:
     def in_flight(self) -> int:
         """How many requests it has, those that wait for it included."""
         return 0 if self._present is None else self._present.session.dispatcher.in_flight
+
+    def has_done_enough(self, program: Program) -> bool:
+        return self._present is not None and self._present.has_done_enough(program)
 
     async def answer(
         self,
@@ -151,6 +164,10 @@ class _Present:
             network = self._networks[program] = _NumpyNetwork(program, self.session, self.device.drop)
         return network
 
+    def has_done_enough(self, program: Program) -> bool:
+        network = self._networks.get(program)
+        return network is not None and (network.ran >= ENOUGH or network.spent_s >= ENOUGH_S)
+
     def ended(self, answer: asyncio.Task[tuple[dict[int, Array], Records]]) -> None:
         self.answers.discard(answer)
         if not answer.cancelled():
@@ -179,10 +196,16 @@ class _NumpyNetwork(Network):
 
     Args:
         drop: Lets what is enqueued do nothing; only one request at a time has anything there.
+
+    Attributes:
+        ran: How many requests have run, whatever came of them.
+        spent_s: Seconds that they took.
     """
 
     def __init__(self, program: Program, session: Session, drop: Callable[[], None]) -> None:
         super().__init__(program, session)
+        self.ran = 0
+        self.spent_s = 0.0
         self._drop = drop
         constants = [value.constant for value in program.values if value.constant is not None]
         #: One for each file of which constants are read where they lie.
@@ -191,11 +214,15 @@ class _NumpyNetwork(Network):
     async def run(
         self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, *, waits: bool
     ) -> tuple[dict[int, Array], Records]:
+        begin = time.perf_counter()
         try:
             outcome = await super().run(request, arrays, kept, waits=waits)
         except asyncio.CancelledError:
             self._drop()
             raise
+        finally:
+            self.ran += 1
+            self.spent_s += time.perf_counter() - begin
         for constant in self._of_files:
             check(constant)
         return outcome

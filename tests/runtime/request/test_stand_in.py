@@ -32,8 +32,10 @@ both = pytest.mark.usefixtures("either_path")
 
 @pytest.fixture(autouse=True)
 def standing_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As users run it: NumPy may answer."""
+    """As users run it, NumPy may answer; here it may for as long as the test takes."""
     monkeypatch.setenv("ASYNCRT_WITHOUT", "")
+    monkeypatch.setattr(stand_in, "ENOUGH", 1 << 30)
+    monkeypatch.setattr(stand_in, "ENOUGH_S", float("inf"))
 
 
 class Driver:
@@ -127,6 +129,31 @@ async def test_a_request_is_answered_while_its_kernels_are_built(driver: Driver,
         assert (after.stood_in, after.requests) == (1, 2)
         assert after.launches > 0
         assert after.in_flight == after.failed == 0
+
+
+@both
+@pytest.mark.asyncio
+async def test_after_the_first_answers_requests_wait_for_kernels(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But those with a deadline, which may pass before: they are answered as the first one is."""
+    monkeypatch.setattr(stand_in, "ENOUGH", 1)
+    async with Runtime(driver.device, options=options(tmp_path)) as rt:
+        loaded = await rt.load(softmax())
+        first = await loaded.infer({"x": X})
+        waits = asyncio.create_task(loaded.infer({"x": X}))
+        soon = await loaded.infer({"x": X}, deadline=60.0)
+        before = rt.statistics()
+        pending = not waits.done()
+        driver.may.set()
+        third = await waits
+        after = rt.statistics()
+
+    assert pending
+    assert before.stood_in == after.stood_in == 2
+    assert after.launches > 0
+    for out in (first, soon, third):
+        np.testing.assert_allclose(out["y"], wanted(X), rtol=1e-5)
 
 
 @pytest.mark.asyncio
