@@ -206,11 +206,13 @@ class Prepared(Protocol):
 
     Attributes:
         runs: Whether there is `run()`, and the thread that calls it does the device's work.
+        single: Whether it can do so alone, with no other thread of the device.
         long: Whether `launch()` takes so long that a thread should call it; it gives up the GIL then.
         busy: Whether a thread calls it; `bind()` must not be called until that ends. Set by who started the thread.
     """
 
     runs: bool
+    single: bool
     long: bool
     busy: bool
 
@@ -231,10 +233,16 @@ class Prepared(Protocol):
         """
         ...
 
-    def run(self, stream: Stream, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> None:
+    def run(
+        self, stream: Stream, writes: Sequence[Transfer], reads: Sequence[Transfer], *, single: bool = False
+    ) -> None:
         """Copy to the device, launch, copy from it, and return when all of it is done. Only where it *runs*.
 
         It gives up the GIL. If it raises, what was enqueued is done by then.
+
+        Args:
+            stream: Nothing may be on its way there.
+            single: Let the calling thread do all of it. Only where it can.
         """
         ...
 

@@ -74,9 +74,14 @@ class SimulatedPrepared:
     long = False  # none of them takes any time
 
     def __init__(
-        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], *, runs: bool = False
+        self,
+        launches: Sequence[PreparedLaunch],
+        memory: Sequence[Allocation],
+        *,
+        runs: bool = False,
+        single: bool = False,
     ) -> None:
-        self.busy, self.runs = False, runs
+        self.busy, self.runs, self.single = False, runs, single
         self._launches = tuple(launches)
         self.bind(memory)
 
@@ -93,7 +98,9 @@ class SimulatedPrepared:
             stream.launch(*launch)
 
 
-    def run(self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> None:
+    def run(
+        self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer], *, single: bool = False
+    ) -> None:
         """Carry all of it out; the clock runs meanwhile."""
         try:
             for memory, offset, host in writes:

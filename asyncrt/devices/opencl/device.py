@@ -70,6 +70,8 @@ class _LoadedProgram(_Program):  # type: ignore[misc, valid-type]  # it is Any
     """A program that others may find as long as somebody holds it: pyopencl's own cannot be referred to weakly."""
 
 
+_BY_LOCAL_THREAD = "cl_intel_exec_by_local_thread"
+_THREAD_LOCAL = 1 << 31  # CL_QUEUE_THREAD_LOCAL_EXEC_ENABLE_INTEL, of that extension
 # Seconds between two looks at an event, where waiting for it would take a core that others need.
 _LOOK_S = 50e-6
 
@@ -124,6 +126,8 @@ class OpenCLStream:
         self._waiter = Waiter(f"asyncrt-{device.info.spec}-{index}")
         self._set_arguments = argument_setter()
         self._submitter = native_submitter() if native else None
+        #: What the thread that enqueues on it carries out by itself, while nothing is on the other one.
+        self._single: cl.CommandQueue | None = None
         self._last: cl.Event | None = None
         self._transfers: list[Any] = []
         self._pinned = None if pinned is None else PinnedTransfers(pinned)
@@ -159,6 +163,15 @@ class OpenCLStream:
         """Return the address of the driver's queue, for launches without events; a marker is put behind them."""
         self._last = None
         return int(self._queue.int_ptr)
+
+    def single_queue_address(self) -> int:
+        """Return the address of a queue whose commands are carried out by the thread that enqueues them, at once."""
+        if self._single is None:
+            try:
+                self._single = self._device.open_queue(single=True)
+            except (cl.Error, MemoryError) as error:
+                raise_refused(error, "opening a queue")
+        return int(self._single.int_ptr)
 
     def write(self, target: Allocation, offset: int, source: Array) -> None:
         if not source.nbytes:
@@ -310,6 +323,8 @@ class OpenCLDevice:
         self._target: str | None = None
         self.compilers = find_compilers(self.info.platform, self.info.kind, spec, self.info.name)
         self.builds_at_once = self.compilers.at_once if self.compilers else 2
+        #: Whether there are queues whose commands the thread that enqueues them carries out by itself.
+        self.single = _BY_LOCAL_THREAD in device.extensions.split()
         self.gate = find_gate(self.info.platform, self.info.kind, self.context.int_ptr)
 
     def __repr__(self) -> str:
@@ -323,11 +338,15 @@ class OpenCLDevice:
         self.may_spin = not self.spins or len(self._streams) <= cores()
         return stream
 
-    def open_queue(self, *, timed: bool = False) -> cl.CommandQueue:
-        """Return an in-order queue; the driver notes the times of its commands if *timed*, which slows it down."""
-        if timed:
-            return cl.CommandQueue(self.context, self.cl_device, cl.command_queue_properties.PROFILING_ENABLE)
-        return cl.CommandQueue(self.context, self.cl_device)
+    def open_queue(self, *, timed: bool = False, single: bool = False) -> cl.CommandQueue:
+        """Return an in-order queue.
+
+        Args:
+            timed: The driver notes the times of its commands, which slows it down.
+            single: The thread that enqueues a command carries it out by itself, if `single`.
+        """
+        timing = cl.command_queue_properties.PROFILING_ENABLE if timed else 0
+        return cl.CommandQueue(self.context, self.cl_device, timing | (_THREAD_LOCAL if single else 0))
 
     def _pin(self, nbytes: int) -> PinnedBlock | None:
         """Return memory that the driver knows to be pinned: a buffer on the host, mapped as long as it is used."""
@@ -454,7 +473,9 @@ class OpenCLDevice:
             return None
         long = LONG_CPU if self.info.is_cpu else LONG_GPU
         joins = (self.info.platform, self.info.kind) in JOINS
-        return OpenCLPrepared(calls, submitter, launches, memory, long, self.gate, joins=joins)
+        return OpenCLPrepared(
+            calls, submitter, launches, memory, long, self.gate, joins=joins, single=self.single
+        )  # fmt: skip
 
     def probe(self, kept: Binaries | None = None) -> None:
         """Build and run a two-line kernel, and see what the driver compiles for.

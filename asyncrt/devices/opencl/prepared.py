@@ -66,6 +66,7 @@ class OpenCLPrepared:
         long: How many launches take so long that a thread should enqueue them.
         gate: Keeps the device from beginning on tiny ones before all are enqueued; None lets it.
         joins: Whether a thread that waits for the device does the device's work meanwhile.
+        single: Whether streams have a queue whose commands the thread that enqueues them carries out by itself.
 
     Raises:
         DeviceError: The driver refuses a kernel object or an argument.
@@ -81,8 +82,10 @@ class OpenCLPrepared:
         gate: Gate | None = None,
         *,
         joins: bool = False,
+        single: bool = False,
     ) -> None:
         self.runs = submitter.runs and joins
+        self.single = self.runs and single
         self.long = submitter.releases_gil and len(launches) >= long
         self.busy = False
         self._native = submitter.releases_gil
@@ -145,14 +148,20 @@ class OpenCLPrepared:
             raise refused(f"kernel {kernel} over {grid}", status)
 
 
-    def run(self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> None:
+    def run(
+        self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer], *, single: bool = False
+    ) -> None:
         """Copy to the device, launch on an `OpenCLStream`, copy from it, and return when all of it is done.
+
+        Args:
+            single: On the stream's own queue for that, whose commands this thread carries out by itself.
 
         Raises:
             DeviceError: The driver refuses a command, or one failed. What was enqueued before it is done.
         """
         stream.native += 1
-        outcome = self._calls.run(stream.queue_address(), writes, reads)
+        queue = stream.single_queue_address() if single else stream.queue_address()
+        outcome = self._calls.run(queue, writes, reads)
         assert outcome is not None, "these launches cannot be run"
         done, status = outcome
         if status:

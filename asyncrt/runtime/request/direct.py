@@ -5,6 +5,9 @@ waits for the device and wakes the event loop. Where the device lends its work t
 (`asyncrt.devices.base.Prepared.run`), and nobody else is to be ordered against, one call copies the inputs, launches,
 and copies the results, in less time than a thread takes to wake up.
 
+Some devices can leave all of it to that thread alone, so that no other one has to wake up (`Prepared.single`). That is
+sooner done where the work is small, or others want the cores; what was measured of either says which.
+
 So the scheduler, the timeline and the marks never hear of it: before it and after it, no request is known and every
 stream has passed all it was given. Whatever is not as plain as that goes the general way: requests beside it, a plan
 that has to be made, launches that are not prepared, a device that takes longer, checks and traces that look on.
@@ -16,6 +19,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import attrs
 import numpy as np
 
 from asyncrt.devices.base import Prepared, Transfer
@@ -36,6 +40,7 @@ TURN_S = 500e-6
 """For which such requests may go on in one turn of the event loop."""
 _OWN_PART = 0.25  # of the time that a request takes on the general way, a guess at what the device takes of it
 _FORGETS = 0.99
+_FORGETS_OTHER = 0.999
 _STREAM = 0
 
 
@@ -68,6 +73,46 @@ def choose_way(usual_s: float | None, *, alone: bool, spent: bool = False, late:
     return Way(True, "it is brief, and nobody else is there")
 
 
+@attrs.define
+class Usual:
+    """For how long a plan keeps who waits for it, lately.
+
+    Attributes:
+        together: In seconds, with all threads of the device.
+        single: With the caller's thread alone; None if that was not tried.
+        guessed: Whether no request has run directly yet.
+    """
+
+    together: float
+    single: float | None = None
+    guessed: bool = True
+
+    @property
+    def seconds(self) -> float:
+        """The better way's."""
+        return self.together if self.single is None else min(self.together, self.single)
+
+    @property
+    def prefers_single(self) -> bool:
+        """Whether the caller's thread is to do it alone, where the device can do that."""
+        return self.single is None or self.single <= self.together
+
+    def took(self, seconds: float, *, single: bool) -> None:
+        """Note how long a request took.
+
+        What is known of the other way is forgotten slowly, so that it is tried again.
+        """
+        self.guessed = False
+        seconds = min(seconds, 4 * BRIEF_S)
+        if not single:
+            self.together += (seconds - self.together) / 4
+            if self.single is not None:
+                self.single *= _FORGETS_OTHER
+        else:
+            self.single = seconds if self.single is None else self.single + (seconds - self.single) / 4
+            self.together *= _FORGETS_OTHER
+
+
 class Direct:
     """Runs requests of one model on their callers' threads, where that is the way they go.
 
@@ -83,8 +128,7 @@ class Direct:
         self._dispatcher, self._loop = model.session.dispatcher, model.session.loop
         self._clock = model.session.device.clock
         self._chunk = model.program.chunks[0]
-        #: For how long a plan keeps who waits for it, lately.
-        self._usual: weakref.WeakKeyDictionary[BoundPlan, float] = weakref.WeakKeyDictionary()
+        self._usual: weakref.WeakKeyDictionary[BoundPlan, Usual] = weakref.WeakKeyDictionary()
         #: When the first of this turn of the loop began.
         self._turn: int | None = None
 
@@ -97,14 +141,11 @@ class Direct:
         """Note how long a request that was alone took on the general way, from its inputs to its results."""
         usual = self._usual.get(bound)
         if usual is None:
-            self._usual[bound] = seconds * _OWN_PART
-        elif usual > BRIEF_S:  # something else may have been in the way: after a while it is tried again
-            self._usual[bound] = usual * _FORGETS
-
-    def _took(self, bound: BoundPlan, seconds: float) -> None:
-        """Note for how long the device kept the caller's thread."""
-        usual = self._usual[bound]
-        self._usual[bound] = usual + (min(seconds, 4 * BRIEF_S) - usual) / 4
+            self._usual[bound] = Usual(seconds * _OWN_PART)
+        elif usual.guessed:  # the first of its shape may have been slow
+            usual.together = min(usual.together, seconds * _OWN_PART)
+        elif usual.seconds > BRIEF_S:  # something else may have been in the way: after a while it is tried again
+            usual.together *= _FORGETS
 
     def attempt(
         self, arrays: Mapping[int, Array], until: float | None, *, on_loop: bool = True
@@ -130,7 +171,8 @@ class Direct:
         if planned is None or planned.bound is None or planned.bound.copies:
             return None
         late = until is not None and until <= dispatcher.clock()
-        usual = self._usual.get(planned.bound)
+        known = self._usual.get(planned.bound)
+        usual = None if known is None else known.seconds
         if not choose_way(usual, alone=True, spent=on_loop and self.spent, late=late).direct:
             return None
         if not HostBudget(model.tools.host_limit).fits(planned.results):
@@ -180,9 +222,11 @@ class Direct:
         writes = _as_bytes(uploads(bound, memory, arrays))
         arriving, transfers = downloads(bound, memory, arrays)
         reads = _as_bytes(transfers)
+        usual = self._usual[bound]
+        single = prepared.single and usual.prefers_single
         began = self._clock()
-        prepared.run(self._dispatcher.streams[_STREAM], writes, reads)
-        self._took(bound, (self._clock() - began) / 1e9)
+        prepared.run(self._dispatcher.streams[_STREAM], writes, reads, single=single)
+        usual.took((self._clock() - began) / 1e9, single=single)
         return arriving.take()
 
 

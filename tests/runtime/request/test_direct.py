@@ -30,12 +30,14 @@ PLAIN = RuntimeOptions(check_hazards=False, warm=False)
 class Lending(SimulatedDevice):
     """A device that lends its work to who waits, counts how often, and takes as long for each command as it is told."""
 
-    def __init__(self, seconds: float = 1e-6, faults: Sequence[Fault] = ()) -> None:
+    def __init__(self, seconds: float = 1e-6, faults: Sequence[Fault] = (), single_s: float | None = None) -> None:
         super().__init__(faults=faults, joins=True)
         self.seconds, self.runs = seconds, 0
+        #: Seconds that a command takes by itself if one thread does it; None if it cannot; and how often one did.
+        self.single_s, self.singles, self.single = single_s, 0, False
 
     def duration(self) -> float:
-        return self.seconds
+        return self.seconds if not self.single or self.single_s is None else self.single_s
 
     def prepare(
         self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
@@ -47,12 +49,19 @@ class Counted(SimulatedPrepared):
     """Launches whose runs are counted."""
 
     def __init__(self, device: Lending, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
-        super().__init__(launches, memory, runs=True)
+        super().__init__(launches, memory, runs=True, single=device.single_s is not None)
         self._device = device
 
-    def run(self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> None:
+    def run(
+        self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer], *, single: bool = False
+    ) -> None:
         self._device.runs += 1
-        super().run(stream, writes, reads)
+        self._device.singles += single
+        self._device.single = single
+        try:
+            super().run(stream, writes, reads)
+        finally:
+            self._device.single = False
 
 
 def given(seed: int = 0, rows: int = 3) -> dict[str, Array]:
@@ -144,6 +153,30 @@ async def test_a_device_that_becomes_slow_is_not_waited_for_again(users_path: No
             await loaded.infer(given())
 
     assert before < device.runs <= before + 3
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("together", "single", "alone"), [(8e-6, 5e-6, True), (5e-6, 8e-6, False)])
+async def test_one_thread_does_what_it_does_sooner(
+    together: float, single: float, *, alone: bool, users_path: None
+) -> None:
+    """Both ways are tried; the better one is taken, and the other one is tried again now and then."""
+    device = Lending(seconds=together, single_s=single)
+    async with Runtime(device, options=PLAIN) as rt:
+        loaded = await rt.load(SOURCE)
+        for seed in range(200):
+            np.testing.assert_allclose(expected(given(seed)), (await loaded.infer(given(seed)))["y"], rtol=1e-6)
+        better = device.singles if alone else device.runs - device.singles
+        assert device.runs > 190
+        assert better > 180
+
+        device.seconds, device.single_s = single, together
+        device.runs = device.singles = 0
+        for _ in range(2000):
+            await loaded.infer(given())
+
+    better = device.runs - device.singles if alone else device.singles
+    assert better > 500
 
 
 @pytest.mark.asyncio
