@@ -28,6 +28,7 @@ $(VENV)/installed: pyproject.toml setup.py $(wildcard asyncrt/devices/opencl/*.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[cpu,demo,grpc,serve]" --group dev
+	@$(BIN)/python -m compileall -q asyncrt kernels memory scheduler  # as pip does where it copies; some environments write none
 	@touch $@
 
 $(VENV)/weights: $(VENV)/installed
