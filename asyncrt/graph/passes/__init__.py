@@ -16,6 +16,7 @@ from asyncrt.options import RuntimeOptions
 
 from .cut_chunks import cut_chunks
 from .fold_scales import NORMALIZATIONS, SCALES, fold_scales
+from .fourier_products import fourier_products
 from .fuse import fuse
 from .infer_layouts import infer_layouts
 from .mark_runtime_skippable_nodes import mark_runtime_skippable_nodes
@@ -34,6 +35,7 @@ def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> N
     remove_dead_nodes(graph, options)
     if options.uses("fuse"):
         # What is rounded afterwards is to be the weights that the model has, as far as that can be.
+        fourier_products(graph)
         fold_scales(graph, NORMALIZATIONS if options.precision == "bf16" else SCALES)
         merge_products(graph)
     if options.precision == "bf16":
