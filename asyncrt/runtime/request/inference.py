@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncrt.events import Event
+from asyncrt.graph.branches import takes
 from asyncrt.graph.ir import Chunk, ProgramNode
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
@@ -81,7 +82,8 @@ class Inference:
             fetched: dict[int, Array] = {}
             for chunk in self.program.chunks:
                 if chunk.control is not None:
-                    fetched = await self.control(chunk.control)
+                    taken = takes(chunk.control.guards, self.value)
+                    fetched = await self.control(chunk.control) if taken else {}
                 else:
                     fetched = await self.chunk(chunk)
                 self.present.update(fetched)
@@ -206,9 +208,10 @@ class Inference:
 
     def decide(self, chunk: Chunk, fetched: Mapping[int, Array]) -> None:
         """Note the values on which later plans depend."""
-        self.known.update((v, fetched[v]) for v in chunk.decides)
+        decides = [v for v in chunk.decides if v in fetched]  # nothing of a branch that was not taken
+        self.known.update((v, fetched[v]) for v in decides)
         if self.signature is not None:
-            contents = contents_of(fetched[v] for v in chunk.decides)
+            contents = contents_of([fetched[v] for v in decides])
             self.signature = None if contents is None else (self.signature, contents)
 
     # A node with subgraphs.
