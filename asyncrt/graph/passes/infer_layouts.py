@@ -9,6 +9,7 @@ from __future__ import annotations
 from asyncrt.dims import Undetermined
 from asyncrt.errors import ModelError, ModelFormatError, ModelLimitError
 from asyncrt.graph.branches import JOIN, comparable, decidable, infer_join, inlined
+from asyncrt.graph.invariants import without_invariants
 from asyncrt.graph.ir import Graph, ProgramNode
 from asyncrt.graph.subgraphs import chosen_branch, infer_outputs, spliced
 from asyncrt.graph.tensors import check_rank
@@ -25,7 +26,7 @@ def infer_layouts(graph: Graph, options: RuntimeOptions, budget: HostBudget | No
     """Infer the layout of every value as far as it can be known, and its contents where they are constant.
 
     An If whose condition turns out to be constant is replaced by the branch that it takes, and one whose condition a
-    request knows before it is planned by both, under guards.
+    request knows before it is planned by both, under guards. What a Loop or Scan carries on unchanged is captured.
 
     Args:
         budget: Bytes that loading may allocate on the host; None: twice the constants', plus a request's limit.
@@ -48,6 +49,10 @@ def infer_layouts(graph: Graph, options: RuntimeOptions, budget: HostBudget | No
             continue
         if decidable(node, known):
             waiting += reversed(inlined(node, graph))
+            continue
+        *passed_on, node = without_invariants(node)
+        if passed_on:
+            waiting += [node, *reversed(passed_on)]
             continue
         nodes.append(node)
         try:

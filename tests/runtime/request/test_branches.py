@@ -41,7 +41,7 @@ def voice() -> onnx.ModelProto:
         node("h = Tanh(s)"), node("rank = Shape(h)"), node("axes = Size(rank)"), node("is_flat = Equal(axes, one)"),
         flat, node("r = Mul(f, gain)"),
     ]  # fmt: skip
-    constants = {"zero": np.array(0, np.int64), "one": np.array(1, np.int64), "gain": np.float32([3])}
+    constants = {"zero": np.array(0, np.int64), "one": np.array(1, np.int64), "gain": f32(1)}
     choose = node(
         "y = If(is_fast)",
         then_branch=graph(fast, [], ["r"], constants),
@@ -50,7 +50,7 @@ def voice() -> onnx.ModelProto:
     choose.name = "choose"
     return model(
         [node("is_fast = Greater(sr, limit)"), choose, node("out = Add(y, bias)")],
-        ["x f32[n,m]", "sr i64[]"], ["out"], {"limit": np.array(9000, np.int64), "bias": np.float32([1])},
+        ["x f32[n,m]", "sr i64[]"], ["out"], {"limit": np.array(9000, np.int64), "bias": np.array([1], np.float32)},
     )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ async def test_such_a_request_goes_the_direct_way(users_path: None) -> None:
             out = (await loaded.infer(VOICES[0]))["out"]
             np.testing.assert_allclose(out, expected, rtol=1e-5)
 
-        assert len(direct._usual) == 1
+        assert len(direct._usual) == 1  # noqa: SLF001
 
 
 @pytest.mark.asyncio
@@ -140,7 +140,7 @@ async def test_a_branch_that_is_not_taken_may_hold_what_could_not_run(either_pat
     choose = node("y = If(first)", then_branch=loops, else_branch=graph([inner], [], ["i"]))
     names = ("first", "second", "third")
     source = model([choose, node("out = Exp(y)")], ["x f32[k]", *(f"{n} bool[]" for n in names)], ["out"])
-    x = np.float32([0, 2, 0, 3])
+    x = np.array([0, 2, 0, 3], np.float32)
     ways = [{n: np.array(n == way) for n in names} for way in ("first", "second", "none", "first")]
 
     async with Runtime(device, options=on_path(OPTIONS)) as rt:
@@ -167,7 +167,8 @@ async def test_a_condition_is_one_element(size: int) -> None:
 async def test_floats_of_a_request_make_no_plan_each() -> None:
     """A threshold that each request sets anew decides on the host, and the plans stay as many as there are branches."""
     choose = node("y = If(c)", then_branch=branch("e = Exp(x)", outputs="e"), else_branch=branch(outputs="x"))
-    source = model([node("c = Greater(t, half)"), choose], ["x f32[n]", "t f32[]"], ["y"], {"half": np.float32(0.5)})
+    half = {"half": np.array(0.5, np.float32)}
+    source = model([node("c = Greater(t, half)"), choose], ["x f32[n]", "t f32[]"], ["y"], half)
     async with Runtime("simulated", options=OPTIONS) as rt:
         loaded = await rt.load(source)
         chunks = loaded.network.program.chunks

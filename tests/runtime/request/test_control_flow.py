@@ -243,6 +243,29 @@ async def test_a_loop_ends_when_the_device_says_so(rt: Runtime, limit: str) -> N
 
 
 @pytest.mark.asyncio
+async def test_what_is_carried_unchanged_is_taken_from_outside(rt: Runtime) -> None:
+    """Weights among it are constants of the body; what the node gives of it are its inputs, after no trip as well."""
+    nodes = ["h = MatMul(v, w)", "v2 = Tanh(h)", "s2 = Identity(s)", "r = Add(v2, s)", "c2 = Identity(c)"]
+    inside = body(nodes, ["v f32[2,2]", "w f32[2,2]", "s f32[k,2]"], "c2 v2 w s2 r")
+    loop = node("y, weights, same, rows = Loop(n,, x, start, x)", body=inside)
+    sums = [node("t2 = Add(t, e)"), node("o = Mul(t, g)")]
+    each = graph(sums, ["t f32[2]", "g f32[2]", "e f32[2]"], ["t2", "g", "o"])
+    scan = node("last, kept, many = Scan(zero, one, y)", body=each, num_scan_inputs=1)
+    outputs = ["y", "weights", "same", "rows", "last", "kept", "many"]
+    constants = {"start": f32(2, 2, seed=3), "zero": np.zeros(2, np.float32), "one": np.ones(2, np.float32)}
+    source = model([loop, scan], ["x f32[2,2]", "n i64[]"], outputs, constants)
+
+    await agrees(rt, source, *({"x": f32(2, 2), "n": np.array(n, np.int64)} for n in (3, 0, 1)))
+    program = (await rt.load(source)).network.program
+    inner = {n.operator.name: n.subgraphs[0].program for n in program.nodes if n.subgraphs}
+    assert inner["Loop"] is not None
+    assert inner["Scan"] is not None
+    assert [len(inner[name].outputs) for name in ("Loop", "Scan")] == [3, 2]  # type: ignore[union-attr]
+    weights = {v.name: v.constant for v in inner["Loop"].values if v.constant is not None}
+    np.testing.assert_array_equal(constants["start"], weights["w"])
+
+
+@pytest.mark.asyncio
 async def test_names_inside_hide_those_outside(rt: Runtime) -> None:
     """A body's input, initializer and node bear names of the model; outside, these stay what they were."""
     inside = body(["a = Add(x, w)", "y = Mul(a, x)"], ["x f32[k]"], "c y", {"w": np.float32([3])})
