@@ -143,6 +143,7 @@ class Graph:
         fresh: Returns a name that nothing in the model has, neither a value nor a dim.
         depth: How many nodes it is inside of; 0 is the model's own graph, the only one that surely runs.
         fused: Nodes that stand for several of `nodes`, which come one after the other.
+        varying: Inputs that are others in each iteration of a Loop or Scan, within one request.
     """
 
     name: str
@@ -153,6 +154,7 @@ class Graph:
     fresh: Callable[[str], str]
     depth: int = 0
     fused: list[ProgramNode] = attrs.Factory(list)
+    varying: frozenset[int] = frozenset()
 
     def keep(self, nodes: Iterable[ProgramNode]) -> None:
         """Replace the graph's nodes by *nodes*, number them, and note the producer and the readers of each value."""
@@ -218,6 +220,8 @@ class Subgraph:
             values[id].layout, values[id].constant = known.layout, known.constant
         given = [id for id in self.captured if values[id].constant is None]
         self.graph.inputs = (*self.graph.inputs[: self.formals], *given)
+        handed_on = [id for id in given if self.captured[id] in outside.varying]
+        self.graph.varying = frozenset((*self.graph.inputs[: self.formals], *handed_on))
 
     def prune(self) -> None:
         """Capture no more than is read."""

@@ -24,6 +24,7 @@ from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Deferred, NodeRecord, Records, State, start_state
 from asyncrt.runtime.plan.plan_cache import Planned
 
+from .captures import Captures
 from .compiled_model import CompiledModel
 from .control_flow import SubgraphBody, carry_out
 from .inputs import layouts_of
@@ -218,27 +219,29 @@ class Inference:
 
     async def control(self, node: ProgramNode) -> dict[int, Array]:
         """Carry out a node with subgraphs; returns its outputs, by value id."""
-        bodies = [
-            SubgraphBody(
-                sub.label,
-                inner.program,
-                {id: self.value(outer) for id, outer in sub.taken},
-                functools.partial(self.body, inner, node.operator.name == "If"),
-                inner.output_layouts,
-            )
-            for sub, inner in zip(node.subgraphs, self.model.inner[node.id], strict=True)
-        ]
+        bodies: list[SubgraphBody] = []
+        captures: list[Captures] = []
+        for sub, inner in zip(node.subgraphs, self.model.inner[node.id], strict=True):
+            captured = {id: self.value(outer) for id, outer in sub.taken}
+            captures.append(Captures(inner, self.request, captured))
+            run = functools.partial(self.body, inner, captures[-1], node.operator.name == "If")
+            bodies.append(SubgraphBody(sub.label, inner.program, captured, run, inner.output_layouts))
         iterates = functools.partial(self.dispatcher.iterates, self.request)
-        made, record = await carry_out(node, bodies, self.value, self.budget, iterates)
+        try:
+            made, record = await carry_out(node, bodies, self.value, self.budget, iterates)
+        finally:
+            for each in captures:
+                each.close()
         self.note(node, record)
         return made
 
     async def body(
-        self, inner: CompiledModel, once: bool, arrays: Mapping[int, Array]
+        self, inner: CompiledModel, captures: Captures, once: bool, arrays: Mapping[int, Array]
     ) -> tuple[dict[int, Array], Records]:
         """Run a subgraph; where it may run more than *once*, it waits for kernels: what has run would run again."""
         waits = self.waits or not once
-        return await Inference(inner, self.request, arrays, outer=self.budget, waits=waits).run()
+        arrays, kept = await captures.of_next(arrays)
+        return await Inference(inner, self.request, arrays, kept, self.budget, waits=waits).run()
 
     def note(self, node: ProgramNode, record: NodeRecord) -> None:
         """Note what became of a node with subgraphs."""

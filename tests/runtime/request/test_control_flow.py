@@ -490,6 +490,49 @@ async def test_a_repeated_request_plans_nothing_anew(rt: Runtime) -> None:
     assert rt.statistics().plans == before
 
 
+def gathering() -> onnx.ModelProto:
+    """A loop that adds up the rows of a large tensor from outside, at a position that it counts itself."""
+    nodes = ["p2 = Add(p, one)", "row = Gather(big, p)", "v2 = Add(v, row)", "c2 = Less(p2, n)", "r = Neg(v2)"]
+    inside = body(nodes, ["p i64[]", "v f32[m]"], "c2 p2 v2 r", {"one": ONE})
+    loop = node("count, y, rows = Loop(,, start, zeros)", body=inside)
+    make = [node("big = Exp(x)"), node("first = Gather(x, start)"), node("zeros = Sub(first, first)"), loop]
+    return model(make, ["x f32[k,m]", "n i64[]"], ["y", "rows"], {"start": ZERO})
+
+
+@pytest.mark.asyncio
+async def test_a_count_of_iterations_is_in_no_plan(rt: Runtime) -> None:
+    """However many rows are gathered: the second iteration takes the plan of the first, or one without the upload."""
+    loaded = await rt.load(gathering())
+    x = f32(40, 300)
+    await loaded.infer({"x": x, "n": np.array(2, np.int64)})
+    before = rt.statistics().plans
+    out = await loaded.infer({"x": x, "n": np.array(40, np.int64)})
+
+    assert rt.statistics().plans - before <= 2
+    np.testing.assert_allclose(out["y"], np.exp(x).sum(0), rtol=1e-4)
+
+
+@pytest.mark.asyncio
+async def test_what_a_body_takes_from_outside_goes_up_once(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or twice, where it runs more than once: the first iteration may be the only one."""
+    source, x = gathering(), f32(40, 300)
+    loaded = await rt.load(source)
+    await agrees(rt, source, *({"x": x, "n": np.array(n, np.int64)} for n in (40, 1, 2)))
+    written = 0
+    for stream in rt.session.dispatcher.streams:
+        write = stream.write
+
+        def counted(memory: Any, offset: int, array: Array, write: Any = write) -> None:
+            nonlocal written
+            written += array.nbytes >= x.nbytes
+            write(memory, offset, array)
+
+        monkeypatch.setattr(stream, "write", counted)
+    await loaded.infer({"x": x, "n": np.array(40, np.int64)})
+
+    assert written == 3  # the model's input, the first iteration's, and the others'
+
+
 # What one is told.
 
 
