@@ -241,6 +241,9 @@ class Inference:
         """Run a subgraph; where it may run more than *once*, it waits for kernels: what has run would run again."""
         waits = self.waits or not once
         arrays, kept = await captures.of_next(arrays)
+        outcome = None if once or inner.timed is None else inner.timed.iterate(self.request, arrays, kept, self.budget)
+        if outcome is not None:
+            return outcome
         return await Inference(inner, self.request, arrays, kept, self.budget, waits=waits).run()
 
     def note(self, node: ProgramNode, record: NodeRecord) -> None:
