@@ -110,7 +110,8 @@ def decidable(node: ProgramNode, known: Container[int]) -> bool:
     Args:
         known: Ids of values that the host has then.
     """
-    return node.operator.name == "If" and bool(node.subgraphs) and node.inputs[0] in known
+    condition = node.inputs[0] if node.operator.name == "If" and node.subgraphs else None
+    return condition is not None and condition in known
 
 
 def comparable(graph: Graph) -> set[int]:
