@@ -47,6 +47,7 @@ An operator that ONNX itself defines by others (a function, such as `SwiGLU`) is
 and so are the functions that a model brings along.
 `If`, `Loop` and `Scan` are not in the table and not in the count: their subgraphs are programs of their own, which \
 `asyncrt/runtime/request/control_flow.py:carry_out` runs.
+An `If` that is decided while a request is planned is part of the plan instead (`asyncrt/graph/branches.py:inlined`).
 
 - **runs** is *kernel* for an operator with OpenCL kernels and *host* for one that NumPy computes.
 - **kernel dtypes** are those of the first input that the kernels take; an empty cell means all that ONNX allows and \

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import attrs
 
@@ -50,6 +51,20 @@ class Value:
     readers: tuple[int, ...] = ()
 
 
+class Guard(NamedTuple):
+    """What must hold for a node of a branch to be part of a request.
+
+    Attributes:
+        condition: The id of a value of one element, which the host knows when it plans the node.
+        wanted: What it has to be.
+        node: The name of the If that the branch is of.
+    """
+
+    condition: int
+    wanted: bool
+    node: str
+
+
 @attrs.define(eq=False)
 class ProgramNode:
     """An operator at its place in a program.
@@ -71,6 +86,8 @@ class ProgramNode:
         parts: For a node that stands for several (see `passes/fuse.py`): these, in order, unchanged. Its number and
             output are the last one's, so that what is known of how long values live holds either way.
         apart: What is carried out where shapes forbid that: the parts, or nodes that stand for some of them.
+        guards: Of the branches that it is in, the outermost first; a request that one of them keeps out of a branch
+            knows nothing of the nodes there, nor of what they make.
     """
 
     id: int
@@ -88,6 +105,7 @@ class ProgramNode:
     subgraphs: tuple[Subgraph, ...] = ()
     parts: tuple[ProgramNode, ...] = ()
     apart: tuple[ProgramNode, ...] = ()
+    guards: tuple[Guard, ...] = ()
 
     @property
     def uses(self) -> tuple[int, ...]:
@@ -95,11 +113,16 @@ class ProgramNode:
         return tuple(dict.fromkeys([v for v in self.inputs if v is not None] + list(self.captures)))
 
     @property
+    def conditions(self) -> tuple[int, ...]:
+        """The ids of the values that decide whether it is part of a request."""
+        return tuple([guard.condition for guard in self.guards])
+
+    @property
     def host_reads(self) -> tuple[int, ...]:
         """The ids of the values that the host must know before it can go past the node."""
         if self.place is Placement.DEVICE:
-            return self.get_shape_infer_dependencies()
-        return () if self.operator.evaluate is not None else self.uses
+            return (*self.conditions, *self.get_shape_infer_dependencies())
+        return self.conditions if self.operator.evaluate is not None else (*self.conditions, *self.uses)
 
     def get_shape_infer_dependencies(self) -> tuple[int, ...]:
         """Return the ids of the values (not just shapes) that the output shapes need."""
@@ -120,6 +143,7 @@ class Graph:
         fresh: Returns a name that nothing in the model has, neither a value nor a dim.
         depth: How many nodes it is inside of; 0 is the model's own graph, the only one that surely runs.
         fused: Nodes that stand for several of `nodes`, which come one after the other.
+        varying: Inputs that are others in each iteration of a Loop or Scan, within one request.
     """
 
     name: str
@@ -130,6 +154,7 @@ class Graph:
     fresh: Callable[[str], str]
     depth: int = 0
     fused: list[ProgramNode] = attrs.Factory(list)
+    varying: frozenset[int] = frozenset()
 
     def keep(self, nodes: Iterable[ProgramNode]) -> None:
         """Replace the graph's nodes by *nodes*, number them, and note the producer and the readers of each value."""
@@ -195,6 +220,8 @@ class Subgraph:
             values[id].layout, values[id].constant = known.layout, known.constant
         given = [id for id in self.captured if values[id].constant is None]
         self.graph.inputs = (*self.graph.inputs[: self.formals], *given)
+        handed_on = [id for id in given if self.captured[id] in outside.varying]
+        self.graph.varying = frozenset((*self.graph.inputs[: self.formals], *handed_on))
 
     def prune(self) -> None:
         """Capture no more than is read."""

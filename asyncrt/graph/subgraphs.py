@@ -166,6 +166,7 @@ def spliced(node: ProgramNode, branch: Subgraph, graph: Graph) -> list[ProgramNo
             outputs=tuple(ids[v] for v in n.outputs),
             captures=tuple(sorted(ids[v] for v in n.captures)),
             subgraphs=tuple(_moved(sub, ids) for sub in n.subgraphs),
+            guards=node.guards,
         )
         for n in inner.nodes
     ]
@@ -175,7 +176,9 @@ def spliced(node: ProgramNode, branch: Subgraph, graph: Graph) -> list[ProgramNo
         type = graph.values[outer].layout.dtype
         assert type is not None
         title, attributes = f"{node.name}/{branch.label}", Attributes({}, node.attributes.opset, 1)
-        nodes.append(ProgramNode(0, title, identity, attributes, (ids[output],), (outer,), (type,)))
+        nodes.append(
+            ProgramNode(0, title, identity, attributes, (ids[output],), (outer,), (type,), guards=node.guards)
+        )
     return nodes
 
 
@@ -207,10 +210,13 @@ def _if(node: ProgramNode, graph: Graph, infer: Infer) -> list[PartialShape | No
         sub.begin(graph, ())
         infer(sub.graph)
     either = zip(*(sub.results for sub in node.subgraphs), strict=False)
-    return [_common(then.shape, other.shape, node, graph) for then, other in either]
+    return [common_shape(then.shape, other.shape, node, graph) for then, other in either]
 
 
-def _common(a: PartialShape | None, b: PartialShape | None, node: ProgramNode, graph: Graph) -> PartialShape | None:
+def common_shape(
+    a: PartialShape | None, b: PartialShape | None, node: ProgramNode, graph: Graph
+) -> PartialShape | None:
+    """Return what two branches' shapes have in common; a dim in which they differ is one of which nothing is known."""
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(x if identical((x,), (y,)) else _free(node, graph) for x, y in zip(a, b, strict=True))

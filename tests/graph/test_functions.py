@@ -145,7 +145,7 @@ def test_a_function_in_a_subgraph_is_written_out() -> None:
     branch = helper.make_graph([_own("FourTimes", ["x"], ["r"])], "b", [], [onnx.ValueInfoProto(name="r")])
     choose = node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
     source = model(
-        [choose], [f32("x", "n"), info("c", onnx.TensorProto.BOOL, [])], ["y"],
+        [choose], [f32("x", "n"), info("c", onnx.TensorProto.BOOL, ["one"])], ["y"],
         functions=[FOUR_TIMES, TWICE], domains=["own"],
     )  # fmt: skip
 
@@ -163,7 +163,7 @@ def test_a_subgraph_in_a_body_takes_the_calls_values() -> None:
     branch = helper.make_graph([node("Neg", ["t"], ["y"])], "b", [], [onnx.ValueInfoProto(name="y")])
     body = [node("Exp", ["a"], ["t"]), node("If", ["c"], ["b"], then_branch=branch, else_branch=branch)]
     source = model(
-        [_own("F", ["x", "c"], ["y"], name="f")], [f32("x", "n"), info("c", onnx.TensorProto.BOOL, [])], ["y"],
+        [_own("F", ["x", "c"], ["y"], name="f")], [f32("x", "n"), info("c", onnx.TensorProto.BOOL, ["one"])], ["y"],
         functions=[_function("F", ["a", "c"], ["b"], body)], domains=["own"],
     )  # fmt: skip
 

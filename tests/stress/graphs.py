@@ -308,9 +308,13 @@ class Builder:
             self.keep(self.node("Cast", [line], to=TensorProto.FLOAT)[0], [("range", source.name)], True)
 
     def condition(self) -> str | None:
+        """What a size of an input says, which is known before a request is planned, or the sum of its elements."""
         source = self.pick(lambda o: o.exact and o in self.inputs)
         if source is None:
             return None
+        if source.dims and self.chance.random() < 0.5:
+            size = self.node("Gather", [self.node("Shape", [source.name])[0], self.constant(np.int64(0))])[0]
+            return self.node("Greater", [size, self.constant(np.int64(2))])[0]
         total = self.node("ReduceSum", [source.name], keepdims=0)[0]
         return self.node("Greater", [total, self.constant(np.float32(0))])[0]
 

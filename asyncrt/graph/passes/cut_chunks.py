@@ -19,7 +19,7 @@ def cut_chunks(graph: Graph, options: RuntimeOptions) -> None:
     #: By node: the level, and within it first what is planned together, then one node with subgraphs after the other.
     places: list[tuple[int, int]] = []
     for node in graph.nodes:
-        level = max((level_of[v] + (v in late) for v in node.uses), default=0)
+        level = max((level_of[v] + (v in late) for v in (*node.conditions, *node.uses)), default=0)
         for v in node.host_reads:
             if v not in on_host:
                 level = max(level, level_of[v] + 1)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from asyncrt.dims import Undetermined
 from asyncrt.errors import ModelError, ModelFormatError, ModelLimitError
+from asyncrt.graph.branches import JOIN, comparable, decidable, infer_join, inlined
+from asyncrt.graph.invariants import without_invariants
 from asyncrt.graph.ir import Graph, ProgramNode
 from asyncrt.graph.subgraphs import chosen_branch, infer_outputs, spliced
 from asyncrt.graph.tensors import check_rank
@@ -17,12 +19,14 @@ from asyncrt.memory.host import HostBudget, host_limit
 from asyncrt.options import RuntimeOptions
 
 from .fold_constants import as_model_error, fold, is_shape_like
+from .place_nodes import may_be_on_host
 
 
 def infer_layouts(graph: Graph, options: RuntimeOptions, budget: HostBudget | None = None) -> None:
     """Infer the layout of every value as far as it can be known, and its contents where they are constant.
 
-    An If whose condition turns out to be constant is replaced by the branch that it takes.
+    An If whose condition turns out to be constant is replaced by the branch that it takes, and one whose condition a
+    request knows before it is planned by both, under guards. What a Loop or Scan carries on unchanged is captured.
 
     Args:
         budget: Bytes that loading may allocate on the host; None: twice the constants', plus a request's limit.
@@ -30,10 +34,11 @@ def infer_layouts(graph: Graph, options: RuntimeOptions, budget: HostBudget | No
     if budget is None:
         constants = sum(v.constant.nbytes for v in graph.values if v.constant is not None)
         budget = HostBudget(host_limit(options.memory_limit) + 2 * constants)
-    seen = 0
+    seen, known = 0, comparable(graph)
     waiting, nodes = graph.nodes[::-1], []
     while waiting:
         for value in graph.values[seen:]:
+            known.update((value.id,) if value.constant is not None else ())
             if value.constant is not None and is_shape_like(value.constant):
                 value.partial = value.constant
         seen = len(graph.values)
@@ -42,17 +47,30 @@ def infer_layouts(graph: Graph, options: RuntimeOptions, budget: HostBudget | No
         if branch is not None:
             waiting += reversed(spliced(node, branch, graph))
             continue
+        if decidable(node, known):
+            waiting += reversed(inlined(node, graph))
+            continue
+        *passed_on, node = without_invariants(node)
+        if passed_on:
+            waiting += [node, *reversed(passed_on)]
+            continue
         nodes.append(node)
         try:
             _infer_node(node, graph, options, budget)
         except ModelError as error:
-            if graph.depth == 0 or isinstance(error, ModelLimitError):
+            if (graph.depth == 0 and not node.guards) or isinstance(error, ModelLimitError):
                 raise
             # Inside a node that may never run this is no error of the model; a request that gets here reports it.
+        known.update(v for v in node.outputs if graph.values[v].constant is not None)
+        if may_be_on_host(node, graph, known):
+            known.update(node.outputs)
     graph.keep(nodes)
 
 
 def _infer_node(node: ProgramNode, graph: Graph, options: RuntimeOptions, budget: HostBudget) -> None:
+    if node.operator is JOIN:
+        infer_join(node, graph)
+        return
     if node.subgraphs:
         infer_outputs(node, graph, lambda inner: infer_layouts(inner, options, budget))
         return

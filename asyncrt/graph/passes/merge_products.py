@@ -14,7 +14,7 @@ from typing import NamedTuple
 import attrs
 import numpy as np
 
-from asyncrt.graph.ir import Graph, ProgramNode, Value
+from asyncrt.graph.ir import Graph, Guard, ProgramNode, Value
 from asyncrt.kernels.call import Attributes
 from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import Array, PartialLayout, dtype_of
@@ -35,13 +35,13 @@ class _Product(NamedTuple):
 
 def merge_products(graph: Graph) -> None:
     """Replace the nodes of each such group by a product, the addition of a bias, and a Split."""
-    groups: dict[tuple[int | None, int, np.dtype[np.generic], bool], list[_Product]] = {}
+    groups: dict[tuple[int | None, int, np.dtype[np.generic], bool, tuple[Guard, ...]], list[_Product]] = {}
     for node in graph.nodes:
         for sub in node.subgraphs:
             merge_products(sub.graph)
         product = _product(node, graph)
         if product is not None:
-            key = node.inputs[0], product.weights.shape[0], product.weights.dtype, product.add is None
+            key = node.inputs[0], product.weights.shape[0], product.weights.dtype, product.add is None, node.guards
             groups.setdefault(key, []).append(product)
     replaced: dict[ProgramNode, list[ProgramNode]] = {}
     for group in groups.values():
@@ -68,6 +68,8 @@ def _product(node: ProgramNode, graph: Graph) -> _Product | None:
     readers = [graph.nodes[r] for r in made.readers]
     if len(readers) == 1 and readers[0].operator.name == "Add" and made.id not in graph.outputs:
         add = readers[0]
+        if add.guards != node.guards:
+            return None
         others = [v for v in add.inputs if v != made.id]
         bias = _own_constant(others[0], graph) if len(others) == 1 else None
         if bias is not None and bias.shape == weights.shape[1:] and _cut_into_heads(add.outputs[0], graph):
@@ -115,7 +117,10 @@ def _merged(group: Sequence[_Product], graph: Graph) -> list[ProgramNode]:
     assert split is not None
     attributes = Attributes({"axis": -1, "split": columns}, first.node.attributes.opset, len(outputs))
     types = first.node.output_types * len(outputs)
-    return [*nodes, ProgramNode(0, f"{name}.split", split, attributes, (whole,), outputs, types)]
+    return [
+        *nodes,
+        ProgramNode(0, f"{name}.split", split, attributes, (whole,), outputs, types, guards=first.node.guards),
+    ]
 
 
 def _widened(layout: PartialLayout, columns: int) -> PartialLayout:

@@ -8,6 +8,7 @@ A node whose operator has no kernel for its dtypes runs on the host as well, wha
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 
 from asyncrt.dims import Dim
 from asyncrt.graph.ir import Graph, Placement, ProgramNode, Value
@@ -26,15 +27,10 @@ def place_nodes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> 
     }
     free = {v.id for v in graph.values if v.constant is not None}  # known from shapes alone, without reading inputs
     for node in graph.nodes:
-        by_layout = node.operator.evaluate is not None
-        inputs = node.uses
-        small = all(_small_or_vector(graph.values[o]) for o in node.outputs)
-        # What is made of shapes and constants alone has few elements if a shape needs it, also where loading does not
-        # know how many. Were it calculated on the device, each request would have to read it back before it goes on.
-        unknown = not node.subgraphs and all(graph.values[o].layout.shape is None for o in node.outputs)
-        if by_layout or (small and node.subgraphs) or ((small or unknown) and all(v in possible for v in inputs)):
+        by_layout, small = node.operator.evaluate is not None, small_outputs(node, graph)
+        if (small and node.subgraphs) or may_be_on_host(node, graph, possible):
             possible.update(node.outputs)
-        if by_layout or (small and all(v in free for v in inputs) and _scalars(graph, node)):
+        if by_layout or (small and all(v in free for v in node.uses) and _scalars(graph, node)):
             free.update(node.outputs)
     needed: set[int] = set()
     for node in reversed(graph.nodes):
@@ -43,7 +39,24 @@ def place_nodes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> 
         on_host = host_only or wanted or all(o in free for o in node.outputs)
         node.place = Placement.HOST if on_host else Placement.DEVICE
         # What a subgraph captures is read, but need not be computed on the host for that.
-        needed.update(node.get_shape_infer_dependencies() if node.subgraphs else node.host_reads)
+        reads = (*node.conditions, *node.get_shape_infer_dependencies()) if node.subgraphs else node.host_reads
+        needed.update(reads)
+
+
+def may_be_on_host(node: ProgramNode, graph: Graph, possible: Container[int]) -> bool:
+    """Whether the host can evaluate a node, *possible* being what it has: few numbers, or what layouts alone say."""
+    if node.operator.evaluate is not None:
+        return True
+    # What is made of shapes and constants alone has few elements if a shape needs it, also where loading does not
+    # know how many. Were it calculated on the device, each request would have to read it back before it goes on.
+    unknown = all(graph.values[o].layout.shape is None for o in node.outputs)
+    few = not node.subgraphs and (unknown or small_outputs(node, graph))
+    return few and all(v in possible for v in node.uses)
+
+
+def small_outputs(node: ProgramNode, graph: Graph) -> bool:
+    """Whether all that a node makes has few elements, or is a vector of integers."""
+    return all(_small_or_vector(graph.values[o]) for o in node.outputs)
 
 
 def _has_kernel(node: ProgramNode, graph: Graph, traits: DeviceTraits) -> bool:

@@ -130,7 +130,9 @@ def _replacement(
     own = Attributes({}, node.attributes.opset)
     return [
         attrs.evolve(product, outputs=(made.id,)),
-        ProgramNode(0, f"{node.name}.sum", add, own, (made.id, bias), node.outputs, node.output_types),
+        ProgramNode(
+            0, f"{node.name}.sum", add, own, (made.id, bias), node.outputs, node.output_types, guards=node.guards
+        ),
     ]
 
 

@@ -19,7 +19,7 @@ def remove_dead_nodes(graph: Graph, options: RuntimeOptions) -> None:
                 remove_dead_nodes(sub.graph, options)
                 sub.prune()
             note_captures(node)
-            wanted.update(node.uses)
+            wanted.update((*node.conditions, *node.uses))
     kept.reverse()
     graph.keep(kept)
     for value in graph.values:

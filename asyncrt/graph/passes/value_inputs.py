@@ -1,7 +1,8 @@
 """Which inputs of a request decide shapes or skips by their contents, not only by their shapes?
 
 Their contents are part of the key of a plan. An input that only a skip could use is among them if comparing it in every
-request is cheap and it takes few values: a vector of integers, such as the indices of a beam search.
+request is cheap and it takes few values: a vector of integers, such as the indices of a beam search. What counts the
+iterations of a loop takes too many.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def decisive_values(graph: Graph, arriving: Iterable[int]) -> set[int]:
     found = {v for node in planned for v in node.host_reads}
     hinted = [n for n in planned if n.place is Placement.DEVICE and n.operator.compares_hints]
     hints = {v for node in hinted for v in node.get_value_hints() if _worth_comparing(graph.values[v])}
-    return found | (hints & set(arriving))
+    return found | ((hints & set(arriving)) - graph.varying)
 
 
 def value_inputs(graph: Graph) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from asyncrt.arguments import check_text
+from asyncrt.graph.branches import JOIN, how_joined
 from asyncrt.graph.ir import Placement, Program, ProgramNode
 from asyncrt.graph.names import Names
 from asyncrt.kernels.decide import SKIP_OFF, Empty, Fused, Run, Skip, Viewed, why_not_skipped
@@ -185,7 +186,8 @@ def _explain(program: Program, record: NodeRecord, names: _ValueNames) -> NodeEx
             source = node.inputs[decision.sources[0]]
             assert source is not None
             name, offset = names(program, source), decision.offsets[0]
-            return attrs.evolve(base, decision="skipped", alias_of=name, offset=offset, why=decision.why)
+            why = how_joined(decision.sources[0]) if node.operator is JOIN else decision.why
+            return attrs.evolve(base, decision="skipped", alias_of=name, offset=offset, why=why)
         case Viewed():
             source = node.inputs[decision.sources[0]]
             assert source is not None

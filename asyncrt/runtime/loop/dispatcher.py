@@ -116,8 +116,16 @@ class Dispatcher:
     @property
     def alone(self) -> bool:
         """Whether no request is known, all streams have passed all they were given, and nobody looks on."""
+        return not self._waiting and self._quiet
+
+    def only(self, request: int) -> bool:
+        """Whether that is so but for one request, which has begun."""
+        return len(self._waiting) == 1 and request in self._waiting and self._quiet
+
+    @property
+    def _quiet(self) -> bool:
         looked_on = self.tracer is not None or self.checks is not None
-        return not (self._waiting or len(self.marks) or looked_on or self._closing is not None or self.lost)
+        return not (len(self.marks) or looked_on or self._closing is not None or self.lost)
 
     def rest(self, *, on_loop: bool) -> None:
         """Note that there is nothing to do, but was just now.

@@ -84,6 +84,8 @@ class MemoryPlan:
         #: The findings of launches that look at indices, and what each of those looks at.
         self.findings = PlannedTensor(0, -1, FOREVER)
         self.looked: list[Looked] = []
+        #: What the nodes make of branches that are not taken.
+        self.absent: set[int] = set()
 
     def read(self, place: Location, at: int) -> None:
         """Note that a kernel of node *at* reads what lies there."""
@@ -215,7 +217,7 @@ class MemoryPlan:
 
     def close(self) -> Closed:
         """Note what outlives the chunk and what travels together; no launch may be listed any more."""
-        fetches = [self._fetch(v) for v in self.chunk.reads]
+        fetches = [self._fetch(v) for v in self.chunk.reads if v not in self.absent]
         if self.chunk is self.program.chunks[-1]:
             kept = {k.output for k in self.kept}
             fetches += [self._fetch(v) for v in self.program.outputs if v not in kept]

@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 
+from asyncrt.graph.branches import takes
 from asyncrt.graph.ir import Chunk, Placement, Program, ProgramNode
 from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.graph.tensors import check_rank
@@ -142,7 +143,9 @@ class _Planner:
             self.check_rank(f"'{self.program.values[v].name}'", self.layouts[v])
         symbolic = self.evaluate_formulas() if self.formulas else frozenset()
         for number, node in enumerate(self.chunk.nodes, 1):
-            if node.id in symbolic:
+            if node.guards and not takes(node.guards, self.values.__getitem__):
+                self.memory.absent.update(node.outputs)
+            elif node.id in symbolic:
                 self.take_formula(node)
             elif node.place is Placement.HOST:
                 yield from self.run_on_host(self.update_shape(node))

@@ -31,7 +31,7 @@ from asyncrt.runtime.execute.enqueue import ChunkEnqueuer
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.execute.specialise import OFTEN
 from asyncrt.runtime.plan.bound_plan import BoundPlan, bind
-from asyncrt.runtime.plan.chunk_plan import ChunkPlan, start_state
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Records, start_state
 from asyncrt.runtime.plan.plan_cache import PlanCounts, Planned, Plans
 from asyncrt.runtime.plan.planner import prepare_in_slices
 from asyncrt.runtime.plan.tools import Tools, new_memo
@@ -45,10 +45,16 @@ _log = logging.getLogger("asyncrt")
 
 
 class Timed(Protocol):
-    """Wants to know how long requests take."""
+    """Wants to know how long requests take, and runs those that are brief."""
 
     def took_generally(self, bound: BoundPlan, seconds: float) -> None:
         """Note how long a plan took, from its inputs to its results, while no other request was there."""
+        ...
+
+    def iterate(
+        self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, budget: HostBudget
+    ) -> tuple[dict[int, Array], Records] | None:
+        """Run one iteration of a node at once, if it is brief and nobody else is there; else return None."""
         ...
 
 

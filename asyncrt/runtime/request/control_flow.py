@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 
 from asyncrt.errors import DeviceError, ShapeError
+from asyncrt.graph.branches import element_of, holds
 from asyncrt.graph.ir import Program, ProgramNode
 from asyncrt.layout import Array, DataType, Layout, show_shape
 from asyncrt.memory.host import HostBudget
@@ -139,7 +140,7 @@ _Result = tuple[list[Array], str, tuple[Program, Records] | None]
 
 
 async def _if(node: ProgramNode, bodies: Sequence[SubgraphBody], inputs: Sequence[Array | None]) -> _Result:
-    body = bodies[0 if _one(node, "its condition", inputs[0]) else 1]
+    body = bodies[0 if holds(inputs[0], node.name) else 1]
     results, records = await body(())
     return results, f"the {body.label} branch", (body.program, records)
 
@@ -147,15 +148,15 @@ async def _if(node: ProgramNode, bodies: Sequence[SubgraphBody], inputs: Sequenc
 async def _loop(
     node: ProgramNode, body: SubgraphBody, inputs: Sequence[Array | None], budget: HostBudget, between: Between
 ) -> _Result:
-    limit = None if inputs[0] is None else int(_one(node, "its trip count", inputs[0]))
-    going = inputs[1] is None or bool(_one(node, "its condition", inputs[1]))
+    limit = None if inputs[0] is None else int(element_of(node.name, "its trip count", inputs[0]))
+    going = inputs[1] is None or bool(element_of(node.name, "its condition", inputs[1]))
     carried = _present(inputs[2:])
     collected = Collected(node, len(body.program.outputs) - 1 - len(carried), budget)
     records: Records | None = None
     trips = 0
     while going and (limit is None or trips < limit):
         outputs, records = await body((body.element(0, trips), body.element(1, going), *carried))
-        going = bool(_one(node, "the condition that its body makes", outputs[0]))
+        going = bool(element_of(node.name, "the condition that its body makes", outputs[0]))
         carried = outputs[1 : 1 + len(carried)]
         collected.add(outputs[1 + len(carried) :])
         trips += 1
@@ -217,14 +218,6 @@ async def _stacked(
         )
     along = _axis(node, axis, results[0].ndim + 1)
     return await off_loop(sum([r.nbytes for r in results]), lambda: _dense(np.stack(results, along)))
-
-
-def _one(node: ProgramNode, what: str, array: Array | None) -> bool | int:
-    if array is None or array.size != 1:
-        got = "none" if array is None else show_shape(array.shape)
-        raise ShapeError(f"'{node.name}': {what} is one element, got {got}")
-    element: bool | int = array.item()
-    return element
 
 
 def _axis(node: ProgramNode, axis: int, rank: int) -> int:

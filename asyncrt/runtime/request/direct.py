@@ -26,10 +26,12 @@ from asyncrt.devices.base import Prepared, Transfer
 from asyncrt.errors import OutOfDeviceMemory
 from asyncrt.layout import Array
 from asyncrt.memory.host import HostBudget
+from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.execute.transfers import downloads, uploads
-from asyncrt.runtime.plan.between_steps import NOTHING
+from asyncrt.runtime.plan.between_steps import NOTHING, Between
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import Deferred, Records
+from asyncrt.runtime.plan.plan_cache import Planned
 
 from .compiled_model import CompiledModel
 from .next_plan import contents_of, step_signature
@@ -38,6 +40,7 @@ BRIEF_S = 125e-6
 """For which the caller's thread may be kept: as long as the general way keeps the event loop for a request."""
 TURN_S = 500e-6
 """For which such requests may go on in one turn of the event loop."""
+_ITERATION_S = 375e-6  # the same for an iteration of a loop, behind each of which others have their turn
 _OWN_PART = 0.25  # of the time that a request takes on the general way, a guess at what the device takes of it
 _FORGETS = 0.99
 _FORGETS_OTHER = 0.999
@@ -51,7 +54,9 @@ class Way(NamedTuple):
     why: str
 
 
-def choose_way(usual_s: float | None, *, alone: bool, spent: bool = False, late: bool = False) -> Way:
+def choose_way(
+    usual_s: float | None, *, alone: bool, spent: bool = False, late: bool = False, most_s: float = BRIEF_S
+) -> Way:
     """Return which way a request goes whose plan is known.
 
     Args:
@@ -59,6 +64,7 @@ def choose_way(usual_s: float | None, *, alone: bool, spent: bool = False, late:
         alone: Whether there is no other request, nothing on a stream, and nobody who looks on.
         spent: Whether the turn of the event loop has had its share.
         late: Whether its deadline has passed.
+        most_s: For how long the thread may be kept.
     """
     if not alone:
         return Way(False, "others are there, or look on")
@@ -68,7 +74,7 @@ def choose_way(usual_s: float | None, *, alone: bool, spent: bool = False, late:
         return Way(False, "the event loop has others to see to")
     if usual_s is None:
         return Way(False, "nobody has measured yet how long it takes")
-    if usual_s > BRIEF_S:
+    if usual_s > most_s:
         return Way(False, "the device takes too long to wait for it")
     return Way(True, "it is brief, and nobody else is there")
 
@@ -164,11 +170,8 @@ class Direct:
         model, dispatcher = self._model, self._dispatcher
         if not dispatcher.alone:
             return None
-        program = model.program
-        given = tuple([arrays[id].shape for id in program.inputs])
-        signature = step_signature(given, contents_of([arrays[id] for id in program.value_inputs]), NOTHING)
-        planned = model.plans.find(self._chunk, signature)
-        if planned is None or planned.bound is None or planned.bound.copies:
+        planned = self._find(arrays, NOTHING)
+        if planned is None or planned.bound is None:
             return None
         late = until is not None and until <= dispatcher.clock()
         known = self._usual.get(planned.bound)
@@ -186,11 +189,53 @@ class Direct:
             dispatcher.rest(on_loop=on_loop)
         return outcome
 
+    def iterate(
+        self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, budget: HostBudget
+    ) -> tuple[dict[int, Array], Records] | None:
+        """Run one iteration of a node of a request, whose body this is; None if it goes the general way.
+
+        Args:
+            arrays: The inputs that are not kept, by value id.
+            kept: What it finds on the device; nothing of it changes.
+            budget: What the request may make on the host.
+
+        Raises:
+            DeviceError: A command was refused, or failed.
+            IndexOutOfRange: As for any request.
+        """
+        if not self._dispatcher.only(request) or self._dispatcher.frugal(request):
+            return None
+        planned = self._find(arrays, NOTHING if kept is None else kept.between)
+        if planned is None or planned.bound is None or not budget.fits(planned.results):
+            return None
+        known = self._usual.get(planned.bound)
+        if not choose_way(None if known is None else known.seconds, alone=True, most_s=_ITERATION_S).direct:
+            return None
+        outcome = self._run(planned.bound, arrays, () if kept is None else kept.buffers(), whole=False)
+        if outcome is not None:
+            self._model.replayed(planned)
+        return outcome
+
+    def _find(self, arrays: Mapping[int, Array], before: Between) -> Planned | None:
+        """Return the plan for such inputs, if there is one and nothing has to be done off the loop for it."""
+        program = self._model.program
+        given = tuple([arrays[id].shape for id in program.inputs if id in arrays])
+        signature = step_signature(given, contents_of([arrays[id] for id in program.value_inputs]), before)
+        planned = self._model.plans.find(self._chunk, signature)
+        return None if planned is None or planned.bound is None or planned.bound.copies else planned
+
     def _turned(self) -> None:
         self._turn = None
 
-    def _run(self, bound: BoundPlan, arrays: Mapping[int, Array]) -> tuple[dict[int, Array], Records] | None:
-        """Carry out a plan; None if its launches are not prepared, or there is no memory."""
+    def _run(
+        self, bound: BoundPlan, arrays: Mapping[int, Array], kept: Sequence[Any] = (), *, whole: bool = True
+    ) -> tuple[dict[int, Array], Records] | None:
+        """Carry out a plan; None if its launches are not prepared, or there is no memory.
+
+        Args:
+            kept: The memory of what lies on the device already.
+            whole: Whether that is all of a request.
+        """
         session, plan = self._session, bound.plan
         assert session.presets is not None
         lease = None
@@ -201,11 +246,11 @@ class Direct:
             except OutOfDeviceMemory:
                 return None  # others may give some back, or say that there is none
         try:
-            memory = [None if lease is None else lease.allocation]
+            memory = [None if lease is None else lease.allocation, *kept]
             prepared = session.presets.find(bound, memory, apart=False)
             if prepared is None or not prepared[0].runs:
                 return None
-            session.counters.requests += 1
+            session.counters.requests += whole
             fetched = self._finish(prepared[0], bound, memory, arrays)
         finally:
             if lease is not None:
@@ -213,7 +258,7 @@ class Direct:
         session.counters.launches += len(plan.steps)
         session.counters.skipped += plan.skipped
         records: Records = [bound.records] if isinstance(bound.records, Deferred) else list(bound.records)
-        return {id: fetched[id] for id in self._model.program.outputs}, records
+        return {id: fetched[id] for id in self._model.program.outputs}, records  # nothing that is kept is one
 
     def _finish(
         self, prepared: Prepared, bound: BoundPlan, memory: Sequence[Any], arrays: Mapping[int, Array]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asyncrt.events import Event
+from asyncrt.graph.branches import takes
 from asyncrt.graph.ir import Chunk, ProgramNode
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
@@ -23,6 +24,7 @@ from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Deferred, NodeRecord, Records, State, start_state
 from asyncrt.runtime.plan.plan_cache import Planned
 
+from .captures import Captures
 from .compiled_model import CompiledModel
 from .control_flow import SubgraphBody, carry_out
 from .inputs import layouts_of
@@ -81,7 +83,8 @@ class Inference:
             fetched: dict[int, Array] = {}
             for chunk in self.program.chunks:
                 if chunk.control is not None:
-                    fetched = await self.control(chunk.control)
+                    taken = takes(chunk.control.guards, self.value)
+                    fetched = await self.control(chunk.control) if taken else {}
                 else:
                     fetched = await self.chunk(chunk)
                 self.present.update(fetched)
@@ -206,36 +209,42 @@ class Inference:
 
     def decide(self, chunk: Chunk, fetched: Mapping[int, Array]) -> None:
         """Note the values on which later plans depend."""
-        self.known.update((v, fetched[v]) for v in chunk.decides)
+        decides = [v for v in chunk.decides if v in fetched]  # nothing of a branch that was not taken
+        self.known.update((v, fetched[v]) for v in decides)
         if self.signature is not None:
-            contents = contents_of(fetched[v] for v in chunk.decides)
+            contents = contents_of([fetched[v] for v in decides])
             self.signature = None if contents is None else (self.signature, contents)
 
     # A node with subgraphs.
 
     async def control(self, node: ProgramNode) -> dict[int, Array]:
         """Carry out a node with subgraphs; returns its outputs, by value id."""
-        bodies = [
-            SubgraphBody(
-                sub.label,
-                inner.program,
-                {id: self.value(outer) for id, outer in sub.taken},
-                functools.partial(self.body, inner, node.operator.name == "If"),
-                inner.output_layouts,
-            )
-            for sub, inner in zip(node.subgraphs, self.model.inner[node.id], strict=True)
-        ]
+        bodies: list[SubgraphBody] = []
+        captures: list[Captures] = []
+        for sub, inner in zip(node.subgraphs, self.model.inner[node.id], strict=True):
+            captured = {id: self.value(outer) for id, outer in sub.taken}
+            captures.append(Captures(inner, self.request, captured))
+            run = functools.partial(self.body, inner, captures[-1], node.operator.name == "If")
+            bodies.append(SubgraphBody(sub.label, inner.program, captured, run, inner.output_layouts))
         iterates = functools.partial(self.dispatcher.iterates, self.request)
-        made, record = await carry_out(node, bodies, self.value, self.budget, iterates)
+        try:
+            made, record = await carry_out(node, bodies, self.value, self.budget, iterates)
+        finally:
+            for each in captures:
+                each.close()
         self.note(node, record)
         return made
 
     async def body(
-        self, inner: CompiledModel, once: bool, arrays: Mapping[int, Array]
+        self, inner: CompiledModel, captures: Captures, once: bool, arrays: Mapping[int, Array]
     ) -> tuple[dict[int, Array], Records]:
         """Run a subgraph; where it may run more than *once*, it waits for kernels: what has run would run again."""
         waits = self.waits or not once
-        return await Inference(inner, self.request, arrays, outer=self.budget, waits=waits).run()
+        arrays, kept = await captures.of_next(arrays)
+        outcome = None if once or inner.timed is None else inner.timed.iterate(self.request, arrays, kept, self.budget)
+        if outcome is not None:
+            return outcome
+        return await Inference(inner, self.request, arrays, kept, self.budget, waits=waits).run()
 
     def note(self, node: ProgramNode, record: NodeRecord) -> None:
         """Note what became of a node with subgraphs."""

@@ -69,7 +69,10 @@ class Network(CompiledModel):
         self._unloaded = False
         #: Done when a request has ended that the stand-in was to answer.
         self._standing_in: set[asyncio.Future[None]] = set()
-        self.timed = self.direct = Direct(self) if can_be_direct(self) else None
+        self.direct = Direct(self) if can_be_direct(self) else None
+        for model in self.everywhere():
+            model.timed = Direct(model) if model is not self and can_be_direct(model) else None
+        self.timed = self.direct
 
     def number(self) -> int:
         """Return a number for a request; no other has it."""

@@ -15,6 +15,7 @@ import numpy as np
 from asyncrt.arguments import check_names, check_priority, shown
 from asyncrt.dims import Dim
 from asyncrt.errors import ArgumentError, InputError, SequenceError
+from asyncrt.graph.branches import JOIN
 from asyncrt.graph.ir import Program
 from asyncrt.layout import Array, Layout, show_shape
 from asyncrt.memory.host import HostBudget
@@ -249,7 +250,8 @@ def find_pairs(program: Program, state: Mapping[str, str] | None) -> list[tuple[
             detail=f"inputs   {', '.join(inputs)}\noutputs  {', '.join(outputs)}",
             hint="state is a mapping of inputs to the outputs that they are in the next step",
         )
-    taken = {v for node in program.nodes if node.subgraphs for v in (*node.uses, *node.outputs)}
+    inside = [node for node in program.nodes if node.subgraphs or node.guards or node.operator is JOIN]
+    taken = {v for node in inside for v in (*node.uses, *node.outputs)}
     pairs = [(inputs[i], outputs[o]) for i, o in state.items()]
     for i, o in pairs:
         mine, other = program.values[i], program.values[o]

@@ -321,7 +321,7 @@ def _if(condition: str = "cond") -> list[onnx.NodeProto]:
 
 
 def _if_model(condition: dict[str, Array]) -> onnx.ModelProto:
-    inputs = [f32("x", 3)] + ([] if condition else [info("cond", BOOL, [])])
+    inputs = [f32("x", 3)] + ([] if condition else [info("cond", BOOL, ["one"])])
     return model(_if(), inputs, ["y"], {"w": np.ones(3, np.float32), **condition})
 
 
@@ -355,7 +355,7 @@ def test_a_subgraph_knows_the_layouts_of_what_it_captures() -> None:
         ),
         else_branch=onnx.helper.make_graph([], "e", [], [_named("x"), _named("x")]),
     )  # fmt: skip
-    built = program(model([choose], [f32("x", "n", 4), info("cond", BOOL, [])], ["y", "z"]))
+    built = program(model([choose], [f32("x", "n", 4), info("cond", BOOL, ["one"])], ["y", "z"]))
 
     shapes = [built.values[v].layout.shape for v in built.outputs]
     assert show_shape(shapes[1]) == "[n,4]"
@@ -437,7 +437,7 @@ def test_loops_in_loops_load_in_no_time() -> None:
 
 def test_a_subgraph_may_not_take_what_nobody_makes() -> None:
     """A name that is unknown inside and outside is reported with the node whose subgraph uses it."""
-    source = model(_if(), [info("cond", BOOL, []), f32("x", 3)], ["y"])
+    source = model(_if(), [info("cond", BOOL, ["one"]), f32("x", 3)], ["y"])
 
     with pytest.raises(ModelFormatError, match="choose takes 'w'"):
         program(source)

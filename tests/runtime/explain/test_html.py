@@ -110,7 +110,7 @@ def two_choices() -> onnx.ModelProto:
         node("second = If(yes)", then_branch=body("r", "v"), else_branch=body("r", "v")),
         node("y = Add(first, second)"),
     ]
-    return model(nodes, ["x f32[n]", "yes bool[]"], ["y"])
+    return model(nodes, ["x f32[n]", "yes bool[one]"], ["y"])
 
 
 # The page.
@@ -241,7 +241,7 @@ async def test_values_inside_nodes_have_names_of_their_own() -> None:
     """Two branches may call theirs alike: an edge still leads to the right one, and captured ones keep their name."""
     x = np.ones(3, np.float32)
 
-    explanation = await explained(two_choices(), {"x": x, "yes": np.array(True)})
+    explanation = await explained(two_choices(), {"x": x, "yes": np.array([True])})
 
     first, exp, neg, second, exp_2, neg_2, _ = explanation
     assert ["", first.node, first.node, "", second.node, second.node, ""] == [n.inside for n in explanation]
@@ -260,7 +260,7 @@ async def test_values_inside_nodes_have_names_of_their_own() -> None:
 @pytest.mark.asyncio
 async def test_json_holds_the_whole_explanation() -> None:
     """What is read back is what was written, under keys that are always there."""
-    explanation = await explained(two_choices(), {"x": np.ones(3, np.float32), "yes": np.array(False)})
+    explanation = await explained(two_choices(), {"x": np.ones(3, np.float32), "yes": np.array([False])})
 
     document = json.loads(explanation.to_json())
 

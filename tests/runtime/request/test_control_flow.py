@@ -243,6 +243,29 @@ async def test_a_loop_ends_when_the_device_says_so(rt: Runtime, limit: str) -> N
 
 
 @pytest.mark.asyncio
+async def test_what_is_carried_unchanged_is_taken_from_outside(rt: Runtime) -> None:
+    """Weights among it are constants of the body; what the node gives of it are its inputs, after no trip as well."""
+    nodes = ["h = MatMul(v, w)", "v2 = Tanh(h)", "s2 = Identity(s)", "r = Add(v2, s)", "c2 = Identity(c)"]
+    inside = body(nodes, ["v f32[2,2]", "w f32[2,2]", "s f32[k,2]"], "c2 v2 w s2 r")
+    loop = node("y, weights, same, rows = Loop(n,, x, start, x)", body=inside)
+    sums = [node("t2 = Add(t, e)"), node("o = Mul(t, g)")]
+    each = graph(sums, ["t f32[2]", "g f32[2]", "e f32[2]"], ["t2", "g", "o"])
+    scan = node("last, kept, many = Scan(zero, one, y)", body=each, num_scan_inputs=1)
+    outputs = ["y", "weights", "same", "rows", "last", "kept", "many"]
+    constants = {"start": f32(2, 2, seed=3), "zero": np.zeros(2, np.float32), "one": np.ones(2, np.float32)}
+    source = model([loop, scan], ["x f32[2,2]", "n i64[]"], outputs, constants)
+
+    await agrees(rt, source, *({"x": f32(2, 2), "n": np.array(n, np.int64)} for n in (3, 0, 1)))
+    program = (await rt.load(source)).network.program
+    inner = {n.operator.name: n.subgraphs[0].program for n in program.nodes if n.subgraphs}
+    assert inner["Loop"] is not None
+    assert inner["Scan"] is not None
+    assert [len(inner[name].outputs) for name in ("Loop", "Scan")] == [3, 2]  # type: ignore[union-attr]
+    weights = {v.name: v.constant for v in inner["Loop"].values if v.constant is not None}
+    np.testing.assert_array_equal(constants["start"], weights["w"])
+
+
+@pytest.mark.asyncio
 async def test_names_inside_hide_those_outside(rt: Runtime) -> None:
     """A body's input, initializer and node bear names of the model; outside, these stay what they were."""
     inside = body(["a = Add(x, w)", "y = Mul(a, x)"], ["x f32[k]"], "c y", {"w": np.float32([3])})
@@ -465,6 +488,49 @@ async def test_a_repeated_request_plans_nothing_anew(rt: Runtime) -> None:
     await loaded.infer({"x": f32(4, 4, seed=1), "n": np.array(3, np.int64)})
 
     assert rt.statistics().plans == before
+
+
+def gathering() -> onnx.ModelProto:
+    """A loop that adds up the rows of a large tensor from outside, at a position that it counts itself."""
+    nodes = ["p2 = Add(p, one)", "row = Gather(big, p)", "v2 = Add(v, row)", "c2 = Less(p2, n)", "r = Neg(v2)"]
+    inside = body(nodes, ["p i64[]", "v f32[m]"], "c2 p2 v2 r", {"one": ONE})
+    loop = node("count, y, rows = Loop(,, start, zeros)", body=inside)
+    make = [node("big = Exp(x)"), node("first = Gather(x, start)"), node("zeros = Sub(first, first)"), loop]
+    return model(make, ["x f32[k,m]", "n i64[]"], ["y", "rows"], {"start": ZERO})
+
+
+@pytest.mark.asyncio
+async def test_a_count_of_iterations_is_in_no_plan(rt: Runtime) -> None:
+    """However many rows are gathered: the second iteration takes the plan of the first, or one without the upload."""
+    loaded = await rt.load(gathering())
+    x = f32(40, 300)
+    await loaded.infer({"x": x, "n": np.array(2, np.int64)})
+    before = rt.statistics().plans
+    out = await loaded.infer({"x": x, "n": np.array(40, np.int64)})
+
+    assert rt.statistics().plans - before <= 2
+    np.testing.assert_allclose(out["y"], np.exp(x).sum(0), rtol=1e-4)
+
+
+@pytest.mark.asyncio
+async def test_what_a_body_takes_from_outside_goes_up_once(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or twice, where it runs more than once: the first iteration may be the only one."""
+    source, x = gathering(), f32(40, 300)
+    loaded = await rt.load(source)
+    await agrees(rt, source, *({"x": x, "n": np.array(n, np.int64)} for n in (40, 1, 2)))
+    written = 0
+    for stream in rt.session.dispatcher.streams:
+        write = stream.write
+
+        def counted(memory: Any, offset: int, array: Array, write: Any = write) -> None:
+            nonlocal written
+            written += array.nbytes >= x.nbytes
+            write(memory, offset, array)
+
+        monkeypatch.setattr(stream, "write", counted)
+    await loaded.infer({"x": x, "n": np.array(40, np.int64)})
+
+    assert written == 3  # the model's input, the first iteration's, and the others'
 
 
 # What one is told.

@@ -20,23 +20,23 @@ from .test_control_flow import body
 FOREVER = np.array(1 << 60, np.int64)
 X = np.ones(2, np.float32)
 BODIES = {
-    "computes nothing": (["c2 = Identity(c)", "w = Identity(v)"], "c2 w"),
-    "has no node": ([], "c v"),
-    "computes": (["c2 = Identity(c)", "w = Neg(v)"], "c2 w"),
+    "computes nothing": (["c2 = Identity(c)", "w = Identity(u)", "t = Identity(v)"], "c2 w t"),
+    "has no node": ([], "c u v"),
+    "computes": (["c2 = Identity(c)", "w = Neg(v)", "t = Neg(u)"], "c2 w t"),
 }
 
 
 def loop(kind: str, trips: Array | None = None) -> Any:
-    """A Loop of `n` trips, or of so many that are constant."""
+    """A Loop of `n` trips, or of so many that are constant; what it carries changes places, so that it is carried."""
     nodes, outputs = BODIES[kind]
-    made = node("y = Loop(n,, x)", body=body(nodes, ["v f32[2]"], outputs))
+    made = node("y = Loop(n,, x, x)", body=body(nodes, ["v f32[2]", "u f32[2]"], outputs))
     inputs = ["x f32[2]"] if trips is not None else ["n i64[]", "x f32[2]"]
     return model([made], inputs, ["y"], {} if trips is None else {"n": trips})
 
 
 def nested() -> Any:
     """A Loop in a Loop, of which the inner one goes on for ever."""
-    inner = node("w = Loop(n,, v)", body=body(["c3 = Identity(c)", "r = Identity(q)"], ["q f32[2]"], "c3 r"))
+    inner = node("w = Loop(n,, v, v)", body=body(["c3 = Identity(c)"], ["q f32[2]", "r f32[2]"], "c3 r q"))
     made = node("y = Loop(n,, x)", body=body([inner, "c2 = Identity(c)"], ["v f32[2]"], "c2 w"))
     return model([made], ["n i64[]", "x f32[2]"], ["y"])
 
