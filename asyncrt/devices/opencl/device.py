@@ -346,7 +346,8 @@ class OpenCLDevice:
             single: The thread that enqueues a command carries it out by itself, if `single`.
         """
         timing = cl.command_queue_properties.PROFILING_ENABLE if timed else 0
-        return cl.CommandQueue(self.context, self.cl_device, timing | (_THREAD_LOCAL if single else 0))
+        properties: Any = timing | (_THREAD_LOCAL if single else 0)
+        return cl.CommandQueue(self.context, self.cl_device, properties)
 
     def _pin(self, nbytes: int) -> PinnedBlock | None:
         """Return memory that the driver knows to be pinned: a buffer on the host, mapped as long as it is used."""
