@@ -60,7 +60,12 @@ class AsyncrtError(Exception):
 
 
 def _again(kind: type[AsyncrtError], args: tuple[Any, ...], state: dict[str, Any]) -> AsyncrtError:
-    error = kind.__new__(kind, *args)
+    builtin: type[BaseException] = kind
+    while builtin.__module__ != "builtins":  # whose memory it has: of several bases not always the first one's
+        assert builtin.__base__ is not None
+        builtin = builtin.__base__
+    error: AsyncrtError = builtin.__new__(kind)
+    error.args = args
     error.__dict__.update(state)
     return error
 

@@ -10,10 +10,12 @@ import pytest
 from asyncrt import errors
 from asyncrt.serve.errors import NotLoaded, Unavailable
 
-MADE: dict[type[errors.AsyncrtError], dict[str, Any]] = {
-    errors.Overloaded: {"retry_after_s": 1.5},
-    Unavailable: {"retry_after_s": 1.5},
+MADE: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "Overloaded": (("too many",), {"retry_after_s": 1.5}),
+    "Unavailable": (("not now",), {"retry_after_s": 1.5}),
+    "IndexOutOfRange": (("Gather 'g'", 1, 3, 7, -2, 1), {}),
 }
+USUAL = (("expected one thing",), {"detail": "got another", "hint": "try"})
 KINDS = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.AsyncrtError)]
 
 
@@ -26,7 +28,8 @@ def same(error: errors.AsyncrtError) -> None:
 @pytest.mark.parametrize("kind", [*KINDS, Unavailable])
 def test_each_kind_of_error_may_be_pickled(kind: type[errors.AsyncrtError]) -> None:
     """Its class, what it says and its attributes come back, whatever it is made of."""
-    same(kind("expected one thing", **MADE.get(kind, {"detail": "got another", "hint": "try"})))
+    args, named = MADE.get(kind.__name__, USUAL)
+    same(kind(*args, **named))
 
 
 def test_an_error_made_of_another_may_be_pickled() -> None:
