@@ -96,21 +96,20 @@ class Running:
     Attributes:
         http, grpc: Host and port of each door.
         said: The lines of stderr that were waited for.
-        lines: Those that come.
     """
 
     process: subprocess.Popen[str]
     http: str = ""
     grpc: str = ""
     said: list[str] = attrs.Factory(list)
-    lines: queue.Queue[str | None] = attrs.Factory(queue.Queue)
+    _lines: queue.Queue[str | None] = attrs.Factory(queue.Queue)
 
     def wait_for(self, start: str) -> str:
         """Return the line that begins so, when the server has said it."""
         for line in self.said:
             if line.startswith(start):
                 return line
-        while (line := self.lines.get(timeout=PATIENCE_S)) is not None:
+        while (line := self._lines.get(timeout=PATIENCE_S)) is not None:
             self.said.append(line)
             if line.startswith(start):
                 return line
@@ -119,8 +118,14 @@ class Running:
     def read(self, stream: IO[str]) -> None:
         """Hand on what the server says; on a thread, so that it never waits."""
         for line in stream:
-            self.lines.put(line)
-        self.lines.put(None)
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def all_said(self) -> list[str]:
+        """Return all lines, of a server that has ended."""
+        while (line := self._lines.get(timeout=PATIENCE_S)) is not None:
+            self.said.append(line)
+        return self.said
 
     def ended(self) -> int:
         """Return the status with which it ends."""

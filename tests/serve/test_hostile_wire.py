@@ -14,9 +14,11 @@ import tritonclient.grpc as triton_grpc
 
 from asyncrt.serve.errors import BadRequest
 from asyncrt.serve.grpc.codec import parse_infer
+from asyncrt.serve.protocol.datatypes import check_shape
 
 from ..stress.wire.fuzz import fuzz
 from .running import PATIENCE_S, Running, call, double, running, tensor
+from .test_embeddings import write
 
 X = np.array([[1.5, -2]], np.float32)
 CALLS = "/inference.GRPCInferenceService/"
@@ -31,9 +33,9 @@ def test_whatever_comes_is_answered_or_refused(tmp_path: Path) -> None:
     assert {"200", "400", "404", "408", "OK", "INVALID_ARGUMENT", "NOT_FOUND"} <= report.answers.keys()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    path = tmp_path_factory.mktemp("model") / "double.onnx"
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Running]:
+    path = tmp_path / "double.onnx"
     onnx.save(double(), path)
     with running(path, "--sender-timeout", "0.2") as found:
         yield found
@@ -69,11 +71,41 @@ def test_contents_that_are_not_as_many_as_the_shape_says_are_refused() -> None:
             parse_infer(message)
 
 
-@pytest.mark.parametrize("path", ["/", "/metrics", "/graph/double", "/v2"])
-def test_a_body_that_does_not_come_keeps_no_path_busy(server: Running, path: str) -> None:
+@pytest.mark.parametrize("shape", [[10**30, 0], [2**40, 2**40, 0], [0, 2**62], [2**63]])
+def test_a_shape_beyond_all_arrays_is_refused(shape: list[int]) -> None:
+    """Also where one of its axes has no elements."""
+    with pytest.raises(BadRequest, match="the shape of x must be"):
+        check_shape(shape, "x")
+
+
+def test_half_a_character_is_no_text(tmp_path: Path) -> None:
+    """JSON may have one, and a tokeniser not."""
+    with running(write(tmp_path, pooled=True), "--grpc-port", "-1") as words:
+        status, _, answer = call(words, "/v1/embeddings", b'{"model": "words", "input": "red \\ud800"}')
+
+    assert status == 400
+    assert "half of a character" in answer["error"]["message"]
+
+
+def test_nothing_is_answered_on_a_connection_that_is_closed(server: Running) -> None:
+    """A request and behind it what is none: the connection is closed while the request runs."""
+    for _ in range(50):
+        with socket.create_connection(server.http.split(":"), timeout=PATIENCE_S) as connection:
+            connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n\x00 is no request\r\n\r\n")
+            assert connection.makefile("rb").read().startswith(b"HTTP/1.1 400")
+    assert call(server, "/v2")[0] == 200
+    server.end()
+    server.wait_for("ending: ")
+
+    assert server.ended() == 0
+    assert [line for line in server.all_said() if "Traceback" in line] == []
+
+
+def test_a_body_that_does_not_come_keeps_no_path_busy(server: Running) -> None:
     """Whatever the path, also one that wants none."""
-    with socket.create_connection(server.http.split(":"), timeout=PATIENCE_S) as connection:
-        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nx".encode())
-        assert connection.makefile("rb").readline() == b"HTTP/1.1 408 Request Timeout\r\n"
+    for path in ("/", "/metrics", "/graph/double", "/v2"):
+        with socket.create_connection(server.http.split(":"), timeout=PATIENCE_S) as connection:
+            connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nx".encode())
+            assert connection.makefile("rb").readline() == b"HTTP/1.1 408 Request Timeout\r\n"
 
     assert call(server, "/v2/models/double/infer", {"inputs": [tensor("x", X)]})[0] == 200

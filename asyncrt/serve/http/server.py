@@ -52,6 +52,13 @@ class _PatientProtocol(HttpToolsProtocol):
         if self.transport is not None:
             super().connection_lost(exc)
 
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(msg)
+        # The request before it may run still; its caller is as good as gone, and its answer has no way out.
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
     def _wait(self) -> None:
         self._alarm = asyncio.get_running_loop().call_later(self._limits.header_timeout_s, self._give_up)
 

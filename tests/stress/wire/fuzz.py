@@ -29,7 +29,7 @@ AT_ONCE = 32
 PATIENCE_S = 20.0
 _PAUSE_S = 0.001
 _BETWEEN = 500  # cases, after which the server is looked at
-_LIMITS = ("--max-body", "1", "--sender-timeout", "0.25", "--timeout", "5")
+_LIMITS = ("--max-body", "1", "--sender-timeout", "0.25")
 _CALLS = "/inference.GRPCInferenceService/"
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.I)
@@ -57,8 +57,8 @@ class Report:
 
 
 @contextlib.contextmanager
-def a_server(folder: Path) -> Iterator[Running]:
-    """A server of small models, with small limits."""
+def a_server(folder: Path, *options: str) -> Iterator[Running]:
+    """A server of small models, which takes small bodies."""
     for name, made in {"double": double, "same": same, "sum": running_sum, "spare": double}.items():
         (folder / name / "1").mkdir(parents=True)
         onnx.save(made(), folder / name / "1" / "model.onnx")
@@ -66,7 +66,7 @@ def a_server(folder: Path) -> Iterator[Running]:
     (folder / "sum" / "model.toml").write_text("[sequences]\nmax_idle_s = 1\nmax_sequences = 4\n")
     (folder / "words" / "1").mkdir(parents=True)
     write_words(folder / "words", pooled=True).rename(folder / "words" / "1" / "model.onnx")
-    with running(folder, *_LIMITS) as server:
+    with running(folder, *_LIMITS, *options) as server:
         yield server
 
 
@@ -80,31 +80,29 @@ def fuzz(
         progress: Told how many cases are done.
         again: How a user sends one again, for the findings.
     """
-    with a_server(folder) as server:
+    with a_server(folder, "--timeout", "5") as server:
         report = asyncio.run(_fuzz(server, list(seeds), progress, again))
         server.end()
         if server.ended() != 0:
             report.findings.append(f"the server ended with {server.process.returncode}")
-    said = list(server.said)
-    while not server.lines.empty():
-        said.append(server.lines.get_nowait() or "")
+        said = server.all_said()
     wrong = [i for i, line in enumerate(said) if "Traceback" in line or " ERROR " in line or "never awaited" in line]
-    report.findings += ["the server's log:\n" + "".join(said[max(0, i - 3) : i + 25]) for i in wrong]
+    report.findings += ["the server's log:\n" + "".join(said[max(0, i - 1) : i + 60]) for i in wrong]
     return report
 
 
 async def _fuzz(server: Running, seeds: list[int], progress: Callable[[int], object], again: str) -> Report:
-    report, begun, resident = Report(), time.monotonic(), list[tuple[int, int]]()
+    report, begun, points = Report(), time.monotonic(), list[tuple[int, int]]()
     async with grpc.aio.insecure_channel(server.grpc) as channel:
         for first in range(0, len(seeds), _BETWEEN):
             batch = iter(seeds[first : first + _BETWEEN])
             await asyncio.gather(*(_worker(server, channel, batch, report, again) for _ in range(AT_ONCE)))
-            await _look(server, report)
+            await look(server, report)
             report.cases = min(len(seeds), first + _BETWEEN)
-            resident.append((report.cases, _resident(server)))
+            points.append((report.cases, resident(server)))
             progress(report.cases)
     report.seconds = time.monotonic() - begun
-    later = resident[len(resident) // 4 :]
+    later = points[len(points) // 4 :]
     report.grows = growth(later) if len(later) > 4 else (0.0, 0.0)
     return report
 
@@ -141,7 +139,7 @@ async def _send(server: Running, drawn: Case) -> list[str]:
             writer.write_eof()
         while more := await reader.read(1 << 16):  # until the server closes the connection, or has answered once
             found += more
-            if _is_whole(found):
+            if _is_whole(found, b"".join(drawn.parts).startswith(b"HEAD")):
                 break
     except OSError:  # the server has closed it
         return []
@@ -150,12 +148,12 @@ async def _send(server: Running, drawn: Case) -> list[str]:
     return _statuses(found) if drawn.to == "http" else []
 
 
-def _is_whole(found: bytes) -> bool:
+def _is_whole(found: bytes, of_head: bool) -> bool:
     head, _, rest = found.partition(b"\r\n\r\n")
     length = _LENGTH.search(head + b"\r\n")
     if length is None:
         return b"\r\ntransfer-encoding: chunked" in head and rest.endswith(b"0\r\n\r\n")
-    return len(rest) >= int(length[1]) and not found.startswith(b"HTTP/1.1 100")
+    return (of_head or len(rest) >= int(length[1])) and not found.startswith(b"HTTP/1.1 100")
 
 
 def _statuses(found: bytes) -> list[str]:
@@ -193,7 +191,7 @@ async def _call(channel: grpc.aio.Channel, drawn: Case) -> list[str]:
     return [f"!{code.name} {details}" if wrong else code.name]
 
 
-async def _look(server: Running, report: Report) -> None:
+async def look(server: Running, report: Report) -> None:
     """See that the server is well: a right request has its answer, and nobody is inside any more."""
     host, port = server.http.split(":")
     async with asyncio.timeout(PATIENCE_S):
@@ -216,6 +214,6 @@ async def _status(host: str, port: int) -> bytes:
     return found
 
 
-def _resident(server: Running) -> int:
+def resident(server: Running) -> int:
     pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1])
     return pages * resource.getpagesize()
