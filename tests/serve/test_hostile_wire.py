@@ -87,20 +87,6 @@ def test_half_a_character_is_no_text(tmp_path: Path) -> None:
     assert "half of a character" in answer["error"]["message"]
 
 
-def test_nothing_is_answered_on_a_connection_that_is_closed(server: Running) -> None:
-    """A request and behind it what is none: the connection is closed while the request runs."""
-    for _ in range(50):
-        with socket.create_connection(server.http.split(":"), timeout=PATIENCE_S) as connection:
-            connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n\x00 is no request\r\n\r\n")
-            assert connection.makefile("rb").read().startswith(b"HTTP/1.1 400")
-    assert call(server, "/v2")[0] == 200
-    server.end()
-    server.wait_for("ending: ")
-
-    assert server.ended() == 0
-    assert [line for line in server.all_said() if "Traceback" in line] == []
-
-
 def test_a_body_that_does_not_come_keeps_no_path_busy(server: Running) -> None:
     """Whatever the path, also one that wants none."""
     for path in ("/", "/metrics", "/graph/double", "/v2"):
