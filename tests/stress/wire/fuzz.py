@@ -149,11 +149,13 @@ async def _send(server: Running, drawn: Case) -> list[str]:
 
 
 def _is_whole(found: bytes, of_head: bool) -> bool:
+    if found.startswith(b"HTTP/1.1 100"):
+        found = found.partition(b"\r\n\r\n")[2]
     head, _, rest = found.partition(b"\r\n\r\n")
     length = _LENGTH.search(head + b"\r\n")
     if length is None:
         return b"\r\ntransfer-encoding: chunked" in head and rest.endswith(b"0\r\n\r\n")
-    return (of_head or len(rest) >= int(length[1])) and not found.startswith(b"HTTP/1.1 100")
+    return of_head or len(rest) >= int(length[1])
 
 
 def _statuses(found: bytes) -> list[str]:
@@ -162,9 +164,9 @@ def _statuses(found: bytes) -> list[str]:
         statuses.append(match[1].decode())
         head, _, rest = found.partition(b"\r\n\r\n")
         length = _LENGTH.search(head + b"\r\n")
-        if length is None:
+        if length is None and statuses[-1] != "100":
             break
-        found = rest[int(length[1]) :]
+        found = rest if length is None else rest[int(length[1]) :]
     return statuses
 
 
