@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,3 +98,16 @@ def test_a_body_that_does_not_come_keeps_no_path_busy(server: Running) -> None:
             assert connection.makefile("rb").readline() == b"HTTP/1.1 408 Request Timeout\r\n"
 
     assert call(server, "/v2/models/double/infer", {"inputs": [tensor("x", X)]})[0] == 200
+
+
+def test_answers_are_what_the_description_says(server: Running) -> None:
+    """Of requests that schemathesis makes of /openapi.json, right and wrong; where it is installed."""
+    program = shutil.which("schemathesis", path=str(Path(sys.executable).parent)) or shutil.which("schemathesis")
+    if program is None:
+        pytest.skip("there is no schemathesis here: pip install schemathesis")
+    checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+    command = [program, "run", f"http://{server.http}/openapi.json", "--checks", checks, "--phases", "coverage"]
+
+    found = subprocess.run([*command, "--seed", "1", "--no-color"], capture_output=True, text=True, timeout=300)
+
+    assert found.returncode == 0, found.stdout
