@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -179,7 +180,7 @@ def _running(program: Sequence[str], port: int, ready: str, more: Mapping[str, s
     with (
         tempfile.TemporaryFile() as said,
         subprocess.Popen(
-            program, cwd=None if ours else _APPS, env={**kept, **more}, stdout=said, stderr=said
+            program, cwd=None if ours else _APPS, env={**kept, **more}, stdout=said, stderr=said, start_new_session=True
         ) as server,
     ):
         try:
@@ -193,10 +194,10 @@ def _running(program: Sequence[str], port: int, ready: str, more: Mapping[str, s
             yield
         finally:
             server.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 server.wait(20)
-            except subprocess.TimeoutExpired:
-                server.kill()
+            with contextlib.suppress(ProcessLookupError):  # some leave their workers behind
+                os.killpg(server.pid, signal.SIGKILL)
 
 
 def _answers(url: str) -> bool:
