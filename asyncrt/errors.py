@@ -34,6 +34,8 @@ message, so that programs need not parse prose.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class AsyncrtError(Exception):
     """Base of all errors of this package.
@@ -51,6 +53,21 @@ class AsyncrtError(Exception):
         if hint:
             lines.append("  hint  " + hint)
         super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> Any:
+        """Pickle what it is rather than how it was made, which takes other arguments in some classes."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[AsyncrtError], args: tuple[Any, ...], state: dict[str, Any]) -> AsyncrtError:
+    builtin: type[BaseException] = kind
+    while builtin.__module__ != "builtins":  # whose memory it has: of several bases not always the first one's
+        assert builtin.__base__ is not None
+        builtin = builtin.__base__
+    error: AsyncrtError = builtin.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
 
 
 class ModelError(AsyncrtError, ValueError):

@@ -106,7 +106,7 @@ def serve(
         request_timeout_s=timeout, body_timeout_s=sender_timeout, header_timeout_s=sender_timeout, drain_s=drain,
     )  # fmt: skip
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of each message that is no HTTP
     options = RuntimeOptions(precision=precision, collect_when_idle=True)
     runtime = Runtime(device, streams=streams, options=options)
     default = ModelSettings.of({"batching": batched}, "--batched")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -34,7 +34,12 @@ class V2Client:
     Args:
         url: Of the server, as http://host:port.
         model: Its name there.
+
+    Attributes:
+        headers: Of each request, beside those that say how long it is.
     """
+
+    headers: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, url: str, model: str) -> None:
         parts = urlsplit(url)
@@ -61,9 +66,13 @@ class V2Client:
             DeadlineExceeded: There was no answer within *deadline* seconds.
             AsyncrtError: The server says that it failed, or cannot be reached.
         """
+        return await self.send(*_request(inputs, deadline), deadline)
+
+    async def send(self, body: bytes, length: int, deadline: float | None) -> int:
+        """Send a body, of which *length* bytes are JSON, as `infer()` does."""
         try:
             async with asyncio.timeout(deadline):
-                status, body = await self._post(*_request(inputs, deadline))
+                status, body = await self._post(body, length)
         except TimeoutError as error:
             raise DeadlineExceeded(f"no answer within {deadline:.6g} s") from error
         except (OSError, h11.RemoteProtocolError) as error:
@@ -79,8 +88,9 @@ class V2Client:
     async def _post(self, body: bytes, length: int) -> tuple[int, bytes]:
         connection = self._free.pop() if self._free else await self._connect()
         try:
-            headers = {"host": self._host, "content-length": len(body), "inference-header-content-length": length}
-            request = h11.Request(method="POST", target=self._path, headers=[(k, str(v)) for k, v in headers.items()])
+            lengths = {"content-length": str(len(body)), "inference-header-content-length": str(length)}
+            headers = {"host": self._host, **lengths, **self.headers}
+            request = h11.Request(method="POST", target=self._path, headers=list(headers.items()))
             state = connection.state
             sent = [state.send(event) for event in (request, h11.Data(data=body), h11.EndOfMessage())]
             connection.writer.write(b"".join(part for part in sent if part))

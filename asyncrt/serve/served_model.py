@@ -21,6 +21,7 @@ from .protocol.messages import InferRequest, TensorInfo, check_outputs
 from .repository import Found
 from .settings import ModelSettings
 from .texts import Texts
+from .watch.batches import BatchWatch
 from .watch.counts import Counts
 
 
@@ -57,6 +58,7 @@ class ServedModel:
                 served.texts = await asyncio.to_thread(Texts, model, found.tokenizer, settings.embeddings)
             if settings.batching is not None:
                 served.batched = model.batched(config=settings.batching)
+                served.batched.watch = BatchWatch(found.name, version, counts)
                 await served.batched.open()
             if settings.sequences is not None:
                 served.sequences = OpenSequences(model, settings.sequences)

@@ -148,7 +148,7 @@ def _configured(tensor: dict[str, Any]) -> dict[str, Any]:
 
 
 def _statistics(served: ServedModel) -> dict[str, Any]:
-    counts = served.counts
+    counts, run = served.counts, served.counts.stages["run"]
 
     def told(durations: Durations) -> dict[str, int]:
         return {"count": durations.count, "ns": durations.ns}
@@ -162,9 +162,10 @@ def _statistics(served: ServedModel) -> dict[str, Any]:
         "inference_stats": {
             "success": told(counts.stages["total"]),
             "fail": told(counts.failed),
-            "queue": told(Durations()),  # waiting is part of compute_infer: the device overlaps both
+            # Of requests that wait for a device, and not for a batch, waiting is part of compute_infer.
+            "queue": told(Durations(counts.stages["total"].count, counts.queue.ns)),
             "compute_input": told(counts.stages["decode"]),
-            "compute_infer": told(counts.stages["run"]),
+            "compute_infer": told(Durations(run.count, max(0, run.ns - counts.queue.ns))),
             "compute_output": told(counts.stages["encode"]),
             "cache_hit": told(Durations()),
             "cache_miss": told(Durations()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import os
 import tomllib
@@ -78,6 +79,8 @@ def test_every_module_can_be_imported() -> None:
         parts = path.relative_to(ROOT).with_suffix("").parts
         if parts[-1] == "__main__":
             continue
+        if parts[:2] == ("asyncrt", "ray") and importlib.util.find_spec("ray") is None:
+            continue  # it says what to install
         module = importlib.import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
 
         assert module.__doc__ or not path.read_text().strip(), path

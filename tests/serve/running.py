@@ -95,7 +95,7 @@ class Running:
 
     Attributes:
         http, grpc: Host and port of each door.
-        said: The lines of stderr so far.
+        said: The lines of stderr that were waited for.
     """
 
     process: subprocess.Popen[str]
@@ -120,6 +120,12 @@ class Running:
         for line in stream:
             self._lines.put(line)
         self._lines.put(None)
+
+    def all_said(self) -> list[str]:
+        """Return all lines, of a server that has ended."""
+        while (line := self._lines.get(timeout=PATIENCE_S)) is not None:
+            self.said.append(line)
+        return self.said
 
     def ended(self) -> int:
         """Return the status with which it ends."""

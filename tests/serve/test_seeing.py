@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import io
 import json
@@ -16,13 +17,15 @@ import pytest
 from opentelemetry import trace
 from prometheus_client.parser import text_string_to_metric_families
 
+import asyncrt
 from asyncrt.errors import InputError
 from asyncrt.serve.http.live import page
 from asyncrt.serve.watch.access_log import AccessLog
-from asyncrt.serve.watch.counts import Clock
+from asyncrt.serve.watch.batches import BatchWatch
+from asyncrt.serve.watch.counts import Clock, Counts
 from asyncrt.serve.watch.spans import request_span
 
-from .running import PATIENCE_S, Running, call, running, tensor, write_repository
+from .running import PATIENCE_S, Running, call, double, running, tensor, write_repository
 
 X = np.ones((3, 2), np.float32)
 
@@ -183,3 +186,48 @@ def test_a_request_has_a_span_within_its_callers_trace(monkeypatch: pytest.Monke
     expected = 0x0AF7651916CD43DD8448EB211C80319C
     assert spans.begun == [("infer", expected, {"asyncrt.model": "text", "asyncrt.version": 1})]
     assert spans.ended == ["WRONG"]
+
+
+@pytest.mark.asyncio
+async def test_a_batch_has_a_span_with_links_to_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of requests that wait and run together, whichever traces they are part of."""
+    begun: list[tuple[str, set[int], Mapping[str, Any]]] = []
+
+    class Provider(trace.TracerProvider):
+        def get_tracer(self, *args: Any, **kwargs: Any) -> Any:
+            return self
+
+        @contextmanager
+        def start_as_current_span(
+            self, name: str, *, context: Any, links: list[trace.Link], attributes: Mapping[str, Any]
+        ) -> Iterator[None]:
+            assert not trace.get_current_span(context).get_span_context().is_valid
+            begun.append((name, {link.context.trace_id for link in links}, attributes))
+            yield
+
+    provider = Provider()
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+
+    async def ask(batched: Any, number: int) -> None:
+        context = trace.SpanContext(number, number, is_remote=True)
+        with trace.use_span(trace.NonRecordingSpan(context)):
+            found = await batched.infer({"x": np.full((1, 2), number, np.float32)})
+        np.testing.assert_array_equal(np.full((1, 2), 2 * number, np.float32), found["y"])
+
+    counts = Counts()
+    async with asyncrt.Runtime("simulated") as runtime:
+        loaded = await runtime.load(double())
+        async with loaded.batched(max_batch=8) as batched:
+            batched.watch = BatchWatch("double", 1, counts)
+            await asyncio.gather(*(ask(batched, number) for number in range(1, 7)))
+            executions = batched.statistics().executions
+
+    linked = [number for _, numbers, _ in begun for number in numbers]
+    assert executions < 6  # some ran together
+    assert {name for name, _, _ in begun} == {"batch"}
+    assert max(len(numbers) for _, numbers, _ in begun) > 1
+    assert len(linked) == len(set(linked))
+    assert counts.queue.count == len(linked)  # others ran at once, by themselves
+    assert [a["asyncrt.requests"] for _, _, a in begun] == [len(numbers) for _, numbers, _ in begun]
+    assert begun[0][2]["asyncrt.sizes"][0] == len(begun[0][1])

@@ -128,6 +128,17 @@ def test_a_caller_of_http_who_goes_is_not_worked_for(narrow: Running) -> None:
     wait_until_inside(narrow, 0)
 
 
+def test_a_caller_who_goes_leaves_none_of_several_requests(narrow: Running) -> None:
+    """Those that were sent one behind the other on a connection end with it, the first as well."""
+    body = json.dumps(steps(FOREVER)).encode()
+    whole = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    with socket.create_connection(narrow.http.split(":"), timeout=PATIENCE_S) as connection:
+        connection.sendall(3 * whole)
+        wait_until_inside(narrow, 1)
+
+    wait_until_inside(narrow, 0)
+
+
 def test_a_caller_of_grpc_who_goes_is_not_worked_for(narrow: Running) -> None:
     """A cancelled call, and a stream that is closed."""
     with grpc.insecure_channel(narrow.grpc) as channel:

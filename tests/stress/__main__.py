@@ -8,6 +8,7 @@
     python -m tests.stress --run 17                 # the requests, faults and cancellations of that seed
     python -m tests.stress --model 17               # the mutated model of that seed
     python -m tests.stress --hostile-case 17        # the hostile calls of that seed, and those among whom they are
+    python -m tests.stress --wire-case 17           # the message of that seed, to a server
     python -m tests.stress --only models --only hostile --only schedules
 """
 
@@ -30,7 +31,7 @@ from . import mutants as mutation
 from .attack.hostile import CALLS
 from .batching import ten_thousand
 from .compare import compare
-from .parts import Result, attacked, every_order, seeds, summary
+from .parts import Result, attacked, every_order, seeds, summary, wired
 from .runs import random_run
 from .schedules import random_schedule
 from .soak import show, soak
@@ -48,6 +49,8 @@ class Part(enum.StrEnum):
     MODELS = "models"
     HOSTILE = "hostile"
     MUTANTS = "mutants"
+    WIRE = "wire"
+    CALLERS = "callers"
     REQUESTS = "requests"
 
 
@@ -64,6 +67,8 @@ def main(
     hostile: Annotated[int, typer.Option(help="Hostile calls among innocent ones.")] = 2_000,
     mutants: Annotated[bool, typer.Option(help="Whether to try what the tests find.")] = True,
     storms: Annotated[int, typer.Option(help="Of ten thousand callers of batched requests.")] = 10,
+    wire: Annotated[int, typer.Option(help="Messages to a server, most of them wrong.")] = 50_000,
+    callers: Annotated[int, typer.Option(help="Callers of a server, some of whom go.")] = 100_000,
     requests: Annotated[int, typer.Option(help="Of the soak.")] = 200_000,
     shapes: Annotated[int, typer.Option(help="Of the soak.")] = 5_000,
     cancels: Annotated[int, typer.Option(help="Of the soak.")] = 10_000,
@@ -75,6 +80,7 @@ def main(
     opencl: Annotated[bool, typer.Option(help="The model on OpenCL.")] = False,
     model: Annotated[int | None, typer.Option(help="One mutated model again, by its seed.")] = None,
     hostile_case: Annotated[int | None, typer.Option(help="Hostile calls again, by their seed.")] = None,
+    wire_case: Annotated[int | None, typer.Option(help="One message to a server again, by its seed.")] = None,
 ) -> None:
     """Try many orders, faults, graphs, hostile models and calls, mutants and requests, and print a summary."""
     os.environ.setdefault("ASYNCRT_CHECK_HAZARDS", "1")
@@ -88,7 +94,8 @@ def main(
     again = [("models", 1, model), ("hostile", CALLS, hostile_case)]
     with Progress(*COLUMNS, console=console) as progress:
         results = [r for what, n, seed in again if seed is not None for r in attacked(what, n, seed, progress)]
-    if (schedule, run, graph, model, hostile_case) == (None,) * 5:
+        results += [wired("wire", 1, wire_case, progress)] if wire_case is not None else []
+    if (schedule, run, graph, model, hostile_case, wire_case) == (None,) * 6:
         wanted = set(only or Part)
         on_opencl = functools.partial(compare, opencl=True)
         seeded: list[tuple[Part, str, Callable[[int], Any], int]] = [
@@ -104,6 +111,8 @@ def main(
             results += [every_order(states, progress)] if Part.ORDERS in wanted else []
             for part, n in ((Part.MODELS, models), (Part.HOSTILE, hostile)):
                 results += attacked(part, n, first, progress) if part in wanted else []
+            for part, n in ((Part.WIRE, wire), (Part.CALLERS, callers)):
+                results += [wired(part, n, first, progress)] if part in wanted else []
         results += [_mutants(console)] if mutants and Part.MUTANTS in wanted else []
         results += [_soak(requests, shapes, cancels, console)] if requests and Part.REQUESTS in wanted else []
     summary(results, console)

@@ -9,9 +9,11 @@ import asyncio
 import functools
 import multiprocessing
 import os
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -25,6 +27,8 @@ from .attack.crew import Finding, crew
 from .attack.hostile import CALLS
 from .attack.models import device_of
 from .schedules import World, explore
+from .wire.callers import callers
+from .wire.fuzz import fuzz
 
 SHOWN = 3
 """Failures of a kind that are printed in full."""
@@ -125,6 +129,24 @@ def attacked(what: str, count: int, first: int, progress: Progress) -> list[Resu
         texts, seconds = found_first(report.findings), time.monotonic() - begun
         results.append(Result(words, report.cases * each, texts, seconds, note, kinds))
     return results
+
+
+def wired(what: str, count: int, first: int, progress: Progress) -> Result:
+    """Send messages to a server ("wire"), or let callers come and go ("callers"): *count*, beginning with a seed."""
+    bar = progress.add_task(what, total=count)
+
+    def advance(done: int) -> None:
+        progress.update(bar, completed=done)
+
+    with tempfile.TemporaryDirectory() as folder:
+        if what == "wire":
+            seeds = range(first, first + count)
+            report = fuzz(seeds, Path(folder), advance, "python -m tests.stress --wire-case {}")
+        else:
+            report = callers(count, Path(folder), advance, first)
+    note = ", ".join(f"{n} {word}" for word, n in report.answers.most_common(6))
+    note += f"; grows by {report.grows[1] * 1e5 / 2**20:.2f} MiB for 100,000 at most"
+    return Result(what, report.cases, report.findings, report.seconds, note)
 
 
 def found_first(findings: Iterable[Finding]) -> list[str]:

@@ -13,9 +13,10 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import attrs
@@ -67,6 +68,18 @@ _REFUSED: dict[Refusal, str] = {
 }
 
 
+class Watch(Protocol):
+    """Somebody who wants to know which requests ran together."""
+
+    def came(self) -> Any:
+        """Return what is to be remembered of a request, in whose context this is called."""
+        ...
+
+    def running(self, members: list[Any], sizes: tuple[int, ...]) -> AbstractContextManager[object]:
+        """Return what is entered while a batch of what `came()` returned runs; *sizes* are its rows and named dims."""
+        ...
+
+
 @attrs.define(eq=False)
 class _Caller:
     """A caller, and what it waits for.
@@ -79,6 +92,7 @@ class _Caller:
         alone: The batch that it is the only one of, and that its caller is to run.
         begun: Whether the batch that it is in is being run.
         answer: Outputs, or an error.
+        noted: What `Watch.came()` returned.
     """
 
     arrays: dict[int, Array]
@@ -90,6 +104,7 @@ class _Caller:
     alone: int | None = None
     begun: bool = False
     answer: dict[int, Array] | Exception | None = None
+    noted: Any = None
 
     @property
     def is_cancelled(self) -> bool:
@@ -138,6 +153,8 @@ class Batched:
         #: Set when there may be less to wait for.
         self._emptied = asyncio.Event()
         self._invariance = Invariance(self._run_checked) if options.batch_invariant else None
+        #: Told of requests that wait and of batches that run; set before the first request.
+        self.watch: Watch | None = None
 
     def __repr__(self) -> str:
         if self._state is None:
@@ -271,7 +288,10 @@ class Batched:
             self._start_over(failure, state)
             raise internal(failure) from failure
         if batch is None:
-            outputs = await self._wait(arrived, _Caller(arrays, arrived.rows, sizes, arrived.priority, until), state)
+            caller = _Caller(arrays, arrived.rows, sizes, arrived.priority, until)
+            if self.watch is not None:
+                caller.noted = self.watch.came()
+            outputs = await self._wait(arrived, caller, state)
         else:
             try:
                 outputs = await self._run_alone(batch, arrays, arrived.priority, until, state)
@@ -435,9 +455,11 @@ class Batched:
         HostBudget(self._limit).check(nbytes, f"a batch of {len(members)} requests")
         with allocating(f"a batch of {len(members)} requests"):
             arrays = await off_loop(nbytes, lambda: join(self._axes, requests, sizes, self._values))
-        outputs, records = await self._network.infer(
-            arrays, min(m.priority for m in members), may_stand_in=True
-        )
+        watched = nullcontext() if self.watch is None else self.watch.running([m.noted for m in members], batch)
+        with watched:
+            outputs, records = await self._network.infer(
+                arrays, min(m.priority for m in members), may_stand_in=True
+            )
         self._network.last = records
         parts = [(m.rows, m.sizes) for m in members]
         answers = await off_loop(sum([a.nbytes for a in outputs.values()]), lambda: split(self._axes, outputs, parts))

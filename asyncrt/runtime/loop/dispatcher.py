@@ -94,7 +94,8 @@ class Dispatcher:
         #: Since when no more requests are admitted, by `clock()`.
         self._closing: float | None = None
         #: Goes off at the next deadline.
-        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.Handle | None = None
+        self._alarm_at = 0.0  # some loops' handles of what is due at once do not tell
 
     def __repr__(self) -> str:
         return f"<Dispatcher {len(self._waiting)} requests, {len(self.marks)} marks, {self.state!r}>"
@@ -480,11 +481,11 @@ class Dispatcher:
 
     def _set_alarm(self) -> None:
         due = self.state.next_deadline
-        if self._alarm is not None and (due is None or due < self._alarm.when()):
+        if self._alarm is not None and (due is None or due < self._alarm_at):
             self._alarm.cancel()
             self._alarm = None
         if self._alarm is None and due is not None:
-            self._alarm = self._loop.call_at(due, self._on_alarm)
+            self._alarm, self._alarm_at = self._loop.call_at(due, self._on_alarm), due
 
     def _on_alarm(self) -> None:
         self._alarm = None

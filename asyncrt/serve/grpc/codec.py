@@ -5,6 +5,7 @@ Tensors come as raw bytes, all of them or none, or as typed contents; answers ha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,15 +80,19 @@ def _inputs(message: Message) -> dict[str, Array]:
                 raise BadRequest(f"{what} has contents, and there are raw_input_contents")
             arrays[tensor.name] = from_raw(dtype, shape, raws[i], what)
         else:
-            arrays[tensor.name] = _typed(dtype, tensor.contents, what).reshape(shape)
+            arrays[tensor.name] = _typed(dtype, shape, tensor.contents, what)
     return arrays
 
 
-def _typed(dtype: DataType, contents: Message, what: str) -> Array:
+def _typed(dtype: DataType, shape: tuple[int, ...], contents: Message, what: str) -> Array:
     field = _CONTENTS.get(name_of(dtype))
     if field is None:
         raise BadRequest(f"{what} is {name_of(dtype)}, which has no typed contents; send raw_input_contents")
-    found: Array = np.array(getattr(contents, field))
+    values = getattr(contents, field)
+    expected = math.prod(shape)
+    if len(values) != expected:
+        raise BadRequest(f"{what} has {len(values)} {field}; {name_of(dtype)}{list(shape)} has {expected}")
+    found: Array = np.array(values).reshape(shape)
     return narrowed(dtype, found, what) if dtype.is_integer else found.astype(dtype.numpy)
 
 

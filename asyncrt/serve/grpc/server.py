@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
-from tritonclient.grpc import service_pb2_grpc
 
 from asyncrt.serve.errors import NoKey, WrongSettings, tell
 from asyncrt.serve.keys import key_fits
 from asyncrt.serve.options import Address, Tls
 from asyncrt.serve.service import Service
 
+from .handlers import Handlers
 from .servicer import Servicer
 
 _GRACE_S = 1.0  # for what is cut off; the service has drained before
@@ -44,7 +44,7 @@ class GrpcServer:
         ]
         checks = [] if key is None else [_KeyCheck(key)]
         server = grpc.aio.server(options=options, interceptors=checks)
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(service), server)
+        server.add_generic_rpc_handlers((Handlers(Servicer(service)),))
         try:
             if tls is None:
                 port = server.add_insecure_port(str(address))

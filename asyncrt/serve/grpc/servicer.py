@@ -107,17 +107,20 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         tasks: set[asyncio.Task[Any]] = set()
 
         async def read() -> None:
-            async for message in request_iterator:
-                task = asyncio.create_task(self._streamed(message, context))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-                await under_way.put(task)
-            await under_way.put(None)
+            try:
+                async for message in request_iterator:
+                    task = asyncio.create_task(self._streamed(message, context))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+                    await under_way.put(task)
+            finally:
+                await under_way.put(None)
 
         reader = asyncio.create_task(read())
         try:
             while (task := await under_way.get()) is not None:
                 yield await task
+            await reader  # a stream that cannot be read ends with its error
         finally:
             for each in (reader, *tasks):
                 each.cancel()

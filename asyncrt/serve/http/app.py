@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from asyncrt.serve.errors import BadRequest, NoKey, NotFound, TooLarge, tell
+from asyncrt.serve.errors import BadRequest, NoKey, NotFound, tell
 from asyncrt.serve.keys import key_fits
 from asyncrt.serve.protocol.loading import settings_given
 from asyncrt.serve.protocol.messages import InferRequest
@@ -28,6 +28,7 @@ from .io import (
     announced,
     answer,
     answer_json,
+    check_small,
     headers_of,
     note_failure,
     read_body,
@@ -35,8 +36,6 @@ from .io import (
     send_events,
     while_there,
 )
-
-_SMALL = 1 << 20  # bytes of a body that says what to do rather than brings tensors
 
 #: A handler takes the path's parameters, the headers and the body, and returns what is answered as JSON.
 Handler = Callable[[Mapping[str, str], dict[str, str], bytes], Awaitable[Any]]
@@ -51,8 +50,8 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             headers = headers_of(scope)
-            _check_small(announced(headers))
-            body = await read_body(receive, _check_small, self._service.limits)
+            check_small(announced(headers))
+            body = await read_body(receive, check_small, self._service.limits)
             answered = await self._handler(scope["path_params"], headers, body)
         except Disconnected:
             return
@@ -63,11 +62,6 @@ class Endpoint:
             await answer(send, 200, [], JSON)
         else:
             await answer_json(send, answered)
-
-
-def _check_small(nbytes: int) -> None:
-    if nbytes > _SMALL:
-        raise TooLarge(f"the body of this path may have {_SMALL} bytes")
 
 
 async def _say(send: Send, error: Exception, *, body_read: bool = True) -> None:

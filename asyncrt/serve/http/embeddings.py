@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -28,6 +29,7 @@ from .codec import parse_json
 from .io import Disconnected, announced, answer_json, headers_of, note_failure, read_body, while_there
 
 _MOST_TEXTS = 2048
+_HALF = re.compile("[\ud800-\udfff]")  # JSON may have them, and no encoding
 _TYPES = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -100,6 +102,8 @@ async def _tokens(texts: Texts, given: Any) -> list[list[int]]:
     if not isinstance(several, list) or not 0 < len(several) <= _MOST_TEXTS:
         raise BadRequest(f"input must be a text, or up to {_MOST_TEXTS} of them, got {shown(given)}")
     if all(isinstance(text, str) for text in several):
+        if any(_HALF.search(text) for text in several):
+            raise BadRequest("a text of input has half of a character (a surrogate alone)")
         return await asyncio.to_thread(texts.encode, several)
     if all(isinstance(ids, list) and all(type(i) is int and 0 <= i < 1 << 31 for i in ids) for ids in several):
         return [list(ids) for ids in several]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from asyncrt.serve.errors import BadRequest, Situation, SlowSender, Told, tell
+from asyncrt.serve.errors import BadRequest, Situation, SlowSender, Told, TooLarge, tell
 from asyncrt.serve.settings import Limits
 
 _log = logging.getLogger("asyncrt.serve")
@@ -19,6 +19,7 @@ T = TypeVar("T")
 JSON = "application/json"
 _TOGETHER = 1 << 16  # bytes that are copied rather than sent by another call
 BYTES = "application/octet-stream"
+_SMALL = 1 << 20  # bytes of a body that says what to do rather than brings tensors
 
 
 class Disconnected(Exception):
@@ -63,6 +64,12 @@ async def read_body(receive: Receive, take: Callable[[int], None], limits: Limit
     except TimeoutError as error:
         raise SlowSender(f"the body did not arrive within {limits.body_timeout_s:g} s") from error
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def check_small(nbytes: int) -> None:
+    """Raise unless a body that brings no tensors may have so many bytes."""
+    if nbytes > _SMALL:
+        raise TooLarge(f"the body of this path may have {_SMALL} bytes")
 
 
 async def _gone(receive: Receive) -> None:

@@ -20,9 +20,10 @@ from asyncrt.runtime.runtime import Runtime
 from asyncrt.serve.errors import NotFound, Unavailable, tell
 from asyncrt.serve.served_model import ServedModel
 from asyncrt.serve.service import Service
+from asyncrt.serve.settings import Limits
 from asyncrt.serve.watch.counts import BOUNDS
 
-from .io import JSON, Disconnected, answer, answer_json, refuse, send_events, while_there
+from .io import JSON, Disconnected, answer, answer_json, check_small, read_body, refuse, send_events, while_there
 from .metrics import CONTENT_TYPE, Metrics
 from .openapi import document
 
@@ -119,7 +120,7 @@ class Page:
             "/": self._page, "/live": self._live, "/trace": self._trace, "/metrics": self._give_metrics,
             "/openapi.json": self._openapi, "/graph/{model}": self._graph,
         }  # fmt: skip
-        return [Route(path, _Plain(handler), methods=["GET"]) for path, handler in each.items()]
+        return [Route(path, _Plain(handler, self._service.limits), methods=["GET"]) for path, handler in each.items()]
 
     async def _page(self, scope: Scope, receive: Receive, send: Send) -> None:
         await answer(send, 200, [page()], _HTML, _ONLY_OURS)
@@ -148,17 +149,18 @@ class Page:
 
 
 class _Plain:
-    """A handler as an endpoint."""
+    """A handler as an endpoint; what a request of it brings is not looked at, but has to end in time."""
 
-    def __init__(self, handler: Any) -> None:
-        self._handler = handler
+    def __init__(self, handler: Any, limits: Limits) -> None:
+        self._handler, self._limits = handler, limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        while (await receive()).get("more_body"):
-            pass
+        body_read = False
         try:
+            await read_body(receive, check_small, self._limits)
+            body_read = True
             await self._handler(scope, receive, send)
         except Disconnected:
             return
         except AsyncrtError as error:
-            await refuse(send, tell(error))
+            await refuse(send, tell(error), body_read=body_read)

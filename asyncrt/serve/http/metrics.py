@@ -56,7 +56,7 @@ def _requests(models: list[ServedModel]) -> Iterable[Any]:
     ended = CounterMetricFamily("asyncrt_requests", "Requests that ended, by how.", labels=(*_MODEL, "outcome"))
     took = HistogramMetricFamily(
         "asyncrt_request_seconds",
-        "What answered requests took, by stage; run includes waiting.",
+        "What answered requests took, by stage; run includes waiting, of which queue is that for a batch.",
         labels=(*_MODEL, "stage"),
     )
     rows = CounterMetricFamily("asyncrt_inferences", "Rows of answered requests.", labels=_MODEL)
@@ -67,7 +67,8 @@ def _requests(models: list[ServedModel]) -> Iterable[Any]:
         labels = _labels(model)
         for outcome, count in model.counts.outcomes.items():
             ended.add_metric([*labels, outcome], count)
-        for stage, histogram in model.counts.stages.items():
+        stages = model.counts.stages if model.batched is None else {**model.counts.stages, "queue": model.counts.queue}
+        for stage, histogram in stages.items():
             took.add_metric([*labels, stage], _buckets(histogram), histogram.ns / 1e9)
         rows.add_metric(labels, model.counts.rows)
         runs.add_metric(labels, model.executions)

@@ -37,6 +37,13 @@ _DATA = {"type": "array", "items": {}, "description": "numbers or booleans, nest
 
 _SCHEMAS: dict[str, Any] = {
     "Error": _object(("error",), error=_TEXT),
+    "ErrorOfOpenAI": _object(
+        ("error",), error=_object(("message", "type"), message=_TEXT, type=_TEXT, code={"type": ["string", "null"]})
+    ),
+    "Embeddings": _object(
+        ("model", "input"), model=_TEXT, encoding_format={"type": "string", "enum": ["float", "base64"]},
+        input={"description": "a text, or texts, or tokens of one, or of several"},
+    ),
     "Parameters": _object(
         sequence_id={"oneOf": [_WHOLE, _TEXT]}, sequence_start={"type": "boolean"}, sequence_end={"type": "boolean"},
         priority=_WHOLE, timeout={**_WHOLE, "description": "microseconds"}, binary_data_output={"type": "boolean"},
@@ -72,15 +79,17 @@ _SCHEMAS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def _operation(summary: str, *, body: str = "", gives: str = "", kind: str = "application/json") -> dict[str, Any]:
+def _operation(
+    summary: str, *, body: str = "", gives: str = "", kind: str = "application/json", wrong: str = "Error"
+) -> dict[str, Any]:
     given: dict[str, Any] = {"description": "done"}
     if gives or kind != "application/json":
         given["content"] = {kind: {"schema": _ref(gives) if gives else _TEXT}}
-    error = {"application/json": {"schema": _ref("Error")}}
+    error = {"application/json": {"schema": _ref(wrong)}}
     refused = {code: {"description": why, "content": error} for code, why in _ERRORS.items()}
     found: dict[str, Any] = {"summary": summary, "responses": {"200": given, **refused}}
     if body:
-        required = body in ("InferRequest", "Stream")
+        required = body in ("InferRequest", "Stream", "Embeddings")
         found["requestBody"] = {"required": required, "content": {"application/json": {"schema": _ref(body)}}}
     return found
 
@@ -104,7 +113,8 @@ def _paths() -> dict[str, dict[str, Any]]:
         paths[f"{model}/infer"] = {"post": _operation("Run a model", body="InferRequest", gives="InferResponse")}
         stream = _operation("Run it several times, and send each answer", body="Stream", kind="text/event-stream")
         paths[f"{model}/infer_stream"] = {"post": stream}
-    paths["/v1/embeddings"] = {"post": _operation("Vectors of texts, as the OpenAI API has it")}
+    embeddings = _operation("Vectors of texts, as the OpenAI API has it", body="Embeddings", wrong="ErrorOfOpenAI")
+    paths["/v1/embeddings"] = {"post": embeddings}
     for path, operations in paths.items():
         names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
         for operation in operations.values():

@@ -29,6 +29,8 @@ class _PatientProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._limits = limits
         self._alarm: asyncio.TimerHandle | None = None
+        #: Requests that run, or wait to, while others have come behind them on the connection.
+        self._before: list[Any] = []
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if len(self.connections) >= self._limits.connections:
@@ -45,12 +47,19 @@ class _PatientProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop()
+        before = self.cycle
         super().on_headers_complete()
+        if before is not None and not before.response_complete:
+            self._before = [*(cycle for cycle in self._before if not cycle.response_complete), before]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
         if self.transport is not None:
             super().connection_lost(exc)
+        for cycle in self._before:  # uvicorn tells the last one only
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
 
     def _wait(self) -> None:
         self._alarm = asyncio.get_running_loop().call_later(self._limits.header_timeout_s, self._give_up)

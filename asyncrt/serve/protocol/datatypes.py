@@ -64,7 +64,8 @@ def check_shape(shape: Any, what: str) -> tuple[int, ...]:
     """Return a shape as the protocol has it, a list of sizes."""
     if isinstance(shape, Sequence) and not isinstance(shape, str) and len(shape) <= _MOST_AXES:
         sizes = tuple(shape)
-        if all(type(s) is int and s >= 0 for s in sizes) and math.prod(sizes) <= _LARGEST:
+        # Without those of 0: an array without elements may not have axes of any size either.
+        if all(type(s) is int and s >= 0 for s in sizes) and math.prod(filter(None, sizes)) <= _LARGEST:
             return sizes
     raise BadRequest(f"the shape of {what} must be up to {_MOST_AXES} sizes, got {shown(shape)}")
 

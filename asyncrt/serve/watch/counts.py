@@ -54,6 +54,7 @@ class Counts:
 
     Attributes:
         stages: Of requests that were answered: parsing, running with all waiting, formatting, and all of it.
+        queue: How long requests of batched models waited for their batch to run, which is part of "run".
         failed: Of requests that were not.
         outcomes: How requests ended, by the name of the situation; "OK" is none.
         rows: Of the answered requests' inputs.
@@ -61,6 +62,7 @@ class Counts:
     """
 
     stages: dict[str, Histogram] = attrs.Factory(lambda: {stage: Histogram() for stage in STAGES})
+    queue: Histogram = attrs.Factory(Histogram)
     failed: Durations = attrs.Factory(Durations)
     outcomes: dict[str, int] = attrs.Factory(dict)
     rows: int = 0

@@ -1,4 +1,4 @@
-"""A span of OpenTelemetry for each request, where its API is installed; otherwise nothing, at no cost.
+"""A span of OpenTelemetry for each request and each batch, where its API is installed; otherwise nothing, at no cost.
 
 Only the API is used: which spans are kept, and where they go, is what the program around the server has set up.
 """
@@ -13,8 +13,12 @@ from asyncrt.serve.errors import situation_of
 
 propagate: Any = None
 trace: Any = None
+_NOWHERE: Any = None
 with contextlib.suppress(ImportError):
     from opentelemetry import propagate, trace
+    from opentelemetry.context import Context
+
+    _NOWHERE = Context()
 
 
 class _Span:
@@ -47,6 +51,28 @@ def request_span(model: str, version: int, headers: Mapping[str, str] | None) ->
         record_exception=False, set_status_on_exception=False,
     ) as span:  # fmt: skip
         yield _Span(span)
+
+
+def current_span() -> Any:
+    """Return the span within which this is called; None if nobody keeps it."""
+    return trace.get_current_span().get_span_context() if trace is not None and _wanted() else None
+
+
+@contextlib.contextmanager
+def batch_span(model: str, version: int, members: list[Any], sizes: tuple[int, ...]) -> Iterator[None]:
+    """Have a span while a batch runs, with links to those of its requests, whichever traces they belong to."""
+    links = [trace.Link(span) for span in members if span is not None]
+    if not links:
+        yield
+        return
+    attributes = {
+        "asyncrt.model": model, "asyncrt.version": version, "asyncrt.requests": len(members), "asyncrt.sizes": sizes,
+    }  # fmt: skip
+    # Its context is empty: a batch is no part of one of its requests more than of the others.
+    with trace.get_tracer("asyncrt.serve").start_as_current_span(
+        "batch", context=_NOWHERE, links=links, attributes=attributes
+    ):
+        yield
 
 
 def _wanted() -> bool:

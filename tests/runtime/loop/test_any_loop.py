@@ -105,6 +105,33 @@ def test_errors_are_the_callers_own(run: Run) -> None:
     run(main)
 
 
+def test_a_deadline_that_is_due_at_once_is_one(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Deadlines of less than the resolution of a loop are kept like others, beside longer ones."""
+
+    async def main() -> int:
+        late = 0
+        async with Runtime("simulated") as rt:
+            loaded = await rt.load(two_chunks())
+
+            async def request(deadline: float) -> None:
+                nonlocal late
+                try:
+                    assert expected(1) == as_bytes(await loaded.infer({"x": given(1)}, deadline=deadline))
+                except DeadlineExceeded:
+                    late += 1
+
+            for _ in range(50):
+                async with anyio.create_task_group() as group:
+                    for deadline in (3e-4, 2e-4, 60.0, 1e-4):
+                        group.start_soon(request, deadline)
+        return late
+
+    late = run(main)
+
+    assert late <= 150
+    assert caplog.messages == []
+
+
 def test_a_runtime_that_cannot_be_opened_leaves_nothing(run: Run) -> None:
     """The error says what was wanted."""
 
