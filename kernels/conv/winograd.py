@@ -42,7 +42,7 @@ from .winograd_few import suits_few, winograd_few
 # ones take four times as much memory.
 _LEAST, _MOST = 16, 1 << 16
 _VECTORS = 32  # channels from which on vectors of channels are fuller than those of tiles
-_FEWEST = 6  # tiles of a picture: the transformed filter takes as long to come as so many take to be multiplied
+_FEWEST = 48  # results of a channel: a transformed filter takes as long to come as three tiles take to be multiplied
 _MOST_TILES = 96  # of a work-item
 _TRANSFORMED = 1 << 12  # tiles × channels that are transformed at once, 590 KB: a core's second cache
 _NEAR = 1 << 13  # elements of a filter that each core may read whole: transformed, it stays in a second cache
@@ -76,8 +76,7 @@ def suits(conv: Convolution, traits: DeviceTraits) -> bool:
         return False
     if _few(conv):
         return suits_few(conv)
-    tiles = -(-w.outs[1] // TILE) * -(-w.outs[2] // TILE)
-    return w.spatial[1] * w.spatial[2] >= 16 and tiles >= _FEWEST
+    return w.spatial[1] * w.spatial[2] >= 16 and w.outs[1] * w.outs[2] >= _FEWEST
 
 
 def _few(conv: Convolution) -> bool:
