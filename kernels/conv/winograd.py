@@ -36,6 +36,7 @@ from asyncrt.layout import FLOAT32, Array
 
 from .interface import ConvForm, Convolution, bind_conv
 from .transforms import POINTS, SEEN, TILE, made, numbered, seen, transformed
+from .turned import turned_in
 from .winograd_few import suits_few, winograd_few
 
 # Channels of which the transforms are worth their time, and filters that are not much larger than they were: transformed
@@ -195,7 +196,7 @@ def _kernel(form: ConvForm, registers: Registers, joined: bool) -> KernelSource:
       }}
     }}
   }}"""
-    helpers = _SEE + add_tiles(registers, "__global", "__global", "__global", fetch=True) + _RESULTS + _PLAINLY
+    helpers = turned_in() + _SEE + add_tiles(registers, "__global", "__global", "__global", fetch=True) + _RESULTS + _PLAINLY
     x, f, y, *rest = form.buffers
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     buffers = (x, f, y, ("own", FLOAT32, "rw"), *rest)
@@ -226,10 +227,7 @@ _ALL_SEEN = f"""
 
 
 def _see() -> str:
-    """Return ``$_turned``, which turns 16 positions of 16 channels, and ``$_see``, which transforms what a tile sees of them."""
-    loads = " ".join(f"const float16 x{j} = vload16(0, x + min(c + {j}, C - 1) * plane);" for j in range(16))
-    steps, names = turn([f"x{j}" for j in range(16)], "y")
-    stores = " ".join(f"vstore16({name}, 0, near + places[{j}]);" for j, name in enumerate(names))
+    """Return ``$_see(near, line, to, apart)``, which transforms what a tile sees of 16 channels."""
     d, t = [f"d{i}" for i in range(SEEN)], [f"t{i}" for i in range(SEEN)]
     rows = columns = ""
     for i in range(SEEN):
@@ -240,10 +238,6 @@ def _see() -> str:
         stored = " ".join(f"vstore16({v}, 0, to + {j * SEEN + i} * apart);" for j, v in enumerate(t))
         columns += f"{column} {seen(d, t)} {stored}\n"
     return f"""
-inline void $_turned(
-    __global const float* x, int c, int C, int plane, __global float* near, __global const int* places) {{
-  {loads} {steps} {stores}
-}}
 inline void $_see(__global const float* near, int line, __global float* to, int apart) {{
   float half_done[{POINTS * 16}] __attribute__((aligned(64)));
   float16 {", ".join(d)}, {", ".join(t)};
