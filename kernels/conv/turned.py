@@ -15,7 +15,7 @@ def turned_in() -> str:
     steps, names = turn([f"x{j}" for j in range(16)], "y")
     stores = " ".join(f"vstore16({name}, 0, near + places[{j}]);" for j, name in enumerate(names))
     return f"""
-inline void $_turned(
+__attribute__((noinline)) void $_turned(
     __global const float* x, int c, int C, int plane, __global float* near, __global const int* places) {{
   {loads} {steps} {stores}
 }}

@@ -196,6 +196,7 @@ def _kernel(form: ConvForm, registers: Registers, joined: bool) -> KernelSource:
       }}
     }}
   }}"""
+    # What is written out at length is not inlined: that took compilers twice as long.
     helpers = turned_in() + _SEE + add_tiles(registers, "__global", "__global", "__global", fetch=True) + _RESULTS + _PLAINLY
     x, f, y, *rest = form.buffers
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
@@ -238,7 +239,7 @@ def _see() -> str:
         stored = " ".join(f"vstore16({v}, 0, to + {j * SEEN + i} * apart);" for j, v in enumerate(t))
         columns += f"{column} {seen(d, t)} {stored}\n"
     return f"""
-inline void $_see(__global const float* near, int line, __global float* to, int apart) {{
+__attribute__((noinline)) void $_see(__global const float* near, int line, __global float* to, int apart) {{
   float half_done[{POINTS * 16}] __attribute__((aligned(64)));
   float16 {", ".join(d)}, {", ".join(t)};
   {rows}
@@ -270,7 +271,7 @@ def _results() -> str:
         for i, part in enumerate(("0123", "4567", "89ab", "cdef"))
     )
     return f"""
-inline float16 $_results(__global const float* sums, int apart, float16 add, __global float* to, int pitch, int run) {{
+__attribute__((noinline)) float16 $_results(__global const float* sums, int apart, float16 add, __global float* to, int pitch, int run) {{
   float16 none = 0.0f;
   {text}
   {steps} {stores}
