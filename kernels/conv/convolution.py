@@ -5,7 +5,7 @@ is calculated without those zeros (`transposed.py`); the kernels that check bord
 
 - packed: float32 on a CPU with constant weights (`packed.py`).
 - winograd: such ones of 3 × 3 cells (`winograd.py`).
-- depthwise: float32 on a CPU, from few channels to few (`depthwise.py`).
+- depthwise: float32 on a CPU, from few channels to few (`depthwise.py`), or in short rows (`depthwise_channels.py`).
 - planes: float32 on a CPU otherwise. A vector holds neighbouring positions of one channel.
 - matrix product: windows of one cell (in `ops.conv`).
 - shared: on GPUs, 64 × 64 tiles of the product of filter and patches, in local memory.
@@ -31,6 +31,8 @@ from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32
 
 from .depthwise import depthwise
+from .depthwise_channels import by_channels
+from .depthwise_channels import suits as suits_channels
 from .interface import ConvForm, Convolution, bind_conv, padded_input
 from .packed import WORK, packed, packs
 from .transposed import transposed
@@ -55,6 +57,8 @@ def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool, afte
         return transposed(conv, traits, after) if constant and traits.packed_weights else _generic(conv, traits, after)
     if packs(conv.dtype, conv.outputs, traits, constant=constant):
         return winograd(conv, traits, after) if suits(conv, traits) else packed(conv, traits, after)
+    if constant and traits.packed_weights and suits_channels(conv, after):
+        return by_channels(conv, traits, after)
     return depthwise(conv, traits, after) or _planes(conv, traits, after)
 
 

@@ -33,6 +33,7 @@ from .tile import ZEROS, Tile, tile_kernel
 # takes as long as multiplying six or seven positions, and a bit.
 _FINISH, _LATENCY, _LINES, _BIT = 96, 4, 6.5, 0.5
 _OUTSIDE = 2  # columns that a tile may find outside of the input: each takes a register for every row
+_SHALLOW = 4  # channels of a picture
 _UNROLLED = 7  # cells of a window's row that are written out one after the other
 # Elements of a block's weights that are walked in one piece: half of what a core's second cache has. Longer ones are cut
 # into pieces of `_PIECE`: while the last tiles pass over one, the next is fetched, for which the first must be short.
@@ -177,7 +178,7 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     plain = _plain(w)
     tile = Tile(
         block, 1, 1, sw if sw <= 2 else 0, kh if plain and kh <= 3 else 0, kw if plain else 0, not whole, joins,
-        borders,
+        borders, conv.inputs <= _SHALLOW and cells > 1,
     )  # fmt: skip
     k = chosen(64 * rows + width, lambda n: tile_kernel(bound.form, tile._replace(rows=n // 64, width=n % 64)))
     launch = Launch(k, bound.refs, (*ints, *bound.ints), grid, (1, 1, 1))

@@ -44,6 +44,7 @@ class Tile(NamedTuple):
         borders: The input has no borders: at most so many columns of a tile's are left and right of it, and rows of the
             window may be above and below. None: it has what the windows reach. Only where a row of cells is written out
             and the stride is.
+        shallow: There are few channels of the input.
     """
 
     block: int
@@ -55,6 +56,7 @@ class Tile(NamedTuple):
     pieces: bool
     joined: bool
     borders: tuple[int, int] | None = None
+    shallow: bool = False
 
     @property
     def positions(self) -> int:
@@ -256,8 +258,13 @@ def _walk(tile: Tile) -> str:
             start += f"__global const float* const r{i} = {there}xn + {kh} * W + {i} * hop; "
             start += " ".join(f"__global const float* const r{i}_{o} = there{o} ? r{i} + {o} : zeros;" for o in outside)
         # The next tile's elements are fetched meanwhile: each channel's are far from the last one's. Narrow tiles load
-        # as much as they can already.
-        fetched = f"ASYNCRT_FETCH(r0 + {2 * tile.width - 1});" if tile.stride == 1 and tile.width >= _FETCHING else ""
+        # as much as they can already. Where there are few channels, the first to read a picture finds it in no cache;
+        # then the rows are fetched that tiles two rows further down see.
+        fetched = ""
+        if tile.shallow:
+            fetched = f"ASYNCRT_FETCH(r0 + 2 * hop + {tile.width * max(1, tile.stride) // 2});"
+        elif tile.stride == 1 and tile.width >= _FETCHING:
+            fetched = f"ASYNCRT_FETCH(r0 + {2 * tile.width - 1});"
         multiply = " ".join(cell(first + c, functools.partial(seen, c)) for c in range(tile.wide))
         return f"{{ {start} {fetched} {multiply} }}"
 

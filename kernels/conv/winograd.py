@@ -6,10 +6,12 @@ tile and a channel where a plain convolution multiplies 144, and the sums over t
     Y = Aᵀ [ Σ (G g Gᵀ) ⊙ (Bᵀ d B) ] A
 
 A work-item takes some rows of tiles. It transforms what they see of every channel, and multiplies that, as 36 matrix
-products, with the filters of a few channels of the result at a time. A vector holds 16 tiles.
+products, with the filters of 32 channels of the result at a time. A vector holds 16 channels of one element, so that none
+is half empty, however few tiles there are: elements are turned on their way in, and results on their way out.
 
-Where a tile sees an infinity or a NaN, the transforms give it to results that do not see it. So results that are not
-finite are calculated once more, plainly.
+Where a tile sees an infinity, a NaN or a very large number, the transforms give some of it to results that do not see it.
+So a tile whose
+results are not all finite is calculated once more, plainly.
 
 Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2015, with the points 0, ±1, ±2 and ∞.
 """
@@ -17,40 +19,35 @@ Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2015,
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from asyncrt.devices.base import Registers
 from asyncrt.kernels.arithmetic import least
+from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.epilogue import SOME, Epilogue
 from asyncrt.kernels.codegen.source import kernel
-from asyncrt.kernels.codegen.tiles import AHEAD, FETCH, tile_of, turn
-from asyncrt.kernels.codegen.vectors import LANES
+from asyncrt.kernels.codegen.tiles import PANEL, add_tiles, tile_of, turn
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, WeightsRequest, inp, scratch, weights
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Array
 
 from .interface import ConvForm, Convolution, bind_conv
-
-_TILE, _SEEN = 4, 6  # results of a tile along an axis, and elements that it sees
-_POINTS = _SEEN * _SEEN
-_FILTER = np.array(
-    [[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6], [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6], [0, 0, 1]]
-)  # fmt: skip
+from .transforms import POINTS, SEEN, TILE, made, numbered, seen, transformed
+from .turned import turned_in
+from .winograd_few import suits_few, winograd_few
 
 # Channels of which the transforms are worth their time, and filters that are not much larger than they were: transformed
 # ones take four times as much memory.
 _LEAST, _MOST = 16, 1 << 16
-_FULL = 60  # per cent of the tiles in vectors that are results
-_MOST_TILES = 96  # of a work-item: six vectors
+_VECTORS = 32  # channels from which on vectors of channels are fuller than those of tiles
+_FEWEST = 48  # results of a channel: a transformed filter takes as long to come as three tiles take to be multiplied
+_MOST_TILES = 96  # of a work-item
 _TRANSFORMED = 1 << 12  # tiles × channels that are transformed at once, 590 KB: a core's second cache
-_PLACES = _MOST_TILES + 16  # for numbers of tiles, and what vectors at the end of them write
-_READ = 17 * _TILE  # elements of a row that 16 tiles read
-_FOURTHS = ("s048c", "s159d", "s26ae", "s37bf", "s048c", "s159d")  # the columns that a tile sees, four tiles of a vector
-_CHANNELS = 32  # of the result, whose sums are kept until they are transformed back
+_NEAR = 1 << 13  # elements of a filter that each core may read whole: transformed, it stays in a second cache
+_LARGE = "0x1p64f"  # as good as infinite: what is a millionth of such a number is much to a neighbour
 _APART = 16  # elements, so that matrices do not all begin at the same place of a cache
 
 
@@ -59,15 +56,15 @@ class _Cut(NamedTuple):
 
     Attributes:
         high, wide: Tiles along the axes.
-        down, across: Parts of them along the axes: equal ones, or one more in the first of them.
-        pitch: Elements from one channel's tiles to the next channel's.
+        down, across: Parts of them along the axes: equal ones, or one more in some of them.
+        most: Tiles of a part.
     """
 
     high: int
     wide: int
     down: int
     across: int
-    pitch: int
+    most: int
 
 
 def suits(conv: Convolution, traits: DeviceTraits) -> bool:
@@ -78,299 +75,272 @@ def suits(conv: Convolution, traits: DeviceTraits) -> bool:
     enough = min(conv.inputs, conv.outputs) >= _LEAST and conv.inputs * conv.outputs <= _MOST
     if not (near and inside and enough and traits.winograd):
         return False
-    tiles = -(-w.outs[1] // _TILE) * -(-w.outs[2] // _TILE)
-    return 100 * w.outs[1] * w.outs[2] > _FULL * _TILE * _TILE * round_up(tiles, 16)
+    if _few(conv):
+        return suits_few(conv)
+    return w.spatial[1] * w.spatial[2] >= 16 and w.outs[1] * w.outs[2] >= _FEWEST
 
 
-def pack_filters(weight: Array, group: int, rows: int) -> Array:
-    """Return a filter ``[M, C / group, 3, 3]`` transformed, as ``[group, 36, ceil(M / group / rows), C / group, rows]``."""
+def _few(conv: Convolution) -> bool:
+    """Whether *conv* has so few channels that vectors hold tiles; its sizes do not matter, since its filter lies so."""
+    return min(conv.inputs, conv.outputs) < _VECTORS
+
+
+def pack_filters(weight: Array, group: int) -> Array:
+    """Return a filter ``[M, C / group, 3, 3]`` transformed, as ``[group, ceil(M / group / 32), 36, C / group, 32]``."""
     m, c = weight.shape[0] // group, weight.shape[1]
-    blocks = -(-m // rows)
-    packed = np.zeros((group, _POINTS, blocks, c, rows), weight.dtype)
+    blocks = -(-m // PANEL)
+    packed = np.zeros((group, blocks, POINTS, c, PANEL), weight.dtype)
     filters = weight.reshape(group, m, c, 3, 3)
-    both = np.kron(_FILTER, _FILTER)
     for g, block in np.ndindex(group, blocks):  # one by one, so that there is no second copy of large weights
-        part = filters[g, block * rows : (block + 1) * rows].astype(np.float64)
-        transformed = np.tensordot(both, part.reshape(len(part), c, 9), (1, 2))
-        packed[g, :, block, :, : len(part)] = transformed.swapaxes(1, 2)
+        part = filters[g, block * PANEL : (block + 1) * PANEL]
+        packed[g, block, :, :, : len(part)] = transformed(part)
     return packed
 
 
-def _cut(conv: Convolution) -> _Cut:
+def _cut(conv: Convolution, traits: DeviceTraits) -> _Cut:
     _, oh, ow = conv.window.outs
-    high, wide = -(-oh // _TILE), -(-ow // _TILE)
-    most = max(16, min(_MOST_TILES, _TRANSFORMED // conv.inputs // 16 * 16))
+    high, wide = -(-oh // TILE), -(-ow // TILE)
+    most = max(16, min(_MOST_TILES, _TRANSFORMED // conv.inputs))
     across = -(-wide // most)
     columns = -(-wide // across)
     down = -(-high // least(high, most // columns))
-    return _Cut(high, wide, down, across, round_up(-(-high // down) * columns, 16))
+    if conv.inputs * conv.outputs <= _NEAR:  # as many for each core
+        down = least(high, round_up(down, traits.compute_units))
+    return _Cut(high, wide, down, across, -(-high // down) * columns)
 
 
 def winograd(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> Impl:
     """Return the implementation of *conv*, which `suits`."""
+    if _few(conv):
+        return winograd_few(conv, traits, after)
     w = conv.window
-    cut, tile = _cut(conv), tile_of(traits.registers).rows
-    blocks = -(-conv.outputs // tile)
+    cut, tile = _cut(conv, traits), tile_of(traits.registers)
+    deep, blocks = round_up(conv.inputs, 16), -(-conv.outputs // PANEL)
     units = conv.batch * conv.group * cut.down * cut.across
     parts = least(blocks, -(-traits.compute_units // units))  # of the channels
     per_item = -(-units // (2 * traits.compute_units))
     items = -(-units // per_item)
-    room = _POINTS * (conv.inputs * cut.pitch + _APART + _CHANNELS // tile * tile * cut.pitch) + round_up(_READ, 16)
+    sums = POINTS * (cut.most * deep + _APART)
+    done = sums + POINTS * (cut.most * PANEL + _APART)
+    places = done + 16 * (TILE * TILE * cut.most + 16)
+    filters_again = places + (TILE * -(-cut.high // cut.down) + 2) * w.spatial[2] + 32
+    room = round_up(filters_again + 9 * conv.inputs, 16)
+    joins, joined = epilogue.join(after, 2)
     ints = (
-        conv.inputs, conv.outputs, conv.group, *w.spatial[1:], *w.outs[1:], *w.before[1:], *cut, units, per_item, blocks,
-        -(-blocks // parts), room, conv.batch * conv.group * conv.inputs * w.spatial[1] * w.spatial[2],
+        conv.inputs, conv.outputs, conv.group, *w.spatial[1:], *w.outs[1:], *w.before[1:], *cut[:-1], units, per_item,
+        blocks, -(-blocks // parts), deep, sums, done, places, filters_again, room,
     )  # fmt: skip
-    bound = bind_conv(conv, inp(0), weights(0), after)
+    bound = bind_conv(conv, inp(0), weights(0), joined if joins else after)
     source, filters, target, *rest = bound.refs
     launch = Launch(
-        _kernel(bound.form, traits.registers), (source, filters, target, scratch(0), *rest), (*ints, *bound.ints),
-        (items, parts), (1, 1),
+        _kernel(bound.form, traits.registers, joins), (source, filters, target, scratch(0), *rest),
+        (*ints, *bound.ints), (items, parts), (1, 1),
     )  # fmt: skip
     request = WeightsRequest(
         1,
-        f"winograd{tile} group {conv.group}",
-        functools.partial(pack_filters, group=conv.group, rows=tile),
-        conv.group * blocks * _POINTS * conv.inputs * tile,
+        f"winograd group {conv.group}",
+        functools.partial(pack_filters, group=conv.group),
+        conv.group * blocks * POINTS * conv.inputs * PANEL,
     )
-    return Impl(f"winograd {tile}x{tile_of(traits.registers).columns}", (launch,), (items * parts * room * 4,), (request,))
+    return Impl(f"winograd {tile.rows}x{tile.columns}", (launch,), (items * parts * room * 4,), (request,))
 
 
 _INTS = (
-    "C", "M", "G", "H", "W", "OH", "OW", "ph", "pw", "high", "wide", "down", "across", "pitch", "units",
-    "per_item", "blocks", "part", "room", "all",
+    "C", "M", "G", "H", "W", "OH", "OW", "ph", "pw", "high", "wide", "down", "across", "units", "per_item", "blocks",
+    "part", "deep", "sums_at", "done_at", "places_at", "again_at", "room",
 )  # fmt: skip
 
 
 @functools.cache
-def _kernel(form: ConvForm, registers: Registers) -> KernelSource:
-    tile = tile_of(registers)
-    rows, together = tile.rows, tile.columns // 16
-    together_rows = _CHANNELS // rows * rows
-    again = all(step == 0 for step in form.last.steps)  # no operand lies as the result does, perhaps where it lies
+def _kernel(form: ConvForm, registers: Registers, joined: bool) -> KernelSource:
     body = f"""
-  float near[{_POINTS * _PLACES}] __attribute__((aligned(64))), done[{_TILE * _TILE * _PLACES}] __attribute__((aligned(64)));
-  int16 inside[{_SEEN * _MOST_TILES // 16}];
   __global float* const seen = own + ((int)get_global_id(1) * (int)get_global_size(0) + (int)get_global_id(0)) * room;
-  const int apart = C * pitch + {_APART}, u1 = min(((int)get_global_id(0) + 1) * per_item, units);
-  __global float* const sums = seen + {_POINTS} * apart, * const row = sums + {_POINTS * together_rows} * pitch;
+  __global float* const sums = seen + sums_at, * const done = seen + done_at, * const again = seen + again_at;
+  __global float* const near = sums;
+  __global int* const places = (__global int*)(seen + places_at);
+  const int u1 = min(((int)get_global_id(0) + 1) * per_item, units), whole = across == 1;
   const int b0 = (int)get_global_id(1) * part, b1 = min(b0 + part, blocks);
   for (int u = (int)get_global_id(0) * per_item; u < u1; u++) {{
     const int a = u % across, d = u / across % down, q = u / across / down, g = q % G;
-    const int left = a * (wide / across) + min(a, wide % across), tw = wide / across + (a < wide % across);
-    const int top = d * (high / down) + min(d, high % down), th = high / down + (d < high % down);
-    const int w0 = left * {_TILE} - pw, h0 = top * {_TILE} - ph, tiles = th * tw;
-    for (int i = 0; i < (tw + 15) / 16 * {_SEEN}; i++) {{
-      const int16 column = w0 + i / {_SEEN} * {16 * _TILE} + i % {_SEEN} + {_TILE} * {LANES};
-      inside[i] = column >= 0 & column < W;
-    }}
-    for (int c = 0; c < C; c++) {{
-      const int plane = (q * C + c) * H * W + w0;
-      for (int l = 0; l < th * {_TILE} + 2; l++) {{
-        const int h = h0 + l, r = l / {_TILE}, s = l % {_TILE};
-        float* const to = near + s * {_SEEN * _PLACES} + r * tw;
-        float* const above = near + (s + {_TILE}) * {_SEEN * _PLACES} + (r - 1) * tw;
-        for (int t = 0; t < tw; t += 16) {{
-          const int at = plane + h * W + {_TILE} * t;
-          __global const float* from = x + at;
-          if (h >= 0 && h < H && (at < 0 || at > all - {_READ})) {{
-            for (int i = 0; i < {_READ}; i++) row[i] = at + i >= 0 && at + i < all ? from[i] : 0.0f;
-            from = row;
-          }}
-          $_see_row(from, h >= 0 && h < H, inside + t / 16 * {_SEEN}, r < th, to + t, s < 2 && r > 0, above + t);
-        }}
+    const int left = a * wide / across, tw = (a + 1) * wide / across - left;
+    const int top = d * high / down, th = (d + 1) * high / down - top;
+    const int w0 = left * {TILE} - pw, h0 = top * {TILE} - ph, tiles = th * tw;
+    const int apart = tiles * deep + {_APART}, made = tiles * {PANEL} + {_APART};
+    __global const float* const xq = x + q * C * H * W;
+    {_ALL_SEEN}
+    const int rows = min(th * {TILE}, OH - top * {TILE}), n = min(tw * {TILE}, OW - left * {TILE});
+    const int run = whole ? OW : tw * {TILE}, pitch = th * {TILE} * run + 16;
+    for (int b = b0; b < b1; b++) {{
+      __global const float* const fb = f + (g * blocks + b) * {POINTS * PANEL} * C;
+      for (int i = 0; i < {POINTS}; i++) {{
+        __global float* const to = sums + i * made;
+        for (int e = 0; e < tiles * {PANEL // 16}; e++) vstore16((float16)(0.0f), e, to);
+        $_tiles(tiles, seen + i * apart, deep, 1, fb + i * C * {PANEL}, {PANEL}, C, to);
       }}
-      for (int t = 0; t < tiles; t += 16) $_see_column(near + t, seen + c * pitch + t, apart);
-    }}
-    for (int c0 = b0 * {rows}, c1; c0 < min(b1 * {rows}, M); c0 = c1) {{
-      c1 = min(c0 + {together_rows}, min(b1 * {rows}, M));
-      for (int i = 0; i < {_POINTS}; i++) {{
-        __global const float* const from = seen + i * apart;
-        for (int c = c0; c < c1; c += {rows}) {{
-          __global const float* const f0 = f + ((g * {_POINTS} + i) * blocks + c / {rows}) * C * {rows};
-          __global float* const to = sums + (i * {together_rows} + c - c0) * pitch;
-          int t = 0;
-          {"for (; t + 16 < tiles; t += 32) $_multiply2(f0, from + t, pitch, C, to + t);" if together == 2 else ""}
-          for (; t < tiles; t += 16) $_multiply1(f0, from + t, pitch, C, to + t);
-        }}
-      }}
-      for (int m = c0; m < c1; m++) {{
-        const int oc = g * M + m, plane = q * M + m;
-        const float add = {"bias[oc]" if form.bias else "0.0f"};
-        int finite = 1;
-        for (int t = 0; t < tiles; t += 16)
-          finite &= $_results(sums + (m - c0) * pitch + t, {together_rows} * pitch, done + {_TILE} * t, tiles - t);
-        if (!finite) {{
-          __global const float* const f0 = f + (g * {_POINTS} * blocks + m / {rows}) * C * {rows} + m % {rows};
-          $_plainly(x + q * C * H * W, f0, blocks * C * {rows}, C, H, W, h0, w0, th * {_TILE}, tw * {_TILE}, done);
-        }}
-        for (int h = 0; h < min(th * {_TILE}, OH - top * {_TILE}); h++) {{
-          const int r = plane * OH + top * {_TILE} + h, n = min(tw * {_TILE}, OW - left * {_TILE});
-          const float* const from = done + h % {_TILE} * {_TILE * _PLACES} + h / {_TILE} * {_TILE} * tw;
-          {form.last.rows("r")}
-          for (int e = 0; e < n; e += 16) {{
-            const int c = {"n >= 16 ? min(e, n - 16) : e" if again else "e"}, column = left * {_TILE} + c;
-            {_stored(form)}
-          }}
+      for (int c0 = b * {PANEL}; c0 < min(M, (b + 1) * {PANEL}); c0 += 16) {{
+        float add[16]; int finite[16];
+        for (int j = 0; j < 16; j++) add[j] = {"bias[g * M + min(c0 + j, M - 1)]" if form.bias else "0.0f"};
+        float16 none = 0.0f;
+        for (int r = 0; r < th; r++)
+          for (int s = tw - 1; s >= 0; s--)  /* what of a tile is outside is stored over by the first of the next row */
+            none += $_results(
+                sums + (r * tw + s) * {PANEL} + c0 % {PANEL}, made, vload16(0, add), done + {TILE} * (r * run + s), pitch, run);
+        vstore16(none == 0.0f, 0, finite);
+        for (int j = 0; j < min(16, M - c0); j++) {{
+          const int plane = q * M + c0 + j;
+          __global float* const own_done = done + j * pitch;
+          if (!finite[j])
+            $_plainly(xq, fb + c0 % {PANEL} + j, again, C, H, W, h0, w0, rows, n, add[j], own_done, run);
+          {_stored(form, joined)}
         }}
       }}
     }}
   }}"""
-    multiply = "".join(_multiply(rows, v) for v in range(1, together + 1))
-    helpers = FETCH + _SEE + multiply + _RESULTS + _plainly(rows) + SOME + form.last.helpers
+    # What is written out at length is not inlined: that took compilers twice as long.
+    helpers = turned_in() + _SEE + add_tiles(registers, "__global", "__global", "__global", fetch=True) + _RESULTS + _PLAINLY
     x, f, y, *rest = form.buffers
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     buffers = (x, f, y, ("own", FLOAT32, "rw"), *rest)
-    return kernel("conv_winograd", buffers, (*_INTS, *form.last.ints), body, helpers=helpers, attributes=one)
+    ints = (*_INTS, *form.last.ints)
+    return kernel("conv_winograd", buffers, ints, body, helpers=helpers + SOME + form.last.helpers, attributes=one)
 
 
-def _seen(d: Sequence[str], t: Sequence[str]) -> str:
-    """Return statements that transform six vectors of what tiles see along an axis: ``Bᵀ d``."""
-    return f"""{{
-    const float16 a = fma({d[2]}, -4.0f, {d[4]}), b = fma({d[1]}, -4.0f, {d[3]});
-    const float16 c = {d[4]} - {d[2]}, e = 2.0f * ({d[3]} - {d[1]});
-    {t[0]} = fma({d[0]}, 4.0f, fma({d[2]}, -5.0f, {d[4]})); {t[1]} = a + b; {t[2]} = a - b;
-    {t[5]} = fma({d[1]}, 4.0f, fma({d[3]}, -5.0f, {d[5]})); {t[3]} = c + e; {t[4]} = c - e;
-  }}"""
-
-
-def _made(d: Sequence[str], t: Sequence[str]) -> str:
-    """Return statements that transform six vectors of sums along an axis to four results: ``Aᵀ d``."""
-    return f"""{{
-    const float16 a = {d[1]} + {d[2]}, b = {d[1]} - {d[2]}, c = {d[3]} + {d[4]}, e = {d[3]} - {d[4]};
-    {t[0]} = {d[0]} + a + c; {t[1]} = fma(e, 2.0f, b); {t[2]} = fma(c, 4.0f, a); {t[3]} = fma(e, 8.0f, b) + {d[5]};
-  }}"""
-
-
-def _names(letter: str, first: int, second: int) -> list[list[str]]:
-    return [[f"{letter}{i}{j}" for j in range(second)] for i in range(first)]
+# All positions of the rows that tiles see are turned, 16 of a plane at a time. Each has a place; that of those which no tile
+# sees is behind the others'. The borders stay zero.
+_ALL_SEEN = f"""
+    const int line = tw * {TILE} + 2, other = (th * {TILE} + 2) * line;
+    const int r0 = max(h0, 0), r1 = max(r0, min(h0 + th * {TILE} + 2, H)), first = max(w0, 0), end = min(w0 + line, W);
+    for (int i = 0; i < (r1 - r0) * W + 32; i++) places[i] = other * 16;
+    for (int r = r0; r < r1; r++)
+      for (int c = first; c < end; c++) places[16 + (r - r0) * W + c] = ((r - h0) * line + c - w0) * 16;
+    for (int i = 0; i < other; i++) vstore16((float16)(0.0f), i, near);
+    for (int c = 0; c < C; c += 16) {{
+      for (int r = r0; r < r1; r += whole ? r1 - r0 : 1) {{
+        const int p1 = whole ? r1 * W : r * W + end;
+        for (int p = r * W + (whole ? 0 : first); p < p1; p += 16) {{
+          const int p0 = min(p, H * W - 16);
+          $_turned(xq + p0, c, C, H * W, near, places + 16 + p0 - r0 * W);
+        }}
+      }}
+      for (int t = 0; t < tiles; t++)
+        $_see(near + (t / tw * line + t % tw) * {TILE * 16}, line * 16, seen + t * deep + c, apart);
+    }}"""
 
 
 def _see() -> str:
-    """Return ``$_see_row`` and ``$_see_column``, which transform what 16 tiles see: a row of 64 elements and two, and lines.
-
-    ``$_see_row(from, any, inside, first, to, again, above)`` stores where the row is one of the first four that tiles see,
-    and where it is one of the last two of the tiles above; ``$_see_column(near, to, apart)`` goes on with six of them.
-    """
-    d, t = [f"d{i}" for i in range(_SEEN)], [f"t{i}" for i in range(_SEEN)]
-    every_fourth = [[f"{v}{k}.{part}" for k in range(_TILE)] for v, part in zip("vvvvww", _FOURTHS, strict=True)]
-    loads = " ".join(
-        f"const float16 {v}{i} = vload16({i}, from{more});" for v, more in (("v", ""), ("w", f" + {_TILE}")) for i in range(_TILE)
-    )
-    columns = " ".join(
-        f"{v} = as_float16(as_int16((float16)({', '.join(parts)})) & inside[{i}]);"
-        for i, (v, parts) in enumerate(zip(d, every_fourth, strict=True))
-    )
-    stores = " ".join(
-        f"if ({when}) {{ {' '.join(f'vstore16(t{i}, 0, {to} + {i * _PLACES});' for i in range(_SEEN))} }}"
-        for when, to in (("first", "to"), ("again", "above"))
-    )
-    lines = ""
-    for i in range(_SEEN):
-        seen = " ".join(f"d{j} = vload16(0, near + {(j * _SEEN + i) * _PLACES});" for j in range(_SEEN))
-        stored = " ".join(f"vstore16(t{j}, 0, to + {j * _SEEN + i} * apart);" for j in range(_SEEN))
-        lines += f"{seen} {_seen(d, t)} {stored}\n"
+    """Return ``$_see(near, line, to, apart)``, which transforms what a tile sees of 16 channels."""
+    d, t = [f"d{i}" for i in range(SEEN)], [f"t{i}" for i in range(SEEN)]
+    rows = columns = ""
+    for i in range(SEEN):
+        from_near = " ".join(f"{v} = vload16({j}, near + {i} * line);" for j, v in enumerate(d))
+        kept = " ".join(f"vstore16({v}, {i * SEEN + j}, half_done);" for j, v in enumerate(t))
+        rows += f"{from_near} {seen(d, t)} {kept}\n"
+        column = " ".join(f"{v} = vload16({j * SEEN + i}, half_done);" for j, v in enumerate(d))
+        stored = " ".join(f"vstore16({v}, 0, to + {j * SEEN + i} * apart);" for j, v in enumerate(t))
+        columns += f"{column} {seen(d, t)} {stored}\n"
     return f"""
-inline void $_see_row(
-    __global const float* from, int any, const int16* inside, int first, float* to, int again, float* above) {{
+__attribute__((noinline)) void $_see(__global const float* near, int line, __global float* to, int apart) {{
+  float half_done[{POINTS * 16}] __attribute__((aligned(64)));
   float16 {", ".join(d)}, {", ".join(t)};
-  if (any) {{ {loads} {columns} {_seen(d, t)} }}
-  else {{ {" ".join(f"{v} = 0.0f;" for v in t)} }}
-  {stores}
-}}
-inline void $_see_column(const float* near, __global float* to, int apart) {{
-  float16 {", ".join(d)}, {", ".join(t)};
-  {lines}
+  {rows}
+  {columns}
 }}
 """
 
 
 def _results() -> str:
-    """Return ``$_results(sums, apart, to, tiles)``, which makes the results of 16 tiles, four lines of 64.
+    """Return ``$_results(sums, apart, add, to, pitch, run)``: 4 rows of 4 results of a tile for each of 16 channels.
 
-    It returns whether those of the first *tiles* are finite.
+    It returns what is 0 for the channels of which none is large.
     """
-    d, t, y = _names("d", _SEEN, _SEEN), _names("t", _TILE, _SEEN), _names("y", _TILE, _TILE)
+    d, t, y = numbered("d", SEEN, SEEN), numbered("t", TILE, SEEN), numbered("y", TILE, TILE)
     text = ""
-    for j in range(_SEEN):
-        column = [d[i][j] for i in range(_SEEN)]
-        loads = (f"vload16(0, sums + {i * _SEEN + j} * apart)" for i in range(_SEEN))
-        text += f"float16 {', '.join(t[i][j] for i in range(_TILE))}; {{ const float16 "
+    for j in range(SEEN):
+        column = [d[i][j] for i in range(SEEN)]
+        loads = (f"vload16(0, sums + {i * SEEN + j} * apart)" for i in range(SEEN))
+        text += f"float16 {', '.join(t[i][j] for i in range(TILE))}; {{ const float16 "
         text += ", ".join(map(" = ".join, zip(column, loads, strict=True)))
-        text += f"; {_made(column, [t[i][j] for i in range(_TILE)])} }}\n"
-    for i in range(_TILE):
-        steps, names = turn(y[i], f"z{i}_")
-        stores = " ".join(f"vstore16({n}, {k}, to + {i * _TILE * _PLACES});" for k, n in enumerate(names))
-        seen = " ".join(f"none = fma({v}, 0.0f, none);" for v in y[i])
-        text += f"{{ float16 {', '.join(y[i])}; {_made(t[i], y[i])} {seen} {steps} {stores} }}\n"
+        text += f"; {made(column, [t[i][j] for i in range(TILE)])} }}\n"
+    for i in range(TILE):
+        finished = " ".join(f"{v} += add; none = fma({v} * {_LARGE}, 0.0f, none);" for v in y[i])
+        text += f"float16 {', '.join(y[i])}; {made(t[i], y[i])} {finished}\n"
+    steps, names = turn([v for row in y for v in row], "z")
+    stores = " ".join(
+        f"vstore4({name}.s{part}, 0, to + {c} * pitch + {i} * run);"
+        for c, name in enumerate(names)
+        for i, part in enumerate(("0123", "4567", "89ab", "cdef"))
+    )
     return f"""
-inline int $_results(__global const float* sums, int apart, float* to, int tiles) {{
+__attribute__((noinline)) float16 $_results(__global const float* sums, int apart, float16 add, __global float* to, int pitch, int run) {{
   float16 none = 0.0f;
   {text}
-  return all(none == 0.0f | {LANES} >= tiles);
+  {steps} {stores}
+  return none;
 }}"""
 
 
 _SEE, _RESULTS = _see(), _results()
 
-
-def _plainly(rows: int) -> str:
-    """Return ``$_plainly(x, f, apart, C, H, W, h0, w0, high, wide, to)``: results as a plain convolution has them.
-
-    The filter comes back from how it was transformed, along each axis as ``4 f₀, 3 (f₂ - f₁), f₅``.
-    """
-    return f"""
+# The filter comes back from how it was transformed, along each axis as 4 f₀, 3 (f₂ - f₁), f₅. Tiles of finite results stay
+# as they are, so that no result depends on how tiles are shared out.
+_PLAINLY = f"""
 __attribute__((noinline)) void $_plainly(
-    __global const float* x, __global const float* f, int apart, int C, int H, int W, int h0, int w0, int high, int wide,
-    float* to) {{
-  for (int h = 0; h < high; h++)
-    for (int w = 0; w < wide; w++) to[h % {_TILE} * {_TILE * _PLACES} + h / {_TILE} * wide + w] = 0.0f;
-  for (int c = 0; c < C; c++, f += {rows}, x += H * W) {{
-    float r[3][{_SEEN}], k[3][3];
-    for (int j = 0; j < {_SEEN}; j++) {{
-      __global const float* const p = f + j * apart;
-      r[0][j] = 4.0f * p[0]; r[1][j] = 3.0f * (p[{2 * _SEEN} * apart] - p[{_SEEN} * apart]); r[2][j] = p[{5 * _SEEN} * apart];
+    __global const float* x, __global const float* f, __global float* again, int C, int H, int W, int h0, int w0, int high,
+    int wide, float add, __global float* to, int run) {{
+  for (int c = 0; c < C; c++) {{
+    float r[3][{SEEN}];
+    for (int j = 0; j < {SEEN}; j++) {{
+      __global const float* const p = f + (j * C + c) * {PANEL};
+      r[0][j] = 4.0f * p[0];
+      r[1][j] = 3.0f * (p[{2 * SEEN * PANEL} * C] - p[{SEEN * PANEL} * C]); r[2][j] = p[{5 * SEEN * PANEL} * C];
     }}
-    for (int i = 0; i < 3; i++) {{ k[i][0] = 4.0f * r[i][0]; k[i][1] = 3.0f * (r[i][2] - r[i][1]); k[i][2] = r[i][5]; }}
-    for (int h = 0; h < high; h++)
-      for (int w = 0; w < wide; w++) {{
-        float* const sum = to + h % {_TILE} * {_TILE * _PLACES} + h / {_TILE} * wide + w;
-        for (int i = 0; i < 3; i++)
-          for (int j = 0; j < 3; j++) {{
-            const int ih = h0 + h + i, iw = w0 + w + j;
-            if (ih >= 0 && ih < H && iw >= 0 && iw < W) *sum = fma(x[ih * W + iw], k[i][j], *sum);
-          }}
-      }}
+    for (int i = 0; i < 3; i++) {{
+      __global float* const k = again + c * 9 + i * 3;
+      k[0] = 4.0f * r[i][0]; k[1] = 3.0f * (r[i][2] - r[i][1]); k[2] = r[i][5];
+    }}
   }}
+  for (int h1 = 0; h1 < high; h1 += {TILE})
+    for (int w1 = 0; w1 < wide; w1 += {TILE}) {{
+      int finite = 1;
+      for (int h = h1; h < min(h1 + {TILE}, high); h++)
+        for (int w = w1; w < min(w1 + {TILE}, wide); w++) finite &= fabs(to[h * run + w] * {_LARGE}) <= MAXFLOAT;
+      if (finite) continue;
+      for (int h = h1; h < min(h1 + {TILE}, high); h++)
+        for (int w = w1; w < min(w1 + {TILE}, wide); w++) {{
+          float sum = 0.0f;
+          for (int c = 0; c < C; c++)
+            for (int i = 0; i < 3; i++)
+              for (int j = 0; j < 3; j++) {{
+                const int ih = h0 + h + i, iw = w0 + w + j;
+                if (ih >= 0 && ih < H && iw >= 0 && iw < W)
+                  sum = fma(x[(c * H + ih) * W + iw], again[c * 9 + i * 3 + j], sum);
+              }}
+          to[h * run + w] = sum + add;
+        }}
+    }}
 }}"""
 
 
-def _multiply(rows: int, vectors: int) -> str:
-    """Return ``$_multiply<vectors>(f, seen, pitch, depth, to)``: *rows* channels of so many vectors of tiles."""
-    each = [(r, v) for r in range(rows) for v in range(vectors)]
-    zero = " ".join(f"float16 s{r}_{v} = 0.0f;" for r, v in each)
-    loads = " ".join(f"const float16 b{v} = vload16({v}, seen);" for v in range(vectors))
-    products = " ".join(
-        f"e = f[{r}]; " + " ".join(f"s{r}_{v} = fma(e, b{v}, s{r}_{v});" for v in range(vectors)) for r in range(rows)
-    )
-    stores = " ".join(f"vstore16(s{r}_{v}, {v}, to + {r} * pitch);" for r, v in each)
-    return f"""
-inline void $_multiply{vectors}(
-    __global const float* f, __global const float* seen, int pitch, int depth, __global float* to) {{
-  {zero}
-  for (int k = 0; k < depth; k++, f += {rows}, seen += pitch) {{
-    ASYNCRT_FETCH(f + {AHEAD});
-    {loads} float16 e; {products}
-  }}
-  {stores}
-}}"""
-
-
-def _stored(form: ConvForm) -> str:
-    """Return statements that store up to 16 results of a row from ``from + c`` on."""
+def _stored(form: ConvForm, joined: bool) -> str:
+    """Return statements that store the rows of a channel's results: all as one, where they follow one another in the result."""
     last = form.last
-    if not last.vector:
-        element = form.element("r", "(column + j)", "from[c + j] + add")
-        return f"for (int j = 0; j < min(16, n - c); j++) {element}"
-    whole = last.stored_vector("y + r * OW + column", "column", "vload16(0, from + c) + add")
-    some = last.stored_some("y + r * OW + column", "column", "vload16(0, from + c) + add", "n - c")
-    return f"if (n - c >= 16) {whole} else {some}"
+    again = all(step == 0 for step in last.steps)  # no operand lies as the result does, perhaps where it lies
+    place = "min(e, count - 16)" if again else "e"
+    at, value = "y + row * columns + column", "vload16(0, from + c)"
+    if last.vector:
+        some = last.stored_some(at, "column", value, "count - c")
+        one = f"if (count - c >= 16) {last.stored_vector(at, 'column', value)} else {some}"
+    else:
+        element = last.element(form.dtype, "y", "row * columns + column + k", "(column + k)", "from[c + k]")
+        one = f"for (int k = 0; k < min(16, count - c); k++) {element}"
+    lines, count, columns = ("whole ? 1 : rows", "whole ? rows * OW : n", "OH * OW") if joined else ("rows", "n", "OW")
+    row, start = ("plane", "(top * 4 + l) * OW + left * 4") if joined else ("plane * OH + top * 4 + l", "left * 4")
+    return f"""for (int l = 0; l < ({lines}); l++) {{
+            __global const float* const from = own_done + l * run;
+            const int row = {row}, count = {count}, columns = {columns};
+            {last.rows("row")}
+            for (int e = 0; e < count; e += 16) {{
+              const int c = count >= 16 ? {place} : e, column = {start} + c;
+              {one}
+            }}
+          }}"""

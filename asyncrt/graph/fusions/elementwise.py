@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 
+from asyncrt.dims import Undetermined
 from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.fusion.groups import MAX_OPERANDS, fused_elementwise, fused_product
 from asyncrt.layout import FLOAT32
@@ -33,7 +34,7 @@ def find(last: ProgramNode, around: Surroundings) -> FusionGroup | None:
             is_product = node.operator.with_epilogue is not None
             if is_product and (product is not None or _differ(around.shape(value), shape)):
                 continue
-            if not is_product and node.operator.expression is None:
+            if not is_product and (node.operator.expression is None or _left_to_its_product(node, shape, around)):
                 continue
             if operands([*parts, node], around) > MAX_OPERANDS:
                 continue
@@ -41,6 +42,34 @@ def find(last: ProgramNode, around: Surroundings) -> FusionGroup | None:
             product = node if is_product else product
             grown = True
     return calculated(parts, product) if len(parts) > 1 else None
+
+
+def _left_to_its_product(node: ProgramNode, shape: tuple[object, ...] | None, around: Surroundings) -> bool:
+    """Whether *node* is calculated from a product whose result is not of *shape*.
+
+    Such as the gate of a squeeze-and-excite block, one number for each channel. In the group it would be calculated for
+    each element, or where it does not fit be carried out alone; the product does it before it stores.
+    """
+    own = around.shape(node.outputs[0])
+    if _surely_equal(own, shape):
+        return False
+    for value in node.uses:
+        maker = around.producer(value, node.chunk)
+        if maker is None or not around.hidden(value, [node]) or not _surely_equal(around.shape(value), own):
+            continue
+        if maker.operator.with_epilogue is not None:
+            return True
+        if maker.operator.expression is not None and _left_to_its_product(maker, shape, around):
+            return True
+    return False
+
+
+def _surely_equal(a: tuple[object, ...] | None, b: tuple[object, ...] | None) -> bool:
+    """Whether two shapes are the same in every request; so are ones of which nothing is known."""
+    try:
+        return a is None or b is None or a == b
+    except Undetermined:
+        return False
 
 
 def calculated(parts: list[ProgramNode], product: ProgramNode | None) -> FusionGroup:

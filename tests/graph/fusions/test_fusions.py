@@ -368,6 +368,29 @@ async def test_what_others_read_is_not_hidden_in_a_kernel() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_gate_of_each_channel_is_calculated_by_its_own_product() -> None:
+    """One number for each channel is not calculated for each element, nor by a kernel of its own."""
+    channels = 12
+    nodes = [
+        node("g = GlobalAveragePool(x)"), node("c = Conv(g, w, b)"), node("s = Sigmoid(c)"), node("y = Mul(x, s)"),
+    ]  # fmt: skip
+    constants = {"w": random(channels, channels, 1, 1), "b": random(channels, seed=1)}
+    feeds = {"x": random(2, channels, 5, 6, seed=2)}
+
+    async with Runtime(options=RuntimeOptions(warm=False)) as runtime:
+        gated = await runtime.load(model(nodes, [f"x f32[n,{channels},h,w]"], ["y"], constants))
+        got = (await gated.infer(feeds))["y"]
+        explanation = gated.explain()
+
+    mean = feeds["x"].mean((2, 3))
+    gate = 1 / (1 + np.exp(-(mean @ constants["w"][:, :, 0, 0].T + constants["b"])))
+    np.testing.assert_allclose(got, feeds["x"] * gate[:, :, None, None], **CLOSE)
+    assert {n.operator: n.decision for n in explanation} == {
+        "GlobalAveragePool": "ran", "Conv": "fused", "Sigmoid": "ran", "Mul": "ran",
+    }  # fmt: skip
+
+
+@pytest.mark.asyncio
 async def test_what_skips_leave_of_a_group_is_not_fused() -> None:
     """If all parts but one are skipped, the one runs as it would without the others, with skips on and off."""
     nodes = [node("a = Mul(x, h)"), node("b = Add(a, k)"), node("y = Exp(b)")]

@@ -62,6 +62,9 @@ CASES = {
     ),
     "depthwise": Case("depthwise 4x16", CPU, (2, 6, 9, 23), (6, 1, 3, 3), {"group": 6}, False),
     "depthwise, short rows": Case("depthwise 4x16", CPU, (2, 5, 7, 7), (5, 1, 5, 5), {"group": 5, "pads": (2,) * 4}),
+    "depthwise, vectors of channels": Case(
+        "depthwise channels 7", CPU, (2, 35, 7, 7), (35, 1, 5, 5), {"group": 35, "pads": (2,) * 4}
+    ),
     "depthwise, every second position": Case(
         "depthwise 4x16", CPU, (2, 6, 13, 35), (12, 1, 3, 3), {"group": 6, "strides": (2, 2), "pads": (1,) * 4}
     ),

@@ -25,6 +25,11 @@ CASES = {
     "borders of zeros alone": ((1, 16, 12, 12), 16, (5, 6, 7, 4), 1),
     "many channels": ((1, 128, 28, 28), 72, (1, 1, 1, 1), 1),
     "a tall picture": ((1, 16, 260, 9), 16, (1, 1, 1, 1), 1),
+    "six tiles of many channels": ((2, 65, 7, 9), 33, (1, 1, 1, 1), 1),
+    "many channels, a tall picture": ((1, 40, 130, 7), 40, (1, 1, 1, 1), 1),
+    "many channels, rows longer than parts": ((1, 130, 9, 300), 33, (0, 0, 0, 0), 1),
+    "many channels in groups, borders that differ": ((2, 96, 20, 17), 80, (2, 1, 0, 3), 2),
+    "many channels, borders of zeros alone": ((1, 48, 4, 4), 32, (9, 6, 7, 9), 1),
 }
 
 
@@ -78,11 +83,12 @@ def test_an_image_alone_and_beside_others_has_the_same_bytes() -> None:
 
 
 @pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan, 3e38])
-def test_what_is_not_finite_stays_where_it_is_seen(odd: float) -> None:
+@pytest.mark.parametrize("channels", [16, 36])
+def test_what_is_not_finite_stays_where_it_is_seen(odd: float, channels: int) -> None:
     """An infinity, a NaN and an overflow come to those results that see them, and to no neighbour in their tiles."""
-    x, filters, bias = operands((2, 16, 20, 24), 16, 1)
+    x, filters, bias = operands((2, channels, 20, 24), channels, 1)
     x[0, 3, 7, 9] = x[1, 0, 0, 0] = x[1, 15, 19, 23] = odd
-    args = (x.shape, 16, (1, 1, 1, 1), 1)
+    args = (x.shape, channels, (1, 1, 1, 1), 1)
 
     kernel, got = convolved(case(CPU, *args), [x, filters, bias], None)
     other, want = convolved(case(PLAIN, *args), [x, filters, bias], None)
@@ -96,13 +102,26 @@ def test_what_is_not_finite_stays_where_it_is_seen(odd: float) -> None:
     np.testing.assert_allclose(got[finite], want[finite], rtol=0, atol=1e-4)
 
 
+def test_a_tile_that_is_not_finite_changes_no_other_on_any_number_of_cores() -> None:
+    """How tiles are shared out does not show in what lies beside an infinity."""
+    x, filters, bias = operands((1, 32, 40, 40), 32, 1)
+    x[0, 3, 21, 9] = np.inf
+    args = (x.shape, 32, (1, 1, 1, 1), 1)
+
+    results = [
+        convolved(case(DeviceTraits("cpu", cores), *args), [x, filters, bias], None)[1] for cores in (1, 2, 5, 16)
+    ]
+
+    assert len({result.tobytes() for result in results}) == 1
+
+
 @pytest.mark.parametrize(
     ("shape", "outputs", "attributes"),
     [
         ((1, 15, 40, 40), 64, {}),
         ((1, 64, 40, 40), 15, {}),
         ((1, 320, 40, 40), 320, {}),
-        ((1, 64, 7, 7), 64, {"pads": (1, 1, 1, 1)}),
+        ((1, 64, 6, 7), 64, {"pads": (1, 1, 1, 1)}),
         ((1, 64, 40, 40), 64, {"strides": (2, 2)}),
         ((1, 64, 40, 40), 64, {"dilations": (2, 2)}),
     ],
