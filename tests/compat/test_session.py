@@ -295,7 +295,7 @@ def test_a_run_that_nobody_waits_for_calls_back(ort: Any) -> None:
 def test_a_run_that_is_told_to_end_does(ort: Any) -> None:
     """Before it begins, and while it loops; the session runs on."""
     step = helper.make_graph(
-        [node("go = Identity(more)"), node("t = Identity(s)")],
+        [node("go = Identity(more)"), node("t = Max(s, x)")],
         "step",
         [helper.make_tensor_value_info(n, t, s) for n, t, s in (("k", 7, []), ("more", 9, []), ("s", 1, ["n"]))],
         [helper.make_tensor_value_info("go", 9, []), helper.make_tensor_value_info("t", 1, ["n"])],

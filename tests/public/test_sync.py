@@ -159,7 +159,7 @@ def test_an_inference_that_is_submitted_is_a_future() -> None:
 def test_a_future_that_is_cancelled_ends_its_inference() -> None:
     """Be it an endless loop; the runtime closes then, and others get their answers."""
     step = helper.make_graph(
-        [node("go = Identity(more)"), node("t = Identity(s)")],
+        [node("go = Identity(more)"), node("t = Max(s, x)")],
         "step",
         [value("k i64[]"), value("more bool[]"), value("s f32[n]")],
         [value("go bool[]"), value("t f32[n]")],

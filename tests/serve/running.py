@@ -58,7 +58,7 @@ def running_sum() -> onnx.ModelProto:
 def patient() -> onnx.ModelProto:
     """y = x after n[0] steps: a request that takes as long as one likes, and ends when its caller goes."""
     body = helper.make_graph(
-        [node("go_on = Identity(go)"), node("after = Identity(before)")], "body",
+        [node("go_on = Identity(go)"), node("after = Max(before, x)")], "body",
         [
             helper.make_tensor_value_info("i", TensorProto.INT64, []),
             helper.make_tensor_value_info("go", TensorProto.BOOL, []),
