@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("ASYNCRT_CHECK_HAZARDS", "1")
@@ -17,6 +18,12 @@ from .native import submit as submit  # fixtures
 from .ops.run import workbench
 from .paths import either_path as either_path
 from .paths import users_path as users_path
+
+# The same examples in each run, however busy the machine.
+hypothesis.settings.register_profile(
+    "suite", derandomize=True, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
+hypothesis.settings.load_profile("suite")
 
 
 @pytest.hookimpl(trylast=True)

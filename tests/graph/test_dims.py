@@ -62,7 +62,7 @@ def _value(dim: int | Dim, sizes: dict[str, int]) -> int:
 
 
 @given(ANY, SIZES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_arithmetic_agrees_with_ints(expression: Expression, sizes: dict[str, int]) -> None:
     """Whatever is computed of dims is, for any sizes, what ints would have given; division by 0 aside."""
     dim, ints = expression
@@ -80,7 +80,7 @@ def test_arithmetic_agrees_with_ints(expression: Expression, sizes: dict[str, in
 
 
 @given(ANY, ANY, SIZES, st.sampled_from(COMPARISONS))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_an_answer_holds_for_every_size(
     a: Expression, b: Expression, sizes: dict[str, int], compare: Callable[[int, int], bool]
 ) -> None:
@@ -95,7 +95,7 @@ def test_an_answer_holds_for_every_size(
 
 
 @given(_expressions(operator.add, operator.sub, operator.mul), st.integers(1, 9), st.sampled_from(NAMES))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_product_is_divided_exactly(expression: Expression, factor: int, name: str) -> None:
     """Dividing by a factor that was multiplied in gives the expression back."""
     dim, other = expression[0], factor * Dim.named(name)
@@ -105,7 +105,7 @@ def test_a_product_is_divided_exactly(expression: Expression, factor: int, name:
 
 
 @given(ANY, ANY)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_identical_never_raises(a: Expression, b: Expression) -> None:
     """Whether two shapes are written the same is always known, and so is that a shape is like itself."""
     assert identical([a[0]], [a[0]])

@@ -356,7 +356,7 @@ def test_a_model_cut_anywhere_is_a_model_or_an_error() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, len(VARIED) - 1), st.integers(0, 255)), min_size=1, max_size=4))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 def test_a_model_with_wrong_bytes_is_a_model_or_an_error(changes: list[tuple[int, int]]) -> None:
     """Any bytes replaced by any others: a program or a `ModelError`, nothing else."""
     data = bytearray(VARIED)
@@ -367,14 +367,14 @@ def test_a_model_with_wrong_bytes_is_a_model_or_an_error(changes: list[tuple[int
 
 
 @given(st.integers(0, len(VARIED)), st.integers(0, len(VARIED)), st.binary(max_size=12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_model_with_other_parts_is_a_model_or_an_error(start: int, end: int, between: bytes) -> None:
     """Parts left out, doubled or replaced."""
     _load(VARIED[:start] + between + VARIED[end:])
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes_are_a_model_or_an_error(data: bytes) -> None:
     """Bytes that never were a model."""
     _load(data)

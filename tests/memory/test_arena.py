@@ -41,7 +41,7 @@ def assert_sound(tensors: list[Interval], plan: ArenaPlan) -> None:
 
 
 @given(TENSORS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_tensors_that_live_together_do_not_overlap(tensors: list[Interval]) -> None:
     """For any sizes and lives; and the plan is no smaller than what lives at once, nor larger than all together."""
     plan = plan_arena(tensors)
@@ -52,7 +52,7 @@ def test_tensors_that_live_together_do_not_overlap(tensors: list[Interval]) -> N
 
 
 @given(TENSORS, st.lists(st.lists(SIZES, min_size=40, max_size=40), max_size=3))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_the_same_tensors_at_other_sizes_get_the_plan_they_would_get(
     tensors: list[Interval], others: list[list[int]]
 ) -> None:

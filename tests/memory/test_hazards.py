@@ -59,7 +59,7 @@ def regions(draw: st.DrawFn) -> Region:
 
 
 @given(regions(), regions())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 def test_regions_overlap_if_they_share_a_byte(a: Region, b: Region) -> None:
     """Any shapes and strides, also interleaved, reversed and overlapping themselves."""
     shared = cells(a) & cells(b)
@@ -128,14 +128,14 @@ def compare(log: Sequence[Entry]) -> None:
 
 
 @given(programs())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_it_reports_what_no_path_orders_and_nothing_else(log: list[Entry]) -> None:
     """Random programs: what it finds is what a search for paths finds."""
     compare(log)
 
 
 @given(programs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_wait_that_is_taken_away_is_missed_where_nothing_else_orders(log: list[Entry]) -> None:
     """Each edge in turn, and each thing that the host has seen."""
     for place, entry in enumerate(log):

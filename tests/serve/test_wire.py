@@ -27,7 +27,7 @@ JSON = st.recursive(
 
 
 @given(data=st.data(), dtype=st.sampled_from(DATA_TYPES), shape=SHAPES, at=st.integers(0, 7))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_raw_bytes_are_the_tensor_wherever_they_begin(
     data: st.DataObject, dtype: DataType, shape: tuple[int, ...], at: int
 ) -> None:
@@ -45,7 +45,7 @@ def test_raw_bytes_are_the_tensor_wherever_they_begin(
 
 
 @given(data=st.data(), dtype=st.sampled_from(DATA_TYPES), shape=SHAPES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_json_is_the_tensor(data: st.DataObject, dtype: DataType, shape: tuple[int, ...]) -> None:
     """Nested or flat; each number that a datatype has comes back as it was."""
     wide = np.dtype(np.float32) if dtype.itemsize == 2 and dtype.is_float else dtype.numpy
@@ -60,7 +60,7 @@ def test_json_is_the_tensor(data: st.DataObject, dtype: DataType, shape: tuple[i
 
 
 @given(JSON, st.binary(max_size=16), st.none() | st.integers(-2, 40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_whatever_comes_is_a_request_or_an_error_of_the_server(found: Any, behind: bytes, length: int | None) -> None:
     """Never another exception, which would be a status of 500."""
     for value in (found, {"inputs": found}, {"inputs": [found]}, {"inputs": [], "parameters": found, "outputs": found}):
@@ -74,7 +74,7 @@ def test_whatever_comes_is_a_request_or_an_error_of_the_server(found: Any, behin
 
 
 @given(JSON, st.sampled_from(DATATYPES))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_whatever_comes_as_data_is_a_tensor_or_an_error_of_the_server(found: Any, name: str) -> None:
     """Nothing is guessed at: a text is no number, and half a number no integer."""
     dtype = datatype(name, "x")

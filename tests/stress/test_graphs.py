@@ -7,7 +7,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrt.devices.opencl.submit import native_submitter
@@ -44,7 +44,7 @@ def test_models_give_the_same_bytes_in_every_way_on_opencl(either_path: str) -> 
     assert sum(s.by_recipe for s in seen) > 0
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25)
 @given(chance=st.randoms(use_true_random=False))
 def test_models_that_shrink_give_the_same_bytes(chance: random.Random) -> None:
     """Drawn by Hypothesis, which finds a small model where a large one fails."""
