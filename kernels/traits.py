@@ -15,7 +15,8 @@ class DeviceTraits:
         kind: "cpu" or "gpu": which class of kernels suits it.
         compute_units: Cores, or multiprocessors.
         max_group: Largest work-group.
-        features: Any of "fp64", "fp16".
+        local_memory: Bytes of local memory that it may have.
+        features: Any of "fp64", "fp16", "mma" (`codegen/mma.py`).
         registers: Of a CPU device's cores: how large a tile of sums they hold.
         packed_weights: Whether matrix products may ask for packed weights.
         winograd: Whether convolutions may multiply transformed tiles.
@@ -26,6 +27,7 @@ class DeviceTraits:
     kind: str = "cpu"
     compute_units: int = 1
     max_group: int = 256
+    local_memory: int = 1 << 15
     features: frozenset[str] = frozenset()
     packed_weights: bool = True
     winograd: bool = True

@@ -82,7 +82,8 @@ class DeviceInfo:
         memory: Bytes of device memory.
         max_allocation: Largest single allocation, in bytes.
         max_group: Largest work-group.
-        features: Any of "fp64", "fp16", "command_buffer".
+        local_memory: Bytes of local memory that it may have.
+        features: Any of "fp64", "fp16", "command_buffer", "mma" (PTX of tensor cores).
         registers: Of one of its cores; only kernels for CPUs ask for them.
         identity: Everything a compiled kernel depends on.
         shares_memory: Whether it computes in the host's memory, and so can use data where it lies; see `Device.adopt`.
@@ -99,6 +100,7 @@ class DeviceInfo:
     memory: int = 1 << 30
     max_allocation: int = 1 << 30
     max_group: int = 1
+    local_memory: int = 1 << 15
     features: frozenset[str] = frozenset()
     registers: Registers = AVX512
     identity: str = ""

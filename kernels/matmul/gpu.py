@@ -2,55 +2,160 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 
 from asyncrt.kernels.codegen.source import accumulator_type, kernel
 from asyncrt.kernels.impl import KernelSource
+from asyncrt.kernels.traits import DeviceTraits
 
 from .interface import ProductForm
 
-TILE = 64
+WIDE, NARROW = 128, 64
+"""Rows and columns of the tiles that a work-group shares."""
+GROUP = 16
+"""Work-items of such a group along either axis."""
+SLICE_ROWS, SLICE_COLUMNS, SLICES = 16, 32, 16
+"""Of the tiles of products of few rows, and into how many parts the sums of each are cut."""
 _DEPTH = 16
+_UNROLL = "__attribute__((opencl_unroll_hint))"  # so that arrays are registers
+
+
+class Regime(enum.Enum):
+    """Which kernel carries out a product."""
+
+    SLICES = "sliced sums"
+    NARROW = f"shared {NARROW}x{NARROW}"
+    WIDE = f"shared {WIDE}x{WIDE}"
+    GENERIC = "generic"
+
+
+_LONG = 128  # terms of a sum from which it is worth cutting it
+_PERCENT = 75  # of the device that large tiles must keep busy
+
+
+def choose_regime(m: int, n: int, k: int, batches: int, element: int, traits: DeviceTraits) -> Regime:
+    """Return which kernel carries out *batches* products of ``[m, k]`` and ``[k, n]``.
+
+    Large tiles read each operand least often, but there must be as many of them as multiprocessors. Where there are not
+    even enough small ones, sums are cut into parts that work-items of one group calculate side by side.
+
+    Args:
+        element: Bytes of a sum.
+    """
+    if traits.is_cpu or traits.max_group < GROUP * GROUP:
+        return Regime.GENERIC
+
+    def tiles(rows: int, columns: int) -> int:
+        return -(-m // rows) * -(-n // columns) * batches
+
+    if 100 * tiles(WIDE, WIDE) >= _PERCENT * traits.compute_units:  # of ints: recipes follow no others
+        return Regime.WIDE
+    few = tiles(NARROW, NARROW) < traits.compute_units
+    if few and k >= _LONG and element == 4 and traits.max_group >= SLICES * SLICE_COLUMNS:
+        return Regime.SLICES
+    return Regime.NARROW
 
 
 @functools.cache
-def shared_kernel(form: ProductForm) -> KernelSource:
-    """64 × 64 tiles shared by 16 × 16 work-items through local memory; each computes 4 × 4."""
+def shared_kernel(form: ProductForm, tile: int) -> KernelSource:
+    """Tiles shared by 16 × 16 work-items through local memory; each computes squares of 4 × 4, 64 apart.
+
+    What comes next is on its way from memory while the work-items multiply.
+    """
     acc = accumulator_type(form.a)
+    squares = tile // NARROW
+    each = tile * _DEPTH // (GROUP * GROUP)
     body = f"""
-  __local {acc} at[{_DEPTH}][{TILE} + 1]; __local {acc} bt[{_DEPTH}][{TILE} + 1];
+  __local {acc} at[{_DEPTH}][{tile} + 4] __attribute__((aligned(16)));
+  __local {acc} bt[{_DEPTH}][{tile} + 4] __attribute__((aligned(16)));
   const int lx = (int)get_local_id(0), ly = (int)get_local_id(1), id = ly * 16 + lx;
-  const int m0 = (int)get_group_id(1) * {TILE}, n0 = (int)get_group_id(0) * {TILE};
+  const int m0 = (int)get_group_id(1) * {tile}, n0 = (int)get_group_id(0) * {tile};
   {form.batch()}
-  {acc} c[4][4];
-  for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) c[i][j] = 0;
+  {acc} c[{4 * squares}][{4 * squares}], na[{each}], nb[{each}];
+  {_UNROLL} for (int i = 0; i < {4 * squares}; i++) {_UNROLL} for (int j = 0; j < {4 * squares}; j++) c[i][j] = 0;
   const int a_fast_k = sa_k == 1, b_fast_k = sb_k == 1 && sb_n != 1;
-  for (int k0 = 0; k0 < K; k0 += {_DEPTH}) {{
-    for (int e = id; e < {TILE * _DEPTH}; e += 256) {{
-      const int am = a_fast_k ? e / {_DEPTH} : e % {TILE}, ak = a_fast_k ? e % {_DEPTH} : e / {TILE};
-      const int bn = b_fast_k ? e / {_DEPTH} : e % {TILE}, bk = b_fast_k ? e % {_DEPTH} : e / {TILE};
-      at[ak][am] = (m0 + am < M && k0 + ak < K) ? ({acc})LOAD({form.a.name}, A, ao + (m0 + am) * sa_m + (k0 + ak) * sa_k) : ({acc})0;
-      bt[bk][bn] = (n0 + bn < N && k0 + bk < K) ? ({acc})LOAD({form.b.name}, B, bo + (k0 + bk) * sb_k + (n0 + bn) * sb_n) : ({acc})0;
+  for (int k0 = -{_DEPTH}; k0 < K; k0 += {_DEPTH}) {{
+    const int next = k0 + {_DEPTH};
+    {_UNROLL} for (int i = 0; i < {each}; i++) {{
+      const int e = id + i * 256;
+      const int am = a_fast_k ? e / {_DEPTH} : e % {tile}, ak = next + (a_fast_k ? e % {_DEPTH} : e / {tile});
+      const int bn = b_fast_k ? e / {_DEPTH} : e % {tile}, bk = next + (b_fast_k ? e % {_DEPTH} : e / {tile});
+      na[i] = (m0 + am < M && ak < K) ? ({acc})LOAD({form.a.name}, A, ao + (m0 + am) * sa_m + ak * sa_k) : ({acc})0;
+      nb[i] = (n0 + bn < N && bk < K) ? ({acc})LOAD({form.b.name}, B, bo + bk * sb_k + (n0 + bn) * sb_n) : ({acc})0;
     }}
-    barrier(CLK_LOCAL_MEM_FENCE);
-    for (int k = 0; k < {_DEPTH}; k++) {{
-      {acc} ra[4], rb[4];
-      for (int i = 0; i < 4; i++) {{ ra[i] = at[k][ly + 16 * i]; rb[i] = bt[k][lx + 16 * i]; }}
-      for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) c[i][j] += ra[i] * rb[j];
+    if (k0 >= 0) {{
+      {_UNROLL} for (int k = 0; k < {_DEPTH}; k++) {{
+        {acc} ra[{4 * squares}], rb[{4 * squares}];
+        {_UNROLL} for (int i = 0; i < {4 * squares}; i++) {{
+          ra[i] = at[k][(i / 4) * {NARROW} + ly * 4 + i % 4];
+          rb[i] = bt[k][(i / 4) * {NARROW} + lx * 4 + i % 4];
+        }}
+        {_UNROLL} for (int i = 0; i < {4 * squares}; i++) {_UNROLL} for (int j = 0; j < {4 * squares}; j++) c[i][j] += ra[i] * rb[j];
+      }}
+      barrier(CLK_LOCAL_MEM_FENCE);
+    }}
+    {_UNROLL} for (int i = 0; i < {each}; i++) {{
+      const int e = id + i * 256;
+      if (a_fast_k) at[e % {_DEPTH}][e / {_DEPTH}] = na[i]; else at[e / {tile}][e % {tile}] = na[i];
+      if (b_fast_k) bt[e % {_DEPTH}][e / {_DEPTH}] = nb[i]; else bt[e / {tile}][e % {tile}] = nb[i];
     }}
     barrier(CLK_LOCAL_MEM_FENCE);
   }}
-  for (int i = 0; i < 4; i++) {{
-    const int m = m0 + ly + 16 * i;
+  {_UNROLL} for (int i = 0; i < {4 * squares}; i++) {{
+    const int m = m0 + (i / 4) * {NARROW} + ly * 4 + i % 4;
     {form.rows("m")}
-    for (int j = 0; j < 4; j++) {{
-      const int n = n0 + lx + 16 * j;
+    {_UNROLL} for (int j = 0; j < {4 * squares}; j++) {{
+      const int n = n0 + (j / 4) * {NARROW} + lx * 4 + j % 4;
       if (m < M && n < N) {form.element("c[i][j]", "m", "n")}
     }}
   }}"""
     group = "__attribute__((reqd_work_group_size(16, 16, 1)))"
     helpers = form.last.helper_text
-    return kernel(f"{form.name}_shared", form.buffers, form.ints, body, helpers=helpers, attributes=group)
+    return kernel(f"{form.name}_shared{tile}", form.buffers, form.ints, body, helpers=helpers, attributes=group)
+
+
+@functools.cache
+def slices_kernel(form: ProductForm) -> KernelSource:
+    """Tiles of 16 rows × 32 columns; 16 lines of 32 work-items each add a part of every sum, which are added in order.
+
+    A line's work-items have a column each, so that they read rows of the right-hand side together. Its rows of the left
+    one lie in local memory, a column of the tile after the other, turned so that lines of a bank are met seldom.
+    """
+    acc = accumulator_type(form.a)
+    rows, columns, slices = SLICE_ROWS, SLICE_COLUMNS, SLICES
+    body = f"""
+  __local {acc} parts[{slices}][{columns} * {rows}] __attribute__((aligned(16)));
+  const int lane = (int)get_local_id(0), line = (int)get_local_id(1);
+  const int m0 = (int)get_group_id(1) * {rows}, n = (int)get_group_id(0) * {columns} + lane;
+  {form.batch()}
+  {acc} c[{rows}];
+  {_UNROLL} for (int i = 0; i < {rows}; i++) c[i] = 0;
+  const int steps = ((K + {slices} - 1) / {slices} + {columns} - 1) / {columns};
+  for (int step = 0; step < steps; step++) {{
+    const int k0 = (line * steps + step) * {columns};
+    {acc} b[{columns}];
+    {_UNROLL} for (int k = 0; k < {columns}; k++)
+      b[k] = (n < N && k0 + k < K) ? ({acc})LOAD({form.b.name}, B, bo + (k0 + k) * sb_k + n * sb_n) : ({acc})0;
+    {_UNROLL} for (int i = 0; i < {rows}; i++)
+      parts[line][lane * {rows} + (((i >> 2) ^ (lane >> 1)) & 3) * 4 + (i & 3)] = (m0 + i < M && k0 + lane < K)
+          ? ({acc})LOAD({form.a.name}, A, ao + (m0 + i) * sa_m + (k0 + lane) * sa_k) : ({acc})0;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    {_UNROLL} for (int k = 0; k < {columns}; k++)
+      {_UNROLL} for (int i = 0; i < {rows}; i++)
+        c[i] += parts[line][k * {rows} + (((i >> 2) ^ (k >> 1)) & 3) * 4 + (i & 3)] * b[k];
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }}
+  {_UNROLL} for (int i = 0; i < {rows}; i++) parts[line][i * {columns} + lane] = c[i];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  {acc} sum = 0;
+  {_UNROLL} for (int s = 0; s < {slices}; s++) sum += parts[s][line * {columns} + lane];
+  const int m = m0 + line;
+  {form.rows("m")}
+  if (m < M && n < N) {form.element("sum", "m", "n")}"""
+    group = f"__attribute__((reqd_work_group_size({columns}, {slices}, 1)))"
+    helpers = form.last.helper_text
+    return kernel(f"{form.name}_slices", form.buffers, form.ints, body, helpers=helpers, attributes=group)
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from asyncrt.kernels.codegen.alignment import fake_alignment
 from asyncrt.kernels.codegen.epilogue import Epilogue, Operand, bind
 from asyncrt.kernels.codegen.literals import literal
+from asyncrt.kernels.codegen.source import accumulator_type
 from asyncrt.kernels.codegen.tiles import PANEL, pair_rows, tile_of
 from asyncrt.kernels.impl import Impl, Launch, Ref, WeightsRequest, weights
 from asyncrt.kernels.patterns.grid import round_up
@@ -22,9 +23,21 @@ from asyncrt.memory.view import View, collapse
 
 from . import bf16_weights as narrow
 from .cpu import Source, pack_panels, pack_transposed, pair_kernel, rows_per_item, tile_kernel
-from .gpu import TILE as SHARED
-from .gpu import generic_kernel, shared_kernel
+from .gpu import (
+    GROUP,
+    NARROW,
+    SLICE_COLUMNS,
+    SLICE_ROWS,
+    SLICES,
+    WIDE,
+    Regime,
+    choose_regime,
+    generic_kernel,
+    shared_kernel,
+    slices_kernel,
+)
 from .interface import ProductForm
+from .tensor_cores import choose_tile, takes, tensor_core_kernel
 
 __all__ = ["Bias", "Epilogue", "Operand", "matmul"]
 
@@ -82,7 +95,8 @@ def matmul(
     edge = (0, 0) if bias is None else (bias.row_stride, bias.column_stride)
     ints = (m, n, k, *a.view.strides[-2:], *b.view.strides[-2:], a.view.offset, b.view.offset, *edge, *strides, *last.ints)
     refs = (a.ref, b.ref, target, *(() if bias is None else (bias.ref,)), *last.refs)
-    bound = _BoundProduct(form, refs, ints, m, n, math.prod(batch))
+    left, right = (*a.view.strides, a.view.offset), (*b.view.strides, b.view.offset)
+    bound = _BoundProduct(form, refs, ints, m, n, k, math.prod(batch), left, right)
     if tiled:
         columns = b.view.strides[-1] == 1 and n >= PANEL
         source = Source.ROWS if columns else Source.ANY
@@ -95,14 +109,21 @@ def matmul(
 
 
 class _BoundProduct(NamedTuple):
-    """A product that is bound to its operands, for whichever kernel carries it out: *batches* times ``[m, n]``."""
+    """A product that is bound to its operands, for whichever kernel carries it out: *batches* times ``[m, n]``.
+
+    Attributes:
+        left, right: The operands' strides, of batches, rows and columns, and where each begins.
+    """
 
     form: ProductForm
     refs: tuple[Ref, ...]
     ints: tuple[int, ...]
     m: int
     n: int
+    k: int
     batches: int
+    left: tuple[int, ...]
+    right: tuple[int, ...]
 
 
 def _with_merged_rows(
@@ -146,13 +167,27 @@ def _tiles(p: _BoundProduct, source: Source, traits: DeviceTraits) -> Launch:
 
 
 def _other(p: _BoundProduct, traits: DeviceTraits) -> tuple[Launch, str]:
-    """Return the launch of a GPU's shared tiles, or of the generic kernel, and which of the two it is."""
-    if not traits.is_cpu and traits.max_group >= 256:
-        grid = (round_up(p.n, SHARED) // 4, round_up(p.m, SHARED) // 4, p.batches)
-        return Launch(shared_kernel(p.form), p.refs, p.ints, grid, (16, 16, 1)), f"shared {SHARED}x{SHARED}"
-    group = 1 if traits.is_cpu else 64
-    grid = (round_up(p.n, group), p.m, p.batches)
-    return Launch(generic_kernel(p.form), p.refs, p.ints, grid, (group, 1, 1)), "generic"
+    """Return the launch of a GPU's tiles, or of the generic kernel, and which of them it is."""
+    if takes(p.form, p.left, p.right, traits):
+        tile, turned = choose_tile(p.m, p.n, p.batches, traits), p.right[-2] != 1
+        grid = (-(-p.n // tile.columns) * tile.group, -(-p.m // tile.rows), p.batches)
+        source = tensor_core_kernel(p.form, tile, turned)
+        return Launch(source, p.refs, p.ints, grid, (tile.group, 1, 1)), f"tensor cores {tile.rows}x{tile.columns}"
+    element = 8 if accumulator_type(p.form.a) in ("double", "long", "ulong") else 4
+    regime = choose_regime(p.m, p.n, p.k, p.batches, element, traits)
+    match regime:
+        case Regime.SLICES:
+            grid = (round_up(p.n, SLICE_COLUMNS), -(-p.m // SLICE_ROWS) * SLICES, p.batches)
+            launch = Launch(slices_kernel(p.form), p.refs, p.ints, grid, (SLICE_COLUMNS, SLICES, 1))
+        case Regime.WIDE | Regime.NARROW:
+            side = WIDE if regime is Regime.WIDE else NARROW
+            grid = (-(-p.n // side) * GROUP, -(-p.m // side) * GROUP, p.batches)
+            launch = Launch(shared_kernel(p.form, side), p.refs, p.ints, grid, (GROUP, GROUP, 1))
+        case Regime.GENERIC:
+            group = 1 if traits.is_cpu else 64
+            grid = (round_up(p.n, group), p.m, p.batches)
+            launch = Launch(generic_kernel(p.form), p.refs, p.ints, grid, (group, 1, 1))
+    return launch, regime.value
 
 
 def _panels(constant: int, k: int, n: int, *, transposed: bool, halved: bool) -> WeightsRequest:

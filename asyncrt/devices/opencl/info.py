@@ -36,6 +36,8 @@ def describe(device: Any, spec: str) -> DeviceInfo:
         )
         if extension in extensions
     }  # fmt: skip
+    if _has_tensor_cores(device, extensions):
+        features.add("mma")
     platform = device.platform
     return DeviceInfo(
         spec=spec,
@@ -47,6 +49,7 @@ def describe(device: Any, spec: str) -> DeviceInfo:
         memory=device.global_mem_size,
         max_allocation=device.max_mem_alloc_size,
         max_group=device.max_work_group_size,
+        local_memory=device.local_mem_size,
         features=frozenset(features),
         shares_memory=kind == "cpu" and bool(device.host_unified_memory),
         identity="|".join(
@@ -56,3 +59,8 @@ def describe(device: Any, spec: str) -> DeviceInfo:
             )
         ),
     )
+
+
+def _has_tensor_cores(device: Any, extensions: list[str]) -> bool:
+    """Return whether it takes PTX that multiplies matrices of half precision, and copies beside: from sm_80 on."""
+    return "cl_nv_device_attribute_query" in extensions and device.compute_capability_major_nv >= 8

@@ -230,6 +230,7 @@ def _tools(device: Device, options: RuntimeOptions, streams: int) -> Tools:
         kind="cpu" if info.is_cpu else "gpu",
         compute_units=info.compute_units,
         max_group=info.max_group,
+        local_memory=info.local_memory,
         features=info.features,
         registers=info.registers,
         packed_weights=options.uses("packed_weights"),

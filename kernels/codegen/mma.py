@@ -1,0 +1,66 @@
+"""Functions for kernels whose device multiplies matrices of half precision with NVIDIA's `mma.sync` (feature "mma").
+
+OpenCL C has no words for them; NVIDIA's compiler takes PTX (Parallel Thread Execution ISA, 9.7.14). Lanes of 32 work-items
+hold parts of the matrices as that document draws them: of a result of 16 × 8, lane l has columns ``l % 4 * 2`` and the next
+of rows ``l / 4`` and ``l / 4 + 8``.
+"""
+
+from __future__ import annotations
+
+from asyncrt.layout import BFLOAT16, FLOAT16, DataType
+
+TYPES = {FLOAT16: "f16", BFLOAT16: "bf16"}
+"""Of the dtypes that can be multiplied, the name in PTX."""
+
+LANES = 32
+
+
+_COPIES = """
+#ifndef ASYNCRT_MMA
+#define ASYNCRT_MMA
+inline uint asyncrt_local(const __local void* p) { return (uint)(size_t)p; }
+// Four matrices of 8 x 8, whose rows are where each eighth lane says; turned: their columns.
+inline void asyncrt_matrices(uint* r, const __local void* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+    : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(asyncrt_local(p)) : "memory");
+}
+inline void asyncrt_matrices_turned(uint* r, const __local void* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+    : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(asyncrt_local(p)) : "memory");
+}
+// 16 bytes: the first `bytes` of them from memory, then zeros.
+inline void asyncrt_copy16(__local void* to, const __global void* from, const int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+    :: "r"(asyncrt_local(to)), "l"((ulong)from), "r"(bytes) : "memory");
+}
+inline void asyncrt_copies_end_a_group(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until no more than so many groups of copies are under way.
+#define ASYNCRT_WAIT_FOR_COPIES(groups) asm volatile("cp.async.wait_group " #groups ";" ::: "memory")
+// What one of the 32 lanes wrote to local memory, the others see.
+inline void asyncrt_lanes_meet(void) { asm volatile("bar.warp.sync 0xffffffff;" ::: "memory"); }
+inline float asyncrt_of_lane(const float x, const int other) {
+  uint y;
+  asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 0x1f, 0xffffffff;" : "=r"(y) : "r"(as_uint(x)), "r"(other));
+  return as_float(y);
+}
+#endif"""
+
+
+def helpers(dtype: DataType) -> str:
+    """Return the functions: products, matrices from local memory to lanes, and copies that go on beside other work."""
+    t = TYPES[dtype]
+    return f"""{_COPIES}
+#ifndef ASYNCRT_MMA_{t}
+#define ASYNCRT_MMA_{t}
+// c += a b, of 16 x 16 and 16 x 8.
+inline void asyncrt_mma_{t}(float* c, const uint* a, const uint b0, const uint b1) {{
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{t}.{t}.f32 {{%0,%1,%2,%3}}, {{%4,%5,%6,%7}}, {{%8,%9}}, {{%0,%1,%2,%3}};"
+    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}}
+inline uint asyncrt_pair_{t}(const float low, const float high) {{
+  uint y;
+  asm("cvt.rn.{t}x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}}
+#endif
+"""

@@ -1,0 +1,214 @@
+"""Products of half precision on NVIDIA's tensor cores: sums in float32, three sizes of tiles.
+
+A group of 32 work-items multiplies tiles from local memory; what comes next is copied there meanwhile. Where tiles are few,
+several such groups each add a part of every sum, and the parts are added in order.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+from asyncrt.kernels.codegen.mma import LANES, TYPES, helpers
+from asyncrt.kernels.codegen.source import kernel
+from asyncrt.kernels.impl import KernelSource
+from asyncrt.kernels.traits import DeviceTraits
+
+from .interface import ProductForm
+
+_DEPTH = 32  # terms of each sum that are multiplied between two barriers
+_STAGES = 2  # of which one is on its way from memory
+_PAD = 8  # elements between lines there, so that a matrix's rows begin at different banks
+_CHUNK = 8  # elements of a copy
+_PERCENT = 70  # of the device that tiles must keep busy
+
+
+class MatrixTile(NamedTuple):
+    """The tile of a work-group: *rows* × *columns*, of which *down* × *across* groups of lanes take their parts.
+
+    Attributes:
+        slices: Into how many parts each sum is cut.
+    """
+
+    rows: int
+    columns: int
+    down: int
+    across: int
+    slices: int
+
+    @property
+    def group(self) -> int:
+        """Work-items."""
+        return self.down * self.across * self.slices * LANES
+
+
+LARGE, MIDDLE, SMALL = MatrixTile(128, 128, 2, 2, 1), MatrixTile(64, 64, 2, 2, 2), MatrixTile(32, 32, 1, 1, 4)
+
+
+def choose_tile(m: int, n: int, batches: int, traits: DeviceTraits) -> MatrixTile:
+    """Return the largest tile of which there are enough to fill the device."""
+    for tile in (LARGE, MIDDLE):
+        tiles = -(-m // tile.rows) * -(-n // tile.columns) * batches
+        if 100 * tiles >= _PERCENT * traits.compute_units:  # of ints: recipes follow no others
+            return tile
+    return SMALL
+
+
+def takes(form: ProductForm, a: tuple[int, ...], b: tuple[int, ...], traits: DeviceTraits) -> bool:
+    """Return whether tensor cores can multiply operands of these strides, of batches, rows and columns, then the offset.
+
+    Copies of 16 bytes must begin at multiples of 16 bytes.
+    """
+    if "mma" not in traits.features or form.a not in TYPES or form.b is not form.a:
+        return False
+    *left, last = a[:-1]
+    if last != 1 or any(s % _CHUNK for s in (*left, a[-1])):
+        return False
+    *right, row, column = b[:-1]
+    along = row if column == 1 else column if row == 1 else 1
+    return not any(s % _CHUNK for s in (*right, along, b[-1]))
+
+
+@functools.cache
+def tensor_core_kernel(form: ProductForm, tile: MatrixTile, turned: bool) -> KernelSource:
+    """*turned*: the columns of the right-hand side are adjacent in memory, not its rows."""
+    line_a = _DEPTH + _PAD
+    line_b = line_a if turned else tile.columns + _PAD
+    a_size, b_size = tile.rows * line_a, (tile.columns if turned else _DEPTH) * line_b
+    stage, lanes = a_size + b_size, tile.down * tile.across * LANES
+    mi, ni = tile.rows // tile.down // 16, tile.columns // tile.across // 8
+    body = f"""
+  __local ushort space[{_STAGES * stage * tile.slices}] __attribute__((aligned(16)));
+  const int id = (int)get_local_id(0), lane = id & 31, own = id % {lanes}, slice = id / {lanes};
+  const int row = own / 32 / {tile.across} * {mi * 16}, column = own / 32 % {tile.across} * {ni * 8};
+  const int m0 = (int)get_group_id(1) * {tile.rows}, n0 = (int)get_group_id(0) * {tile.columns};
+  {form.batch()}
+  const int steps = (K + {_DEPTH * tile.slices - 1}) / {_DEPTH * tile.slices}, start = slice * steps * {_DEPTH};
+  __local ushort* mine = space + slice * {_STAGES * stage};
+  float c[{mi}][{ni}][4];
+  #pragma unroll
+  for (int i = 0; i < {mi}; i++)
+    #pragma unroll
+    for (int j = 0; j < {ni}; j++) {{ c[i][j][0] = 0; c[i][j][1] = 0; c[i][j][2] = 0; c[i][j][3] = 0; }}
+  for (int step = {1 - _STAGES}; step < steps; step++) {{
+    if (step >= 0) {{
+      ASYNCRT_WAIT_FOR_COPIES({_STAGES - 2});
+      barrier(CLK_LOCAL_MEM_FENCE);
+    }}
+    const int next = step + {_STAGES - 1};
+    if (next < steps) {{
+      __local ushort* at = mine + next % {_STAGES} * {stage}; __local ushort* bt = at + {a_size};
+      const int k0 = start + next * {_DEPTH};
+      #pragma unroll
+      for (int e = own; e < {tile.rows * _DEPTH // _CHUNK}; e += {lanes}) {{
+        const int r = e / {_DEPTH // _CHUNK}, x = e % {_DEPTH // _CHUNK} * {_CHUNK};
+        const int bytes = clamp((m0 + r < M ? K - k0 - x : 0) * 2, 0, 16);
+        asyncrt_copy16(at + r * {line_a} + x, bytes > 0 ? A + ao + (m0 + r) * sa_m + k0 + x : A, bytes);
+      }}
+      {_copy_b(tile, lanes, line_b, turned)}
+    }}
+    asyncrt_copies_end_a_group();
+    if (step < 0) continue;
+    const __local ushort* at = mine + step % {_STAGES} * {stage}; const __local ushort* bt = at + {a_size};
+    {_products(form, mi, ni, line_a, line_b, turned)}
+  }}
+  barrier(CLK_LOCAL_MEM_FENCE);
+  {_results(form, tile, mi, ni)}"""
+    group = f"__attribute__((reqd_work_group_size({tile.group}, 1, 1)))"
+    name = f"{form.name}_mma{tile.rows}{'t' if turned else ''}"
+    texts = helpers(form.a) + form.last.helper_text
+    return kernel(name, form.buffers, form.ints, body, helpers=texts, attributes=group)
+
+
+def _products(form: ProductForm, mi: int, ni: int, line_a: int, line_b: int, turned: bool) -> str:
+    """Multiply what is in local memory."""
+    load_b = f"asyncrt_matrices_turned(b[j], bt + (k + (lane & 15)) * {line_b} + column + j * 16 + (lane >> 4) * 8);"
+    if turned:
+        place = f"(column + j * 16 + (lane & 7) + (lane >> 4) * 8) * {line_b} + k + (lane >> 3 & 1) * 8"
+        load_b = f"asyncrt_matrices(b[j], bt + {place});"
+    mma = f"asyncrt_mma_{TYPES[form.a]}"
+    return f"""#pragma unroll
+    for (int k = 0; k < {_DEPTH}; k += 16) {{
+      uint a[{mi}][4], b[{ni // 2}][4];
+      #pragma unroll
+      for (int j = 0; j < {ni // 2}; j++) {load_b}
+      #pragma unroll
+      for (int i = 0; i < {mi}; i++)
+        asyncrt_matrices(a[i], at + (row + i * 16 + (lane & 15)) * {line_a} + k + (lane >> 4) * 8);
+      #pragma unroll
+      for (int i = 0; i < {mi}; i++)
+        #pragma unroll
+        for (int j = 0; j < {ni // 2}; j++) {{
+          {mma}(c[i][2 * j], a[i], b[j][0], b[j][1]);
+          {mma}(c[i][2 * j + 1], a[i], b[j][2], b[j][3]);
+        }}
+    }}"""
+
+
+def _copy_b(tile: MatrixTile, lanes: int, line: int, turned: bool) -> str:
+    """Copy `_DEPTH` rows of the right-hand side."""
+    chunks = (_DEPTH if turned else tile.columns) // _CHUNK
+    lines = tile.columns if turned else _DEPTH
+    place, left, source = "const int k = k0 + r, n = n0 + x;", "k < K ? N - n : 0", "B + bo + k * sb_k + n"
+    if turned:
+        place, left, source = "const int n = n0 + r, k = k0 + x;", "n < N ? K - k : 0", "B + bo + n * sb_n + k"
+    return f"""#pragma unroll
+      for (int e = own; e < {lines * chunks}; e += {lanes}) {{
+        const int r = e / {chunks}, x = e % {chunks} * {_CHUNK};
+        {place}
+        const int bytes = clamp(({left}) * 2, 0, 16);
+        asyncrt_copy16(bt + r * {line} + x, bytes > 0 ? {source} : B, bytes);
+      }}"""
+
+
+def _results(form: ProductForm, tile: MatrixTile, mi: int, ni: int) -> str:
+    """Store the sums, a row by adjacent lanes; parts of them are added in local memory first."""
+    if tile.slices == 1:
+        return _rows_of_lanes(form, mi, ni)
+    size = tile.rows * tile.columns
+    parts = " + ".join(f"parts[e + {s * size}]" for s in range(tile.slices))
+    return f"""__local float* parts = (__local float*)space;
+  #pragma unroll
+  for (int i = 0; i < {mi}; i++)
+    #pragma unroll
+    for (int j = 0; j < {ni}; j++)
+      #pragma unroll
+      for (int x = 0; x < 4; x++) {{
+        const int r = row + i * 16 + lane / 4 + x / 2 * 8;
+        parts[slice * {size} + r * {tile.columns} + column + j * 8 + lane % 4 * 2 + x % 2] = c[i][j][x];
+      }}
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int e = id; e < {size}; e += {tile.group}) {{
+    const int m = m0 + e / {tile.columns}, n = n0 + e % {tile.columns};
+    {form.rows("m")}
+    if (m < M && n < N) {{
+      const float sum = {parts};
+      {form.element("sum", "m", "n")}
+    }}
+  }}"""
+
+
+def _rows_of_lanes(form: ProductForm, mi: int, ni: int) -> str:
+    """Store the sums of each group of lanes, 16 rows at a time, by way of local memory."""
+    line = ni * 8 + 4
+    return f"""__local float* parts = (__local float*)space + id / 32 * {16 * line};
+  #pragma unroll
+  for (int i = 0; i < {mi}; i++) {{
+    asyncrt_lanes_meet();
+    #pragma unroll
+    for (int j = 0; j < {ni}; j++)
+      #pragma unroll
+      for (int x = 0; x < 4; x++) parts[(lane / 4 + x / 2 * 8) * {line} + j * 8 + lane % 4 * 2 + x % 2] = c[i][j][x];
+    asyncrt_lanes_meet();
+    for (int r = 0; r < 16; r++) {{
+      const int m = m0 + row + i * 16 + r;
+      if (m >= M) break;
+      {form.rows("m")}
+      #pragma unroll
+      for (int x = lane; x < {ni * 8}; x += 32) {{
+        const int n = n0 + column + x;
+        const float sum = parts[r * {line} + x];
+        if (n < N) {form.element("sum", "m", "n")}
+      }}
+    }}
+  }}"""
