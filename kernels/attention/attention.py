@@ -2,8 +2,8 @@
 
 The query rows of all heads that share a key head are one list of rows, `group` × `queries` long. On CPU devices a
 work-item takes blocks of them (`blocks.py`), or where there are few, tiles of 1 to 4 rows (`tiles.py`). On GPUs a
-work-group takes a tile of rows (`groups.py`). The generic kernel takes any dtypes and sizes, and alone gives scores out
-(`rows.py`).
+work-group takes a tile of many rows where such tiles fill the device (`squares.py`), or of few (`groups.py`). The generic
+kernel takes any dtypes and sizes, and alone gives scores out (`rows.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from asyncrt.layout import FLOAT16, FLOAT32
 from .blocks import LEAST, blocks
 from .groups import ROWS, fits, groups
 from .interface import BIASED, CAPPED, PROBABILITIES, SCORES, Attention, AttentionForm
+from .matrices import fits as matrices_fit
+from .matrices import matrices
 from .rows import rows
+from .squares import ROWS as SQUARES
+from .squares import fits as squares_fit
+from .squares import squares
 from .tiles import height_of, tiles
 
 __all__ = ["BIASED", "CAPPED", "PROBABILITIES", "SCORES", "Attention", "attention", "attention_impl"]
@@ -53,6 +58,10 @@ def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tupl
             return launch, "blocks", nbytes
         launch, nbytes = tiles(a, form, refs_and_scratch, ints, traits)
         return launch, f"tiles of {height_of(a)} rows", nbytes
+    if not traits.is_cpu and not form.scores and matrices_fit(a, form, traits):
+        return matrices(a, form, tuple(refs), ints), f"tensor cores, {SQUARES} rows", 0
+    if not traits.is_cpu and not form.scores and squares_fit(a, form, traits):
+        return squares(a, form, tuple(refs), ints), f"group per {SQUARES} rows", 0
     if not traits.is_cpu and not form.scores and fits(a, form, traits):
         return groups(a, form, tuple(refs), ints), f"group per {ROWS} rows", 0
     launch, nbytes = rows(a, form, refs_and_scratch, ints, traits)

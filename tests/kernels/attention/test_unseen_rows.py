@@ -23,6 +23,7 @@ KERNELS = pytest.mark.parametrize(
         (DeviceTraits("cpu", 2), 2, "tiles of 2 rows"),
         (DeviceTraits("cpu", 2), 80, "blocks"),
         (DeviceTraits("gpu", 8), 10, "group per 8 rows"),
+        (DeviceTraits("gpu", 1), 80, "group per 64 rows"),
         (DeviceTraits("gpu", 8, max_group=64), 10, "rows"),
     ],
     ids=lambda p: p if isinstance(p, str) else "",

@@ -1,0 +1,145 @@
+"""Attention as GPUs with many query rows carry it out: the result of plain arithmetic, whatever the sizes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from asyncrt.kernels.attention.attention import attention_impl
+from asyncrt.kernels.attention.interface import Attention, AttentionTensor
+from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.impl import inp, out
+from asyncrt.kernels.traits import DeviceTraits
+from asyncrt.layout import Array, Layout, layout_of
+
+from ...ops.run import run_impl
+from ..emulated_mma import emulated_mma as emulated_mma  # a fixture
+
+
+class Case(NamedTuple):
+    """Extents, and what a query sees: keys up to `offset` behind its place, `left` before it, and those of the mask."""
+
+    batch: int = 1
+    kv_heads: int = 2
+    group: int = 1
+    queries: int = 130
+    keys: int = 150
+    size: int = 32
+    value_size: int = 32
+    causal: bool = False
+    offset: int = 0
+    left: int = -1
+    softcap: float = 0.0
+    mask: str = ""
+    dtype: str = "float32"
+
+
+CASES = [
+    Case(),
+    Case(queries=64, keys=64, size=64, value_size=64),
+    Case(batch=2, queries=70, keys=1, size=3, value_size=5),
+    Case(keys=65, size=80, value_size=48),
+    Case(keys=70, size=128, value_size=128),
+    Case(keys=70, size=20, value_size=256),
+    Case(kv_heads=2, group=3, queries=50, causal=True, offset=100),
+    Case(causal=True, offset=20, left=30),
+    Case(softcap=2.0, mask="float32"),
+    Case(batch=2, mask="bool"),
+    Case(dtype="float16", mask="float16"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_rows_are_those_of_plain_arithmetic(case: Case) -> None:
+    """Against a softmax in double precision over the matrix of all scores."""
+    inputs = given(case)
+    expected = plain(case, *[x.astype(np.float64) if x.dtype != bool else x for x in inputs])
+
+    result = attend(case, inputs)
+
+    tolerance = {"float32": 2e-6, "float16": 1e-3}[case.dtype]
+    np.testing.assert_allclose(result, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.usefixtures("emulated_mma")
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        (Case(mask="bool"), "bfloat16"),
+        (Case(keys=70, size=128, value_size=128, softcap=2.0, mask="float32"), "float16"),
+        (Case(kv_heads=2, group=3, queries=50, size=40, value_size=24, causal=True, offset=100, left=30), "float16"),
+    ],
+    ids=str,
+)
+def test_tensor_cores_give_the_same(case: Case, dtype: str) -> None:
+    """Of half precision: the weights are rounded to it before they meet the values."""
+    inputs = given(case._replace(dtype=dtype, mask=dtype if case.mask == "float32" else case.mask))
+    expected = plain(case, *[x.astype(np.float64) if x.dtype != bool else x for x in inputs])
+
+    result = attend(case, inputs, frozenset({"mma"}))
+
+    tolerance = {"float16": 2e-3, "bfloat16": 1e-2}[dtype]
+    np.testing.assert_allclose(result.astype(np.float64), expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+def given(case: Case) -> list[Array]:
+    random = np.random.default_rng(0)
+    heads = case.kv_heads * case.group
+    shapes = [
+        (case.batch, heads, case.queries, case.size),
+        (case.batch, case.kv_heads, case.keys, case.size),
+        (case.batch, case.kv_heads, case.keys, case.value_size),
+    ]
+    dtype = ml_dtypes.bfloat16 if case.dtype == "bfloat16" else case.dtype
+    inputs = [random.standard_normal(s).astype(dtype) for s in shapes]
+    mask = random.standard_normal((case.batch, case.queries, case.keys))
+    if case.mask:
+        inputs.append(mask < 1 if case.mask == "bool" else mask.astype(dtype))
+    return inputs
+
+
+def plain(case: Case, query: Array, key: Array, value: Array, mask: Array | None = None) -> Array:
+    key, value = np.repeat(key, case.group, axis=1), np.repeat(value, case.group, axis=1)
+    scores = query @ key.swapaxes(2, 3) * 0.25
+    if case.softcap:
+        scores = case.softcap * np.tanh(scores / case.softcap)
+    place, keys = np.arange(case.queries)[:, None] + case.offset, np.arange(case.keys)
+    seen = (keys <= place if case.causal else True) & (keys >= place - case.left if case.left >= 0 else True)
+    if mask is not None:
+        seen, scores = (seen & mask[:, None], scores) if mask.dtype == bool else (seen, scores + mask[:, None])
+    weights = np.where(seen, np.exp(scores), 0)
+    sums = weights.sum(axis=-1, keepdims=True)
+    expected: Array = weights / np.where(sums == 0, 1, sums) @ value
+    return expected
+
+
+def attend(case: Case, inputs: list[Array], features: frozenset[str] = frozenset()) -> Array:
+    heads = case.kv_heads * case.group
+    shape = (case.batch, heads, case.queries, case.value_size)
+    tensors = [
+        AttentionTensor(inp(i), layout_of(x).dtype, x[0].size, x[0, 0].size, x.shape[-1])
+        for i, x in enumerate(inputs[:3])
+    ]
+    rows = case.queries * case.value_size
+    target = AttentionTensor(out(0), tensors[0].dtype, heads * rows, rows, case.value_size)
+    mask = None
+    if case.mask:
+        mask = AttentionTensor(inp(3), layout_of(inputs[3]).dtype, case.queries * case.keys, 0, case.keys)
+    whole = Attention(
+        *tensors, target, batch=case.batch, kv_heads=case.kv_heads, group=case.group, queries=case.queries,
+        keys=case.keys, size=case.size, value_size=case.value_size, scale=0.25, softcap=case.softcap,
+        causal=case.causal, offset=case.offset, left=case.left, mask=mask, mask_keys=case.keys,
+    )  # fmt: skip
+    call = Call(
+        "a", Attributes(), tuple(layout_of(x) for x in inputs), (None,) * len(inputs),
+        (Layout(target.dtype, shape),), (target.dtype,),
+    )  # fmt: skip
+    traits = DeviceTraits("gpu", 1, features=features, local_memory=48 << 10)
+    impl = attention_impl(whole, (), (), traits)
+    assert "64 rows" in impl.name
+    assert ("tensor cores" in impl.name) == bool(features)
+    (result,) = run_impl(impl, call, tuple(inputs))
+    return result
