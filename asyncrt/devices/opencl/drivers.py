@@ -26,6 +26,8 @@ SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 INTEL_PLATFORM = "Intel(R) OpenCL"
 INTEL_CPU = (INTEL_PLATFORM, "cpu")
 """Platform and kind of the devices of Intel's runtime for CPUs; what was measured of it holds for no other driver."""
+NVIDIA_GPU = ("NVIDIA CUDA", "gpu")
+"""The same of NVIDIA's GPUs."""
 INSTALL_HINT = (
     "install a driver: `pip install asyncrt[cpu]` brings Intel's OpenCL CPU runtime (x86-64 Linux); "
     "GPUs need their vendor's OpenCL driver"

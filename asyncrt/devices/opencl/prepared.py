@@ -19,15 +19,16 @@ from typing import Any, NamedTuple
 from asyncrt.devices.base import Allocation, PreparedLaunch, Transfer
 
 from .arguments import SetArguments, argument_setter, loader, refused
-from .drivers import INTEL_CPU
+from .drivers import INTEL_CPU, NVIDIA_GPU
 from .gate import Gate, are_tiny
 from .submit import Arguments, DriverCall, Submitter
 
 # Launches that take a driver more than a millisecond: 1 µs each on Intel's runtime, 4 on an H200. A thread costs some
 # tenths of one, so it is not worth it for fewer.
 LONG_CPU, LONG_GPU = 1024, 256
-JOINS = frozenset({INTEL_CPU})
-"""Platforms and kinds of devices whose driver lets a thread that waits do the work; no other one has to wake up."""
+JOINS = frozenset({INTEL_CPU, NVIDIA_GPU})
+"""Platforms and kinds of devices for which no other thread has to wake up: one that waits does the work, or looks for
+its end without sleeping."""
 
 
 class _Calls(NamedTuple):
@@ -65,7 +66,7 @@ class OpenCLPrepared:
         memory: What buffers that are numbers stand for.
         long: How many launches take so long that a thread should enqueue them.
         gate: Keeps the device from beginning on tiny ones before all are enqueued; None lets it.
-        joins: Whether a thread that waits for the device does the device's work meanwhile.
+        joins: Whether a thread that waits for the device depends on no other thread (`JOINS`).
         single: Whether streams have a queue whose commands the thread that enqueues them carries out by itself.
 
     Raises:

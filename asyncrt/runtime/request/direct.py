@@ -36,8 +36,9 @@ from asyncrt.runtime.plan.plan_cache import Planned
 from .compiled_model import CompiledModel
 from .next_plan import contents_of, step_signature
 
-BRIEF_S = 125e-6
-"""For which the caller's thread may be kept: as long as the general way keeps the event loop for a request."""
+BRIEF_S, BRIEF_GPU_S = 125e-6, 500e-6
+"""For which the caller's thread may be kept: as long as the general way keeps the event loop for a request. A GPU's
+driver takes about five microseconds for each of some dozens of launches."""
 TURN_S = 500e-6
 """For which such requests may go on in one turn of the event loop."""
 _ITERATION_S = 375e-6  # the same for an iteration of a loop, behind each of which others have their turn
@@ -87,11 +88,13 @@ class Usual:
         together: In seconds, with all threads of the device.
         single: With the caller's thread alone; None if that was not tried.
         guessed: Whether no request has run directly yet.
+        most_s: For how long such a request may.
     """
 
     together: float
     single: float | None = None
     guessed: bool = True
+    most_s: float = BRIEF_S
 
     @property
     def seconds(self) -> float:
@@ -109,7 +112,7 @@ class Usual:
         What is known of the other way is forgotten slowly, so that it is tried again.
         """
         self.guessed = False
-        seconds = min(seconds, 4 * BRIEF_S)
+        seconds = min(seconds, 4 * self.most_s)
         if not single:
             self.together += (seconds - self.together) / 4
             if self.single is not None:
@@ -134,6 +137,7 @@ class Direct:
         self._dispatcher, self._loop = model.session.dispatcher, model.session.loop
         self._clock = model.session.device.clock
         self._chunk = model.program.chunks[0]
+        self._most_s = BRIEF_S if model.session.device.info.is_cpu else BRIEF_GPU_S
         self._usual: weakref.WeakKeyDictionary[BoundPlan, Usual] = weakref.WeakKeyDictionary()
         #: When the first of this turn of the loop began.
         self._turn: int | None = None
@@ -147,10 +151,10 @@ class Direct:
         """Note how long a request that was alone took on the general way, from its inputs to its results."""
         usual = self._usual.get(bound)
         if usual is None:
-            self._usual[bound] = Usual(seconds * _OWN_PART)
+            self._usual[bound] = Usual(seconds * _OWN_PART, most_s=self._most_s)
         elif usual.guessed:  # the first of its shape may have been slow
             usual.together = min(usual.together, seconds * _OWN_PART)
-        elif usual.seconds > BRIEF_S:  # something else may have been in the way: after a while it is tried again
+        elif usual.seconds > self._most_s:  # something else may have been in the way: after a while it is tried again
             usual.together *= _FORGETS
 
     def attempt(
@@ -176,7 +180,7 @@ class Direct:
         late = until is not None and until <= dispatcher.clock()
         known = self._usual.get(planned.bound)
         usual = None if known is None else known.seconds
-        if not choose_way(usual, alone=True, spent=on_loop and self.spent, late=late).direct:
+        if not choose_way(usual, alone=True, spent=on_loop and self.spent, late=late, most_s=self._most_s).direct:
             return None
         if not HostBudget(model.tools.host_limit).fits(planned.results):
             return None

@@ -19,7 +19,7 @@ from asyncrt.devices.opencl.drivers import INTEL_CPU
 from asyncrt.devices.opencl.submit import native_submitter
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared
 from asyncrt.layout import Array
-from asyncrt.runtime.request.direct import BRIEF_S, TURN_S, choose_way
+from asyncrt.runtime.request.direct import BRIEF_GPU_S, BRIEF_S, TURN_S, choose_way
 
 from ...builders import model, node
 
@@ -81,6 +81,8 @@ def expected(inputs: dict[str, Array]) -> Array:
         ({"usual_s": BRIEF_S / 2, "alone": True, "late": True}, (False, "deadline")),
         ({"usual_s": BRIEF_S / 2, "alone": True, "spent": True}, (False, "event loop")),
         ({"usual_s": BRIEF_S * 2, "alone": True}, (False, "too long")),
+        ({"usual_s": BRIEF_S * 2, "alone": True, "most_s": BRIEF_GPU_S}, (True, "brief")),
+        ({"usual_s": BRIEF_GPU_S * 2, "alone": True, "most_s": BRIEF_GPU_S}, (False, "too long")),
         ({"usual_s": None, "alone": True}, (False, "measured")),
     ],
 )
