@@ -41,6 +41,10 @@ ODD_SIZES = (
     (1, 1), None, *[(1, n) for n in (2, 4, 7, 32, 64, 224)],
     (2, 16), (2, 64), (4, 1), (4, 3), (4, 33), (24, 1), (24, 33),
 )  # fmt: skip
+MANY_ROWS = tuple(
+    (batch, round(2 ** (half / 2)) + more) for batch in (8, 32) for half in range(7, 17) for more in range(3)
+)
+"""For GPUs, whose tiles follow from all rows together: those of one row of the batch tell little of others."""
 CLOSER_SIZES = (
     # How wide a tile is follows from the positions of a row, or of all rows together: few sizes have one of its own.
     *((1, 32 * high, 32 * wide) for high in range(3, 22) for wide in range(3, 22)),

@@ -17,7 +17,7 @@ from asyncrt.runtime.cooperative import Slices, finished
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 from .chunk_plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, PlanStep, State, start_state
-from .likely_sizes import CLOSER_SIZES, NBYTES, ODD_SIZES, SIZES, GuessAllowance, sample_layouts
+from .likely_sizes import CLOSER_SIZES, MANY_ROWS, NBYTES, ODD_SIZES, SIZES, GuessAllowance, sample_layouts
 from .planner import prepare_in_slices
 from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
 from .tools import Tools, new_memo
@@ -317,7 +317,7 @@ class Plans:
         plans = _Found(found)
         self._guessed.clear()
         allowance = allowance or GuessAllowance(self._program, min(NBYTES, self._tools.host_limit), go_on=go_on)
-        for layouts in sample_layouts(self._program, SIZES):
+        for layouts in sample_layouts(self._program, SIZES if self._tools.traits.is_cpu else SIZES + MANY_ROWS):
             self._try(layouts, plans, allowance)
         for layouts in sample_layouts(self._program, ODD_SIZES):
             self._try(layouts, plans, allowance, learns=False)
