@@ -17,7 +17,7 @@ import typer
 from . import command as c
 from . import instructions
 from . import measure as m
-from .page import BENCHMARKS, module, page, question
+from .page import BENCHMARKS, NEEDS_GPU, module, page, question
 from .peers import installed
 from .plots import draw
 from .process import fresh
@@ -28,7 +28,7 @@ REPORTS = m.ROOT / ".bench"
 
 def main(
     only: Annotated[
-        list[str] | None, typer.Argument(help=f"Some of: {', '.join(BENCHMARKS)}. All, if not given.")
+        list[str] | None, typer.Argument(help=f"Some of: {', '.join(BENCHMARKS)}. If not given, all that need no GPU.")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="Measure for long, to publish: half an hour.")] = False,
     model: c.ModelFile = None,
@@ -39,7 +39,7 @@ def main(
     write: Annotated[bool, typer.Option("--write", help="Write the page of all reports there are.")] = False,
     file: Annotated[Path, typer.Option("--page", dir_okay=False, help="The page to write.")] = PAGE,
 ) -> None:
-    names = only or list(BENCHMARKS)
+    names = only or [name for name in BENCHMARKS if name not in NEEDS_GPU]
     for name in names:
         if name not in BENCHMARKS:
             raise typer.BadParameter(f"{name!r} is not a benchmark; there are {', '.join(BENCHMARKS)}")

@@ -85,9 +85,10 @@ class Chain:
 class Graph:
     """Nodes and constants of a network, written down as an exporter writes them. Weights are random, seeds are not."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: type[np.floating[Any]] = np.float32) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
+        self.dtype = dtype
         self._random = np.random.default_rng(0)
 
     def add(self, operator: str, *inputs: str, outputs: Sequence[str] | int = 1, **attributes: Any) -> str:
@@ -106,7 +107,8 @@ class Graph:
 
     def weights(self, *shape: int, deviation: float) -> str:
         """Return the name of a constant of normally distributed numbers."""
-        return self.constant(self._random.standard_normal(shape, np.float32) * np.float32(deviation))
+        numbers = self._random.standard_normal(shape, np.float32) * np.float32(deviation)
+        return self.constant(numbers.astype(self.dtype))
 
     def model(self, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
         """Return the model."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -55,6 +56,55 @@ def image(batch: int, height: int, width: int) -> Inputs:
     """Return a request to `resnet()`."""
     random = np.random.default_rng((batch, height, width))
     return {"image": random.standard_normal((batch, 3, height, width), np.float32)}
+
+
+# --- an encoder -------------------------------------------------------------------------------------------------------
+
+ENCODER_LAYERS, ENCODER_HIDDEN, ENCODER_HEADS, ENCODER_WORDS, ENCODER_POSITIONS = 6, 384, 12, 30522, 512
+
+
+def encoder(dtype: type[np.floating[Any]] = np.float32) -> onnx.ModelProto:
+    """Return a BERT of the size of MiniLM; constants are in the order in which `torch_peers.Encoder` takes them."""
+    g = Graph(dtype)
+    hidden, heads = ENCODER_HIDDEN, ENCODER_HEADS
+    size = hidden // heads
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+    def linear(x: str, given: int, made: int) -> str:
+        weights, bias = g.weights(given, made, deviation=given**-0.5), g.weights(made, deviation=0.02)
+        return g.add("Add", g.add("MatMul", x, weights), bias)
+
+    def normalize(x: str) -> str:
+        scale = g.constant(np.ones(hidden, dtype))
+        return g.add("LayerNormalization", x, scale, g.weights(hidden, deviation=0.02), axis=-1, epsilon=1e-5)
+
+    def scalar(number: float) -> str:
+        return g.constant(np.array(number, dtype))
+
+    def split_heads(x: str) -> str:
+        return g.add("Transpose", g.add("Reshape", x, g.constant([0, 0, heads, size])), perm=[0, 2, 1, 3])
+
+    words = g.add("Gather", g.weights(ENCODER_WORDS, hidden, deviation=0.5), "input_ids")
+    positions = g.weights(ENCODER_POSITIONS, hidden, deviation=0.5)
+    length = g.add("Shape", "input_ids", start=1, end=2)
+    own = g.add("Slice", positions, g.constant([0]), length, g.constant([0]))
+    x = normalize(g.add("Add", words, own))
+    seen = g.add("Cast", g.add("Unsqueeze", "attention_mask", g.constant([1, 2])), to=kind)
+    unseen = g.add("Mul", g.add("Sub", scalar(1), seen), scalar(float(np.finfo(dtype).min)))
+    for _ in range(ENCODER_LAYERS):
+        query, key, content = (split_heads(linear(x, hidden, hidden)) for _ in range(3))
+        scores = g.add("MatMul", query, g.add("Transpose", key, perm=[0, 1, 3, 2]))
+        scores = g.add("Add", g.add("Mul", scores, scalar(size**-0.5)), unseen)
+        mixed = g.add("MatMul", g.add("Softmax", scores, axis=-1), content)
+        joined = g.add("Reshape", g.add("Transpose", mixed, perm=[0, 2, 1, 3]), g.constant([0, 0, hidden]))
+        x = normalize(g.add("Add", x, linear(joined, hidden, hidden)))
+        h = linear(x, hidden, 4 * hidden)
+        erf = g.add("Erf", g.add("Div", h, scalar(math.sqrt(2))))
+        h = g.add("Mul", g.add("Mul", h, g.add("Add", erf, scalar(1))), scalar(0.5))
+        x = normalize(g.add("Add", x, linear(h, 4 * hidden, hidden)))
+    g.add("Identity", x, outputs=["hidden"])
+    tokens = [value(name, "batch", "length", dtype=TensorProto.INT64) for name in ("input_ids", "attention_mask")]
+    return g.model(tokens, [value("hidden", "batch", "length", hidden, dtype=kind)])
 
 
 # --- a decoder --------------------------------------------------------------------------------------------------------

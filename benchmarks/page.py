@@ -35,7 +35,10 @@ BENCHMARKS: Mapping[str, str] = {
     "precision": "Precision",
     "sequences": "Many sequences at once",
     "load": "Loading",
+    "gpu": "On a GPU",
 }
+NEEDS_GPU = frozenset({"gpu"})
+"""Run by name alone: `python -m benchmarks gpu`, where there is a GPU, and PyTorch for it."""
 
 HEAD = """\
 # Benchmarks

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Coroutine
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def columns(plot: plots.Plot) -> set[str]:
             return {plot.label}
 
 
-@pytest.mark.parametrize("name", page.BENCHMARKS)
+@pytest.mark.parametrize("name", [name for name in page.BENCHMARKS if name not in page.NEEDS_GPU])
 def test_every_benchmark_gives_a_report_that_survives_its_file(name: str) -> None:
     """Rows of equal headings, figures that are numbers, ratios within their intervals; JSON loses nothing."""
     report = asyncio.run(smallest(name))
@@ -164,6 +165,13 @@ def test_every_benchmark_gives_a_report_that_survives_its_file(name: str) -> Non
     text = page.section([report])
     assert f"## {page.BENCHMARKS[name]}" in text
     assert text.count("\n| ") == 2 + len(report.rows)
+
+
+@pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")
+def test_a_benchmark_of_gpus_says_what_it_needs() -> None:
+    """Where PyTorch is missing; `python -m benchmarks` leaves it out unless it is named."""
+    with pytest.raises(measure.BenchmarkError, match="pip install torch"):
+        asyncio.run(page.module("gpu").bench(measure.Settings.of(quick=True)))
 
 
 def test_models_that_do_not_run_are_listed_and_count_in_no_mean() -> None:
