@@ -25,8 +25,9 @@ from asyncrt.kernels.shapes import check, count, ints
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, UINT8, Array, DataType, Shape
 
+from ._nbits_vectors import STEP, Weights, launch
+
 _X, _WEIGHTS, _SCALES, _ZEROS, _GROUPS, _BIAS = range(6)
-_VECTOR = 32  # elements that the fast path takes at once
 
 
 class _Form(NamedTuple):
@@ -124,10 +125,14 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         buffers.append(WalkedBuffer("zeros", inp(_ZEROS), zeros, "r"))
     if call.has(_BIAS):
         buffers.append(WalkedBuffer("bias", inp(_BIAS), dtype, "r"))
+    whole = form.bits in (4, 8) and form.block % STEP == 0 and form.k % form.block == 0
+    if traits.is_cpu and dtype is FLOAT32 and whole and rows:
+        refs = tuple([b.ref for b in buffers])
+        step = launch(Weights(form.bits, zeros, call.has(_BIAS)), refs, rows, form.n, form.k, form.block, traits)
+        return Impl("vectors", (step,))
     shape = (-(-rows // tall), -(-form.n // wide))
-    vectors = dtype is FLOAT32 and form.bits in (4, 8) and form.block % _VECTOR == 0
-    launch = walk(
-        "matmul_nbits", _statement(dtype, zeros, form.bits, vectors, call.has(_BIAS), tall, wide), shape, buffers, traits,
+    each = walk(
+        "matmul_nbits", _statement(dtype, zeros, form.bits, call.has(_BIAS), tall, wide), shape, buffers, traits,
         offsets=(("row_tile", (1, 0)), ("column_tile", (0, 1))),
         ints=(
             ("rows", rows), ("n", form.n), ("k", form.k), ("size", form.block), ("nbytes", form.nbytes),
@@ -135,18 +140,18 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         ),
         work=form.k * tall * wide,
     )  # fmt: skip
-    return Impl("vectors" if vectors else "elements", () if launch is None else (launch,))
+    return Impl("elements", () if each is None else (each,))
 
 
 @functools.cache
 def _statement(
-    dtype: DataType, zeros: DataType | None, bits: int, vectors: bool, bias: bool, tall: int, wide: int
+    dtype: DataType, zeros: DataType | None, bits: int, bias: bool, tall: int, wide: int
 ) -> str:
     """OpenCL C of a tile of *tall* rows and *wide* columns; rows and columns past the end are the last ones again."""
     tile = [(r, c) for r in range(tall) for c in range(wide)]
     places = [f"const int r{r} = min((int)row_tile * {tall} + {r}, rows - 1);" for r in range(tall)]
     places += [f"const int c{c} = min((int)column_tile * {wide} + {c}, n - 1);" for c in range(wide)]
-    sums = [f"float16 s{r}_{c} = 0.0f; float t{r}_{c} = 0.0f;" for r, c in tile]
+    sums = [f"float t{r}_{c} = 0.0f;" for r, c in tile]
     heads = []
     for c in range(wide):
         zero = f"{float(1 << (bits - 1))}f"
@@ -168,9 +173,8 @@ def _statement(
     stores = []
     for r, c in tile:
         added = f" + LOAD({dtype.name}, bias, c{c})" if bias else ""
-        total = f"t{r}_{c}" + (f" + {_sum(f's{r}_{c}')}" if vectors else "")
         # A row or a column that was taken twice is stored twice, the same each time.
-        stores.append(f"STORE({dtype.name}, y, r{r} * n + c{c}, {total}{added});")
+        stores.append(f"STORE({dtype.name}, y, r{r} * n + c{c}, t{r}_{c}{added});")
     joined = "\n      ".join
     return f"""{{
     {joined(places)}
@@ -178,50 +182,12 @@ def _statement(
     for (int b = 0; b < blocks; b++) {{
       const int k0 = b * size, left = min(size, k - k0);
       {joined(heads)}
-      int e = 0;
-      {_vectors(bits, tall, wide) if vectors else ""}
-      for (; e < left; e++) {{
+      for (int e = 0; e < left; e++) {{
         {joined(elements)}
       }}
     }}
     {joined(stores)}
     }}"""
-
-
-def _vectors(bits: int, tall: int, wide: int) -> str:
-    """OpenCL C that takes whole vectors of a block."""
-    lines = []
-    for c in range(wide):
-        if bits == 4:
-            lines.append(
-                f"const uchar16 q{c} = vload16(0, w{c} + e / 2), a{c} = q{c} & (uchar)15, b{c} = q{c} >> (uchar)4;"
-            )
-            halves = [_interleaved(f"a{c}", f"b{c}", half) for half in (0, 8)]
-        else:
-            halves = [f"vload16({half}, w{c} + e)" for half in (0, 1)]
-        lines += [
-            f"const float16 u{c}_{h} = (convert_float16({text}) - z{c}) * f{c};"
-            for h, text in enumerate(halves)
-        ]
-    for r in range(tall):
-        lines.append(
-            f"const float16 x{r}_0 = vload16(0, x + r{r} * k + k0 + e), x{r}_1 = vload16(1, x + r{r} * k + k0 + e);"
-        )
-        lines += [f"s{r}_{c} = fma(x{r}_0, u{c}_0, fma(x{r}_1, u{c}_1, s{r}_{c}));" for c in range(wide)]
-    body = "\n        ".join(lines)
-    return f"""for (; e + {_VECTOR} <= left; e += {_VECTOR}) {{
-        {body}
-      }}"""
-
-
-def _interleaved(low: str, high: str, start: int) -> str:
-    pairs = ", ".join(f"{v}.s{start + i:x}" for i in range(8) for v in (low, high))
-    return f"(uchar16)({pairs})"
-
-
-def _sum(vector: str) -> str:
-    """OpenCL C for the sum of a float16's elements, in halves."""
-    return f"dot({vector}.lo.lo + {vector}.lo.hi + {vector}.hi.lo + {vector}.hi.hi, (float4)1.0f)"
 
 
 def _packed(seed: int, *shape: int) -> Array:
