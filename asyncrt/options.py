@@ -71,6 +71,7 @@ class RuntimeOptions:
             as the environment variable ASYNCRT_CHECK_HAZARDS says.
         max_model_bytes: Larger models, their external data counted, are refused.
         max_rank: Models that have tensors with more axes are refused.
+        max_nodes: Models of more nodes are refused; nodes of graphs in nodes count, and of functions written out.
         max_folded_bytes: A constant sub-expression whose result is larger is not computed while loading.
     """
 
@@ -100,6 +101,7 @@ class RuntimeOptions:
     # Limits for models.
     max_model_bytes: int = counted(8 << 30)
     max_rank: int = counted(8)
+    max_nodes: int = counted(1 << 18)
     max_folded_bytes: int = counted(16 << 20, 0)
 
     def uses(self, mechanism: Mechanism) -> bool:

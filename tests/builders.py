@@ -11,7 +11,10 @@ from onnx import helper, numpy_helper
 
 from asyncrt.layout import Array
 
-_TYPES = {"f32": 1, "u8": 2, "i8": 3, "i32": 6, "i64": 7, "bool": 9, "f16": 10, "f64": 11, "bf16": 16}
+_TYPES = {
+    "f32": 1, "u8": 2, "i8": 3, "u16": 4, "i16": 5, "i32": 6, "i64": 7, "bool": 9, "f16": 10, "f64": 11, "u32": 12,
+    "u64": 13, "bf16": 16,
+}  # fmt: skip
 
 
 def value(text: str) -> onnx.ValueInfoProto:

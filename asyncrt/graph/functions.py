@@ -21,7 +21,6 @@ from asyncrt.dims import Dim
 from asyncrt.errors import ModelFormatError, ModelLimitError, UnsupportedOperatorError
 from asyncrt.layout import PartialLayout
 
-MAX_NODES = 1 << 18  # of a model with its functions written out; ten lines can ask for more than any memory holds
 MAX_NESTING = 32  # graphs in graphs
 
 Opsets: TypeAlias = Mapping[str, int]
@@ -49,13 +48,15 @@ class LocalFunctions:
 
     Args:
         opsets: The model's, for domains that a function does not name.
+        most: Nodes that the model may have with its functions written out; ten lines can ask for more than any memory
+            holds.
 
     Raises:
         ModelFormatError: One is defined twice, or uses itself.
         ModelLimitError: Written out, the model would be too long.
     """
 
-    def __init__(self, model: onnx.ModelProto, opsets: Opsets) -> None:
+    def __init__(self, model: onnx.ModelProto, opsets: Opsets, most: int) -> None:
         self._bodies: dict[tuple[str, str, str], FunctionBody] = {}
         for function in model.functions:
             key = (_domain(function.domain), function.name, function.overload)
@@ -63,8 +64,13 @@ class LocalFunctions:
                 raise ModelFormatError(f"the model defines the function {_show(key)} twice")
             defaults = {a.name: a for a in function.attribute_proto}
             self._bodies[key] = FunctionBody(function, {**opsets, **opsets_of(function.opset_import)}, defaults)
-        if self._bodies and self._count(model.graph.node, {}) > MAX_NODES:
-            raise ModelLimitError(f"with its functions written out the model has more than {MAX_NODES} nodes")
+        count = self._count(model.graph.node, {})
+        if count > most:
+            out = ", its functions written out" if self._bodies else ""
+            raise ModelLimitError(
+                f"the model has {count} nodes{out}; RuntimeOptions.max_nodes is {most}",
+                hint="raise max_nodes, if the model is to be trusted",
+            )
 
     def find(self, node: onnx.NodeProto) -> FunctionBody | None:
         """Return what *node* stands for, or None if it is of no function of the model."""

@@ -84,7 +84,8 @@ def import_model(source: ModelSource, options: RuntimeOptions) -> Graph:
         opsets = opsets_of(model.opset_import)
         if not opsets and 0 < model.ir_version < 3:
             opsets = {"": 1}  # the first files could not say it
-        shared = _Shared(options, LocalFunctions(model, opsets), TensorReader(folder, options), Names())
+        functions = LocalFunctions(model, opsets, options.max_nodes)
+        shared = _Shared(options, functions, TensorReader(folder, options), Names())
         return _Importer(model.graph, shared).run(opsets, large)
     except RecursionError as error:
         raise ModelFormatError("the model's functions use each other too deeply") from error

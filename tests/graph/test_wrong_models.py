@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -221,6 +222,29 @@ def test_tensors_of_dims_never_seen_allocate_nothing() -> None:
         tracemalloc.stop()
 
     assert peak < 1 << 20
+
+
+def test_a_model_of_more_nodes_than_allowed_is_refused() -> None:
+    """Nodes of graphs inside nodes count as the others do, and those of functions as often as they are called."""
+    branch = helper.make_graph([node("Neg", ["x"], ["z"])], "b", [], [info("z", FLOAT, ["n", 4])])
+    held = node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+    source = _simple(held, constants={"c": np.array(True)})
+
+    assert program(source, RuntimeOptions(max_nodes=3)).outputs
+    with pytest.raises(ModelLimitError, match=r"has 3 nodes; RuntimeOptions\.max_nodes is 2"):
+        program(source, RuntimeOptions(max_nodes=2))
+
+
+def test_axes_without_number_are_refused_at_once() -> None:
+    """What a list of axes costs grows as the list does: a million took minutes."""
+    axes = np.arange(300_000)
+    source = _simple(node("Unsqueeze", ["x", "a"], ["y"]), constants={"a": axes})
+    begun = time.process_time()
+
+    with pytest.raises(ModelLimitError, match="rank 300002"):
+        program(source)
+
+    assert time.process_time() - begun < 5
 
 
 def test_a_cut_off_constant_names_its_node() -> None:

@@ -95,7 +95,7 @@ def _squeeze(call: Call) -> tuple[Shape]:
 def _unsqueeze(call: Call) -> tuple[Shape]:
     shape = call.shape(0)
     axes = _axes(call) or []
-    added = normal_axes(call, axes, len(shape) + len(axes))
+    added = frozenset(normal_axes(call, axes, len(shape) + len(axes)))
     rest = iter(shape)
     return (tuple(1 if axis in added else next(rest) for axis in range(len(shape) + len(axes))),)
 
