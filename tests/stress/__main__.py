@@ -29,6 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from . import mutants as mutation
 from .attack.hostile import CALLS
+from .attack.malformed import corpus
 from .batching import ten_thousand
 from .compare import compare
 from .parts import Result, attacked, every_order, seeds, summary, wired
@@ -47,6 +48,7 @@ class Part(enum.StrEnum):
     GRAPHS = "graphs"
     OPENCL_GRAPHS = "opencl-graphs"
     MODELS = "models"
+    MALFORMED = "malformed"
     HOSTILE = "hostile"
     MUTANTS = "mutants"
     WIRE = "wire"
@@ -79,6 +81,7 @@ def main(
     graph: Annotated[int | None, typer.Option(help="One model again, by its seed.")] = None,
     opencl: Annotated[bool, typer.Option(help="The model on OpenCL.")] = False,
     model: Annotated[int | None, typer.Option(help="One mutated model again, by its seed.")] = None,
+    malformed: Annotated[int | None, typer.Option(help="One malformed model again, by its number.")] = None,
     hostile_case: Annotated[int | None, typer.Option(help="Hostile calls again, by their seed.")] = None,
     wire_case: Annotated[int | None, typer.Option(help="One message to a server again, by its seed.")] = None,
 ) -> None:
@@ -91,25 +94,24 @@ def main(
         console.print(random_run(run))
     if graph is not None:
         console.print(compare(graph, opencl=opencl))
-    again = [("models", 1, model), ("hostile", CALLS, hostile_case)]
+    again = [("models", 1, model), ("malformed", 1, malformed), ("hostile", CALLS, hostile_case)]
     with Progress(*COLUMNS, console=console) as progress:
         results = [r for what, n, seed in again if seed is not None for r in attacked(what, n, seed, progress)]
         results += [wired("wire", 1, wire_case, progress)] if wire_case is not None else []
-    if (schedule, run, graph, model, hostile_case, wire_case) == (None,) * 6:
+    if (schedule, run, graph, model, malformed, hostile_case, wire_case) == (None,) * 7:
         wanted = set(only or Part)
-        on_opencl = functools.partial(compare, opencl=True)
         seeded: list[tuple[Part, str, Callable[[int], Any], int]] = [
             (Part.SCHEDULES, "schedules", random_schedule, schedules),
             (Part.RUNS, "runs with faults", random_run, runs),
             (Part.STORMS, "storms of batched requests", ten_thousand, storms),
             (Part.GRAPHS, "graphs", compare, graphs),
-            (Part.OPENCL_GRAPHS, "graphs on OpenCL", on_opencl, opencl_graphs),
+            (Part.OPENCL_GRAPHS, "graphs on OpenCL", functools.partial(compare, opencl=True), opencl_graphs),
         ]
         with Progress(*COLUMNS, console=console) as progress:
             for part, name, work, n in seeded:
                 results += [seeds(name, work, range(first, first + n), progress)] if part in wanted else []
             results += [every_order(states, progress)] if Part.ORDERS in wanted else []
-            for part, n in ((Part.MODELS, models), (Part.HOSTILE, hostile)):
+            for part, n in ((Part.MODELS, models), (Part.MALFORMED, len(corpus())), (Part.HOSTILE, hostile)):
                 results += attacked(part, n, first, progress) if part in wanted else []
             for part, n in ((Part.WIRE, wire), (Part.CALLERS, callers)):
                 results += [wired(part, n, first, progress)] if part in wanted else []

@@ -107,16 +107,20 @@ def every_order(most: int, progress: Progress) -> Result:
 
 
 def attacked(what: str, count: int, first: int, progress: Progress) -> list[Result]:
-    """Try mutated models ("models"), or hostile calls ("hostile"): *count* of them, beginning with a seed.
+    """Try mutated models ("models"), malformed ones, or hostile calls: *count* of them, beginning with a seed.
 
     What runs on OpenCL has processes of its own.
     """
-    names = {"models": ("mutated models", "--model", 1), "hostile": ("hostile calls", "--hostile-case", CALLS)}
+    names = {
+        "models": ("mutated models", "--model", 1), "malformed": ("malformed models", "--malformed", 1),
+        "hostile": ("hostile calls", "--hostile-case", CALLS),
+    }  # fmt: skip
     name, again, each = names[what]
     drawn = range(first, first + -(-count // each))
     results = []
     for device, words in (("host", name), ("opencl", f"{name} on OpenCL")):
-        seeds = [seed for seed in drawn if (device_of(seed) == "opencl") == (device == "opencl")]
+        # The same malformed models are tried on both; of others the seed says where.
+        seeds = [s for s in drawn if what == "malformed" or (device_of(s) == "opencl") == (device == "opencl")]
         if not seeds:
             continue
         begun, bar = time.monotonic(), progress.add_task(words, total=len(seeds) * each)

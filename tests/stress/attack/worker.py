@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ...environment import ROOT
-from . import faulty, hostile, models
+from . import faulty, hostile, malformed, models
 from .watching import LONG_S, MORE_BYTES, Clock, Doors, Finding, Peak
 
 ADDRESSES = 6 << 30
@@ -32,13 +32,15 @@ class Worker:
     """Runs cases of one kind.
 
     Args:
-        what: "models", "hostile" or "faulty".
+        what: "models", "malformed", "malformed once", "hostile" or "faulty".
+        device: "host" or "opencl": on which malformed models run; others are drawn with one.
         folder: For its files.
         cache: For kernels, shared with others.
     """
 
-    def __init__(self, what: str, folder: Path, cache: Path) -> None:
+    def __init__(self, what: str, device: str, folder: Path, cache: Path) -> None:
         self.what = what
+        self.device = device
         self.place = models.Place(folder, cache, Clock(), Doors(folder))
         self.place.models  # noqa: B018  # the files are there before anything is watched
         self._case: Any = None
@@ -70,6 +72,11 @@ class Worker:
                 case = self._case = models.draw(seed, self.place)
                 self.place.doors.on = True
                 asyncio.run(self._noting(models.attack(case, self.place)))
+            elif self.what.startswith("malformed"):
+                case = self._case = malformed.draw(seed, self.device, self.place)
+                attack = malformed.ask_once if self.what == "malformed once" else models.attack
+                self.place.doors.on = True
+                asyncio.run(self._noting(attack(case, self.place)))
             elif self.what == "faulty":
                 self.place.doors.on = True
                 asyncio.run(self._noting(faulty.attack(seed, self.place)))
@@ -133,11 +140,13 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     what, device, folder, cache = sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
     os.chdir(folder)  # a relative path that a call writes to is there
-    worker = Worker(what, folder, cache)
+    worker = Worker(what, device, folder, cache)
     signal.signal(signal.SIGUSR2, lambda number, frame: worker.tell())
     # A hostile call may open any device, whatever the case runs on.
     devices = ["opencl"] if device == "opencl" else ["host", "simulated"]
     asyncio.run(models.warm_up(worker.place, sorted({*devices, "opencl"}) if what == "hostile" else devices))
+    gc.collect()
+    gc.freeze()  # what lives as long as the process is not looked at before each case
     _say(out, ready=True)
     for line in sys.stdin:
         worker.run(int(line), out)
