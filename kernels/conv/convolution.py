@@ -4,6 +4,7 @@ A transposed convolution is the convolution of its input with zeros inserted (`s
 is calculated without those zeros (`transposed.py`); the kernels that check borders take them for granted.
 
 - packed: float32 on a CPU with constant weights (`packed.py`).
+- positions: such ones of one cell, where vectors of positions are fuller than those of channels (`pointwise.py`).
 - winograd: such ones of 3 × 3 cells (`winograd.py`).
 - depthwise: float32 on a CPU, from few channels to few (`depthwise.py`), or in short rows (`depthwise_channels.py`).
 - planes: float32 on a CPU otherwise. A vector holds neighbouring positions of one channel.
@@ -35,6 +36,7 @@ from .depthwise_channels import by_channels
 from .depthwise_channels import suits as suits_channels
 from .interface import ConvForm, Convolution, bind_conv, padded_input
 from .packed import WORK, packed, packs
+from .pointwise import by_positions, suits_positions
 from .transposed import transposed
 from .winograd import suits, winograd
 
@@ -56,6 +58,8 @@ def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool, afte
     if conv.transposed:
         return transposed(conv, traits, after) if constant and traits.packed_weights else _generic(conv, traits, after)
     if packs(conv.dtype, conv.outputs, traits, constant=constant):
+        if suits_positions(conv, traits, after):
+            return by_positions(conv, traits, after)
         return winograd(conv, traits, after) if suits(conv, traits) else packed(conv, traits, after)
     if constant and traits.packed_weights and suits_channels(conv, after):
         return by_channels(conv, traits, after)
