@@ -260,8 +260,12 @@ def _shared(conv: Convolution, after: Epilogue | None) -> Impl:
 
 @functools.cache
 def _shared_kernel(form: ConvForm, stepped: bool) -> KernelSource:
-    """The product of the filter ``[M, C * cells]`` and the patches ``[C * cells, positions]``, in tiles."""
+    """The product of the filter ``[M, C * cells]`` and the patches ``[C * cells, positions]``, in tiles.
+
+    Its sums are those of the matrix product that windows of one cell may be.
+    """
     t = form.dtype
+    added = "c[i][j] = fma(rf[i], rx[j], c[i][j]);" if t.is_float else "c[i][j] += rf[i] * rx[j];"
     acc = accumulator_type(t)
     tile, depth = _GPU_TILE, _GPU_DEPTH
     at = {a: f"i{a} / t{a}" if stepped else f"i{a}" for a in "dhw"}
@@ -302,7 +306,7 @@ def _shared_kernel(form: ConvForm, stepped: bool) -> KernelSource:
     for (int k = 0; k < {depth}; k++) {{
       {acc} rf[4], rx[4];
       for (int i = 0; i < 4; i++) {{ rf[i] = ft[k][ly + 16 * i]; rx[i] = xt[k][lx + 16 * i]; }}
-      for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) c[i][j] += rf[i] * rx[j];
+      for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) {added}
     }}
     barrier(CLK_LOCAL_MEM_FENCE);
   }}
