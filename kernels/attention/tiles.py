@@ -1,9 +1,9 @@
 """Attention on CPU devices for few query rows: tiles of 1, 2 or 4 rows.
 
 A work-item takes tiles of rows, one after the other, in three steps. Sixteen dot products at a time give the scores:
-`height` rows times 16 / `height` keys. Then each row of scores becomes weights, and the weights times the values are
-summed in registers for blocks of columns. Keys and values are read in vectors of 16; the scores lie in a scratch of the
-work-item's own.
+`height` rows times 16 / `height` keys, but for one row only eight. Then each row of scores becomes weights, and the
+weights times the values are summed in registers for blocks of columns. Keys and values are read in vectors of 16; the
+scores lie in a scratch of the work-item's own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from asyncrt.layout import FLOAT32
 from .interface import SIZES, Attention, AttentionForm, bounds, buffers, vector_score
 
 _LANES = 16
+_STREAMS = 8  # keys that are read at a time: of more, caches are not filled ahead
 _MIN_WORK = 30_000  # multiplications that are worth a work-item of a CPU
 
 
@@ -56,7 +57,7 @@ class _TileForm(NamedTuple):
     @property
     def keys(self) -> int:
         """Keys whose scores are calculated at a time."""
-        return _LANES // self.height
+        return min(_STREAMS, _LANES // self.height)
 
 
 @functools.cache
@@ -126,9 +127,9 @@ def _queries(tile: _TileForm) -> str:
 
 
 def _scores(tile: _TileForm) -> str:
-    """Write the products of queries and keys to ``s``: sixteen sums at a time, of vectors of 16."""
+    """Write the products of queries and keys to ``s``: some sums at a time, of vectors of 16."""
     q, rows, columns = tile.attention.query, tile.rows, range(tile.keys)
-    zero = " ".join(f"float16 c{n} = 0.0f;" for n in range(_LANES))
+    zero = " ".join(f"float16 c{n} = 0.0f;" for n in range(tile.height * tile.keys))
     keys = "\n      ".join(f"__global const {q.c}* k{x} = K + ko + min(j + {x}, keys - 1) * ks;" for x in columns)
     queries = " ".join(f"const float16 q{r} = vload16(0, qp + {r} * padded_size + d);" for r in rows)
 
@@ -151,12 +152,12 @@ def _scores(tile: _TileForm) -> str:
 
 
 def _stored_scores(tile: _TileForm) -> str:
-    """Add up the 16 elements of each of 16 sums, and store them as the scores of each row."""
-    sums = [f"c{n}" for n in range(_LANES)]
+    """Add up the 16 elements of each of the sums, and store them as the scores of each row."""
+    sums = [f"c{n}" for n in range(tile.height * tile.keys)]
     while len(sums) > 1:
         sums = [f"$_pairs({a}, {b})" for a, b in zip(sums[::2], sums[1::2], strict=True)]
     if tile.height == 1:
-        return f"vstore16({sums[0]}, 0, s + j);"
+        return f"const float16 e = {sums[0]}; vstore8(e.even + e.odd, 0, s + j);"
     part = {2: ("lo", "hi"), 4: ("lo.lo", "lo.hi", "hi.lo", "hi.hi")}[tile.height]
     return f"const float16 e = {sums[0]}; " + " ".join(
         f"vstore{tile.keys}(e.{part[r]}, 0, s + {r} * padded_keys + j);" for r in tile.rows

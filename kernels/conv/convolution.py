@@ -4,6 +4,7 @@ A transposed convolution is the convolution of its input with zeros inserted (`s
 is calculated without those zeros (`transposed.py`); the kernels that check borders take them for granted.
 
 - packed: float32 on a CPU with constant weights (`packed.py`).
+- positions: such ones of one cell, where vectors of positions are fuller than those of channels (`pointwise.py`).
 - winograd: such ones of 3 × 3 cells (`winograd.py`).
 - depthwise: float32 on a CPU, from few channels to few (`depthwise.py`), or in short rows (`depthwise_channels.py`).
 - planes: float32 on a CPU otherwise. A vector holds neighbouring positions of one channel.
@@ -35,6 +36,7 @@ from .depthwise_channels import by_channels
 from .depthwise_channels import suits as suits_channels
 from .interface import ConvForm, Convolution, bind_conv, padded_input
 from .packed import WORK, packed, packs
+from .pointwise import by_positions, suits_positions
 from .transposed import transposed
 from .winograd import suits, winograd
 
@@ -56,6 +58,8 @@ def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool, afte
     if conv.transposed:
         return transposed(conv, traits, after) if constant and traits.packed_weights else _generic(conv, traits, after)
     if packs(conv.dtype, conv.outputs, traits, constant=constant):
+        if suits_positions(conv, traits, after):
+            return by_positions(conv, traits, after)
         return winograd(conv, traits, after) if suits(conv, traits) else packed(conv, traits, after)
     if constant and traits.packed_weights and suits_channels(conv, after):
         return by_channels(conv, traits, after)
@@ -256,8 +260,12 @@ def _shared(conv: Convolution, after: Epilogue | None) -> Impl:
 
 @functools.cache
 def _shared_kernel(form: ConvForm, stepped: bool) -> KernelSource:
-    """The product of the filter ``[M, C * cells]`` and the patches ``[C * cells, positions]``, in tiles."""
+    """The product of the filter ``[M, C * cells]`` and the patches ``[C * cells, positions]``, in tiles.
+
+    Its sums are those of the matrix product that windows of one cell may be.
+    """
     t = form.dtype
+    added = "c[i][j] = fma(rf[i], rx[j], c[i][j]);" if t.is_float else "c[i][j] += rf[i] * rx[j];"
     acc = accumulator_type(t)
     tile, depth = _GPU_TILE, _GPU_DEPTH
     at = {a: f"i{a} / t{a}" if stepped else f"i{a}" for a in "dhw"}
@@ -298,7 +306,7 @@ def _shared_kernel(form: ConvForm, stepped: bool) -> KernelSource:
     for (int k = 0; k < {depth}; k++) {{
       {acc} rf[4], rx[4];
       for (int i = 0; i < 4; i++) {{ rf[i] = ft[k][ly + 16 * i]; rx[i] = xt[k][lx + 16 * i]; }}
-      for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) c[i][j] += rf[i] * rx[j];
+      for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) {added}
     }}
     barrier(CLK_LOCAL_MEM_FENCE);
   }}

@@ -60,6 +60,17 @@ def _blocks(registers: Registers) -> _Blocks:
     return _Blocks({16: 1.0}, tile_of(registers).rows)
 
 
+def _block(outputs: int, costs: Mapping[int, float]) -> int:
+    return min(costs, key=lambda b: round_up(outputs, b) * costs[b])
+
+
+def blocked(outputs: int, registers: Registers) -> float:
+    """Return how many channels take as long as *outputs* do in blocks, some of which have places with nothing to do."""
+    costs, _ = _blocks(registers)
+    block = _block(outputs, costs)
+    return round_up(outputs, block) * costs[block]
+
+
 def pack_filters(weight: Array, group: int, block: int) -> Array:
     """Return a filter ``[M, C / group, cells...]`` as ``[group, ceil(M / group / block), C / group, cells, block]``, padded
     with zeros, and some more zeros behind it."""
@@ -159,7 +170,7 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     rows, width = 1, tile_width(ow, conv.inputs, cells, most)
     if joins and 2 * ow <= most and oh > 1:  # short rows, each of them one tile: several of them
         rows = next(r for r in (most // width, 2) if r <= oh)
-    block = min(costs, key=lambda b: round_up(conv.outputs, b) * costs[b])
+    block = _block(conv.outputs, costs)
     blocks = -(-conv.outputs // block)
     down, across = -(-oh // rows), -(-ow // width)
     tiles = od * down * across

@@ -64,6 +64,8 @@ def shared_kernel(form: ProductForm, tile: int) -> KernelSource:
     What comes next is on its way from memory while the work-items multiply.
     """
     acc = accumulator_type(form.a)
+    # In one rounding, whatever a compiler makes of it, as in convolutions that do the same (`conv/convolution.py`).
+    added = "c[i][j] = fma(ra[i], rb[j], c[i][j]);" if form.a.is_float else "c[i][j] += ra[i] * rb[j];"
     squares = tile // NARROW
     each = tile * _DEPTH // (GROUP * GROUP)
     body = f"""
@@ -91,7 +93,7 @@ def shared_kernel(form: ProductForm, tile: int) -> KernelSource:
           ra[i] = at[k][(i / 4) * {NARROW} + ly * 4 + i % 4];
           rb[i] = bt[k][(i / 4) * {NARROW} + lx * 4 + i % 4];
         }}
-        {_UNROLL} for (int i = 0; i < {4 * squares}; i++) {_UNROLL} for (int j = 0; j < {4 * squares}; j++) c[i][j] += ra[i] * rb[j];
+        {_UNROLL} for (int i = 0; i < {4 * squares}; i++) {_UNROLL} for (int j = 0; j < {4 * squares}; j++) {added}
       }}
       barrier(CLK_LOCAL_MEM_FENCE);
     }}

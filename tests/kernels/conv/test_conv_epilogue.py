@@ -52,6 +52,8 @@ CASES = {
     "packed, wide windows": Case("packed 32x", CPU, (1, 3, 12, 24), (32, 3, 9, 9)),
     "packed, three axes": Case("packed", CPU, (1, 3, 4, 5, 6), (20, 3, 2, 2, 2)),
     "packed, one axis": Case("packed", CPU, (2, 3, 21), (20, 3, 4)),
+    "positions": Case("positions 8x32", CPU, (2, 16, 12, 15), (24, 8, 1, 1), {"group": 2}),
+    "positions, half a tile left": Case("positions 8x32", CPU, (1, 5, 13, 13), (37, 5, 1, 1)),
     "winograd": Case("winograd 8x32", CPU, (2, 16, 13, 30), (17, 16, 3, 3), {"pads": (1, 1, 1, 1)}),
     "winograd, short rows": Case("winograd 8x32", CPU, (1, 32, 40, 14), (32, 16, 3, 3), {"group": 2}),
     "transposed": Case(

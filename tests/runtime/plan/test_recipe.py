@@ -296,7 +296,7 @@ async def test_few_recipes_give_the_plans_of_pictures_of_all_sizes(winograd: boo
 
 @pytest.mark.asyncio
 async def test_small_pictures_are_planned_by_recipe_or_by_planning_but_never_wrongly() -> None:
-    """Rows that are shorter than a tile are where decisions differ."""
+    """Rows that are shorter than a tile are where decisions differ, and planes that are a few vectors."""
     async with Runtime(options=OPTIONS) as rt:
         loaded = await rt.load(_pictures())
         net = network(loaded)
@@ -311,7 +311,7 @@ async def test_small_pictures_are_planned_by_recipe_or_by_planning_but_never_wro
                 assert recipe is not None
                 known.append(recipe)
 
-    assert 2 < len(known) < 30
+    assert 2 < len(known) < 40
 
 
 def _rows_of_what_meets_again() -> object:
