@@ -16,6 +16,9 @@ _STEP = 0.15  # how far one request that took longer than expected moves what is
 _LATE = 0.0015  # the share of requests that may
 _MOST = 8.0
 
+SOONEST_S = 0.001
+"""Who is refused is not told to come again sooner."""
+
 
 @attrs.define
 class Typical:
@@ -67,4 +70,16 @@ def backlog_s(
         rows += request.rows
         work += request.work
     batches = math.ceil(rows / (typical.rows or options.max_batch))
-    return (line.per_work * work / typical.own + line.fixed * batches) / streams
+    return line.at_least(work / typical.own / batches) * batches / streams if batches else 0.0
+
+
+def retry_s(before: float, own: float, allowed: float) -> float:
+    """Return after how many seconds a request would be let in that is refused now, if nobody else came.
+
+    Args:
+        before: Seconds until those that are here have had their turn. Who comes then goes at once, whatever is
+            expected of it.
+        own: Seconds that it takes itself.
+        allowed: Seconds that it may be expected to take, waiting included.
+    """
+    return max(min(before, before + own - allowed), SOONEST_S)

@@ -1,14 +1,16 @@
 """How long will a batch take? Learned from those that have run: seconds = a * work + b, for each class of shapes.
 
 A run that took far longer than others of its kind, because a kernel was built or the machine was busy, must not change
-the answer, so the line is Tukey's resistant one: through the medians of the outer thirds of the latest runs.
+the answer, so the line is Tukey's resistant one: through the medians of the outer thirds of the latest runs. Of two
+values in the middle the lower one is the median, because runs are disturbed in one direction only.
 """
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections import deque
 from collections.abc import Hashable
+from statistics import median_low
 from typing import NamedTuple
 
 from asyncrt.lru import LruCache
@@ -19,14 +21,22 @@ _SPREAD = 1.5  # works that differ less than by this factor say nothing of a slo
 
 
 class Line(NamedTuple):
-    """Seconds of a batch: `per_work` times its work, and `fixed`. If not `told`, which of the two is a guess."""
+    """Seconds of a batch: `per_work` times its work, and `fixed`. If not `told`, which of the two is a guess.
+
+    `seen` is the work of the runs behind a guess.
+    """
 
     per_work: float
     fixed: float
     told: bool = True
+    seen: float = math.inf
 
     def __call__(self, work: float) -> float:
         return self.per_work * work + self.fixed
+
+    def at_least(self, work: float) -> float:
+        """Return the seconds that can be counted on: a guess says nothing of more work than was seen."""
+        return self(min(work, self.seen))
 
 
 class _Runs:
@@ -57,22 +67,22 @@ def resistant_line(runs: list[tuple[int, float]], other: Line | None = None) -> 
     If the works are too much alike, the slope is that of *other*; without one, or if that is a guess, all of the time
     is taken to grow with the work.
     """
-    told = True
+    told, seen = True, math.inf
     runs = sorted(runs)
     third = max(1, len(runs) // 3)
     left, right = runs[:third], runs[-third:]
-    x0, x1 = statistics.median(w for w, _ in left), statistics.median(w for w, _ in right)
+    x0, x1 = median_low(w for w, _ in left), median_low(w for w, _ in right)
     if x1 > _SPREAD * x0:
-        slope = (statistics.median(s for _, s in right) - statistics.median(s for _, s in left)) / (x1 - x0)
+        slope = (median_low(s for _, s in right) - median_low(s for _, s in left)) / (x1 - x0)
     elif other is not None and other.told:
         slope = other.per_work
     else:
-        slope, told = statistics.median(s / max(w, 1) for w, s in runs), False
+        slope, told, seen = median_low(s / max(w, 1) for w, s in runs), False, x1
     slope = max(slope, 0.0)
-    fixed = statistics.median(s - slope * w for w, s in runs)
+    fixed = median_low(s - slope * w for w, s in runs)
     if fixed < 0:  # the slope is too steep for these runs: the line through nothing that fits them
-        slope, fixed = statistics.median(s / max(w, 1) for w, s in runs), 0.0
-    return Line(slope, fixed, told)
+        slope, fixed = median_low(s / max(w, 1) for w, s in runs), 0.0
+    return Line(slope, fixed, told, seen)
 
 
 class CostModel:
@@ -88,7 +98,7 @@ class CostModel:
     def __repr__(self) -> str:
         if not self._seen:
             return "<CostModel that has seen nothing>"
-        a, b, _ = self._all.line()
+        a, b, *_ = self._all.line()
         seen = f"{self._seen} runs of {len(self._classes)} classes"
         return f"<CostModel {b * 1e3:.3f} ms + {a * 1e6:.3f} ms per million, {seen}>"
 

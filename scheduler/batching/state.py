@@ -21,7 +21,7 @@ import attrs
 
 from asyncrt.scheduler.happenings import InvalidHappening
 
-from .admission import DelayAllowance, Typical, backlog_s
+from .admission import SOONEST_S, DelayAllowance, Typical, backlog_s, retry_s
 from .batch_shape import BatchShape
 from .cost import CostModel, Line
 from .group import BatchGroup, form_group
@@ -414,19 +414,14 @@ class BatchingState:
         line = self._line(request.form)
         if len(queue) >= options.max_queue or queue.nbytes + request.nbytes > options.max_queue_bytes:
             why: Refusal = "count" if len(queue) >= options.max_queue else "bytes"
-            return Reject(request.number, why, max(self._until_free(at), 0.001))
+            return Reject(request.number, why, max(self._until_free(at), SOONEST_S))
         if request.strict and line is not None:
-            request.expected = self._latency(request, line, at)
-            late = at + request.expected * self._allowance.factor - request.due
-            if late > 0:
-                return Reject(request.number, "late", late)
+            ahead = backlog_s(self._queue.ahead(request.turn), line, self._typical, self.options, self.streams)
+            before, own = self._until_free(at) + ahead, line.at_least(request.form.per_row * request.rows)
+            request.expected, allowed = before + own, (request.due - at) / self._allowance.factor
+            if request.expected > allowed:
+                return Reject(request.number, "late", retry_s(before, own, allowed))
         return None
-
-    def _latency(self, request: QueuedRequest, line: Line, at: float) -> float:
-        """Seconds until the request should have its answer, if it is let in now."""
-        ahead = backlog_s(self._queue.ahead(request.turn), line, self._typical, self.options, self.streams)
-        own = request.form.per_row * request.rows
-        return self._until_free(at) + ahead + line(own)
 
     def _saw(self, request: QueuedRequest, at: float) -> None:
         """A request had its answer, or it is too late for one."""
@@ -442,7 +437,7 @@ class BatchingState:
 
     def _expected(self, batch: _Batch) -> float:
         line = self._line(batch.form)
-        return 0.0 if line is None else line(batch.rows * batch.form.per_row)
+        return 0.0 if line is None else line.at_least(batch.rows * batch.form.per_row)
 
     def _reject(self, rejection: Reject, given: list[Instruction]) -> None:
         self._rejected[rejection.why] += 1
@@ -464,7 +459,7 @@ class BatchingState:
             if self._is_missed(head, line, at):
                 self._queue.take(head.number)
                 self._saw(head, at)
-                self._reject(Reject(head.number, "missed", max(self._until_free(at), 0.001)), given)
+                self._reject(Reject(head.number, "missed", max(self._until_free(at), SOONEST_S)), given)
                 continue
             share = self.share.cautious(head.form.kind)
             group = form_group(self._queue, head, self.options, line, share, at, at + self._until_free(at))
@@ -497,7 +492,7 @@ class BatchingState:
         """Whether it is of no use to run it. While nothing runs the model of cost is not believed."""
         if not head.strict:
             return False
-        expected = 0.0 if line is None or not self._batches else line(head.rows * head.form.per_row)
+        expected = 0.0 if line is None or not self._batches else line.at_least(head.rows * head.form.per_row)
         return at + expected > head.due
 
     def _reason(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -34,14 +35,24 @@ def test_runs_that_took_far_too_long_change_nothing() -> None:
 
 
 def test_runs_that_are_alike_tell_no_slope() -> None:
-    """All of the time is taken to grow with the work, and the line says that it is a guess."""
-    assert resistant_line([(100, 0.01), (110, 0.011)]) == pytest.approx(Line(1e-4, 0.0, False))
+    """All of the time is taken to grow with the work, and the line says that it is a guess, and of which work."""
+    line = resistant_line([(100, 0.01), (110, 0.011)])
+
+    assert tuple(line) == pytest.approx((1e-4, 0.0, False, 110))
+    assert (line(50), line(1100)) == pytest.approx((0.005, 0.11))
+    assert (line.at_least(50), line.at_least(1100)) == pytest.approx((0.005, 0.011))
+
+
+def test_of_two_runs_the_longer_is_not_believed() -> None:
+    """A kernel was built for it, whether it is the smaller one or the larger."""
+    assert resistant_line([(10, 3.0), (100, 0.004)])(1000) == pytest.approx(0.004)
+    assert resistant_line([(10, 0.004), (100, 3.0)])(1000) == pytest.approx(0.4)
 
 
 def test_the_slope_of_all_serves_a_class_that_tells_none() -> None:
     """With what its own runs say of the fixed cost."""
-    assert resistant_line([(100, 0.02)], Line(1e-4, 0.5)) == pytest.approx(Line(1e-4, 0.01))
-    assert resistant_line([(100, 0.02)], Line(1e-4, 0.5, False)) == pytest.approx(Line(2e-4, 0.0, False))
+    assert tuple(resistant_line([(100, 0.02)], Line(1e-4, 0.5))) == pytest.approx((1e-4, 0.01, True, math.inf))
+    assert tuple(resistant_line([(100, 0.02)], Line(1e-4, 0.5, False))) == pytest.approx((2e-4, 0.0, False, 100))
 
 
 def test_neither_number_is_negative() -> None:

@@ -73,7 +73,7 @@ def test_under_overload_what_is_let_in_is_in_time(overload: int, deadline: float
     good = sum(t.good for t in settled)
     assert good / (last * 4 / 5) >= 0.9 * capacity
     assert good >= 0.99 * len(accepted)
-    assert all(t.retry_after_s > 0 for t in settled if t.refused)
+    assert all(0 < t.retry_after_s < deadline for t in settled if t.refused)  # by then all that are here have ended
 
 
 def _capacity(streams: int) -> float:

@@ -509,6 +509,39 @@ def test_who_would_be_late_is_refused_at_once() -> None:
     assert not any(isinstance(i, Reject) for i in (*patient, *careless))
 
 
+def test_who_comes_again_when_told_to_is_let_in() -> None:
+    """With as much time as before, if nobody else has come meanwhile; and not much sooner."""
+    story = Story(max_delay=10.0, max_batch=1).learns(fixed=0.01, per_token=0.0)
+    for number in range(4):
+        story.comes(number, text(64), due=story.now + 0.05)
+    (reject,) = story.comes(4, due=story.now + 0.051, strict=True)
+    assert isinstance(reject, Reject)
+    assert 0.02 < reject.retry_after_s < 0.04
+
+    story.ends(3, 0.0)
+    story.ends(4, reject.retry_after_s / 2)
+    story.ends(5, reject.retry_after_s / 2)
+    again = story.comes(5, due=story.now + 0.051, strict=True)
+
+    assert not any(isinstance(i, Reject) for i in again)
+
+
+@pytest.mark.parametrize("length", [8, 512])
+def test_a_run_that_waited_for_its_kernels_sends_nobody_away_for_long(length: int) -> None:
+    """The first took 3 s: others wait no longer than that, however much larger they are, and come again by then."""
+    story = Story(max_delay=10.0)
+    story.comes(0, text(8))
+    story.ends(1, 3.0)
+    story.comes(1, text(length))
+
+    (hurried,) = story.comes(2, text(length), due=story.now + 0.2, strict=True)
+    patient = story.comes(3, text(length), due=story.now + 30, strict=True)
+
+    assert isinstance(hurried, Reject)
+    assert (hurried.why, 0 < hurried.retry_after_s <= 3) == ("late", True)
+    assert not any(isinstance(i, Reject) for i in patient)
+
+
 def test_a_due_that_is_not_strict_is_an_order_and_no_limit() -> None:
     """It goes first, and nothing is refused."""
     story = Story(max_delay=10.0, max_batch=1).learns()
