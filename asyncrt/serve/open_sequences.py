@@ -100,9 +100,15 @@ class OpenSequences:
         if there is not None:
             self._expire(asked.sequence_id, there)
         elif len(self._open) >= self._settings.max_sequences:
-            raise Overloaded("as many sequences are open as may be", retry_after_s=self._settings.max_idle_s)
+            raise Overloaded("as many sequences are open as may be", retry_after_s=self._until_one_closes())
         there = self._open[asked.sequence_id] = _Open(self._group.sequence())
         return there
+
+    def _until_one_closes(self) -> float:
+        """Seconds until the one that has been idle for longest is closed, if nobody uses it."""
+        now = asyncio.get_running_loop().time()
+        idle = [there.alarm.when() for there in self._open.values() if there.alarm is not None and not there.steps]
+        return max(min(idle, default=now + self._settings.max_idle_s) - now, 0.0)
 
     def _expire(self, id: SequenceId, there: _Open) -> None:
         """Close a sequence; a step that is under way ends."""
