@@ -139,14 +139,14 @@ async def _capacity(name: str, infer: Any, seconds: float, rows: list[m.Row]) ->
 
 @contextlib.contextmanager
 def _ours(model: Path, folder: Path, settings: m.Settings) -> Iterator[tuple[str, Client]]:
-    with _asyncrt(model, folder, settings) as (http, _):
+    with running_asyncrt(model, settings) as (http, _):
         yield http, lambda url: V2Client(url, "minilm")
 
 
 @contextlib.contextmanager
-def _asyncrt(model: Path, folder: Path, settings: m.Settings, *, batched: bool = True) -> Iterator[tuple[str, str]]:
+def running_asyncrt(model: Path, settings: m.Settings, *, batched: bool = True) -> Iterator[tuple[str, str]]:
     """Serve the model by `asyncrt serve`; gives the URL of HTTP, and host and port of gRPC."""
-    http, grpc = _free_port(), _free_port()
+    http, grpc = free_port(), free_port()
     program = [sys.executable, "-m", "asyncrt", "serve", str(model), "--name", "minilm", "--port", str(http)]
     program += ["--grpc-port", str(grpc), *(["--batched"] if batched else [])]
     program += [] if settings.device is None else ["--device", settings.device]
@@ -156,7 +156,7 @@ def _asyncrt(model: Path, folder: Path, settings: m.Settings, *, batched: bool =
 
 @contextlib.contextmanager
 def _litserve(model: Path, folder: Path, settings: m.Settings) -> Iterator[tuple[str, Client]]:
-    programs, port = environment("litserve", ["litserve", "onnxruntime"]), _free_port()
+    programs, port = environment("litserve", ["litserve", "onnxruntime"]), free_port()
     program = [str(programs / "python"), str(_APPS / "litserve_app.py"), str(model), str(port)]
     with _running(program, port, "/health", {}):
         yield f"http://127.0.0.1:{port}", lambda url: JsonClient(url, "/predict", lambda ids: {"ids": ids})
@@ -164,7 +164,7 @@ def _litserve(model: Path, folder: Path, settings: m.Settings) -> Iterator[tuple
 
 @contextlib.contextmanager
 def _bentoml(model: Path, folder: Path, settings: m.Settings) -> Iterator[tuple[str, Client]]:
-    programs, port = environment("bentoml", ["bentoml", "onnxruntime"]), _free_port()
+    programs, port = environment("bentoml", ["bentoml", "onnxruntime"]), free_port()
     program = [str(programs / "bentoml"), "serve", "bentoml_app:Embeddings", "--host", "127.0.0.1", "--port", str(port)]
     more = {"MINILM": str(model), "BENTOML_DO_NOT_TRACK": "True", "BENTOML_HOME": str(folder)}
     with _running(program, port, "/readyz", more):
@@ -208,7 +208,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as made:
         port: int = made.getsockname()[1]
         return port
@@ -243,7 +243,7 @@ class JsonClient(V2Client):
 
 async def _added(model: Path, folder: Path, settings: m.Settings, pairs: int) -> list[m.Row]:
     """Return what HTTP and gRPC add to an answer: medians of turns, one after the other."""
-    with _asyncrt(model, folder, settings, batched=False) as (http, grpc):
+    with running_asyncrt(model, settings, batched=False) as (http, grpc):
         async with (
             asyncrt.Runtime(settings.device) as rt,
             V2Client(http, "minilm") as client,
