@@ -19,10 +19,11 @@ from . import options as o
 from .terminal import note, reporting, wrong
 
 if TYPE_CHECKING:
-    from asyncrt.serve.options import Doors
+    from asyncrt.serve.options import Address, Doors
 
 _KEY = "ASYNCRT_SERVE_KEY"
 _MIB = 1 << 20
+_GRPC_PORT = 8001
 
 Source = Annotated[
     Path,
@@ -32,7 +33,13 @@ Source = Annotated[
 ]
 Host = Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 is open to other machines.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Of HTTP; 0 is any that is free.")]
-GrpcPort = Annotated[int, typer.Option(min=-1, max=65535, help="Of gRPC; 0 is any that is free, and -1 serves none.")]
+GrpcPort = Annotated[
+    int | None,
+    typer.Option(
+        min=-1, max=65535, show_default=f"{_GRPC_PORT}, where gRPC is installed",
+        help="Of gRPC; 0 is any that is free, and -1 serves none.",
+    ),
+]  # fmt: skip
 Name = Annotated[str | None, typer.Option(help="What the model of a single file is called; else as its file.")]
 Batching = Annotated[
     bool, typer.Option("--batched", help="Put requests together, of models whose settings say nothing of batching.")
@@ -65,7 +72,7 @@ def serve(
     source: Source,
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    grpc_port: GrpcPort = 8001,
+    grpc_port: GrpcPort = None,
     name: Name = None,
     device: o.Device = None,
     streams: o.Streams = None,
@@ -116,7 +123,9 @@ def serve(
         runner.run(work)
 
 
-def _doors(host: str, port: int, grpc_port: int, tls: tuple[Path | None, Path | None], key: Path | None) -> Doors:
+def _doors(
+    host: str, port: int, grpc_port: int | None, tls: tuple[Path | None, Path | None], key: Path | None
+) -> Doors:
     from asyncrt.serve.options import Address, Doors, Tls
 
     certificate, private = tls
@@ -127,10 +136,24 @@ def _doors(host: str, port: int, grpc_port: int, tls: tuple[Path | None, Path | 
         raise wrong("--api-key-file", "expected a key, and there is none in it")
     return Doors(
         http=Address(host, port),
-        grpc=None if grpc_port < 0 else Address(host, grpc_port),
+        grpc=_grpc(host, grpc_port),
         tls=None if certificate is None or private is None else Tls(certificate, private),
         key=said,
     )
+
+
+def _grpc(host: str, port: int | None) -> Address | None:
+    """Return where gRPC is served: where it is asked for, or else where its packages are installed."""
+    from asyncrt.serve.options import Address
+
+    if port is None:
+        try:
+            import asyncrt.serve.grpc.server  # noqa: F401
+        except ImportError as error:
+            note(f"HTTP alone, because gRPC needs a package that is not installed ({error.name}): asyncrt[grpc] has it")
+            return None
+        return Address(host, _GRPC_PORT)
+    return None if port < 0 else Address(host, port)
 
 
 def _loop_factory() -> Any:

@@ -137,15 +137,19 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(source: Path, *options: str, doors: bool = True, **environment: str) -> Iterator[Running]:
+def running(
+    source: Path, *options: str, doors: bool = True, grpc: bool = True, first: str = "", **environment: str
+) -> Iterator[Running]:
     """Serve a model or a repository while this lasts, on ports that are free.
 
     Args:
         doors: Wait until it is ready.
+        grpc: Ask for gRPC, on a port that is free if *options* do not name one.
+        first: Statements of Python that the server's process begins with.
     """
-    program = "import sys; sys.argv[0] = 'asyncrt'\nfrom asyncrt.cli import main; main()"
+    program = f"{first}\nimport sys; sys.argv[0] = 'asyncrt'\nfrom asyncrt.cli import main; main()"
     given = ["serve", str(source), "--port", "0", "-d", "host", *options]
-    if "--grpc-port" not in options:
+    if grpc and "--grpc-port" not in options:
         given += ["--grpc-port", "0"]
     process = subprocess.Popen(
         [sys.executable, "-c", program, *given], env=with_sources(NO_COLOR="1", **environment), text=True,

@@ -25,7 +25,7 @@ from asyncrt.serve.http.server import HttpServer
 from asyncrt.serve.options import Address
 from asyncrt.serve.settings import Limits
 
-from .running import PATIENCE_S, double, running, tensor
+from .running import PATIENCE_S, call, double, running, tensor
 
 X = np.array([[1.5, -2]], np.float32)
 
@@ -108,3 +108,28 @@ async def test_one_connection_too_many_is_closed_at_once() -> None:
     for _, writer in (second, third):
         writer.close()
     await serving
+
+
+WITHOUT_GRPC = "import sys; sys.modules['grpc'] = None"
+
+
+def test_without_the_packages_of_grpc_there_is_http(tmp_path: Path) -> None:
+    """Who installs the extra `serve` alone has a server, and is told what is missing."""
+    onnx.save(double(), tmp_path / "double.onnx")
+
+    with running(tmp_path / "double.onnx", grpc=False, first=WITHOUT_GRPC) as server:
+        status, _, answer = call(server, "/v2/models/double/infer", {"inputs": [tensor("x", X)]})
+
+    assert (status, answer["outputs"][0]["data"]) == (200, [3, -4])
+    assert server.grpc == ""
+    assert "asyncrt[grpc]" in server.wait_for("HTTP alone")
+
+
+def test_grpc_that_was_asked_for_and_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """Nobody waits for a port that is never opened."""
+    onnx.save(double(), tmp_path / "double.onnx")
+
+    with running(tmp_path / "double.onnx", doors=False, first=WITHOUT_GRPC) as server:
+        assert server.ended() == 1
+
+    assert any("pip install 'asyncrt[grpc]'" in line for line in server.all_said())
