@@ -19,6 +19,7 @@ from asyncrt.serve.errors import BadRequest
 from asyncrt.serve.grpc.codec import parse_infer
 from asyncrt.serve.protocol.datatypes import check_shape
 
+from ..stress.wire.callers import callers
 from ..stress.wire.fuzz import fuzz
 from .running import PATIENCE_S, Running, call, double, running, tensor
 from .test_embeddings import write
@@ -34,6 +35,15 @@ def test_whatever_comes_is_answered_or_refused(tmp_path: Path) -> None:
     assert report.findings == []
     assert report.cases == 600
     assert {"200", "400", "404", "408", "OK", "INVALID_ARGUMENT", "NOT_FOUND"} <= report.answers.keys()
+
+
+def test_each_caller_has_its_own_answer_whoever_goes_meanwhile(tmp_path: Path) -> None:
+    """Through both doors; nobody stays inside, and there is nothing in an answer but what is the caller's."""
+    report = callers(600, tmp_path)
+
+    assert report.findings == []
+    assert report.answers["answered"] + report.answers["gone"] == report.cases == 600
+    assert report.answers["gone"] > 20
 
 
 @pytest.fixture
@@ -100,7 +110,7 @@ def test_a_body_that_does_not_come_keeps_no_path_busy(server: Running) -> None:
     assert call(server, "/v2/models/double/infer", {"inputs": [tensor("x", X)]})[0] == 200
 
 
-def test_answers_are_what_the_description_says(server: Running) -> None:
+def test_answers_are_what_the_description_says(server: Running, tmp_path: Path) -> None:
     """Of requests that schemathesis makes of /openapi.json, right and wrong; where it is installed."""
     program = shutil.which("schemathesis", path=str(Path(sys.executable).parent)) or shutil.which("schemathesis")
     if program is None:
@@ -108,6 +118,8 @@ def test_answers_are_what_the_description_says(server: Running) -> None:
     checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
     command = [program, "run", f"http://{server.http}/openapi.json", "--checks", checks, "--phases", "coverage"]
 
-    found = subprocess.run([*command, "--seed", "1", "--no-color"], capture_output=True, text=True, timeout=300)
+    found = subprocess.run(
+        [*command, "--seed", "1", "--no-color"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )  # fmt: skip
 
     assert found.returncode == 0, found.stdout

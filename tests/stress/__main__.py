@@ -69,7 +69,7 @@ def main(
     hostile: Annotated[int, typer.Option(help="Hostile calls among innocent ones.")] = 2_000,
     mutants: Annotated[bool, typer.Option(help="Whether to try what the tests find.")] = True,
     storms: Annotated[int, typer.Option(help="Of ten thousand callers of batched requests.")] = 10,
-    wire: Annotated[int, typer.Option(help="Messages to a server, most of them wrong.")] = 50_000,
+    wire: Annotated[int, typer.Option(help="Messages to a server, most of them wrong.")] = 200_000,
     callers: Annotated[int, typer.Option(help="Callers of a server, some of whom go.")] = 100_000,
     requests: Annotated[int, typer.Option(help="Of the soak.")] = 200_000,
     shapes: Annotated[int, typer.Option(help="Of the soak.")] = 5_000,

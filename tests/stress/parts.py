@@ -33,6 +33,9 @@ from .wire.fuzz import fuzz
 SHOWN = 3
 """Failures of a kind that are printed in full."""
 
+FLAT_MIB = 1.0
+"""Of a server's memory for 100,000 requests: what grows by no more is flat."""
+
 
 @attrs.define
 class Result:
@@ -149,7 +152,11 @@ def wired(what: str, count: int, first: int, progress: Progress) -> Result:
         else:
             report = callers(count, Path(folder), advance, first)
     note = ", ".join(f"{n} {word}" for word, n in report.answers.most_common(6))
-    note += f"; grows by {report.grows[1] * 1e5 / 2**20:.2f} MiB for 100,000 at most"
+    if report.grows is not None:
+        grows, at_most = (bytes_each * 1e5 / 2**20 for bytes_each in report.grows)
+        note += f"; grows by {grows:.2f} MiB for 100,000, {at_most:.2f} at most"
+        if grows > FLAT_MIB:
+            report.findings.append(f"the memory of the server grows by {grows:.2f} MiB for 100,000")
     return Result(what, report.cases, report.findings, report.seconds, note)
 
 

@@ -20,11 +20,10 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
 from ...serve.running import Running
-from ..soak import growth
-from .fuzz import AT_ONCE, PATIENCE_S, Report, a_server, look, resident
+from .fuzz import AT_ONCE, PATIENCE_S, Report, a_server, fill, grows, look, resident
 
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
-_BETWEEN = 2000
+_BETWEEN = 1000
 _LENGTH = b"\r\ninference-header-content-length: "
 
 
@@ -40,6 +39,7 @@ def callers(count: int, folder: Path, progress: Callable[[int], object] = lambda
 
 async def _callers(server: Running, count: int, progress: Callable[[int], object], seed: int) -> Report:
     report, begun, points = Report(), time.monotonic(), list[tuple[int, int]]()
+    await fill(server, report, count)
     async with grpc.aio.insecure_channel(server.grpc) as channel:
         infer = channel.unary_unary(
             _INFER, request_serializer=pb.ModelInferRequest.SerializeToString,
@@ -50,11 +50,10 @@ async def _callers(server: Running, count: int, progress: Callable[[int], object
             await asyncio.gather(*(_worker(server, infer, numbers, report, seed) for _ in range(AT_ONCE)))
             await look(server, report)
             report.cases = min(count, first + _BETWEEN)
-            points.append((report.cases, resident(server)))
+            points.append((report.cases, await resident(server)))
             progress(report.cases)
     report.seconds = time.monotonic() - begun
-    later = points[len(points) // 3 :]
-    report.grows = growth(later) if len(later) > 4 else (0.0, 0.0)
+    report.grows = grows(points)
     return report
 
 

@@ -1,8 +1,11 @@
 """Does a server stand whatever is sent to it? Many cases at once, to one server in a process of its own.
 
 No answer may have a status of 500 and more but 503, and 504 for who asked to be late; nothing may hang, the server may
-write no traceback, and between cases a right request has its right answer. How much memory the server has is measured
-when nothing is on its way.
+write no traceback, and between cases a right request has its right answer.
+
+How much memory the server has is measured when nothing is on its way, and what can be given back was: else it goes up
+for a minute, after which a server that never rests looks for what cannot be reached, and to the largest peak so far.
+What it remembers of requests is of fixed length, and full before it is measured where that is of interest.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import resource
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +32,10 @@ AT_ONCE = 32
 PATIENCE_S = 20.0
 _PAUSE_S = 0.001
 _BETWEEN = 500  # cases, after which the server is looked at
+_REMEMBERED = 1200  # requests; of each it remembers four happenings, of 4096
+_LONG = 100_000  # cases, of which the second half tells whether memory grows; caches fill in the first
 _LIMITS = ("--max-body", "1", "--sender-timeout", "0.25")
+_MEASURED = "import signal; from tests.stress.soak import resident as r; signal.signal(signal.SIGUSR1, lambda *_: r())"
 _CALLS = "/inference.GRPCInferenceService/"
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.I)
@@ -46,19 +52,19 @@ class Report:
         cases: How many were sent.
         answers: How often each status came.
         findings: What should not be.
-        grows: Bytes of the server for each case: the estimate, and its upper bound.
+        grows: Bytes of the server for each case: the estimate, and its upper bound; None of too few cases.
     """
 
     cases: int = 0
     answers: Counter[str] = attrs.Factory(Counter)
     findings: list[str] = attrs.Factory(list)
     seconds: float = 0.0
-    grows: tuple[float, float] = (0.0, 0.0)
+    grows: tuple[float, float] | None = None
 
 
 @contextlib.contextmanager
 def a_server(folder: Path, *options: str) -> Iterator[Running]:
-    """A server of small models, which takes small bodies."""
+    """A server of small models, which takes small bodies, and gives back what it does not use when it is measured."""
     for name, made in {"double": double, "same": same, "sum": running_sum, "spare": double}.items():
         (folder / name / "1").mkdir(parents=True)
         onnx.save(made(), folder / name / "1" / "model.onnx")
@@ -66,7 +72,8 @@ def a_server(folder: Path, *options: str) -> Iterator[Running]:
     (folder / "sum" / "model.toml").write_text("[sequences]\nmax_idle_s = 1\nmax_sequences = 4\n")
     (folder / "words" / "1").mkdir(parents=True)
     write_words(folder / "words", pooled=True).rename(folder / "words" / "1" / "model.onnx")
-    with running(folder, *_LIMITS, *options) as server:
+    # Python's own allocator would keep blocks of pages of which a little is in use.
+    with running(folder, *_LIMITS, *options, first=_MEASURED, PYTHONMALLOC="malloc") as server:
         yield server
 
 
@@ -93,18 +100,23 @@ def fuzz(
 
 async def _fuzz(server: Running, seeds: list[int], progress: Callable[[int], object], again: str) -> Report:
     report, begun, points = Report(), time.monotonic(), list[tuple[int, int]]()
+    await fill(server, report, len(seeds))
     async with grpc.aio.insecure_channel(server.grpc) as channel:
         for first in range(0, len(seeds), _BETWEEN):
             batch = iter(seeds[first : first + _BETWEEN])
             await asyncio.gather(*(_worker(server, channel, batch, report, again) for _ in range(AT_ONCE)))
             await look(server, report)
             report.cases = min(len(seeds), first + _BETWEEN)
-            points.append((report.cases, resident(server)))
+            points.append((report.cases, await resident(server)))
             progress(report.cases)
     report.seconds = time.monotonic() - begun
-    later = points[len(points) // 4 :]
-    report.grows = growth(later) if len(later) > 4 else (0.0, 0.0)
+    report.grows = grows(points)
     return report
+
+
+def grows(points: list[tuple[int, int]]) -> tuple[float, float] | None:
+    """Return the bytes for each case by which memory grows, and the upper bound; None of cases that are too few."""
+    return growth(points[len(points) // 2 :]) if points[-1][0] >= _LONG else None
 
 
 async def _worker(server: Running, channel: grpc.aio.Channel, seeds: Iterator[int], report: Report, again: str) -> None:
@@ -193,22 +205,33 @@ async def _call(channel: grpc.aio.Channel, drawn: Case) -> list[str]:
     return [f"!{code.name} {details}" if wrong else code.name]
 
 
+async def fill(server: Running, report: Report, cases: int) -> None:
+    """Before many *cases*, let the server have so many requests that all that it remembers of any is full."""
+    for _ in range(_REMEMBERED if cases >= _LONG else 0):
+        await _ask_right(server, report)
+
+
 async def look(server: Running, report: Report) -> None:
     """See that the server is well: a right request has its answer, and nobody is inside any more."""
     host, port = server.http.split(":")
     async with asyncio.timeout(PATIENCE_S):
-        reader, writer = await asyncio.open_connection(host, int(port))
-        head = f"POST /v2/models/double/infer HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(_RIGHT)}"
-        writer.write(head.encode() + b"\r\n\r\n" + _RIGHT)
-        answered = await reader.read(-1)
-        writer.close()
-        if not answered.startswith(b"HTTP/1.1 200") or b'"data":[3.0,-4.0]' not in answered:
-            report.findings.append(f"a right request was answered {answered!r}")
+        await _ask_right(server, report)
         while b'"inside":0' not in await _status(host, int(port)):
             pass
 
 
-async def _status(host: str, port: int) -> bytes:
+async def _ask_right(server: Running, report: Report) -> None:
+    host, port = server.http.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /v2/models/double/infer HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {len(_RIGHT)}"
+    writer.write(head.encode() + b"\r\n\r\n" + _RIGHT)
+    answered = await reader.read(-1)
+    writer.close()
+    if not answered.startswith(b"HTTP/1.1 200") or b'"data":[3.0,-4.0]' not in answered:
+        report.findings.append(f"a right request was answered {answered!r}")
+
+
+async def _status(host: str, port: str | int) -> bytes:
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(b"GET /status HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
     found = await reader.read(-1)
@@ -216,6 +239,14 @@ async def _status(host: str, port: int) -> bytes:
     return found
 
 
-def resident(server: Running) -> int:
-    pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
+async def resident(server: Running) -> int:
+    """Return the bytes that the server has in memory, after what can be given back was."""
+    server.process.send_signal(signal.SIGUSR1)
+    await _status(*server.http.split(":"))  # which it answers after that
+    return _resident(server.process.pid)
+
+
+def _resident(process: int) -> int:
+    # Not pages of files, which come and go with what code runs and what else the machine does.
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))
