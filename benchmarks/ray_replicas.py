@@ -56,7 +56,10 @@ async def bench(settings: m.Settings, model: Path, seconds: float | None = None)
     return m.Report(
         name="ray_replicas", command=f"python -m benchmarks.ray_replicas{settings.flags}",
         environment=m.environment(info), rows=rows, summary=summary,
-        notes=[f"{CALLERS} callers at the same time, {settings.blocks} turns of {seconds:g} s each, batched."],
+        notes=[
+            f"{CALLERS} callers at the same time, {settings.blocks} turns of {seconds:g} s each, batched.",
+            "Ray's processes, replicas included, are not this one's, and count as others'.",
+        ],
     )  # fmt: skip
 
 
