@@ -34,7 +34,8 @@ _PAUSE_S = 0.001
 _BETWEEN = 500  # cases, after which the server is looked at
 _REMEMBERED = 1200  # requests; of each it remembers four happenings, of 4096
 _LONG = 100_000  # cases, of which the second half tells whether memory grows; caches fill in the first
-_LIMITS = ("--max-body", "1", "--sender-timeout", "0.25")
+_SENDER_S = 0.25
+_LIMITS = ("--max-body", "1", "--sender-timeout", str(_SENDER_S))
 _MEASURED = "import signal; from tests.stress.soak import resident as r; signal.signal(signal.SIGUSR1, lambda *_: r())"
 _CALLS = "/inference.GRPCInferenceService/"
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
@@ -241,6 +242,7 @@ async def _status(host: str, port: str | int) -> bytes:
 
 async def resident(server: Running) -> int:
     """Return the bytes that the server has in memory, after what can be given back was."""
+    await asyncio.sleep(_SENDER_S)  # until nobody is waited for any more who has sent a half and gone
     server.process.send_signal(signal.SIGUSR1)
     await _status(*server.http.split(":"))  # which it answers after that
     return _resident(server.process.pid)
