@@ -52,9 +52,9 @@ class DataType:
         return self in (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
 
     @property
-    def is_narrow(self) -> bool:
+    def is_on_host(self) -> bool:
         """Whether no kernel takes it."""
-        return self.bits > 0
+        return self.bits > 0 or self.numpy.kind in "OT"
 
     @property
     def is_integer(self) -> bool:
@@ -97,8 +97,13 @@ NARROW_TYPES: tuple[DataType, ...] = tuple(
 """Types of 8 bits and fewer that kernels do not take: nodes that have to do with them run on the host. Each element has
 a byte of its own in memory; files pack those of fewer bits."""
 
-_BY_NUMPY = {t.numpy: t for t in (*DATA_TYPES, *NARROW_TYPES)}
-_BY_ONNX = {t.onnx: t for t in (*DATA_TYPES, *NARROW_TYPES)}
+OBJECT = np.dtype(object)
+STRING = DataType("string", np.dtypes.StringDType() if hasattr(np.dtypes, "StringDType") else np.dtype(np.void), "", 8)
+"""Texts, which only the host has. An older NumPy than 2.0 has no arrays of them."""
+
+_EVERY = (*DATA_TYPES, *NARROW_TYPES, *([STRING] if STRING.numpy.kind == "T" else []))
+_BY_NUMPY = {t.numpy: t for t in _EVERY}
+_BY_ONNX = {t.onnx: t for t in _EVERY}
 
 
 def dtype_of(dtype: npt.DTypeLike) -> DataType | None:

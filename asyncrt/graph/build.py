@@ -8,6 +8,7 @@ from typing import Any
 
 from asyncrt.kernels.resident.store import cache_folder
 from asyncrt.kernels.traits import DeviceTraits
+from asyncrt.kinds import is_plain
 from asyncrt.memory.host import allocating
 from asyncrt.memory.paged import mapping_of, page_out
 from asyncrt.options import RuntimeOptions
@@ -41,7 +42,7 @@ def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOpt
 def _page_constants(graph: Graph, folder: Path) -> None:
     """Put large constants that were calculated, or came without a file, into files of their own."""
     for value in graph.values:
-        if value.constant is not None and value.constant.nbytes >= LEAST and mapping_of(value.constant) is None:
+        if value.constant is not None and is_plain(value.layout.dtype) and value.constant.nbytes >= LEAST and mapping_of(value.constant) is None:
             paged = page_out(value.constant, folder)
             value.constant = value.constant if paged is None else paged
 

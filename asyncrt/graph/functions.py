@@ -19,6 +19,7 @@ from onnx import defs
 
 from asyncrt.dims import Dim
 from asyncrt.errors import ModelFormatError, ModelLimitError, UnsupportedOperatorError
+from asyncrt.kinds import proto_of
 from asyncrt.layout import PartialLayout
 
 MAX_NESTING = 32  # graphs in graphs
@@ -124,7 +125,7 @@ def schema_body(
             given.CopyFrom(node)
             named = {a.name for a in node.attribute}
             given.attribute.extend(d for name, d in defaults.items() if name not in named)
-            types = [_type(layout).SerializeToString() for layout in inputs]
+            types = [proto_of(layout or PartialLayout(None, None)).SerializeToString() for layout in inputs]
             data = schema.get_context_dependent_function_with_opset_version(version, given.SerializeToString(), types)
         else:
             return None
@@ -136,19 +137,6 @@ def schema_body(
     own = opsets_of(function.opset_import)
     written = {**opsets, schema.domain: version, **own} if schema.domain else {"": version, **own}
     return FunctionBody(function, written, defaults)
-
-
-def _type(layout: PartialLayout | None) -> onnx.TypeProto:
-    result = onnx.TypeProto()
-    if layout is not None and layout.dtype is not None:
-        result.tensor_type.elem_type = layout.dtype.onnx
-        if layout.shape is not None:
-            result.tensor_type.shape.SetInParent()
-            for dim in layout.shape:
-                known = result.tensor_type.shape.dim.add()
-                if not isinstance(dim, Dim):
-                    known.dim_value = dim
-    return result
 
 
 def instantiate(body: FunctionBody, node: onnx.NodeProto, title: str, fresh: Fresh) -> list[onnx.NodeProto]:

@@ -21,19 +21,18 @@ from asyncrt.errors import ModelError, ModelFormatError, ModelTypeError, Unsuppo
 from asyncrt.kernels.call import Attributes
 from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.registry import find_operator
+from asyncrt.kinds import ValueType, fits, type_of_proto, type_of_string
 from asyncrt.layout import (
-    DATA_TYPES,
-    NARROW_TYPES,
     Array,
     DataType,
     PartialLayout,
-    dtype_from_onnx,
     dtype_of,
     show_shape,
 )
 from asyncrt.options import RuntimeOptions
 
 from .early_shapes import EarlyShapes
+from .evaluator import evaluated
 from .functions import (
     FunctionBody,
     LocalFunctions,
@@ -53,11 +52,9 @@ from .reading import ModelSource, read_model
 from .rewriting.contributed import DOMAINS, contributed_schema
 from .rewriting.draft import Draft, Rule
 from .rewriting.rules import OPSETS, find_rule
-from .rewriting.signatures import type_string
 from .subgraphs import CONTROL_FLOW, LABELS, check_subgraphs, formal_types
 from .tensors import TensorReader, check_rank, dtype_name
 
-_TYPE_STRINGS = {type_string(t): t for t in (*DATA_TYPES, *NARROW_TYPES)}
 _UNKNOWN = PartialLayout(None, None)
 _ANY_SIZE = "?"
 """Some exporters write this where a dim has no name, also for several dims of one input: they need not be equal."""
@@ -148,11 +145,10 @@ class _Importer:
             raise ModelFormatError(f"{where} takes {len(self.proto.input)} inputs, its node gives it {len(types)}")
         inputs: list[int] = []
         for info, dtype in zip(self.proto.input, types, strict=True):
-            kind, number = info.type.WhichOneof("value"), info.type.tensor_type.elem_type
-            if kind not in (None, "tensor_type"):
-                raise UnsupportedOperatorError(f"input '{info.name}' of {where} is a {kind}, not a tensor")
-            if number and dtype_from_onnx(number) is not dtype:
-                raise ModelTypeError(f"input '{info.name}' of {where} is {dtype}, declared as {dtype_name(number)}")
+            if _says_type(info.type) and not fits(dtype, declared := type_of_proto(info.type)):
+                raise ModelTypeError(
+                    f"input '{info.name}' of {where} is {dtype}, declared as {declared or _type_name(info.type)}"
+                )
             # Shapes are inferred from the inputs: files declare those of some iteration. The iteration number and the
             # condition have one element, in the shape that the body declares.
             shape = (1,) if len(info.type.tensor_type.shape.dim) == 1 else ()
@@ -182,13 +178,11 @@ class _Importer:
         for info in self.proto.output:
             if info.name not in self.by_name:
                 raise ModelFormatError(f"output '{info.name}' of the graph is made by no node")
-            kind = info.type.WhichOneof("value")
-            if kind not in (None, "tensor_type"):
-                raise UnsupportedOperatorError(f"output '{info.name}' is a {kind}, not a tensor")
             value = self.values[self.by_name[info.name]]
-            number = info.type.tensor_type.elem_type
-            if number and dtype_from_onnx(number) is not value.layout.dtype:
-                raise ModelTypeError(f"output '{info.name}' is {value.layout.dtype}, declared as {dtype_name(number)}")
+            if _says_type(info.type) and not fits(value.layout.dtype, type_of_proto(info.type)):
+                raise ModelTypeError(
+                    f"output '{info.name}' is {value.layout.dtype}, declared as {_type_name(info.type)}"
+                )
             outputs.append(value.id)
         return tuple(outputs)
 
@@ -208,13 +202,14 @@ class _Importer:
 
     def declared(self, info: onnx.ValueInfoProto) -> PartialLayout:
         """Return the layout that the file declares for an input. Dims without a name get a unique one."""
-        kind = info.type.WhichOneof("value")
-        if kind != "tensor_type":
-            raise UnsupportedOperatorError(f"input '{info.name}' is a {kind or 'value without a type'}, not a tensor")
-        tensor = info.type.tensor_type
-        dtype = dtype_from_onnx(tensor.elem_type)
+        kind, dtype = info.type.WhichOneof("value"), type_of_proto(info.type)
+        if kind is None:
+            raise UnsupportedOperatorError(f"input '{info.name}' is a value without a type")
         if dtype is None:
-            raise ModelTypeError(f"input '{info.name}' has dtype {dtype_name(tensor.elem_type)}, which asyncrt lacks")
+            raise ModelTypeError(f"input '{info.name}' has dtype {_type_name(info.type)}, which asyncrt lacks")
+        if isinstance(dtype, ValueType):
+            return PartialLayout(dtype, ())
+        tensor = info.type.tensor_type
         if not tensor.HasField("shape"):
             return PartialLayout(dtype, None)
         check_rank(len(tensor.shape.dim), f"input '{info.name}'", self.options.max_rank)
@@ -276,10 +271,12 @@ class _Importer:
         if operator is None:
             layouts = [None if v is None else self.values[v].layout for v in inputs]
             body = schema_body(schema, proto, opset, layouts, opsets)
-            if body is None:
+            if body is not None:
+                self.add_body(body, proto, title)
+                return
+            operator = evaluated(schema)
+            if operator is None:
                 raise _missing(title, proto.op_type, f" of domain '{domain}'" if domain else "")
-            self.add_body(body, proto, title)
-            return
         held: tuple[Subgraph, ...] = ()
         if operator is CONTROL_FLOW.get(operator.name):
             given = formal_types(operator.name, [None if v is None else self.values[v].layout.dtype for v in inputs])
@@ -393,6 +390,8 @@ class _Importer:
                 return tuple(s.decode("utf-8", "replace") for s in attribute.strings)
             case kind.GRAPH:
                 return attribute.g
+            case kind.TYPE_PROTO:
+                return type_of_proto(attribute.tp)
         raise UnsupportedOperatorError(
             f"{title}: attribute '{attribute.name}' is a {kind.AttributeType.Name(attribute.type)}"
         )
@@ -410,7 +409,7 @@ class _Importer:
             if dtype is None:
                 continue
             formal = _formal(schema.inputs, i)
-            choices = [_TYPE_STRINGS.get(s) for s in allowed.get(formal.type_str, (formal.type_str,))]
+            choices = [type_of_string(s) for s in allowed.get(formal.type_str, (formal.type_str,))]
             if dtype not in choices:
                 raise ModelTypeError(
                     f"{title}: input {i} ('{formal.name}') of {schema.name} is {dtype}; it takes "
@@ -446,12 +445,25 @@ class _Importer:
         result: list[DataType] = []
         for i in range(outputs):
             formal = _formal(schema.outputs, i)
-            choices = [_TYPE_STRINGS.get(s) for s in allowed.get(formal.type_str, (formal.type_str,))]
+            choices = [type_of_string(s) for s in allowed.get(formal.type_str, (formal.type_str,))]
             dtype = bound.get(formal.type_str) or (choices[0] if len(choices) == 1 else None)
             if dtype is None:
                 raise UnsupportedOperatorError(f"{title}: the dtype of output {i} of {operator.name} is not known")
             result.append(dtype)
         return tuple(result)
+
+
+def _says_type(proto: onnx.TypeProto) -> bool:
+    return proto.WhichOneof("value") not in (None, "tensor_type") or bool(proto.tensor_type.elem_type)
+
+
+def _type_name(proto: onnx.TypeProto) -> str:
+    """Return a declared type for messages, also one that asyncrt lacks."""
+    dtype = type_of_proto(proto)
+    if dtype is not None:
+        return dtype.name
+    kind = proto.WhichOneof("value")
+    return dtype_name(proto.tensor_type.elem_type) if kind == "tensor_type" else str(kind)
 
 
 def _missing(title: str, operator: str, where: str) -> UnsupportedOperatorError:

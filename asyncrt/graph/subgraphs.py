@@ -18,6 +18,7 @@ from asyncrt.errors import ModelFormatError, ModelTypeError
 from asyncrt.kernels.call import Attributes, Call, ValueUnknown
 from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.registry import find_operator
+from asyncrt.kinds import fits
 from asyncrt.layout import BOOL, INT64, Array, DataType, PartialLayout, PartialShape, Shape
 
 from .ir import Graph, ProgramNode, Subgraph, Value
@@ -94,7 +95,7 @@ def check_subgraphs(
         enough = len(made) - hidden >= max(carried, outputs)
         _check(enough, f"{title}: {operator}'s {sub.label} has {len(made)} outputs; {max(carried, outputs)} are used")
     for i, (before, after) in enumerate(_pairs(operator, subs, types, carried, hidden)):
-        if before is not after:
+        if not fits(after, before):
             raise ModelTypeError(f"{title}: {_WHAT[operator]} {i} is {before} and {after}; it must be of one dtype")
     return tuple(t for t in types[0][hidden : hidden + outputs] if t is not None)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncrt.arguments import check_priority, each_of
 from asyncrt.errors import AsyncrtError, RuntimeClosedError
+from asyncrt.kinds import is_plain, shown_to_caller
 from asyncrt.layout import Array, PartialLayout
 
 from .loop.trio_bridge import Elsewhere, anywhere
@@ -32,6 +33,9 @@ class Model:
     def __init__(self, network: Network) -> None:
         self.network = network
         self._session = network.session
+        values = network.program.values
+        #: The outputs that callers get otherwise than they are held: texts, sequences, optionals and maps.
+        self._kinds = {v: t for v in network.program.outputs if not is_plain(t := values[v].layout.dtype)}
 
     def __repr__(self) -> str:
         return f"<Model {self.network!r}>"
@@ -109,6 +113,9 @@ class Model:
         """Return the outputs by name, and keep the records for `explain()`."""
         self.network.last = records
         values = self.network.program.values
+        if self._kinds:
+            kinds = self._kinds
+            return {values[i].name: shown_to_caller(kinds[i], a) if i in kinds else a for i, a in results.items()}
         return {values[id].name: array for id, array in results.items()}
 
     @anywhere

@@ -63,7 +63,7 @@ def _has_kernel(node: ProgramNode, graph: Graph, traits: DeviceTraits) -> bool:
     types = [graph.values[v].layout.dtype for v in node.inputs if v is not None] + list(node.output_types)
     if FLOAT64 in types and "fp64" not in traits.features:
         return False
-    if any(t is not None and t.is_narrow for t in types):
+    if any(t is not None and t.is_on_host for t in types):
         return False
     first = graph.values[node.inputs[0]].layout.dtype if node.inputs and node.inputs[0] is not None else None
     return node.operator.has_kernel(first)

@@ -13,6 +13,7 @@ from typing import Any
 
 from onnx import defs, helper
 
+from asyncrt.kinds import type_string
 from asyncrt.layout import (
     BFLOAT16,
     BOOL,
@@ -52,11 +53,6 @@ _TYPES: dict[str, Sequence[DataType]] = {
     "l": (INT64,),
     "u": (UINT8,),
 }  # fmt: skip
-
-
-def type_string(dtype: DataType) -> str:
-    """Return a dtype as schemas write it."""
-    return "tensor(" + {"float32": "float", "float64": "double"}.get(dtype.name, dtype.name) + ")"
 
 
 def signature(

@@ -10,6 +10,7 @@ import numpy as np
 from asyncrt.devices.base import Stream, Transfer
 from asyncrt.graph.mapped import check
 from asyncrt.kernels.resident.weights import Stored
+from asyncrt.kinds import is_plain
 from asyncrt.layout import Array
 from asyncrt.runtime.plan.bound_plan import BoundPlan, buffer_index, is_long_copy
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Fetch
@@ -127,5 +128,7 @@ def host_copy(fetch: Fetch, arrays: Mapping[int, Array]) -> Array:
         check(fetch.array)
         return copy
     assert fetch.source is not None
+    if not is_plain(fetch.layout.dtype):
+        return arrays[fetch.source].copy()
     data = arrays[fetch.source].reshape(-1).view(np.uint8)[fetch.offset : fetch.offset + fetch.layout.nbytes]
     return data.copy().view(fetch.layout.dtype.numpy).reshape(fetch.layout.shape)

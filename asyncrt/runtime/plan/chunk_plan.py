@@ -284,7 +284,7 @@ def start_state(
     values: list[Array | None] = [None] * len(program.values)
     for value in program.values:
         if value.constant is not None:
-            dtype = dtype_of(value.constant.dtype)
+            dtype = value.layout.dtype
             assert dtype is not None
             known[value.id], values[value.id] = Layout(dtype, value.constant.shape), value.constant
     for id, layout in zip(program.inputs, layouts, strict=True):

@@ -10,6 +10,7 @@ from asyncrt.graph.ir import ProgramNode
 from asyncrt.graph.passes.fold_constants import evaluate
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.operator import host_nbytes
+from asyncrt.kinds import nbytes_of
 from asyncrt.layout import Array, DataType, whole_numbers
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.cooperative import Slices, in_one_piece
@@ -32,13 +33,13 @@ def run_on_host(node: ProgramNode, call: Call, budget: HostBudget) -> Slices[lis
     """
     needed = given = 0
     if node.operator.evaluate is None:  # else it looks at layouts, and gives a few numbers
-        given = sum([a.nbytes for a in call.values if a is not None])
+        given = sum([nbytes_of(a) for a in call.values if a is not None])
         looked_at = [call.value(i) for i in node.operator.shape_infer_dependencies]
         looks = sum([a.nbytes for a in looked_at if a is not None])
         needed = yield from in_one_piece(looks, functools.partial(judged, node, call))
         budget.check(needed, title(node))
     results = yield from in_one_piece(max(given, needed), functools.partial(_results, node, call))
-    budget.take(sum([a.nbytes for a in results]), title(node))
+    budget.take(sum(map(nbytes_of, results)), title(node))
     return results
 
 

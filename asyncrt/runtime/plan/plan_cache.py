@@ -10,6 +10,7 @@ import attrs
 
 from asyncrt.errors import AsyncrtError, HazardError
 from asyncrt.graph.ir import Chunk, Program
+from asyncrt.kinds import is_plain
 from asyncrt.layout import Array, Layout
 from asyncrt.lru import LruCache
 from asyncrt.memory.host import HostBudget
@@ -89,6 +90,7 @@ class Plans:
         # A recipe is for all that a request does; and references of devices without kernels have their shapes in them.
         self._whole = len(program.chunks) == 1 and program.chunks[0].control is None
         self._follows = recipes and self._whole and tools.takes_source and bool(self._axes)
+        self._follows = self._follows and all(is_plain(v.layout.dtype) for v in program.values)
         self.by_recipe = self._makes = 0
         #: Whether recipes are made elsewhere.
         self._scouted = False

@@ -16,6 +16,8 @@ from asyncrt.arguments import shown
 from asyncrt.dims import Dim
 from asyncrt.errors import InputError
 from asyncrt.graph.ir import Program, Value
+from asyncrt.kinds import given as as_held
+from asyncrt.kinds import is_plain
 from asyncrt.layout import Array, Layout, Shape, show_shape
 from asyncrt.memory.host import HostBudget, allocating
 from asyncrt.runtime.cooperative import off_loop
@@ -172,7 +174,8 @@ class Checked:
 def _wanted(id: int, value: Value) -> _Wanted:
     dtype, shape = value.layout
     dims = None if shape is None else tuple([d.name if isinstance(d, Dim) else d for d in shape])
-    return _Wanted(value.name, id, None if dtype is None else dtype.numpy, dims)
+    # What is no array of numbers is looked at in full: as what it is held, and what is in it.
+    return _Wanted(value.name, id, dtype.numpy if dtype is not None and is_plain(dtype) else None, dims)
 
 
 def signature(program: Program) -> str:
@@ -212,11 +215,15 @@ def of_shapes(program: Program, shapes: Mapping[str, Any]) -> dict[int, Array]:
 
 
 def _check(value: Value, given: Any, bound: dict[str, tuple[int, str]]) -> Array:
+    wanted = value.layout.dtype
+    if wanted is not None and not is_plain(wanted):
+        held = as_held(wanted, given, f"input '{value.name}'")
+        _check_shape(value, held.shape, bound)
+        return held
     try:
         array: Array = np.asarray(given)
     except Exception as error:
         raise InputError(f"input '{value.name}' is not an array: {error}") from error
-    wanted = value.layout.dtype
     if wanted is None or array.dtype != wanted.numpy:
         hint = "convert it with .astype()" if array.dtype.kind in "fiub" else ""
         raise InputError(

@@ -179,7 +179,7 @@ def _quantize_reference(attributes: Attributes, inputs: Sequence[Array | None]) 
     assert divisor is not None
     ratio = quotient(x, _spread(attributes, x.shape, scale), _precision(attributes, own, divisor))
     moved = None if zero_point is None else _spread(attributes, x.shape, zero_point)
-    if kind.is_narrow:
+    if kind.is_on_host:
         whole = ratio if kind.name.startswith("float") else np.rint(ratio)
         levels = whole if moved is None else whole + moved.astype(np.float64)
         return (saturated_narrow(levels, kind, saturate=bool(attributes.get("saturate", 1))),)

@@ -50,7 +50,7 @@ def _cast(x: Array, target: DataType, attributes: Attributes | None = None) -> A
     if x.dtype == object:
         return _cast_dims(x, target)
     source = dtype_of(x.dtype)
-    if target.is_narrow or (source is not None and source.is_narrow):
+    if target.is_on_host or (source is not None and source.is_on_host):
         given: Mapping[str, Any] = attributes or {}
         return narrow(x, target, bool(given.get("saturate", 1)), str(given.get("round_mode", "up")))
     return cast(x, target.numpy)

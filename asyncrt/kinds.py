@@ -1,0 +1,273 @@
+"""Values that are no tensors of numbers: texts, sequences, optionals and maps; their types, and how they are held.
+
+Such a value is a tensor to all that goes between nodes, one that only the host holds. Texts are NumPy's `StringDType`.
+A sequence, an optional or a map is one element of dtype object: a tuple of what is in a sequence, a list of one or
+none for an optional, a dict for a map. It has no dims, so shapes, plans and subgraphs treat it as they do a scalar.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+import onnx
+
+from asyncrt.arguments import shown
+from asyncrt.errors import InputError
+from asyncrt.layout import (
+    DATA_TYPES,
+    NARROW_TYPES,
+    OBJECT,
+    STRING,
+    Array,
+    DataType,
+    PartialLayout,
+    dtype_from_onnx,
+    show_shape,
+)
+
+_SPELLED = {"float32": "float", "float64": "double"}
+
+
+@attrs.frozen(eq=False, repr=False)
+class ValueType(DataType):
+    """The type of a sequence, an optional or a map; each exists once, as dtypes do.
+
+    Attributes:
+        kind: "seq", "optional" or "map".
+        element: The type of what it holds.
+        key: The dtype of a map's keys.
+    """
+
+    kind: str = ""
+    element: DataType = STRING
+    key: DataType | None = None
+
+
+@functools.cache
+def _type(kind: str, element: DataType, key: DataType | None = None) -> ValueType:
+    inside = element.name if key is None else f"{key.name}, {element.name}"
+    return ValueType(f"{kind}({inside})", OBJECT, "", 0, kind=kind, element=element, key=key)
+
+
+def sequence_of(element: DataType) -> ValueType:
+    """Return the type of a sequence of these."""
+    return _type("seq", element)
+
+
+def optional_of(element: DataType) -> ValueType:
+    """Return the type of what may be absent."""
+    return _type("optional", element)
+
+
+def map_of(key: DataType, element: DataType) -> ValueType:
+    """Return the type of a map; what it holds are numbers or texts, not tensors."""
+    return _type("map", element, key)
+
+
+def is_plain(dtype: DataType | None) -> bool:
+    """Whether a value of the type is a tensor of numbers, which a device could hold."""
+    return dtype is None or dtype.numpy.kind not in "OT"
+
+
+def element_of(dtype: DataType | None, kind: str) -> DataType | None:
+    """Return what a sequence, an optional or a map (as *kind* says) holds; None if *dtype* is none of these."""
+    return dtype.element if isinstance(dtype, ValueType) and dtype.kind == kind else None
+
+
+def fits(dtype: DataType | None, declared: DataType | None) -> bool:
+    """Whether a value of a type may be where a file declares another: what is there may be said to be optional."""
+    return dtype is declared or (dtype is not None and element_of(declared, "optional") is dtype)
+
+
+# Types as ONNX writes them.
+
+
+@functools.cache
+def type_string(dtype: DataType) -> str:
+    """Return a type as schemas write it."""
+    if not isinstance(dtype, ValueType):
+        return f"tensor({_SPELLED.get(dtype.name, dtype.name)})"
+    if dtype.key is None:
+        return f"{dtype.kind}({type_string(dtype.element)})"
+    return f"map({dtype.key.name}, {_SPELLED.get(dtype.element.name, dtype.element.name)})"
+
+
+_TENSORS = {type_string(t): t for t in (*DATA_TYPES, *NARROW_TYPES, STRING)}
+_SCALARS = {text[len("tensor(") : -1]: t for text, t in _TENSORS.items()}
+
+
+@functools.cache
+def type_of_string(text: str) -> DataType | None:
+    """Return the type that schemas write so, or None if asyncrt has none."""
+    kind, _, inside = text.removesuffix(")").partition("(")
+    if kind == "map":
+        key, value = (_SCALARS.get(word.strip()) for word in inside.split(","))
+        return None if key is None or value is None else map_of(key, value)
+    if kind in ("seq", "optional"):
+        element = type_of_string(inside)
+        return None if element is None else _type(kind, element)
+    return _TENSORS.get(text)
+
+
+def type_of_proto(proto: onnx.TypeProto) -> DataType | None:
+    """Return the type that a file declares, or None if it says none or asyncrt has none."""
+    match proto.WhichOneof("value"):
+        case "tensor_type":
+            return dtype_from_onnx(proto.tensor_type.elem_type)
+        case "sequence_type":
+            element = type_of_proto(proto.sequence_type.elem_type)
+            return None if element is None else sequence_of(element)
+        case "optional_type":
+            element = type_of_proto(proto.optional_type.elem_type)
+            return None if element is None else optional_of(element)
+        case "map_type":
+            key, element = dtype_from_onnx(proto.map_type.key_type), type_of_proto(proto.map_type.value_type)
+            return None if key is None or element is None else map_of(key, element)
+    return None
+
+
+def proto_of(layout: PartialLayout) -> onnx.TypeProto:
+    """Return a type as files declare it; dims that are not known are left open."""
+    proto = onnx.TypeProto()
+    dtype, shape = layout
+    if isinstance(dtype, ValueType):
+        inside = proto_of(PartialLayout(dtype.element, None))
+        if dtype.kind == "map":
+            assert dtype.key is not None
+            proto.map_type.key_type = dtype.key.onnx
+            proto.map_type.value_type.CopyFrom(inside)
+        else:
+            held = proto.sequence_type if dtype.kind == "seq" else proto.optional_type
+            held.elem_type.CopyFrom(inside)
+    elif dtype is not None:
+        proto.tensor_type.elem_type = dtype.onnx
+        if shape is not None:
+            proto.tensor_type.shape.SetInParent()
+            for dim in shape:
+                known = proto.tensor_type.shape.dim.add()
+                if isinstance(dim, int):
+                    known.dim_value = dim
+    return proto
+
+
+# Values as they are held.
+
+
+def held(value: tuple[Any, ...] | list[Any] | dict[Any, Any]) -> Array:
+    """Return a sequence, an optional or a map as values are held."""
+    array = np.empty((), object)
+    array[()] = value
+    return array
+
+
+def nbytes_of(array: Array) -> int:
+    """Return how many bytes a value keeps, with what its elements refer to."""
+    if array.dtype.kind == "T":
+        return array.nbytes + sum([len(text) for text in array.reshape(-1).tolist()])
+    return array.nbytes + (sum(map(_held_nbytes, array.reshape(-1).tolist())) if array.dtype.kind == "O" else 0)
+
+
+def _held_nbytes(value: Any) -> int:
+    if isinstance(value, np.ndarray):
+        return nbytes_of(value) + _OBJECT
+    if isinstance(value, tuple | list):
+        return sum(map(_held_nbytes, value))
+    return 2 * _OBJECT * len(value) if isinstance(value, dict) else _OBJECT
+
+
+_OBJECT = 64  # bytes of a small object of Python's
+
+
+# Values as callers have them.
+
+
+def given(dtype: DataType, value: Any, what: str) -> Array:
+    """Return what a caller gives as values are held.
+
+    Args:
+        what: What it is, for messages: "input 'x'".
+
+    Raises:
+        InputError: It is of another kind, or what is in it is.
+    """
+    if isinstance(dtype, ValueType):
+        match dtype.kind:
+            case "seq":
+                return held(_sequence(dtype, value, what))
+            case "optional":
+                return held([] if value is None else [_inside(dtype.element, value, what)])
+        return held(_map(dtype, value, what))
+    if dtype is STRING:
+        return _texts(value, what)
+    try:
+        array: Array = np.asarray(value)
+    except Exception as error:  # a caller's own object may raise anything
+        raise InputError(f"{what} is not an array: {error}") from error
+    if array.dtype != dtype.numpy:
+        raise InputError(f"{what}: expected {dtype}, got {array.dtype}{show_shape(array.shape)}")
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _inside(dtype: DataType, value: Any, what: str) -> Any:
+    """Return an element of a sequence or an optional: arrays as they are, other kinds as what they hold."""
+    array = given(dtype, value, what)
+    return array.item() if isinstance(dtype, ValueType) else array
+
+
+def _sequence(dtype: ValueType, value: Any, what: str) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise InputError(f"{what}: expected {dtype}, a list, got {shown(value)}")
+    return tuple([_inside(dtype.element, each, f"{what}[{i}]") for i, each in enumerate(value)])
+
+
+def _map(dtype: ValueType, value: Any, what: str) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{what}: expected {dtype}, a dict, got {shown(value)}")
+    assert dtype.key is not None
+    return {_scalar(dtype.key, k, f"a key of {what}"): _scalar(dtype.element, v, what) for k, v in value.items()}
+
+
+def _scalar(dtype: DataType, value: Any, what: str) -> Any:
+    kinds: tuple[type, ...] = (str, np.str_)
+    if dtype is not STRING:
+        kinds = (float, int, np.floating, np.integer) if dtype.is_float else (int, np.integer)
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise InputError(f"{what}: expected {dtype}, got {shown(value)}")
+    try:
+        return str(value) if dtype is STRING else dtype.numpy.type(value).item()
+    except OverflowError as error:
+        raise InputError(f"{what}: expected {dtype}, got {shown(value)}") from error
+
+
+def _texts(value: Any, what: str) -> Array:
+    try:
+        array: Array = np.asarray(value)
+        if array.dtype.kind == "O" and not all(isinstance(text, str) for text in array.reshape(-1)):
+            raise TypeError("some elements are no str")
+        if array.dtype.kind not in "OUT" and array.size:
+            raise TypeError(f"it is {array.dtype}{show_shape(array.shape)}")
+        return np.ascontiguousarray(array.astype(STRING.numpy)).reshape(array.shape)
+    except Exception as error:  # a caller's own object may raise anything
+        raise InputError(f"{what}: expected {STRING}, an array of str: {error}") from error
+
+
+def shown_to_caller(dtype: DataType | None, array: Array) -> Any:
+    """Return a value as callers get it: lists, dicts, None, and arrays of their own; texts are of dtype object."""
+    if not isinstance(dtype, ValueType):
+        return array.astype(object) if dtype is STRING else array
+    return _out(dtype, array.item())
+
+
+def _out(dtype: DataType, value: Any) -> Any:
+    if not isinstance(dtype, ValueType):
+        return value.astype(object) if dtype is STRING else np.array(value)
+    match dtype.kind:
+        case "seq":
+            return [_out(dtype.element, each) for each in value]
+        case "optional":
+            return _out(dtype.element, value[0]) if value else None
+    return dict(value)
