@@ -115,14 +115,14 @@ def has_all(bound: BoundPlan, plan: ChunkPlan) -> bool:
 
 
 def step_signature(given: tuple[Shape, ...], contents: Any, left: Between) -> Any:
-    """Return what the plan of a step depends on.
+    """Return what the plan of a step depends on; None if that is too much to compare, and so no plan is kept.
 
     Args:
         given: The shapes of the inputs that are not kept, in the program's order.
-        contents: Of those inputs whose contents decide.
+        contents: Of those inputs whose contents decide, as `contents_of()` gives them.
         left: What is kept; it says which inputs are.
     """
-    return given, contents, left.signature
+    return None if contents is None else (given, contents, left.signature)
 
 
 def contents_of(arrays: Iterable[Array]) -> tuple[Any, ...] | None:
