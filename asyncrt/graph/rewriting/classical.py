@@ -1,18 +1,20 @@
 """Operators of ai.onnx.ml on numbers, as operators of ONNX: scalers, encoders, linear models, support vectors, trees.
 
-Strings and maps are not there: a model with string labels is refused with the node's name.
+Labels that are texts are looked up on the host, by numbers that the device makes. What turns texts into other things
+stays an operator of its own, in `kernels/ops/text`, and so do maps.
 
 Source: onnx/docs/Operators-ml.md, and for what classifiers of two classes give ONNX Runtime.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from asyncrt.layout import BOOL, FLOAT32, INT64, DataType, dtype_of
+from asyncrt.kernels.call import Attributes
+from asyncrt.layout import BOOL, FLOAT32, INT64, STRING, DataType, dtype_of
 
 from .draft import Draft, Rule
 from .trees import of_arrays, of_lists, scores
@@ -86,9 +88,11 @@ def _keys(draft: Draft, name: str) -> tuple[Any, str]:
     raise draft.unsupported(f"its {name} are no numbers")
 
 
-def _label_encoder(draft: Draft) -> str:
-    """The first of equal keys counts; what is no key gets the default."""
+def _label_encoder(draft: Draft) -> str | None:
+    """The first of equal keys counts; what is no key gets the default. With texts among them it stays."""
     given = draft.attributes
+    if draft.dtype(0) is STRING or _has_texts(given):
+        return None
     (keys, _), (values, kind) = _keys(draft, "keys"), _keys(draft, "values")
     draft.refuse(len(keys) != len(values) or not len(keys), f"{len(keys)} keys and {len(values)} values")
     default = {"int64s": given.get("default_int64", -1), "floats": given.get("default_float", -0.0)}.get(kind)
@@ -110,8 +114,17 @@ def _label_encoder(draft: Draft) -> str:
     )
 
 
-def _one_hot(draft: Draft) -> str:
+def _has_texts(given: Attributes) -> bool:
+    tensors = [given.get(f"{name}_tensor") for name in ("keys", "values", "default")]
+    named = any(given.get(f"{name}_strings") for name in ("keys", "values"))
+    return named or any(t is not None and t.dtype == STRING.numpy for t in tensors)
+
+
+def _one_hot(draft: Draft) -> str | None:
+    """Texts stay texts, and are looked up on the host."""
     given = draft.attributes
+    if draft.dtype(0) is STRING:
+        return None
     categories = given.get("cats_int64s", ())
     draft.refuse(not categories, "its categories are no numbers")
     draft.refuse(not given["zeros"], "zeros=0, with which an unknown category is an error")
@@ -153,9 +166,15 @@ def _linear_regressor(draft: Draft) -> str:
 
 
 def _labels(draft: Draft, name: str) -> str:
-    labels = draft.attributes.get(name, ())
-    draft.refuse(not labels, "its labels are no numbers")
-    return _row(draft, labels, INT64)
+    labels, texts = _names(draft, name)
+    draft.refuse(not labels, "it has no labels")
+    return _row(draft, labels, STRING if texts else INT64)
+
+
+def _names(draft: Draft, name: str) -> tuple[Sequence[Any], bool]:
+    """Return a classifier's labels, and whether they are texts."""
+    texts: Sequence[Any] = draft.attributes.get("classlabels_strings", ())
+    return (texts, True) if texts else (draft.attributes.get(name, ()), False)
 
 
 def _named(draft: Draft, labels: str, y: str) -> str:
@@ -179,7 +198,7 @@ def _both(draft: Draft, y: str, transform: str, *, share: bool) -> str:
 
 def _linear_classifier(draft: Draft) -> tuple[str, str]:
     given = draft.attributes
-    names, labels = given.get("classlabels_ints", ()), _labels(draft, "classlabels_ints")
+    (names, _), labels = _names(draft, "classlabels_ints"), _labels(draft, "classlabels_ints")
     count = len(given.get("intercepts", ())) or len(names)
     y, transform = _linear(draft, count), given["post_transform"]
     if count == 1:
@@ -196,8 +215,11 @@ def _tree_regressor(draft: Draft) -> str:
     return _after(draft, y, given["post_transform"])
 
 
-def _tree_ensemble(draft: Draft) -> str:
+def _tree_ensemble(draft: Draft) -> str | None:
+    """One that asks for members of sets stays: a set may have any number of them."""
     given = draft.attributes
+    if given.get("membership_values") is not None:
+        return None
     kinds, transforms = ("AVERAGE", "SUM", "MIN", "MAX"), ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
     kind, transform = given["aggregate_function"], given["post_transform"]
     draft.refuse(not 0 <= kind < 4 or not 0 <= transform < 5, "an attribute that is out of range")
@@ -207,7 +229,7 @@ def _tree_ensemble(draft: Draft) -> str:
 
 def _tree_classifier(draft: Draft) -> tuple[str, str]:
     given, transform = draft.attributes, draft.attributes["post_transform"]
-    names, labels = given.get("classlabels_int64s", ()), _labels(draft, "classlabels_int64s")
+    (names, _), labels = _names(draft, "classlabels_int64s"), _labels(draft, "classlabels_int64s")
     tensor = given.get("base_values_as_tensor")
     base = list(given.get("base_values", ())) if tensor is None else tensor.reshape(-1).tolist()
     tree = of_lists(draft, "class")

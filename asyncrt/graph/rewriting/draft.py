@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 from asyncrt.errors import UnsupportedOperatorError
 from asyncrt.graph.functions import Fresh
 from asyncrt.kernels.call import Attributes
-from asyncrt.layout import FLOAT32, Array, DataType, PartialLayout
+from asyncrt.layout import FLOAT32, STRING, Array, DataType, PartialLayout
 
 #: The opset that rules write for, of ONNX's own domain.
 OPSET = 25
@@ -117,6 +117,8 @@ class Draft:
 
     def constant(self, value: Any, dtype: DataType | np.dtype[Any] | type = np.int64) -> str:
         """Add a constant: int64 unless *dtype* says otherwise."""
+        if dtype is STRING:
+            return self.add("Constant", value=numpy_helper.from_array(np.asarray(value, object)))
         kind = dtype.numpy if isinstance(dtype, DataType) else np.dtype(dtype)
         with np.errstate(over="ignore"):
             array = np.asarray(value, kind)
