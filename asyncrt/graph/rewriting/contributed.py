@@ -27,6 +27,12 @@ _OWN_OPERATORS = (
         signature("TreeScores", "x:f nodes:i roots:i targets:i weights:f base:f", "y:f", domain=OWN, aggregate="SUM"),
         None,
     ),
+    (
+        signature(
+            "VolumeSample", "x:A grid:F", "y:A", domain=OWN, mode="linear", padding_mode="zeros", align_corners=0
+        ),
+        None,
+    ),
 )
 
 

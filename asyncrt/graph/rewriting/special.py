@@ -1,4 +1,4 @@
-"""Nodes of ONNX's own domain that are written in other words because of what they say: training, and chance.
+"""Nodes of ONNX's own domain that are written in other words because of what they say: training, chance, and volumes.
 
 A network in training mode normalises by what it sees and drops at random. Chance has a seed: one that a node does not
 give is made of its name, so that a request gives the same each time, whatever ran before, and two nodes give different
@@ -43,6 +43,13 @@ def _batch_normalization(draft: Draft) -> tuple[str, ...] | None:
         for old, new in ((mean, batch_mean), (var, batch_var))
     ]
     return y, *running
+
+
+def _grid_sample(draft: Draft) -> str | None:
+    """Volumes have an operator of their own."""
+    if draft.known_rank(0) != 5 and draft.known_rank(1) != 5:
+        return None
+    return draft.add("VolumeSample", *draft.inputs, domain="asyncrt", **draft.attributes)
 
 
 def _dropout(draft: Draft) -> tuple[str, str] | None:
@@ -90,6 +97,7 @@ RULES: Mapping[str, tuple[int, Rule]] = {
     "BatchNormalization": (14, _batch_normalization),
     "Bernoulli": (15, _bernoulli),
     "Dropout": (12, _dropout),
+    "GridSample": (16, _grid_sample),
     **dict.fromkeys(_CHANCE, (1, _seeded)),
 }
 """For each operator with a rule: the first opset in which a node may be one that it rewrites."""

@@ -3,12 +3,14 @@
 A coordinate outside the image reads zeros, the border, or the reflected image (`padding_mode`). NaN reads zeros, and so
 does infinity where the padding gives it no place in the image.
 
-Source: ONNX GridSample-22 (images, that is two spatial axes).
+Source: ONNX GridSample-22. Volumes, of three spatial axes, are sampled on the host.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -51,6 +53,18 @@ def infer(call: Call) -> tuple[Shape]:
     return ((x[0], x[1], grid[1], grid[2]),)
 
 
+def infer_volume(call: Call) -> tuple[Shape]:
+    mode, _, _ = _settings(call.name, call.attributes)
+    x, grid = call.shape(0), call.shape(1)
+    check(call, len(x) == 5 and len(grid) == 5, "it takes volumes [N, C, D, H, W] and grids [N, D, H, W, 3]")
+    check(call, mode != "cubic", "mode 'cubic' is for images, not for volumes")
+    check(call, isinstance(grid[4], Dim) or grid[4] == 3, f"the grid's last axis is {grid[4]}, it must be 3")
+    check(call, all(isinstance(d, Dim) or d > 0 for d in x[2:]), f"there is nothing to sample in {list(x)}")
+    if not isinstance(x[0], Dim) and not isinstance(grid[0], Dim):
+        check(call, x[0] == grid[0], f"{x[0]} volumes and {grid[0]} grids")
+    return ((x[0], x[1], *grid[1:4]),)
+
+
 def _coordinate(v: _Wide, size: int, align: bool) -> _Wide:
     return (v + 1) / 2 * (size - 1) if align else ((v + 1) * size - 1) / 2
 
@@ -78,8 +92,8 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     assert x is not None
     assert grid is not None
     mode, padding, align = _settings("GridSample", attributes)
-    h, w = x.shape[2:]
-    batch = np.arange(x.shape[0])[:, None, None]
+    sizes = x.shape[2:]
+    batch = np.arange(x.shape[0]).reshape(-1, *(1 for _ in sizes))
 
     def place(v: _Wide, size: int) -> _Wide:
         """Bring indices into the image, unless padding is zeros."""
@@ -90,37 +104,37 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
             return np.clip(v, 0, size - 1)
         return v
 
-    def pixel(iy: _Wide, ix: _Wide, weight: _Wide) -> _Wide:
+    def pixel(at: Sequence[_Wide], weight: _Wide) -> _Wide:
         """The image at whole indices times a weight, as [N, H, W, C]; nothing where there is no image."""
-        iy, ix = place(iy, h), place(ix, w)
-        inside = (iy >= 0) & (iy < h) & (ix >= 0) & (ix < w)
-        seen = x[batch, :, np.where(inside, iy, 0).astype(np.intp), np.where(inside, ix, 0).astype(np.intp)]
+        at = [place(v, size) for v, size in zip(at, sizes, strict=True)]
+        inside = functools.reduce(np.logical_and, [(v >= 0) & (v < size) for v, size in zip(at, sizes, strict=True)])
+        seen = x[(batch, slice(None), *(np.where(inside, v, 0).astype(np.intp) for v in at))]
         return np.where(inside[..., None], weight[..., None] * seen.astype(np.float64), 0.0)
 
     wide = grid.astype(np.float64)
-    ax, ay = _coordinate(wide[..., 0], w, align), _coordinate(wide[..., 1], h, align)
+    # A grid names the last axis of the image first.
+    found = [_coordinate(wide[..., len(sizes) - 1 - i], size, align) for i, size in enumerate(sizes)]
     if mode != "cubic":
-        ax, ay = place(ax, w), place(ay, h)
+        found = [place(v, size) for v, size in zip(found, sizes, strict=True)]
     elif padding == "border":  # coordinates beyond this read the border as well
-        ax, ay = np.clip(ax, -_FAR, w + _FAR), np.clip(ay, -_FAR, h + _FAR)
+        found = [np.clip(v, -_FAR, size + _FAR) for v, size in zip(found, sizes, strict=True)]
     if mode == "nearest":
-        y = pixel(np.rint(ay), np.rint(ax), np.ones_like(ay))
+        y = pixel([np.rint(v) for v in found], np.ones_like(found[0]))
     else:
-        taps = (0, 1) if mode == "linear" else (-1, 0, 1, 2)
-        fx, fy = np.floor(ax), np.floor(ay)
-        y = np.zeros((*grid.shape[:3], x.shape[1]), np.float64)
-        for i in taps:
-            for j in taps:
-                dy, dx = ay - (fy + i), ax - (fx + j)
-                weight = (1 - np.abs(dy)) * (1 - np.abs(dx)) if mode == "linear" else _cubic(dy) * _cubic(dx)
-                y += pixel(fy + i, fx + j, weight)
+        first = [np.floor(v) for v in found]
+        y = np.zeros((*grid.shape[:-1], x.shape[1]), np.float64)
+        for taps in itertools.product((0, 1) if mode == "linear" else (-1, 0, 1, 2), repeat=len(sizes)):
+            at = [f + tap for f, tap in zip(first, taps, strict=True)]
+            far = [v - a for v, a in zip(found, at, strict=True)]
+            weights = [1 - np.abs(d) if mode == "linear" else _cubic(d) for d in far]
+            y += pixel(at, functools.reduce(np.multiply, weights))
     return (cast(np.moveaxis(y, -1, 1), x.dtype),)
 
 
 def host_nbytes(call: Call) -> int:
     """Bytes of the weighted elements and sums of each position, in float64, with its coordinates and weights."""
     x, grid = call.shape(0), call.shape(1)
-    return 8 * x[0] * grid[1] * grid[2] * (5 * x[1] + 20)
+    return 8 * x[0] * math.prod(grid[1:-1]) * (5 * x[1] + 20)
 
 
 def implement(call: Call, traits: DeviceTraits) -> Impl:
@@ -256,7 +270,7 @@ def _grid(*shape: int) -> Array:
     return (np.random.default_rng(3).random(shape) * 2.8 - 1.4).astype(np.float32)
 
 
-OPERATOR = Operator(
+_IMAGES = Operator(
     name="GridSample",
     infer=infer,
     reference=reference,
@@ -273,3 +287,14 @@ OPERATOR = Operator(
         Example(("f16[1,2,4,4]", _grid(1, 3, 3, 2)), {"mode": "linear"}, opset=20),
     ),
 )
+_VOLUMES = Operator(
+    name="VolumeSample",
+    domain="asyncrt",
+    infer=infer_volume,
+    reference=reference,
+    host_nbytes=host_nbytes,
+    examples=(Example(("f32[2,3,3,5,7]", _grid(2, 2, 4, 6, 3)), {"mode": "linear"}),),
+)
+"""GridSample of three spatial axes, which has no kernel."""
+
+OPERATORS = (_IMAGES, _VOLUMES)
