@@ -52,6 +52,11 @@ class DataType:
         return self in (FLOAT16, BFLOAT16, FLOAT32, FLOAT64)
 
     @property
+    def is_narrow(self) -> bool:
+        """Whether it is one of the narrow types."""
+        return self.bits > 0
+
+    @property
     def is_on_host(self) -> bool:
         """Whether no kernel takes it."""
         return self.bits > 0 or self.numpy.kind in "OT"
@@ -98,7 +103,8 @@ NARROW_TYPES: tuple[DataType, ...] = tuple(
 a byte of its own in memory; files pack those of fewer bits."""
 
 OBJECT = np.dtype(object)
-STRING = DataType("string", np.dtypes.StringDType() if hasattr(np.dtypes, "StringDType") else np.dtype(np.void), "", 8)
+_TEXTS: Any = getattr(np.dtypes, "StringDType", lambda: np.dtype(np.void))()
+STRING = DataType("string", _TEXTS, "", 8)
 """Texts, which only the host has. An older NumPy than 2.0 has no arrays of them."""
 
 _EVERY = (*DATA_TYPES, *NARROW_TYPES, *([STRING] if STRING.numpy.kind == "T" else []))

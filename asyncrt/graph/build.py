@@ -42,7 +42,9 @@ def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOpt
 def _page_constants(graph: Graph, folder: Path) -> None:
     """Put large constants that were calculated, or came without a file, into files of their own."""
     for value in graph.values:
-        if value.constant is not None and is_plain(value.layout.dtype) and value.constant.nbytes >= LEAST and mapping_of(value.constant) is None:
+        if value.constant is None or not is_plain(value.layout.dtype):
+            continue
+        if value.constant.nbytes >= LEAST and mapping_of(value.constant) is None:
             paged = page_out(value.constant, folder)
             value.constant = value.constant if paged is None else paged
 

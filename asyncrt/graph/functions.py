@@ -17,7 +17,6 @@ import attrs
 import onnx
 from onnx import defs
 
-from asyncrt.dims import Dim
 from asyncrt.errors import ModelFormatError, ModelLimitError, UnsupportedOperatorError
 from asyncrt.kinds import proto_of
 from asyncrt.layout import PartialLayout

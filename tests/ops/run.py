@@ -23,7 +23,8 @@ from asyncrt.kernels.impl import FOUND, Impl, Ref
 from asyncrt.kernels.indices import FINDING
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import Array, Layout, layout_of
+from asyncrt.kinds import held, map_of, optional_of, sequence_of
+from asyncrt.layout import FLOAT32, INT64, STRING, Array, DataType, Layout, layout_of
 
 _NAMES = {
     "f32": np.float32, "f16": np.float16, "f64": np.float64, "bf16": ml_dtypes.bfloat16, "i8": np.int8, "u8": np.uint8,
@@ -72,6 +73,9 @@ def arrays(example: Example) -> list[Array | None]:
     """Return an example's inputs; strings become reproducible random arrays without zeros."""
     made: list[Array | None] = []
     for position, given in enumerate(example.inputs):
+        if isinstance(given, tuple | list | dict):
+            made.append(held(given))
+            continue
         if not isinstance(given, str):
             made.append(given)
             continue
@@ -108,6 +112,18 @@ def make_call(
     call = Call("example", attributes, layouts, values, (), types, constants)
     shapes = operator.infer(call)
     return call._replace(outputs=tuple(Layout(t, tuple(s)) for t, s in zip(types, shapes, strict=True)))
+
+
+def type_of(given: Any, array: Array) -> DataType:
+    """Return the type of an example's input; what a list, an optional, holds is the type's element."""
+    match given:
+        case tuple():
+            return sequence_of(FLOAT32 if not given else type_of(given[0], given[0]))
+        case list():
+            return optional_of(FLOAT32 if not given else type_of(given[0], given[0]))
+        case dict():
+            return map_of(STRING if isinstance(next(iter(given)), str) else INT64, FLOAT32)
+    return layout_of(array).dtype
 
 
 def reference(operator: Operator, example: Example, inputs: Sequence[Array | None]) -> list[Array]:
@@ -186,12 +202,28 @@ def _upload(
     return buffers
 
 
+def assert_same(expected: Any, got: Any, what: str) -> None:
+    """What a sequence, an optional or a map holds."""
+    if isinstance(expected, tuple | list):
+        assert isinstance(got, tuple | list), what
+        assert len(expected) == len(got), f"{what}: {len(got)} elements, expected {len(expected)}"
+        for one, other in zip(expected, got, strict=True):
+            assert_same(one, other, what)
+    elif isinstance(expected, dict):
+        assert list(expected) == list(got), what
+        np.testing.assert_allclose(list(got.values()), list(expected.values()), rtol=1e-6, err_msg=what)
+    else:
+        np.testing.assert_array_equal(got, expected, err_msg=what)
+
+
 def assert_close(expected: Array, got: Array, what: str) -> None:
     """Floats within the tolerance of their dtype, everything else exactly."""
     assert expected.dtype == got.dtype, f"{what}: dtype {got.dtype}, expected {expected.dtype}"
     assert expected.shape == got.shape, f"{what}: shape {got.shape}, expected {expected.shape}"
     tolerance = _TOLERANCES.get(expected.dtype.name)
-    if tolerance is None:
+    if expected.dtype == object:
+        assert_same(expected.item(), got.item(), what)
+    elif tolerance is None:
         np.testing.assert_array_equal(got, expected, err_msg=what)
     else:
         relative, absolute = tolerance

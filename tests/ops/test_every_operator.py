@@ -15,16 +15,20 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImp
 from asyncrt.devices.base import Device
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.registry import operators
-from asyncrt.layout import layout_of
+from asyncrt.kinds import proto_of, shown_to_caller
+from asyncrt.layout import STRING, PartialLayout, layout_of
 
 from ..second_opinion import onnxruntime_session
-from .run import arrays, assert_close, make_call, reference, run_impl, traits_of
+from .run import arrays, assert_close, assert_same, make_call, reference, run_impl, traits_of, type_of
 
 CASES = [
     pytest.param(operator, example, id=f"{operator.name}-{index}")
     for operator in sorted(operators().values(), key=lambda o: o.name)
     for index, example in enumerate(operator.examples)
 ]
+
+# Onnx's evaluator gives a vector, ONNX Runtime and the converters a row.
+_AS_ONNXRUNTIME = {"DictVectorizer"}
 
 
 @pytest.mark.parametrize(("operator", "example"), CASES)
@@ -36,6 +40,8 @@ def test_kernels_agree_with_the_reference(operator: Operator, example: Example, 
     if any(a is not None and a.dtype == np.float64 for a in inputs) and "fp64" not in device.info.features:
         pytest.skip("the device has no float64")
     expected = reference(operator, example, inputs)
+    if any(a is not None and a.dtype == STRING.numpy for a in (*inputs, *expected)):
+        pytest.skip("texts are on the host")
     for constant, packed in ((False, True), (True, True), (True, False)):
         call = make_call(operator, example, inputs, expected, constant=constant)
         impl = operator.implement(call, traits_of(device, packed_weights=packed))
@@ -62,14 +68,20 @@ def test_references_agree_with_onnx(operator: Operator, example: Example) -> Non
     }
     node = helper.make_node(operator.name, names, outputs, domain=operator.domain, **attributes)
     infos = [
-        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-        for n, a in zip(names, inputs, strict=True)
+        onnx.ValueInfoProto(name=n, type=proto_of(PartialLayout(type_of(given, a), a.shape)))
+        for n, given, a in zip(names, example.inputs, inputs, strict=True)
         if a is not None
     ]
     graph = helper.make_graph([node], "example", infos, [onnx.ValueInfoProto(name=o) for o in outputs])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(operator.domain, opset)])
-    feeds = {n: a for n, a in zip(names, inputs, strict=True) if a is not None}
+    feeds = {
+        n: shown_to_caller(type_of(given, a), a)
+        for n, given, a in zip(names, example.inputs, inputs, strict=True)
+        if a is not None
+    }
     try:
+        if operator.name in _AS_ONNXRUNTIME:
+            raise NotImplementedError
         theirs = ReferenceEvaluator(model).run(None, feeds)
     except (RuntimeImplementationError, NotImplementedError):  # onnx has no reference of it, or does not know it
         model.ir_version = 10
@@ -80,7 +92,14 @@ def test_references_agree_with_onnx(operator: Operator, example: Example) -> Non
         theirs = session.run(None, feeds)
 
     for i, (e, g) in enumerate(zip(theirs, reference(operator, example, inputs), strict=True)):
-        assert_close(np.asarray(e), g, f"{operator.name} output {i}")
+        what = f"{operator.name} output {i}"
+        if g.dtype == object:
+            assert_same(e, g.item(), what)
+            continue
+        e = np.asarray(e)
+        if operator.types is not None and g.dtype == np.float64:  # of a map's floats, whose dtype its type says
+            g = g.astype(e.dtype)
+        assert_close(e.astype(g.dtype) if g.dtype == STRING.numpy else e, g, what)
 
 
 def test_every_operator_has_examples() -> None:

@@ -17,7 +17,7 @@ from asyncrt.kernels.decide import Decision, Fused, Run
 from asyncrt.kernels.impl import Launch
 from asyncrt.kernels.indices import FINDING, Indices, noted
 from asyncrt.kernels.resident.weights import Packing, Stored
-from asyncrt.layout import Array, Layout, Shape, dtype_of, row_major
+from asyncrt.layout import Array, Layout, Shape, row_major
 from asyncrt.memory.view import View
 from asyncrt.scheduler.lanes import Lanes
 

@@ -126,12 +126,12 @@ def step_signature(given: tuple[Shape, ...], contents: Any, left: Between) -> An
 
 
 def contents_of(arrays: Iterable[Array]) -> tuple[Any, ...] | None:
-    """Return what to compare values by; None if they are too large to be worth it."""
+    """Return what to compare values by; None if they are too large to be worth it, or no plain numbers."""
     arrays = list(arrays)
-    if any([a.dtype.hasobject for a in arrays]):
-        return None  # texts and sequences refer to what they hold
-    if sum(a.nbytes for a in arrays) > KEYED_BYTES:
-        return None
+    if not arrays:
+        return ()
+    if sum(a.nbytes for a in arrays) > KEYED_BYTES or any(a.dtype.hasobject for a in arrays):
+        return None  # of texts and sequences, an array has only where they are
     return tuple([(a.shape, a.tobytes()) for a in arrays])
 
 

@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -108,7 +108,8 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
         """The image at whole indices times a weight, as [N, H, W, C]; nothing where there is no image."""
         at = [place(v, size) for v, size in zip(at, sizes, strict=True)]
         inside = functools.reduce(np.logical_and, [(v >= 0) & (v < size) for v, size in zip(at, sizes, strict=True)])
-        seen = x[(batch, slice(None), *(np.where(inside, v, 0).astype(np.intp) for v in at))]
+        where: tuple[Any, ...] = (batch, slice(None), *(np.where(inside, v, 0).astype(np.intp) for v in at))
+        seen = x[where]
         return np.where(inside[..., None], weight[..., None] * seen.astype(np.float64), 0.0)
 
     wide = grid.astype(np.float64)

@@ -43,13 +43,13 @@ def _items(array: Array | None) -> tuple[Any, ...]:
     return found
 
 
-def _position(position: Array, count: int, *, past: bool = False) -> int:
+def _position(position: Array, count: int, input: int, *, past: bool = False) -> int:
     """Return a place in a sequence, from its start; *past* its last one is a place, too, where something is inserted."""
     if position.size != 1:
         raise ShapeError(f"a position is one number, got {show_shape(position.shape)}")
     place, most = int(position.item()), count if past else count - 1
     if not -count <= place <= most:
-        raise IndexOutOfRange(f"position {place} in a sequence of {count} tensors")
+        raise IndexOutOfRange("", input, 0, place, -count, most)
     return place if place >= 0 else place + count
 
 
@@ -63,20 +63,20 @@ def _empty(attributes: Attributes, inputs: Arrays) -> tuple[Array]:
 
 def _insert(attributes: Attributes, inputs: Arrays) -> tuple[Array]:
     items = _items(inputs[0])
-    place = len(items) if len(inputs) < 3 or inputs[2] is None else _position(inputs[2], len(items), past=True)
+    place = len(items) if len(inputs) < 3 or inputs[2] is None else _position(inputs[2], len(items), 2, past=True)
     return (held((*items[:place], inputs[1], *items[place:])),)
 
 
 def _erase(attributes: Attributes, inputs: Arrays) -> tuple[Array]:
     items = _items(inputs[0])
     last = np.asarray(-1)
-    place = _position(last if len(inputs) < 2 or inputs[1] is None else inputs[1], len(items))
+    place = _position(last if len(inputs) < 2 or inputs[1] is None else inputs[1], len(items), 1)
     return (held(items[:place] + items[place + 1 :]),)
 
 
 def _at(attributes: Attributes, inputs: Arrays) -> tuple[Array]:
     items = _items(inputs[0])
-    return (items[_position(_present(inputs[1]), len(items))],)
+    return (items[_position(_present(inputs[1]), len(items), 1)],)
 
 
 def _length(attributes: Attributes, inputs: Arrays) -> tuple[Array]:

@@ -18,6 +18,7 @@ from asyncrt.kernels.codegen.conversion import cast, to_integer
 from asyncrt.kernels.codegen.narrow import narrow
 from asyncrt.kernels.impl import Impl
 from asyncrt.kernels.operator import Example, Expression, Operator, ViewOf
+from asyncrt.kernels.ops._texts import as_texts, of_texts
 from asyncrt.kernels.ops._values import known
 from asyncrt.kernels.patterns.copy import materialise, takes_any_view
 from asyncrt.kernels.patterns.elementwise import elementwise
@@ -30,6 +31,7 @@ from asyncrt.layout import (
     FLOAT64,
     INT32,
     INT64,
+    STRING,
     Array,
     DataType,
     dtype_from_onnx,
@@ -47,10 +49,12 @@ inline float $_odd(double x) {
 
 
 def _cast(x: Array, target: DataType, attributes: Attributes | None = None) -> Array:
+    if target is STRING or x.dtype == STRING.numpy:
+        return as_texts(x) if target is STRING else of_texts(x, target)
     if x.dtype == object:
         return _cast_dims(x, target)
     source = dtype_of(x.dtype)
-    if target.is_on_host or (source is not None and source.is_on_host):
+    if target.is_narrow or (source is not None and source.is_narrow):
         given: Mapping[str, Any] = attributes or {}
         return narrow(x, target, bool(given.get("saturate", 1)), str(given.get("round_mode", "up")))
     return cast(x, target.numpy)
@@ -185,6 +189,9 @@ OPERATORS = (
             Example((np.array([2**40 + 5, -(2**33) - 1, 7], np.int64),), _TO["i32"]),
             Example((np.array([3e4, np.nan, -np.inf], np.float32),), _TO["f16"]),
             Example((_TWICE_ROUNDED,), _TO["f16"]),
+            Example((np.array(["1", "-7"], STRING.numpy),), _TO["i64"]),
+            Example((np.array(["1.5", "NaN", "-INF"], STRING.numpy),), _TO["f32"]),
+            Example((np.array([-5, 12], np.int64),), {"to": STRING.onnx}),
             Example(("i32[5]",), _TO["u32"]),
             Example((np.array([-1, 2**40], np.int64),), _TO["u64"]),
             Example(("bool[7]",), _TO["i8"]),

@@ -124,7 +124,7 @@ def _table_nbytes(call: Call) -> int:
 
 
 def _texts(attributes: Attributes) -> Iterable[str]:
-    lists = [v for v in attributes.values() if isinstance(v, tuple)]
+    lists: list[Sequence[Any]] = [v for v in attributes.values() if isinstance(v, tuple)]
     lists += [v.reshape(-1).tolist() for v in attributes.values() if isinstance(v, np.ndarray)]
     return (v for v in itertools.chain(*lists) if isinstance(v, str))
 

@@ -94,7 +94,9 @@ def _cast(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array
 
 def _as(value: Any, dtype: DataType) -> Any:
     try:
-        return str(value) if dtype is STRING else float(value) if dtype is FLOAT32 else int(float(value))
+        if dtype is STRING:
+            return value if isinstance(value, str) else f"{value:f}"
+        return float(value) if dtype is FLOAT32 else int(float(value))
     except ValueError as error:
         raise ShapeError(f"{value!r} is no {dtype}") from error
 
