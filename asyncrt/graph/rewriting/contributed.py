@@ -13,7 +13,7 @@ from onnx import defs
 
 from . import attention, dense, experimental, quantized
 from .draft import MICROSOFT, Rule
-from .signatures import signature
+from .signatures import REQUIRED_INT, REQUIRED_TEXT, STRINGS, TEXT, signature
 
 OWN = "asyncrt"
 """The domain of operators that rules write and no file should."""
@@ -21,6 +21,16 @@ OWN = "asyncrt"
 DOMAINS: Mapping[str, int] = {MICROSOFT: 1, "ai.onnx.ml": 5, OWN: 1}
 """The opset of a domain where a model does not say it: ONNX Runtime's optimiser does not."""
 
+
+_TEXT_OPERATORS = (
+    (
+        signature(
+            "Tokenizer", "x:s", "y:s", domain=MICROSOFT, mark=REQUIRED_INT, pad_value=REQUIRED_TEXT,
+            mincharnum=REQUIRED_INT, separators=STRINGS, tokenexp=TEXT, stopwords=STRINGS,
+        ),
+        None,
+    ),
+)  # fmt: skip
 
 _OWN_OPERATORS = (
     (
@@ -39,7 +49,7 @@ _OWN_OPERATORS = (
 @functools.cache
 def _contributed() -> dict[tuple[str, str], tuple[defs.OpSchema, Rule | None]]:
     found: dict[tuple[str, str], tuple[defs.OpSchema, Rule | None]] = {}
-    for group in (experimental.OPERATORS, dense.OPERATORS, attention.OPERATORS, quantized.OPERATORS, _OWN_OPERATORS):
+    for group in (experimental.OPERATORS, dense.OPERATORS, attention.OPERATORS, quantized.OPERATORS, _TEXT_OPERATORS, _OWN_OPERATORS):
         for schema, rule in group:
             found[schema.domain, schema.name] = (schema, rule)
     return found

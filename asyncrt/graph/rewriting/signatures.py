@@ -25,6 +25,7 @@ from asyncrt.layout import (
     INT16,
     INT32,
     INT64,
+    STRING,
     UINT8,
     UINT16,
     DataType,
@@ -34,9 +35,9 @@ _Formal = defs.OpSchema.FormalParameter
 _Option = defs.OpSchema.FormalParameterOption
 _Kind = defs.OpSchema.AttrType
 
-INT, FLOAT, STRING = _Kind.INT, _Kind.FLOAT, _Kind.STRING
+INT, FLOAT, TEXT = _Kind.INT, _Kind.FLOAT, _Kind.STRING
 INTS, FLOATS, STRINGS, TENSOR = _Kind.INTS, _Kind.FLOATS, _Kind.STRINGS, _Kind.TENSOR
-REQUIRED_INT, REQUIRED_INTS, REQUIRED_FLOAT = (INT,), (INTS,), (FLOAT,)
+REQUIRED_INT, REQUIRED_INTS, REQUIRED_FLOAT, REQUIRED_TEXT = (INT,), (INTS,), (FLOAT,), (TEXT,)
 
 _TYPES: dict[str, Sequence[DataType]] = {
     "F": (FLOAT32, FLOAT16, BFLOAT16, FLOAT64),
@@ -52,6 +53,7 @@ _TYPES: dict[str, Sequence[DataType]] = {
     "i": (INT32,),
     "l": (INT64,),
     "u": (UINT8,),
+    "s": (STRING,),
 }  # fmt: skip
 
 
