@@ -18,7 +18,7 @@ from asyncrt.errors import ShapeError
 from asyncrt.kernels.call import Attributes, Call, ValueUnknown
 from asyncrt.kernels.operator import Operator
 from asyncrt.kinds import nbytes_of
-from asyncrt.layout import FLOAT32, INT64, STRING, Array, DataType
+from asyncrt.layout import Array
 
 _TIMES = 64  # bytes that a node makes for each that it is given; what it makes is judged again when it is there
 
@@ -50,22 +50,8 @@ def evaluated(schema: defs.OpSchema) -> Operator | None:
         return _TIMES * sum([nbytes_of(a) for a in call.values if a is not None])
 
     return Operator(
-        name=schema.name,
-        domain=schema.domain,
-        infer=infer,
-        reference=reference,
-        host_nbytes=host_nbytes,
-        types=_classifier_types if schema.name in _CLASSIFIERS else None,
+        name=schema.name, domain=schema.domain, infer=infer, reference=reference, host_nbytes=host_nbytes
     )
-
-
-_CLASSIFIERS = frozenset({"SVMClassifier"})
-
-
-def _classifier_types(
-    attributes: Attributes, inputs: Sequence[DataType | None], outputs: int
-) -> tuple[DataType, DataType]:
-    return STRING if attributes.get("classlabels_strings") else INT64, FLOAT32
 
 
 def _run(schema: defs.OpSchema, attributes: Attributes, inputs: Sequence[Array | None]) -> list[Array]:

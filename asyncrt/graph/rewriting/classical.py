@@ -8,6 +8,7 @@ Source: onnx/docs/Operators-ml.md, and for what classifiers of two classes give 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -270,6 +271,60 @@ def _similarity(draft: Draft, x: str, vectors: Any) -> str:
     return draft.add("Pow", bent, draft.constant(degree, FLOAT32))
 
 
+def _svm_classifier(draft: Draft) -> tuple[str, str]:
+    """A score for each pair of classes; each pair votes. Scores become probabilities where the file says how."""
+    given, transform = draft.attributes, draft.attributes["post_transform"]
+    (names, _), labels = _names(draft, "classlabels_ints"), _labels(draft, "classlabels_ints")
+    rho = given.get("rho", ()) or (0.0,)
+    if not sum(given.get("vectors_per_class", ())):
+        y = _linear_scores(draft, len(names), rho[0])
+        return _named(draft, labels, y), _after(draft, y, transform)
+    matrix, vectors = _pairs(draft, len(names))
+    draft.refuse(len(rho) != matrix.shape[1], f"{len(rho)} numbers in rho for {matrix.shape[1]} pairs of classes")
+    y = draft.add("MatMul", _similarity(draft, draft.floats(0), vectors), draft.constant(matrix, FLOAT32))
+    y = draft.add("Add", y, _row(draft, rho))
+    first = draft.add("Greater", y, draft.constant(0, FLOAT32))
+    # Who gets the vote of a pair if it is for the second class, and for the first one.
+    ballots = np.zeros((2, len(rho), len(names)), np.float32)
+    for pair, (i, j) in enumerate(itertools.combinations(range(len(names)), 2)):
+        ballots[0, pair, j] = ballots[1, pair, i] = 1
+    votes = draft.add("MatMul", draft.cast(first, FLOAT32), draft.constant(ballots[1] - ballots[0], FLOAT32))
+    votes = draft.add("Add", votes, draft.constant(ballots[0].sum(0), FLOAT32))
+    label = _named(draft, labels, votes)
+    slopes, shifts = given.get("prob_a", ()), given.get("prob_b", ())
+    if slopes:
+        draft.refuse(len(slopes) != len(rho) or len(shifts) != len(rho), "prob_a, prob_b and rho differ in length")
+        bent = draft.add("Add", draft.add("Mul", y, _row(draft, slopes)), _row(draft, shifts))
+        shares = draft.add("Sigmoid", draft.add("Neg", bent))
+        return label, _after(draft, draft.add("PairwiseShares", shares, domain="asyncrt"), transform)
+    return label, _both(draft, y, transform, share=False) if len(names) == 2 else _after(draft, y, transform)
+
+
+def _linear_scores(draft: Draft, classes: int, shift: float) -> str:
+    weights = draft.attributes.get("coefficients", ())
+    draft.refuse(not weights or len(weights) % classes != 0, f"{len(weights)} coefficients for {classes} classes")
+    matrix = draft.constant(np.reshape(weights, (classes, -1)).T, FLOAT32)
+    return draft.add("Add", draft.add("MatMul", draft.floats(0), matrix), draft.constant(shift, FLOAT32))
+
+
+def _pairs(draft: Draft, classes: int) -> tuple[Any, Any]:
+    """Return for each pair of classes the weights of all support vectors, and these."""
+    given = draft.attributes
+    counts = list(given.get("vectors_per_class", ()))
+    total, flat = sum(counts), np.asarray(given.get("support_vectors", ()), np.float32)
+    weights = np.asarray(given.get("coefficients", ()), np.float32)
+    wrong = len(counts) != classes or classes < 2 or min(counts) < 0 or not flat.size or flat.size % total != 0
+    draft.refuse(wrong or weights.size != total * (classes - 1), "its vectors, coefficients and classes do not fit")
+    weights = weights.reshape(classes - 1, total)
+    ends = np.cumsum([0, *counts])
+    pairs = list(itertools.combinations(range(classes), 2))
+    matrix = np.zeros((total, len(pairs)), np.float32)
+    for pair, (i, j) in enumerate(pairs):
+        matrix[ends[i] : ends[i + 1], pair] = weights[j - 1, ends[i] : ends[i + 1]]
+        matrix[ends[j] : ends[j + 1], pair] = weights[i, ends[j] : ends[j + 1]]
+    return matrix, flat.reshape(total, -1)
+
+
 def _svm_regressor(draft: Draft) -> str:
     given = draft.attributes
     weights, count = np.asarray(given.get("coefficients", ()), np.float32), given["n_supports"]
@@ -299,6 +354,7 @@ RULES: Mapping[str, Callable[[Draft], Any]] = {
     "LinearRegressor": _linear_regressor,
     "Normalizer": _normalizer,
     "OneHotEncoder": _one_hot,
+    "SVMClassifier": _svm_classifier,
     "SVMRegressor": _svm_regressor,
     "Scaler": _scaler,
     "TreeEnsemble": _tree_ensemble,

@@ -33,6 +33,7 @@ _TEXT_OPERATORS = (
 )  # fmt: skip
 
 _OWN_OPERATORS = (
+    (signature("PairwiseShares", "x:f", "y:f", domain=OWN), None),
     (
         signature("TreeScores", "x:f nodes:i roots:i targets:i weights:f base:f", "y:f", domain=OWN, aggregate="SUM"),
         None,
@@ -49,7 +50,8 @@ _OWN_OPERATORS = (
 @functools.cache
 def _contributed() -> dict[tuple[str, str], tuple[defs.OpSchema, Rule | None]]:
     found: dict[tuple[str, str], tuple[defs.OpSchema, Rule | None]] = {}
-    for group in (experimental.OPERATORS, dense.OPERATORS, attention.OPERATORS, quantized.OPERATORS, _TEXT_OPERATORS, _OWN_OPERATORS):
+    theirs = (experimental.OPERATORS, dense.OPERATORS, attention.OPERATORS, quantized.OPERATORS, _TEXT_OPERATORS)
+    for group in (*theirs, _OWN_OPERATORS):
         for schema, rule in group:
             found[schema.domain, schema.name] = (schema, rule)
     return found
