@@ -116,6 +116,7 @@ class Operator:
             only moves data, the inputs.
         evaluate: For operators whose output needs only layouts (Shape, Size): the output's value. Dims may be
             symbolic; then the array is of dtype object.
+        by_evaluator: Whether `reference` is onnx's own evaluator.
         domain: ONNX domain, with "" for the standard one.
         examples: Cases for the tests.
     """
@@ -143,6 +144,7 @@ class Operator:
     evaluate: Callable[[Call], Sequence[Array]] | None = None
     types: Callable[[Attributes, Sequence[DataType | None], int], Sequence[DataType]] | None = None
     device_types: frozenset[DataType] | None = None
+    by_evaluator: bool = False
     domain: str = ""
     examples: tuple[Example, ...] = ()
     #: The inputs whose values it may see: `shape_infer_dependencies` and `value_hints`.

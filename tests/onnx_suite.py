@@ -3,7 +3,7 @@
     python -m tests.onnx_suite [--only SUBSTRING] [--device CPU] [--failures]
 
 Runs every node test of the installed onnx package through `asyncrt.onnx_backend`, prints how many passed, failed and
-are not supported, and the reasons. Exits 1 if one failed.
+are not supported, and the reasons. Exits 1 if one did not pass that is not among `EXCLUDED`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,19 @@ from asyncrt import AsyncrtError, ModelLimitError, ModelTypeError, RuntimeOption
 _UNSUPPORTED = (UnsupportedOperatorError, ModelTypeError, ModelLimitError)
 # Each model runs once: kernels for sizes it will not see would only be built in vain.
 _OPTIONS = RuntimeOptions(warm=False)
+
+
+_CHANCE = "its numbers are those of onnx's own generator: another one gives others"
+_ROUNDED_SIZE = "ONNX Runtime gives what asyncrt gives: the case aligns corners by a size that is not a whole number"
+EXCLUDED = {
+    **dict.fromkeys(
+        (f"test_bernoulli{kind}{form}" for kind in ("", "_double", "_seed") for form in ("", "_expanded")), _CHANCE
+    ),
+    "test_attention_4d_causal_fp16_expanded": "one bit of float16, as ONNX Runtime's; the tolerance is less than that",
+    "test_resize_downsample_scales_cubic_align_corners": _ROUNDED_SIZE,
+    "test_resize_downsample_scales_linear_align_corners": _ROUNDED_SIZE,
+}
+"""The node tests that asyncrt does not pass, each with the reason. It can only become shorter."""
 
 
 @attrs.frozen
@@ -138,7 +151,10 @@ def main() -> int:
             if outcome.result == "failed":
                 console.print(f"{outcome.name}: {outcome.why}", markup=False, soft_wrap=True)
     console.print(", ".join(f"{counts[r]} {r}" for r in ("passed", "failed", "unsupported")) + f" of {len(outcomes)}")
-    return 1 if counts["failed"] or not outcomes else 0
+    known = {o.name for o in outcomes if o.result != "passed"}
+    for name in sorted(known ^ {name for name in EXCLUDED if wanted.only in name}):
+        console.print(f"{name}: {'passes, and is excluded' if name not in known else 'is not excluded'}", markup=False)
+    return 1 if known - EXCLUDED.keys() or not outcomes else 0
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from .passes.memory_dependencies import memory_dependencies
 from .passes.value_inputs import decisive_values
 from .reading import ModelSource
 
+_log = logging.getLogger("asyncrt")
+_NAMED = 4  # nodes that a warning names
+
 
 def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOptions) -> Program:
     """Import a model and run the passes. Takes as long as the model is large: call it off the event loop.
@@ -35,8 +39,21 @@ def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOpt
         if options.uses("page_constants"):
             _page_constants(graph, cache_folder(options))
         program = _program(graph)
+    _warn_of_evaluated(program)
     forget_files(v.constant for v in program.values)
     return program
+
+
+def _warn_of_evaluated(program: Program) -> None:
+    slow = [node for node in program.nodes if node.operator.by_evaluator]
+    if slow:
+        _log.warning(
+            "'%s': %d of %d nodes run in onnx's own evaluator, in Python, which may take thousands of times as long as "
+            "a kernel: %s%s",
+            program.name, len(slow), len(program.nodes),
+            ", ".join(f"'{node.name}' ({node.operator.name})" for node in slow[:_NAMED]),
+            ", ..." if len(slow) > _NAMED else "",
+        )  # fmt: skip
 
 
 def _page_constants(graph: Graph, folder: Path) -> None:

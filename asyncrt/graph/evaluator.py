@@ -50,7 +50,12 @@ def evaluated(schema: defs.OpSchema) -> Operator | None:
         return _TIMES * sum([nbytes_of(a) for a in call.values if a is not None])
 
     return Operator(
-        name=schema.name, domain=schema.domain, infer=infer, reference=reference, host_nbytes=host_nbytes
+        name=schema.name,
+        domain=schema.domain,
+        infer=infer,
+        reference=reference,
+        host_nbytes=host_nbytes,
+        by_evaluator=True,
     )
 
 

@@ -18,6 +18,7 @@ from asyncrt.graph.branches import JOIN, how_joined
 from asyncrt.graph.ir import Placement, Program, ProgramNode
 from asyncrt.graph.names import Names
 from asyncrt.kernels.decide import SKIP_OFF, Empty, Fused, Run, Skip, Viewed, why_not_skipped
+from asyncrt.kinds import is_plain
 from asyncrt.runtime.plan.chunk_plan import Deferred, NodeRecord, flat
 
 from .html import page
@@ -179,6 +180,10 @@ def _explain(program: Program, record: NodeRecord, names: _ValueNames) -> NodeEx
             return attrs.evolve(base, why=record.how)
         return _passed(base, record.how, *record.inner, names)
     if node.place is Placement.HOST:
+        if node.operator.by_evaluator:
+            return attrs.evolve(base, why="onnx's own evaluator, in Python: slow, and for each request anew")
+        if any(not is_plain(program.values[v].layout.dtype) for v in (*node.uses, *node.outputs)):
+            return attrs.evolve(base, why="texts, sequences, optionals and maps are on the host")
         small = node.operator.evaluate is not None or node.operator.implement is not None
         return attrs.evolve(base, why="shape arithmetic" if small else "has no kernel for its dtypes; NumPy")
     match decision:

@@ -12,9 +12,12 @@ import numpy as np
 from asyncrt.errors import UnsupportedOperatorError
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.operator import Example, Operator
-from asyncrt.layout import Array, DataType, Shape, dtype_of
+from asyncrt.layout import FLOAT32, INT64, STRING, Array, DataType, Shape, dtype_of
 
-_TYPED = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+_TYPED = {
+    "value_float": FLOAT32, "value_floats": FLOAT32, "value_int": INT64, "value_ints": INT64,
+    "value_string": STRING, "value_strings": STRING,
+}  # fmt: skip
 
 
 def _value(attributes: Attributes) -> Array:
@@ -23,7 +26,7 @@ def _value(attributes: Attributes) -> Array:
         return value
     for name, dtype in _TYPED.items():
         if name in attributes:
-            return np.array(attributes[name], dtype)
+            return np.array(attributes[name], dtype.numpy)
     given = ", ".join(sorted(attributes)) or "no attribute"
     raise UnsupportedOperatorError(f"a Constant with {given}: asyncrt takes value, {', '.join(_TYPED)}")
 
@@ -57,5 +60,6 @@ OPERATOR = Operator(
         Example((), {"value_floats": (1.5, -2.0)}),
         Example((), {"value_int": 7}),
         Example((), {"value_ints": (7, -1, 0)}),
+        Example((), {"value_strings": ("a", "")}),
     ),
 )
