@@ -24,7 +24,7 @@ from asyncrt.layout import Array, PartialLayout, Shape, show_shape
 from asyncrt.memory.view import View
 
 from .ir import Graph, Guard, ProgramNode, Value
-from .subgraphs import common_shape, spliced
+from .subgraphs import CONTROL_FLOW, common_shape, spliced
 
 _FEW = 16  # elements of an input: each of their contents has a plan of its own
 
@@ -110,7 +110,7 @@ def decidable(node: ProgramNode, known: Container[int]) -> bool:
     Args:
         known: Ids of values that the host has then.
     """
-    condition = node.inputs[0] if node.operator.name == "If" and node.subgraphs else None
+    condition = node.inputs[0] if node.operator is CONTROL_FLOW["If"] else None
     return condition is not None and condition in known
 
 

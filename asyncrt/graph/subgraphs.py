@@ -137,7 +137,7 @@ def _check(condition: bool, message: str) -> None:
 
 def chosen_branch(node: ProgramNode, graph: Graph) -> Subgraph | None:
     """Return the branch that an If takes in every request, if loading knows."""
-    condition = node.inputs[0] if node.operator.name == "If" else None
+    condition = node.inputs[0] if node.operator is CONTROL_FLOW["If"] else None
     constant = None if condition is None else graph.values[condition].constant
     if constant is None or constant.size != 1:
         return None

@@ -78,6 +78,23 @@ async def test_ifs_that_the_host_decides_are_part_of_one_plan(either_path: str, 
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d or "opencl")
+async def test_what_a_branch_gives_may_be_a_constant_of_one_element(device: str | None) -> None:
+    """It is what joins the branches that has it as its first input then, and that chooses nothing."""
+    for one in (f32(1), f32(), np.array([[-3]], np.float32)):
+        choose = node(
+            "y = If(c)",
+            then_branch=branch(outputs="k", constants={"k": one}),
+            else_branch=branch("n = Neg(x)", outputs="n"),
+        )
+        async with Runtime(device, options=OPTIONS) as rt:
+            await agrees(
+                rt, model([choose], ["c bool[]", "x f32"], ["y"]),
+                *({"c": np.array(c), "x": one} for c in (True, False)),
+            )  # fmt: skip
+
+
+@pytest.mark.asyncio
 async def test_such_a_request_goes_the_direct_way(users_path: None) -> None:
     """It is brief, and nothing of it has to be read before the rest is known."""
     async with Runtime(options=on_path(OPTIONS)) as rt:
