@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import defs, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.call import Attributes, Call, ValueUnknown
@@ -60,6 +59,8 @@ def evaluated(schema: defs.OpSchema) -> Operator | None:
 
 
 def _run(schema: defs.OpSchema, attributes: Attributes, inputs: Sequence[Array | None]) -> list[Array]:
+    from onnx.reference import ReferenceEvaluator  # takes long to import, and few models need it
+
     names = ["" if a is None else f"x{i}" for i, a in enumerate(inputs)]
     outputs = [f"y{i}" for i in range(attributes.outputs)]
     given = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in attributes.items()}

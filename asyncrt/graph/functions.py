@@ -18,8 +18,9 @@ import onnx
 from onnx import defs
 
 from asyncrt.errors import ModelFormatError, ModelLimitError, UnsupportedOperatorError
-from asyncrt.kinds import proto_of
 from asyncrt.layout import PartialLayout
+
+from .onnx_types import proto_of
 
 MAX_NESTING = 32  # graphs in graphs
 

@@ -21,7 +21,7 @@ from asyncrt.errors import ModelError, ModelFormatError, ModelTypeError, Unsuppo
 from asyncrt.kernels.call import Attributes
 from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.registry import find_operator
-from asyncrt.kinds import ValueType, fits, type_of_proto, type_of_string
+from asyncrt.kinds import ValueType, fits
 from asyncrt.layout import (
     Array,
     DataType,
@@ -47,6 +47,7 @@ from .functions import (
 )
 from .ir import Graph, ProgramNode, Subgraph, Value
 from .names import Names
+from .onnx_types import type_of_proto, type_of_string
 from .order import in_order
 from .reading import ModelSource, read_model
 from .rewriting.contributed import DOMAINS, contributed_schema

@@ -13,9 +13,10 @@ from onnx.reference.op_run import RuntimeImplementationError
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplementedByRuntime
 
 from asyncrt.devices.base import Device
+from asyncrt.graph.onnx_types import proto_of
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.registry import operators
-from asyncrt.kinds import proto_of, shown_to_caller
+from asyncrt.kinds import shown_to_caller
 from asyncrt.layout import STRING, PartialLayout, layout_of
 
 from ..second_opinion import onnxruntime_session

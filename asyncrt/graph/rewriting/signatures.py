@@ -13,7 +13,7 @@ from typing import Any
 
 from onnx import defs, helper
 
-from asyncrt.kinds import type_string
+from asyncrt.graph.onnx_types import type_string
 from asyncrt.layout import (
     BFLOAT16,
     BOOL,
