@@ -18,6 +18,7 @@ from asyncrt.arguments import shown
 from asyncrt.errors import InputError
 from asyncrt.layout import OBJECT, STRING, Array, DataType, show_shape
 
+
 @attrs.frozen(eq=False, repr=False)
 class ValueType(DataType):
     """The type of a sequence, an optional or a map; each exists once, as dtypes do.

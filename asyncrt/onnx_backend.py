@@ -24,6 +24,7 @@ from asyncrt.errors import ArgumentError, InputError, ModelTypeError, NoDeviceEr
 from asyncrt.graph.reading import ModelSource
 from asyncrt.layout import Array, dtype_of
 from asyncrt.options import RuntimeOptions
+from asyncrt.runtime.explain.explain import Explanation
 from asyncrt.sync import SyncModel, load_sync
 
 _ONNX_NAMES = {"CPU": "cpu", "CUDA": "gpu"}
@@ -48,6 +49,10 @@ class AsyncrtBackendRep(BackendRep):  # type: ignore[misc]  # onnx has no types
         """
         results = self._model.infer_sync(self._by_name(inputs), **kwargs)
         return self._outputs(*results.values())  # type: ignore[no-any-return]
+
+    def explain(self) -> Explanation:
+        """Return what became of every node in the last run, as `Model.explain()` does."""
+        return self._model.explain()
 
     def close(self) -> None:
         """Give the device back."""
