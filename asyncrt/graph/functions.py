@@ -95,6 +95,11 @@ class LocalFunctions:
         return total
 
 
+def has_body(schema: defs.OpSchema) -> bool:
+    """Whether ONNX defines an operator by others, for some inputs at least."""
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
 def schema_body(
     schema: defs.OpSchema,
     node: onnx.NodeProto,

@@ -221,9 +221,11 @@ def test_every_error_is_documented() -> None:
 def test_the_page_of_operators_is_what_the_registry_says() -> None:
     """After a change: python docs/make_operators.py --write."""
     made = load_script("make_operators")
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/operators.md", "README.md"))
+    if f"with onnx {made.ONNX};" not in page:
+        pytest.skip("another version of onnx has other operators")
 
-    assert made.page() == (ROOT / "docs" / "operators.md").read_text(encoding="utf-8")
+    assert made.page() == page
     assert made.with_count(readme) == readme
     assert re.search(r"\[\d+ operators\]\(docs/operators\.md\)", readme)
 

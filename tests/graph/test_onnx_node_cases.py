@@ -1,4 +1,4 @@
-"""ONNX's own tests of texts, sequences, optionals, volumes, of operators that onnx's evaluator carries out, and of models.
+"""ONNX's own tests of texts, sequences, optionals, volumes, of what onnx's evaluator carries out, and of models.
 
 All node tests take minutes: `python -m tests.onnx_suite` runs them.
 """

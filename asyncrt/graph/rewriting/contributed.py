@@ -62,16 +62,12 @@ def contributed_schema(domain: str, op: str) -> defs.OpSchema | None:
     return _contributed().get((domain, op), (None, None))[0]
 
 
+def contributed_schemas() -> list[defs.OpSchema]:
+    """Return the schemas of all operators that ONNX lacks."""
+    return [schema for schema, _ in _contributed().values()]
+
+
 def find(schema: defs.OpSchema) -> Rule | None:
     """Return the rule for nodes of a schema, or None if it is one of ONNX's, or an operator of its own."""
     known, rule = _contributed().get((schema.domain, schema.name), (None, None))
     return rule if known is schema else None
-
-
-def rewritten() -> dict[str, list[str]]:
-    """Return the names of the operators that are written in other words, by domain."""
-    found: dict[str, list[str]] = {}
-    for (domain, name), (_, rule) in sorted(_contributed().items()):
-        if rule is not None:
-            found.setdefault(domain, []).append(name)
-    return found
