@@ -1,4 +1,4 @@
-"""ONNX's own tests of texts, sequences, optionals, volumes, of what onnx's evaluator carries out, and of models.
+"""ONNX's own tests of texts, sequences, optionals, volumes, losses, what onnx's evaluator carries out, and models.
 
 All node tests take minutes: `python -m tests.onnx_suite` runs them.
 """
@@ -17,7 +17,7 @@ from ..onnx_suite import EXCLUDED, MOST_EXCLUDED, node_cases, run_case
 pytestmark = pytest.mark.skipif(STRING.numpy.kind != "T", reason="NumPy has no arrays of texts")
 
 _ABOUT = re.compile(
-    "sequence|_seq|optional|_opt$|string|regex|strnorm|tfidf|label_encoder|volumetric|deform|set_member|svm"
+    "sequence|_seq|optional|_opt$|string|regex|strnorm|tfidf|label_encoder|volumetric|deform|set_member|svm|_NCd1_"
 )
 
 

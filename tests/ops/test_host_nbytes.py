@@ -11,7 +11,8 @@ import pytest
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.operator import Operator, host_nbytes
 from asyncrt.kernels.registry import operators
-from asyncrt.layout import FLOAT32, Array, layout_of
+from asyncrt.kinds import held, sequence_of
+from asyncrt.layout import FLOAT32, STRING, Array, Layout, layout_of
 
 RANDOM = np.random.default_rng(0)
 
@@ -23,6 +24,17 @@ def f32(*shape: int) -> Array:
 def scalar(number: float, dtype: Any = np.int64) -> Array:
     return np.array(number, dtype)
 
+
+def texts(count: int, words: int = 1) -> Array:
+    """Return lines of words, of a hundred different ones."""
+    lines = [" ".join(f"word{n}" for n in row) for row in RANDOM.integers(0, 100, (count, words))]
+    return np.array(lines, STRING.numpy)
+
+
+WORDS = tuple(f"word{n}" for n in range(100))
+PARTS = held((f32(200, 300), f32(100, 300)))
+ROWS = dict(enumerate(RANDOM.random(5000).tolist()))
+PADDED = {"mark": 1, "pad_value": "#", "mincharnum": 1}
 
 #: For each operator that tells its own bytes: calls of some megabytes, of different proportions.
 CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
@@ -39,7 +51,10 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
         ((f32(1, 2, 600, 600),), {"kernel_shape": (2, 2), "strides": (2, 2)}),
     ],
     "BlackmanWindow": [((scalar(300_000),), {})],
+    "CastMap": [((held(ROWS),), {}), ((held(ROWS),), {"map_form": "SPARSE", "max_map": 9000, "cast_to": "TO_INT64"})],
+    "CategoryMapper": [((texts(9000),), {"cats_strings": WORDS, "cats_int64s": tuple(range(100))})],
     "Col2Im": [((f32(1, 3 * 9, 200 * 200), np.array([202, 202]), np.array([3, 3])), {})],
+    "ConcatFromSequence": [((PARTS,), {"axis": 0})],
     "Conv": [((f32(1, 3, 200, 200), f32(8, 3, 5, 5)), {}), ((f32(2, 16, 64, 64), f32(16, 16, 1, 1)), {})],
     "ConvInteger": [
         ((np.ones((1, 3, 200, 200), np.uint8), np.ones((8, 3, 5, 5), np.uint8)), {"pads": (9, 9, 9, 9)}),
@@ -50,6 +65,7 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
         ((f32(20, 10_000, 2), None, scalar(1)), {"opset": 20, "inverse": 1}),
         ((f32(20, 20_000, 1),), {"opset": 20, "onesided": 1}),
     ],
+    "DictVectorizer": [((held(ROWS),), {"int64_vocabulary": tuple(range(2000, 9000))})],
     "GridSample": [
         ((f32(1, 3, 100, 100), f32(1, 200, 200, 2)), {"mode": "cubic", "opset": 20}),
         ((f32(1, 1, 300, 300), f32(1, 200, 200, 2)), {"padding_mode": "reflection", "opset": 16}),
@@ -57,6 +73,10 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
     ],
     "HammingWindow": [((scalar(300_000),), {"periodic": 0})],
     "HannWindow": [((scalar(300_000),), {})],
+    "LabelEncoder": [
+        ((texts(9000),), {"keys_strings": WORDS, "values_floats": tuple(range(100))}),
+        ((np.arange(9000) % 200,), {"keys_int64s": tuple(range(100)), "values_strings": WORDS}),
+    ],
     "LpPool": [((f32(1, 2, 200, 200),), {"kernel_shape": (7, 7), "p": 3})],
     "MatMulNBits": [
         (
@@ -79,12 +99,16 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
     "MelWeightMatrix": [
         ((scalar(128), scalar(16_000), scalar(16_000), scalar(0, np.float32), scalar(8000, np.float32)), {}),
     ],
-    "NegativeLogLikelihoodLoss": [((f32(200, 50, 20), RANDOM.integers(0, 50, (200, 20))), {"reduction": "none"})],
     "NonMaxSuppression": [
         ((f32(1, 20_000, 4), f32(1, 2, 20_000), scalar(5), scalar(2, np.float32)), {}),
         ((f32(2, 200, 4), f32(2, 40, 200), scalar(200), scalar(2, np.float32)), {}),
     ],
     "NonZero": [((np.ones((20, 30, 200), np.uint8),), {}), ((np.eye(1000, dtype=np.float32),), {})],
+    "OneHotEncoder": [((texts(3000),), {"cats_strings": WORDS, "zeros": 1})],
+    "Optional": [((f32(3, 4),), {})],
+    "OptionalGetElement": [((held([f32(3, 4)]),), {})],
+    "OptionalHasElement": [((held([f32(3, 4)]),), {})],
+    "PairwiseShares": [((RANDOM.random((4000, 10)).astype(np.float32),), {}), ((f32(40, 780),), {})],
     "Resize": [
         ((f32(1, 3, 200, 100), None, None, np.array([1, 3, 300, 400])), {"mode": "linear"}),
         ((f32(1, 65_536), None, np.array([1, 4], np.float32)), {"mode": "linear"}),
@@ -109,7 +133,17 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
         ((f32(2, 20_000, 1), scalar(40), f32(256)), {"opset": 17}),
         ((f32(1, 9000, 2), scalar(30), None, scalar(500)), {"opset": 17, "onesided": 0}),
     ],
-    "SoftmaxCrossEntropyLoss": [((f32(2000, 50), RANDOM.integers(0, 50, 2000), f32(50)), {"reduction": "mean"})],
+    "SequenceAt": [((held((f32(3, 4),) * 9), scalar(1)), {})],
+    "SequenceConstruct": [((f32(3, 4), f32(3, 4)), {})],
+    "SequenceEmpty": [((), {})],
+    "SequenceErase": [((held((f32(3, 4),) * 9), scalar(1)), {})],
+    "SequenceInsert": [((held((f32(3, 4),) * 9), f32(3, 4)), {})],
+    "SequenceLength": [((held((f32(3, 4),) * 9),), {})],
+    "SplitToSequence": [((f32(20_000, 3),), {"axis": 0}), ((f32(20_000), scalar(7)), {"axis": 0})],
+    "Tokenizer": [
+        ((texts(300, 30),), {**PADDED, "separators": (" ",)}),
+        ((texts(300),), {**PADDED, "separators": ("",)}),
+    ],
     "TopK": [((f32(40, 5000), scalar(3)), {}), ((f32(200_000), scalar(200_000)), {"largest": 0})],
     "Multinomial": [((f32(300, 400),), {"sample_size": 500})],
     "RandomNormal": [((), {"shape": (300, 200)})],
@@ -127,6 +161,8 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
         ((RANDOM.integers(0, 9, 300_000),), {}), ((RANDOM.permutation(300_000),), {"sorted": 0}),
         ((RANDOM.integers(0, 9, (50_000, 3)).astype(np.int8),), {"axis": 0}),
     ],
+    "VolumeSample": [((f32(1, 3, 20, 30, 40), f32(1, 10, 40, 50, 3)), {"mode": "linear"})],
+    "ZipMap": [((RANDOM.random((900, 20)).astype(np.float32),), {"classlabels_strings": WORDS[:20]})],
 }  # fmt: skip
 SLACK = 1 << 16  # bytes: what Python itself takes
 
@@ -138,7 +174,9 @@ def told() -> dict[str, Operator]:
 def call_of(operator: Operator, inputs: tuple[Array | None, ...], attributes: dict[str, Any]) -> Call:
     opset = attributes.get("opset", 0)
     attributes = {name: x for name, x in attributes.items() if name != "opset"}
-    layouts = tuple(None if x is None else layout_of(x) for x in inputs)
+    layouts = tuple(
+        None if x is None else Layout(sequence_of(FLOAT32), ()) if x.dtype == object else layout_of(x) for x in inputs
+    )
     return Call("n", Attributes(attributes, opset, 1), layouts, inputs, (), (FLOAT32,), (False,) * len(inputs))
 
 

@@ -13,7 +13,7 @@ from onnx import defs
 
 from . import attention, dense, experimental, quantized
 from .draft import MICROSOFT, Rule
-from .signatures import REQUIRED_INT, REQUIRED_TEXT, STRINGS, TEXT, signature
+from .signatures import INT, REQUIRED_INT, REQUIRED_TEXT, STRINGS, TEXT, signature
 
 OWN = "asyncrt"
 """The domain of operators that rules write and no file should."""
@@ -33,6 +33,7 @@ _TEXT_OPERATORS = (
 )  # fmt: skip
 
 _OWN_OPERATORS = (
+    (signature("PickClasses", "x:F target:I", "y:F", domain=OWN, ignore_index=INT), None),
     (signature("PairwiseShares", "x:f", "y:f", domain=OWN), None),
     (
         signature("TreeScores", "x:f nodes:i roots:i targets:i weights:f base:f", "y:f", domain=OWN, aggregate="SUM"),

@@ -101,16 +101,22 @@ class Draft:
 
     # What is put in its place.
 
-    def add(self, op: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
-        """Add a node with one output, and return its name; attributes of None are left out."""
-        return self.several(1, op, *inputs, domain=domain, **attributes)[0]
+    def add(self, op: str, *inputs: str, domain: str = "", title: str = "", **attributes: Any) -> str:
+        """Add a node with one output, and return its name; attributes of None are left out.
 
-    def several(self, outputs: int, op: str, *inputs: str, domain: str = "", **attributes: Any) -> tuple[str, ...]:
+        Args:
+            title: The new node's, if messages about it are to name another than its own: the node that it is part of.
+        """
+        return self.several(1, op, *inputs, domain=domain, title=title, **attributes)[0]
+
+    def several(
+        self, outputs: int, op: str, *inputs: str, domain: str = "", title: str = "", **attributes: Any
+    ) -> tuple[str, ...]:
         """Add a node with several outputs, and return their names."""
         names = tuple(self.name(op) for _ in range(outputs))
         given = {k: v for k, v in attributes.items() if v is not None}
         node = helper.make_node(
-            op, list(inputs), names, f"{self.title}/{op}_{len(self._nodes)}", domain=domain, **given
+            op, list(inputs), names, title or f"{self.title}/{op}_{len(self._nodes)}", domain=domain, **given
         )
         self._nodes.append(node)
         return names

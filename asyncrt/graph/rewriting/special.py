@@ -1,10 +1,10 @@
-"""Nodes of ONNX's own domain that are written in other words because of what they say: training, chance, and volumes.
+"""Nodes of ONNX's own domain that are written in other words: training, losses, chance, and volumes.
 
 A network in training mode normalises by what it sees and drops at random. Chance has a seed: one that a node does not
 give is made of its name, so that a request gives the same each time, whatever ran before, and two nodes give different
 numbers.
 
-Source: ONNX BatchNormalization-15, Dropout-13, RandomNormal-1, Multinomial-7.
+Source: ONNX BatchNormalization-15, Dropout-13, NegativeLogLikelihoodLoss-22, RandomNormal-1, Multinomial-7.
 """
 
 from __future__ import annotations
@@ -67,6 +67,45 @@ def _dropout(draft: Draft) -> tuple[str, str] | None:
     return draft.add("Mul", draft.add("Mul", draft.cast(kept, draft.dtype(0)), x), scale), kept
 
 
+def _losses(draft: Draft, logarithms: str) -> str:
+    """Return the losses of *logarithms* by the draft's targets and weights, reduced as it says."""
+    target, ignored = draft.inputs[1], draft.attributes.get("ignore_index")
+    picked = draft.add(
+        "PickClasses", logarithms, target, domain="asyncrt", title=draft.title, ignore_index=ignored
+    )
+    loss, dtype, weights = draft.add("Neg", picked), draft.dtype(0), ""
+    counts = "" if ignored is None else draft.add("Equal", target, draft.number(ignored, 1))
+    if draft.has(2):
+        known = draft.add("Where", counts, draft.number(0, 1), target) if counts else target
+        weights = draft.add("Gather", draft.inputs[2], known)
+    if counts:
+        one = weights or draft.constant(1, dtype)
+        weights = draft.add("Where", counts, draft.constant(0, dtype), one)
+    if draft.has(2):
+        loss = draft.add("Mul", loss, weights)
+    match draft.attributes.get("reduction", "mean"):
+        case "none":
+            return loss
+        case "sum":
+            return draft.add("ReduceSum", loss, keepdims=0)
+        case "mean" if weights:
+            total = draft.add("ReduceSum", weights, keepdims=0)
+            return draft.add("Div", draft.add("ReduceSum", loss, keepdims=0), total)
+        case "mean":
+            return draft.add("ReduceMean", loss, keepdims=0)
+    raise draft.unsupported(f"reduction is {draft.attributes['reduction']!r}")
+
+
+def _likelihood(draft: Draft) -> str:
+    """Elements whose target is `ignore_index` do not count; "mean" divides by the weights that count."""
+    return _losses(draft, draft.inputs[0])
+
+
+def _cross_entropy(draft: Draft) -> tuple[str, str]:
+    logarithms = draft.add("LogSoftmax", draft.inputs[0], axis=1)
+    return _losses(draft, logarithms), logarithms
+
+
 def _seed(draft: Draft) -> float:
     """Return the node's seed; a float32 holds 24 bits of one that is made up."""
     given = draft.attributes.get("seed")
@@ -98,6 +137,8 @@ RULES: Mapping[str, tuple[int, Rule]] = {
     "Bernoulli": (15, _bernoulli),
     "Dropout": (12, _dropout),
     "GridSample": (16, _grid_sample),
+    "NegativeLogLikelihoodLoss": (12, _likelihood),
+    "SoftmaxCrossEntropyLoss": (12, _cross_entropy),
     **dict.fromkeys(_CHANCE, (1, _seeded)),
 }
 """For each operator with a rule: the first opset in which a node may be one that it rewrites."""

@@ -33,6 +33,11 @@ def _given_nbytes(call: Call) -> int:
     return sum([2 * nbytes_of(a) + TURN for a in call.values if a is not None])
 
 
+def _split_nbytes(call: Call) -> int:
+    """Were each part one element long, there would be a tensor for each, along whichever axis."""
+    return _given_nbytes(call) + 2 * TURN * max(call.shape(0), default=0)
+
+
 def _present(array: Array | None) -> Array:
     assert array is not None
     return array
@@ -149,9 +154,10 @@ def _operator(
     *examples: Example,
     infer: Callable[[Call], tuple[Shape]] = _one_value,
     types: Types | None = None,
+    host_nbytes: Callable[[Call], int] = _given_nbytes,
 ) -> Operator:
     return Operator(
-        name=name, infer=infer, reference=reference, types=types, host_nbytes=_given_nbytes, examples=examples
+        name=name, infer=infer, reference=reference, types=types, host_nbytes=host_nbytes, examples=examples
     )
 
 
@@ -181,6 +187,7 @@ OPERATORS = (
         Example((_A, np.array(2, np.int64)), {"axis": 1}),
         Example((_A, np.array([1, 2], np.int64)), {"axis": 1, "keepdims": 0}),
         types=_sequence_of_first,
+        host_nbytes=_split_nbytes,
     ),
     _operator(
         "ConcatFromSequence",
