@@ -170,6 +170,16 @@ def _all(
             yield from _all(*record.inner, names, times, node.name)
 
 
+def _why_on_host(program: Program, node: ProgramNode) -> str:
+    operator, types = node.operator, [program.values[v].layout.dtype for v in (*node.uses, *node.outputs)]
+    if operator.by_evaluator:
+        return "onnx's own evaluator, in Python: slow, and for each request anew"
+    if any(not is_plain(t) for t in types):
+        return "texts, sequences, optionals and maps are on the host"
+    no_kernel = operator.implement is None or any(t is not None and t.is_on_host for t in types)
+    return "has no kernel for its dtypes; NumPy" if no_kernel and operator.evaluate is None else "shape arithmetic"
+
+
 def _explain(program: Program, record: NodeRecord, names: _ValueNames) -> NodeExplanation:
     node, decision = record.node, record.decision
     layouts = record.outputs or [program.values[v].layout for v in node.outputs]
@@ -180,12 +190,7 @@ def _explain(program: Program, record: NodeRecord, names: _ValueNames) -> NodeEx
             return attrs.evolve(base, why=record.how)
         return _passed(base, record.how, *record.inner, names)
     if node.place is Placement.HOST:
-        if node.operator.by_evaluator:
-            return attrs.evolve(base, why="onnx's own evaluator, in Python: slow, and for each request anew")
-        if any(not is_plain(program.values[v].layout.dtype) for v in (*node.uses, *node.outputs)):
-            return attrs.evolve(base, why="texts, sequences, optionals and maps are on the host")
-        small = node.operator.evaluate is not None or node.operator.implement is not None
-        return attrs.evolve(base, why="shape arithmetic" if small else "has no kernel for its dtypes; NumPy")
+        return attrs.evolve(base, why=_why_on_host(program, node))
     match decision:
         case Skip():
             source = node.inputs[decision.sources[0]]
