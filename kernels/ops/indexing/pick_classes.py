@@ -12,6 +12,7 @@ import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.indices import Indices, clamped
 from asyncrt.kernels.operator import Example, Operator
@@ -19,7 +20,7 @@ from asyncrt.kernels.patterns.copy import BITS
 from asyncrt.kernels.patterns.walk import WalkedBuffer, walk
 from asyncrt.kernels.shapes import check
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import Array, Shape, row_major
+from asyncrt.layout import INT64, Array, Shape, row_major
 
 
 def infer(call: Call) -> tuple[Shape]:
@@ -51,8 +52,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     shape, ignored = call.shape(0), call.attributes.get("ignore_index")
     strides = row_major(shape)
     bits, known = BITS[call.dtype(0).itemsize], call.value(1) is not None
-    # The least long has no literal of its own.
-    counts = "1" if ignored is None else f"index[i] != {ignored + 1}L - 1" if ignored < 0 else f"index[i] != {ignored}L"
+    counts = "1" if ignored is None else f"index[i] != {literal(ignored, INT64)}"
     launch = walk(
         "pick_classes",
         f"const int counts = {counts}; long v = counts ? index[i] : 0; "
