@@ -46,7 +46,8 @@ class OnnxRuntime:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Any]:
         """Run once; any number of threads may."""
         try:
-            return dict(zip(self._names, self._session.run(None, dict(inputs)), strict=True))
+            given = {n: a.astype(object) if a.dtype.kind == "T" else a for n, a in inputs.items()}
+            return dict(zip(self._names, self._session.run(None, given), strict=True))
         except Exception as error:
             raise AsyncrtError("ONNX Runtime does not run this model on these inputs", detail=str(error)) from error
 

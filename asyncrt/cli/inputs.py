@@ -16,7 +16,8 @@ import attrs
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.layout import BFLOAT16, BOOL, FLOAT32, Array, Layout, PartialLayout, dtype_of, show_shape
+from asyncrt.kinds import is_plain
+from asyncrt.layout import BFLOAT16, BOOL, FLOAT32, STRING, Array, Layout, PartialLayout, dtype_of, show_shape
 
 from .terminal import wrong
 
@@ -228,6 +229,9 @@ def _bind(inputs: Mapping[str, PartialLayout], shapes: Mapping[str, tuple[int, .
     return bound
 
 
+_WORDS = ("a", "word", "or", "two")
+
+
 def _draw(
     name: str, layout: Layout, random: np.random.Generator, limits: tuple[float, float] | None
 ) -> tuple[Array, str]:
@@ -238,6 +242,8 @@ def _draw(
             return random.uniform(low, high, shape).astype(dtype.numpy), f"uniform from {low:g} to {high:g}"
         if dtype is BOOL:
             raise wrong("--range", f"'{name}' is bool, which has no range")
+        if dtype.is_on_host:
+            raise wrong("--range", f"'{name}' is {dtype}, which has no range here")
         info = np.iinfo(dtype.name)
         if not (low.is_integer() and high.is_integer() and info.min <= low and high <= info.max + 1):
             raise wrong("--range", f"'{name}' is {dtype}; expected integers from {info.min} to {info.max + 1}")
@@ -249,6 +255,12 @@ def _draw(
         return np.ones(shape, dtype.numpy), "ones, as it is a mask"
     if dtype is BOOL:
         return random.random(shape) < 0.5, "random true or false"
+    if dtype is STRING:
+        return random.choice(_WORDS, shape).astype(dtype.numpy), "random words"
+    if not is_plain(dtype):
+        raise wrong("--input", f"'{name}' is {dtype}, which the command line cannot give; a program can")
+    if dtype.is_narrow:
+        return random.integers(0, 2, shape).astype(dtype.numpy), "random 0 or 1"
     return random.integers(0, 2, shape, dtype.numpy), "random 0 or 1"
 
 

@@ -7,13 +7,14 @@ import statistics
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from asyncrt.arguments import shown
 from asyncrt.layout import BFLOAT16, Array, layout_of
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.runtime import Runtime
@@ -96,12 +97,20 @@ def _show_inputs(filled: Filled) -> None:
 def _show_outputs(outputs: Mapping[str, Array]) -> None:
     table = Table("output", "layout", "least", "mean", "greatest", "not finite", box=None, header_style="bold")
     for name, array in outputs.items():
+        if not _is_numbers(array):
+            table.add_row(escape(name), escape(f"{type(array).__name__} {shown(array)}"), *["-"] * 4)
+            continue
         values = array.astype(np.float64).reshape(-1)
         finite = values[np.isfinite(values)]
         summary = (finite.min(), finite.mean(), finite.max()) if finite.size else ()
-        shown = [f"{v:.6g}" for v in summary] or ["-"] * 3
-        table.add_row(escape(name), escape(str(layout_of(array))), *shown, str(values.size - finite.size))
+        said = [f"{v:.6g}" for v in summary] or ["-"] * 3
+        table.add_row(escape(name), escape(str(layout_of(array))), *said, str(values.size - finite.size))
     stdout().print(table)
+
+
+def _is_numbers(output: Any) -> bool:
+    """Whether it is an array of numbers; texts, lists, dicts and None are not."""
+    return isinstance(output, np.ndarray) and output.dtype != object
 
 
 def _timing(seconds: list[float]) -> str:
@@ -115,6 +124,9 @@ def _save(outputs: Mapping[str, Array], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
     for position, (name, array) in enumerate(outputs.items()):
+        if not _is_numbers(array):
+            note(f"did not save {name}, which is no array of numbers")
+            continue
         stem = re.sub(r"[^\w.-]", "_", name)
         if stem.lower() in taken:
             stem += f"_{position}"
@@ -129,7 +141,10 @@ def _save(outputs: Mapping[str, Array], folder: Path) -> None:
 
 def _check(expected: Mapping[str, Array], outputs: Mapping[str, Array]) -> bool:
     table = Table("output", "largest difference", "allowed", "as ONNX Runtime", box=None, header_style="bold")
-    differences = {name: compare(np.asarray(expected[name]), array) for name, array in outputs.items()}
+    arrays = {name: array for name, array in outputs.items() if _is_numbers(array)}
+    for name in sorted(outputs.keys() - arrays.keys()):
+        note(f"did not compare {name}, which is no array of numbers")
+    differences = {name: compare(np.asarray(expected[name]), array) for name, array in arrays.items()}
     for name, d in differences.items():
         verdict = "[green]yes" if d.fits else f"[red]no[/] {escape(d.mismatch)}"
         table.add_row(escape(name), f"{d.largest:.3g}", f"{d.allowed:.3g}", verdict)

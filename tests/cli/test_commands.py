@@ -164,6 +164,23 @@ def test_run_fills_inputs_and_summarises_outputs(model: str, options: tuple[str,
     assert ("in the median of 2 more" in said) == ("--repeat" in options)
 
 
+def test_run_draws_words_and_shows_texts(tmp_path: Path) -> None:
+    """What is no array of numbers is neither saved nor compared, and sequences are refused."""
+    for kind in ("string[n]", "seq(float[n])"):
+        text = f"<ir_version: 8, opset_import: ['' : 21]> same ({kind} x, float[n] z) => ({kind} y, float[n] w)"
+        file = onnx.parser.parse_model(text.replace("'", '"') + "{ y = Identity (x) w = Neg (z) }")
+        onnx.save(file, tmp_path / f"{kind[:3]}.onnx")
+
+    rest, folder = ("-s", "n=2", "-d", "host"), tmp_path / "o"
+    said, _ = call("run", str(tmp_path / "str.onnx"), *rest, "--check", "--save", str(folder))
+    refused = call("run", str(tmp_path / "seq.onnx"), *rest, status=2)
+
+    assert "random words" in said
+    assert re.search(r"y +ndarray ", said)
+    assert [p.name for p in folder.iterdir()] == ["w.npy"]
+    assert "the command line" in "".join(refused)
+
+
 def test_run_takes_and_saves_arrays(model: str, tmp_path: Path) -> None:
     """An input from a file binds the dims of the others; what is saved is what `infer()` gave."""
     np.save(tmp_path / "x.npy", np.array([[1, 2]], np.float32))

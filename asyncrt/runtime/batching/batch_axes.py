@@ -16,6 +16,7 @@ from asyncrt.arguments import check_text, check_texts, shown
 from asyncrt.dims import Dim
 from asyncrt.errors import BatchingError
 from asyncrt.graph.ir import Program
+from asyncrt.kinds import is_plain
 from asyncrt.layout import Array, DataType, PartialShape, show_shape
 from asyncrt.scheduler.batching import BatchShape
 
@@ -131,6 +132,13 @@ def find_axes(program: Program, batch: str | None = None, mask: str | Iterable[s
     shapes = [layout.shape for _, _, layout in (*inputs, *outputs)]
     describe = f"inputs   {', '.join(f'{n} {x}' for _, n, x in inputs)}\n"
     describe += f"outputs  {', '.join(f'{n} {x}' for _, n, x in outputs)}"
+    odd = [f"'{name}' is {layout.dtype}" for _, name, layout in (*inputs, *outputs) if not is_plain(layout.dtype)]
+    if odd:
+        raise BatchingError(
+            f"'{program.name}': {odd[0]}; only tensors of numbers are joined",
+            detail=describe,
+            hint="call Model.infer() for each request",
+        )
     candidates = _candidates(shapes[: len(inputs)], shapes[len(inputs) :])
     if batch is not None:
         check_text("batch", batch)

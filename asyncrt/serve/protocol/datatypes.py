@@ -15,6 +15,7 @@ import numpy as np
 
 from asyncrt import layout
 from asyncrt.arguments import shown
+from asyncrt.errors import ModelTypeError
 from asyncrt.layout import Array, DataType
 from asyncrt.serve.errors import BadRequest
 
@@ -43,7 +44,13 @@ assert sys.byteorder == "little", "raw tensors are little-endian, and taken as t
 
 
 def name_of(dtype: DataType) -> str:
-    """Return the protocol's name of a dtype."""
+    """Return the protocol's name of a dtype.
+
+    Raises:
+        ModelTypeError: It has none.
+    """
+    if dtype not in _OF:
+        raise ModelTypeError(f"tensors of the server cannot be {dtype}", hint=f"they are {', '.join(_NAMES)}")
     return _OF[dtype]
 
 

@@ -11,8 +11,12 @@ import onnx
 import pytest
 import pytest_asyncio
 
-from asyncrt import IndexOutOfRange, InputError, ModelTypeError, Runtime, RuntimeOptions, ShapeError
-from asyncrt.kinds import STRING
+from asyncrt import BatchingError, IndexOutOfRange, InputError, ModelTypeError, Runtime, RuntimeOptions, ShapeError
+from asyncrt.kinds import STRING, sequence_of
+from asyncrt.layout import NARROW_TYPES, PartialLayout
+from asyncrt.serve.protocol.messages import TensorInfo
+
+FLOAT8 = NARROW_TYPES[0]
 
 pytestmark = pytest.mark.skipif(STRING.numpy.kind != "T", reason="NumPy has no arrays of texts")
 
@@ -211,3 +215,20 @@ async def test_nodes_of_onnx_own_evaluator_are_told(rt: Runtime, caplog: pytest.
         "a kernel: 'TfIdfVectorizer_0' (TfIdfVectorizer)"
     ]
     assert "onnx's own evaluator" in model.explain().nodes[0].why
+
+
+@pytest.mark.asyncio
+async def test_what_joins_requests_says_that_it_joins_tensors_of_numbers_alone(rt: Runtime) -> None:
+    """Of inputs and of outputs."""
+    for kind in ("string[n, 2]", "seq(float[n])"):
+        model = await rt.load(parsed(f"same ({kind} x, float[n, 2] z) => (float[n, 2] y) {{ y = Neg (z) }}"))
+        with pytest.raises(BatchingError, match="only tensors of numbers are joined"):
+            async with model.batched():
+                pass
+
+
+def test_the_protocol_of_the_server_says_which_tensors_it_has() -> None:
+    """A model that takes or gives others is refused when it is loaded."""
+    for dtype in (STRING, sequence_of(STRING), FLOAT8):
+        with pytest.raises(ModelTypeError, match="tensors of the server cannot be"):
+            TensorInfo.of("x", PartialLayout(dtype, (2,)))
