@@ -63,8 +63,9 @@ _ANY_SIZE = "?"
 FLAGS = frozenset({
     "align_corners", "allowzero", "antialias", "ceil_mode", "center_point_box", "count_include_pad", "detect_negative",
     "detect_positive", "exclude_outside", "exclusive", "fmod", "input_forget", "interleaved", "inverse", "is_causal",
-    "keepdims", "largest", "layout", "linear_before_reset", "noop_with_empty_axes", "onesided", "periodic", "reverse",
-    "saturate", "select_last_index", "sorted", "storage_order", "training_mode", "transA", "transB", "upper",
+    "keepdims", "largest", "layout", "linear_before_reset", "new_axis", "noop_with_empty_axes", "onesided", "periodic",
+    "reverse", "saturate", "select_last_index", "sorted", "storage_order", "training_mode", "transA", "transB",
+    "upper", "zeros",
 })  # fmt: skip
 """Attributes that are 0 or 1 in every operator that has them. ONNX does not say what another number means, and runtimes
 differ: for some anything but 0 is yes, for others anything but 1 is no."""

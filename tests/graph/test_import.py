@@ -267,11 +267,11 @@ def test_a_model_given_in_memory_is_not_changed() -> None:
 
 
 NUMBERS = {
-    "axis", "batch_axis", "batch_dims", "block_size", "blocksize", "dtype", "end", "group", "hidden_size", "k",
-    "ignore_index", "kv_num_heads", "left_window_size", "num_groups", "num_heads", "num_outputs", "output_datatype",
-    "output_dtype", "output_height", "output_width", "p", "precision", "q_num_heads", "qk_matmul_output_mode",
-    "right_window_size", "rotary_embedding_dim", "sample_size", "sampling_ratio", "seed", "size",
-    "softmax_precision", "start", "stash_type", "time_axis", "to", "value_int",
+    "axis", "batch_axis", "batch_dims", "block_size", "blocksize", "default_int64", "dtype", "end", "group",
+    "hidden_size", "k", "kv_num_heads", "left_window_size", "max_map", "num_groups", "num_heads", "num_outputs",
+    "output_datatype", "output_dtype", "output_height", "output_width", "p", "precision", "q_num_heads",
+    "qk_matmul_output_mode", "right_window_size", "rotary_embedding_dim", "sample_size", "sampling_ratio", "seed",
+    "size", "softmax_precision", "start", "stash_type", "time_axis", "to", "value_int",
 }  # fmt: skip
 """Attributes of one int that are more than yes or no."""
 
