@@ -63,7 +63,9 @@ def _run(schema: defs.OpSchema, attributes: Attributes, inputs: Sequence[Array |
 
     names = ["" if a is None else f"x{i}" for i, a in enumerate(inputs)]
     outputs = [f"y{i}" for i in range(attributes.outputs)]
-    given = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
+    given: dict[str, Any] = {
+        k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in attributes.items()
+    }
     node = helper.make_node(schema.name, names, outputs, domain=schema.domain, **given)
     infos = [onnx.ValueInfoProto(name=name) for name in names if name]
     graph = helper.make_graph([node], schema.name, infos, [onnx.ValueInfoProto(name=name) for name in outputs])
