@@ -69,6 +69,11 @@ def best_device() -> Device:
     return workbench().device
 
 
+def of_numbers(values: Iterable[Array | None]) -> bool:
+    """Whether all values are tensors of numbers, and none is a text, a sequence, an optional or a map."""
+    return all(a is None or a.dtype.kind not in "OT" for a in values)
+
+
 def arrays(example: Example) -> list[Array | None]:
     """Return an example's inputs; strings become reproducible random arrays without zeros."""
     made: list[Array | None] = []

@@ -22,6 +22,7 @@ from asyncrt.runtime.plan.recipe import dynamic_axes, sizes_of
 
 from ..builders import i64, model, node
 from .huge import CPU, GPU, MANY, Atom, Scaled, largest
+from .run import arrays, of_numbers, reference
 
 #: Operators of ours that no model of one node has; what they stand for is tested where they are made.
 _INNER = "asyncrt"
@@ -37,6 +38,8 @@ def _growing(operator: Operator, traits: DeviceTraits) -> list[tuple[Scaled, tup
     """The operator's examples, as far as they can be made as large as one likes."""
     found: list[tuple[Scaled, tuple[Atom, ...]]] = []
     for example in operator.examples:
+        if not of_numbers(inputs := arrays(example)) or not of_numbers(reference(operator, example, inputs)):
+            continue
         for constants in (False, True):
             try:
                 scaled = Scaled(operator, example, constants=constants)
