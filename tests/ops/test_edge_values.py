@@ -24,7 +24,7 @@ from asyncrt.kernels.registry import operators
 from asyncrt.layout import DATA_TYPES, FLOAT64, Array, DataType, layout_of
 
 from .run import arrays as arrays_of
-from .run import assert_close, make_call, run_impl, traits_of
+from .run import assert_close, make_call, of_numbers, reference, run_impl, traits_of
 
 BY_NAME = sorted((o for o in operators().values() if o.implement is not None), key=lambda o: o.name)
 _SIZE = 1 << 20  # elements of a result; examples have a few thousand
@@ -121,6 +121,8 @@ def test_kernels_give_at_the_edges_what_folding_gives(
 ) -> None:
     """Zeros, infinities, NaN, the limits of integers: one meaning, wherever a node is carried out."""
     for number, example in enumerate(operator.examples):
+        if not of_numbers(given := arrays_of(example)) or not of_numbers(reference(operator, example, given)):
+            continue
         for what, inputs in _cases(operator, example):
             position = int(what.split(":")[0].removeprefix("input "))
             if operator.name in _SQUARES and what.endswith("tiny"):
