@@ -9,14 +9,14 @@ from .malformed import CLASSES, corpus
 
 
 def test_malformed_models_are_refused_or_right() -> None:
-    """Every third one: an `AsyncrtError` or ONNX Runtime's answer, in 2 s and the limit of memory."""
-    seeds = range(0, len(corpus()), 3)
+    """Every sixth one: an `AsyncrtError` or ONNX Runtime's answer, in 2 s and the limit of memory."""
+    seeds = range(0, len(corpus()), 6)
 
     report = asyncio.run(crew("malformed once", "host", seeds, processes=2, again="--malformed"))
 
     assert [f.text for f in report.findings] == []
-    assert len(seeds) == report.cases >= 250
-    assert report.counts["ran"] > 50  # a class that is right after all shows that the others were looked at
+    assert len(seeds) == report.cases >= 140
+    assert report.counts["ran"] > 25  # a class that is right after all shows that the others were looked at
 
 
 def test_every_class_of_wrong_models_is_there() -> None:
