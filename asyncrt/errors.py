@@ -5,12 +5,13 @@
     │   ├── ModelFormatError                  not an ONNX file, truncated, or inconsistent
     │   ├── UnsupportedOperatorError          an operator, version or attribute we do not have
     │   ├── ModelTypeError                    a dtype that the operator does not take
-    │   └── ModelLimitError                   larger or of higher rank than the options allow
+    │   └── ModelLimitError                   larger, or of more nodes or a higher rank, than the options allow
     ├── ArgumentError (ValueError, TypeError) an argument or an option that there cannot be
     ├── InputError (ValueError)               the caller's inputs do not fit the model
     ├── ShapeError (ValueError)               shapes or values of this inference do not fit a node
     │   ├── IndexOutOfRange (IndexError)      an index points where a node's data has no element
-    │   └── SizeLimitError                    a tensor has more elements than kernels index
+    │   ├── SizeLimitError                    a tensor has more elements than kernels index
+    │   └── IterationLimitError               its loops go round more often than the options allow
     ├── SequenceError (ValueError)            a model's state cannot be kept so, or the sequence is closed
     ├── BatchingError (ValueError)            a model's requests cannot be batched so, or it is closed
     ├── PrecisionError (ValueError)           an option names a precision that there is not
@@ -87,7 +88,7 @@ class ModelTypeError(ModelError):
 
 
 class ModelLimitError(ModelError):
-    """The model is larger, or has tensors of higher rank, than `RuntimeOptions` allows."""
+    """The model is larger, or has more nodes or tensors of higher rank, than `RuntimeOptions` allows."""
 
 
 class ArgumentError(AsyncrtError, ValueError, TypeError):
@@ -131,6 +132,10 @@ class IndexOutOfRange(ShapeError, IndexError):
 
 class SizeLimitError(ShapeError):
     """A tensor of this inference has more elements than kernels index, or its elements lie further apart."""
+
+
+class IterationLimitError(ShapeError):
+    """The `Loop` and `Scan` nodes of a request together go round more often than `RuntimeOptions` allows."""
 
 
 class SequenceError(AsyncrtError, ValueError):

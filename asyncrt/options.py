@@ -72,6 +72,7 @@ class RuntimeOptions:
         max_model_bytes: Larger models, their external data counted, are refused.
         max_rank: Models that have tensors with more axes are refused.
         max_nodes: Models of more nodes are refused; nodes of graphs in nodes count, and of functions written out.
+        max_iterations: A request whose `Loop` and `Scan` nodes together go round more often fails.
         max_folded_bytes: A constant sub-expression whose result is larger is not computed while loading.
     """
 
@@ -102,6 +103,7 @@ class RuntimeOptions:
     max_model_bytes: int = counted(8 << 30)
     max_rank: int = counted(8)
     max_nodes: int = counted(1 << 18)
+    max_iterations: int = counted(10_000_000)
     max_folded_bytes: int = counted(16 << 20, 0)
 
     def uses(self, mechanism: Mechanism) -> bool:

@@ -23,9 +23,12 @@ RESNET_50 = (3, 4, 6, 3)
 """Bottleneck blocks in each stage."""
 
 
-def resnet(stages: Sequence[int] = RESNET_50, width: int = 64, classes: int = 1000) -> onnx.ModelProto:
+def resnet(
+    stages: Sequence[int] = RESNET_50, width: int = 64, classes: int = 1000, dtype: type[np.floating[Any]] = np.float32
+) -> onnx.ModelProto:
     """Return ResNet-50, or a smaller one; `image` has any batch, height and width, `logits` are its classes."""
-    g = Graph()
+    g = Graph(dtype)
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
     def convolve(x: str, given: int, made: int, size: int, stride: int = 1, gain: float = 1.0) -> str:
         kernel = g.weights(made, given, size, size, deviation=gain * math.sqrt(2 / (given * size * size)))
@@ -49,13 +52,14 @@ def resnet(stages: Sequence[int] = RESNET_50, width: int = 64, classes: int = 10
     x = g.add("Flatten", g.add("GlobalAveragePool", x))
     weights, bias = g.weights(classes, channels, deviation=channels**-0.5), g.weights(classes, deviation=0.1)
     g.add("Gemm", x, weights, bias, outputs=["logits"], transB=1)
-    return g.model([value("image", "batch", 3, "height", "width")], [value("logits", "batch", classes)])
+    images = value("image", "batch", 3, "height", "width", dtype=kind)
+    return g.model([images], [value("logits", "batch", classes, dtype=kind)])
 
 
-def image(batch: int, height: int, width: int) -> Inputs:
+def image(batch: int, height: int, width: int, dtype: type[np.floating[Any]] = np.float32) -> Inputs:
     """Return a request to `resnet()`."""
     random = np.random.default_rng((batch, height, width))
-    return {"image": random.standard_normal((batch, 3, height, width), np.float32)}
+    return {"image": random.standard_normal((batch, 3, height, width), np.float32).astype(dtype)}
 
 
 # --- an encoder -------------------------------------------------------------------------------------------------------

@@ -54,7 +54,10 @@ Client = Callable[[str], Any]
 async def bench(settings: m.Settings, model: Path, seconds: float | None = None) -> m.Report:
     """Measure each rate for *seconds*."""
     seconds = seconds or (3.0 if settings.quick else 20.0)
-    notes = [f"Each rate for {seconds:g} s; answers within {DEADLINE_S * 1e3:g} ms count, from when a request was due."]
+    notes = [
+        f"Each rate for {seconds:g} s; answers within {DEADLINE_S * 1e3:g} ms count, from when a request was due.",
+        "The callers are on the same cores, and take what is said of them from the server.",
+    ]
     rows: list[m.Row] = []
     summary: m.Row = {}
     best: dict[str, Point] = {}
@@ -66,7 +69,9 @@ async def bench(settings: m.Settings, model: Path, seconds: float | None = None)
                         best[name] = await _capacity(name, caller.infer, seconds, rows)
                         for times_over in OVERLOADS:
                             rate = best[OURS].rate * times_over
-                            await _measured(name, caller.infer, rate, seconds, rows)
+                            point = await _measured(name, caller.infer, rate, seconds, rows)
+                            kept = f"{point.goodput / best[name].goodput:.2f}" if best[name].goodput else "-"
+                            summary[f"{name}, of its own goodput at {times_over} times {OURS}'s rate"] = kept
             except m.BenchmarkError as error:
                 notes.append(f"{name} is left out: {error}")
         added = await _added(model, Path(folder), settings, 200 if settings.quick else 2000)
@@ -83,7 +88,8 @@ async def bench(settings: m.Settings, model: Path, seconds: float | None = None)
 
 
 def _filled(row: m.Row) -> m.Row:
-    headings = ("server", "sent /s", "in time /s", "p50 ms", "p99 ms", "refused %", "late %", "added ms")
+    what = ("p50 ms", "p99 ms", "refused %", "late %", "callers' cores", "added ms")
+    headings = ("server", "sent /s", "in time /s", *what)
     return {heading: row.get(heading, "") for heading in headings}
 
 
@@ -98,7 +104,9 @@ def _requests(rate: float, seconds: float, seed: int) -> list[tuple[float, Input
 
 
 async def _measured(name: str, infer: Any, rate: float, seconds: float, rows: list[m.Row]) -> Point:
-    point = await measure(name, infer, rate, _requests(rate, seconds, len(rows)), DEADLINE_S)
+    requests, begun, used = _requests(rate, seconds, len(rows)), time.perf_counter(), time.process_time()
+    point = await measure(name, infer, rate, requests, DEADLINE_S)
+    cores = (time.process_time() - used) / (time.perf_counter() - begun)
     rows.append(
         {
             "server": name,
@@ -108,6 +116,7 @@ async def _measured(name: str, infer: Any, rate: float, seconds: float, rows: li
             "p99 ms": _shown(point.p99_ms),
             "refused %": round(100 * point.refused / point.requests, 1),
             "late %": round(100 * point.late / point.requests, 1),
+            "callers' cores": f"{cores:.2f}",
         }
     )
     m.progress(f"{name}: {rows[-1]}")

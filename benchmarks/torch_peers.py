@@ -42,6 +42,43 @@ class Encoder(torch.nn.Module):  # type: ignore[misc]  # it is Any
         return x
 
 
+class Residual(torch.nn.Module):  # type: ignore[misc]  # it is Any
+    """What `networks.resnet` is, of its weights; channels are innermost, as cuDNN likes them best."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        super().__init__()
+        self.nodes = list(model.graph.node)
+        self.weights: dict[str, torch.Tensor] = {}
+        for constant in model.graph.initializer:
+            weights = torch.from_numpy(np.array(numpy_helper.to_array(constant))).cuda()
+            if weights.ndim == 4:
+                weights = weights.to(memory_format=torch.channels_last)
+            self.weights[constant.name] = weights
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        values = {"image": image.to(memory_format=torch.channels_last), **self.weights}
+        for node in self.nodes:
+            x, *more = (values[name] for name in node.input)
+            match node.op_type:
+                case "Conv":
+                    a = {a.name: list(a.ints) for a in node.attribute}
+                    y = F.conv2d(x, *more, stride=a["strides"], padding=a["pads"][:2])
+                case "Relu":
+                    y = F.relu(x)
+                case "MaxPool":
+                    y = F.max_pool2d(x, 3, 2, 1)
+                case "Add":
+                    y = x + more[0]
+                case "GlobalAveragePool":
+                    y = x.mean((2, 3))
+                case "Flatten":
+                    y = x
+                case _:
+                    y = F.linear(x, *more)
+            values[node.output[0]] = y
+        return values["logits"]
+
+
 def _linear(x: torch.Tensor, each: Iterator[torch.Tensor]) -> torch.Tensor:
     weights, bias = next(each), next(each)
     return torch.addmm(bias, x.flatten(0, -2), weights).view(*x.shape[:-1], -1)

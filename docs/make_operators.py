@@ -80,7 +80,7 @@ In these cells *floats* are {floats}, and *integers* {integers}.
 *narrow* are the types of 8 bits and fewer that no kernel takes, with a byte in memory for each element: {narrow}.
 *string*, *sequence*, *optional* and *map* are values of the host.
 `float64` runs on the host where a device is without it.
-Complex numbers and sparse tensors are refused when a model is loaded.
+Complex numbers, and sparse tensors as inputs, are refused when a model is loaded; sparse constants are read.
 """
 TABLE = """
 ## {title}

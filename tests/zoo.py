@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
@@ -21,6 +22,7 @@ from asyncrt.layout import Array
 
 from .second_opinion import onnxruntime_session
 
+T = TypeVar("T")
 FOLDER = Path(__file__).parent / "models"
 BY_RECIPE = {"bert_dynamo18", "bert_ts13", "gru_tagger_ts17", "lstm_state_dynamo18", "skip_slice_assign_ts13"}
 """Some of those whose new shapes are planned by recipe, on whatever device."""
@@ -108,6 +110,14 @@ def draw(word: str, numbers: list[Any], shape: tuple[int, ...], random: np.rando
 def zoo() -> list[ZooModel]:
     """Return every model of tests/models."""
     return [ZooModel(p.stem, json.loads(p.read_text())) for p in sorted(FOLDER.glob("*.json"))]
+
+
+def some(items: Sequence[T], each: int, first: int = 0) -> Sequence[T]:
+    """Return each so manieth of *items*, from *first* on; all of them if ASYNCRT_THOROUGH is 1.
+
+    For what costs seconds for each model: together the models of a run show it, and a release asks for all of them.
+    """
+    return items if os.environ.get("ASYNCRT_THOROUGH") == "1" else items[first::each]
 
 
 @functools.cache

@@ -4,28 +4,78 @@ there are requests at the same time."""
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 from collections.abc import Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import attrs
-import h11
+import httptools
 
 from asyncrt.errors import AsyncrtError, DeadlineExceeded, Overloaded
 from asyncrt.layout import Array, layout_of
 from asyncrt.serve.protocol.datatypes import name_of, to_raw
 
-_READ = 1 << 16
 _BUSY, _LATE = (429, 503), 504
 
 
-@attrs.define(eq=False)
-class _Connection:
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    state: h11.Connection
+class _Connection(asyncio.Protocol):
+    """A connection, on which one request at a time has its answer.
+
+    Attributes:
+        may_go_on: Whether another request may follow.
+    """
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._parts: list[bytes] = []
+        self._answer: asyncio.Future[tuple[int, bytes]] | None = None
+        self.may_go_on = True
+
+    async def ask(self, request: bytes) -> tuple[int, bytes]:
+        """Send a request; returns its answer's status and body."""
+        self._parts = []
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return await self._answer
+
+    def close(self) -> None:
+        """Close it."""
+        self.may_go_on = False
+        self._transport.close()
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(ConnectionError(f"what it says is not HTTP: {error}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._fail(exc or ConnectionResetError("the connection was closed"))
+
+    def _fail(self, error: Exception) -> None:
+        self.may_go_on = False
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+    # What the parser calls.
+
+    def on_headers_complete(self) -> None:
+        self.may_go_on = self._parser.should_keep_alive()
+
+    def on_body(self, body: bytes) -> None:
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result((self._parser.get_status_code(), b"".join(self._parts)))
 
 
 class V2Client:
@@ -56,7 +106,7 @@ class V2Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for connection in self._free:
-            connection.writer.close()
+            connection.close()
 
     async def infer(self, inputs: Mapping[str, Array], *, deadline: float | None) -> int:
         """Send a request and wait for its answer; returns the answer's bytes.
@@ -75,7 +125,7 @@ class V2Client:
                 status, body = await self._post(body, length)
         except TimeoutError as error:
             raise DeadlineExceeded(f"no answer within {deadline:.6g} s") from error
-        except (OSError, h11.RemoteProtocolError) as error:
+        except OSError as error:
             raise AsyncrtError(f"{self._host}:{self._port} does not answer: {error}") from error
         if status in _BUSY:
             raise Overloaded("the server refused a request", retry_after_s=1.0)
@@ -86,44 +136,37 @@ class V2Client:
         return len(body)
 
     async def _post(self, body: bytes, length: int) -> tuple[int, bytes]:
-        connection = self._free.pop() if self._free else await self._connect()
+        connection = await self._connection()
         try:
-            lengths = {"content-length": str(len(body)), "inference-header-content-length": str(length)}
-            headers = {"host": self._host, **lengths, **self.headers}
-            request = h11.Request(method="POST", target=self._path, headers=list(headers.items()))
-            state = connection.state
-            sent = [state.send(event) for event in (request, h11.Data(data=body), h11.EndOfMessage())]
-            connection.writer.write(b"".join(part for part in sent if part))
-            answer = await _answer(connection)
-            if state.our_state is state.their_state is h11.DONE:
-                state.start_next_cycle()
-                self._free.append(connection)
-            else:
-                connection.writer.close()
-            return answer
+            lengths = f"content-length: {len(body)}\r\ninference-header-content-length: {length}\r\n\r\n"
+            answer = await connection.ask(self._head + lengths.encode() + body)
         except BaseException:
-            connection.writer.close()  # what comes on it now would be taken for another request's answer
+            connection.close()  # what comes on it now would be taken for another request's answer
             raise
+        if connection.may_go_on:
+            self._free.append(connection)
+        else:
+            connection.close()
+        return answer
 
-    async def _connect(self) -> _Connection:
-        reader, writer = await asyncio.open_connection(self._host, self._port)
-        return _Connection(reader, writer, h11.Connection(h11.CLIENT))
+    @property
+    def idle(self) -> int:
+        """How many connections are open, and have no request; the server may close them."""
+        self._free = [free for free in self._free if free.may_go_on]
+        return len(self._free)
 
+    async def _connection(self) -> _Connection:
+        while self._free:
+            free = self._free.pop()
+            if free.may_go_on:
+                return free
+        return (await asyncio.get_running_loop().create_connection(_Connection, self._host, self._port))[1]
 
-async def _answer(connection: _Connection) -> tuple[int, bytes]:
-    status, parts = 0, list[bytes]()
-    while True:
-        event: Any = connection.state.next_event()
-        if event is h11.NEED_DATA:
-            connection.state.receive_data(await connection.reader.read(_READ))
-        elif isinstance(event, h11.Response):
-            status = event.status_code
-        elif isinstance(event, h11.Data):
-            parts.append(bytes(event.data))
-        elif isinstance(event, h11.EndOfMessage):
-            return status, b"".join(parts)
-        elif isinstance(event, h11.ConnectionClosed):
-            raise ConnectionResetError("the connection was closed")
+    @functools.cached_property
+    def _head(self) -> bytes:
+        headers = {"host": self._host, **self.headers}
+        lines = [f"POST {self._path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), ""]
+        return "\r\n".join(lines).encode("latin-1")
 
 
 def _request(inputs: Mapping[str, Array], deadline: float | None) -> tuple[bytes, int]:

@@ -64,6 +64,10 @@ class InferenceSession:
         self._interface = self._variants.interface
         self._output_types = {arg.name: arg.type for arg in self._interface.outputs}
         self.input_names = frozenset(self._interface.args)
+        # Programs read these as well, although they are none of their business: insightface prints `_providers`.
+        self._inputs_meta, self._outputs_meta = self.get_inputs(), self.get_outputs()
+        self._overridable_initializers, self._model_meta = self.get_overridable_initializers(), self.get_modelmeta()
+        self._providers, self._provider_options = self.get_providers(), self.get_provider_options()
         self._profile = None
         if self._sess_options.enable_profiling:
             self._profile = Profile(self._variants.runtime, self._sess_options.profile_file_prefix)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import attrs
 
@@ -158,6 +158,10 @@ class Stream(Protocol):
 
         It is there once a mark behind it was waited for.
         """
+        ...
+
+    def room(self, nbytes: int) -> Array | None:
+        """Return so many bytes for a result where reads land sooner than elsewhere, if there is such memory left."""
         ...
 
     def fill(self, target: Allocation, offset: int, nbytes: int, byte: int) -> None:
@@ -324,6 +328,32 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Close all streams. Blocks until their commands are done."""
+        ...
+
+
+@runtime_checkable
+class LoadsAhead(Protocol):
+    """A device that gains by knowing early which programs will be wanted."""
+
+    def load_ahead(self, programs: Sequence[tuple[bytes, str]]) -> Sequence[Any]:
+        """Load programs of earlier builds, of each its binary and the name of one of its kernels. Blocks.
+
+        Other threads go on meanwhile, and programs that the driver refuses are left out. Returns what has to be held
+        for `Device.build()` to find them.
+        """
+        ...
+
+
+@runtime_checkable
+class BuildsGently(Protocol):
+    """A device that may be told to let requests go before builds."""
+
+    def build_gently(self) -> bool:
+        """Let builds take the processor's time that requests leave, where processes of their own do them.
+
+        Returns whether these do. A thread of this process that has a low priority may hold what requests wait for: the
+        interpreter, or a driver's lock.
+        """
         ...
 
 

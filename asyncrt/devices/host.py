@@ -143,6 +143,9 @@ class HostStream:
 
         self._enqueue(action)
 
+    def room(self, nbytes: int) -> Array | None:
+        return None
+
     def fill(self, target: Allocation, offset: int, nbytes: int, byte: int) -> None:
         def action() -> None:
             target[offset : offset + nbytes] = byte

@@ -171,6 +171,9 @@ class SimulatedStream:
 
         self._enqueue("read", start)
 
+    def room(self, nbytes: int) -> Array | None:
+        return None
+
     def fill(self, target: Allocation, offset: int, nbytes: int, byte: int) -> None:
         self._enqueue("fill", lambda: lambda: target.__setitem__(slice(offset, offset + nbytes), byte))
 

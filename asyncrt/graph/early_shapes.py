@@ -16,24 +16,38 @@ from .ir import ProgramNode, Value
 
 
 class EarlyShapes:
-    """Shapes, found when the first is asked for; nodes come before those that read them."""
+    """Shapes, found when the first is asked for; nodes come before those that read them.
+
+    Attributes:
+        outside: Where a graph inside a node has values from: the shapes of the graph around it, and the value's id
+            there. None for a value of which nothing is known before its graph runs.
+    """
 
     def __init__(self, values: Sequence[Value], nodes: Sequence[ProgramNode]) -> None:
         self._values, self._nodes = values, nodes
         self._found: dict[int, PartialShape] = {}
         self._seen = 0
+        self.outside: dict[int, tuple[EarlyShapes, int] | None] = {}
 
     def rank(self, value: int) -> int | None:
         """Return the number of axes of a value, or None if it is not known yet."""
+        shape = self.shape(value)
+        return None if shape is None else len(shape)
+
+    def shape(self, value: int) -> PartialShape | None:
+        """Return what is known of the shape of a value."""
         shape = self._shape(value)
         if shape is None:
             for node in self._nodes[self._seen :]:
                 self._infer(node)
             self._seen = len(self._nodes)
             shape = self._shape(value)
-        return None if shape is None else len(shape)
+        return shape
 
     def _shape(self, value: int) -> PartialShape | None:
+        if value in self.outside:
+            place = self.outside[value]
+            return None if place is None else place[0].shape(place[1])
         found = self._found.get(value)
         return self._values[value].layout.shape if found is None else found
 

@@ -126,8 +126,8 @@ def schema_body(
             data = schema.get_function_with_opset_version(version)
         elif schema.has_context_dependent_function:
             version = max(v for v in schema.context_dependent_function_opset_versions if v <= opset)
-            given = onnx.NodeProto()
-            given.CopyFrom(node)
+            names = itertools.count()  # onnx writes the body as a text, in which names are words
+            given = _Writer({}, lambda name: f"inner_{next(names)}").node(node, {})
             named = {a.name for a in node.attribute}
             given.attribute.extend(d for name, d in defaults.items() if name not in named)
             types = [proto_of(layout or PartialLayout(None, None)).SerializeToString() for layout in inputs]

@@ -53,7 +53,8 @@ from .reading import ModelSource, read_model
 from .rewriting.contributed import DOMAINS, contributed_schema
 from .rewriting.draft import Draft, Rule
 from .rewriting.rules import OPSETS, find_rule
-from .subgraphs import CONTROL_FLOW, LABELS, check_subgraphs, formal_types
+from .sparse import dense
+from .subgraphs import CONTROL_FLOW, LABELS, check_subgraphs, formal_types, formal_values
 from .tensors import TensorReader, check_rank, dtype_name
 
 _UNKNOWN = PartialLayout(None, None)
@@ -117,6 +118,7 @@ class _Importer:
         self.by_name: dict[str, int] = {}
         self.nodes: list[ProgramNode] = []
         self.shapes = EarlyShapes(self.values, self.nodes)
+        self.captured_constants: Mapping[int, Array] = {}
         shared.names.known |= defined_names(proto)
         shared.names.known |= {d.dim_param for i in proto.input for d in i.type.tensor_type.shape.dim}
 
@@ -124,9 +126,12 @@ class _Importer:
         """Import the model's graph; *large* are the bytes of initializers that lie elsewhere, by their number."""
         self.add_initializers(large)
         given = {t.name for t in self.proto.initializer}
+        sparse = {s.values.name for s in self.proto.sparse_initializer}
         inputs: list[int] = []
         for info in self.proto.input:
             layout = self.declared(info)
+            if info.name in sparse:
+                continue
             if info.name in given:
                 given.remove(info.name)
                 self.check_default(info.name, layout)
@@ -134,13 +139,28 @@ class _Importer:
             inputs.append(self.add(info.name, "input", layout=layout))
         return self.graph(inputs, opsets)
 
-    def run_inside(self, label: str, types: Sequence[DataType | None], outside: _Importer, opsets: Opsets) -> Subgraph:
-        """Import a graph inside a node of *outside*, whose formal inputs are of these dtypes."""
+    def run_inside(
+        self,
+        label: str,
+        types: Sequence[DataType | None],
+        first: Sequence[int | None],
+        outside: _Importer,
+        opsets: Opsets,
+    ) -> Subgraph:
+        """Import a graph inside a node of *outside*.
+
+        Args:
+            types: The dtypes of its formal inputs.
+            first: The values that these are when it runs first, by their ids in *outside*; None for one that is made.
+        """
         captured: dict[int, int] = {}
         for name in sorted(names_from_outside(self.proto)):
             outer = outside.by_name[name]
             layout = PartialLayout(outside.values[outer].layout.dtype, None)
             captured[self.add(name, "captured value", layout=layout)] = outer
+        self.shapes.outside.update({id: (outside.shapes, outer) for id, outer in captured.items()})
+        constants = {id: outside.constant(outer) for id, outer in captured.items()}
+        self.captured_constants = {id: value for id, value in constants.items() if value is not None}
         self.add_initializers()
         where = self.prefix.rstrip("/")
         if len(self.proto.input) != len(types):
@@ -155,6 +175,8 @@ class _Importer:
             # condition have one element, in the shape that the body declares.
             shape = (1,) if len(info.type.tensor_type.shape.dim) == 1 else ()
             inputs.append(self.add(info.name, "input", layout=PartialLayout(dtype, shape)))
+        places = [None if value is None else (outside.shapes, value) for value in first]
+        self.shapes.outside.update(zip(inputs, places, strict=True))
         return Subgraph(label, self.graph((*inputs, *captured), opsets), len(inputs), captured)
 
     def graph(self, inputs: Sequence[int], opsets: Opsets) -> Graph:
@@ -166,7 +188,9 @@ class _Importer:
 
     def add_initializers(self, large: Mapping[int, Array] | None = None) -> None:
         for sparse in self.proto.sparse_initializer:
-            raise UnsupportedOperatorError(f"initializer '{sparse.values.name}' is sparse, which asyncrt does not read")
+            name = sparse.values.name
+            nodes = dense(sparse, name, f"sparse initializer '{name}'", self.fresh)
+            self.add_nodes([(node, node.name) for node in nodes], OPSETS)
         last = {tensor.name: i for i, tensor in enumerate(self.proto.initializer)}
         for i, tensor in enumerate(self.proto.initializer):
             if last[tensor.name] != i:
@@ -282,8 +306,9 @@ class _Importer:
         held: tuple[Subgraph, ...] = ()
         if operator is CONTROL_FLOW.get(operator.name):
             given = formal_types(operator.name, [None if v is None else self.values[v].layout.dtype for v in inputs])
+            first = formal_values(operator.name, attributes, inputs)
             held = tuple(
-                self.inside(attributes.pop(name), label, given, opsets, title)
+                self.inside(attributes.pop(name), label, given, first, opsets, title)
                 for name, label in LABELS[operator.name].items()
             )
             types = check_subgraphs(operator.name, attributes, len(inputs), len(names), held, title)
@@ -301,11 +326,22 @@ class _Importer:
         )
 
     def inside(
-        self, proto: onnx.GraphProto, label: str, types: Sequence[DataType | None], opsets: Opsets, title: str
+        self,
+        proto: onnx.GraphProto,
+        label: str,
+        types: Sequence[DataType | None],
+        first: Sequence[int | None],
+        opsets: Opsets,
+        title: str,
     ) -> Subgraph:
-        """Import a graph inside a node."""
+        """Import a graph inside a node; other arguments as `run_inside` takes them."""
         inner = _Importer(proto, self.shared, f"{title}/{label}/", self.depth + 1)
-        return inner.run_inside(label, types, self, opsets)
+        return inner.run_inside(label, types, first, self, opsets)
+
+    def constant(self, id: int) -> Array | None:
+        """Return a value's constant, also one that a graph inside a node has from outside."""
+        constant = self.values[id].constant
+        return self.captured_constants.get(id) if constant is None else constant
 
     def add_rewritten(
         self,
@@ -325,7 +361,7 @@ class _Importer:
             ["" if v is None else v.name for v in given],
             [name or "" for name in names],
             [None if v is None else v.layout for v in given],
-            [None if v is None else v.constant for v in given],
+            [None if v is None else self.constant(v) for v in inputs],
             lambda index: None if (value := given[index]) is None else self.shapes.rank(value.id),
             self.fresh,
         )
@@ -384,6 +420,8 @@ class _Importer:
                 return attribute.s.decode("utf-8", "replace")
             case kind.TENSOR:
                 return self.tensors.read(attribute.t, f"attribute '{attribute.name}' of {title}")
+            case kind.SPARSE_TENSOR:
+                return attribute.sparse_tensor
             case kind.FLOATS:
                 return tuple(attribute.floats)
             case kind.INTS:

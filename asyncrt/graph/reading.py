@@ -6,8 +6,11 @@ protobuf parses the rest.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import itertools
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -26,6 +29,9 @@ from .tensors import check_size
 from .wire import without_tensors
 
 ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
+
+
+_END = 1 << 14  # bytes
 
 
 class Read(NamedTuple):
@@ -77,6 +83,34 @@ def read_model(source: ModelSource, options: RuntimeOptions) -> Read:
         if not isinstance(text, str):  # protobuf gives what is not UTF-8 as bytes
             raise ModelFormatError(f"a name in {where} is no UTF-8 text: {text!r}")
     return Read(model, folder, large)
+
+
+def likeness(source: ModelSource, options: RuntimeOptions) -> str | None:
+    """Return what a model is likely to be known by when it is loaded again the same way; None if that takes too long.
+
+    It goes by the size and both ends of the file, so two models may be alike: nothing that is right or wrong may depend
+    on it. Raises nothing: whoever reads the model does.
+    """
+    ends: tuple[bytes, ...] = ()
+    nbytes = 0
+    if isinstance(source, bytes):
+        nbytes, ends = len(source), (source[:_END], source[-_END:])
+    elif isinstance(source, str | os.PathLike):
+        with contextlib.suppress(Exception), open(source, "rb", opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode):
+                nbytes, begin = status.st_size, file.read(_END)
+                file.seek(max(0, nbytes - _END))
+                ends = begin, file.read(_END)
+    if not ends:
+        return None
+    asked = f"{nbytes}|{options.precision}|{sorted(options.without)}".encode()
+    return hashlib.sha256(b"".join((asked, *ends))).hexdigest()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file, and wait for nobody who writes to a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _parse(data: Array, where: str, options: RuntimeOptions) -> tuple[onnx.ModelProto, Mapping[int, Array]]:

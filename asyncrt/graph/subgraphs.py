@@ -72,6 +72,17 @@ def formal_types(operator: str, given: Sequence[DataType | None]) -> list[DataTy
     return list(given)
 
 
+def formal_values(operator: str, attributes: Attributes, inputs: Sequence[int | None]) -> list[int | None]:
+    """Return the values that a subgraph's formal inputs are in the first iteration; None for those made for it."""
+    match operator:
+        case "If":
+            return []
+        case "Loop":
+            return [None, None, *inputs[2:]]
+    count = len(inputs) - attributes["num_scan_inputs"]
+    return [v if i < count else None for i, v in enumerate(inputs)]
+
+
 def check_subgraphs(
     operator: str, attributes: Attributes, inputs: int, outputs: int, subs: Sequence[Subgraph], title: str
 ) -> tuple[DataType, ...]:

@@ -252,18 +252,22 @@ class Runtime:
             OutOfDeviceMemory: The weights do not fit.
         """
         from asyncrt.graph.build import build_program
+        from asyncrt.graph.reading import likeness
 
         from .model import Model
         from .request.network import Network
 
         self.check_here()
         session = self.session
+        known = await asyncio.to_thread(likeness, source, self.options)
+        if known is not None:
+            session.kernels.foretell(known)
         program = await asyncio.to_thread(build_program, source, session.tools.traits, self.options)
         self.check_open()
         network = Network(program, session, self._stand_ins)
         if self.options.warm:
             try:
-                await self._warm(network, progress)
+                await self._warm(network, known, progress)
                 self.check_open()
             except BaseException:
                 network.close()
@@ -272,7 +276,10 @@ class Runtime:
         self._networks.append(network)
         if session.collector is not None and not session.dispatcher.in_flight:
             session.collector.quiet()  # so that what was loaded is frozen before requests come
-        await asyncio.to_thread(give_back_freed, _constants_nbytes(network))
+        if network.warming is None or network.warming.whole.done():
+            await asyncio.to_thread(give_back_freed, _constants_nbytes(network))
+        else:
+            network.warming.whole.add_done_callback(functools.partial(_give_back_later, _constants_nbytes(network)))
         return Model(network)
 
     @anywhere
@@ -303,10 +310,14 @@ class Runtime:
         """How many inferences have not ended."""
         return self.session.dispatcher.in_flight + (0 if self._stand_ins is None else self._stand_ins.in_flight)
 
-    async def _warm(self, network: Network, progress: Callable[[Progress], object] | None) -> None:
+    async def _warm(
+        self, network: Network, known: str | None, progress: Callable[[Progress], object] | None
+    ) -> None:
         """Bring what likely shapes need; where requests need not wait for it, only what is soon there."""
         beside, patience_s = self._stand_ins is not None, self.options.load_patience_s
-        warming = network.begin_warming(lambda: self._in_flight > 0, urgent=not beside, patience_s=patience_s)
+        warming = network.begin_warming(
+            lambda: self._in_flight > 0, urgent=not beside, patience_s=patience_s, model=known
+        )
         if progress is not None:
             warming.tell(progress)
         if beside:
@@ -450,6 +461,12 @@ class Runtime:
             for network in (*self._networks, *self._leaving, *self._unloading):
                 network.device_closed()
             session.pool.close()
+
+
+def _give_back_later(nbytes: int, warmed: asyncio.Task[None]) -> None:
+    """Give freed memory back when all is there that likely shapes need; the first answers need not wait for it."""
+    if not warmed.cancelled():
+        asyncio.get_running_loop().run_in_executor(None, give_back_freed, nbytes)
 
 
 def _constants_nbytes(network: Network) -> int:

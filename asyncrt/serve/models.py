@@ -109,7 +109,10 @@ class Models:
         """
         names = self.repository.names()
         if not names:
-            raise NotFound("there is no model to serve: neither NAME.onnx nor NAME/VERSION/model.onnx")
+            raise NotFound(
+                f"there is no model to serve in {self.repository.path}",
+                hint="a repository has NAME.onnx, or NAME/VERSION/model.onnx, where a version is a number",
+            )
         for name in names:
             await self.load(name)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import ssl
 from pathlib import Path
 
 import attrs
+
+from .errors import WrongSettings
 
 
 @attrs.frozen
@@ -17,6 +20,21 @@ class Address:
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def no_address(what: str, address: Address, error: Exception, option: str) -> WrongSettings:
+    """Return what a user is told whose address cannot be had, or whose certificate cannot be used.
+
+    Args:
+        what: Is to be served there.
+        option: By which the port is chosen.
+    """
+    taken = "it is in use, or not this machine's" if type(error) is RuntimeError else None  # gRPC does not say which
+    if isinstance(error, OSError):
+        taken = "another program uses it" if error.errno == errno.EADDRINUSE else None
+    why = taken or getattr(error, "strerror", None) or str(error)
+    hint = f"choose another port by {option}; 0 is any that is free" if taken else ""
+    return WrongSettings(f"cannot serve {what} on {address}: {why}", hint=hint)
 
 
 @attrs.frozen

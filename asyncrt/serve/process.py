@@ -16,6 +16,7 @@ from typing import Protocol
 from asyncrt.runtime.runtime import Runtime
 
 from .errors import WrongSettings
+from .first_request import curl_for
 from .http.app import make_app
 from .http.embeddings import Embeddings
 from .http.live import Page
@@ -73,11 +74,11 @@ async def serve(
         async with runtime:
             service = Service(runtime, repository, limits, default, log)
             async with _open(service, doors, announce) as said:
-                await _serve(service, ending, announce, said)
+                await _serve(service, ending, announce, said, is_open=doors.key is None and doors.tls is None)
 
 
-async def _serve(service: Service, ending: Ending, announce: Announce, said: str) -> None:
-    """Load the models and serve them."""
+async def _serve(service: Service, ending: Ending, announce: Announce, said: str, *, is_open: bool) -> None:
+    """Load the models and serve them; where a plain line of curl does, tell one."""
     starting = asyncio.create_task(service.start())
     asked = asyncio.create_task(ending.asked.wait())
     try:
@@ -85,6 +86,9 @@ async def _serve(service: Service, ending: Ending, announce: Announce, said: str
         if starting.done():
             starting.result()
             announce(f"ready: {said}")
+            curls = (curl_for(served, said.split()[0]) for served in service.models if is_open)
+            if (curl := next(filter(None, curls), None)) is not None:
+                announce(f"try it: {curl}")
         await asked
         announce("ending: requests that run have their answers first")
         await _drain(service, ending)

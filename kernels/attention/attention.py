@@ -2,8 +2,9 @@
 
 The query rows of all heads that share a key head are one list of rows, `group` × `queries` long. On CPU devices a
 work-item takes blocks of them (`blocks.py`), or where there are few, tiles of 1 to 4 rows (`tiles.py`). On GPUs a
-work-group takes a tile of many rows where such tiles fill the device (`squares.py`), or of few (`groups.py`). The generic
-kernel takes any dtypes and sizes, and alone gives scores out (`rows.py`).
+work-group takes a tile of many rows where such tiles fill the device (`squares.py`; `matrices.py` on tensor cores), or of
+few (`groups.py`), of which several share the keys where there are many. The generic kernel takes any dtypes and sizes, and
+alone gives scores out (`rows.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT16, FLOAT32
 
 from .blocks import LEAST, blocks
-from .groups import ROWS, fits, groups
+from .groups import ROWS, fits, groups, shares_keys
 from .interface import BIASED, CAPPED, PROBABILITIES, SCORES, Attention, AttentionForm
 from .matrices import fits as matrices_fit
 from .matrices import matrices
@@ -31,11 +32,11 @@ from .tiles import height_of, tiles
 __all__ = ["BIASED", "CAPPED", "PROBABILITIES", "SCORES", "Attention", "attention", "attention_impl"]
 
 
-def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tuple[Launch, str, int]:
-    """Return the launch that carries *a* out, its name, and the bytes of its scratch (0: it has none).
+def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tuple[tuple[Launch, ...], str, int]:
+    """Return the launches that carry *a* out, their name, and the bytes of their scratch (0: they have none).
 
     Args:
-        scratches: Index of its scratch buffer, if it has one.
+        scratches: Index of their scratch buffer, if they have one.
     """
     form = AttentionForm(
         a.query.dtype, a.value.dtype, a.target.dtype, a.mask.dtype if a.mask else None, a.valid is not None, a.causal,
@@ -55,17 +56,20 @@ def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tupl
     if traits.is_cpu and not form.scores and {form.query, form.value, form.target} <= {FLOAT32, FLOAT16}:
         if a.group * a.queries >= LEAST:
             launch, nbytes = blocks(a, form, refs_and_scratch, ints, traits)
-            return launch, "blocks", nbytes
+            return (launch,), "blocks", nbytes
         launch, nbytes = tiles(a, form, refs_and_scratch, ints, traits)
-        return launch, f"tiles of {height_of(a)} rows", nbytes
-    if not traits.is_cpu and not form.scores and matrices_fit(a, form, traits):
-        return matrices(a, form, tuple(refs), ints), f"tensor cores, {SQUARES} rows", 0
-    if not traits.is_cpu and not form.scores and squares_fit(a, form, traits):
-        return squares(a, form, tuple(refs), ints), f"group per {SQUARES} rows", 0
-    if not traits.is_cpu and not form.scores and fits(a, form, traits):
-        return groups(a, form, tuple(refs), ints), f"group per {ROWS} rows", 0
+        return (launch,), f"tiles of {height_of(a)} rows", nbytes
+    if not traits.is_cpu and not form.scores:
+        few = fits(a, form, traits) and a.group * a.queries <= ROWS and shares_keys(a, traits)
+        if matrices_fit(a, form, traits) and not few:
+            return (matrices(a, form, tuple(refs), ints),), f"tensor cores, {SQUARES} rows", 0
+        if squares_fit(a, form, traits):
+            return (squares(a, form, tuple(refs), ints),), f"group per {SQUARES} rows", 0
+        if fits(a, form, traits):
+            launches, nbytes = groups(a, form, refs_and_scratch, ints, traits)
+            return launches, f"group per {ROWS} rows{', parts of the keys' if nbytes else ''}", nbytes
     launch, nbytes = rows(a, form, refs_and_scratch, ints, traits)
-    return launch, "rows", nbytes
+    return (launch,), "rows", nbytes
 
 
 def _bits(value: float) -> int:
@@ -75,5 +79,5 @@ def _bits(value: float) -> int:
 
 def attention_impl(a: Attention, before: tuple[Launch, ...], sizes: tuple[int, ...], traits: DeviceTraits) -> Impl:
     """Return the implementation that runs *before*, whose scratch buffers have *sizes* bytes, and then *a*."""
-    launch, name, nbytes = attention(a, traits, scratches=len(sizes))
-    return Impl(name, (*before, launch), (*sizes, nbytes) if nbytes else sizes)
+    launches, name, nbytes = attention(a, traits, scratches=len(sizes))
+    return Impl(name, (*before, *launches), (*sizes, nbytes) if nbytes else sizes)

@@ -2,6 +2,9 @@
 
 It keeps a running maximum and sum per row. Local memory holds the tile's queries, a chunk's weights and the sums of the
 values. When a chunk raises a row's maximum, what is summed so far is scaled down.
+
+Where there are few tiles and many keys, as for the next token behind a long cache, several work-groups each take a part of
+the keys, and a second launch adds up what they have found ("Flash-Decoding", PyTorch's blog, October 2023).
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ import functools
 
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import KernelSource, Launch, Ref
+from asyncrt.kernels.patterns.grid import GPU_GROUP, round_up
 from asyncrt.kernels.traits import DeviceTraits
+from asyncrt.layout import FLOAT32, FLOAT64, DataType
 
 from .interface import SIZES, Attention, AttentionForm, biased, bounds, buffers, real
 
@@ -20,6 +25,7 @@ _GROUP = 128
 _SHARE = ROWS * _CHUNK // _GROUP  # rows of a key that a work-item multiplies
 _PER_ROW = _GROUP // ROWS  # work-items that share a row of weights
 _LOCAL_BYTES = 30000
+_FEW = 2  # chunks that one work-group walks as soon as several would
 
 
 def fits(a: Attention, form: AttentionForm, traits: DeviceTraits) -> bool:
@@ -27,40 +33,108 @@ def fits(a: Attention, form: AttentionForm, traits: DeviceTraits) -> bool:
     return _local_bytes(a, form) <= _LOCAL_BYTES and traits.max_group >= _GROUP
 
 
+def shares_keys(a: Attention, traits: DeviceTraits) -> bool:
+    """Return whether there are few tiles and many keys, so that several work-groups share those."""
+    return -(-a.keys // _CHUNK) > _FEW and 2 * _tiles(a) <= traits.compute_units
+
+
+def _tiles(a: Attention) -> int:
+    return a.batch * a.kv_heads * -(-(a.group * a.queries) // ROWS)
+
+
 def _local_bytes(a: Attention, form: AttentionForm) -> int:
     return ROWS * (a.size + a.value_size + _CHUNK) * (8 if real(form) == "double" else 4)
 
 
-def groups(a: Attention, form: AttentionForm, refs: tuple[Ref, ...], ints: tuple[int, ...]) -> Launch:
-    """Return the launch; it has no scratch."""
-    tiles = a.batch * a.kv_heads * -(-(a.group * a.queries) // ROWS)
-    return Launch(_kernel(form), refs, ints, (tiles * _GROUP,), (_GROUP,), (_local_bytes(a, form),))
+def groups(
+    a: Attention, form: AttentionForm, refs: tuple[Ref, ...], ints: tuple[int, ...], traits: DeviceTraits
+) -> tuple[tuple[Launch, ...], int]:
+    """Return the launches and the bytes of their scratch, which is the last of *refs*; 0 if they have none."""
+    tiles, local = _tiles(a), (_local_bytes(a, form),)
+    if not shares_keys(a, traits):
+        return (Launch(_kernel(form, False), refs[:-1], (*ints, 1, 0), (tiles * _GROUP,), (_GROUP,), local),), 0
+    chunks = -(-a.keys // _CHUNK)
+    each = -(-chunks * tiles // (2 * traits.compute_units))
+    parts = -(-chunks // each)
+    ints = (*ints, parts, each * _CHUNK)
+    work, target = refs[-1], a.target.ref
+    walk = Launch(_kernel(form, True), (*refs[:3], *refs[4:]), ints, (tiles * parts * _GROUP,), (_GROUP,), local)
+    grid = (round_up(tiles * ROWS * a.value_size, GPU_GROUP),)
+    add = Launch(_adding_kernel(form), (work, target), (*ints, tiles), grid, (GPU_GROUP,))
+    return (walk, add), tiles * parts * ROWS * (a.value_size + 2) * (8 if real(form) == "double" else 4)
 
 
 @functools.cache
-def _kernel(form: AttentionForm) -> KernelSource:
+def _kernel(form: AttentionForm, parted: bool) -> KernelSource:
+    """*parted*: the group takes one of several parts of the keys, and writes what is added up later."""
     t = real(form)
+    part = "lo = max(lo, turn * each); hi = min(hi, (turn + 1) * each);" if parted else ""
     body = f"""
   __local {t}* q = space; __local {t}* o = q + {ROWS} * size; __local {t}* p = o + {ROWS} * vsize;
   __local {t} part[{_GROUP}], top[{ROWS}], sum[{ROWS}], keep[{ROWS}];
   __local int head[{ROWS}], query[{ROWS}], from[{ROWS}], to[{ROWS}];
   const {t} scale = as_float(scale_), cap = as_float(cap_);
   const int id = (int)get_local_id(0), rows = group * queries, per_head = (rows + {ROWS - 1}) / {ROWS};
-  const int tile = (int)get_group_id(0), r0 = tile % per_head * {ROWS};
+  const int turn = (int)get_group_id(0) % parts, tile = (int)get_group_id(0) / parts, r0 = tile % per_head * {ROWS};
   const int kv = tile / per_head % kv_heads, b = tile / per_head / kv_heads;
   const int ko = b * kb + kv * kh, vo = b * vb + kv * vh;
   {_start(form)}
+  {part}
   const int own = id % {_CHUNK}, r1 = id / {_CHUNK} * {_SHARE};
   const int mine = id / {_PER_ROW}, lane = id % {_PER_ROW};
   for (int j0 = lo; j0 < hi; j0 += {_CHUNK}) {{
     barrier(CLK_LOCAL_MEM_FENCE);
-    {_scores(form)}
+    {_scores(form, parted)}
     {_weights(form)}
     {_sums(form)}
   }}
-  {_results(form)}"""
+  {_parts() if parted else _results(form)}"""
     group = f"__attribute__((reqd_work_group_size({_GROUP}, 1, 1)))"
-    return kernel("attention_groups", buffers(form), SIZES, body, attributes=group, local=(("space", t),))
+    places = buffers(form)
+    if parted:
+        places = (*(b for b in places if b[0] != "Y"), _work(form, "w"))
+    name = "attention_parts" if parted else "attention_groups"
+    return kernel(name, places, (*SIZES, "parts", "each"), body, attributes=group, local=(("space", t),))
+
+
+def _work(form: AttentionForm, access: str) -> tuple[str, DataType, str]:
+    return "work", FLOAT64 if real(form) == "double" else FLOAT32, access
+
+
+def _parts() -> str:
+    """Write down a part's sums of values, then each row's maximum and its sum of weights."""
+    return f"""barrier(CLK_LOCAL_MEM_FENCE);
+  const int w0 = (tile * parts + turn) * {ROWS} * (vsize + 2);
+  for (int e = id; e < {ROWS} * vsize; e += {_GROUP}) work[w0 + e] = o[e];
+  if (id < {ROWS}) {{ work[w0 + {ROWS} * vsize + id] = top[id]; work[w0 + {ROWS} * (vsize + 1) + id] = sum[id]; }}"""
+
+
+@functools.cache
+def _adding_kernel(form: AttentionForm) -> KernelSource:
+    """One element of a result for each work-item."""
+    t = real(form)
+    result = f"all == 0 ? {form.unseen} : y / all"
+    if form.checked:
+        result = "isnan(all) ? bare * 0 : all == 0 ? bare : y / all"
+    body = f"""
+  const int rows = group * queries, per_head = (rows + {ROWS - 1}) / {ROWS};
+  const int d = (int)get_global_id(0) % vsize, r = (int)get_global_id(0) / vsize % {ROWS};
+  const int tile = (int)get_global_id(0) / vsize / {ROWS}, row = tile % per_head * {ROWS} + r;
+  if (tile >= tiles || row >= rows) return;
+  const int kv = tile / per_head % kv_heads, b = tile / per_head / kv_heads;
+  const int step = {ROWS} * (vsize + 2), w0 = tile * parts * step;
+  {t} m = -INFINITY, all = 0, y = 0, bare = 0;
+  for (int x = 0; x < parts; x++) m = fmax(m, work[w0 + x * step + {ROWS} * vsize + r]);
+  const {t} shift = m == -INFINITY ? 0 : m;
+  for (int x = 0; x < parts; x++) {{
+    const int w = w0 + x * step;
+    const {t} down = exp(work[w + {ROWS} * vsize + r] - shift);
+    all += work[w + {ROWS} * (vsize + 1) + r] * down;
+    y += work[w + r * vsize + d] * down; bare += work[w + r * vsize + d];
+  }}
+  STORE({form.target.name}, Y, b * yb + (kv * group + row / queries) * yh + row % queries * ys + d, {result});"""
+    places = (_work(form, "r"), ("Y", form.target, "w"))
+    return kernel("attention_adding", places, (*SIZES, "parts", "each", "tiles"), body)
 
 
 def _start(form: AttentionForm) -> str:
@@ -82,7 +156,7 @@ def _start(form: AttentionForm) -> str:
   for (int e = id; e < {ROWS} * vsize; e += {_GROUP}) o[e] = 0;"""
 
 
-def _scores(form: AttentionForm) -> str:
+def _scores(form: AttentionForm, parted: bool) -> str:
     """Write the scores of a chunk to ``p``; each work-item calculates those of one key and `_SHARE` rows."""
     t = real(form)
     cap = "e = cap * tanh(e / cap);" if form.softcap else ""
@@ -98,7 +172,7 @@ def _scores(form: AttentionForm) -> str:
         const int r = r1 + x;
         {t} e = c[x];
         {cap}
-        if (j >= from[r] && j < to[r]) e = {biased(form, "e", "b * mb + head[r] * mh + query[r] * ms + j")};
+        if (j >= from[r] && j < to[r]{' && j < hi' if parted else ''}) e = {biased(form, "e", "b * mb + head[r] * mh + query[r] * ms + j")};
         else e = -INFINITY;
         p[r * {_CHUNK} + own] = e;
       }}

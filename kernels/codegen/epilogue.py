@@ -127,21 +127,39 @@ inline float16 $_gathered(__global const float* p, int step) {{
         adjacent = [f"E{i} + e{i} + {column}" for i, step in enumerate(self.steps) if step == 1]
         return " ".join(f"ASYNCRT_FETCH({at}); ASYNCRT_FETCH({at} + {end});" for at in adjacent)
 
+    def held(self, count: int) -> str:
+        """Declare what `hold` reads for *count* elements.
+
+        A compiler must suppose that a store changes operands, so a load behind it waits for memory once more. A kernel
+        that stores many elements reads first what belongs to several of them.
+        """
+        return " ".join(f"{compute_type(d)} h{i}[{count}];" for i, d in enumerate(self.dtypes))
+
+    def hold(self, index: str, column: str) -> str:
+        """Write the statements that read what belongs to *column*; they come after those of `rows`."""
+        return " ".join(f"h{i}[{index}] = {load};" for i, load in enumerate(self._loads(column)))
+
+    def _loads(self, column: str) -> list[str]:
+        offset = ("", f" + {column}", f" + ({column}) * ec{{i}}")
+        each = enumerate(zip(self.dtypes, self.steps, strict=True))
+        return [f"LOAD({d.name}, E{i}, e{i}{offset[s].format(i=i)})" for i, (d, s) in each]
+
     def element(
-        self, dtype: DataType, target: str, at: str, column: str, value: str, result: DataType | None = None
+        self, dtype: DataType, target: str, at: str, column: str, value: str, result: DataType | None = None, held: str = ""
     ) -> str:
         """Write the statement that stores *value*, of *column*, as element *at* of *target*.
 
         Args:
             dtype: Of the value.
             result: Of what is stored; None is the same.
+            held: The index under which `hold` has read its operands.
         """
         result = result or dtype
         t = compute_type(dtype)
-        offset = ("", f" + {column}", f" + ({column}) * ec{{i}}")
+        operands = [f"h{i}[{held}]" for i in range(len(self.dtypes))] if held else self._loads(column)
         loads = " ".join(
-            f"const {compute_type(d)} a{i} = LOAD({d.name}, E{i}, e{i}{offset[s].format(i=i)});"
-            for i, (d, s) in enumerate(zip(self.dtypes, self.steps, strict=True))
+            f"const {compute_type(d)} a{i} = {operand};"
+            for i, (d, operand) in enumerate(zip(self.dtypes, operands, strict=True))
         )
         stored = f"STORE({result.name}, {target}, {at}, ({compute_type(result)})({self.expression}));"
         return f"{{ const {t} v = ({t})({value}); {loads} {stored} }}"

@@ -7,6 +7,7 @@ times. On other devices they are the driver's functions.
 ``asyncrt_to_int``, ``asyncrt_to_long`` and ``asyncrt_to_ulong`` are the integers of floats (`conversion.py`).
 ``asyncrt_quotient`` and ``asyncrt_remainder`` divide integers, towards 0. Divided by 0 both are 0, as in NumPy, and the
 least integer over -1 is itself; C leaves both open, and processors stop the process.
+``asyncrt_half`` rounds floats to those that half precision has.
 ``asyncrt_low`` and ``asyncrt_high`` interleave the lower, or the higher, halves of two vectors of 16 floats.
 """
 
@@ -95,6 +96,31 @@ inline float16 {name}(float16 a, float16 b) {{ float16 r; r.even = a.{part}; r.o
 """
 
 
+# Without the extension for half it is stored and read back, which NVIDIA's compiler does by way of memory, unless told.
+_HALF = """\
+#if !defined(ASYNCRT_HALF)
+#define ASYNCRT_HALF
+inline float __attribute__((overloadable)) asyncrt_half(float x) {
+#if defined(__NV_CL_C_VERSION)
+  ushort h;
+  float y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(h));
+  return y;
+#else
+  ushort h;
+  vstore_half_rte(x, 0, (half*)&h);
+  return vload_half(0, (const half*)&h);
+#endif
+}
+inline float16 __attribute__((overloadable)) asyncrt_half(float16 x) {
+  ushort h[16];
+  vstore_half16_rte(x, 0, (half*)h);
+  return vload_half16(0, (const half*)h);
+}
+#endif
+"""
+
 _TO_LONG = "x >= -0x1p63f && x < 0x1p63f ? (long)x : LONG_MIN"
 
 # The coefficients are those of Eigen's functions for float, from the highest power on.
@@ -118,6 +144,7 @@ _FUNCTIONS = {
     "asyncrt_remainder": _division(
         "asyncrt_remainder", "b == 0 || b == -1 ? 0 : a % d", "b == 0 ? 0 : a % d"
     ),
+    "asyncrt_half": _HALF,
     "asyncrt_low": _interleaved("asyncrt_low", "lo", 0),
     "asyncrt_high": _interleaved("asyncrt_high", "hi", 8),
     "asyncrt_to_int": _conversion("asyncrt_to_int", "int", "x >= -0x1p31f && x < 0x1p31f ? (int)x : INT_MIN"),

@@ -12,7 +12,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
+import threading
 from collections.abc import Sequence
+from weakref import WeakValueDictionary
 
 import attrs
 
@@ -84,6 +86,13 @@ def compute_type(dtype: DataType) -> str:
     return "float" if dtype in (FLOAT16, BFLOAT16, FLOAT32) else "double" if dtype is FLOAT64 else dtype.c
 
 
+def rounded(text: str, dtype: DataType) -> str:
+    """Return OpenCL C for the float *text* as it is after a kernel has stored it as *dtype*, if that is a float."""
+    if dtype is FLOAT16:
+        return f"asyncrt_half({text})"
+    return f"asyncrt_bf16_load(asyncrt_bf16_store({text}))" if dtype is BFLOAT16 else text
+
+
 def accumulator_type(dtype: DataType) -> str:
     """Return the OpenCL C type in which sums of *dtype* are kept: long or ulong for integers."""
     if dtype.is_float:
@@ -152,7 +161,17 @@ def kernel(
         # Such a text is kept nowhere: the ints that it was made from are no plain ones (`runtime/plan/traced_int.py`).
         raise InternalError(f"the kernel '{name}' would have numbers of one plan in its text")
     accesses, itemsizes = tuple(_ACCESS[a] for _, _, a in buffers), tuple(t.itemsize for _, t, _ in buffers)
-    return KernelSource(unique, text, accesses, len(ints), len(local), itemsizes)
+    return _only(KernelSource(unique, text, accesses, len(ints), len(local), itemsizes))
+
+
+_known: WeakValueDictionary[str, KernelSource] = WeakValueDictionary()
+_one_at_a_time = threading.Lock()
+
+
+def _only(source: KernelSource) -> KernelSource:
+    """Return the source of that name that is in use, or this one: two threads may plan the same at the same time."""
+    with _one_at_a_time:
+        return _known.setdefault(source.name, source)
 
 
 def specialised(source: KernelSource, fixed: Sequence[tuple[int, int]]) -> KernelSource:

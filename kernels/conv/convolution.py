@@ -9,7 +9,7 @@ is calculated without those zeros (`transposed.py`); the kernels that check bord
 - depthwise: float32 on a CPU, from few channels to few (`depthwise.py`), or in short rows (`depthwise_channels.py`).
 - planes: float32 on a CPU otherwise. A vector holds neighbouring positions of one channel.
 - matrix product: windows of one cell (in `ops.conv`).
-- shared: on GPUs, 64 × 64 tiles of the product of filter and patches, in local memory.
+- shared, sliced sums, tensor cores: on GPUs, tiles of the product of filter and patches (`gpu.py`).
 - generic: any dtype, one result at a time, with checked borders.
 
 All of them can go on calculating before they store (`epilogue`).
@@ -34,13 +34,13 @@ from asyncrt.layout import FLOAT32
 from .depthwise import depthwise
 from .depthwise_channels import by_channels
 from .depthwise_channels import suits as suits_channels
+from .gpu import by_patches
+from .gpu import suits as suits_patches
 from .interface import ConvForm, Convolution, bind_conv, padded_input
 from .packed import WORK, packed, packs
 from .pointwise import by_positions, suits_positions
 from .transposed import transposed
 from .winograd import suits, winograd
-
-_GPU_TILE, _GPU_DEPTH = 64, 16
 
 
 def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool, after: Epilogue | None = None) -> Impl:
@@ -50,10 +50,9 @@ def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool, afte
         constant: The filter is a constant of the model.
         after: What becomes of each element before it is stored.
     """
-    if not traits.is_cpu:
-        wide = conv.outputs >= 16 and conv.dtype.is_float and traits.max_group >= 256
-        return _shared(conv, after) if wide else _generic(conv, traits, after)
-    if conv.dtype is not FLOAT32 or conv.inputs == 0:
+    if suits_patches(conv, traits):
+        return by_patches(conv, traits, after, constant=constant)
+    if not traits.is_cpu or conv.dtype is not FLOAT32 or conv.inputs == 0:
         return _generic(conv, traits, after)
     if conv.transposed:
         return transposed(conv, traits, after) if constant and traits.packed_weights else _generic(conv, traits, after)
@@ -246,78 +245,3 @@ def _generic_kernel(form: ConvForm, stepped: bool, cpu: bool) -> KernelSource:
   {one}"""
     ints = (*_GENERIC_INTS, "items", "per_item", *form.last.ints)
     return kernel("conv_generic", form.buffers, ints, body, helpers=form.last.helpers)
-
-
-def _shared(conv: Convolution, after: Epilogue | None) -> Impl:
-    positions = conv.window.outs[0] * conv.window.outs[1] * conv.window.outs[2]
-    blocks = -(-conv.outputs // _GPU_TILE)
-    grid = (16 * -(-positions // _GPU_TILE), 16 * conv.group * blocks, conv.batch)
-    bound = bind_conv(conv, inp(0), inp(1), after)
-    k = _shared_kernel(bound.form, conv.steps != (1, 1, 1))
-    launch = Launch(k, bound.refs, (*_generic_ints(conv), blocks, *bound.ints), grid, (16, 16, 1))
-    return Impl(f"shared {_GPU_TILE}x{_GPU_TILE}", (launch,))
-
-
-@functools.cache
-def _shared_kernel(form: ConvForm, stepped: bool) -> KernelSource:
-    """The product of the filter ``[M, C * cells]`` and the patches ``[C * cells, positions]``, in tiles.
-
-    Its sums are those of the matrix product that windows of one cell may be.
-    """
-    t = form.dtype
-    added = "c[i][j] = fma(rf[i], rx[j], c[i][j]);" if t.is_float else "c[i][j] += rf[i] * rx[j];"
-    acc = accumulator_type(t)
-    tile, depth = _GPU_TILE, _GPU_DEPTH
-    at = {a: f"i{a} / t{a}" if stepped else f"i{a}" for a in "dhw"}
-    bias = f"({acc})LOAD({t.name}, bias, g * M + m)" if form.bias else "0"
-    body = f"""
-  __local {acc} ft[{depth}][{tile} + 1]; __local {acc} xt[{depth}][{tile} + 1];
-  const int lx = (int)get_local_id(0), ly = (int)get_local_id(1), id0 = ly * 16 + lx;
-  const int n = (int)get_group_id(2), g = (int)get_group_id(1) / blocks;
-  const int m0 = ((int)get_group_id(1) % blocks) * {tile}, p0 = (int)get_group_id(0) * {tile};
-  const int cells = KD * KH * KW, K = C * cells, P = OD * OH * OW;
-  const int pp = p0 + id0 % {tile};  /* each work-item fills one column of the patches */
-  const int ow = pp % OW, oh = pp / OW % OH, od = pp / OW / OH;
-  const int bw = ow * sw - pw, bh = oh * sh - ph, bd = od * sd - pd;
-  {acc} c[4][4];
-  for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) c[i][j] = 0;
-  for (int k0 = 0; k0 < K; k0 += {depth}) {{
-    for (int e = id0; e < {tile * depth}; e += 256) {{
-      const int m = m0 + e / {depth}, kk = e % {depth}, k = k0 + kk;
-      {acc} v = 0;
-      if (m < M && k < K) {{
-        const int ci = k / cells, cell = k - ci * cells, kw = cell % KW, kh = cell / KW % KH, kd = cell / KW / KH;
-        v = ({acc})LOAD({t.name}, f, fo + g * fg + m * fm + ci * fc + kd * fd + kh * fh + kw * fw);
-      }}
-      ft[kk][e / {depth}] = v;
-    }}
-    for (int kk = id0 / {tile}; kk < {depth}; kk += {256 // tile}) {{
-      const int k = k0 + kk;
-      {acc} v = 0;
-      if (k < K && pp < P) {{
-        const int ci = k / cells, cell = k - ci * cells, kw = cell % KW, kh = cell / KW % KH, kd = cell / KW / KH;
-        const int id = bd + kd * dd, ih = bh + kh * dh, iw = bw + kw * dw;
-        if ({_inside("d", stepped)} && {_inside("h", stepped)} && {_inside("w", stepped)})
-          v = ({acc})LOAD({t.name}, x, ((((n * G + g) * C + ci) * D + {at["d"]}) * H + {at["h"]}) * W + {at["w"]});
-      }}
-      xt[kk][id0 % {tile}] = v;
-    }}
-    barrier(CLK_LOCAL_MEM_FENCE);
-    for (int k = 0; k < {depth}; k++) {{
-      {acc} rf[4], rx[4];
-      for (int i = 0; i < 4; i++) {{ rf[i] = ft[k][ly + 16 * i]; rx[i] = xt[k][lx + 16 * i]; }}
-      for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) {added}
-    }}
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }}
-  for (int i = 0; i < 4; i++) for (int j = 0; j < 4; j++) {{
-    const int m = m0 + ly + 16 * i, p = p0 + lx + 16 * j;
-    if (m < M && p < P) {{
-      const int row = ((n * G + g) * M + m) * (OD * OH) + p / OW;
-      {form.last.rows("row")}
-      {form.element("row", "(p % OW)", f"c[i][j] + {bias}")}
-    }}
-  }}"""
-    group = "__attribute__((reqd_work_group_size(16, 16, 1)))"
-    ints = (*_GENERIC_INTS, "blocks", *form.last.ints)
-    return kernel("conv_shared", form.buffers, ints, body, helpers=form.last.helpers, attributes=group)

@@ -52,9 +52,9 @@ class ConvForm(NamedTuple):
         bias = (("bias", t, "r"),) if self.bias else ()
         return (("x", t, "r"), ("f", t, "r"), ("y", t, "w"), *bias, *self.last.buffers)
 
-    def element(self, row: str, column: str, value: str) -> str:
+    def element(self, row: str, column: str, value: str, held: str = "") -> str:
         """Store *value* in *column* of row ``row`` of the result, whose columns are its last axis."""
-        return self.last.element(self.dtype, "y", f"({row}) * OW + {column}", column, value)
+        return self.last.element(self.dtype, "y", f"({row}) * OW + {column}", column, value, held=held)
 
 
 class BoundConv(NamedTuple):

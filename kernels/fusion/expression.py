@@ -14,26 +14,13 @@ from typing import NamedTuple, TypeAlias
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.codegen import constants
 from asyncrt.kernels.codegen.literals import literal
-from asyncrt.kernels.codegen.source import EACH_ROUNDED, compute_type
+from asyncrt.kernels.codegen.source import EACH_ROUNDED, compute_type, rounded
 from asyncrt.kernels.codegen.vectors import ALL_VECTORS, INTEGER_VECTORS, VECTORS
 from asyncrt.kernels.operator import Expression
-from asyncrt.layout import BFLOAT16, BOOL, FLOAT16, FLOAT32, DataType
+from asyncrt.layout import BOOL, FLOAT32, DataType
 
 Wiring: TypeAlias = tuple[tuple[int | None, ...], ...]
 """For each part, where each of its inputs comes from: input k of the whole, or ``~j``, output 0 of part j."""
-
-# Half without the extension for it: stored and read back.
-_ROUND = {
-    FLOAT16: """
-inline {t} __attribute__((overloadable)) $_half({t} x) {{
-  ushort h[{n}];
-  vstore_half{s}_rte(x, 0, (half*)h);
-  return vload_half{s}(0, (const half*)h);
-}}""",
-    BFLOAT16: """
-inline {t} __attribute__((overloadable)) $_bfloat({t} x) {{ return asyncrt_bf16_load(asyncrt_bf16_store(x)); }}""",
-}
-
 
 class Function(NamedTuple):
     """A function over operands, called ``$_fused``, where ``$`` stands for the unique name of the kernel it is in.
@@ -111,11 +98,9 @@ def function(parts: Sequence[Part], *, start: tuple[int, DataType] | None = None
             number, dtype = start
             parameters.append(f"const {_type(dtype, wide)} unrounded")
             lines.append(f"const {_type(dtype, wide)} t{number} = {_rounded('unrounded', dtype, wide)};")
-            helpers.append(_round_helper(dtype, wide))
         for part, text in zip(parts, texts, strict=True):
             dtype = part.call.outputs[0].dtype
             lines.append(f"const {_type(dtype, wide)} t{part.number} = {_rounded(text, dtype, wide)};")
-            helpers.append(_round_helper(dtype, wide))
         parameters += [f"const {_type(t, wide)} a{i}" for i, t in enumerate(operands.values())]
         parameters += [f"const float k{i}" for i in range(len(values))]
         result = _type(parts[-1].call.outputs[0].dtype, wide)
@@ -129,10 +114,6 @@ def _is_vector(part: Part) -> bool:
     """Whether the part's expression holds for vectors of the dtypes that it has here."""
     dtypes = {*(part.call.dtype(p) for p in part.positions), part.call.outputs[0].dtype}
     return part.expression.vector and (part.expression.integers or dtypes <= VECTORS.keys())
-
-
-def _round_helper(dtype: DataType, wide: bool) -> str:
-    return _ROUND.get(dtype, "").format(t=_type(dtype, wide), n=16 if wide else 1, s="16" if wide else "")
 
 
 def _type(dtype: DataType, wide: bool) -> str:
@@ -163,7 +144,7 @@ def _text(part: Part, numbers: dict[int, int]) -> str:
 def _literal(call: Call, position: int) -> str | None:
     """A float constant of one element needs no buffer: it is an argument, or part of the text (`constants.lift`)."""
     value = call.value(position)
-    if value is None or not call.constants[position] or value.size != 1 or call.dtype(position) is not FLOAT32:
+    if value is None or not call.constants[position] or value.size != 1 or compute_type(call.dtype(position)) != "float":
         return None
     number = float(value.reshape(-1)[0])
     return None if math.isnan(number) else literal(number, FLOAT32)  # a NaN keeps its bits in a buffer
@@ -172,5 +153,4 @@ def _literal(call: Call, position: int) -> str | None:
 def _rounded(text: str, dtype: DataType, wide: bool) -> str:
     if dtype is BOOL:
         return f"({text}) != 0"
-    value = f"({_type(dtype, wide)})({text})"
-    return {FLOAT16: f"$_half({value})", BFLOAT16: f"$_bfloat({value})"}.get(dtype, value)
+    return rounded(f"({_type(dtype, wide)})({text})", dtype)

@@ -17,12 +17,6 @@ inline float $_divide(float a, float b) {
   const float q = a / b, c = fma(-q, b, a) / b;
   return isfinite(c) ? q + c : q;
 }
-inline float $_half(float a) {
-  ushort h;
-  vstore_half_rte(a, 0, (__private half*)&h);
-  return vload_half(0, (__private half*)&h);
-}
-inline float $_bfloat(float a) { return asyncrt_bf16_load(asyncrt_bf16_store(a)); }
 """
 
 # What QuantizeLinear and DequantizeLinear are for one element or for 16, so that they can be part of other kernels.
@@ -56,7 +50,6 @@ inline int16 __attribute__((overloadable)) $_level(float16 a, float16 s, float l
 }
 """
 )
-_ROUND = {FLOAT16: "$_half({})", BFLOAT16: "$_bfloat({})"}
 
 
 def limits(dtype: DataType) -> tuple[int, int]:
@@ -69,11 +62,6 @@ def bounds(dtype: DataType) -> tuple[str, str]:
     """Return the same two as floats in OpenCL C."""
     low, high = limits(dtype)
     return literal(low, FLOAT32), literal(high, FLOAT32)
-
-
-def rounded(text: str, precision: DataType) -> str:
-    """Return OpenCL C for the float *text* rounded to *precision*."""
-    return _ROUND.get(precision, "{}").format(text)
 
 
 def divided(a: str, b: str, traits: DeviceTraits) -> str:
@@ -104,4 +92,4 @@ def quotient(a: Any, b: Any, precision: DataType) -> Any:
 
 def precision_of(a: DataType, b: DataType) -> DataType:
     """Return the precision in which values of these types are divided."""
-    return a if a is b and a in _ROUND else FLOAT32
+    return a if a is b and a in (FLOAT16, BFLOAT16) else FLOAT32

@@ -17,6 +17,7 @@ from asyncrt.kernels.codegen.tiles import FETCH, PANEL, add_tiles, fill_panel, p
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.layout import FLOAT32, Array
 
+from . import few_bits
 from .interface import ProductForm
 
 _MOST = 64  # rows of a work-item
@@ -28,6 +29,7 @@ class Source(enum.Enum):
 
     PACKED = "packed"  # constants: as `pack_panels` has written them
     NARROW = "packed bf16"  # constants that bfloat16 has: as `bf16_weights.pack_panels` has written them
+    BITS = "packed bits"  # constants of few bits: as `few_bits.pack_words` has written them
     ROWS = "rows"  # read where they lie: columns are adjacent, and there are at least 32
     ANY = "any"  # the work-item packs `_DEPTH` rows at a time for itself
 
@@ -78,6 +80,15 @@ def tile_kernel(form: ProductForm, source: Source) -> KernelSource:
     $_widen(B + bo + n0 / 2 * K + k * 16, depth, panel);
     $_tiles(rows, A + ao + m0 * sa_m + k * sa_k, sa_m, sa_k, panel, 32, depth, t);
   }}"""
+    elif source is Source.BITS:
+        assert form.few is not None
+        multiply = f"""float panel[{_DEPTH * PANEL}] __attribute__((aligned(64)));
+  {few_bits.BLOCKS}
+  for (int k = 0; k < K; k += {_DEPTH}) {{
+    const int depth = min({_DEPTH}, K - k);
+    $_widen({", ".join(few_bits.panel_at(form.few, "(n0 / 32)"))}, k, depth, block, panel);
+    $_tiles(rows, A + ao + m0 * sa_m + k * sa_k, sa_m, sa_k, panel, 32, depth, t);
+  }}"""
     else:
         start = "n0" if source is Source.ROWS else "n0 * K"
         multiply = f"$_tiles(rows, A + ao + m0 * sa_m, sa_m, sa_k, B + bo + {start}, sb_k, K, t);"
@@ -92,12 +103,13 @@ def tile_kernel(form: ProductForm, source: Source) -> KernelSource:
   for (int i = 0; i < rows; i++) {{
     const int m = m0 + i;
     const float* const sums = t + i * 32;
-    {_store(form)}
+    {stored_row(form)}
   }}"""
-    space = "" if source in (Source.ANY, Source.NARROW) else "__global"
+    space = "" if source in (Source.ANY, Source.NARROW, Source.BITS) else "__global"
     helpers = FETCH + form.last.helpers + add_tiles(form.registers, "__global", space, "", fetch=source is Source.PACKED)
     helpers += fill_panel(FLOAT32, "") if source is Source.ANY else ""
     helpers += widen_panel("") if source is Source.NARROW else ""
+    helpers += "" if form.few is None else few_bits.numbers(form.few) + few_bits.widen_panel(form.few)
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     ints = (*form.ints, "per_item")
     name = f"{form.name}_{source.name.lower()}"
@@ -108,21 +120,28 @@ def tile_kernel(form: ProductForm, source: Source) -> KernelSource:
 def pair_kernel(form: ProductForm, source: Source) -> KernelSource:
     """Return the kernel that computes two packed panels of a product of up to `pair_rows` rows at once."""
     narrow, most = source is Source.NARROW, pair_rows(form.registers)
-    panel = f"{PANEL // 2 if narrow else PANEL} * K"
-    cases = " ".join(f"case {h}: $_pair{h}(A + ao, sa_m, sa_k, b, other, K, t); break;" for h in range(1, most + 1))
+    panel, heights = f"{PANEL // 2 if narrow else PANEL} * K", range(1, most + 1)
+    call, tiles = f"A + ao, sa_m, sa_k, B + bo + p0 * {panel}, (last - p0) * {panel}, K, t", [
+        pair_tile(h, "", narrow=narrow) for h in heights
+    ]
+    blocks = ""
+    if form.few is not None:
+        blocks, call = few_bits.BLOCKS, f"{', '.join(few_bits.panel_at(form.few, 'p0'))}, A + ao, sa_m, last - p0, K, block, t"
+        tiles = [few_bits.numbers(form.few), *(few_bits.pair_tile(form.few, h) for h in heights)]
+    cases = " ".join(f"case {h}: $_pair{h}({call}); break;" for h in heights)
     body = f"""
-  const int p0 = (int)get_global_id(1) * 2, last = min(p0 + 1, (N - 1) / 32), other = (last - p0) * {panel};
+  const int p0 = (int)get_global_id(1) * 2, last = min(p0 + 1, (N - 1) / 32);
+  {blocks}
   {form.batch()}
-  __global const {form.b.c}* const b = B + bo + p0 * {panel};
   float t[{2 * most * PANEL}] __attribute__((aligned(64)));
   switch (M) {{ {cases} }}
   for (int p = p0; p <= last; p++)
     for (int m = 0; m < M; m++) {{
       const int n0 = p * 32, c0 = 0, c1 = min(32, N - n0);
       const float* const sums = t + ((p - p0) * M + m) * 32;
-      {_store(form)}
+      {stored_row(form)}
     }}"""
-    helpers = form.last.helpers + FETCH + "".join(pair_tile(rows, "", narrow=narrow) for rows in range(1, most + 1))
+    helpers = form.last.helpers + FETCH + "".join(tiles)
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     return kernel(f"{form.name}{'_narrow' if narrow else ''}_pairs", form.buffers, form.ints, body, helpers=helpers, attributes=one)
 
@@ -137,7 +156,7 @@ def _fetched_results(form: ProductForm) -> str:
   }}"""
 
 
-def _store(form: ProductForm) -> str:
+def stored_row(form: ProductForm) -> str:
     """Store columns c0 to c1 of the 32 ``sums`` of row m from column n0 on, in a loop over rows."""
     uniform_bias = form.bias is not None and not form.bias_contiguous
     vectors = f"""if (c1 - c0 == 32{" && sc_n == 0" if uniform_bias else ""}) {{

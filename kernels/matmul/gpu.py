@@ -8,6 +8,7 @@ import functools
 from asyncrt.kernels.codegen.source import accumulator_type, kernel
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.traits import DeviceTraits
+from asyncrt.layout import DataType
 
 from .interface import ProductForm
 
@@ -17,7 +18,6 @@ GROUP = 16
 """Work-items of such a group along either axis."""
 SLICE_ROWS, SLICE_COLUMNS, SLICES = 16, 32, 16
 """Of the tiles of products of few rows, and into how many parts the sums of each are cut."""
-_DEPTH = 16
 _UNROLL = "__attribute__((opencl_unroll_hint))"  # so that arrays are registers
 
 
@@ -32,13 +32,14 @@ class Regime(enum.Enum):
 
 _LONG = 128  # terms of a sum from which it is worth cutting it
 _PERCENT = 75  # of the device that large tiles must keep busy
+_FEW = 3  # times as many multiprocessors as small tiles: then cut sums are faster
 
 
 def choose_regime(m: int, n: int, k: int, batches: int, element: int, traits: DeviceTraits) -> Regime:
     """Return which kernel carries out *batches* products of ``[m, k]`` and ``[k, n]``.
 
-    Large tiles read each operand least often, but there must be as many of them as multiprocessors. Where there are not
-    even enough small ones, sums are cut into parts that work-items of one group calculate side by side.
+    Large tiles read each operand least often, but they must fill most of the device, and less than half of a tile may be
+    empty. Where even small ones are few, sums are cut into parts that work-items of one group calculate side by side.
 
     Args:
         element: Bytes of a sum.
@@ -49,12 +50,17 @@ def choose_regime(m: int, n: int, k: int, batches: int, element: int, traits: De
     def tiles(rows: int, columns: int) -> int:
         return -(-m // rows) * -(-n // columns) * batches
 
-    if 100 * tiles(WIDE, WIDE) >= _PERCENT * traits.compute_units:  # of ints: recipes follow no others
+    if 2 * m > WIDE and 100 * tiles(WIDE, WIDE) >= _PERCENT * traits.compute_units:  # of ints: recipes follow no others
         return Regime.WIDE
-    few = tiles(NARROW, NARROW) < traits.compute_units
+    few = m <= SLICE_ROWS or _FEW * tiles(NARROW, NARROW) < traits.compute_units
     if few and k >= _LONG and element == 4 and traits.max_group >= SLICES * SLICE_COLUMNS:
         return Regime.SLICES
     return Regime.NARROW
+
+
+def depth_of(dtype: DataType, tile: int) -> int:
+    """Return how many terms a tile adds between two barriers: enough for what comes next to arrive meanwhile."""
+    return 32 if tile == NARROW and accumulator_type(dtype) in ("float", "int") else 16
 
 
 @functools.cache
@@ -63,31 +69,33 @@ def shared_kernel(form: ProductForm, tile: int) -> KernelSource:
 
     What comes next is on its way from memory while the work-items multiply.
     """
-    acc = accumulator_type(form.a)
+    acc, depth = accumulator_type(form.a), depth_of(form.a, tile)
     # In one rounding, whatever a compiler makes of it, as in convolutions that do the same (`conv/convolution.py`).
     added = "c[i][j] = fma(ra[i], rb[j], c[i][j]);" if form.a.is_float else "c[i][j] += ra[i] * rb[j];"
     squares = tile // NARROW
-    each = tile * _DEPTH // (GROUP * GROUP)
+    each = tile * depth // (GROUP * GROUP)
+    # Results of a work-item whose operands are read before any of them is stored; large tiles have no registers for more.
+    held = 4 if tile == NARROW else 1
     body = f"""
-  __local {acc} at[{_DEPTH}][{tile} + 4] __attribute__((aligned(16)));
-  __local {acc} bt[{_DEPTH}][{tile} + 4] __attribute__((aligned(16)));
+  __local {acc} at[{depth}][{tile} + 4] __attribute__((aligned(16)));
+  __local {acc} bt[{depth}][{tile} + 4] __attribute__((aligned(16)));
   const int lx = (int)get_local_id(0), ly = (int)get_local_id(1), id = ly * 16 + lx;
   const int m0 = (int)get_group_id(1) * {tile}, n0 = (int)get_group_id(0) * {tile};
   {form.batch()}
   {acc} c[{4 * squares}][{4 * squares}], na[{each}], nb[{each}];
   {_UNROLL} for (int i = 0; i < {4 * squares}; i++) {_UNROLL} for (int j = 0; j < {4 * squares}; j++) c[i][j] = 0;
   const int a_fast_k = sa_k == 1, b_fast_k = sb_k == 1 && sb_n != 1;
-  for (int k0 = -{_DEPTH}; k0 < K; k0 += {_DEPTH}) {{
-    const int next = k0 + {_DEPTH};
+  for (int k0 = -{depth}; k0 < K; k0 += {depth}) {{
+    const int next = k0 + {depth};
     {_UNROLL} for (int i = 0; i < {each}; i++) {{
       const int e = id + i * 256;
-      const int am = a_fast_k ? e / {_DEPTH} : e % {tile}, ak = next + (a_fast_k ? e % {_DEPTH} : e / {tile});
-      const int bn = b_fast_k ? e / {_DEPTH} : e % {tile}, bk = next + (b_fast_k ? e % {_DEPTH} : e / {tile});
+      const int am = a_fast_k ? e / {depth} : e % {tile}, ak = next + (a_fast_k ? e % {depth} : e / {tile});
+      const int bn = b_fast_k ? e / {depth} : e % {tile}, bk = next + (b_fast_k ? e % {depth} : e / {tile});
       na[i] = (m0 + am < M && ak < K) ? ({acc})LOAD({form.a.name}, A, ao + (m0 + am) * sa_m + ak * sa_k) : ({acc})0;
       nb[i] = (n0 + bn < N && bk < K) ? ({acc})LOAD({form.b.name}, B, bo + bk * sb_k + (n0 + bn) * sb_n) : ({acc})0;
     }}
     if (k0 >= 0) {{
-      {_UNROLL} for (int k = 0; k < {_DEPTH}; k++) {{
+      {_UNROLL} for (int k = 0; k < {depth}; k++) {{
         {acc} ra[{4 * squares}], rb[{4 * squares}];
         {_UNROLL} for (int i = 0; i < {4 * squares}; i++) {{
           ra[i] = at[k][(i / 4) * {NARROW} + ly * 4 + i % 4];
@@ -99,17 +107,24 @@ def shared_kernel(form: ProductForm, tile: int) -> KernelSource:
     }}
     {_UNROLL} for (int i = 0; i < {each}; i++) {{
       const int e = id + i * 256;
-      if (a_fast_k) at[e % {_DEPTH}][e / {_DEPTH}] = na[i]; else at[e / {tile}][e % {tile}] = na[i];
-      if (b_fast_k) bt[e % {_DEPTH}][e / {_DEPTH}] = nb[i]; else bt[e / {tile}][e % {tile}] = nb[i];
+      if (a_fast_k) at[e % {depth}][e / {depth}] = na[i]; else at[e / {tile}][e % {tile}] = na[i];
+      if (b_fast_k) bt[e % {depth}][e / {depth}] = nb[i]; else bt[e / {tile}][e % {tile}] = nb[i];
     }}
     barrier(CLK_LOCAL_MEM_FENCE);
   }}
   {_UNROLL} for (int i = 0; i < {4 * squares}; i++) {{
     const int m = m0 + (i / 4) * {NARROW} + ly * 4 + i % 4;
     {form.rows("m")}
-    {_UNROLL} for (int j = 0; j < {4 * squares}; j++) {{
-      const int n = n0 + (j / 4) * {NARROW} + lx * 4 + j % 4;
-      if (m < M && n < N) {form.element("c[i][j]", "m", "n")}
+    {_UNROLL} for (int j0 = 0; j0 < {4 * squares}; j0 += {held}) {{
+      {form.held(held)}
+      {_UNROLL} for (int j = 0; j < {held}; j++) {{
+        const int n = n0 + ((j0 + j) / 4) * {NARROW} + lx * 4 + (j0 + j) % 4;
+        if (m < M && n < N) {{ {form.hold("j", "m", "n")} }}
+      }}
+      {_UNROLL} for (int j = 0; j < {held}; j++) {{
+        const int n = n0 + ((j0 + j) / 4) * {NARROW} + lx * 4 + (j0 + j) % 4;
+        if (m < M && n < N) {form.element("c[i][j0 + j]", "m", "n", "j")}
+      }}
     }}
   }}"""
     group = "__attribute__((reqd_work_group_size(16, 16, 1)))"

@@ -7,7 +7,25 @@ from typing import NamedTuple
 from asyncrt.devices.base import Registers
 from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.conversion import to_integer
-from asyncrt.layout import DataType
+from asyncrt.kernels.codegen.source import compute_type
+from asyncrt.layout import FLOAT32, DataType
+
+
+class FewBits(NamedTuple):
+    """What a right-hand side is whose elements are ``(number - zero) * scale`` (`few_bits.py`).
+
+    Attributes:
+        bits: Of a number.
+        zeros: The dtype of the zero points; None where all are half of what the bits can say.
+    """
+
+    bits: int
+    zeros: DataType | None
+
+    @property
+    def numbers(self) -> int:
+        """Elements of a packed word."""
+        return 32 // self.bits
 
 
 class ProductForm(NamedTuple):
@@ -19,6 +37,7 @@ class ProductForm(NamedTuple):
         bias_contiguous: The bias has a value for each column.
         last: The epilogue.
         registers: Of a CPU device.
+        few: What *b* is made of, where it has few bits.
     """
 
     name: str
@@ -31,17 +50,21 @@ class ProductForm(NamedTuple):
     bias_contiguous: bool
     last: epilogue.EpilogueForm
     registers: Registers
+    few: FewBits | None = None
 
     @property
     def ints(self) -> tuple[str, ...]:
         batch = (x for i in range(self.axes) for x in (f"d{i}", f"sa{i}", f"sb{i}"))
         scalars = ("M", "N", "K", "sa_m", "sa_k", "sb_k", "sb_n", "a_off", "b_off", "sc_m", "sc_n")
-        return (*scalars, *batch, *self.last.ints)
+        return (*scalars, *batch, *(() if self.few is None else ("block",)), *self.last.ints)
 
     @property
     def buffers(self) -> tuple[tuple[str, DataType, str], ...]:
         bias = () if self.bias is None else (("bias", self.bias, "r"),)
-        return (("A", self.a, "r"), ("B", self.b, "r"), ("Y", self.a, "w"), *bias, *self.last.buffers)
+        few: tuple[tuple[str, DataType, str], ...] = () if self.few is None else (("S", FLOAT32, "r"),)
+        if self.few is not None and self.few.zeros is not None:
+            few += (("Z", self.few.zeros, "r"),)
+        return (("A", self.a, "r"), ("B", self.b, "r"), ("Y", self.a, "w"), *bias, *few, *self.last.buffers)
 
     def batch(self) -> str:
         """Find this work-item's matrices: they begin at ``ao`` and ``bo``, and at row ``first`` of the result."""
@@ -56,14 +79,32 @@ class ProductForm(NamedTuple):
         """Find row *m* of this work-item's matrix in the epilogue's operands."""
         return self.last.rows(f"first + {m}")
 
-    def element(self, value: str, m: str, n: str) -> str:
-        """Store ``alpha * value + beta * bias[m, n]``, after the epilogue, as one element."""
+    def held(self, count: int) -> str:
+        """Declare what `hold` reads for *count* elements."""
+        bias = "" if self.bias is None else f"{compute_type(self.bias)} held[{count}];"
+        return f"{bias} {self.last.held(count)}"
+
+    def hold(self, index: str, m: str, n: str) -> str:
+        """Read what belongs to an element; `EpilogueForm.held` says why."""
+        bias = "" if self.bias is None else f"held[{index}] = {self._bias(m, n)};"
+        return f"{bias} {self.last.hold(index, n)}"
+
+    def _bias(self, m: str, n: str) -> str:
+        assert self.bias is not None
+        return f"LOAD({self.bias.name}, bias, ({m}) * sc_m + ({n}) * sc_n)"
+
+    def element(self, value: str, m: str, n: str, held: str = "") -> str:
+        """Store ``alpha * value + beta * bias[m, n]``, after the epilogue, as one element.
+
+        Args:
+            held: The index under which `hold` has read what belongs to it.
+        """
         text = _times(self.alpha, value)
         if self.bias is not None:
-            text += " + " + _times(self.beta, f"LOAD({self.bias.name}, bias, ({m}) * sc_m + ({n}) * sc_n)")
+            text += " + " + _times(self.beta, f"held[{held}]" if held else self._bias(m, n))
         if (self.alpha or self.beta) and not self.a.is_float:
             text = to_integer(text, self.a)
-        return self.last.element(self.a, "Y", f"(first + {m}) * N + {n}", n, text)
+        return self.last.element(self.a, "Y", f"(first + {m}) * N + {n}", n, text, held=held)
 
     def vector(self, value: str, m: str, n: str) -> str:
         """Store the same as 16 floats, from column *n* on; the bias has a value for each column, or one for a row."""

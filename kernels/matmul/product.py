@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from asyncrt.kernels.codegen.alignment import fake_alignment
-from asyncrt.kernels.codegen.epilogue import Epilogue, Operand, bind
+from asyncrt.kernels.codegen.epilogue import Bound, Epilogue, Operand, bind
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.source import accumulator_type
 from asyncrt.kernels.codegen.tiles import PANEL, pair_rows, tile_of
@@ -23,6 +23,7 @@ from asyncrt.memory.view import View, collapse
 
 from . import bf16_weights as narrow
 from .cpu import Source, pack_panels, pack_transposed, pair_kernel, rows_per_item, tile_kernel
+from .few_bits import BitsOperand
 from .gpu import (
     GROUP,
     NARROW,
@@ -39,7 +40,7 @@ from .gpu import (
 from .interface import ProductForm
 from .tensor_cores import choose_tile, takes, tensor_core_kernel
 
-__all__ = ["Bias", "Epilogue", "Operand", "matmul"]
+__all__ = ["Bias", "Epilogue", "Operand", "bits_arguments", "matmul", "matmul_few_bits"]
 
 
 class Bias(NamedTuple):
@@ -108,6 +109,31 @@ def matmul(
     return Impl(which, (launch,), weights=requests)
 
 
+def matmul_few_bits(
+    name: str, a: Operand, b: BitsOperand, target: Ref, last: Bound, traits: DeviceTraits, bias: Ref | None = None
+) -> Impl:
+    """Return the implementation of ``a @ b``, and of a bias for each column, into a dense ``[M, N]`` on a CPU."""
+    (m, k), n, requests = a.view.shape, b.columns, b.requests(a.view.shape[1])
+    form, refs, ints = bits_arguments(name, a, b, target, last, traits, bias)
+    strides = (*a.view.strides, a.view.offset)
+    launch = _tiles(_BoundProduct(form, refs, ints, m, n, k, 1, strides, ()), Source.BITS, traits)
+    return Impl(f"{b.few.bits} bits, packed", (launch,), weights=requests)
+
+
+def bits_arguments(
+    name: str, a: Operand, b: BitsOperand, target: Ref, last: Bound, traits: DeviceTraits, bias: Ref | None
+) -> tuple[ProductForm, tuple[Ref, ...], tuple[int, ...]]:
+    """Return the form of a product with a right-hand side of few bits, its buffers and its sizes."""
+    form = ProductForm(
+        name, FLOAT32, UINT32, None if bias is None else FLOAT32, "", "", 0, bias is not None, last.form,
+        traits.registers, b.few,
+    )  # fmt: skip
+    (m, k), biased = a.view.shape, () if bias is None else (bias,)
+    ints = (m, b.columns, k, *a.view.strides, 0, 0, a.view.offset, 0, 0, len(biased), b.block, *last.ints)
+    packed = (weights(1),) if b.zeros is None else (weights(1), weights(2))
+    return form, (a.ref, weights(0), target, *biased, *packed, *last.refs), ints
+
+
 class _BoundProduct(NamedTuple):
     """A product that is bound to its operands, for whichever kernel carries it out: *batches* times ``[m, n]``.
 
@@ -156,7 +182,7 @@ def _repacked(
 
 def _tiles(p: _BoundProduct, source: Source, traits: DeviceTraits) -> Launch:
     """Return the launch of the CPU's tiles, or of pairs of panels for few rows of packed weights."""
-    panels, packed = -(-p.n // PANEL), source in (Source.PACKED, Source.NARROW)
+    panels, packed = -(-p.n // PANEL), source in (Source.PACKED, Source.NARROW, Source.BITS)
     if packed and p.m <= pair_rows(traits.registers) and panels * p.batches >= 4 * traits.compute_units:
         grid = (1, -(-panels // 2), p.batches)
         return Launch(pair_kernel(p.form, source), p.refs, p.ints, grid, (1, 1, 1), varying=(0,))

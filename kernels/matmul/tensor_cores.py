@@ -1,4 +1,4 @@
-"""Products of half precision on NVIDIA's tensor cores: sums in float32, three sizes of tiles.
+"""Products of half precision on NVIDIA's tensor cores: sums in float32, tiles of five sizes.
 
 A group of 32 work-items multiplies tiles from local memory; what comes next is copied there meanwhile. Where tiles are few,
 several such groups each add a part of every sum, and the parts are added in order.
@@ -13,13 +13,15 @@ from asyncrt.kernels.codegen.mma import LANES, TYPES, helpers
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.traits import DeviceTraits
+from asyncrt.layout import DataType
 
 from .interface import ProductForm
 
-_DEPTH = 32  # terms of each sum that are multiplied between two barriers
+DEPTH = 32  # terms of each sum that are multiplied between two barriers
 _STAGES = 2  # of which one is on its way from memory
-_PAD = 8  # elements between lines there, so that a matrix's rows begin at different banks
+PAD = 8  # elements between lines there, so that a matrix's rows begin at different banks
 _CHUNK = 8  # elements of a copy
+HELD = 4  # rows whose operands are read before any of them is stored
 _PERCENT = 70  # of the device that tiles must keep busy
 
 
@@ -42,16 +44,17 @@ class MatrixTile(NamedTuple):
         return self.down * self.across * self.slices * LANES
 
 
-LARGE, MIDDLE, SMALL = MatrixTile(128, 128, 2, 2, 1), MatrixTile(64, 64, 2, 2, 2), MatrixTile(32, 32, 1, 1, 4)
+LARGE, FLAT = MatrixTile(128, 128, 2, 2, 1), MatrixTile(64, 128, 2, 2, 1)
+MIDDLE, SMALL, TINY = MatrixTile(64, 64, 2, 2, 2), MatrixTile(32, 32, 1, 1, 4), MatrixTile(16, 16, 1, 1, 8)
 
 
 def choose_tile(m: int, n: int, batches: int, traits: DeviceTraits) -> MatrixTile:
-    """Return the largest tile of which there are enough to fill the device."""
-    for tile in (LARGE, MIDDLE):
+    """Return the largest tile of which there are enough to fill the device, and of which less than half is empty."""
+    for tile in (LARGE, FLAT, MIDDLE, SMALL):
         tiles = -(-m // tile.rows) * -(-n // tile.columns) * batches
-        if 100 * tiles >= _PERCENT * traits.compute_units:  # of ints: recipes follow no others
+        if 100 * tiles >= _PERCENT * traits.compute_units and 2 * m > tile.rows:  # of ints: recipes follow no others
             return tile
-    return SMALL
+    return TINY
 
 
 def takes(form: ProductForm, a: tuple[int, ...], b: tuple[int, ...], traits: DeviceTraits) -> bool:
@@ -72,9 +75,9 @@ def takes(form: ProductForm, a: tuple[int, ...], b: tuple[int, ...], traits: Dev
 @functools.cache
 def tensor_core_kernel(form: ProductForm, tile: MatrixTile, turned: bool) -> KernelSource:
     """*turned*: the columns of the right-hand side are adjacent in memory, not its rows."""
-    line_a = _DEPTH + _PAD
-    line_b = line_a if turned else tile.columns + _PAD
-    a_size, b_size = tile.rows * line_a, (tile.columns if turned else _DEPTH) * line_b
+    line_a = DEPTH + PAD
+    line_b = line_a if turned else tile.columns + PAD
+    a_size, b_size = tile.rows * line_a, (tile.columns if turned else DEPTH) * line_b
     stage, lanes = a_size + b_size, tile.down * tile.across * LANES
     mi, ni = tile.rows // tile.down // 16, tile.columns // tile.across // 8
     body = f"""
@@ -83,7 +86,7 @@ def tensor_core_kernel(form: ProductForm, tile: MatrixTile, turned: bool) -> Ker
   const int row = own / 32 / {tile.across} * {mi * 16}, column = own / 32 % {tile.across} * {ni * 8};
   const int m0 = (int)get_group_id(1) * {tile.rows}, n0 = (int)get_group_id(0) * {tile.columns};
   {form.batch()}
-  const int steps = (K + {_DEPTH * tile.slices - 1}) / {_DEPTH * tile.slices}, start = slice * steps * {_DEPTH};
+  const int steps = (K + {DEPTH * tile.slices - 1}) / {DEPTH * tile.slices}, start = slice * steps * {DEPTH};
   __local ushort* mine = space + slice * {_STAGES * stage};
   float c[{mi}][{ni}][4];
   #pragma unroll
@@ -98,10 +101,10 @@ def tensor_core_kernel(form: ProductForm, tile: MatrixTile, turned: bool) -> Ker
     const int next = step + {_STAGES - 1};
     if (next < steps) {{
       __local ushort* at = mine + next % {_STAGES} * {stage}; __local ushort* bt = at + {a_size};
-      const int k0 = start + next * {_DEPTH};
+      const int k0 = start + next * {DEPTH};
       #pragma unroll
-      for (int e = own; e < {tile.rows * _DEPTH // _CHUNK}; e += {lanes}) {{
-        const int r = e / {_DEPTH // _CHUNK}, x = e % {_DEPTH // _CHUNK} * {_CHUNK};
+      for (int e = own; e < {tile.rows * DEPTH // _CHUNK}; e += {lanes}) {{
+        const int r = e / {DEPTH // _CHUNK}, x = e % {DEPTH // _CHUNK} * {_CHUNK};
         const int bytes = clamp((m0 + r < M ? K - k0 - x : 0) * 2, 0, 16);
         asyncrt_copy16(at + r * {line_a} + x, bytes > 0 ? A + ao + (m0 + r) * sa_m + k0 + x : A, bytes);
       }}
@@ -110,7 +113,7 @@ def tensor_core_kernel(form: ProductForm, tile: MatrixTile, turned: bool) -> Ker
     asyncrt_copies_end_a_group();
     if (step < 0) continue;
     const __local ushort* at = mine + step % {_STAGES} * {stage}; const __local ushort* bt = at + {a_size};
-    {_products(form, mi, ni, line_a, line_b, turned)}
+    {products(form.a, mi, ni, line_a, line_b, "c", turned=turned)}
   }}
   barrier(CLK_LOCAL_MEM_FENCE);
   {_results(form, tile, mi, ni)}"""
@@ -120,15 +123,15 @@ def tensor_core_kernel(form: ProductForm, tile: MatrixTile, turned: bool) -> Ker
     return kernel(name, form.buffers, form.ints, body, helpers=texts, attributes=group)
 
 
-def _products(form: ProductForm, mi: int, ni: int, line_a: int, line_b: int, turned: bool) -> str:
-    """Multiply what is in local memory."""
+def products(dtype: DataType, mi: int, ni: int, line_a: int, line_b: int, sums: str, *, turned: bool) -> str:
+    """Multiply what is in local memory, where lines of either operand are so long, and add to *sums*."""
     load_b = f"asyncrt_matrices_turned(b[j], bt + (k + (lane & 15)) * {line_b} + column + j * 16 + (lane >> 4) * 8);"
     if turned:
         place = f"(column + j * 16 + (lane & 7) + (lane >> 4) * 8) * {line_b} + k + (lane >> 3 & 1) * 8"
         load_b = f"asyncrt_matrices(b[j], bt + {place});"
-    mma = f"asyncrt_mma_{TYPES[form.a]}"
+    mma = f"asyncrt_mma_{TYPES[dtype]}"
     return f"""#pragma unroll
-    for (int k = 0; k < {_DEPTH}; k += 16) {{
+    for (int k = 0; k < {DEPTH}; k += 16) {{
       uint a[{mi}][4], b[{ni // 2}][4];
       #pragma unroll
       for (int j = 0; j < {ni // 2}; j++) {load_b}
@@ -139,16 +142,16 @@ def _products(form: ProductForm, mi: int, ni: int, line_a: int, line_b: int, tur
       for (int i = 0; i < {mi}; i++)
         #pragma unroll
         for (int j = 0; j < {ni // 2}; j++) {{
-          {mma}(c[i][2 * j], a[i], b[j][0], b[j][1]);
-          {mma}(c[i][2 * j + 1], a[i], b[j][2], b[j][3]);
+          {mma}({sums}[i][2 * j], a[i], b[j][0], b[j][1]);
+          {mma}({sums}[i][2 * j + 1], a[i], b[j][2], b[j][3]);
         }}
     }}"""
 
 
 def _copy_b(tile: MatrixTile, lanes: int, line: int, turned: bool) -> str:
-    """Copy `_DEPTH` rows of the right-hand side."""
-    chunks = (_DEPTH if turned else tile.columns) // _CHUNK
-    lines = tile.columns if turned else _DEPTH
+    """Copy `DEPTH` rows of the right-hand side."""
+    chunks = (DEPTH if turned else tile.columns) // _CHUNK
+    lines = tile.columns if turned else DEPTH
     place, left, source = "const int k = k0 + r, n = n0 + x;", "k < K ? N - n : 0", "B + bo + k * sb_k + n"
     if turned:
         place, left, source = "const int n = n0 + r, k = k0 + x;", "n < N ? K - k : 0", "B + bo + n * sb_n + k"
@@ -166,6 +169,7 @@ def _results(form: ProductForm, tile: MatrixTile, mi: int, ni: int) -> str:
     if tile.slices == 1:
         return _rows_of_lanes(form, mi, ni)
     size = tile.rows * tile.columns
+    held = min(HELD, size // tile.group)
     parts = " + ".join(f"parts[e + {s * size}]" for s in range(tile.slices))
     return f"""__local float* parts = (__local float*)space;
   #pragma unroll
@@ -178,19 +182,28 @@ def _results(form: ProductForm, tile: MatrixTile, mi: int, ni: int) -> str:
         parts[slice * {size} + r * {tile.columns} + column + j * 8 + lane % 4 * 2 + x % 2] = c[i][j][x];
       }}
   barrier(CLK_LOCAL_MEM_FENCE);
-  for (int e = id; e < {size}; e += {tile.group}) {{
-    const int m = m0 + e / {tile.columns}, n = n0 + e % {tile.columns};
-    {form.rows("m")}
-    if (m < M && n < N) {{
-      const float sum = {parts};
-      {form.element("sum", "m", "n")}
+  for (int e0 = id; e0 < {size}; e0 += {held * tile.group}) {{
+    {form.held(held)}
+    #pragma unroll
+    for (int i = 0; i < {held}; i++) {{
+      const int e = e0 + i * {tile.group}, m = m0 + e / {tile.columns}, n = n0 + e % {tile.columns};
+      {form.rows("m")}
+      if (m < M && n < N) {{ {form.hold("i", "m", "n")} }}
+    }}
+    #pragma unroll
+    for (int i = 0; i < {held}; i++) {{
+      const int e = e0 + i * {tile.group}, m = m0 + e / {tile.columns}, n = n0 + e % {tile.columns};
+      if (m < M && n < N) {{
+        const float sum = {parts};
+        {form.element("sum", "m", "n", "i")}
+      }}
     }}
   }}"""
 
 
 def _rows_of_lanes(form: ProductForm, mi: int, ni: int) -> str:
     """Store the sums of each group of lanes, 16 rows at a time, by way of local memory."""
-    line = ni * 8 + 4
+    line, each = ni * 8 + 4, ni * 8 // LANES
     return f"""__local float* parts = (__local float*)space + id / 32 * {16 * line};
   #pragma unroll
   for (int i = 0; i < {mi}; i++) {{
@@ -200,15 +213,27 @@ def _rows_of_lanes(form: ProductForm, mi: int, ni: int) -> str:
       #pragma unroll
       for (int x = 0; x < 4; x++) parts[(lane / 4 + x / 2 * 8) * {line} + j * 8 + lane % 4 * 2 + x % 2] = c[i][j][x];
     asyncrt_lanes_meet();
-    for (int r = 0; r < 16; r++) {{
-      const int m = m0 + row + i * 16 + r;
-      if (m >= M) break;
-      {form.rows("m")}
+    #pragma unroll 1
+    for (int r0 = 0; r0 < 16; r0 += {HELD}) {{
+      {form.held(HELD * each)}
       #pragma unroll
-      for (int x = lane; x < {ni * 8}; x += 32) {{
-        const int n = n0 + column + x;
-        const float sum = parts[r * {line} + x];
-        if (n < N) {form.element("sum", "m", "n")}
+      for (int r = r0; r < r0 + {HELD}; r++) {{
+        const int m = m0 + row + i * 16 + r;
+        {form.rows("m")}
+        #pragma unroll
+        for (int x = 0; x < {each}; x++) {{
+          const int n = n0 + column + lane + x * {LANES};
+          if (m < M && n < N) {{ {form.hold(f"(r - r0) * {each} + x", "m", "n")} }}
+        }}
+      }}
+      #pragma unroll
+      for (int r = r0; r < r0 + {HELD}; r++) {{
+        const int m = m0 + row + i * 16 + r;
+        #pragma unroll
+        for (int x = 0; x < {each}; x++) {{
+          const int n = n0 + column + lane + x * {LANES};
+          if (m < M && n < N) {form.element(f"parts[r * {line} + lane + x * {LANES}]", "m", "n", f"(r - r0) * {each} + x")}
+        }}
       }}
     }}
   }}"""

@@ -15,6 +15,11 @@ from ..codegen.conversion import cast
 _SHOWN = 60  # characters of a text in a message
 
 
+def example(texts: Any) -> Array:
+    """Return an array of texts for an operator's examples; NumPy before 2.0 has it of objects, and no operator of them."""
+    return np.array(texts, STRING.numpy if STRING.numpy.kind == "T" else object)
+
+
 def as_texts(x: Array) -> Array:
     """Return numbers as texts; texts stay."""
     if x.dtype == STRING.numpy:

@@ -70,7 +70,7 @@ def is_uniform(value: Array, number: float) -> bool:
 
 def all_equal(value: Array) -> bool:
     """Whether all elements of *value* have the same bits; otherwise it is not neutral."""
-    if value.size < 2 or value.dtype == object:
+    if value.size < 2 or value.dtype.kind in "OT":
         return True
     flat = np.ascontiguousarray(value).reshape(-1)
     bits = flat.view(f"u{flat.dtype.itemsize}")

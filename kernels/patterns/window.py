@@ -127,7 +127,7 @@ def output_dims(
         size: Cells of the window.
         ceil: Round up (`ceil_mode`), except for a window that would begin in the padding behind the input.
         short: A window that is too large by less than a stride still has one position, and reads the cells that are
-            inside, as ONNX Runtime does for pools.
+            inside, as ONNX Runtime does for pools; one that is too large by less than two has none.
     """
     s = _settings(name, attributes, len(spatial), size)
     result: list[int] = []
@@ -143,8 +143,8 @@ def output_dims(
         if ceil and after + stride > extent and (out - 1) * stride >= dim + before:
             out = out - 1
         if not isinstance(room, Dim) and room < 0:
-            if short and dim > 0 and room > -stride:
-                result.append(1)
+            if short and dim > 0 and room > -2 * stride:
+                result.append(int(room > -stride))
                 continue
             if dim > 0:
                 padded = f"{dim} + {before} + {after}"

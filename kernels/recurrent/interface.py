@@ -33,6 +33,7 @@ class CellForm(NamedTuple):
         outputs: How many there are.
         input_forget: The forget gate is 1 minus the input gate.
         linear_before_reset: The reset gate comes after the product.
+        rounds: A product's state is rounded to bytes, each batch row's with a scale and a zero point of its own.
         registers: Of the device.
     """
 
@@ -44,6 +45,7 @@ class CellForm(NamedTuple):
     outputs: int
     input_forget: bool
     linear_before_reset: bool
+    rounds: bool
     registers: Registers
 
     def buffers(self, dtype: DataType, state: DataType) -> tuple[tuple[str, DataType, str], ...]:

@@ -130,7 +130,8 @@ def _lstm(row: _RowForm) -> str:
     x, recurrent, real = row.x, row.recurrent, row.real
     forget = "1 - gi" if row.cell.input_forget else f"$_f0({x(2)} + {recurrent(2)}{row.peephole(2, 'c[u]')}, d)"
     return f"""
-    {_product(row, "h", "0", "GH")}
+    {_rounded(row) if row.cell.rounds else ""}
+    {_product(row, "part" if row.cell.rounds else "h", "0", "GH")}
     {row.barrier}
     {row.units} {{
       const {real} gi = $_f0({x(0)} + {recurrent(0)}{row.peephole(0, "c[u]")}, d), gf = {forget};
@@ -140,6 +141,21 @@ def _lstm(row: _RowForm) -> str:
       h[u] = go * $_f2(cell, d);
       {row.store}
     }}"""
+
+
+def _rounded(row: _RowForm) -> str:
+    """Write the state as it is after rounding to ``part``."""
+    real = row.real
+    return f"""{{
+      {real} low = 0, high = 0;
+      for (int u = 0; u < H; u++) {{ low = fmin(low, h[u]); high = fmax(high, h[u]); }}
+      const {real} scale = high > low ? (high - low) / 255 : 1, zero = rint(clamp(-low / scale, ({real})0, ({real})255));
+      {row.units} {{
+        const {real} rounded = (clamp(rint(h[u] / scale) + zero, ({real})0, ({real})255) - zero) * scale;
+        part[u] = rounded + (scale - scale) + (h[u] - h[u]);
+      }}
+    }}
+    {row.barrier}"""
 
 
 def _gru_linear_before_reset(row: _RowForm) -> str:

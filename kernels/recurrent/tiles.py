@@ -158,14 +158,32 @@ def _units(text: str) -> str:
     }}"""
 
 
+_ROUNDED = """for (int r = 0; r < rows; r++) {
+      __global const float* const from = h + r * HP;
+      float16 least = 0.0f, most = 0.0f;
+      for (int u = 0; u < H; u += 16) {
+        const float16 v = $_some(from, u, H);
+        least = fmin(least, v); most = fmax(most, v);
+      }
+      const float8 l8 = fmin(least.lo, least.hi), m8 = fmax(most.lo, most.hi);
+      const float4 l4 = fmin(l8.lo, l8.hi), m4 = fmax(m8.lo, m8.hi);
+      const float low = fmin(fmin(l4.x, l4.y), fmin(l4.z, l4.w)), high = fmax(fmax(m4.x, m4.y), fmax(m4.z, m4.w));
+      const float scale = high > low ? (high - low) / 255.0f : 1.0f, zero = rint(clamp(-low / scale, 0.0f, 255.0f));
+      for (int u = 0; u < HP; u += 16) {
+        const float16 v = vload16(0, from + u), rounded = (clamp(rint(v / scale) + zero, 0.0f, 255.0f) - zero) * scale;
+        vstore16(rounded + (scale - scale) + (v - v), 0, part + r * HP + u);
+      }
+    }
+    """
+"""Writes the rows' states as they are after rounding to ``part``."""
 _STORE = "vstore16(now, 0, hu); $_put(now, Y + yo, u, H);"
 
 
 def _step(form: CellForm) -> str:
     """Return one step of an operator: new states, and the step's output."""
-    whole = _product("h", "0", f"{form.gates} * panels")
+    whole = _product("part" if form.rounds else "h", "0", f"{form.gates} * panels")
     if form.operator == "LSTM":
-        return whole + _units(_lstm(form))
+        return (_ROUNDED if form.rounds else "") + whole + _units(_lstm(form))
     if form.operator == "RNN":
         return whole + _units(f"const float16 now = $_f0({_gate(form, 0)}, d); {_STORE}")
     if form.linear_before_reset:

@@ -21,13 +21,14 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from asyncrt.devices.base import Device, Kernel
+from asyncrt.devices.base import Device, Kernel, LoadsAhead
 from asyncrt.errors import KernelBuildError, RuntimeClosedError
 from asyncrt.loops import retrieved, tell_loop
 from asyncrt.lru import LruCache
 
 from . import library
 from .builders import Builders, Job
+from .foretold import Foretold
 from .store import BinaryStore
 
 _CLOSED = "the runtime was closed while kernels were built"
@@ -38,6 +39,7 @@ KERNEL_NBYTES = 128 << 10
 """What a driver takes for a kernel beside its binary, about: so much with Intel's runtime 2026.2 for 480 kernels."""
 _BUILD_S, _LOAD_S = 0.15, 0.003  # that a kernel takes to be built, until that was seen, and to be loaded from disk
 _PATIENCE_S = 4.0  # for builds that run while the cache is closed
+_HELD_S = 10.0  # for which programs that were loaded ahead wait to be wanted
 
 
 @attrs.frozen
@@ -84,8 +86,11 @@ class Expected(NamedTuple):
 
 
 class _BuiltKernel(NamedTuple):
+    """A kernel, what it takes, and the key of its program on disk, if it lies there."""
+
     kernel: Kernel
     nbytes: int
+    program: str | None
 
 
 @attrs.define(eq=False)
@@ -115,6 +120,7 @@ class ImplCache:
         nbytes: Most bytes to keep.
         timeout_s: Seconds that the driver has for a build.
         nice: How much less of the processor builds get than requests.
+        ahead: The device, if it gains by knowing early which programs will be wanted.
     """
 
     def __init__(
@@ -127,9 +133,13 @@ class ImplCache:
         nbytes: int = 1 << 29,
         timeout_s: float = 120.0,
         nice: int = 0,
+        ahead: LoadsAhead | None = None,
     ) -> None:
         self._device = device
         self._store = store
+        self._foretold = None if store is None or ahead is None else Foretold(store, ahead)
+        #: What was loaded ahead and not let go yet, by model.
+        self._held: dict[str, Any] = {}
         self._version = version
         self._max_nbytes = nbytes
         self._timeout_s = timeout_s
@@ -177,6 +187,29 @@ class ImplCache:
     def begin(self, sources: Iterable[Any], *, urgent: bool = True) -> None:
         """Begin to build what is missing, and hurry what waits already if that is *urgent*."""
         self._ask_for([s for s in dict.fromkeys(sources) if s not in self._kernels], urgent=urgent)
+
+    def foretell(self, model: str) -> None:
+        """Begin to load what a model wanted before, if that was noted; it will be known by this name again."""
+        if self._foretold is None or self._closed:
+            return
+        loop = asyncio.get_running_loop()
+        work = functools.partial(self._foretold.load, self._about, model)
+        on_ended = functools.partial(tell_loop, loop, self._on_foretold, loop, model)
+        self._loaders.submit(Job(work, lambda: None, on_ended))
+
+    def _on_foretold(
+        self, loop: asyncio.AbstractEventLoop, model: str, held: Any, error: BaseException | None
+    ) -> None:
+        if held and not self._closed:
+            self._held[model] = held
+            loop.call_later(_HELD_S, self._held.pop, model, None)
+
+    async def note(self, model: str, sources: Iterable[Any]) -> None:
+        """Note that a model wants these kernels, which are at hand, as soon as it is loaded."""
+        entries = {source: entry for source in sources if (entry := self._kernels.peek(source)) is not None}
+        programs = {entry.program: source.name for source, entry in entries.items() if entry.program is not None}
+        if self._foretold is not None and not self._closed:
+            await asyncio.to_thread(self._foretold.note, self._about, model, programs)
 
     async def expected(self, sources: Iterable[Any], *, urgent: bool = True) -> Expected:
         """Begin to build what is missing of *sources*; return how much that is, and when it may be there.
@@ -389,12 +422,14 @@ class ImplCache:
         if fresh:
             seconds = (time.monotonic() - begin) / len(batch)
             self._pace += (seconds - self._pace) / 4
+        key = kept_key
         if binary is not None and self._store is not None:
-            library.keep(self._store, self._about, ordered, binary)
+            key = library.keep(self._store, self._about, ordered, binary)
         program = binary if binary is not None else kept
         share = None if program is None else -(-len(program) // len(batch))
         entries = {
-            s: _BuiltKernel(k, KERNEL_NBYTES + (len(s.text) if share is None else share)) for s, k in kernels.items()
+            s: _BuiltKernel(k, KERNEL_NBYTES + (len(s.text) if share is None else share), key)
+            for s, k in kernels.items()
         }
         return entries, fresh
 
@@ -409,6 +444,7 @@ class ImplCache:
     def stop(self) -> None:
         """Begin no build any more; who waits for a kernel gets an error."""
         self._closed = True
+        self._held.clear()
         for build in self._builds.values():
             if build.deadline is not None:
                 build.deadline.cancel()

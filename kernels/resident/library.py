@@ -30,13 +30,14 @@ def find(store: BinaryStore, about: str, kernels: Iterable[Any]) -> Found:
     return programs
 
 
-def keep(store: BinaryStore, about: str, kernels: Sequence[Any], binary: bytes) -> None:
-    """Keep the program that was built of these kernels, in this order. Blocks.
+def keep(store: BinaryStore, about: str, kernels: Sequence[Any], binary: bytes) -> str:
+    """Keep the program that was built of these kernels, in this order, and return its key. Blocks.
 
     The program is there before anything says so: whoever is killed in between leaves none that is looked for in vain.
     """
     program = f"{about}|{_digest(chr(0).join(k.text for k in kernels))}"
     store.put_all([(program, binary), *((_kernel_key(about, k), program.encode()) for k in kernels)])
+    return program
 
 
 def _kernel_key(about: str, kernel: Any) -> str:

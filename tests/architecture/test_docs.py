@@ -194,7 +194,7 @@ def test_every_mechanism_is_in_the_table() -> None:
 
 
 def default(value: object) -> str:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 20:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 20 and value % (1 << 20) == 0:
         return f"{value >> 30} GiB" if value >= 1 << 30 else f"{value >> 20} MiB"
     if value == frozenset():
         return "`set()`"

@@ -31,6 +31,20 @@ def test_a_session_says_what_its_model_takes_and_gives(ort: Any) -> None:
     assert made.get_overridable_initializers() == []
 
 
+def test_a_session_has_the_attributes_that_programs_read_in_spite_of_their_names(ort: Any, tmp_path: Path) -> None:
+    """insightface, for one, prints `_providers`, and kokoro-onnx reads `_model_path`."""
+    onnx.save(RELU, tmp_path / "m.onnx")
+    made = session(ort, str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+
+    read = {name: getattr(made, f"_{name}") for name in ("providers", "provider_options", "model_path", "model_meta")}
+    metas = [getattr(made, f"_{name}") for name in ("inputs_meta", "outputs_meta", "overridable_initializers")]
+    assert read["providers"] == ["CPUExecutionProvider"]
+    assert read["provider_options"] == {"CPUExecutionProvider": {}}
+    assert read["model_path"] == str(tmp_path / "m.onnx")
+    assert read["model_meta"].graph_name == made.get_modelmeta().graph_name
+    assert [described(m) for m in metas] == [described(made.get_inputs()), described(made.get_outputs()), []]
+
+
 def test_outputs_of_which_the_file_says_nothing_are_inferred(ort: Any) -> None:
     """Without a type, without a shape, and with names for some dims; dims without a name are None."""
     info = helper.make_tensor_value_info

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from asyncrt.errors import ModelError, ModelFormatError, ModelLimitError, UnsupportedOperatorError
@@ -345,3 +345,21 @@ def test_a_node_is_checked_before_its_body_is_asked_for(monkeypatch: pytest.Monk
         program(model([node("Celu", ["x"], ["y"], beta=1.0)], [f32("x", "n")], ["y"]))
     with pytest.raises(ModelError, match="input 0"):
         program(model([node("Clip", ["x"], ["y"])], [info("x", onnx.TensorProto.BOOL, ["n"])], ["y"]))
+
+
+def test_a_body_that_onnx_writes_for_a_node_may_have_any_names_inside() -> None:
+    """Exporters put slashes and dots into names; onnx writes such a body as a text, in which they are no words."""
+    inside = helper.make_graph(
+        [node("Mul", ["/a.0/scores", "/a.0/half"], ["/a.0/scaled"])], "score_mod",
+        [f32("/a.0/scores", "b", "h", "l", "s")], [f32("/a.0/scaled", "b", "h", "l", "s")],
+        [numpy_helper.from_array(np.array(0.5, np.float32), "/a.0/half")],
+    )  # fmt: skip
+    attention = helper.make_node("FlexAttention", ["q", "k", "v"], ["y"], domain="ai.onnx.preview", score_mod=inside)
+    shapes = [f32(name, 1, 1, 2, 4) for name in "qkv"]
+    built = program(model([attention], shapes, ["y"], opset=25, domains=["ai.onnx.preview"]))
+    q, k, v = (np.random.default_rng(i).standard_normal((1, 1, 2, 4)).astype(np.float32) for i in range(3))
+
+    (got,) = compute(built, {"q": q, "k": k, "v": v})
+
+    weights = np.exp(q @ k.swapaxes(2, 3) / 2 * 0.5)
+    np.testing.assert_allclose(got, weights / weights.sum(-1, keepdims=True) @ v, rtol=1e-5)

@@ -22,7 +22,7 @@ from asyncrt.memory.paged import forget, pages_of
 
 from ..builders import model, node
 from ..paths import off
-from ..zoo import ZooModel, zoo
+from ..zoo import ZooModel, some, zoo
 from .models import compute, program
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="files are mapped where owners and pages are known")
@@ -201,8 +201,9 @@ async def test_results_are_the_same_wherever_tensors_are(
         (path, {"weights_bytes": 1, "plan_bytes": 1}),
     ]
 
+    turn = list(MODELS).index(name) % 2
     results = []
-    for source, options in variants:
+    for source, options in (variants[0], *some(variants[1:], 2, turn)):
         async with Runtime(options=RuntimeOptions(**options)) as rt:
             loaded = await rt.load(source)
             results.append([{k: a.tobytes() for k, a in (await loaded.infer(g)).items()} for g in given])

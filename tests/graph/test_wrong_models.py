@@ -110,6 +110,14 @@ def test_a_wrong_node_is_named(error: type[ModelError], message: str, nodes: lis
     assert type(caught.value) is error
 
 
+def test_levels_are_of_a_type_that_holds_some() -> None:
+    """QuantizeLinear to floats is refused where it stands, not by a device that carries it out."""
+    wrong = node("QuantizeLinear", ["x", "s"], ["y"], name="bad", output_dtype=FLOAT)
+
+    with pytest.raises(ModelTypeError, match=r"bad: .*float32, which holds no levels"):
+        program(_simple(wrong, constants={"s": np.float32(1)}, opset=21))
+
+
 def _attribute(**fields: Any) -> Callable[[onnx.ModelProto], object]:
     def change(source: onnx.ModelProto) -> None:
         source.graph.node[1].op_type = "Softmax"
@@ -171,8 +179,8 @@ def _opset(*versions: int) -> Callable[[onnx.ModelProto], object]:
         (ModelLimitError, "max_model_bytes", lambda m: _set(m, dims=[1 << 40, 1 << 20])),
         (ModelFormatError, "'w' .* needs .* it has 64", lambda m: _set(m, dims=[1 << 20, 1 << 10])),
         (
-            UnsupportedOperatorError,
-            "'s' is sparse",
+            ModelFormatError,
+            "'s' of shape .* has 1 values, and indices of shape",
             lambda m: m.graph.sparse_initializer.add().values.CopyFrom(onnx.TensorProto(name="s")),
         ),
         (ModelFormatError, "is that of a function, 'k'", _attribute(type=ATTRIBUTE.INT, ref_attr_name="k")),

@@ -13,6 +13,7 @@ import pytest
 from asyncrt.kernels.attention import matrices
 from asyncrt.kernels.codegen import mma
 from asyncrt.kernels.codegen.source import kernel
+from asyncrt.kernels.conv import tensor_cores as convolutions
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.matmul import tensor_cores
 from asyncrt.layout import FLOAT16, DataType
@@ -103,7 +104,8 @@ def emulated_mma(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels for tensor cores run on the device of tests, unless that has some itself."""
     if "mma" in workbench().device.info.features:
         return
-    for module, name in ((tensor_cores, "tensor_core_kernel"), (matrices, "matrix_kernel")):
+    users = ((tensor_cores, "tensor_core_kernel"), (matrices, "matrix_kernel"), (convolutions, "patches_kernel"))
+    for module, name in users:
         monkeypatch.setattr(module, "helpers", _helpers)
         monkeypatch.setattr(module, "kernel", _kernel)
         monkeypatch.setattr(module, name, getattr(module, name).__wrapped__)  # what is kept is not emulated

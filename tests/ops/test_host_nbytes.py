@@ -71,6 +71,7 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
         ((f32(1, 1, 300, 300), f32(1, 200, 200, 2)), {"padding_mode": "reflection", "opset": 16}),
         ((f32(2, 40, 10, 10), f32(2, 60, 60, 2)), {"mode": "nearest", "opset": 20}),
     ],
+    "ImageSample": [((f32(2, 40, 10, 10), f32(2, 60, 60, 2)), {"mode": "nearest"})],
     "HammingWindow": [((scalar(300_000),), {"periodic": 0})],
     "HannWindow": [((scalar(300_000),), {})],
     "LabelEncoder": [
@@ -82,6 +83,10 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
         (
             (f32(40, 512), np.ones((300, 16, 16), np.uint8), f32(4800)),
             {"N": 300, "K": 512, "bits": 4, "block_size": 32},
+        ),
+        (
+            (f32(4000, 500), np.ones((8, 16, 16), np.uint8), f32(128)),
+            {"N": 8, "K": 500, "bits": 4, "block_size": 32, "accuracy_level": 4},
         ),
     ],
     "MaxPool": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from asyncrt.cli.commands import app
+from asyncrt.cli.v2_client import V2Client
+from asyncrt.errors import AsyncrtError
 
 from .running import call, double, running
 
@@ -48,3 +51,41 @@ def test_a_server_that_is_not_there_is_one_clear_line(model: Path) -> None:
     assert (gone.exit_code, no_rate.exit_code) == (1, 2)
     assert "127.0.0.1:1 does not answer" in gone.output
     assert "expected --rate" in no_rate.output
+
+
+async def answering(answer: bytes) -> tuple[asyncio.Server, str]:
+    """A server that answers each connection's first request so, and closes it without having said that it would."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.asyncio
+async def test_a_connection_that_the_server_has_closed_is_not_asked_again() -> None:
+    """Each request has its answer, on a connection of its own."""
+    server, url = await answering(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+    async with server, V2Client(url, "any") as client:
+        sizes = []
+        for _ in range(2):
+            sizes.append(await client.infer({}, deadline=None))
+            while client.idle:  # noqa: ASYNC110  # a turn of the loop
+                await asyncio.sleep(0)  # until the end of the connection has come
+
+    assert sizes == [2, 2]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("answer", "said"), [(b"220 mail\r\n", "what it says is not HTTP"), (b"HTTP/1.1 200 OK\r\n", "was closed")]
+)
+async def test_what_is_no_answer_is_one_clear_error(answer: bytes, said: str) -> None:
+    """Whether it is another protocol, or ends in the midst."""
+    server, url = await answering(answer)
+    async with server, V2Client(url, "any") as client:
+        with pytest.raises(AsyncrtError, match=said):
+            await client.infer({}, deadline=None)

@@ -6,10 +6,13 @@ import asyncio
 import datetime
 import ipaddress
 import json
+import shlex
+import socket
 import ssl
 import urllib.request
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -20,9 +23,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.types import Receive, Scope, Send
 
+from asyncrt.serve.first_request import curl_for
 from asyncrt.serve.http.io import answer_json
+from asyncrt.serve.http.joined import JoinedWrites
 from asyncrt.serve.http.server import HttpServer
 from asyncrt.serve.options import Address
+from asyncrt.serve.protocol.messages import TensorInfo
 from asyncrt.serve.settings import Limits
 
 from .running import PATIENCE_S, call, double, running, tensor
@@ -110,6 +116,60 @@ async def test_one_connection_too_many_is_closed_at_once() -> None:
     await serving
 
 
+class Written:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.said: list[bytes | str] = []
+
+    def write(self, data: bytes) -> None:
+        self.said.append(bytes(data))
+
+    def close(self) -> None:
+        self.said.append("closed")
+
+    def abort(self) -> None:
+        self.said.append("aborted")
+
+    def is_closing(self) -> bool:
+        return self.said[-1:] == ["closed"]
+
+
+@pytest.mark.asyncio
+async def test_the_head_of_an_answer_and_its_body_are_one_write() -> None:
+    """Everything is written, in order: two short ones as one, what nothing follows soon, and what is long at once."""
+    at = Written()
+    joined = JoinedWrites(at)  # type: ignore[arg-type]  # as far as it is used
+    long = b"l" * (1 << 17)
+
+    joined.write(b"head")
+    joined.write(memoryview(b" body"))
+    joined.write(b"alone")
+    assert at.said == [b"head body"]
+    await asyncio.sleep(0)
+    joined.write(b"head")
+    joined.write(long)
+    joined.write(b"last")
+    joined.close()
+    await asyncio.sleep(0)
+
+    assert at.said == [b"head body", b"alone", b"head", long, b"last", "closed"]
+    assert joined.is_closing()
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_written_to_a_connection_that_was_cut() -> None:
+    """What was held back goes with it."""
+    at = Written()
+    joined = JoinedWrites(at)  # type: ignore[arg-type]  # as far as it is used
+
+    joined.write(b"head")
+    joined.abort()
+    await asyncio.sleep(0)
+
+    assert at.said == ["aborted"]
+
+
 WITHOUT_GRPC = "import sys; sys.modules['grpc'] = None"
 
 
@@ -123,6 +183,42 @@ def test_without_the_packages_of_grpc_there_is_http(tmp_path: Path) -> None:
     assert (status, answer["outputs"][0]["data"]) == (200, [3, -4])
     assert server.grpc == ""
     assert "asyncrt[grpc]" in server.wait_for("HTTP alone")
+
+
+@pytest.mark.parametrize(("door", "option"), [("HTTP", "--port"), ("gRPC", "--grpc-port")])
+def test_a_port_that_somebody_has_is_said_to_be_taken(tmp_path: Path, door: str, option: str) -> None:
+    """And how to have another one."""
+    onnx.save(double(), tmp_path / "double.onnx")
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with running(tmp_path / "double.onnx", option, str(port), doors=False) as server:
+            assert server.ended() == 1
+            said = "".join(server.all_said())
+
+    assert f"cannot serve {door} on 127.0.0.1:{port}: " in said
+    assert f"choose another port by {option}" in said
+    assert "Errno" not in said
+
+
+def test_a_ready_server_says_what_to_send_it(tmp_path: Path) -> None:
+    """The line that it tells is answered, as it is."""
+    onnx.save(double(), tmp_path / "double.onnx")
+
+    with running(tmp_path / "double.onnx") as server:
+        program, url, option, body = shlex.split(server.wait_for("try it: "))[2:]
+        with urllib.request.urlopen(url, body.encode(), timeout=PATIENCE_S) as answer:
+            found = json.load(answer)["outputs"][0]["data"]
+
+    assert (program, option) == ("curl", "-d")
+    assert found == [2]
+
+
+def test_no_line_is_told_for_a_large_input() -> None:
+    """Nobody would read it."""
+    served = Mock(spec=["name", "inputs"])
+    served.name, served.inputs = "picture", [TensorInfo("x", "FP32", [1, 3, 224, 224])]
+    assert curl_for(served, "http://127.0.0.1:8000") is None
 
 
 def test_grpc_that_was_asked_for_and_is_not_there_is_an_error(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@
     python -m tests.stress --hostile-case 17        # the hostile calls of that seed, and those among whom they are
     python -m tests.stress --wire-case 17           # the message of that seed, to a server
     python -m tests.stress --only models --only hostile --only schedules
+    python -m tests.stress --only models --models 30000 --first 1000000 --processes 1       # beside other work
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from .attack.hostile import CALLS
 from .attack.malformed import corpus
 from .batching import ten_thousand
 from .compare import compare
+from .many_models import loaded_in_turn
 from .parts import Result, attacked, every_order, seeds, summary, wired
 from .runs import random_run
 from .schedules import random_schedule
@@ -54,6 +56,7 @@ class Part(enum.StrEnum):
     WIRE = "wire"
     CALLERS = "callers"
     REQUESTS = "requests"
+    LOADING = "loading"
 
 
 COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -74,8 +77,10 @@ def main(
     requests: Annotated[int, typer.Option(help="Of the soak.")] = 200_000,
     shapes: Annotated[int, typer.Option(help="Of the soak.")] = 5_000,
     cancels: Annotated[int, typer.Option(help="Of the soak.")] = 10_000,
+    loading: Annotated[int, typer.Option(help="Models that are loaded one after the other.")] = 200,
     only: Annotated[list[Part] | None, typer.Option(help="This part alone; may be given several times.")] = None,
     first: Annotated[int, typer.Option(help="The first seed.")] = 0,
+    processes: Annotated[int, typer.Option(help="That are attacked at once.")] = os.cpu_count() or 1,
     schedule: Annotated[int | None, typer.Option(help="One schedule again, by its seed.")] = None,
     run: Annotated[int | None, typer.Option(help="One run again, by its seed.")] = None,
     graph: Annotated[int | None, typer.Option(help="One model again, by its seed.")] = None,
@@ -88,15 +93,10 @@ def main(
     """Try many orders, faults, graphs, hostile models and calls, mutants and requests, and print a summary."""
     os.environ.setdefault("ASYNCRT_CHECK_HAZARDS", "1")
     console = Console()
-    if schedule is not None:
-        console.print(random_schedule(schedule, check=True).pool)
-    if run is not None:
-        console.print(random_run(run))
-    if graph is not None:
-        console.print(compare(graph, opencl=opencl))
+    _again(schedule, run, graph, console, opencl=opencl)
     again = [("models", 1, model), ("malformed", 1, malformed), ("hostile", CALLS, hostile_case)]
     with Progress(*COLUMNS, console=console) as progress:
-        results = [r for what, n, seed in again if seed is not None for r in attacked(what, n, seed, progress)]
+        results = [r for what, n, seed in again if seed is not None for r in attacked(what, n, seed, 1, progress)]
         results += [wired("wire", 1, wire_case, progress)] if wire_case is not None else []
     if (schedule, run, graph, model, malformed, hostile_case, wire_case) == (None,) * 7:
         wanted = set(only or Part)
@@ -112,13 +112,23 @@ def main(
                 results += [seeds(name, work, range(first, first + n), progress)] if part in wanted else []
             results += [every_order(states, progress)] if Part.ORDERS in wanted else []
             for part, n in ((Part.MODELS, models), (Part.MALFORMED, len(corpus())), (Part.HOSTILE, hostile)):
-                results += attacked(part, n, first, progress) if part in wanted else []
+                results += attacked(part, n, first, processes, progress) if part in wanted else []
             for part, n in ((Part.WIRE, wire), (Part.CALLERS, callers)):
                 results += [wired(part, n, first, progress)] if part in wanted else []
         results += [_mutants(console)] if mutants and Part.MUTANTS in wanted else []
         results += [_soak(requests, shapes, cancels, console)] if requests and Part.REQUESTS in wanted else []
+        results += [loaded_in_turn(loading)] if loading and Part.LOADING in wanted else []
     summary(results, console)
     sys.exit(any(r.failures for r in results))
+
+
+def _again(schedule: int | None, run: int | None, graph: int | None, console: Console, *, opencl: bool) -> None:
+    if schedule is not None:
+        console.print(random_schedule(schedule, check=True).pool)
+    if run is not None:
+        console.print(random_run(run))
+    if graph is not None:
+        console.print(compare(graph, opencl=opencl))
 
 
 def _mutants(console: Console) -> Result:

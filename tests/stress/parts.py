@@ -109,7 +109,7 @@ def every_order(most: int, progress: Progress) -> Result:
     return result
 
 
-def attacked(what: str, count: int, first: int, progress: Progress) -> list[Result]:
+def attacked(what: str, count: int, first: int, processes: int, progress: Progress) -> list[Result]:
     """Try mutated models ("models"), malformed ones, or hostile calls: *count* of them, beginning with a seed.
 
     What runs on OpenCL has processes of its own.
@@ -128,8 +128,8 @@ def attacked(what: str, count: int, first: int, progress: Progress) -> list[Resu
             continue
         begun, bar = time.monotonic(), progress.add_task(words, total=len(seeds) * each)
         advance = functools.partial(progress.advance, bar, each)
-        processes = min(len(seeds), os.cpu_count() or 1)
-        report = asyncio.run(crew(what, device, seeds, processes=processes, again=again, progress=advance))
+        at_once = min(len(seeds), processes)
+        report = asyncio.run(crew(what, device, seeds, processes=at_once, again=again, progress=advance))
         kinds = len({f.kind for f in report.findings})
         note = ", ".join(f"{n} {word}" for word, n in report.counts.most_common(4))
         note += f"; {report.longest_s:.1f} s and {report.most_bytes >> 20} MiB at most"
@@ -154,8 +154,10 @@ def wired(what: str, count: int, first: int, progress: Progress) -> Result:
     note = ", ".join(f"{n} {word}" for word, n in report.answers.most_common(6))
     if report.grows is not None:
         grows, at_most = (bytes_each * 1e5 / 2**20 for bytes_each in report.grows)
+        bare = 0.0 if report.grows_bare is None else report.grows_bare[0] * 1e5 / 2**20
         note += f"; grows by {grows:.2f} MiB for 100,000, {at_most:.2f} at most"
-        if grows > FLAT_MIB:
+        note += f"; a bare server of gRPC by {bare:.2f}" if report.grows_bare is not None else ""
+        if grows - max(bare, 0.0) > FLAT_MIB:
             report.findings.append(f"the memory of the server grows by {grows:.2f} MiB for 100,000")
     return Result(what, report.cases, report.findings, report.seconds, note)
 

@@ -1,11 +1,13 @@
 """A process that compiles OpenCL C for the one that started it, until that closes the pipe or asks for nothing more.
 
 It is started as a script and imports nothing of asyncrt, whose import takes longer than that of pyopencl. Its arguments
-are the device's ``platform:device`` and the libraries to load first; `compilers.py` has the other end of the pipes.
+are how much it gives way, the device's ``platform:device`` and the libraries to load first; `compilers.py` has the
+other end of the pipes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -16,6 +18,10 @@ from typing import Any, BinaryIO
 REQUEST, ANSWER = struct.Struct("<QQ"), struct.Struct("<BQ")
 READY, COMPILED, REFUSED = range(3)
 IDLE_S = 10.0  # without a request, after which the process ends
+NOT, MUCH, ALWAYS = "not", "much", "always"
+"""How much it gives way to others: not at all; so that it has a tenth of a core that both want; or so that it has only
+what they leave."""
+_NICE = {MUCH: 10, ALWAYS: 19}
 
 
 def received(pipe: BinaryIO, nbytes: int) -> bytes:
@@ -29,11 +35,23 @@ def received(pipe: BinaryIO, nbytes: int) -> bytes:
     return bytes(data)
 
 
+def give_way(how: str) -> None:
+    """Let others go first from now on. On Linux, what gives way always has no share of its own."""
+    if how == NOT:
+        return
+    if how == ALWAYS and hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    elif hasattr(os, "nice"):
+        os.nice(_NICE[how])
+
+
 def main() -> None:
     """Answer requests."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a driver prints is no answer
-    place, *libraries = sys.argv[1:]
+    how, place, *libraries = sys.argv[1:]
+    with contextlib.suppress(OSError):
+        give_way(how)
     for library in libraries:
         ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
     import pyopencl as cl

@@ -30,14 +30,18 @@ GAINS = frozenset({INTEL_CPU})
 _SCRIPT = Path(worker.__file__)
 _MUCH = 48 << 10  # characters of a text that take longer to compile than a process takes to start: about half a second
 _START_S = 30.0  # that a process has to start
+# The same where requests go first: compiled in this process it would take the time that they, or NumPy for them, need.
+_MUCH_GENTLY = 12 << 10
+_SLOW_S = 15.0  # that a text of some dozens of kernels takes on a core of its own, or longer
 _MOST = 8  # processes, each of which takes 100 to 200 MB while it compiles
 
 
 class _Worker:
     """A process that compiles; one thread at a time may use it."""
 
-    def __init__(self, place: str, libraries: Sequence[str]) -> None:
-        command = [sys.executable, "-P", str(_SCRIPT), place, *libraries]
+    def __init__(self, place: str, libraries: Sequence[str], how: str = worker.NOT) -> None:
+        self.how = how
+        command = [sys.executable, "-P", str(_SCRIPT), how, place, *libraries]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )  # fmt: skip
@@ -53,12 +57,19 @@ class _Worker:
             raise
 
     def compile(self, options: bytes, text: bytes) -> tuple[int, bytes]:
-        """Return what came of a text, and its binary. Blocks; raises `EOFError` if the process ends before."""
+        """Return what came of a text, and its binary. Blocks.
+
+        Raises:
+            EOFError: The process ended before.
+            TimeoutError: It gives way always, and has not come to it.
+        """
         try:
             self._requests.write(worker.REQUEST.pack(len(options), len(text)) + options + text)
             self._requests.flush()
         except OSError as error:
             raise EOFError from error
+        if self.how == worker.ALWAYS and not select.select([self._answers], [], [], _SLOW_S)[0]:
+            raise TimeoutError
         return self._answer()
 
     def _answer(self) -> tuple[int, bytes]:
@@ -96,6 +107,8 @@ class Compilers:
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
+        #: How much processes give way that are started from now on.
+        self.how = worker.NOT
         self._starts = bool(sys.executable) and not hasattr(sys, "frozen")  # else Python is not what is run
         self._closed = False
 
@@ -113,11 +126,16 @@ class Compilers:
         Raises:
             KernelBuildError: The process ended while it compiled.
         """
-        encoded = text.encode()
-        while (found := self._take(len(encoded) >= _MUCH)) is not None:
+        encoded, starved = text.encode(), False
+        least = _MUCH if self.how == worker.NOT else min(_MUCH, _MUCH_GENTLY)
+        while (found := self._take(starved or len(encoded) >= least)) is not None:
             compiler, fresh = found
             try:
                 kind, binary = compiler.compile(options, encoded)
+            except TimeoutError:
+                starved = True
+                self._give_way_less(compiler)
+                continue
             except EOFError:
                 with self._lock:
                     self._busy.discard(compiler)
@@ -134,6 +152,16 @@ class Compilers:
             return binary if kind == worker.COMPILED else None
         return None
 
+    def _give_way_less(self, starved: _Worker) -> None:
+        """Replace the processes that get nothing done, because others leave no time at all, as they are needed."""
+        with self._lock:
+            self.how = worker.MUCH
+            self._busy.discard(starved)
+            idle, self._idle = self._idle, []
+        starved.kill()
+        for compiler in (starved, *idle):
+            compiler.ended()
+
     def _take(self, much: bool) -> tuple[_Worker, bool] | None:
         """Return a process, and whether it was started for this."""
         with self._lock:
@@ -144,7 +172,7 @@ class Compilers:
             if self._closed or not self._starts or not much:
                 return None
         try:
-            compiler = _Worker(self._place, preloaded())
+            compiler = _Worker(self._place, preloaded(), self.how)
         except (OSError, EOFError) as error:
             self._starts = False
             _log.info("%s: kernels are built in this process, because no other starts for that: %r", self._what, error)

@@ -37,7 +37,9 @@ from asyncrt.layout import Array
 
 from . import dot_product as opencl_dot
 from . import drivers
+from .ahead import load_all
 from .arguments import argument_setter, handle_of, raise_refused, refused
+from .compile_worker import ALWAYS
 from .compilers import find_compilers
 from .copies import find_copies
 from .gate import find_gate
@@ -66,8 +68,13 @@ _FUNCTIONS = cl._cl  # pyright: ignore[reportPrivateImportUsage]
 _Program = _FUNCTIONS._Program
 
 
-class _LoadedProgram(_Program):  # type: ignore[misc, valid-type]  # it is Any
+class _Loaded:
     """A program that others may find as long as somebody holds it: pyopencl's own cannot be referred to weakly."""
+
+    __slots__ = ("__weakref__", "int_ptr", "program")
+
+    def __init__(self, program: Any) -> None:
+        self.program, self.int_ptr = program, program.int_ptr
 
 
 _BY_LOCAL_THREAD = "cl_intel_exec_by_local_thread"
@@ -196,6 +203,9 @@ class OpenCLStream:
             raise_refused(error, f"a read of {target.nbytes} bytes")
         self._transfers.append(self._last)
 
+    def room(self, nbytes: int) -> Array | None:
+        return None if self._pinned is None else self._pinned.lend(nbytes)
+
     def fill(self, target: Allocation, offset: int, nbytes: int, byte: int) -> None:
         if not nbytes:
             return
@@ -318,7 +328,7 @@ class OpenCLDevice:
         self._dots = opencl_dot.Dots(self._try, possible=self.info.is_cpu)
         self.copies = find_copies(self.info.platform, self.info.kind, _FUNCTIONS)
         self._identity = self.info.identity
-        self._programs: WeakValueDictionary[bytes, Any] = WeakValueDictionary()
+        self._programs: WeakValueDictionary[bytes, _Loaded] = WeakValueDictionary()
         #: What the driver compiles for, once that was seen; it is part of the identity from then on.
         self._target: str | None = None
         self.compilers = find_compilers(self.info.platform, self.info.kind, spec, self.info.name)
@@ -402,8 +412,8 @@ class OpenCLDevice:
             self.probe()
         # A program compiled for another target would make the driver compile for that target from here on.
         fits = binary is not None and compiled_for(binary) == self._target
-        program = self._loaded_once(binary) if binary is not None and fits else None
-        kept = None
+        loaded = self._loaded_once(binary) if binary is not None and fits else None
+        program, kept = None if loaded is None else loaded.program, None
         if program is None:
             # The prelude is guarded, so texts of several kernels make one program.
             text = "\n".join(s.text for s in sources)
@@ -420,8 +430,27 @@ class OpenCLDevice:
                 f"{self.info.spec}: a kernel is missing in its program", detail=str(error)
             ) from error
         for kernel in kernels.values():
-            kernel.pointer, kernel.built_of = kernel.int_ptr, program  # pyright: ignore[reportAttributeAccessIssue]
+            kernel.pointer, kernel.built_of = kernel.int_ptr, loaded or program  # pyright: ignore[reportAttributeAccessIssue]
         return kernels, kept
+
+    def build_gently(self) -> bool:
+        if self.compilers is None:
+            return False
+        self.compilers.how = ALWAYS
+        return True
+
+    def load_ahead(self, programs: Sequence[tuple[bytes, str]]) -> Sequence[Any]:
+        loads = load_all()
+        if loads is None or self._target is None:
+            return ()
+        fitting = [(binary, name) for binary, name in programs if compiled_for(binary) == self._target]
+        found = loads(self.context.int_ptr, self.cl_device.int_ptr, self._options, fitting)
+        held: list[Any] = []
+        for (binary, _), address in zip(fitting, found, strict=True):
+            if address:
+                loaded = _Loaded(_Program.from_int_ptr(address, retain=False))
+                held.append(self._programs.setdefault(hashlib.sha256(binary).digest(), loaded))
+        return held
 
     def _compiled_beside(self, text: str) -> Any:
         """Return the program of a text that another process has compiled, if one does."""
@@ -430,17 +459,17 @@ class OpenCLDevice:
         binary = self.compilers.compile(self._options + self._dots.options(text), text)
         return None if binary is None or compiled_for(binary) != self._target else self._load(binary)
 
-    def _loaded_once(self, binary: bytes) -> Any:
+    def _loaded_once(self, binary: bytes) -> _Loaded | None:
         """Return the program of a binary, the one that other kernels of it have if there are some."""
         digest = hashlib.sha256(binary).digest()
-        program = self._programs.get(digest)
-        if program is None and (program := self._load(binary)) is not None:
-            self._programs[digest] = program
-        return program
+        loaded = self._programs.get(digest)
+        if loaded is None and (program := self._load(binary)) is not None:
+            loaded = self._programs[digest] = _Loaded(program)
+        return loaded
 
     def _load(self, binary: bytes) -> Any:
         try:
-            program = _LoadedProgram(self.context, [self.cl_device], [binary])
+            program = _Program(self.context, [self.cl_device], [binary])
             program._build(self._options, [self.cl_device])
             return program
         except Exception:

@@ -33,6 +33,7 @@ class Instruction(NamedTuple):
         bytes: Whether a number holds four bytes, rather than two shorts.
         step: Statements that return ``s`` with the products of ``u`` and ``w`` added. The letters of the constraints
             are those that both Intel's compiler, for which this is not yet a program for x86, and PoCL's understand.
+        small: The same for four bytes, where the unsigned ones are below 16 and a number holds two shorts otherwise.
     """
 
     macro: str
@@ -40,20 +41,35 @@ class Instruction(NamedTuple):
     numbers: int
     bytes: bool
     step: str
+    small: str = ""
 
     @property
     def function(self) -> str:
         """``$_dot(s, u, w)`` for 16 numbers."""
-        one, all16 = f"int{self.numbers}", "0123456789abcdef"
-        parts = (all16[i : i + self.numbers] for i in range(0, 16, self.numbers))
-        whole = ", ".join(f"$_dot_step(s.s{part}, u.s{part}, w.s{part})" for part in parts)
-        return f"""
-inline {one} $_dot_step({one} s, {one} u, {one} w) {{ {self.step} }}
-inline int16 $_dot(int16 s, int16 u, int16 w) {{ return (int16)({whole}); }}"""
+        return _function("$_dot", self.numbers, self.step)
+
+    @property
+    def small_function(self) -> str:
+        """``$_small_dot(s, u, w)``, the same by what `small` says; it must not be empty."""
+        return _function("$_small_dot", self.numbers, self.small)
+
+
+def _function(name: str, numbers: int, step: str) -> str:
+    one, all16 = f"int{numbers}", "0123456789abcdef"
+    parts = (all16[i : i + numbers] for i in range(0, 16, numbers))
+    whole = ", ".join(f"{name}_step(s.s{part}, u.s{part}, w.s{part})" for part in parts)
+    return f"""
+inline {one} {name}_step({one} s, {one} u, {one} w) {{ {step} }}
+inline int16 {name}(int16 s, int16 u, int16 w) {{ return (int16)({whole}); }}"""
 
 
 _FOUR = '__asm__("{0}vpdpbusd %2, %1, %0" : "+{1}r"(s) : "{1}r"(u), "{1}r"(w)); return s;'
 _TWO = 'int{} p; __asm__("vpmaddwd %2, %1, %0" : "=vr"(p) : "vr"(u), "vr"(w)); return s + p;'
+# Two products of a byte below 16 and a signed one are far from where 16 bits would saturate.
+_PAIRS = (
+    'int{0} p, t; __asm__("vpmaddubsw %2, %1, %0" : "=vr"(p) : "vr"(u), "vr"(w));'
+    ' __asm__("vpmaddwd %2, %1, %0" : "=vr"(t) : "vr"(p), "vr"((int{0})0x00010001)); return s + t;'
+)
 _TWO_IN_PLACE = '__asm__("pmaddwd %1, %0" : "+xr"(u) : "xr"(w)); return s + u;'
 
 # The letter x is for the first 16 registers: encodings without EVEX have no more, and a compiler that gives one another
@@ -61,8 +77,8 @@ _TWO_IN_PLACE = '__asm__("pmaddwd %1, %0" : "+xr"(u) : "xr"(w)); return s + u;'
 INSTRUCTIONS = (
     Instruction(f"{WANTED}_4X16", frozenset({"avx512f", "avx512_vnni"}), 16, True, _FOUR.format("", "v")),
     Instruction(f"{WANTED}_4X8", frozenset({"avx2", "avx_vnni"}), 8, True, _FOUR.format("{vex} ", "x")),
-    Instruction(f"{WANTED}_2X16", frozenset({"avx512f", "avx512bw"}), 16, False, _TWO.format(16)),
-    Instruction(f"{WANTED}_2X8", frozenset({"avx2"}), 8, False, _TWO.format(8)),
+    Instruction(f"{WANTED}_2X16", frozenset({"avx512f", "avx512bw"}), 16, False, _TWO.format(16), _PAIRS.format(16)),
+    Instruction(f"{WANTED}_2X8", frozenset({"avx2"}), 8, False, _TWO.format(8), _PAIRS.format(8)),
     Instruction(f"{WANTED}_2X4", frozenset({"sse2"}), 4, False, _TWO_IN_PLACE),
 )
 """The best first."""
@@ -81,6 +97,15 @@ DOT = (
 )
 """``$_dot(s, u, w)`` adds to 16 sums the products of unsigned and signed integers: of four bytes in each number where
 ``$_NUMBERS``, which is how many numbers four bytes take, is 1, and of two shorts, as large as bytes, where it is 2."""
+
+SMALL_DOT = (
+    f"\n#if {' || '.join(f'defined({i.macro})' for i in INSTRUCTIONS if i.bytes)}"
+    "\n#define $_SMALL\n#define $_small_dot $_dot\n#elif "
+    + "\n#elif ".join(f"defined({i.macro})\n#define $_SMALL{i.small_function}" for i in INSTRUCTIONS if i.small)
+    + "\n#endif\n"
+)
+"""``$_small_dot(s, u, w)`` for four bytes in each number, the unsigned ones below 16, where ``$_SMALL`` is defined. It
+comes after `DOT`."""
 
 Trial: TypeAlias = Callable[[str, str, Array], Array]
 """Builds a text, and returns an array after its kernel, whose name comes second, has changed it."""
@@ -118,26 +143,35 @@ def processor_says(path: Path = CPUINFO) -> frozenset[str]:
     return frozenset(flags.split())
 
 
-def trial(instruction: Instruction) -> str:
+def trial(function: str, name: str) -> str:
     """Return a text whose kernel ``asyncrt_dot`` adds the products of 16 numbers and the next 16 to those before."""
-    return f"""{instruction.function.replace("$", "trial")}
+    return f"""{function.replace("$", "trial")}
 __kernel void asyncrt_dot(__global int* x) {{
-  vstore16(trial_dot(vload16(0, x), vload16(1, x), vload16(2, x)), 3, x);
+  vstore16({name.replace("$", "trial")}(vload16(0, x), vload16(1, x), vload16(2, x)), 3, x);
 }}"""
 
 
 def multiplies(instruction: Instruction, run: Trial) -> bool:
-    """Whether the trial's sums are right; whatever it raises means no."""
+    """Whether the sums of all its trials are right; whatever one raises means no."""
+    shorts = not instruction.bytes
+    if not _right(trial(instruction.function, "$_dot"), run, shorts=shorts):
+        return False
+    return not instruction.small or _right(trial(instruction.small_function, "$_small_dot"), run, small=True)
+
+
+def _right(text: str, run: Trial, *, shorts: bool = False, small: bool = False) -> bool:
     given = np.zeros((4, 16), np.int32)
     given[:3] = np.random.default_rng(0).integers(-(2**31), 2**31, (3, 16))
-    if not instruction.bytes:  # shorts, as large as bytes
+    if small:
+        given[1] &= 0x0F0F0F0F
+    if shorts:  # as large as bytes
         given[1] &= 0x00FF00FF
         given[2] = (given[2].view(np.int16) >> 8).view(np.int32)
-    unsigned, signed = (np.uint8, np.int8) if instruction.bytes else (np.int16, np.int16)
+    unsigned, signed = (np.int16, np.int16) if shorts else (np.uint8, np.int8)
     products = given[1].view(unsigned).astype(np.int64) * given[2].view(signed).astype(np.int64)
     wanted = (given[0] + products.reshape(16, -1).sum(axis=1)).astype(np.int32)
     try:
-        got = run(trial(instruction), "asyncrt_dot", given)
+        got = run(text, "asyncrt_dot", given)
     except Exception:
         return False
     return bool((got[3] == wanted).all())

@@ -21,6 +21,7 @@ import attrs
 import platformdirs
 
 from .link_order import load_in_order
+from .unhindered import load_beside
 
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 INTEL_PLATFORM = "Intel(R) OpenCL"
@@ -108,6 +109,7 @@ def _preload(folder: Path) -> str:
 
 def try_loading(library: Path) -> str:
     """Load the runtime itself, as the loader will, who is silent if that fails. Returns what is wrong, or ""."""
+    load_beside(library)
     try:
         ctypes.CDLL(str(library))
     except OSError as error:

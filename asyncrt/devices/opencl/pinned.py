@@ -6,23 +6,30 @@ other queues are busy; to pinned memory it is 31, and 33. Writes of up to 48 KB 
 are late by 250 µs.
 
 So reads land in pinned memory, and are copied to their arrays when their mark is reached; writes of some size are
-copied to pinned memory first. What is large goes the driver's way, and so does everything while too much is pinned
-already: the system can use that memory for nothing else.
+copied to pinned memory first. Results of some size are themselves in pinned memory, which is lent to whoever holds
+them: it is used again when nothing refers to them any more. What is large goes the driver's way, and so does
+everything while too much is pinned already: the system can use that memory for nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
+
+import numpy as np
 
 from asyncrt.layout import Array
 
 LARGEST_READ = 4 << 20
 SMALLEST_WRITE, LARGEST_WRITE = 64 << 10, 1 << 20
-MOST = 64 << 20  # bytes that a device pins
+SMALLEST_LENT, LARGEST_LENT = 64 << 10, 64 << 20
+MOST = 256 << 20  # bytes that a device pins
+MOST_LENT = 192 << 20
 
 _SMALLEST = 4096
 
@@ -44,25 +51,34 @@ class PinnedMemory:
 
     Args:
         pin: Returns a block of so many bytes, or None if the driver has none. May block for a moment.
-        most: Bytes that may be pinned at a time.
+        most, most_lent: Bytes that may be pinned at a time, and of them be in results that somebody holds.
     """
 
-    def __init__(self, pin: Callable[[int], PinnedBlock | None], most: int = MOST) -> None:
+    def __init__(
+        self, pin: Callable[[int], PinnedBlock | None], most: int = MOST, most_lent: int = MOST_LENT
+    ) -> None:
         self._pin = pin
-        self._most = most
+        self._most, self._most_lent = most, most_lent
         self._lock = threading.Lock()
         self._free: dict[int, list[PinnedBlock]] = {}
         #: Bytes that are pinned, and how many of them are taken.
         self.nbytes = 0
         self.taken = 0
+        #: Of them, in results; and where those begin.
+        self.lent = 0
+        self._lent_at: set[int] = set()
+        #: What nobody holds any more. Its holder may go in the middle of anything, so nothing is locked then.
+        self._left: deque[PinnedBlock] = deque()
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<PinnedMemory {self.nbytes} bytes, {self.taken} of them taken>"
 
     def take(self, nbytes: int) -> PinnedBlock | None:
         """Return a block of *nbytes* or more; None if that would be too much."""
-        size = max(_SMALLEST, 1 << (nbytes - 1).bit_length())
+        size = _size(nbytes)
         with self._lock:
+            self._collect()
             free = self._free.setdefault(size, [])
             block = free.pop() if free else None
             if block is None and self.nbytes + size <= self._most:
@@ -77,14 +93,57 @@ class PinnedMemory:
             self._free[block.array.nbytes].append(block)
             self.taken -= block.array.nbytes
 
-    def close(self) -> None:
-        """Release all that is not taken."""
+    def lend(self, nbytes: int) -> Array | None:
+        """Return pinned bytes that are taken as long as something refers to them; None if that would be too much."""
         with self._lock:
+            self._collect()
+            if self.lent + _size(nbytes) > self._most_lent:
+                return None
+        block = self.take(nbytes)
+        if block is None:
+            return None
+        at = block.array.ctypes.data
+        with self._lock:
+            self.lent += block.array.nbytes
+            self._lent_at.add(at)
+        owner = (ctypes.c_char * nbytes).from_address(at)
+        weakref.finalize(owner, self._leave, block).atexit = False
+        return np.frombuffer(memoryview(owner), np.uint8)
+
+    def is_lent(self, target: Array) -> bool:
+        """Return whether *target* begins where somebody was lent memory."""
+        return bool(self._lent_at) and target.ctypes.data in self._lent_at
+
+    def _leave(self, block: PinnedBlock) -> None:
+        if self._closed:
+            block.release()
+        else:
+            self._left.append(block)
+
+    def _collect(self) -> None:
+        """Take back what was lent and left."""
+        while self._left:
+            block = self._left.popleft()
+            self._free[block.array.nbytes].append(block)
+            self._lent_at.discard(block.array.ctypes.data)
+            self.lent -= block.array.nbytes
+            self.taken -= block.array.nbytes
+
+    def close(self) -> None:
+        """Release all that is not taken; what is lent is released once nothing refers to it."""
+        with self._lock:
+            self._closed = True
+            self._collect()
             for blocks in self._free.values():
                 while blocks:
                     block = blocks.pop()
                     self.nbytes -= block.array.nbytes
                     block.release()
+
+
+def _size(nbytes: int) -> int:
+    """Return the bytes of the block that holds *nbytes*."""
+    return max(_SMALLEST, 1 << (nbytes - 1).bit_length())
 
 
 class _Transfer(NamedTuple):
@@ -106,10 +165,15 @@ class PinnedTransfers:
     def __repr__(self) -> str:
         return f"<PinnedTransfers {len(self._pending)} pending, {self._memory!r}>"
 
+    def lend(self, nbytes: int) -> Array | None:
+        """Return memory for a result of some size, which reads land in by themselves."""
+        return self._memory.lend(nbytes) if SMALLEST_LENT <= nbytes <= LARGEST_LENT else None
+
     @contextlib.contextmanager
     def read(self, target: Array) -> Iterator[Array]:
         """Give the bytes that a read of *target*, bytes too, is to be enqueued to while this lasts."""
-        block = self._memory.take(target.nbytes) if target.nbytes <= LARGEST_READ else None
+        lent = target.nbytes >= SMALLEST_LENT and self._memory.is_lent(target)
+        block = self._memory.take(target.nbytes) if target.nbytes <= LARGEST_READ and not lent else None
         with self._note(block, target):
             yield target if block is None else block.array[: target.nbytes]
 

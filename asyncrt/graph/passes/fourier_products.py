@@ -52,7 +52,7 @@ def _stft(node: ProgramNode, graph: Graph) -> list[ProgramNode] | None:
     lengths = window if window is not None else given
     if lengths is None:
         return None
-    if len(signal) == 3 and signal[2] != 1:
+    if len(signal) == 3 and (isinstance(signal[2], Dim) or signal[2] != 1):
         return None
     length = len(lengths) if lengths is window else int(np.reshape(lengths, -1)[0])
     if not 0 < length <= LONGEST:

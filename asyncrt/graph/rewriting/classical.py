@@ -136,7 +136,12 @@ def _one_hot(draft: Draft) -> str | None:
 def _extractor(draft: Draft) -> str:
     """Columns of the last axis; what has one axis is one row."""
     x, columns = draft.inputs[0], draft.shaped(draft.inputs[1], -1)
-    x = draft.unsqueezed(x, 0) if draft.known_rank(0) == 1 else x
+    rank = draft.known_rank(0)
+    if rank is None:
+        missing = draft.add("Max", draft.add("Sub", draft.constant([2]), draft.rank(x)), draft.constant([0]))
+        x = draft.shaped(x, draft.add("Expand", draft.constant([1]), missing), draft.dims(x))
+    elif rank == 1:
+        x = draft.unsqueezed(x, 0)
     return draft.add("Gather", x, columns, axis=-1)
 
 

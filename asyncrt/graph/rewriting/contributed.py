@@ -13,7 +13,7 @@ from onnx import defs
 
 from . import attention, dense, experimental, quantized
 from .draft import MICROSOFT, Rule
-from .signatures import INT, REQUIRED_INT, REQUIRED_TEXT, STRINGS, TEXT, signature
+from .signatures import FLOAT, FLOATS, INT, REQUIRED_INT, REQUIRED_TEXT, STRINGS, TEXT, signature
 
 OWN = "asyncrt"
 """The domain of operators that rules write and no file should."""
@@ -33,19 +33,28 @@ _TEXT_OPERATORS = (
 )  # fmt: skip
 
 _OWN_OPERATORS = (
+    (
+        signature(
+            "RoundedStateLSTM", "X:F W:F R:F B:F? sequence_lens:i? initial_h:F? initial_c:F? P:F?",
+            "Y:F? Y_h:F? Y_c:F?", domain=OWN, activation_alpha=FLOATS, activation_beta=FLOATS, activations=STRINGS,
+            clip=FLOAT, direction="forward", hidden_size=INT, input_forget=0, layout=0,
+        ),
+        None,
+    ),
     (signature("PickClasses", "x:F target:I", "y:F", domain=OWN, ignore_index=INT), None),
     (signature("PairwiseShares", "x:f", "y:f", domain=OWN), None),
     (
         signature("TreeScores", "x:f nodes:i roots:i targets:i weights:f base:f", "y:f", domain=OWN, aggregate="SUM"),
         None,
     ),
-    (
-        signature(
-            "VolumeSample", "x:A grid:F", "y:A", domain=OWN, mode="linear", padding_mode="zeros", align_corners=0
-        ),
-        None,
+    *(
+        (
+            signature(name, "x:A grid:F", "y:A", domain=OWN, mode="linear", padding_mode="zeros", align_corners=0),
+            None,
+        )
+        for name in ("ImageSample", "VolumeSample")
     ),
-)
+)  # fmt: skip
 
 
 @functools.cache

@@ -121,6 +121,11 @@ class Draft:
         self._nodes.append(node)
         return names
 
+    def made(self, nodes: Sequence[onnx.NodeProto], name: str) -> str:
+        """Add nodes that are written already; returns *name*, which one of them makes."""
+        self._nodes += nodes
+        return name
+
     def constant(self, value: Any, dtype: DataType | np.dtype[Any] | type = np.int64) -> str:
         """Add a constant: int64 unless *dtype* says otherwise."""
         if dtype is STRING:

@@ -1,4 +1,4 @@
-"""Operators of ONNX before opset 11, in the words of newer ones.
+"""Operators of older opsets, in the words of newer ones.
 
 Most versions differ in nothing but the dtypes that they allow, or in an attribute that says nothing of the result
 (`consumed_inputs`, `output_sequence`): these nodes stay as they are. The others have a rule here, which holds for
@@ -91,6 +91,17 @@ def _dropout(draft: Draft) -> tuple[str, str]:
     """Models are run to infer: nothing is dropped, whatever `is_test` says, as from opset 7 on."""
     x = draft.inputs[0]
     return x, draft.add("Expand", draft.number(1), draft.dims(x)) if draft.wants(1) else ""
+
+
+def _group_normalization(draft: Draft) -> str:
+    """Before opset 21 a group had one scale and one bias, and not each of its channels."""
+    x, *by_group = draft.inputs
+    groups = draft.constant([draft.attributes["num_groups"]])
+    each = draft.add("Div", draft.dims(x, 1, 2), groups)
+    by_channel = (
+        draft.shaped(draft.add("Expand", draft.unsqueezed(v, 1), draft.concat(groups, each)), -1) for v in by_group
+    )
+    return draft.add("GroupNormalization", x, *by_channel, **draft.attributes)
 
 
 def _lp_pool(draft: Draft) -> str:
@@ -200,6 +211,7 @@ RULES: Mapping[str, tuple[int, Rule]] = {
     "Concat": (4, _concat),
     "Dropout": (10, _dropout),
     "GlobalLpPool": (2, _lp_pool),
+    "GroupNormalization": (21, _group_normalization),
     "LpPool": (2, _lp_pool),
     "PRelu": (7, _prelu),
     "Pad": (11, _pad),

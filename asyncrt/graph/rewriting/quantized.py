@@ -168,7 +168,7 @@ def _attention(draft: Draft) -> tuple[str, ...]:
 
 
 def _lstm(draft: Draft) -> tuple[str, ...]:
-    """Its weights are transposed and quantised, and so are inputs; states are not here, which only is more exact."""
+    """Its weights are transposed and quantised, and so are inputs, and states before they are multiplied."""
     weights = []
     for w, scale in ((1, 8), (2, 10)):
         shift = draft.shaped(draft.cast(draft.inputs[scale + 1], FLOAT32), 0, 1, -1)
@@ -178,7 +178,7 @@ def _lstm(draft: Draft) -> tuple[str, ...]:
     quantised = draft.several(3, "DynamicQuantizeLinear", draft.inputs[0])
     steps = draft.add("DequantizeLinear", *quantised)
     inputs = (steps, *weights, *(draft.input(i) for i in range(3, 8)))
-    return draft.several(3, "LSTM", *inputs, **draft.attributes)
+    return draft.several(3, "RoundedStateLSTM", *inputs, domain="asyncrt", **draft.attributes)
 
 
 _ms: Callable[..., defs.OpSchema] = partial(signature, domain=MICROSOFT)

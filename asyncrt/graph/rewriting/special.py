@@ -12,6 +12,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 
+import onnx
+from onnx import helper
+
+from asyncrt.graph.sparse import dense
 from asyncrt.layout import FLOAT32, FLOAT64
 
 from .draft import Draft, Rule
@@ -45,11 +49,27 @@ def _batch_normalization(draft: Draft) -> tuple[str, ...] | None:
     return y, *running
 
 
+def _constant(draft: Draft) -> str | None:
+    """A sparse value is made of what it holds."""
+    sparse, name = draft.attributes.get("sparse_value"), draft.name("dense")
+    return None if sparse is None else draft.made(dense(sparse, name, draft.title, draft.name), name)
+
+
 def _grid_sample(draft: Draft) -> str | None:
-    """Volumes have an operator of their own."""
-    if draft.known_rank(0) != 5 and draft.known_rank(1) != 5:
+    """Volumes have an operator of their own; where nothing tells, each request does."""
+    ranks = {draft.known_rank(0), draft.known_rank(1)}
+    if 5 in ranks:
+        return draft.add("VolumeSample", *draft.inputs, domain="asyncrt", **draft.attributes)
+    if ranks != {None}:
         return None
-    return draft.add("VolumeSample", *draft.inputs, domain="asyncrt", **draft.attributes)
+
+    def branch(op: str) -> onnx.GraphProto:
+        name = draft.name(op)
+        node = helper.make_node(op, draft.inputs, [name], op, domain="asyncrt", **draft.attributes)
+        return helper.make_graph([node], op, [], [onnx.ValueInfoProto(name=name)])
+
+    volume = draft.add("Equal", draft.rank(draft.inputs[0]), draft.constant([5]))
+    return draft.add("If", volume, then_branch=branch("VolumeSample"), else_branch=branch("ImageSample"))
 
 
 def _dropout(draft: Draft) -> tuple[str, str] | None:
@@ -135,6 +155,7 @@ _CHANCE = ("Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "
 RULES: Mapping[str, tuple[int, Rule]] = {
     "BatchNormalization": (14, _batch_normalization),
     "Bernoulli": (15, _bernoulli),
+    "Constant": (11, _constant),
     "Dropout": (12, _dropout),
     "GridSample": (16, _grid_sample),
     "NegativeLogLikelihoodLoss": (12, _likelihood),

@@ -80,16 +80,16 @@ class Arriving(NamedTuple):
 
 def download(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> Arriving:
     """Enqueue what comes behind a chunk's launches; for the arguments see `uploads`."""
-    arriving, transfers = downloads(bound, arenas, arrays)
+    arriving, transfers = downloads(bound, stream, arenas, arrays)
     for memory, offset, host in transfers:
         stream.read(memory, offset, host)
     return arriving
 
 
 def downloads(
-    bound: BoundPlan, arenas: Sequence[Any], arrays: Mapping[int, Array]
+    bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]
 ) -> tuple[Arriving, list[Transfer]]:
-    """Return what comes behind a chunk's launches, and where it arrives; for the arguments see `uploads`."""
+    """Return what comes behind a chunk's launches on *stream*, and where to; for the arguments see `uploads`."""
     plan = bound.plan
     results: dict[int, Array] = {}
     transfers: list[Transfer] = []
@@ -101,7 +101,9 @@ def downloads(
         if fetch.together:
             continue
         if fetch.home is not None:
-            target = np.empty(fetch.layout.shape, fetch.layout.dtype.numpy)
+            dtype, shape = fetch.layout
+            room = stream.room(fetch.layout.nbytes)
+            target = np.empty(shape, dtype.numpy) if room is None else np.ndarray(shape, dtype.numpy, room)
             buffer = fetch.home.buffer
             source = bound.constants[buffer].memory if isinstance(buffer, Stored) else arenas[buffer_index(buffer)]
             transfers.append(Transfer(source, fetch.home.offset, target))

@@ -20,7 +20,14 @@ import logging
 from collections.abc import Callable, Iterable
 
 from asyncrt.devices.base import Mark, Stream, mark_behind
-from asyncrt.errors import DeadlineExceeded, DeviceError, DeviceLostError, OutOfDeviceMemory, RuntimeClosedError
+from asyncrt.errors import (
+    DeadlineExceeded,
+    DeviceError,
+    DeviceLostError,
+    IterationLimitError,
+    OutOfDeviceMemory,
+    RuntimeClosedError,
+)
 from asyncrt.events import Event, Timeline
 from asyncrt.runtime.watch.checked import Checks
 from asyncrt.runtime.watch.traced import Tracer
@@ -52,6 +59,7 @@ class Dispatcher:
         on_idle: Called when for *idle_s* seconds no request was known and no stream had anything to pass.
         idle_s: None never calls it.
         collector: Is told whether a request is there; None where Python collects when it likes.
+        max_iterations: How often nodes of a request may go round.
     """
 
     def __init__(
@@ -64,6 +72,7 @@ class Dispatcher:
         on_idle: Callable[[], object] = lambda: None,
         idle_s: float | None = None,
         collector: Collector | None = None,
+        max_iterations: int,
     ) -> None:
         self.streams = streams
         self._make_state = make_state
@@ -91,6 +100,7 @@ class Dispatcher:
         self._changed: list[asyncio.Future[None]] = []
         self._idle = Idle(self._loop, idle_s, on_idle)
         self._collector = collector
+        self._max_iterations = max_iterations
         #: Since when no more requests are admitted, by `clock()`.
         self._closing: float | None = None
         #: Goes off at the next deadline.
@@ -174,7 +184,7 @@ class Dispatcher:
     async def begin_again(self, request: int) -> None:
         """Return when a request that was told to run again may do so."""
         waiting = self._waiting[request]
-        waiting.unknown = None
+        waiting.unknown, waiting.iterations = None, 0
         self._handle(Ended(request), tell=True)
         if waiting.yields:
             # The requests that it made room for go first, so that the oldest of them gets all the memory it asks for.
@@ -204,8 +214,17 @@ class Dispatcher:
 
         Raises:
             DeadlineExceeded: It is too late to launch anything of the request.
+            IterationLimitError: There were as many as the options allow.
             RuntimeClosedError: The runtime has been closing for too long to wait for more of them.
         """
+        waiting = self._waiting[request]
+        waiting.iterations += 1
+        if waiting.iterations > self._max_iterations:
+            raise IterationLimitError(
+                f"the request's loops went round {waiting.iterations} times; RuntimeOptions.max_iterations is "
+                f"{self._max_iterations}",
+                hint="raise max_iterations, if the model is to be trusted and does end",
+            )
         await asyncio.sleep(0)
         self.check_lost()
         self.check_deadline(request)

@@ -32,6 +32,7 @@ class PendingRequest:
         unknown: What to raise when it next asks for something, if the present scheduler does not know it; else None.
         yields: Whether it gave memory up for others, and waits until one of them has ended.
         frugal: Whether memory was so short that it takes no more than it needs.
+        iterations: How often nodes of it have gone round since it last began.
         alone: How often it ran again because no other request could give any memory back.
         beside: The ends of the chunk's parts on other streams than its own.
         failed: What failed there.
@@ -48,6 +49,7 @@ class PendingRequest:
     unknown: RunAgain | InternalError | None = None
     yields: bool = False
     frugal: bool = False
+    iterations: int = 0
     alone: int = 0
     beside: tuple[Event, ...] = ()
     failed: BaseException | None = None

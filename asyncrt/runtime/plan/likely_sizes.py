@@ -47,7 +47,8 @@ MANY_ROWS = tuple(
 """For GPUs, whose tiles follow from all rows together: those of one row of the batch tell little of others."""
 CLOSER_SIZES = (
     # How wide a tile is follows from the positions of a row, or of all rows together: few sizes have one of its own.
-    *((1, 32 * high, 32 * wide) for high in range(3, 22) for wide in range(3, 22)),
+    # Neighbours are far apart in time: where planning ends early, what has been tried is of all kinds.
+    *((1, 32 * (3 + n // 19), 32 * (3 + n % 19)) for n in (137 * i % 19**2 for i in range(19**2))),
     *((1, round(2 ** (eighth / 8)) + more) for eighth in range(24, 65) for more in range(3)),
 )
 

@@ -319,7 +319,10 @@ class Plans:
         plans = _Found(found)
         self._guessed.clear()
         allowance = allowance or GuessAllowance(self._program, min(NBYTES, self._tools.host_limit), go_on=go_on)
-        for layouts in sample_layouts(self._program, SIZES if self._tools.traits.is_cpu else SIZES + MANY_ROWS):
+        sizes = sample_layouts(self._program, SIZES if self._tools.traits.is_cpu else SIZES + MANY_ROWS)
+        for layouts in sizes[:1]:  # somebody may wait for what it needs, and a recipe takes as long again
+            self._try(layouts, plans, allowance, learns=False)
+        for layouts in sizes:
             self._try(layouts, plans, allowance)
         for layouts in sample_layouts(self._program, ODD_SIZES):
             self._try(layouts, plans, allowance, learns=False)
@@ -365,19 +368,25 @@ def _kind(values: Mapping[int, Array], kept: tuple[KeptTensor, ...]) -> Any:
 
 def same(one: ChunkPlan, other: ChunkPlan) -> bool:
     """Whether two plans do the same."""
-    return (
-        one.arena_nbytes == other.arena_nbytes
-        and one.staging == other.staging
-        and one.staging_offset == other.staging_offset
-        and one.uploads == other.uploads
-        and _without_origins(one.steps) == _without_origins(other.steps)
-        and one.lanes == other.lanes
-        and one.fetches == other.fetches
-        and one.block == other.block
-        and one.skipped == other.skipped
-        and one.after.kept == other.after.kept
-        and [p.key for p in one.packings] == [p.key for p in other.packings]
-    )
+    return not _differences(one, other)
+
+
+def _differences(one: ChunkPlan, other: ChunkPlan) -> list[str]:
+    """Return in which fields two plans do not do the same, and what they have there."""
+    pairs = {
+        "arena_nbytes": (one.arena_nbytes, other.arena_nbytes),
+        "staging": (one.staging, other.staging),
+        "staging_offset": (one.staging_offset, other.staging_offset),
+        "uploads": (one.uploads, other.uploads),
+        "steps": (_without_origins(one.steps), _without_origins(other.steps)),
+        "lanes": (one.lanes, other.lanes),
+        "fetches": (one.fetches, other.fetches),
+        "block": (one.block, other.block),
+        "skipped": (one.skipped, other.skipped),
+        "kept": (one.after.kept, other.after.kept),
+        "packings": ([p.key for p in one.packings], [p.key for p in other.packings]),
+    }
+    return [f"{name}: {a!r:.2000} and {b!r:.2000}" for name, (a, b) in pairs.items() if a != b]
 
 
 def with_origins(plan: ChunkPlan, walked: ChunkPlan) -> ChunkPlan:
@@ -386,9 +395,10 @@ def with_origins(plan: ChunkPlan, walked: ChunkPlan) -> ChunkPlan:
     Raises:
         HazardError: It is another plan, so nobody knows what its steps touch.
     """
-    if not same(plan, walked):
+    if found := _differences(plan, walked):
         raise HazardError(
             "a plan by recipe is not the one that planning from the start gives",
+            detail="\n".join(found),
             hint="this is a bug of asyncrt or of an operator added to it; RuntimeOptions(without={'recipes'}) helps",
         )
     steps = tuple([s._replace(origin=w.origin) for s, w in zip(plan.steps, walked.steps, strict=True)])

@@ -128,17 +128,20 @@ class CompiledModel:
 
     # Loading.
 
-    def begin_warming(self, busy: Callable[[], bool], *, urgent: bool, patience_s: float) -> Warming:
+    def begin_warming(
+        self, busy: Callable[[], bool], *, urgent: bool, patience_s: float, model: str | None = None
+    ) -> Warming:
         """Begin to bring the constants to the device, and to build the kernels, that likely shapes need.
 
         Args:
             busy: Whether requests are in flight; asked on a thread.
             urgent: Whether somebody waits for all of it; otherwise requests go first.
             patience_s: Seconds after which nobody waits for what the most likely size needs.
+            model: What it is known by to the next process; None if by nothing.
         """
         # Chunks behind a node with subgraphs depend on its results.
         guessed = [network for network in self.everywhere() if network.program.chunks[0].control is None]
-        self.warming = Warming(guessed, self._impls, busy, urgent=urgent, patience_s=patience_s)
+        self.warming = Warming(guessed, self._impls, busy, urgent=urgent, patience_s=patience_s, model=model)
         return self.warming
 
     async def bring(self, arrays: Mapping[int, Array]) -> None:

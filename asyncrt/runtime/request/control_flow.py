@@ -188,7 +188,8 @@ async def _scan(
     collected = Collected(node, len(body.program.outputs) - count, budget)
     records: Records | None = None
     for trip in range(trips):
-        parts = [await off_loop(s[trip].nbytes, functools.partial(_dense, s[trip])) for s in sequences]
+        elements = [s[trip, ...] for s in sequences]  # arrays, where s[trip] may be a text
+        parts = [await off_loop(e.nbytes, functools.partial(_dense, e)) for e in elements]
         outputs, records = await body((*carried, *parts))
         carried = outputs[:count]
         collected.add(outputs[count:])

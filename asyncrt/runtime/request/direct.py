@@ -269,12 +269,13 @@ class Direct:
     ) -> dict[int, Array]:
         """Copy, launch, copy back; returns what the host gets, when it is there."""
         writes = _as_bytes(uploads(bound, memory, arrays))
-        arriving, transfers = downloads(bound, memory, arrays)
+        stream = self._dispatcher.streams[_STREAM]
+        arriving, transfers = downloads(bound, stream, memory, arrays)
         reads = _as_bytes(transfers)
         usual = self._usual[bound]
         single = prepared.single and usual.prefers_single
         began = self._clock()
-        prepared.run(self._dispatcher.streams[_STREAM], writes, reads, single=single)
+        prepared.run(stream, writes, reads, single=single)
         usual.took((self._clock() - began) / 1e9, single=single)
         return arriving.take()
 

@@ -11,7 +11,7 @@ import functools
 from asyncio import get_running_loop
 from collections.abc import AsyncIterator, Callable
 
-from asyncrt.devices.base import Device, DeviceInfo, Stream
+from asyncrt.devices.base import BuildsGently, Device, DeviceInfo, LoadsAhead, Stream
 from asyncrt.errors import AsyncrtError, RuntimeClosedError, WrongLoopError
 from asyncrt.events import Timeline
 from asyncrt.kernels.resident.kernel_cache import ImplCache
@@ -80,6 +80,7 @@ class Session:
         self.dispatcher = Dispatcher(
             watched, _scheduler(options, count), timeline,
             checks=self.checks, on_idle=self.pool.trim, idle_s=options.idle_release_s, collector=self.collector,
+            max_iterations=options.max_iterations,
         )  # fmt: skip
         self.dispatcher.when_lost.add(lambda error: self.pool.keep_all())
         self.kernels = ImplCache(
@@ -89,7 +90,8 @@ class Session:
             threads=options.build_threads or device.builds_at_once,
             nbytes=options.kernel_cache_bytes,
             timeout_s=options.build_timeout_s,
-            nice=_NICE if options.uses("stand_in") else 0,  # else requests wait for builds
+            nice=_nice(device, options),
+            ahead=device if isinstance(device, LoadsAhead) else None,
         )
         self.specialiser = None
         if options.specialise and options.uses("replay") and info.takes_source:
@@ -200,6 +202,13 @@ class Session:
         """Return when the device has passed what is on a stream."""
         await self.dispatcher.submissions.turn(number)  # the mark must be behind what a thread still enqueues
         await stream.passed(self.dispatcher.when_lost)
+
+
+def _nice(device: Device, options: RuntimeOptions) -> int:
+    """Return by how much the threads yield that build kernels."""
+    if not options.uses("stand_in"):
+        return 0  # requests wait for builds
+    return 0 if isinstance(device, BuildsGently) and device.build_gently() else _NICE
 
 
 def kept_binaries(options: RuntimeOptions) -> BinaryStore | None:

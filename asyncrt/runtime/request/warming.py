@@ -2,7 +2,8 @@
 
 Plans for likely sizes say what that is. They are made on a thread, apart from those of requests, and their recipes are
 handed over when they are done. Once a caller may be there (`Warming.beside`), the thread pauses while requests are in
-flight, and kernels are built one program after the other, behind those that requests wait for.
+flight and while what the most likely size needs is brought, and kernels are built one program after the other, behind
+those that requests wait for.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 from asyncrt.runtime.plan.plan_cache import Plans
 
 _log = logging.getLogger("asyncrt")
-# Seconds between two slices of planning while requests are in flight: a slice takes about half a millisecond of the
-# interpreter, so requests lose 3 % of their time.
+# Seconds between two slices of planning while somebody else wants the interpreter: a slice takes about half a
+# millisecond of it, so requests lose 3 % of their time. Without, each step from one thread to another would take five
+# milliseconds, as long as the interpreter leaves it to a thread; there are some for each kernel and each constant.
 _PAUSE_S = 0.015
 
 
@@ -63,6 +65,7 @@ class Warming:
         kernels: Builds them.
         busy: Whether requests are in flight; asked on a thread.
         urgent: Whether somebody waits for all of it.
+        model: What the model is known by to the next process; None if by nothing.
 
     Attributes:
         first: Done when what the most likely size needs is there, or when that is known to take long.
@@ -77,7 +80,9 @@ class Warming:
         *,
         urgent: bool,
         patience_s: float,
+        model: str | None = None,
     ) -> None:
+        self._model = model
         self._networks, self._kernels, self._busy, self._patience_s = networks, kernels, busy, patience_s
         self._urgent = urgent
         #: Those of which there is a plan.
@@ -164,7 +169,7 @@ class Warming:
                 task.cancel()
 
     def _may_go_on(self) -> bool:
-        if not self._urgent and self._busy():
+        if not self._urgent and (self._busy() or (self._begun and not self.first.done())):
             time.sleep(_PAUSE_S)
         return not self._stops
 
@@ -182,7 +187,10 @@ class Warming:
             self._settle()
         await network.weights.ensure(plan.packings)
         await self._bring(plan.kernels)
+        await self._kernels.ensure(plan.kernels, urgent=self._urgent)  # others may have asked for them before
         self._settle()
+        if self._model is not None and network is self._networks[-1]:
+            await self._kernels.note(self._model, plan.kernels)
 
     def _settle(self) -> None:
         if not self.first.done():

@@ -166,6 +166,9 @@ class WatchedStream:
     def read(self, source: Allocation, offset: int, target: Array) -> None:
         self.stream.read(source, offset, target)
 
+    def room(self, nbytes: int) -> Array | None:
+        return self.stream.room(nbytes)
+
     def fill(self, target: Allocation, offset: int, nbytes: int, byte: int) -> None:
         self.stream.fill(target, offset, nbytes, byte)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import grpc
 
-from asyncrt.serve.errors import NoKey, WrongSettings, tell
+from asyncrt.serve.errors import NoKey, tell
 from asyncrt.serve.keys import key_fits
-from asyncrt.serve.options import Address, Tls
+from asyncrt.serve.options import Address, Tls, no_address
 from asyncrt.serve.service import Service
 
 from .handlers import Handlers
@@ -52,7 +52,7 @@ class GrpcServer:
                 pair = tls.key.read_bytes(), tls.certificate.read_bytes()
                 port = server.add_secure_port(str(address), grpc.ssl_server_credentials([pair]))
         except (RuntimeError, OSError) as error:
-            raise WrongSettings(f"cannot serve gRPC on {address}: {error}") from error
+            raise no_address("gRPC", address, error, "--grpc-port") from error
         await server.start()
         return cls(server, Address(address.host, port))
 

@@ -6,11 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import attrs
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from asyncrt.serve.errors import BadRequest, NoKey, NotFound, tell
@@ -30,6 +27,7 @@ from .io import (
     answer_json,
     check_small,
     headers_of,
+    is_short,
     note_failure,
     read_body,
     refuse,
@@ -76,11 +74,12 @@ class Infer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service, clock = self._service, Clock()
-        body_read = False
+        headers = headers_of(scope)
+        body_read = is_short(headers)
         try:
-            headers = headers_of(scope)
             with service.admission.enter(announced(headers)) as place:
                 service.models.find(*_model(scope["path_params"]))
+                body_read = False
                 body = await read_body(receive, place.take, service.limits)
                 body_read = True
                 parts, length = await while_there(receive, self._run(scope["path_params"], headers, body, clock))
@@ -118,10 +117,11 @@ class InferStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
-        body_read = False
+        headers = headers_of(scope)
+        body_read = is_short(headers)
         try:
-            headers = headers_of(scope)
             with service.admission.enter(announced(headers)) as place:
+                body_read = False
                 body = await read_body(receive, place.take, service.limits)
                 body_read = True
                 steps = parse_json(body).get("requests")
@@ -253,16 +253,25 @@ def make_app(service: Service, key: str | None = None, more: list[BaseRoute] | N
         Route(path, Endpoint(service, handler), methods=[method])
         for (method, path), handler in _handlers(service).items()
     ]
-    app = Starlette(routes=[*routes, *(more or [])], exception_handlers={HTTPException: _wrong_method})
-    app.router.default = _not_found
-    app.router.redirect_slashes = False
+    app: ASGIApp = _App([*routes, *(more or [])])
     return app if key is None else KeyCheck(app, key)
 
 
+class _App:
+    """Finds who answers. Starlette's own app would put two handlers of errors around each, which has its own."""
+
+    def __init__(self, routes: list[BaseRoute]) -> None:
+        self._router = Router(routes, redirect_slashes=False, default=_not_found)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"] = self  # so that the router raises what a wrong method is
+        try:
+            await self._router(scope, receive, send)
+        except HTTPException as error:
+            told = {name.lower(): value for name, value in (error.headers or {}).items()}
+            await answer_json(send, {"error": error.detail}, error.status_code, {**told, "connection": "close"})
+
+
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    await refuse(send, tell(NotFound("there is nothing at this path")), body_read=False)
-
-
-async def _wrong_method(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    error = NotFound("there is nothing at this path", hint="GET /openapi.json says which paths there are")
+    await refuse(send, tell(error), body_read=False)

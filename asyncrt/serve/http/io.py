@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
@@ -19,6 +18,7 @@ T = TypeVar("T")
 JSON = "application/json"
 _TOGETHER = 1 << 16  # bytes that are copied rather than sent by another call
 BYTES = "application/octet-stream"
+_FORGOTTEN = 1 << 16  # bytes of a body that are read for nothing, so that its connection may go on
 _SMALL = 1 << 20  # bytes of a body that says what to do rather than brings tensors
 
 
@@ -77,24 +77,58 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
+class _Leaving:
+    """Cancels the task in which it is made when the caller goes, until it is over.
+
+    It begins to look with the loop's next turn: what is done by then, as a refusal is, costs nothing here.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task, self._receive = task, receive
+        self._cancelled_before = task.cancelling()
+        self._looking: asyncio.Task[None] | None = None
+        self._begins = asyncio.get_running_loop().call_soon(self._look)
+        self._left = self._over = False
+
+    def _look(self) -> None:
+        self._looking = asyncio.create_task(_gone(self._receive))
+        self._looking.add_done_callback(self._saw)
+
+    def _saw(self, looking: asyncio.Task[None]) -> None:
+        if not self._over and not looking.cancelled():
+            looking.exception()  # whoever cannot be heard has gone, too
+            self._left = True
+            self._task.cancel()
+
+    def is_why(self) -> bool:
+        """Whether the task was cancelled for this alone; that is undone."""
+        return self._left and self._task.uncancel() <= self._cancelled_before
+
+    def over(self) -> None:
+        """Look no more."""
+        self._over = True
+        self._begins.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+
+
 async def while_there(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """Return what *work* does; it is cancelled when the caller goes.
 
     Raises:
         Disconnected: The caller has gone.
     """
-    task, gone = asyncio.create_task(work), asyncio.create_task(_gone(receive))
+    leaving = _Leaving(receive)
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise Disconnected
+        return await work
+    except asyncio.CancelledError:
+        if leaving.is_why():
+            raise Disconnected from None
+        raise
     finally:
-        gone.cancel()
-        if not task.done():
-            task.cancel()
-            with contextlib.suppress(BaseException):
-                await task
+        leaving.over()
 
 
 async def answer(
@@ -124,11 +158,21 @@ def note_failure(error: BaseException) -> Told:
     return told
 
 
+def is_short(headers: Mapping[str, str]) -> bool:
+    """Whether a request says that its body is so short that who is refused may keep the connection.
+
+    Callers who have to connect anew cost more than the few bytes that are read and forgotten.
+    """
+    length = headers.get("content-length", "")
+    return length.isascii() and length.isdigit() and len(length) < 20 and int(length) <= _FORGOTTEN
+
+
 async def refuse(send: Send, told: Told, *, body_read: bool = True) -> None:
     """Send an error, as the protocol has it.
 
     Args:
-        body_read: Whether the connection may go on; what is left of a body would be taken for the next request's.
+        body_read: Whether the connection may go on, because nothing is left of the body, or little; who sends much is
+            not listened to any more.
     """
     headers = told.headers if body_read else {**told.headers, "connection": "close"}
     await answer_json(send, {"error": told.message}, told.situation.http, headers)

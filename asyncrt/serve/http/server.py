@@ -14,9 +14,10 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from asyncrt.serve.errors import WrongSettings
-from asyncrt.serve.options import Address, Tls
+from asyncrt.serve.options import Address, Tls, no_address
 from asyncrt.serve.settings import Limits
+
+from .joined import JoinedWrites
 
 _BACKLOG = 1024
 _KEEP_ALIVE_S = 65
@@ -36,7 +37,7 @@ class _PatientProtocol(HttpToolsProtocol):
         if len(self.connections) >= self._limits.connections:
             transport.abort()  # and `self.transport` stays None
             return
-        super().connection_made(transport)
+        super().connection_made(JoinedWrites(transport))  # type: ignore[arg-type]  # as far as uvicorn uses one
         self._wait()
 
     def data_received(self, data: bytes) -> None:
@@ -81,8 +82,9 @@ class HttpServer(uvicorn.Server):
     def __init__(self, app: ASGIApp, address: Address, tls: Tls | None, limits: Limits) -> None:
         config = uvicorn.Config(
             app, host=address.host, port=address.port, http=functools.partial(_PatientProtocol, limits=limits),  # type: ignore[arg-type]
-            ws="none", lifespan="off", log_config=None, access_log=False, server_header=False, date_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=1, backlog=_BACKLOG,
+            ws="none", lifespan="off", proxy_headers=False, log_config=None, access_log=False,
+            server_header=False, date_header=False, timeout_keep_alive=_KEEP_ALIVE_S, timeout_graceful_shutdown=1,
+            backlog=_BACKLOG,
         )  # fmt: skip
         super().__init__(config)
         self._address, self._tls = address, tls
@@ -108,6 +110,6 @@ class HttpServer(uvicorn.Server):
                 family=socket.AF_INET6 if ":" in self._address.host else socket.AF_INET,
             )  # fmt: skip
         except (OSError, ssl.SSLError) as error:
-            raise WrongSettings(f"cannot serve HTTP on {self._address}: {error}") from error
+            raise no_address("HTTP", self._address, error, "--port") from error
         self.bound = Address(self._address.host, made.getsockname()[1])
         return [made]

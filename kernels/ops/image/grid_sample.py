@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
@@ -288,6 +289,11 @@ _IMAGES = Operator(
         Example(("f16[1,2,4,4]", _grid(1, 3, 3, 2)), {"mode": "linear"}, opset=20),
     ),
 )
+_SOME_IMAGES = attrs.evolve(
+    _IMAGES, name="ImageSample", domain="asyncrt", examples=(Example(("f32[1,2,4,4]", _grid(1, 3, 3, 2))),)
+)
+"""GridSample where a request has told that it is of two spatial axes."""
+
 _VOLUMES = Operator(
     name="VolumeSample",
     domain="asyncrt",
@@ -298,4 +304,4 @@ _VOLUMES = Operator(
 )
 """GridSample of three spatial axes, which has no kernel."""
 
-OPERATORS = (_IMAGES, _VOLUMES)
+OPERATORS = (_IMAGES, _SOME_IMAGES, _VOLUMES)

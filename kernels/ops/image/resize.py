@@ -5,15 +5,18 @@ An output index is mapped to a coordinate of the input; the output is a weighted
 out (`exclude_outside`), or makes the output `extrapolation_value` (``tf_crop_and_resize``).
 
 Scales are given as float32. Where such a scale is the rounded quotient of the output's and the input's size, the
-quotient itself is used, so that e.g. a scale of ⅓ hits every third element exactly.
+quotient itself is used, so that e.g. a scale of ⅓ hits every third element exactly. With any other scale, and with a
+region, coordinates are rounded to float32 as in exporters and other runtimes: 17 / 1.7 is 10 only then, and nearest
+takes another element.
 
-Source: ONNX Resize-19.
+Source: ONNX Resize-19, and tf_half_pixel_for_nn of Resize-11.
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -39,6 +42,7 @@ from asyncrt.memory.view import View
 _TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 _COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
+    "tf_half_pixel_for_nn",
 )  # fmt: skip
 _EXACT = 1 << 24  # products below it have no more bits than float32
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -206,21 +210,28 @@ def _plan(call: Call) -> list[_ResizedAxis]:
 def _coordinates(settings: _ResizeSettings, axis: _ResizedAxis, roi: tuple[float, float]) -> npt.NDArray[np.float64]:
     y = np.arange(axis.out, dtype=np.float64)
     n, scale = axis.size, axis.scale
+
+    def single(value: Any) -> Any:
+        return np.float64(np.float32(value)) if axis.given or settings.coordinates == "tf_crop_and_resize" else value
+
     match settings.coordinates:
         case "align_corners":
             return y * (n - 1) / (axis.out - 1) if axis.out > 1 else y * 0.0
         case "asymmetric":
-            return y / scale
+            return np.asarray(single(y / scale))
+        case "tf_half_pixel_for_nn":
+            return np.asarray(single((y + 0.5) / scale))
         case "pytorch_half_pixel":
-            return (y + 0.5) / scale - 0.5 if axis.out > 1 else y * 0.0
+            return np.asarray(single(single((y + 0.5) / scale) - 0.5)) if axis.out > 1 else y * 0.0
         case "half_pixel_symmetric":
             return (n * 0.5) * (1 - axis.out / (scale * n)) + (y + 0.5) / scale - 0.5
         case "tf_crop_and_resize":
             start, end = roi
             if axis.out > 1:
-                return y * (end - start) * (n - 1) / (axis.out - 1) + start * (n - 1)
-            return np.full(axis.out, 0.5 * (start + end) * (n - 1))
-    return (y + 0.5) / scale - 0.5
+                steps = single(single(y * single(end - start)) * (n - 1))
+                return np.asarray(single(single(start * (n - 1)) + single(steps / (axis.out - 1))))
+            return np.full(axis.out, single(single(0.5 * single(start + end)) * (n - 1)))
+    return np.asarray(single(single((y + 0.5) / scale) - 0.5))
 
 
 def _round(nearest: str, x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -426,16 +437,20 @@ def _table_kernel(
 ) -> KernelSource:
     """For each output index the input's indices (-1: extrapolate) and their weights: of all outputs, tap after tap."""
     real, half = compute_type(dtype), literal(0.5, dtype)
-    whole = f"(j + {half}) / scale - {half}"
+    whole = f"F(F((j + {half}) / scale) - {half})"
     at = {
         "half_pixel": whole,
-        "asymmetric": "j / scale",
+        "asymmetric": "F(j / scale)",
+        "tf_half_pixel_for_nn": f"F((j + {half}) / scale)",
         "pytorch_half_pixel": f"OUT > 1 ? {whole} : 0",
         "align_corners": "OUT > 1 ? j * (N - 1) / (OUT - 1) : 0",
-        "half_pixel_symmetric": f"(N * {half}) * (1 - OUT / (scale * N)) + {whole}",
-        "tf_crop_and_resize": f"OUT > 1 ? j * (end - start) * (N - 1) / (OUT - 1) + start * (N - 1) "
-        f": {half} * (start + end) * (N - 1)",
+        "half_pixel_symmetric": f"(N * {half}) * (1 - OUT / (scale * N)) + (j + {half}) / scale - {half}",
+        "tf_crop_and_resize": "OUT > 1 ? F(F(start * (N - 1)) + F(F(F(j * F(end - start)) * (N - 1)) / (OUT - 1))) "
+        f": F(F({half} * F(start + end)) * (N - 1))",
     }[settings.coordinates]
+    rounds = "1" if settings.coordinates == "tf_crop_and_resize" else "bits"
+    at = re.sub(r"\bF\(", f"$_single({rounds}, ", at)
+    single = f"inline {real} $_single(int rounds, {real} v) {{ return rounds ? ({real})(float)v : v; }}"
     bounds = f"const {real} start = 0, end = 1;"
     if roi is not None:
         bounds = f"const {real} start = LOAD({roi.name}, roi, r0), end = LOAD({roi.name}, roi, r1);"
@@ -479,7 +494,8 @@ def _table_kernel(
     buffers: tuple[tuple[str, DataType, str], ...] = (("index", INT32, "w"), ("weight", wide, "w"))
     if roi is not None:
         buffers = (*buffers, ("roi", roi, "r"))
-    return kernel("resize_table", buffers, ("N", "OUT", "num", "den", "bits", "taps", "r0", "r1"), body)
+    sizes = ("N", "OUT", "num", "den", "bits", "taps", "r0", "r1")
+    return kernel("resize_table", buffers, sizes, body, helpers=single)
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from asyncrt.dims import Dim
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import accumulator_type, compute_type
@@ -102,7 +103,11 @@ def infer(call: Call) -> tuple[Shape]:
     labels, result = _terms(call)
     dims: dict[str, int] = {}
     for index, term in enumerate(labels):
+        own: dict[str, int] = {}
         for label, dim in zip(term, call.shape(index), strict=True):
+            same = own.setdefault(label, dim)
+            known = not isinstance(same, Dim) and not isinstance(dim, Dim)
+            check(call, not known or same == dim, f"a diagonal of operand {index} has axes of {same} and {dim} elements")
             dims[label] = broadcast_shapes(call, (dims.get(label, 1),), (dim,))[0]
     return (tuple(dims[label] for label in result),)
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.kernels.call import Attributes, Call
-from asyncrt.kernels.impl import Impl, inp, out
+from asyncrt.kernels.impl import Impl, Ref, WeightsRequest, inp, out, weights
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.walk import WalkedBuffer, walk
 from asyncrt.kernels.shapes import check
@@ -29,9 +29,13 @@ from asyncrt.layout import FLOAT32, INT32, Array, DataType, Shape
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 FEATURES = 1 << 24  # features that a word can name
 MISSING = 1 << 28  # of a word: missing values go where the comparison holds
-_COMPARE = ("<=", "<", ">=", ">", "==", "!=")
+_ORDERED = ("<= s", "< s", ">= s", "> s", "== s", "< s | v > s")  # of what is no number none holds
 _NUMPY = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
-_ROWS = 32  # that a work-item of a CPU walks down a tree together, so that the tree stays in its cache
+# Rows of a work-item of a CPU. All of them go down a tree before the next one, so that it stays in a cache; the more they
+# are, the less often trees come from memory.
+_ROWS = (1024, 256, 32)
+_ITEMS = 4  # work-items for each core that there must be for so many rows
+_TOGETHER = 8  # rows that go down a tree side by side, or trees of one row: a step waits for memory twice
 _X, _NODES, _ROOTS, _TARGETS, _WEIGHTS, _BASE = range(6)
 
 
@@ -99,51 +103,102 @@ def host_nbytes(call: Call) -> int:
 
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     rows, features = call.shape(_X)
-    targets, block = call.shape(_BASE)[0], _ROWS if traits.is_cpu else 1
-    kinds: tuple[tuple[str, int, DataType], ...] = (
-        ("x", _X, FLOAT32), ("nodes", _NODES, INT32), ("roots", _ROOTS, INT32), ("target", _TARGETS, INT32),
-        ("weight", _WEIGHTS, FLOAT32), ("base", _BASE, FLOAT32),
+    targets, block = call.shape(_BASE)[0], _rows_of_item(rows, traits)
+    packed = traits.packed_weights and call.constants[_NODES]
+    kinds: tuple[tuple[str, Ref, DataType], ...] = (
+        ("x", inp(_X), FLOAT32), ("nodes", weights(0) if packed else inp(_NODES), INT32), ("roots", inp(_ROOTS), INT32),
+        ("target", inp(_TARGETS), INT32), ("weight", inp(_WEIGHTS), FLOAT32), ("base", inp(_BASE), FLOAT32),
     )  # fmt: skip
-    buffers = [WalkedBuffer(name, inp(index), dtype, "r") for name, index, dtype in kinds]
+    buffers = [WalkedBuffer(name, ref, dtype, "r") for name, ref, dtype in kinds]
+    count = call.shape(_NODES)[0]
+    form = _Form(
+        str(call.attributes.get("aggregate", "SUM")), targets == 1, _comparison(call.value(_NODES)), packed, block,
+        _TOGETHER if traits.is_cpu else 1,
+    )  # fmt: skip
     launch = walk(
-        "tree_scores",
-        _statement(str(call.attributes.get("aggregate", "SUM")), targets == 1, _uniform(call.value(_NODES)), block),
-        (-(-rows // block),),
-        [*buffers, WalkedBuffer("y", out(0), FLOAT32, "rw")],
+        "tree_scores", _statement(form), (-(-rows // block),), [*buffers, WalkedBuffer("y", out(0), FLOAT32, "rw")],
         traits,
         ints=(
             ("rows", rows), ("features", features), ("targets", targets), ("trees", call.shape(_ROOTS)[0]),
-            ("count", call.shape(_NODES)[0]), ("weights", call.shape(_WEIGHTS)[0]),
+            ("count", count), ("weights", call.shape(_WEIGHTS)[0]),
         ),
         work=block * 16 * max(1, call.shape(_ROOTS)[0]),
     )  # fmt: skip
-    return Impl("rows", () if launch is None else (launch,))
+    wanted = (WeightsRequest(_NODES, "trees", pack_nodes, 4 * (count + 1)),) if packed else ()
+    return Impl("rows", () if launch is None else (launch,), weights=wanted)
 
 
-def _uniform(nodes: Array | None) -> int | None:
-    """Return the comparison of all nodes, if it is one and the table is known."""
+def _rows_of_item(rows: int, traits: DeviceTraits) -> int:
+    if not traits.is_cpu or rows < _TOGETHER * traits.compute_units:
+        return 1
+    return next((n for n in _ROWS if rows >= _ITEMS * n * traits.compute_units), _ROWS[-1])
+
+
+class _Comparison(NamedTuple):
+    """What is known of a table's comparisons.
+
+    Attributes:
+        mode: That of all nodes; None if each says its own.
+        missing: Whether there may be nodes where missing values go where the comparison holds.
+    """
+
+    mode: int | None = None
+    missing: bool = True
+
+
+def _comparison(nodes: Array | None) -> _Comparison:
     if nodes is None:
-        return None
+        return _Comparison()
     words = nodes[:, 0]
-    modes = np.unique((words[words >= 0] >> 24) & 15)
-    return int(modes[0]) if modes.size == 1 and modes[0] < len(MODES) else None
+    words = words[words >= 0]
+    if not words.size:
+        return _Comparison(0, False)
+    modes = (words >> 24) & 15
+    low, high = int(modes.min()), int(modes.max())
+    return _Comparison(low if low == high < len(MODES) else None, bool((words & MISSING).any()))
+
+
+def pack_nodes(nodes: Array) -> Array:
+    """Return a table whose rows may be walked without a look at where they go, with a row more.
+
+    A leaf is its own child; in the place of the word it has how many weights there are, and then the first. What is not a
+    node behind its parent is the last row, a leaf without weights.
+    """
+    own = np.arange(len(nodes) + 1, dtype=np.int32)[:, None]
+    packed = np.concatenate([nodes, np.zeros((1, 4), np.int32)])
+    children = packed[:, 2:]
+    inner = packed[:, :1] >= 0
+    inner[-1] = False
+    packed[:, :2] = np.where(inner, packed[:, :2], children[:, ::-1])
+    behind = (children > own) & (children < len(nodes))
+    packed[:, 2:] = np.where(inner, np.where(behind, children, len(nodes)), own)
+    return packed
+
+
+class _Form(NamedTuple):
+    """What the source depends on.
+
+    Attributes:
+        single: There is one target, whose sums are kept in registers; else they are kept in the result.
+        packed: The table is as `pack_nodes` makes it.
+        block: Rows of a work-item, which all go down a tree before the next one.
+        together: So many go side by side: rows, or where an item has one row, trees.
+    """
+
+    aggregate: str
+    single: bool
+    comparison: _Comparison
+    packed: bool
+    block: int
+    together: int
 
 
 @functools.cache
-def _statement(kind: str, single: bool, mode: int | None, block: int) -> str:
-    """OpenCL C for a block of rows: each tree is walked by all of them before the next one is.
-
-    Args:
-        single: There is one target, whose sums are kept in registers; else they are kept in the result.
-        mode: The comparison of every node, or None if each says its own.
-    """
-    test = _COMPARE[mode or 0]
-    holds = f"v {test} s"
-    if mode is None:
-        holds = "v != s"
-        for m in range(len(MODES) - 1):
-            holds = f"((word >> 24) & 15) == {m} ? v {_COMPARE[m]} s : {holds}"
-    into = "sums[q]" if single else "y[(long)r * targets + clamp(target[j], 0, targets - 1)]"
+def _statement(form: _Form) -> str:
+    """OpenCL C for a block of rows."""
+    kind, single, block = form.aggregate, form.single, form.block
+    lanes, rows = range(form.together), block > 1
+    into = ("sums[q + {g}]" if rows else "sums[0]") if single else "y[(long)r{g} * targets + clamp(target[j], 0, targets - 1)]"
     add = {"MIN": f"{into} = fmin({into}, weight[j]);", "MAX": f"{into} = fmax({into}, weight[j]);"}.get(
         kind, f"{into} += weight[j];"
     )
@@ -152,35 +207,60 @@ def _statement(kind: str, single: bool, mode: int | None, block: int) -> str:
         f"sums[q] = {start};" if single else f"for (int t = 0; t < targets; t++) y[(long)r * targets + t] = {start};"
     )
     total = "sums[q]" if single else "y[(long)r * targets + t]"
-    rounds = f"for (int q = 0; q < {block}; q++) {{ const int r = min(i * {block} + q, rows - 1);"
-    last = f"for (int q = 0; q < {block} && i * {block} + q < rows; q++) {{ const int r = i * {block} + q;"
+    each = f"for (int q = 0; q < {block} && i * {block} + q < rows; q++) {{ const int r = i * {block} + q;"
+    there = f"i * {block} + q + {{g}} < rows" if rows else "t + {g} < trees"
+    row = f"min(i * {block} + q + {{g}}, rows - 1)" if rows else "i"
+    root = "clamp(roots[{}], 0, count - 1)".format("t" if rows else "min(t + {g}, trees - 1)")
+    begins = " ".join(f"const int r{g} = {row.format(g=g)}; int a{g} = {root.format(g=g)};" for g in lanes)
+    steps = "\n          ".join(_step(form).format(g=g) for g in lanes)
+    leaf = ("1", 1, 0) if form.packed else ("nodes[4 * a{g}] < 0", 2, 3)
+    leaves = "\n        ".join(
+        f"""if ({there.format(g=g)} && {leaf[0].format(g=g)}) {{
+          const int first = nodes[4 * a{g} + {leaf[1]}];
+          const int end = (int)clamp((long)first + nodes[4 * a{g} + {leaf[2]}], 0L, (long)weights);
+          for (int j = max(first, 0); j < end; j++) {{ {add.format(g=g)} }}
+        }}"""
+        for g in lanes
+    )
     return f"""{{
     {f"float sums[{block}];" if single else ""}
-    {last} {begin} }}
-    for (int t = 0; t < trees; t++) {{
-      const int root = clamp(roots[t], 0, count - 1);
-      {last if not single else rounds}
-        int at = root;
-        int4 node = vload4(at, nodes);
-        while (node.x >= 0) {{
-          const int word = node.x;
-          const float v = x[r * features + min(word & {FEATURES - 1}, features - 1)], s = as_float(node.y);
-          const int next = (isnan(v) ? (word & {MISSING}) != 0 : ({holds})) ? node.z : node.w;
-          if (next <= at || next >= count) {{ at = count; break; }}
-          at = next;
-          node = vload4(at, nodes);
+    {each} {begin} }}
+    for (int t = 0; t < trees; t += {1 if rows else form.together}) {{
+      for (int q = 0; q < {block} && i * {block} + q < rows; q += {form.together if rows else 1}) {{
+        {begins}
+        for (int moved = 1; moved;) {{
+          moved = 0;
+          {steps}
         }}
-        if (at < count) {{
-          const int end = (int)clamp((long)node.z + node.w, 0L, (long)weights);
-          for (int j = max(node.z, 0); j < end; j++) {{ {add} }}
-        }}
+        {leaves}
       }}
     }}
-    {last} for (int t = 0; t < targets; t++) {{
+    {each} for (int t = 0; t < targets; t++) {{
       const float a = {total};
       y[(long)r * targets + t] = (isnan(a) ? 0.0f : a) + base[t];
     }} }}
     }}"""
+
+
+def _step(form: _Form) -> str:
+    """OpenCL C of a step of row ``{g}`` down a tree, without a branch: each would be guessed wrong every second time.
+
+    A row that is at a leaf stays there, and so does one whose node names none behind it.
+    """
+    mode, missing = form.comparison
+    holds = f"v {_ORDERED[mode or 0]}"
+    if mode is None:
+        kinds = (f"(kind == {m} & (v {test}))" for m, test in enumerate(_ORDERED[:-1]))
+        holds = f"{' | '.join(kinds)} | (kind >= {len(_ORDERED) - 1} & (v {_ORDERED[-1]}))"
+    if missing:
+        holds = f"({holds}) | ((v != v) & ((word & {MISSING}) != 0))"
+    to = "next" if form.packed else "(word >= 0) & (next > a{g}) & (next < count) ? next : a{g}"
+    return f"""{{{{
+            const int word = nodes[4 * a{{g}}]; {"const int kind = (word >> 24) & 15;" if mode is None else ""}
+            const float v = x[r{{g}} * features + min(word & {FEATURES - 1}, features - 1)], s = as_float(nodes[4 * a{{g}} + 1]);
+            const int next = nodes[4 * a{{g}} + 3 - ({holds})], to = {to};
+            moved |= to ^ a{{g}}; a{{g}} = to;
+          }}}}"""
 
 
 def _table(*nodes: tuple[int, float, int, int]) -> Array:

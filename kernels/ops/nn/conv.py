@@ -17,6 +17,7 @@ from asyncrt.dims import Dim
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.epilogue import Epilogue, join
 from asyncrt.kernels.conv.convolution import convolution
+from asyncrt.kernels.conv.gpu import suits as suits_patches
 from asyncrt.kernels.conv.interface import Convolution
 from asyncrt.kernels.conv.packed import packs
 from asyncrt.kernels.impl import Impl, inp, out
@@ -132,10 +133,10 @@ def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None
     view = window(call.name, call.attributes, x[2:], w[2:])
     fast = not traits.is_cpu or call.dtype(0) is FLOAT32
     joins, joined = join(epilogue, 2)
-    packed = packs(call.dtype(0), w[0], traits, constant=call.constants[1])
+    conv = Convolution(call.dtype(0), x[0], group, w[1], w[0] // group, view.as_3d(call.name), bias=call.has(2))
+    packed = packs(call.dtype(0), w[0], traits, constant=call.constants[1]) or suits_patches(conv, traits)
     if group == 1 and _is_product(view) and x[1] > 0 and fast and joins and not packed:
         return _product(call, count(view.outs), traits, joined)
-    conv = Convolution(call.dtype(0), x[0], group, w[1], w[0] // group, view.as_3d(call.name), bias=call.has(2))
     return convolution(conv, traits, constant=call.constants[1], after=epilogue)
 
 

@@ -2,7 +2,9 @@
 
 Weights lie by output column: column n has `K` elements in blocks of `block_size`, each a run of bytes in which the first
 element has the lowest bits. A kernel takes them to float32 where it multiplies them, so that memory is read once and
-nothing is written. What is multiplied is not quantised, whatever `accuracy_level` allows.
+nothing is written; on CPUs constant weights are packed for the tiles of products (`kernels/matmul/few_bits.py`). Where
+`accuracy_level` is 4 float32 rows are rounded to 8 bits first, block by block, as the file asks for
+(`kernels/int8/few_bits.py`); lower levels change nothing.
 
 Source: onnxruntime/docs/ContribOperators.md, com.microsoft.MatMulNBits.
 """
@@ -18,14 +20,18 @@ import numpy as np
 
 from asyncrt.dims import Dim
 from asyncrt.kernels.call import Attributes, Call
-from asyncrt.kernels.impl import Impl, inp, out
+from asyncrt.kernels.codegen.epilogue import Epilogue, EpilogueForm, bind
+from asyncrt.kernels.impl import Impl, ImplBuilder, inp, out
+from asyncrt.kernels.int8.few_bits import round_rows, rounded_product, rounded_rows
+from asyncrt.kernels.matmul.few_bits import BitsOperand
+from asyncrt.kernels.matmul.interface import FewBits
+from asyncrt.kernels.matmul.product import Operand, matmul_few_bits
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.walk import WalkedBuffer, walk
 from asyncrt.kernels.shapes import check, count, ints
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, UINT8, Array, DataType, Shape
-
-from ._nbits_vectors import STEP, Weights, launch
+from asyncrt.memory.view import View
 
 _X, _WEIGHTS, _SCALES, _ZEROS, _GROUPS, _BIAS = range(6)
 
@@ -72,6 +78,11 @@ def infer(call: Call) -> tuple[Shape]:
     return ((*shape[:-1], form.n),)
 
 
+def _rounds(attributes: Attributes, dtype: DataType) -> bool:
+    """Whether what is multiplied is rounded to 8 bits, block by block, as the file allows; float16 is not worth it."""
+    return dtype is FLOAT32 and int(attributes.get("accuracy_level", 0)) == 4
+
+
 def _unpacked(packed: Array, bits: int, elements: int) -> Array:
     """Return the first *elements* of each row of bytes."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
@@ -98,6 +109,8 @@ def _weights(attributes: Attributes, inputs: Sequence[Array | None]) -> Any:
 def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
     x = inputs[_X]
     assert x is not None
+    if x.dtype == np.float32 and _rounds(attributes, FLOAT32):
+        x = rounded_rows(x, int(attributes["block_size"]))
     y = x.astype(np.float64) @ _weights(attributes, inputs).T
     if len(inputs) > _BIAS and (bias := inputs[_BIAS]) is not None:
         y = y + bias.reshape(-1).astype(np.float64)
@@ -108,44 +121,56 @@ def host_nbytes(call: Call) -> int:
     """The weights in float64 some times over, and what is multiplied."""
     form = _form(call.attributes)
     rows = math.prod(call.shape(_X)[:-1])
-    return 40 * form.n * form.blocks * form.block + 16 * rows * (form.k + form.n)
+    rounding = 32 * rows * form.blocks * form.block if _rounds(call.attributes, call.dtype(_X)) else 0
+    return 40 * form.n * form.blocks * form.block + 16 * rows * (form.k + form.n) + rounding
 
 
-def implement(call: Call, traits: DeviceTraits) -> Impl:
+def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None) -> Impl:
     form, dtype = _form(call.attributes), call.dtype(_X)
     rows = count(ints(call.shape(_X)[:-1]))
+    zeros = call.dtype(_ZEROS) if call.has(_ZEROS) else None
+    last = bind(epilogue, call.outputs[0].shape)
+    constant = all(call.constants[i] for i in (_WEIGHTS, _SCALES, _ZEROS) if call.has(i))
+    if traits.is_cpu and traits.packed_weights and dtype is FLOAT32 and zeros in (None, UINT8, FLOAT32) and constant:
+        b = BitsOperand(
+            FewBits(form.bits, zeros), form.n, form.block, _WEIGHTS, _SCALES, None if zeros is None else _ZEROS
+        )
+        multiply = rounded_product if _rounds(call.attributes, dtype) else matmul_few_bits
+        a, bias = Operand(inp(_X), dtype, View.dense((rows, form.k))), inp(_BIAS) if call.has(_BIAS) else None
+        return multiply("matmul_nbits", a, b, out(0), last, traits, bias)
     tall = 4 if rows >= 4 else 1
     wide = 1 if tall > 1 else 4
-    zeros = call.dtype(_ZEROS) if call.has(_ZEROS) else None
+    built, x = ImplBuilder(), inp(_X)
+    if _rounds(call.attributes, dtype):
+        x = built.scratch(4 * rows * form.k)
+        built.launch(round_rows(inp(_X), x, rows, form.k, form.block, traits))
     buffers = [
-        WalkedBuffer("x", inp(_X), dtype, "r"), WalkedBuffer("w", inp(_WEIGHTS), UINT8, "r"),
+        WalkedBuffer("x", x, dtype, "r"), WalkedBuffer("w", inp(_WEIGHTS), UINT8, "r"),
         WalkedBuffer("scales", inp(_SCALES), dtype, "r"), WalkedBuffer("y", out(0), dtype, "w"),
     ]  # fmt: skip
     if zeros is not None:
         buffers.append(WalkedBuffer("zeros", inp(_ZEROS), zeros, "r"))
     if call.has(_BIAS):
         buffers.append(WalkedBuffer("bias", inp(_BIAS), dtype, "r"))
-    whole = form.bits in (4, 8) and form.block % STEP == 0 and form.k % form.block == 0
-    if traits.is_cpu and dtype is FLOAT32 and whole and rows:
-        refs = tuple([b.ref for b in buffers])
-        step = launch(Weights(form.bits, zeros, call.has(_BIAS)), refs, rows, form.n, form.k, form.block, traits)
-        return Impl("vectors", (step,))
-    shape = (-(-rows // tall), -(-form.n // wide))
+    buffers += [WalkedBuffer(n, ref, t, "r") for (n, t, _), ref in zip(last.form.buffers, last.refs, strict=True)]
     each = walk(
-        "matmul_nbits", _statement(dtype, zeros, form.bits, call.has(_BIAS), tall, wide), shape, buffers, traits,
+        "matmul_nbits", _statement(dtype, zeros, form.bits, call.has(_BIAS), tall, wide, last.form),
+        (-(-rows // tall), -(-form.n // wide)), buffers, traits,
         offsets=(("row_tile", (1, 0)), ("column_tile", (0, 1))),
         ints=(
             ("rows", rows), ("n", form.n), ("k", form.k), ("size", form.block), ("nbytes", form.nbytes),
             ("blocks", form.blocks), ("zero_nbytes", form.zero_nbytes),
+            *zip(last.form.ints, last.ints, strict=True),
         ),
-        work=form.k * tall * wide,
+        work=form.k * tall * wide, helpers=last.form.helpers,
     )  # fmt: skip
-    return Impl("elements", () if each is None else (each,))
+    built.launch(each)
+    return built.impl("elements")
 
 
 @functools.cache
 def _statement(
-    dtype: DataType, zeros: DataType | None, bits: int, bias: bool, tall: int, wide: int
+    dtype: DataType, zeros: DataType | None, bits: int, bias: bool, tall: int, wide: int, last: EpilogueForm
 ) -> str:
     """OpenCL C of a tile of *tall* rows and *wide* columns; rows and columns past the end are the last ones again."""
     tile = [(r, c) for r in range(tall) for c in range(wide)]
@@ -174,7 +199,8 @@ def _statement(
     for r, c in tile:
         added = f" + LOAD({dtype.name}, bias, c{c})" if bias else ""
         # A row or a column that was taken twice is stored twice, the same each time.
-        stores.append(f"STORE({dtype.name}, y, r{r} * n + c{c}, t{r}_{c}{added});")
+        stored = last.element(dtype, "y", f"r{r} * n + c{c}", f"c{c}", f"t{r}_{c}{added}")
+        stores.append(f"{{ {last.rows(f'r{r}')} {stored} }}")
     joined = "\n      ".join
     return f"""{{
     {joined(places)}
@@ -215,6 +241,7 @@ OPERATOR = Operator(
     infer=infer,
     reference=reference,
     implement=implement,
+    with_epilogue=implement,
     host_nbytes=host_nbytes,
     examples=(
         _example("f32[1,64]", 7, 64, 4, 32),

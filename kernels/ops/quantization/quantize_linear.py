@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.errors import ShapeError
+from asyncrt.errors import ModelTypeError, ShapeError
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.narrow import saturated as saturated_narrow
-from asyncrt.kernels.codegen.source import kernel
+from asyncrt.kernels.codegen.source import kernel, rounded
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, inp, out, scratch
 from asyncrt.kernels.int8.quantize import (
     EXPRESSIONS,
@@ -27,7 +27,6 @@ from asyncrt.kernels.int8.quantize import (
     divided,
     precision_of,
     quotient,
-    rounded,
     saturate,
     saturated,
 )
@@ -37,7 +36,21 @@ from asyncrt.kernels.patterns.elementwise import elementwise
 from asyncrt.kernels.patterns.grid import GPU_GROUP
 from asyncrt.kernels.shapes import check, count
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import FLOAT32, UINT8, Array, DataType, Layout, Shape, dtype_from_onnx, dtype_of, show_shape
+from asyncrt.layout import (
+    FLOAT32,
+    INT8,
+    INT16,
+    NARROW_TYPES,
+    UINT8,
+    UINT16,
+    Array,
+    DataType,
+    Layout,
+    Shape,
+    dtype_from_onnx,
+    dtype_of,
+    show_shape,
+)
 from asyncrt.memory.view import View
 
 
@@ -78,7 +91,7 @@ def _spread(attributes: Attributes, shape: Shape, factor: Array) -> Any:
     if axis < 0:
         return factor.reshape(parts)
     block = attributes.get("block_size", 0) or 1
-    return np.repeat(factor, block, axis=axis).take(range(shape[axis]), axis=axis)
+    return factor.take(np.arange(shape[axis]) // block, axis=axis)  # a block may be far longer than the axis
 
 
 def _transform(call: Call, traits: DeviceTraits, name: str, expression: str) -> Impl:
@@ -155,9 +168,15 @@ def _expressed(call: Call, traits: DeviceTraits, name: str, found: Expression) -
 
 # QuantizeLinear
 
+_WIDE = (UINT8, INT8, UINT16, INT16)
+"""What quotients become, beside the types that are narrower than a byte or floats of a byte."""
+
 
 def _quantized_type(attributes: Attributes, zero_point: DataType | None) -> DataType:
-    return zero_point or dtype_from_onnx(attributes.get("output_dtype", 0)) or UINT8
+    kind = zero_point or dtype_from_onnx(attributes.get("output_dtype", 0)) or UINT8
+    if kind not in NARROW_TYPES and kind not in _WIDE:
+        raise ModelTypeError(f"QuantizeLinear to {kind.name}, which holds no levels")
+    return kind
 
 
 def _quantize_types(attributes: Attributes, inputs: Sequence[DataType | None], outputs: int) -> Sequence[DataType]:
@@ -404,7 +423,8 @@ OPERATORS = (
             Example(("f32[3,4]", _f32(0.1, 0.2, 0.3), np.array([1, 2, 3], np.int16)), {"axis": -2}, opset=21),
             Example(("f32[2,12]", _SCALES, np.ones((2, 4), np.uint16)), {"axis": 1, "block_size": 3}, opset=21),
             Example(("f32[2,11,3]", "f32[2,4,3]", np.ones((2, 4, 3), np.int8)), {"block_size": 3}, opset=21),
-            Example(("f32[5,4]", _SCALES), {"axis": 0, "block_size": 3, "output_dtype": 3}, opset=21),
+            Example(("f32[5,4]", "f32[1,4]"), {"axis": 0, "block_size": 1 << 12, "output_dtype": 3}, opset=21),
+        Example(("f32[5,4]", _SCALES), {"axis": 0, "block_size": 3, "output_dtype": 3}, opset=21),
             Example(("f16[2,40]", np.array(0.07, np.float16), np.array(5, np.uint8)), opset=21),
             Example(("f32[2,40]", np.array(0.07, np.float32)), {"precision": 10}, opset=23),
             Example(("i32[7]", np.array(2, np.float32)), opset=19),

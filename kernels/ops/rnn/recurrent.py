@@ -49,17 +49,24 @@ class _Kind(NamedTuple):
         gates: Number of blocks of H rows in the weights.
         activations: Defaults of one direction.
         outputs: The most outputs that a node may have.
+        rounds: Whether products take states that are rounded to bytes.
     """
 
     name: str
     gates: int
     activations: tuple[str, ...]
     outputs: int
+    rounds: bool = False
 
 
 _LSTM = _Kind("LSTM", 4, ("Sigmoid", "Tanh", "Tanh"), 3)
+_ROUNDED_LSTM = _LSTM._replace(rounds=True)
 _GRU = _Kind("GRU", 3, ("Sigmoid", "Tanh"), 2)
 _RNN = _Kind("RNN", 1, ("Tanh",), 2)
+
+_OF_CELL = 2
+"""The activation of an LSTM that takes the cell's state, which `clip` leaves as it is: it bounds what gates take.
+ONNX's text says that it bounds what activations take; ONNX Runtime and OpenVINO do it so."""
 
 
 class _CellSettings(NamedTuple):
@@ -189,7 +196,8 @@ def _step(
     """One step of one direction over all batch rows: the new hidden and cell states."""
 
     def apply(function: int, value: _Wide) -> _Wide:
-        return functions[function](value if settings.clip is None else np.clip(value, -settings.clip, settings.clip))
+        limit = None if function == _OF_CELL else settings.clip
+        return functions[function](value if limit is None else np.clip(value, -limit, limit))
 
     def peephole(position: int, cell: _Wide) -> _Wide | float:
         """Absent peepholes add 0, also where the cell is infinite (0 times infinity would be NaN)."""
@@ -198,7 +206,9 @@ def _step(
     size = h.shape[1]
     if kind is _RNN:
         return apply(0, x + h @ r.T + bias[0] + bias[1]), c
-    if kind is _LSTM:
+    if kind.rounds:
+        h = _rounded(h)
+    if kind.name == _LSTM.name:
         i, o, f, g = np.split(x + h @ r.T + bias[0] + bias[1], 4, axis=1)
         i = apply(0, i + peephole(0, c))
         f = 1 - i if settings.input_forget else apply(0, f + peephole(2, c))
@@ -212,6 +222,22 @@ def _step(
     else:
         candidate = apply(1, rest + (reset * h) @ last.T + bias[1, 2 * size :])
     return (1 - z) * candidate + z * h, c
+
+
+def _rounded(states: _Wide) -> _Wide:
+    """Return rows as bytes with a scale and a zero point for each say them: those of DynamicQuantizeLinear.
+
+    In float32, as kernels and ONNX Runtime do it: where a row's least and greatest are opposite, its zero is a tie. What
+    is not finite becomes NaN, and a whole row if its range is not.
+    """
+    rows, zero, most = states.astype(np.float32), np.float32(0), np.float32(255)
+    low, high = np.fmin.reduce(rows, 1, keepdims=True, initial=zero), np.fmax.reduce(rows, 1, keepdims=True, initial=zero)
+    with np.errstate(all="ignore"):
+        scale = np.where(high > low, (high - low) / most, np.float32(1))
+        shift = np.rint(np.clip(-low / scale, zero, most))
+        rounded = (np.clip(np.rint(rows / scale) + shift, zero, most) - shift).astype(np.float64) * scale
+        made: _Wide = rounded + (scale - scale) + (rows - rows)
+    return made
 
 
 def _pack_input(w: Array) -> Array:
@@ -264,7 +290,7 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     form = CellForm(
         kind.name, kind.gates, _functions(settings, real), "1" if settings.reverse else "d == 1",
         OptionalInputs(*(call.has(i) for i in range(3, 8))), len(call.outputs), settings.input_forget,
-        settings.linear_before_reset, traits.registers,
+        settings.linear_before_reset, kind.rounds, traits.registers,
     )  # fmt: skip
     if tiles:
         made.launch(tiled(form, refs, ints, s.directions, tiles))
@@ -324,7 +350,7 @@ def _functions(settings: _CellSettings, real: str) -> str:
     clip = ""
     if settings.clip is not None:
         low, high = literal(-settings.clip, dtype), literal(settings.clip, dtype)
-        clip = f"x = x < {low} ? ({real}){low} : x > {high} ? ({real}){high} : x;"
+        clip = f"x = x < {low} ? ({real}){low} : x > {high} ? ({real}){high} : x; "
 
     def text(chosen: Chosen) -> str:
         c = ACTIVATIONS[chosen.name].c.replace("(T)", f"({real})")
@@ -334,7 +360,7 @@ def _functions(settings: _CellSettings, real: str) -> str:
     for index, alternatives in enumerate(zip(*settings.activations, strict=True)):
         first, last = text(alternatives[0]), text(alternatives[-1])
         body = f"return {first};" if first == last else f"if (d == 0) return {first}; return {last};"
-        lines.append(f"{real} $_f{index}({real} x, int d) {{ {clip} {body} }}")
+        lines.append(f"{real} $_f{index}({real} x, int d) {{ {clip if index != _OF_CELL else ''}{body} }}")
     return "\n".join(lines)
 
 
@@ -370,12 +396,13 @@ def _example(
     return Example(tuple(inputs), attributes, outputs, opset=14)
 
 
-def _operator(kind: _Kind, examples: tuple[Example, ...]) -> Operator:
+def _operator(kind: _Kind, examples: tuple[Example, ...], name: str = "", domain: str = "") -> Operator:
     def infer(call: Call) -> tuple[Shape, ...]:
         return _infer(kind, call)
 
     return Operator(
-        name=kind.name,
+        name=name or kind.name,
+        domain=domain,
         infer=infer,
         reference=functools.partial(_reference, kind),
         implement=functools.partial(_implement, kind),
@@ -404,6 +431,8 @@ OPERATORS = (
             _example(_LSTM, 4, 2, 3, 6, given=(3, 7), outputs=3),
         ),
     ),
+    # DynamicQuantizeLSTM of ONNX Runtime, but for its weights, which are floats here.
+    _operator(_ROUNDED_LSTM, _examples(_LSTM), "RoundedStateLSTM", "asyncrt"),
     _operator(_GRU, (*_examples(_GRU), _example(_GRU, 4, 2, 3, 6, outputs=2, linear_before_reset=1))),
     _operator(_RNN, _examples(_RNN)),
 )

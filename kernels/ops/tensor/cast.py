@@ -18,7 +18,7 @@ from asyncrt.kernels.codegen.conversion import cast, to_integer
 from asyncrt.kernels.codegen.narrow import narrow
 from asyncrt.kernels.impl import Impl
 from asyncrt.kernels.operator import Example, Expression, Operator, ViewOf
-from asyncrt.kernels.ops._texts import as_texts, of_texts
+from asyncrt.kernels.ops._texts import as_texts, example, of_texts
 from asyncrt.kernels.ops._values import known
 from asyncrt.kernels.patterns.copy import materialise, takes_any_view
 from asyncrt.kernels.patterns.elementwise import elementwise
@@ -189,8 +189,8 @@ OPERATORS = (
             Example((np.array([2**40 + 5, -(2**33) - 1, 7], np.int64),), _TO["i32"]),
             Example((np.array([3e4, np.nan, -np.inf], np.float32),), _TO["f16"]),
             Example((_TWICE_ROUNDED,), _TO["f16"]),
-            Example((np.array(["1", "-7"], STRING.numpy),), _TO["i64"]),
-            Example((np.array(["1.5", "NaN", "-INF"], STRING.numpy),), _TO["f32"]),
+            Example((example(["1", "-7"]),), _TO["i64"]),
+            Example((example(["1.5", "NaN", "-INF"]),), _TO["f32"]),
             Example((np.array([-5, 12], np.int64),), {"to": STRING.onnx}),
             Example(("i32[5]",), _TO["u32"]),
             Example((np.array([-1, 2**40], np.int64),), _TO["u64"]),

@@ -5,6 +5,7 @@ Source: ONNX Reshape-21, Flatten-21, Squeeze-21, Unsqueeze-21, Identity-21, Drop
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -48,7 +49,7 @@ def _reshape(call: Call) -> tuple[Shape]:
         if not isinstance(known, Dim) and known == 0:
             if not isinstance(total, Dim) and total != 0:
                 raise ShapeError(f"'{call.name}': {show_shape(shape)} does not reshape to {wanted}")
-            result[unknown] = 0
+            result[unknown] = _beside_none(call, shape, result)
         else:
             result[unknown] = total // known
     try:
@@ -61,6 +62,14 @@ def _reshape(call: Call) -> tuple[Shape]:
             hint="the shape may have been traced for one size of a dynamic dim",
         )
     return (tuple(result),)
+
+
+def _beside_none(call: Call, shape: Shape, result: Sequence[int]) -> int:
+    """Return the dim for -1 where another one is 0: what it is for any other number of elements, by all other dims."""
+    dims, known = (math.prod(d for d in s if d != 0) for s in (shape, result))
+    if dims % known:
+        raise ShapeError(f"'{call.name}': no dim in the place of -1 makes {show_shape(shape)} of {list(result)}")
+    return dims // known
 
 
 def _flatten(call: Call) -> tuple[Shape]:

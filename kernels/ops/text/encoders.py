@@ -15,6 +15,7 @@ import numpy as np
 from asyncrt.errors import ModelFormatError, ShapeError
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.operator import TURN, Example, Operator
+from asyncrt.kernels.ops._texts import example
 from asyncrt.kernels.shapes import same_shape
 from asyncrt.kinds import nbytes_of
 from asyncrt.layout import FLOAT32, INT64, STRING, Array, DataType, Shape, dtype_of
@@ -130,7 +131,7 @@ def _texts(attributes: Attributes) -> Iterable[str]:
 
 
 _length: Callable[[str], int] = len
-_WORDS = np.array([["b", "a", "c"], ["a", "d", ""]], STRING.numpy)
+_WORDS = example([["b", "a", "c"], ["a", "d", ""]])
 
 OPERATORS = (
     Operator(

@@ -17,6 +17,7 @@ import numpy as np
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.call import Attributes, Call, ValueUnknown
 from asyncrt.kernels.operator import TURN, Example, Operator
+from asyncrt.kernels.ops._texts import example
 from asyncrt.kernels.shapes import check
 from asyncrt.kinds import nbytes_of
 from asyncrt.layout import STRING, Array, Shape
@@ -79,7 +80,7 @@ def host_nbytes(call: Call) -> int:
     return TURN * texts.size * (3 + longest) + nbytes_of(texts)
 
 
-_TEXTS = np.array(["one two  three", "four", ""], STRING.numpy)
+_TEXTS = example(["one two  three", "four", ""])
 _PADDED = {"mark": 0, "pad_value": "#", "mincharnum": 1}
 
 OPERATOR = Operator(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 
 from asyncrt import Runtime, RuntimeOptions
+from asyncrt.devices.opencl import compile_worker
 from asyncrt.devices.opencl import compilers as opencl_compilers
 from asyncrt.devices.opencl.compilers import Compilers, find_compilers
 from asyncrt.devices.opencl.device import OpenCLDevice
@@ -150,11 +154,82 @@ def test_no_process_is_started_for_a_short_text(stand_in: Path) -> None:
     assert compilers.compile(b"", "a" * (1 << 20)) is None
 
 
+def test_where_requests_go_first_a_process_is_started_sooner(stand_in: Path) -> None:
+    """What is compiled in this one takes time that they need."""
+    stand_in.write_text(textwrap.dedent(STAND_IN) + "send(1, sys.argv[1].encode())")
+    found = []
+    for how in ("not", "always"):
+        compilers = Compilers("opencl:0:0", "a processor")
+        compilers.how = how
+        found.append(compilers.compile(b"", "a" * (20 << 10)))
+        compilers.close()
+
+    assert found == [None, b"always"]
+
+
 def test_other_drivers_compile_in_this_process() -> None:
     """They do so side by side, as far as is known."""
     assert find_compilers("Portable Computing Language", "cpu", "opencl:0:0", "") is None
     assert find_compilers("Intel(R) OpenCL", "gpu", "opencl:0:0", "") is None
     assert find_compilers("Intel(R) OpenCL", "cpu", "opencl:0:0", "") is not None
+
+
+WAYS = """
+import os, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+import compile_worker as worker
+before = os.nice(0)
+worker.give_way(sys.argv[2])
+print(os.nice(0) - before, os.sched_getscheduler(0) == os.SCHED_IDLE)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="it takes Linux")
+@pytest.mark.parametrize(("how", "said"), [("not", "0 False"), ("much", "10 False"), ("always", "0 True")])
+def test_a_process_gives_way_as_it_is_told(how: str, said: str) -> None:
+    """Not at all, by a lower priority, or by taking what others leave alone."""
+    command = [sys.executable, "-c", WAYS, str(compile_worker.__file__), how]
+
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == said
+
+
+def test_a_process_that_gets_no_time_is_replaced_by_one_that_takes_some(
+    compilers: Compilers, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may leave none for ever, and kernels are to come all the same."""
+    monkeypatch.setattr(opencl_compilers, "_SLOW_S", 0.1)
+    compilers.how = "always"
+    starves = "import threading; threading.Event().wait(60 if sys.argv[1] == 'always' else 0)"
+    stand_in.write_text(textwrap.dedent(STAND_IN) + f"{starves}; send(1, sys.argv[1].encode())")
+
+    assert compilers.compile(b"", "a text") == b"much"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("without", "how"), [("", "always"), ("stand_in", "not")])
+async def test_builds_give_way_where_requests_need_not_wait_for_them(
+    without: str, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the threads that ask for them do not: they hold what requests wait for."""
+    monkeypatch.setenv("ASYNCRT_WITHOUT", without)
+    priorities: list[int] = []
+    async with Runtime() as rt:
+        device = rt.device
+        if not isinstance(device, OpenCLDevice) or device.compilers is None:
+            pytest.skip("this driver compiles side by side in a process")
+        build = device.build
+
+        def builds(*given: object) -> object:
+            priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            return build(*given)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(device, "build", builds)
+        loaded = await rt.load(model([node("y = Tanh(x)")], ["x f32[n]"], ["y"]))
+        await loaded.ready()
+
+        assert device.compilers.how == how
+        assert priorities
+        assert set(priorities) == {os.getpriority(os.PRIO_PROCESS, 0)}
 
 
 def test_a_device_that_closes_waits_for_no_compiler(stand_in: Path, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from asyncrt.layout import Array
 def right(text: str, name: str, given: Array) -> Array:
     """What the trial gives where the instruction means what it should."""
     result = given.copy()
-    unsigned, signed = (np.uint8, np.int8) if "vpdpbusd" in text else (np.int16, np.int16)
+    are_bytes = "vpdpbusd" in text or "vpmaddubsw" in text
+    unsigned, signed = (np.uint8, np.int8) if are_bytes else (np.int16, np.int16)
     products = given[1].view(unsigned).astype(np.int64) * given[2].view(signed).astype(np.int64)
     result[3] = (given[0] + products.reshape(16, -1).sum(axis=1)).astype(np.int32)
     return result
@@ -54,6 +55,18 @@ def test_only_right_sums_are_trusted(instruction: opencl_dot.Instruction, run: o
 def test_unsigned_bytes_are_told_from_signed_ones(instruction: opencl_dot.Instruction) -> None:
     """Which operand is which, compilers count from either end."""
     assert not opencl_dot.multiplies(instruction, signs_swapped)
+
+
+def test_an_instruction_is_not_trusted_where_its_pairs_of_small_bytes_are_wrong() -> None:
+    """The unsigned bytes are below 16 there, and signs may be told wrongly there alone."""
+    small = [i for i in opencl_dot.INSTRUCTIONS if i.small]
+
+    def swapped_there(text: str, name: str, given: Array) -> Array:
+        return (signs_swapped if "vpmaddubsw" in text else right)(text, name, given)
+
+    assert small
+    assert [opencl_dot.multiplies(i, right) for i in small] == [True] * len(small)
+    assert not any(opencl_dot.multiplies(i, swapped_there) for i in small)
 
 
 def test_the_trial_is_made_once_and_only_for_what_gains_by_it(tmp_path: Path) -> None:

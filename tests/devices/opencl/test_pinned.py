@@ -71,6 +71,53 @@ def test_a_later_mark_lands_what_is_before_an_earlier_one() -> None:
     assert target.tolist() == [3] * 5
 
 
+def test_results_are_in_pinned_memory_as_long_as_somebody_holds_them() -> None:
+    """Whatever refers to a part of one holds it; then the memory is used again, and it is not copied to."""
+    memory = PinnedMemory(Pins(), most_lent=128 * KB)
+    transfers = PinnedTransfers(memory)
+    room = transfers.lend(100 * KB)
+    assert room is not None
+    result = np.ndarray((100, 256), np.float32, room)
+    with transfers.read(result.reshape(-1).view(np.uint8)) as place:
+        place[:] = 1
+    part = result[3:5]
+    del room, result, place
+
+    assert transfers.lend(100 * KB) is None, "somebody refers to it"
+    assert part.view(np.uint8).sum() == part.nbytes
+    assert (memory.lent, memory.nbytes) == (128 * KB, 128 * KB)
+
+    del part
+
+    assert transfers.lend(100 * KB) is not None
+    assert memory.nbytes == 128 * KB, "it is the same memory"
+
+
+def test_what_is_lent_when_the_device_closes_is_released_by_its_holder() -> None:
+    """Results outlive the device that made them."""
+    pins = Pins()
+    memory = PinnedMemory(pins)
+    kept, given_up = memory.lend(64 * KB), memory.lend(128 * KB)
+    del given_up
+
+    memory.close()
+    assert pins.released == [128 * KB]
+
+    assert kept is not None
+    kept[:] = 1
+    del kept
+    assert pins.released == [128 * KB, 64 * KB]
+
+
+@pytest.mark.parametrize("nbytes", [pinned.SMALLEST_LENT - 1, pinned.LARGEST_LENT + 1])
+def test_results_of_other_sizes_are_in_memory_of_their_own(nbytes: int) -> None:
+    """Small ones are copied soon enough, and large ones would keep too much from the system."""
+    memory = PinnedMemory(Pins())
+
+    assert PinnedTransfers(memory).lend(nbytes) is None
+    assert memory.nbytes == 0
+
+
 def test_what_failed_does_not_land() -> None:
     """The array stays as it was, and the block can be used again."""
     memory = PinnedMemory(Pins())

@@ -64,3 +64,15 @@ async def test_a_window_that_a_request_brings_is_left_to_the_host() -> None:
 
     np.testing.assert_allclose(onnxruntime_gives(source, {"x": x, "window": HANN})["y"], y, rtol=0, atol=2e-5)
     assert decisions["STFT"] == "host"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_a_signal_that_may_be_complex_is_left_to_the_host(parts: int) -> None:
+    """Where only a request knows whether it is."""
+    source = model([node("y = STFT(x, step, window)", onesided=0)], ["x f32[n,m,k]"], ["y"], {**STEP, "window": HANN})
+    x = np.random.default_rng(0).standard_normal((2, 50, parts), np.float32)
+    async with Runtime("host") as rt:
+        y = (await (await rt.load(source)).infer({"x": x}))["y"]
+
+    np.testing.assert_allclose(onnxruntime_gives(source, {"x": x})["y"], y, rtol=0, atol=1e-4)

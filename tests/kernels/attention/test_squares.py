@@ -85,6 +85,32 @@ def test_tensor_cores_give_the_same(case: Case, dtype: str) -> None:
     np.testing.assert_allclose(result.astype(np.float64), expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
+PARTED = [
+    Case(queries=1, keys=1000),
+    Case(batch=2, queries=1, keys=129, size=64, value_size=48),
+    Case(group=5, queries=2, keys=500, causal=True, offset=420),
+    Case(queries=3, keys=400, causal=True, offset=300, left=90),
+    Case(queries=1, keys=300, softcap=2.0, mask="float32"),
+    Case(batch=2, queries=1, keys=300, mask="bool"),
+    Case(queries=1, keys=300, dtype="float16", mask="float16"),
+]
+
+
+@pytest.mark.parametrize("features", [frozenset[str](), frozenset({"mma"})], ids=["any device", "tensor cores"])
+@pytest.mark.parametrize("case", PARTED, ids=str)
+def test_few_rows_share_many_keys_among_groups(case: Case, features: frozenset[str]) -> None:
+    """Also where a part of the keys is one that a row does not see at all."""
+    inputs = given(case)
+    expected = plain(case, *[x.astype(np.float64) if x.dtype != bool else x for x in inputs])
+    if features and case.group * case.queries > 8:
+        pytest.skip("more rows than that are a tile of tensor cores")
+
+    result = attend(case, inputs, features, "parts of the keys", 132)
+
+    tolerance = {"float32": 2e-6, "float16": 1e-3}[case.dtype]
+    np.testing.assert_allclose(result, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
 def given(case: Case) -> list[Array]:
     random = np.random.default_rng(0)
     heads = case.kv_heads * case.group
@@ -116,7 +142,9 @@ def plain(case: Case, query: Array, key: Array, value: Array, mask: Array | None
     return expected
 
 
-def attend(case: Case, inputs: list[Array], features: frozenset[str] = frozenset()) -> Array:
+def attend(
+    case: Case, inputs: list[Array], features: frozenset[str] = frozenset(), kernel: str = "64 rows", units: int = 1
+) -> Array:
     heads = case.kv_heads * case.group
     shape = (case.batch, heads, case.queries, case.value_size)
     tensors = [
@@ -137,9 +165,9 @@ def attend(case: Case, inputs: list[Array], features: frozenset[str] = frozenset
         "a", Attributes(), tuple(layout_of(x) for x in inputs), (None,) * len(inputs),
         (Layout(target.dtype, shape),), (target.dtype,),
     )  # fmt: skip
-    traits = DeviceTraits("gpu", 1, features=features, local_memory=48 << 10)
+    traits = DeviceTraits("gpu", units, features=features, local_memory=48 << 10)
     impl = attention_impl(whole, (), (), traits)
-    assert "64 rows" in impl.name
-    assert ("tensor cores" in impl.name) == bool(features)
+    assert kernel in impl.name
+    assert ("tensor cores" in impl.name) == (bool(features) and kernel == "64 rows")
     (result,) = run_impl(impl, call, tuple(inputs))
     return result

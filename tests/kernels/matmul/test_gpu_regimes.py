@@ -32,11 +32,14 @@ LARGE = DeviceTraits("gpu", 132, max_group=1024)
     ("m", "n", "k", "batches", "regime"),
     [
         (16, 384, 384, 1, Regime.SLICES),
-        (256, 1536, 384, 1, Regime.SLICES),
+        (256, 384, 384, 1, Regime.SLICES),
+        (512, 384, 1536, 1, Regime.NARROW),
         (16, 384, 64, 1, Regime.NARROW),
         (1024, 1536, 384, 1, Regime.NARROW),
         (4096, 1536, 384, 1, Regime.WIDE),
-        (64, 64, 128, 200, Regime.WIDE),
+        (64, 64, 128, 200, Regime.NARROW),
+        (16, 50257, 384, 1, Regime.SLICES),
+        (17, 50257, 384, 1, Regime.NARROW),
     ],
 )
 def test_tiles_are_as_large_as_fill_the_device(m: int, n: int, k: int, batches: int, regime: Regime) -> None:
@@ -118,7 +121,15 @@ MMA = DeviceTraits("gpu", 132, max_group=1024, features=frozenset({"mma"}))
 
 @pytest.mark.parametrize(
     ("m", "n", "tile"),
-    [(4096, 4096, tensor_cores.LARGE), (1024, 384, tensor_cores.MIDDLE), (16, 384, tensor_cores.SMALL)],
+    [
+        (4096, 4096, tensor_cores.LARGE),
+        (64, 16384, tensor_cores.FLAT),
+        (1024, 384, tensor_cores.MIDDLE),
+        (256, 384, tensor_cores.SMALL),
+        (16, 384, tensor_cores.TINY),
+        (16, 50257, tensor_cores.TINY),
+        (17, 50257, tensor_cores.SMALL),
+    ],
 )
 def test_tensor_cores_get_tiles_that_fill_the_device(m: int, n: int, tile: tensor_cores.MatrixTile) -> None:
     """Where there are few, work-items share a sum."""
@@ -150,7 +161,8 @@ def test_tensor_cores_get_rows_that_begin_where_a_copy_may(
     assert tensor_cores.takes(form, a, b, traits) is taken
 
 
-LARGE_TILE, MIDDLE_TILE, SMALL_TILE = tensor_cores.LARGE, tensor_cores.MIDDLE, tensor_cores.SMALL
+LARGE_TILE, FLAT_TILE = tensor_cores.LARGE, tensor_cores.FLAT
+MIDDLE_TILE, SMALL_TILE, TINY_TILE = tensor_cores.MIDDLE, tensor_cores.SMALL, tensor_cores.TINY
 
 
 @pytest.mark.usefixtures("emulated_mma")
@@ -159,9 +171,13 @@ LARGE_TILE, MIDDLE_TILE, SMALL_TILE = tensor_cores.LARGE, tensor_cores.MIDDLE, t
     [
         (LARGE_TILE, (130, 72), (72, 136), "C", "float16"),
         (LARGE_TILE, (17, 200), (200, 33), "F", "float16"),
+        (FLAT_TILE, (70, 72), (72, 136), "C", "float16"),
+        (FLAT_TILE, (3, 17, 200), (200, 33), "F", "bfloat16"),
         (MIDDLE_TILE, (130, 136), (136, 72), "C", "float16"),
         (MIDDLE_TILE, (3, 40, 72), (72, 33), "F", "float16"),
         (SMALL_TILE, (8, 8), (8, 8), "C", "float16"),
+        (TINY_TILE, (17, 200), (200, 24), "C", "float16"),
+        (TINY_TILE, (3, 5, 264), (264, 33), "F", "bfloat16"),
         (SMALL_TILE, (3, 40, 72), (3, 72, 136), "C", "bfloat16"),
         (SMALL_TILE, (17, 200), (200, 33), "F", "bfloat16"),
     ],

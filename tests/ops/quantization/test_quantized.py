@@ -64,3 +64,11 @@ def test_convolution_rounds_as_the_product_does(dtype: type) -> None:
     expected = quantised(sums.astype(np.float32) * (scale(0.02) * scale(0.03) / scale(0.5)), zero(9, dtype))
     assert len(np.unique(expected)) > 10
     check_with([expected], "QLinearConv", Example(inputs, attributes, opset=10))
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_range_of_nothing_has_the_scale_of_onnx_own_evaluator(count: int) -> None:
+    """Zeros alone, and no elements: one step of 255. ONNX Runtime has 1 for it; no element is another by that."""
+    expected = [np.zeros(count, np.uint8), scale(1 / 255), zero(0)]
+
+    check_with(expected, "DynamicQuantizeLinear", Example((np.zeros(count, np.float32),), outputs=3, opset=11))

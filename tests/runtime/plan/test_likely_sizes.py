@@ -17,7 +17,7 @@ from asyncrt.kernels.operator import Operator, host_nbytes
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.runtime.plan import host_nodes
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan
-from asyncrt.runtime.plan.likely_sizes import NBYTES, SIZES, GuessAllowance, sample_layouts
+from asyncrt.runtime.plan.likely_sizes import CLOSER_SIZES, NBYTES, SIZES, GuessAllowance, sample_layouts
 from asyncrt.runtime.plan.plan_cache import Planned, Plans
 from asyncrt.runtime.plan.tools import Tools
 
@@ -189,3 +189,14 @@ def test_ones_are_made_for_inputs_whose_values_decide_if_they_are_few() -> None:
     left_out = [count for count, values in guesses if values is None]
 
     assert 0 < max(made) <= 1 << 18 < min(left_out)
+
+
+def test_closer_sizes_are_all_pictures_of_a_range_in_no_order_of_size() -> None:
+    """Where there is time for some of them only, those are small and large, high and wide."""
+    pictures = [size[1:] for size in CLOSER_SIZES if len(size) == 3]
+    some = pictures[: len(pictures) // 8]
+
+    assert sorted(pictures) == [(32 * high, 32 * wide) for high in range(3, 22) for wide in range(3, 22)]
+    for axis in (0, 1):
+        assert len({size[axis] for size in some}) > 15
+    assert {min(size) > 320 for size in some} == {max(size) <= 320 for size in some} == {True, False}

@@ -387,6 +387,39 @@ async def test_a_scan_of_nothing_collects_nothing(rt: Runtime) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_scan_goes_over_texts(rt: Runtime) -> None:
+    """Each is a tensor of texts, also where it has no axes."""
+    body = helper.make_graph(
+        [node("y = StringConcat(t, x)")], "body", [onnx.ValueInfoProto(name="x")], [onnx.ValueInfoProto(name="y")]
+    )
+    source = model([helper.make_node("Scan", ["x"], ["y"], body=body, num_scan_inputs=1)], [], ["y"], opset=20)
+    source.graph.initializer.append(helper.make_tensor("t", onnx.TensorProto.STRING, [], [b"it is "]))
+    source.graph.input.append(helper.make_tensor_value_info("x", onnx.TensorProto.STRING, ["n"]))
+    loaded = await rt.load(source)
+
+    for texts in (["one", "two", ""], []):
+        got = (await loaded.infer({"x": np.array(texts, object)}))["y"]
+
+        assert got.tolist() == [f"it is {text}" for text in texts]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("trips", [0, 2])
+async def test_what_no_iteration_makes_has_the_rank_that_iterations_make(rt: Runtime, trips: int) -> None:
+    """Not that of the file, which may say another one: here the body's output is a sum, and declared a vector."""
+    source = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 18]>
+        g (int64 m, float[n] x) => (y) {
+          last, y = Loop (m, , x) <body = b (int64 i, bool go, float[n] v) => (bool on, float[n] w, float[3] sum) {
+            on = Identity (go) w = Add (v, v) sum = ReduceSum <keepdims = 0> (v) }> }"""
+    )
+
+    got = (await (await rt.load(source)).infer({"m": np.array(trips), "x": np.ones(4, np.float32)}))["y"]
+
+    np.testing.assert_array_equal(got, np.array([4, 8], np.float32)[:trips])
+
+
+@pytest.mark.asyncio
 async def test_sequences_of_a_scan_are_of_one_length(rt: Runtime) -> None:
     """Otherwise the request fails with both lengths."""
     inside = graph([node("p = Add(e, f)")], ["e f32[]", "f f32[]"], ["p"])

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from asyncrt import DeadlineExceeded, Model, Runtime, RuntimeClosedError, RuntimeOptions
+from asyncrt import DeadlineExceeded, IterationLimitError, Model, Runtime, RuntimeClosedError, RuntimeOptions
 from asyncrt.layout import Array
+from asyncrt.runtime.loop.pending_request import RunAgain
 
 from ...builders import model, node
 from .test_control_flow import body
@@ -135,3 +136,36 @@ async def test_loading_runs_none_of_it(rt: Runtime, kind: str) -> None:
 
     with pytest.raises(DeadlineExceeded):
         await loaded.infer({"x": X}, deadline=0.01)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("kind", "most", "more"), [*((k, 5, 6) for k in BODIES), ("nested", 1, 2)])
+async def test_there_may_be_so_many_iterations_and_no_more(kind: str, most: int, more: int) -> None:
+    """Those of a loop in a loop count, too: of two times two there are six; and each request counts by itself."""
+    async with Runtime("host", options=RuntimeOptions(max_iterations=5)) as rt:
+        loaded = await load(rt, kind)
+        expected = -X if kind == "computes" else X  # five negations
+        for _ in range(3):
+            np.testing.assert_array_equal(expected, (await loaded.infer({"n": np.array(most), "x": X}))["y"])
+
+            with pytest.raises(IterationLimitError, match=r"went round 6 times; RuntimeOptions\.max_iterations is 5"):
+                await loaded.infer({"n": np.array(more), "x": X})
+
+
+@pytest.mark.asyncio
+async def test_iterations_that_count_for_nothing_are_not_counted() -> None:
+    """A request that others made begin again has all of them."""
+    async with Runtime("host", options=RuntimeOptions(max_iterations=5)) as rt:
+        loaded = await load(rt, "computes")
+        iterates, hit = rt.session.dispatcher.iterates, [3]
+
+        async def hit_once(request: int) -> None:
+            await iterates(request)
+            hit[0] -= 1
+            if hit[0] == 0:
+                raise RunAgain
+
+        rt.session.dispatcher.iterates = hit_once  # type: ignore[method-assign]
+
+        np.testing.assert_array_equal(-X, (await loaded.infer({"n": np.array(5), "x": X}))["y"])
+        assert hit == [-5]

@@ -18,9 +18,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.registry import operators
-from asyncrt.layout import Array
+from asyncrt.kinds import ValueType, shown_to_caller
+from asyncrt.layout import DataType
 
-from ...ops.run import arrays
+from ...ops.run import arrays, type_of
 from ...zoo import ZooModel, zoo
 from ..graphs import draw_model
 
@@ -36,7 +37,7 @@ class Origin(NamedTuple):
 
     name: str
     model: onnx.ModelProto
-    inputs: dict[str, Array]
+    inputs: dict[str, Any]
 
 
 TEXTS = (
@@ -137,26 +138,30 @@ def _small_zoo() -> list[ZooModel]:
 
 def around(operator: Operator, example: Example, chance: random.Random) -> Origin:
     """Return a model of one operator: its inputs given, or constants; its dims static, or with names."""
-    given = {f"x{i}": a for i, a in enumerate(arrays(example)) if a is not None}
+    held = {f"x{i}": a for i, a in enumerate(arrays(example)) if a is not None}
+    kinds = {name: type_of(example.inputs[int(name[1:])], array) for name, array in held.items()}
+    given = {name: shown_to_caller(kinds[name], array) for name, array in held.items()}
     names = [f"x{i}" if f"x{i}" in given else "" for i in range(len(example.inputs))]
     outputs = [f"y{i}" for i in range(example.outputs)]
     attributes = {k: _attribute(v) for k, v in example.attributes.items()}
     nodes = [helper.make_node(operator.name, names, outputs, name="it", domain=operator.domain, **attributes)]
-    constants = {n for i, n in enumerate(given) if chance.random() < (0.5 if i else 0.1)}
+    tensors = [name for name, array in held.items() if array.dtype.kind != "O"]
+    constants = {n for n in tensors if chance.random() < (0.1 if n == next(iter(held)) else 0.5)}
     dynamic = chance.random()
     infos, feeds = [], {}
     for name, array in given.items():
         if name not in constants:
-            dims = [f"{name}_{axis}" if chance.random() < dynamic else d for axis, d in enumerate(array.shape)]
-            infos.append(helper.make_tensor_value_info(name, _element(array), dims))
+            dims = [f"{name}_{axis}" if chance.random() < dynamic else d for axis, d in enumerate(held[name].shape)]
+            infos.append(helper.make_value_info(name, _declared(kinds[name], dims)))
             feeds[name] = array
     if chance.random() < 0.4:  # a neighbour, that there is something to fuse, or to read a view
         nodes.append(helper.make_node(chance.choice(("Identity", "Neg", "Abs", "Shape", "Cast")), [outputs[0]], ["z"]))
         if nodes[-1].op_type == "Cast":
             nodes[-1].attribute.add(name="to", i=chance.choice((1, 6, 7, 10)), type=onnx.AttributeProto.INT)
         outputs.append("z")
-    tensors = [numpy_helper.from_array(given[n], n) for n in sorted(constants)]
-    graph = helper.make_graph(nodes, operator.name, infos, [onnx.ValueInfoProto(name=o) for o in outputs], tensors)
+    initializers = [numpy_helper.from_array(given[n], n) for n in sorted(constants)]
+    results = [onnx.ValueInfoProto(name=o) for o in outputs]
+    graph = helper.make_graph(nodes, operator.name, infos, results, initializers)
     opset = example.opset or 21
     opsets = [helper.make_opsetid(operator.domain, opset)]
     if operator.domain:
@@ -164,8 +169,17 @@ def around(operator: Operator, example: Example, chance: random.Random) -> Origi
     return Origin(operator.name, helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds)
 
 
-def _element(array: Array) -> int:
-    return int(helper.np_dtype_to_tensor_dtype(array.dtype))
+def _declared(kind: DataType, dims: list[Any] | None) -> onnx.TypeProto:
+    """Return the type that a file declares for a value; of tensors inside of others it says no dims."""
+    if not isinstance(kind, ValueType):
+        return helper.make_tensor_type_proto(kind.onnx, dims)
+    element = _declared(kind.element, None)
+    if kind.kind == "seq":
+        return helper.make_sequence_type_proto(element)
+    if kind.kind == "optional":
+        return helper.make_optional_type_proto(element)
+    assert kind.key is not None
+    return helper.make_map_type_proto(kind.key.onnx, element)
 
 
 def _attribute(value: Any) -> Any:

@@ -63,18 +63,34 @@ class Report:
 
 
 class Usage(NamedTuple):
-    """A process at one moment: seconds of processors it has had, and whether a thread of it wants one or a disk."""
+    """A process and those it has started, at one moment: seconds of processors they have had, and whether a thread of
+    theirs wants one or a disk."""
 
     worked_s: float
     wants: bool
 
 
 def usage(pid: int) -> Usage:
-    """Return what the system says of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    threads = Path(f"/proc/{pid}/task").iterdir()
-    states = [(t / "stat").read_text().rpartition(")")[2].split()[0] for t in threads]
-    return Usage((int(fields[11]) + int(fields[12])) / TICKS, any(s in "RD" for s in states))
+    """Return what the system says of a process and of those below it, such as compilers that it waits for."""
+    stats = {int(p.name): fields for p in Path("/proc").iterdir() if p.name.isdigit() and (fields := _stat(p))}
+    family = {pid}
+    while more := {p for p, fields in stats.items() if int(fields[1]) in family} - family:
+        family |= more
+    ticks = sum(int(f) for p in family for f in stats[p][11:15])  # those of children that have ended, too
+    return Usage(ticks / TICKS, any(s in "RD" for p in family for s in _states(p)))
+
+
+def _stat(process: Path) -> list[str]:
+    """Return what follows the name in what the system says of a process or a thread; nothing if it has ended."""
+    with contextlib.suppress(OSError):
+        return (process / "stat").read_text().rpartition(")")[2].split()
+    return []
+
+
+def _states(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return [fields[0] for t in Path(f"/proc/{pid}/task").iterdir() if (fields := _stat(t))]
+    return []
 
 
 @attrs.define
@@ -156,7 +172,7 @@ class Member:
             done, _ = await asyncio.wait((reading,), timeout=LOOKS_S)
             if done:
                 return reading.result(), ""
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(KeyError):  # it has ended
                 seen = usage(process.pid)
                 watch = watch or Watch(self._works_s, seen, time.monotonic())
                 why = watch.hangs(time.monotonic(), seen) if watched else None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import sys
 import time
 
 import numpy as np
 
+from .crew import IDLE_S
 from .models import LIMITS, Place
 from .watching import MORE_BYTES
+
+_WORKS = "import time\nwhile time.process_time() < {}: pass"
 
 
 async def _waits(place: Place) -> None:
@@ -38,6 +42,12 @@ async def _reads(place: Place) -> None:
     (place.folder / "model" / "up" / "secret").read_bytes()
 
 
+async def _waits_for_a_process(place: Place) -> None:
+    """As it does for a compiler that works."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", _WORKS.format(IDLE_S + 0.5))
+    await process.wait()
+
+
 async def _is_right(place: Place) -> None:
     (place.folder / "model" / "weights.bin").read_bytes()
     np.ones(LIMITS["host"], np.uint8)
@@ -45,11 +55,14 @@ async def _is_right(place: Place) -> None:
 
 CASES = {
     "hang": _waits, "crash": _dies, "untyped IndexError faulty.py:_raises": _raises, "slow": _is_slow,
-    "memory": _takes_memory, "read": _reads, "": _is_right,
+    "memory": _takes_memory, "read": _reads,
 }  # fmt: skip
-"""By the kind of what is to be found; nothing for the last."""
+"""By the kind of what is to be found."""
+
+RIGHT = (_is_right, _waits_for_a_process)
+"""In which nothing is to be found."""
 
 
 async def attack(seed: int, place: Place) -> None:
     """Run the case of that number."""
-    await list(CASES.values())[seed](place)
+    await [*CASES.values(), *RIGHT][seed](place)

@@ -23,7 +23,7 @@ from asyncrt.scheduler.policies import policy_names
 from ...paths import drawn
 from ..batching import canary, request
 from .doors import DOORS, STATE, Door, Stage, keeping, some_door
-from .models import LIMITS, Place, device_of, opened, shown
+from .models import LIMITS, Place, device_of, opened, options_shown
 from .values import Their, hostile_inputs, odd
 from .watching import Finding, Poison
 
@@ -51,7 +51,7 @@ class Storm:
     errors: list[BaseException] = attrs.field(factory=list)
 
     def __str__(self) -> str:
-        return f"{self.device}: {shown(self.options)}\n" + "\n".join(self.tried)
+        return f"{self.device}: {options_shown(self.options)}\n" + "\n".join(self.tried)
 
 
 def draw(seed: int, place: Place) -> Storm:

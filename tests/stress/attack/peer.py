@@ -17,14 +17,10 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 
 import numpy as np
 
-from asyncrt.layout import Array
-
 from ...environment import ROOT, with_sources
 
 Who: TypeAlias = Literal["ONNX Runtime", "reference"]
 PATIENCE_S = 5.0
-TOLERANCES = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 1e-3, "float64": 1e-4}
-"""Relative to the largest element, for what may add in another order."""
 
 
 class Peer:
@@ -33,7 +29,7 @@ class Peer:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def ask(self, who: Who, model: bytes, inputs: Mapping[str, Array]) -> dict[str, Array] | None:
+    def ask(self, who: Who, model: bytes, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return outputs by name; None if there is no opinion."""
         if self._process is None:
             command = [sys.executable, "-m", __name__]
@@ -47,7 +43,7 @@ class Peer:
         try:
             _send(process.stdin, (who, model, dict(inputs)))
             if select.select([process.stdout], [], [], PATIENCE_S)[0]:
-                answer: dict[str, Array] | None = _receive(process.stdout)
+                answer: dict[str, Any] | None = _receive(process.stdout)
                 return answer
         except (OSError, EOFError):
             pass
@@ -66,33 +62,6 @@ class Peer:
                         pipe.close()
 
 
-def difference(expected: Mapping[str, Array], got: Mapping[str, Array]) -> str | None:
-    """Say where two results differ by more than rounding; None if they do not.
-
-    Where there are no elements, runtimes differ in the dims that nothing tells, such as those of a loop without trips.
-    """
-    for name, e in expected.items():
-        g = got[name]
-        if e.size == g.size == 0 and (e.dtype, e.ndim) == (g.dtype, g.ndim):
-            continue
-        if (e.dtype, e.shape) != (g.dtype, g.shape):
-            return f"'{name}' is {g.dtype}{list(g.shape)}, elsewhere {e.dtype}{list(e.shape)}"
-        tolerance = TOLERANCES.get(e.dtype.name)
-        with np.errstate(all="ignore"):
-            if tolerance is None:
-                same = e == g
-            else:
-                a, b = e.astype(np.float64), g.astype(np.float64)
-                largest = float(np.max(np.abs(a), where=np.isfinite(a), initial=1.0))
-                # What overflows does so here or there, depending on the order in which others add.
-                same = (a == b) | ~np.isfinite(a) | (np.abs(a - b) <= tolerance * largest)
-        if not same.all():
-            first = tuple(int(i) for i in np.argwhere(~same)[0])
-            wrong = int((~same).sum())
-            return f"'{name}'{list(first)} is {g[first]!r}, elsewhere {e[first]!r}; {wrong} of {same.size} elements"
-    return None
-
-
 def _send(pipe: BinaryIO | Any, thing: object) -> None:
     data = pickle.dumps(thing)
     pipe.write(struct.pack("<q", len(data)) + data)
@@ -106,7 +75,7 @@ def _receive(pipe: BinaryIO | Any) -> Any:
     return pickle.loads(pipe.read(struct.unpack("<q", size)[0]))  # by a child of this process, and from nowhere else
 
 
-def _onnx_runtime(model: bytes, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def _onnx_runtime(model: bytes, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import onnx
 
     from ...second_opinion import onnxruntime_session
@@ -117,13 +86,17 @@ def _onnx_runtime(model: bytes, inputs: Mapping[str, Array]) -> dict[str, Array]
     return dict(zip(names, session.run(names, {n: a for n, a in inputs.items() if n in taken}), strict=True))
 
 
-def _reference(model: bytes, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def _reference(model: bytes, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import onnx
     from onnx.reference import ReferenceEvaluator
 
     evaluator = ReferenceEvaluator(_in_order(onnx.ModelProto.FromString(model)))
     outputs = evaluator.run(None, dict(inputs))
-    return {name: np.asarray(o) for name, o in zip(evaluator.output_names, outputs, strict=True)}
+    return dict(zip(evaluator.output_names, map(_as_callers_have, outputs), strict=True))
+
+
+def _as_callers_have(value: Any) -> Any:
+    return value if value is None or isinstance(value, list | dict) else np.asarray(value)
 
 
 def _in_order(model: Any) -> Any:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from asyncrt.layout import FLOAT32, Array, DataType, PartialLayout
+from asyncrt.kinds import ValueType, is_plain
+from asyncrt.layout import FLOAT32, STRING, Array, DataType, PartialLayout
 
 MOST = 1 << 14
 """Elements of an input that is made; what must be larger is one element seen many times."""
@@ -21,10 +22,12 @@ EDGES = {
 }
 """Values by the kind of the dtype."""
 
+TEXTS = ("", "a", "1", "-7.5e3", "nan", "naïve café", "\0", "\U0001f600", " a  b ", "x" * 5000)
+
 
 def fitting(
-    layouts: Mapping[str, PartialLayout], natural: Mapping[str, Array], chance: random.Random
-) -> dict[str, Array]:
+    layouts: Mapping[str, PartialLayout], natural: Mapping[str, Any], chance: random.Random
+) -> dict[str, Any]:
     """Return an input for each of *layouts*: those of *natural* where they fit and chance will have it, else others."""
     sizes: dict[str, int] = {}
     keep = chance.random() < 0.7
@@ -38,7 +41,9 @@ def fitting(
     return inputs
 
 
-def _fits(layout: PartialLayout, array: Array) -> bool:
+def _fits(layout: PartialLayout, array: Any) -> bool:
+    if not is_plain(layout.dtype) or not isinstance(array, np.ndarray) or array.dtype.kind == "O":
+        return not is_plain(layout.dtype)  # of what is in it, or its dims, nothing is known
     if layout.dtype is not None and layout.dtype.numpy != array.dtype:
         return False
     shape = layout.shape
@@ -47,9 +52,11 @@ def _fits(layout: PartialLayout, array: Array) -> bool:
     )
 
 
-def made(layout: PartialLayout, sizes: dict[str, int], chance: random.Random) -> Array:
-    """Return an array of *layout*; *sizes* are those of dims that have one already."""
+def made(layout: PartialLayout, sizes: dict[str, int], chance: random.Random) -> Any:
+    """Return a value of *layout*; *sizes* are those of dims that have one already."""
     dtype: DataType = layout.dtype or FLOAT32
+    if isinstance(dtype, ValueType):
+        return _held(dtype, sizes, chance)
     dims: tuple[Any, ...] = tuple(chance.choice(SIZES) for _ in range(chance.randrange(4)))
     if layout.shape is not None:
         dims = layout.shape
@@ -59,7 +66,24 @@ def made(layout: PartialLayout, sizes: dict[str, int], chance: random.Random) ->
         count *= d
     if count > MOST or any(not 0 <= d <= MOST for d in shape):
         return huge(dtype, shape)
+    if dtype is STRING:
+        texts = np.empty(shape, object)
+        texts.reshape(-1)[:] = [chance.choice(TEXTS) for _ in range(count)]
+        return texts
     return filled(dtype.numpy, tuple(shape), chance)
+
+
+def _held(dtype: ValueType, sizes: dict[str, int], chance: random.Random) -> Any:
+    def one(kind: DataType, shape: tuple[int, ...] | None) -> Any:
+        return made(PartialLayout(kind, shape), sizes, chance)
+
+    match dtype.kind:
+        case "seq":
+            return [one(dtype.element, None) for _ in range(chance.randrange(4))]
+        case "optional":
+            return one(dtype.element, None) if chance.random() < 0.7 else None
+    assert dtype.key is not None
+    return {one(dtype.key, ()).item(): one(dtype.element, ()).item() for _ in range(chance.randrange(4))}
 
 
 def _size(dim: Any, sizes: dict[str, int], chance: random.Random) -> int:
@@ -73,7 +97,7 @@ def _size(dim: Any, sizes: dict[str, int], chance: random.Random) -> int:
 
 def huge(dtype: DataType, shape: list[int]) -> Array:
     """Return one element seen as a tensor of *shape*, or of the largest that NumPy can think of."""
-    one = np.zeros((), dtype.numpy)
+    one = np.zeros((), dtype.numpy) if dtype is not STRING else np.array("a", object)
     for least in (2**40, 2**31, 2**16, 8, 2):
         try:
             return np.broadcast_to(one, [min(abs(d), least) for d in shape])

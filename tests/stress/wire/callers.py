@@ -3,13 +3,17 @@
 Callers come through both doors, some go in the midst of sending or waiting, and each answer is compared with what its
 caller alone can have: the pattern has the caller's number in every element. When nothing is on its way, nobody may be
 inside, no sequence open, and the memory of the server is measured.
+
+What comes over gRPC comes to a bare server of the library as well, because that loses memory when callers cancel.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import struct
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +24,8 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
 from ...serve.running import Running
-from .fuzz import AT_ONCE, PATIENCE_S, Report, a_server, fill, grows, look, resident
+from .bare import a_bare_server
+from .fuzz import AT_ONCE, PATIENCE_S, Report, a_server, fill, grows, look, resident, resident_of
 
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
 _BETWEEN = 1000
@@ -33,28 +38,38 @@ def callers(count: int, folder: Path, progress: Callable[[int], object] = lambda
     Args:
         folder: Empty; models go there.
     """
-    with a_server(folder) as server:
-        return asyncio.run(_callers(server, count, progress, seed))
+    with a_server(folder, "--sender-timeout", str(PATIENCE_S)) as server, a_bare_server() as (process, at):
+        return asyncio.run(_callers(server, process, at, count, progress, seed))
 
 
-async def _callers(server: Running, count: int, progress: Callable[[int], object], seed: int) -> Report:
-    report, begun, points = Report(), time.monotonic(), list[tuple[int, int]]()
+async def _callers(
+    server: Running, process: subprocess.Popen[str], at: str, count: int, progress: Callable[[int], object], seed: int
+) -> Report:
+    report, begun = Report(), time.monotonic()
+    points, points_bare = list[tuple[int, int]](), list[tuple[int, int]]()
     await fill(server, report, count)
-    async with grpc.aio.insecure_channel(server.grpc) as channel:
-        infer = channel.unary_unary(
-            _INFER, request_serializer=pb.ModelInferRequest.SerializeToString,
-            response_deserializer=pb.ModelInferResponse.FromString,
-        )  # fmt: skip
+    async with grpc.aio.insecure_channel(server.grpc) as channel, grpc.aio.insecure_channel(at) as channel_bare:
+        calls = _call_of(channel), _call_of(channel_bare)
         for first in range(0, count, _BETWEEN):
             numbers = iter(range(first, min(count, first + _BETWEEN)))
-            await asyncio.gather(*(_worker(server, infer, numbers, report, seed) for _ in range(AT_ONCE)))
+            await asyncio.gather(*(_worker(server, calls, numbers, report, seed) for _ in range(AT_ONCE)))
             await look(server, report)
             report.cases = min(count, first + _BETWEEN)
             points.append((report.cases, await resident(server)))
+            process.send_signal(signal.SIGUSR1)
+            await _over_grpc(calls[1], pattern(0, 1, 1), goes_after=None)  # which it answers after that
+            points_bare.append((report.cases, resident_of(process.pid)))
             progress(report.cases)
     report.seconds = time.monotonic() - begun
-    report.grows = grows(points)
+    report.grows, report.grows_bare = grows(points), grows(points_bare)
     return report
+
+
+def _call_of(channel: grpc.aio.Channel) -> Any:
+    return channel.unary_unary(
+        _INFER, request_serializer=pb.ModelInferRequest.SerializeToString,
+        response_deserializer=pb.ModelInferResponse.FromString,
+    )  # fmt: skip
 
 
 def pattern(number: int, rows: int, columns: int) -> Any:
@@ -62,7 +77,7 @@ def pattern(number: int, rows: int, columns: int) -> Any:
     return (np.arange(rows * columns, dtype=np.float32) % 64 / 64 + number).reshape(rows, columns)
 
 
-async def _worker(server: Running, infer: Any, numbers: Any, report: Report, seed: int) -> None:
+async def _worker(server: Running, calls: tuple[Any, Any], numbers: Any, report: Report, seed: int) -> None:
     connection = _Connection(server.http)
     for number in numbers:
         rng = random.Random(seed * 10**9 + number)
@@ -70,12 +85,16 @@ async def _worker(server: Running, infer: Any, numbers: Any, report: Report, see
         goes = rng.random() < 0.1
         try:
             async with asyncio.timeout(PATIENCE_S):
-                work = _over_grpc(infer, x, rng, goes) if rng.random() < 0.4 else connection.ask(x, rng, goes)
-                found = await work
+                if rng.random() < 0.4:
+                    goes_after = rng.choice([0, 1e-4, 1e-3]) if goes else None
+                    found, _ = [await _over_grpc(call, x, goes_after) for call in calls]
+                else:
+                    found = await connection.ask(x, rng, goes)
         except TimeoutError:
             report.findings.append(f"caller {number}: no answer")
             continue
-        except (grpc.aio.AioRpcError, OSError) as error:
+        except (grpc.aio.AioRpcError, OSError, EOFError) as error:
+            connection.close()
             report.findings.append(f"caller {number}: {error!r}")
             continue
         report.answers["gone" if found is None else "answered"] += 1
@@ -84,12 +103,12 @@ async def _worker(server: Running, infer: Any, numbers: Any, report: Report, see
     connection.close()
 
 
-async def _over_grpc(infer: Any, x: Any, rng: random.Random, goes: bool) -> bytes | None:
+async def _over_grpc(infer: Any, x: Any, goes_after: float | None) -> bytes | None:
     message = pb.ModelInferRequest(model_name="double", raw_input_contents=[x.tobytes()])
     message.inputs.add(name="x", datatype="FP32", shape=x.shape)
     call = infer(message)
-    if goes:
-        await asyncio.sleep(rng.choice([0, 1e-4, 1e-3]))
+    if goes_after is not None:
+        await asyncio.sleep(goes_after)
         call.cancel()
         return None
     found: bytes = (await call).raw_output_contents[0]

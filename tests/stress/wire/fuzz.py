@@ -54,6 +54,7 @@ class Report:
         answers: How often each status came.
         findings: What should not be.
         grows: Bytes of the server for each case: the estimate, and its upper bound; None of too few cases.
+        grows_bare: The same of a bare server of gRPC, which had the same calls; None if there was none.
     """
 
     cases: int = 0
@@ -61,6 +62,7 @@ class Report:
     findings: list[str] = attrs.Factory(list)
     seconds: float = 0.0
     grows: tuple[float, float] | None = None
+    grows_bare: tuple[float, float] | None = None
 
 
 @contextlib.contextmanager
@@ -245,10 +247,11 @@ async def resident(server: Running) -> int:
     await asyncio.sleep(_SENDER_S)  # until nobody is waited for any more who has sent a half and gone
     server.process.send_signal(signal.SIGUSR1)
     await _status(*server.http.split(":"))  # which it answers after that
-    return _resident(server.process.pid)
+    return resident_of(server.process.pid)
 
 
-def _resident(process: int) -> int:
+def resident_of(process: int) -> int:
+    """Return the bytes that a process has in memory."""
     # Not pages of files, which come and go with what code runs and what else the machine does.
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("RssAnon:"))

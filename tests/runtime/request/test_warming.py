@@ -1,0 +1,118 @@
+"""In which order does what likely shapes need come, and who waits for whom?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncrt import Runtime, RuntimeOptions
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan
+from asyncrt.runtime.plan.plan_cache import Plans
+from asyncrt.runtime.plan.recipe import make_recipe
+from asyncrt.runtime.request.warming import Warming
+
+from ...builders import model, node
+
+PRODUCT = model([node("y = MatMul(x, w)")], ["x f32[n,8]"], ["y"], {"w": np.ones((8, 8), np.float32)})
+
+
+class Fake:
+    """A network of which a plan is there at once, and whose kernels and constants come when the test says so."""
+
+    def __init__(self) -> None:
+        self.plans, self.weights, self.one_plan = self, self, asyncio.Lock()
+        self.may, self.slices = asyncio.Event(), 0
+        #: What the thread that plans asks after each slice.
+        self.go_on: Callable[[], bool] | None = None
+
+    # As plans.
+
+    def scouting(self) -> Fake:
+        return self
+
+    def __enter__(self) -> Fake:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def learn(self, scout: Fake) -> None:
+        pass
+
+    def likely(self, *, found: Callable[[Any], object], go_on: Callable[[], bool]) -> Sequence[Any]:
+        go_on()
+        found(self)
+        while not self.go_on:
+            pass
+        for _ in range(self.slices):
+            go_on()
+        return [self]
+
+    # As a plan, constants and kernels.
+
+    packings = kernels = ()
+
+    def begin(self, kernels: object, *, urgent: bool) -> None:
+        pass
+
+    async def expected(self, kernels: object, *, urgent: bool) -> Any:
+        self.go_on = lambda: True
+        return type("Soon", (), {"seconds": 0.0})
+
+    async def ensure(self, wanted: object, *, urgent: bool = True) -> None:
+        await self.may.wait()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("urgent", [False, True])
+async def test_planning_gives_way_to_what_the_first_plan_needs(urgent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does to requests; where somebody waits for all of it, it does to nobody."""
+    fake, pauses = Fake(), list[float]()
+    fake.slices = 3
+    monkeypatch.setattr("asyncrt.runtime.request.warming.time.sleep", pauses.append)
+
+    warms = Warming([fake], fake, lambda: False, urgent=urgent, patience_s=1.0)  # type: ignore[list-item, arg-type]
+    async with asyncio.timeout(30):
+        while fake.go_on is None or (not urgent and len(pauses) < fake.slices):  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0)
+    before = warms.first.done()
+    fake.may.set()
+    await warms.whole
+
+    assert not before
+    assert len(pauses) == (0 if urgent else fake.slices)
+    assert warms.first.done()
+
+
+@pytest.mark.asyncio
+async def test_the_first_plan_is_told_before_a_recipe_is_made_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may wait for what it needs."""
+    order: list[str] = []
+    likely = Plans.likely
+
+    def makes(*given: Any) -> Any:
+        order.append("recipe")
+        return make_recipe(*given)
+
+    def guesses(plans: Plans, *, found: Callable[[ChunkPlan], object], **more: Any) -> list[ChunkPlan]:
+        def told(plan: ChunkPlan) -> None:
+            order.append("plan")
+            found(plan)
+
+        return likely(plans, found=told, **more)
+
+    monkeypatch.setattr("asyncrt.runtime.plan.plan_cache.make_recipe", makes)
+    monkeypatch.setattr(Plans, "likely", guesses)
+    async with Runtime(options=RuntimeOptions(cache_dir=tmp_path)) as rt:
+        loaded = await rt.load(PRODUCT)
+        await loaded.ready()
+
+    assert order[0] == "plan"
+    assert "recipe" in order
