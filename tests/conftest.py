@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import zlib
 
 import hypothesis
+import numpy as np
 import pytest
 
 os.environ.setdefault("ASYNCRT_CHECK_HAZARDS", "1")
@@ -24,6 +26,15 @@ hypothesis.settings.register_profile(
     "suite", derandomize=True, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
 )
 hypothesis.settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True)
+def _numbers_of_its_own(request: pytest.FixtureRequest) -> None:
+    """A test draws the same numbers in each run, whichever tests of its module ran before it in the same process."""
+    for shared in vars(request.module).values():
+        if isinstance(shared, np.random.Generator):
+            begin = np.random.PCG64(zlib.crc32(request.node.nodeid.encode()))
+            shared.bit_generator.state = begin.state
 
 
 @pytest.hookimpl(trylast=True)
