@@ -20,6 +20,9 @@ from asyncrt.kernels.matmul.gpu import (
     Regime,
     choose_regime,
     depth_of,
+    shared_products,
+    slice_products,
+    slice_sum,
 )
 from asyncrt.kernels.traits import DeviceTraits
 
@@ -85,18 +88,7 @@ def _shared_kernel(form: PatchForm, tile: int) -> KernelSource:
       nb[i] = ({acc}){form.value("i")};
     }}
     {form.advance(depth)}
-    if (k0 >= 0) {{
-      {_UNROLL} for (int k = 0; k < {depth}; k++) {{
-        {acc} ra[{4 * squares}], rb[{4 * squares}];
-        {_UNROLL} for (int i = 0; i < {4 * squares}; i++) {{
-          ra[i] = at[k][(i / 4) * {NARROW} + ly * 4 + i % 4];
-          rb[i] = bt[k][(i / 4) * {NARROW} + lx * 4 + i % 4];
-        }}
-        {_UNROLL} for (int i = 0; i < {4 * squares}; i++)
-          {_UNROLL} for (int j = 0; j < {4 * squares}; j++) s[i][j] = fma(ra[i], rb[j], s[i][j]);
-      }}
-      barrier(CLK_LOCAL_MEM_FENCE);
-    }}
+    {shared_products(acc, depth, squares, "s", "fma(ra[i], rb[j], s[i][j])")}
     {_UNROLL} for (int i = 0; i < {each}; i++) {{
       const int e = id + i * 256;
       at[e % {depth}][e / {depth}] = na[i];
@@ -152,19 +144,9 @@ def _slices_kernel(form: PatchForm) -> KernelSource:
       {_UNROLL} for (int i = 0; i < {CHUNK}; i++) b[j * {CHUNK} + i] = ({acc}){form.value("i")};
       {form.advance(CHUNK)}
     }}
-    {_UNROLL} for (int i = 0; i < {rows}; i++)
-      parts[line][lane * {rows} + (((i >> 2) ^ (lane >> 1)) & 3) * 4 + (i & 3)] = (m0 + i < M && k0 + lane < K)
-          ? ({acc})LOAD({t.name}, filters, i * K + k0 + lane) : ({acc})0;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    {_UNROLL} for (int k = 0; k < {columns}; k++)
-      {_UNROLL} for (int i = 0; i < {rows}; i++)
-        s[i] += parts[line][k * {rows} + (((i >> 2) ^ (k >> 1)) & 3) * 4 + (i & 3)] * b[k];
-    barrier(CLK_LOCAL_MEM_FENCE);
+    {slice_products(acc, "s", f"LOAD({t.name}, filters, i * K + k0 + lane)")}
   }}
-  {_UNROLL} for (int i = 0; i < {rows}; i++) parts[line][i * {columns} + lane] = s[i];
-  barrier(CLK_LOCAL_MEM_FENCE);
-  {acc} sum = 0;
-  {_UNROLL} for (int i = 0; i < {slices}; i++) sum += parts[i][line * {columns} + lane];
+  {slice_sum(acc, "s")}
   const int m = m0 + line;
   {form.place("q")}
   if (m < M && q < Q) {form.element(f"sum + {form.bias('m')}", "m")}"""

@@ -71,7 +71,7 @@ def shared_kernel(form: ProductForm, tile: int) -> KernelSource:
     """
     acc, depth = accumulator_type(form.a), depth_of(form.a, tile)
     # In one rounding, whatever a compiler makes of it, as in convolutions that do the same (`conv/convolution.py`).
-    added = "c[i][j] = fma(ra[i], rb[j], c[i][j]);" if form.a.is_float else "c[i][j] += ra[i] * rb[j];"
+    added = "fma(ra[i], rb[j], c[i][j])" if form.a.is_float else "c[i][j] + ra[i] * rb[j]"
     squares = tile // NARROW
     each = tile * depth // (GROUP * GROUP)
     # Results of a work-item whose operands are read before any of them is stored; large tiles have no registers for more.
@@ -94,17 +94,7 @@ def shared_kernel(form: ProductForm, tile: int) -> KernelSource:
       na[i] = (m0 + am < M && ak < K) ? ({acc})LOAD({form.a.name}, A, ao + (m0 + am) * sa_m + ak * sa_k) : ({acc})0;
       nb[i] = (n0 + bn < N && bk < K) ? ({acc})LOAD({form.b.name}, B, bo + bk * sb_k + (n0 + bn) * sb_n) : ({acc})0;
     }}
-    if (k0 >= 0) {{
-      {_UNROLL} for (int k = 0; k < {depth}; k++) {{
-        {acc} ra[{4 * squares}], rb[{4 * squares}];
-        {_UNROLL} for (int i = 0; i < {4 * squares}; i++) {{
-          ra[i] = at[k][(i / 4) * {NARROW} + ly * 4 + i % 4];
-          rb[i] = bt[k][(i / 4) * {NARROW} + lx * 4 + i % 4];
-        }}
-        {_UNROLL} for (int i = 0; i < {4 * squares}; i++) {_UNROLL} for (int j = 0; j < {4 * squares}; j++) {added}
-      }}
-      barrier(CLK_LOCAL_MEM_FENCE);
-    }}
+    {shared_products(acc, depth, squares, "c", added)}
     {_UNROLL} for (int i = 0; i < {each}; i++) {{
       const int e = id + i * 256;
       if (a_fast_k) at[e % {depth}][e / {depth}] = na[i]; else at[e / {tile}][e % {tile}] = na[i];
@@ -132,12 +122,64 @@ def shared_kernel(form: ProductForm, tile: int) -> KernelSource:
     return kernel(f"{form.name}_shared{tile}", form.buffers, form.ints, body, helpers=helpers, attributes=group)
 
 
+def shared_products(acc: str, depth: int, squares: int, sums: str, added: str) -> str:
+    """Add what two tiles in local memory, ``at`` and ``bt``, give to *sums*, unless none has come yet.
+
+    Args:
+        acc: The type of sums.
+        depth: Terms of a tile.
+        squares: Squares of 4 × 4 in each direction that a work-item has.
+        sums: The name of its sums.
+        added: The new value of ``sums[i][j]``, of ``ra[i]`` and ``rb[j]``.
+    """
+    size = 4 * squares
+    return f"""if (k0 >= 0) {{
+      {_UNROLL} for (int k = 0; k < {depth}; k++) {{
+        {acc} ra[{size}], rb[{size}];
+        {_UNROLL} for (int i = 0; i < {size}; i++) {{
+          ra[i] = at[k][(i / 4) * {NARROW} + ly * 4 + i % 4];
+          rb[i] = bt[k][(i / 4) * {NARROW} + lx * 4 + i % 4];
+        }}
+        {_UNROLL} for (int i = 0; i < {size}; i++) {_UNROLL} for (int j = 0; j < {size}; j++) {sums}[i][j] = {added};
+      }}
+      barrier(CLK_LOCAL_MEM_FENCE);
+    }}"""
+
+
+def slice_products(acc: str, sums: str, left: str) -> str:
+    """Add products of a line's step to its *sums*: of ``b``, a work-item's own, and of rows that it shares.
+
+    Those lie in local memory, a column of the tile after the other, turned so that lines of a bank are met seldom.
+
+    Args:
+        acc: The type of sums.
+        sums: The name of a work-item's sums.
+        left: What loads element ``(m0 + i, k0 + lane)`` of the left-hand side.
+    """
+    rows, columns = SLICE_ROWS, SLICE_COLUMNS
+    return f"""{_UNROLL} for (int i = 0; i < {rows}; i++)
+      parts[line][lane * {rows} + (((i >> 2) ^ (lane >> 1)) & 3) * 4 + (i & 3)] = (m0 + i < M && k0 + lane < K)
+          ? ({acc}){left} : ({acc})0;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    {_UNROLL} for (int k = 0; k < {columns}; k++)
+      {_UNROLL} for (int i = 0; i < {rows}; i++)
+        {sums}[i] += parts[line][k * {rows} + (((i >> 2) ^ (k >> 1)) & 3) * 4 + (i & 3)] * b[k];
+    barrier(CLK_LOCAL_MEM_FENCE);"""
+
+
+def slice_sum(acc: str, sums: str) -> str:
+    """Declare ``sum``: the sum of all lines' *sums* of row ``line`` and column ``lane``, in their order."""
+    return f"""{_UNROLL} for (int i = 0; i < {SLICE_ROWS}; i++) parts[line][i * {SLICE_COLUMNS} + lane] = {sums}[i];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  {acc} sum = 0;
+  {_UNROLL} for (int i = 0; i < {SLICES}; i++) sum += parts[i][line * {SLICE_COLUMNS} + lane];"""
+
+
 @functools.cache
 def slices_kernel(form: ProductForm) -> KernelSource:
     """Tiles of 16 rows × 32 columns; 16 lines of 32 work-items each add a part of every sum, which are added in order.
 
-    A line's work-items have a column each, so that they read rows of the right-hand side together. Its rows of the left
-    one lie in local memory, a column of the tile after the other, turned so that lines of a bank are met seldom.
+    A line's work-items have a column each, so that they read rows of the right-hand side together.
     """
     acc = accumulator_type(form.a)
     rows, columns, slices = SLICE_ROWS, SLICE_COLUMNS, SLICES
@@ -154,19 +196,9 @@ def slices_kernel(form: ProductForm) -> KernelSource:
     {acc} b[{columns}];
     {_UNROLL} for (int k = 0; k < {columns}; k++)
       b[k] = (n < N && k0 + k < K) ? ({acc})LOAD({form.b.name}, B, bo + (k0 + k) * sb_k + n * sb_n) : ({acc})0;
-    {_UNROLL} for (int i = 0; i < {rows}; i++)
-      parts[line][lane * {rows} + (((i >> 2) ^ (lane >> 1)) & 3) * 4 + (i & 3)] = (m0 + i < M && k0 + lane < K)
-          ? ({acc})LOAD({form.a.name}, A, ao + (m0 + i) * sa_m + (k0 + lane) * sa_k) : ({acc})0;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    {_UNROLL} for (int k = 0; k < {columns}; k++)
-      {_UNROLL} for (int i = 0; i < {rows}; i++)
-        c[i] += parts[line][k * {rows} + (((i >> 2) ^ (k >> 1)) & 3) * 4 + (i & 3)] * b[k];
-    barrier(CLK_LOCAL_MEM_FENCE);
+    {slice_products(acc, "c", f"LOAD({form.a.name}, A, ao + (m0 + i) * sa_m + (k0 + lane) * sa_k)")}
   }}
-  {_UNROLL} for (int i = 0; i < {rows}; i++) parts[line][i * {columns} + lane] = c[i];
-  barrier(CLK_LOCAL_MEM_FENCE);
-  {acc} sum = 0;
-  {_UNROLL} for (int s = 0; s < {slices}; s++) sum += parts[s][line * {columns} + lane];
+  {slice_sum(acc, "c")}
   const int m = m0 + line;
   {form.rows("m")}
   if (m < M && n < N) {form.element("sum", "m", "n")}"""
