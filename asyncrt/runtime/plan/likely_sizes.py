@@ -52,6 +52,9 @@ CLOSER_SIZES = (
     *((1, round(2 ** (eighth / 8)) + more) for eighth in range(24, 65) for more in range(3)),
 )
 
+BATCHES = tuple((batch, *size[1:]) for batch in (2, 3) for size in CLOSER_SIZES)
+"""By which recipes are compared that were made for a batch of one: they are trusted once each size has varied."""
+
 
 class GuessAllowance:
     """What all guesses at the sizes of one program may cost.

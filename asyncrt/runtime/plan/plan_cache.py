@@ -18,14 +18,14 @@ from asyncrt.runtime.cooperative import Slices, finished
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 from .chunk_plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, PlanStep, State, start_state
-from .likely_sizes import CLOSER_SIZES, MANY_ROWS, NBYTES, ODD_SIZES, SIZES, GuessAllowance, sample_layouts
+from .likely_sizes import BATCHES, CLOSER_SIZES, MANY_ROWS, NBYTES, ODD_SIZES, SIZES, GuessAllowance, sample_layouts
 from .planner import prepare_in_slices
 from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
 from .tools import Tools, new_memo
 
-_RECIPES = 48  # at most
+_RECIPES = 96  # at most
 _MAKES = 24  # recipes that are made before any has been of use
-_WALKS = 48  # of sizes that lie close to others, when a model is loaded
+_WALKS = 96  # of sizes that lie close to others, when a model is loaded
 KEYED_BYTES = 1 << 16
 """Values that a plan depends on are compared as bytes; above this, planning anew is cheaper."""
 # Rough sizes of what a plan is made of, in bytes.
@@ -327,8 +327,11 @@ class Plans:
         for layouts in sample_layouts(self._program, ODD_SIZES):
             self._try(layouts, plans, allowance, learns=False)
         # With recipes, sizes that lie closer cost little, but for those at which decisions change: what is looked for.
+        closer, batches = (sample_layouts(self._program, s) if self._follows else [] for s in (CLOSER_SIZES, BATCHES))
+        compared: set[Recipe] = set()
         walked = 0
-        for layouts in sample_layouts(self._program, CLOSER_SIZES) if self._follows else []:
+        for place, layouts in enumerate(closer):
+            self._compare(compared, closer[place:] + batches, plans, allowance)
             before = self.by_recipe
             self._try(layouts, plans, allowance)
             walked += self.by_recipe == before
@@ -337,6 +340,18 @@ class Plans:
         self.by_recipe = self._makes = 0
         self._guessed.clear()
         return plans
+
+    def _compare(
+        self, done: set[Recipe], candidates: list[list[Layout]], plans: list[ChunkPlan], allowance: GuessAllowance
+    ) -> None:
+        """Compare each recipe that is not *done* at sizes that it holds for, until it is trusted or all were tried."""
+        for recipe in [recipe for recipes in self._recipes.values() for recipe in recipes if recipe not in done]:
+            done.add(recipe)
+            for layouts in candidates:
+                if recipe.trusted or allowance.spent:
+                    break
+                if recipe.learns_by(sizes_of(layouts, self._axes)):
+                    self._try(layouts, plans, allowance)
 
     def _try(
         self, layouts: list[Layout], plans: list[ChunkPlan], allowance: GuessAllowance, *, learns: bool = True

@@ -171,6 +171,11 @@ class Recipe:
         self._checks += 1
         self.unseen -= {i for i, (a, b) in enumerate(zip(sizes, self.witness, strict=True)) if a != b}
 
+    def learns_by(self, sizes: tuple[int, ...]) -> bool:
+        """Return whether `checked()` at *sizes* would tell something new, and the recipe holds for them."""
+        new = not self.unseen or any(sizes[i] != self.witness[i] for i in self.unseen)
+        return new and sizes != self.witness and self._numbers(sizes) is not None
+
     def plan(self, sizes: tuple[int, ...], records: Callable[[], tuple[NodeRecord, ...]]) -> ChunkPlan | None:
         """Return what `plan_in_slices()` does."""
         return finished(self.plan_in_slices(sizes, records))
@@ -185,8 +190,15 @@ class Recipe:
             records: Makes the plan's records, if somebody asks for them.
         """
         try:
-            return (yield from self._filled_in(self.numbers(*sizes), records))
-        except (ZeroDivisionError, OverflowError, struct.error):  # a number that does not fit where it belongs
+            return (yield from self._filled_in(self._numbers(sizes), records))
+        except (OverflowError, struct.error):  # a number that does not fit where it belongs
+            return None
+
+    def _numbers(self, sizes: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Return all numbers of the plan for *sizes*; None where planning would take other decisions."""
+        try:
+            return self.numbers(*sizes)
+        except ZeroDivisionError:
             return None
 
     def _filled_in(

@@ -14,8 +14,8 @@ from __future__ import annotations
 import functools
 import operator
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,12 +23,14 @@ from asyncrt.layout import Array
 from asyncrt.runtime.cooperative import Slices
 
 MARK = "\N{WHITE SQUARE}"
-_PART = 64  # lines that are compiled without an interruption, which takes some tenths of a millisecond
+_PART = 128  # lines that are compiled without an interruption, which takes some tenths of a millisecond
 _NAME = re.compile(r"\b[tx]\d+\b")
 _MAY_FAIL = re.compile(r"[/%] [tx]")  # where planning would divide by 0
 
 Formulas: TypeAlias = Callable[..., tuple[int, ...] | None]
 """Numbers for sizes; None where an answer is another one."""
+_Function: TypeAlias = Callable[..., tuple[tuple[int, ...], tuple[int, ...]] | None]
+"""Results for the numbers that a part reads, and those that are read later; None where an answer is another one."""
 
 
 class Unfollowed(Exception):
@@ -77,58 +79,75 @@ class Recording:
         Args:
             lines: How many are compiled at a time.
         """
-        parts, given = yield from self._cut(list(map(text, results)), lines)
-        sizes = [f"x{i}" for i in range(self._sizes)]
-        functions: list[Formulas] = []
-        for taken, part, gives in zip([sizes, *given], parts, given, strict=False):
+        names = list(map(text, results))
+        parts = yield from self._cut(dict.fromkeys(filter(_NAME.fullmatch, names)), lines)
+        taken = [f"x{i}" for i in range(self._sizes)]
+        constants = [name for name in names if not _NAME.fullmatch(name)]
+        made = [name for part in parts for name in part.made]
+        places = {name: place for place, name in enumerate([*taken, *constants, *made])}
+        functions: list[_Function] = []
+        for part in parts:
             yield
-            functions.append(_compile(taken, part, gives))
-        return functions[0] if len(functions) == 1 else functools.partial(_in_turn, functions)
+            functions.append(_compile(taken, part))
+            taken = part.read_later
+        begin, order = tuple(map(int, constants)), [places[name] for name in names]
+        return functools.partial(_in_turn, functions, begin, order)
 
-    def _cut(self, results: list[str], lines: int) -> Slices[tuple[list[list[str]], list[list[str]]]]:
-        """Return the lines in parts, without those that no question and no result wants, and what each part gives.
+    def _cut(self, results: Mapping[str, object], lines: int) -> Slices[list[_Part]]:
+        """Return the lines in parts, without those that no question and no result wants.
 
-        A part gives what those behind it want; no name is made twice.
+        What is a result alone is handed over at once: passed from part to part, it would be there a hundred times.
         """
-        parts: list[list[str]] = [[]]
-        given = [results]
-        wanted = dict.fromkeys(filter(_NAME.fullmatch, results))
+        parts: list[_Part] = [_Part([], [], [])]
+        wanted: dict[str, None] = {}
         for number, line in enumerate(reversed(self._lines), 1):
             if number % (4 * _PART) == 0:
                 yield
             made, is_formula, formula = line.partition(" = ")
-            if is_formula:
-                if made in wanted:
-                    del wanted[made]
-                elif not _MAY_FAIL.search(formula):
-                    continue
-            if len(parts[0]) == lines:
-                parts.insert(0, [])
-                given.insert(0, [*wanted, made] if is_formula else [*wanted])
-            parts[0].insert(0, line)
+            if is_formula and not (made in wanted or made in results or _MAY_FAIL.search(formula)):
+                continue
+            if len(parts[-1].lines) == lines:
+                parts.append(_Part([], [], [*wanted]))
+            parts[-1].lines.append(line)
+            wanted.pop(made, None)
+            if made in results:
+                parts[-1].made.append(made)
             wanted.update(dict.fromkeys(_NAME.findall(formula if is_formula else line)))
-        return parts, given
+        for part in parts:
+            part.lines.reverse()
+        return parts[::-1]
 
 
-def _compile(taken: list[str], lines: list[str], given: list[str]) -> Formulas:
-    """Compile a part."""
-    end = f"return ({''.join(f'{name}, ' for name in given)})"
-    source = "\n  ".join([f"def numbers({', '.join(taken)}):", *lines, end])
+class _Part(NamedTuple):
+    """Lines that are compiled together, the results that they make, and which names others read that come later."""
+
+    lines: list[str]
+    made: list[str]
+    read_later: list[str]
+
+
+def _compile(taken: list[str], part: _Part) -> _Function:
+    """Compile a part, which reads names of *taken*."""
+    made, read = (f"({''.join(f'{name}, ' for name in names)})" for names in (part.made, part.read_later))
+    source = "\n  ".join([f"def numbers({', '.join(taken)}):", *part.lines, f"return {made}, {read}"])
     scope: dict[str, Any] = {}
     exec(compile(source, "<recipe>", "exec"), {"__builtins__": {}}, scope)  # of ints and operators alone
-    function: Formulas = scope["numbers"]
+    function: _Function = scope["numbers"]
     return function
 
 
-def _in_turn(parts: list[Formulas], *sizes: int) -> tuple[int, ...] | None:
-    """Call the parts, each with what the one before it gave."""
-    numbers = sizes
+def _in_turn(
+    parts: list[_Function], constants: tuple[int, ...], order: list[int], *sizes: int
+) -> tuple[int, ...] | None:
+    """Call the parts, each with what the one before it leaves; returns the sizes, constants and results in *order*."""
+    numbers, given = [*sizes, *constants], sizes
     for part in parts:
-        found = part(*numbers)
+        found = part(*given)
         if found is None:
             return None
-        numbers = found
-    return numbers
+        made, given = found
+        numbers += made
+    return tuple(map(numbers.__getitem__, order))
 
 
 def settled(values: Array) -> Array:

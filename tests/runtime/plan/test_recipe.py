@@ -13,10 +13,12 @@ from asyncrt import Runtime, RuntimeOptions
 from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError
 from asyncrt.layout import FLOAT32, Array, Layout
+from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.cooperative import finished
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.plan import recipe as recipes
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, start_state
+from asyncrt.runtime.plan.likely_sizes import CLOSER_SIZES, sample_layouts
 from asyncrt.runtime.plan.plan_cache import same
 from asyncrt.runtime.plan.planner import prepare_chunk
 from asyncrt.runtime.request.network import Network
@@ -312,6 +314,34 @@ async def test_small_pictures_are_planned_by_recipe_or_by_planning_but_never_wro
                 known.append(recipe)
 
     assert 2 < len(known) < 40
+
+
+def _scales() -> object:
+    """A backbone: at each of five scales a convolution of 3 × 3 cells, one of channels alone and one of 1 × 1."""
+    rng, nodes, constants, before = np.random.default_rng(4), [], {}, ("x", 3)
+    for scale, channels in enumerate((16, 24, 48, 96, 128)):
+        for kind, size, group, stride in (("c", 3, 1, 2), ("d", 5, channels, 1), ("p", 1, 1, 1)):
+            name, pad = f"{kind}{scale}", size // 2
+            filters = rng.standard_normal((channels, before[1] if group == 1 else 1, size, size))
+            constants[f"w_{name}"] = filters.astype(np.float32)
+            made = f"{name} = Conv({before[0]}, w_{name})"
+            nodes.append(node(made, strides=[stride, stride], pads=[pad] * 4, group=group))
+            before = (name, channels)
+    return model([*nodes, node(f"y = Relu({before[0]})")], ["x f32[n,3,h,w]"], ["y"], constants)  # type: ignore[arg-type]
+
+
+@pytest.mark.asyncio
+async def test_recipes_of_likely_sizes_are_compared_until_they_are_trusted() -> None:
+    """Where decisions change, too, a size that was not planned finds one that may be used at once."""
+    async with Runtime(options=OPTIONS) as rt:
+        net = network(await rt.load(_scales()))
+        with net.plans.scouting() as scout:
+            scout.likely()
+        pictures = sample_layouts(net.program, [size for size in CLOSER_SIZES if len(size) == 3])
+        for layouts in pictures:
+            finished(scout.first(None, layouts, {}, (), HostBudget(1 << 30), runs=False, learns=False))
+
+        assert scout.by_recipe > 0.9 * len(pictures)
 
 
 def _rows_of_what_meets_again() -> object:
