@@ -48,7 +48,7 @@ def random_bytes(count: int, seed: int = 0) -> Array:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("nbytes", [0, 1, 3, 255, 4097, 1_000_003])
+@pytest.mark.parametrize("nbytes", [0, 1, 3, 255, 4097, 3_000_003])
 async def test_bytes_come_back_from_where_they_went(nbytes: int, device: Device) -> None:
     """At any offset, and nothing beside them is touched."""
     stream = device.open_stream()

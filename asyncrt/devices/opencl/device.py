@@ -32,6 +32,7 @@ from asyncrt.devices.base import (
     Timing,
     launch_each,
 )
+from asyncrt.devices.huge_pages import give_back, huge_pages
 from asyncrt.errors import DeviceCommandError, DeviceError, KernelBuildError, OutOfDeviceMemory
 from asyncrt.layout import Array
 
@@ -389,7 +390,12 @@ class OpenCLDevice:
             raise OutOfDeviceMemory(
                 f"{self.info.spec}: {nbytes} bytes in one allocation; its driver allows {self.info.max_allocation}"
             )
-        return self._buffer(cl.mem_flags.READ_WRITE, max(nbytes, 1))
+        memory = huge_pages(nbytes) if self.info.is_cpu and self.info.shares_memory else None
+        if memory is None:
+            return self._buffer(cl.mem_flags.READ_WRITE, max(nbytes, 1))
+        buffer = self._buffer(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, nbytes, memory)
+        buffer.own = memory  # pyright: ignore[reportAttributeAccessIssue]
+        return buffer
 
     def adopt(self, pages: Array) -> Allocation:
         return self._buffer(cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR, pages.nbytes, pages)
@@ -406,6 +412,8 @@ class OpenCLDevice:
 
     def release(self, allocation: Allocation) -> None:
         allocation.release()
+        if (memory := getattr(allocation, "own", None)) is not None:
+            give_back(memory)
 
     def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
         if self._target is None:

@@ -1,0 +1,48 @@
+"""How does memory of a device that computes in the host's lie in few pages? In huge ones, where the system has them.
+
+A core finds pages through tables of which it keeps some dozens of entries, and channels of a picture, or panels of
+weights, are thousands of bytes apart: with pages of 4 KiB most of what is loaded waits for an entry first. Linux gives
+pages of 2 MiB to who asks for them, and to nobody else as most distributions set it up.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+import numpy as np
+
+from asyncrt.layout import Array
+
+HUGE = 1 << 21
+"""Bytes of a huge page of x86-64, and of ARM with pages of 4 KiB; others are not asked for."""
+
+
+def huge_pages(nbytes: int) -> Array | None:
+    """Return *nbytes* bytes, zeros, as far as it pays in huge pages; None if none of them is, or there are none.
+
+    What is left behind the last huge page lies in small ones, if that is less than half of one. So at most half of a
+    huge page is taken in vain.
+    """
+    pages = (nbytes + HUGE // 2) // HUGE
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is None or not pages:
+        return None
+    size = max(nbytes, pages * HUGE)
+    try:
+        area = mmap.mmap(-1, size + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        start = -np.frombuffer(area, np.uint8, 1).ctypes.data % HUGE
+        area.madvise(advice, start, pages * HUGE)
+    except OSError:
+        return None
+    return np.frombuffer(area, np.uint8, nbytes, start)
+
+
+def give_back(memory: Array) -> None:
+    """Give the memory of `huge_pages` back to the system at once, whoever still refers to it.
+
+    It may still be read and written, but what was in it is gone.
+    """
+    assert isinstance(memory.base, memoryview)
+    area = memory.base.obj
+    assert isinstance(area, mmap.mmap)
+    area.madvise(mmap.MADV_DONTNEED)

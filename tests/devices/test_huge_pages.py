@@ -1,0 +1,41 @@
+"""Memory in huge pages: where it begins, what is in it, and that it goes back to the system."""
+
+from __future__ import annotations
+
+import mmap
+
+import pytest
+
+from asyncrt.devices.huge_pages import HUGE, give_back, huge_pages
+
+needs_huge_pages = pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has none to ask for")
+
+
+@needs_huge_pages
+def test_memory_begins_with_a_huge_page_and_may_end_within_one() -> None:
+    """A page table's entry serves 2 MiB only where memory begins at a multiple of that."""
+    memory = huge_pages(2 * HUGE + 100)
+
+    assert memory is not None
+    assert memory.nbytes == 2 * HUGE + 100
+    assert memory.ctypes.data % HUGE == 0
+    assert not memory.any()
+
+
+@needs_huge_pages
+def test_what_would_waste_most_of_a_huge_page_gets_none() -> None:
+    """A model has hundreds of small constants, and each would take 2 MiB."""
+    assert huge_pages(HUGE // 2 - 1) is None
+    assert huge_pages(HUGE // 2) is not None
+
+
+@needs_huge_pages
+def test_memory_that_is_given_back_is_the_systems_again_though_somebody_refers_to_it() -> None:
+    """What is released counts as free, so it must not stay in memory until the last reference to it is gone."""
+    memory = huge_pages(HUGE)
+    assert memory is not None
+    memory[:] = 1
+
+    give_back(memory)
+
+    assert not memory.any()
