@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asyncrt.devices.opencl.dot_product import LOOKUP, LOOKUP_WANTED
 from asyncrt.kernels.codegen.tiles import AHEAD, PANEL
 from asyncrt.kernels.impl import WeightsRequest
 from asyncrt.layout import FLOAT32, UINT8, Array
@@ -104,12 +105,23 @@ def pack_zeros(zeros: Array, *, columns: int, blocks: int, bits: int) -> Array:
 
 
 def numbers(few: FewBits) -> str:
-    """Return ``$_number(w, s)``: of each of 16 words the number that begins at bit s."""
-    number = f"as_int16(w >> s) & {(1 << few.bits) - 1}"
-    if few.zeros is None:  # signed
-        number = f"as_int16(w << ({32 - few.bits} - s)) >> {32 - few.bits}"
-    return f"""
-inline float16 $_number(uint16 w, uint s) {{ return convert_float16({number}); }}"""
+    """Return ``$_number(w, s)``: of each of 16 words the number that begins at bit s.
+
+    Numbers of 4 or 2 bits are looked up where that is one instruction: it takes the lowest four bits, and needs no mask.
+    """
+    bits, signed = few.bits, few.zeros is None
+    number = f"as_int16(w << ({32 - bits} - s)) >> {32 - bits}" if signed else f"as_int16(w >> s) & {(1 << bits) - 1}"
+    converted = f"inline float16 $_number(uint16 w, uint s) {{ return convert_float16({number}); }}"
+    if bits > 4:
+        return f"\n{converted}"
+    half, every = 1 << (bits - 1), (i % (1 << bits) for i in range(16))
+    table = ", ".join(f"{n - 2 * half if signed and n >= half else n}.0f" for n in every)
+    return f"""{LOOKUP}
+#ifdef {LOOKUP_WANTED}
+inline float16 $_number(uint16 w, uint s) {{ return $_looked_up((float16)({table}), w >> s); }}
+#else
+{converted}
+#endif"""
 
 
 def _block(few: FewBits, p: str, b: str) -> list[str]:

@@ -5,6 +5,8 @@ element, and its compiler fills half of a multiplication of pairs with zeros. Ke
 (`kernels/int8/tiles.py`) contain `DOT`, which names one instruction where its macro is defined. What a driver makes of
 such a name is its own affair, and may be wrong without a word; so each is tried first, on a processor that says it can,
 and the best is defined whose sums are all right.
+
+The same goes for one that looks 16 numbers up in a table (`LOOKUP`): `shuffle` is some instructions for each of them.
 """
 
 from __future__ import annotations
@@ -21,6 +23,10 @@ from .target import CPUINFO
 
 WANTED = "ASYNCRT_DOT"
 """What the text of a kernel has in it that gains by the instructions."""
+
+
+LOOKUP_WANTED = "ASYNCRT_LOOKUP"
+"""The same, and the macro that is defined where a table of 16 floats is looked up at once."""
 
 
 class Instruction(NamedTuple):
@@ -107,6 +113,17 @@ SMALL_DOT = (
 """``$_small_dot(s, u, w)`` for four bytes in each number, the unsigned ones below 16, where ``$_SMALL`` is defined. It
 comes after `DOT`."""
 
+_LOOKED_UP = """
+inline float16 $_looked_up(float16 table, uint16 i) {
+  float16 r;
+  __asm__("vpermps %2, %1, %0" : "=vr"(r) : "vr"(i), "vr"(table));
+  return r;
+}"""
+
+LOOKUP = f"\n#ifdef {LOOKUP_WANTED}{_LOOKED_UP}\n#endif\n"
+"""``$_looked_up(table, i)``: of 16 floats those that the lowest four bits of each ``i`` say, where `LOOKUP_WANTED` is
+defined."""
+
 Trial: TypeAlias = Callable[[str, str, Array], Array]
 """Builds a text, and returns an array after its kernel, whose name comes second, has changed it."""
 
@@ -122,16 +139,25 @@ class Dots:
     def __init__(self, run: Trial, *, possible: bool, path: Path = CPUINFO) -> None:
         self._run = run
         self._said = processor_says(path) if possible else frozenset[str]()
-        self._options: bytes | None = None
+        self._dot: bytes | None = None
+        self._lookup: bytes | None = None
 
     def options(self, text: str) -> bytes:
         """Return the options to add for *text*. Blocks at the first text that gains by them."""
-        if WANTED not in text:
-            return b""
-        if self._options is None:
+        lookup = self._lookup_option() if LOOKUP_WANTED in text else b""
+        return (self._dot_option() if WANTED in text else b"") + lookup
+
+    def _dot_option(self) -> bytes:
+        if self._dot is None:
             best = next((i for i in INSTRUCTIONS if i.flags <= self._said and multiplies(i, self._run)), None)
-            self._options = b" -D " + best.macro.encode() if best else b""
-        return self._options
+            self._dot = b" -D " + best.macro.encode() if best else b""
+        return self._dot
+
+    def _lookup_option(self) -> bytes:
+        if self._lookup is None:
+            right = "avx512f" in self._said and looks_up(self._run)
+            self._lookup = b" -D " + LOOKUP_WANTED.encode() if right else b""
+        return self._lookup
 
 
 def processor_says(path: Path = CPUINFO) -> frozenset[str]:
@@ -157,6 +183,22 @@ def multiplies(instruction: Instruction, run: Trial) -> bool:
     if not _right(trial(instruction.function, "$_dot"), run, shorts=shorts):
         return False
     return not instruction.small or _right(trial(instruction.small_function, "$_small_dot"), run, small=True)
+
+
+def looks_up(run: Trial) -> bool:
+    """Whether all that is looked up is right; whatever the trial raises means no."""
+    text = f"""{_LOOKED_UP.replace("$", "trial")}
+__kernel void asyncrt_lookup(__global int* x) {{
+  vstore16(as_int16(trial_looked_up(as_float16(vload16(1, x)), as_uint16(vload16(0, x)))), 3, x);
+}}"""
+    given = np.zeros((4, 16), np.int32)
+    given[0] = np.random.default_rng(0).integers(-(2**31), 2**31, 16)
+    given[1] = np.arange(1, 17, dtype=np.float32).view(np.int32)
+    try:
+        got = run(text, "asyncrt_lookup", given)
+    except Exception:
+        return False
+    return bool((got[3] == given[1][given[0] & 15]).all())
 
 
 def _right(text: str, run: Trial, *, shorts: bool = False, small: bool = False) -> bool:

@@ -118,3 +118,21 @@ def test_after_one_that_a_driver_has_not_comes_the_next(tmp_path: Path) -> None:
         return refused(text, name, given) if "int16 trial_dot_step" in text else right(text, name, given)
 
     assert opencl_dot.Dots(narrow, possible=True, path=path).options(opencl_dot.DOT) == b" -D ASYNCRT_DOT_2X8"
+
+
+def test_a_table_is_looked_up_at_once_only_where_a_trial_says_so(tmp_path: Path) -> None:
+    """Every number comes from where its lowest four bits say, or the driver is not asked for it."""
+    path = tmp_path / "cpuinfo"
+    path.write_text("flags : avx512f")
+
+    def looked_up(text: str, name: str, given: Array) -> Array:
+        return np.concatenate([given[:3], given[1][given[0] & 15][None]])
+
+    def options(run: opencl_dot.Trial, path: Path = path) -> bytes:
+        return opencl_dot.Dots(run, possible=True, path=path).options(f"{opencl_dot.LOOKUP_WANTED} is in it")
+
+    assert options(looked_up) == b" -D ASYNCRT_LOOKUP"
+    assert options(nothing) == b""
+    assert options(refused) == b""
+    path.write_text("flags : avx2")
+    assert options(looked_up) == b""
