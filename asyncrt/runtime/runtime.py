@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from asyncrt.kernels.resident.kernel_cache import CacheStatistics
     from asyncrt.kernels.resident.store import BinaryStore
     from asyncrt.kernels.resident.weights import WeightsStatistics
+    from asyncrt.layout import Layout
     from asyncrt.memory.pool import PoolStatistics
     from asyncrt.scheduler.state import SchedulerStatistics
 
@@ -255,6 +256,7 @@ class Runtime:
         from asyncrt.graph.reading import likeness
 
         from .model import Model
+        from .request.asked import Asked
         from .request.network import Network
 
         self.check_here()
@@ -263,11 +265,14 @@ class Runtime:
         if known is not None:
             session.kernels.foretell(known)
         program = await asyncio.to_thread(build_program, source, session.tools.traits, self.options)
+        # Where loading waits for what all likely shapes need, their order makes no difference.
+        asked = Asked(session.binaries, known) if self._stand_ins and session.binaries and known else None
+        first = None if asked is None else await asyncio.to_thread(asked.layouts, program)
         self.check_open()
-        network = Network(program, session, self._stand_ins)
+        network = Network(program, session, self._stand_ins, asked)
         if self.options.warm:
             try:
-                await self._warm(network, known, progress)
+                await self._warm(network, known, first, progress)
                 self.check_open()
             except BaseException:
                 network.close()
@@ -311,12 +316,16 @@ class Runtime:
         return self.session.dispatcher.in_flight + (0 if self._stand_ins is None else self._stand_ins.in_flight)
 
     async def _warm(
-        self, network: Network, known: str | None, progress: Callable[[Progress], object] | None
+        self,
+        network: Network,
+        known: str | None,
+        asked: list[Layout] | None,
+        progress: Callable[[Progress], object] | None,
     ) -> None:
         """Bring what likely shapes need; where requests need not wait for it, only what is soon there."""
         beside, patience_s = self._stand_ins is not None, self.options.load_patience_s
         warming = network.begin_warming(
-            lambda: self._in_flight > 0, urgent=not beside, patience_s=patience_s, model=known
+            lambda: self._in_flight > 0, urgent=not beside, patience_s=patience_s, model=known, asked=asked
         )
         if progress is not None:
             warming.tell(progress)

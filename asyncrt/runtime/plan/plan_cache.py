@@ -304,6 +304,7 @@ class Plans:
         self,
         allowance: GuessAllowance | None = None,
         *,
+        asked: list[Layout] | None = None,
         found: Callable[[ChunkPlan], object] = lambda plan: None,
         go_on: Callable[[], bool] = lambda: True,
     ) -> list[ChunkPlan]:
@@ -313,13 +314,15 @@ class Plans:
 
         Args:
             allowance: What that may cost; None is what suits the program.
+            asked: What is likelier than all others, because it was asked for before.
             found: Told of each plan.
             go_on: Asked now and then; may pause.
         """
         plans = _Found(found)
         self._guessed.clear()
         allowance = allowance or GuessAllowance(self._program, min(NBYTES, self._tools.host_limit), go_on=go_on)
-        sizes = sample_layouts(self._program, SIZES if self._tools.traits.is_cpu else SIZES + MANY_ROWS)
+        sizes = [] if asked is None else [asked]
+        sizes += sample_layouts(self._program, SIZES if self._tools.traits.is_cpu else SIZES + MANY_ROWS)
         for layouts in sizes[:1]:  # somebody may wait for what it needs, and a recipe takes as long again
             self._try(layouts, plans, allowance, learns=False)
         for layouts in sizes:

@@ -129,7 +129,13 @@ class CompiledModel:
     # Loading.
 
     def begin_warming(
-        self, busy: Callable[[], bool], *, urgent: bool, patience_s: float, model: str | None = None
+        self,
+        busy: Callable[[], bool],
+        *,
+        urgent: bool,
+        patience_s: float,
+        model: str | None = None,
+        asked: list[Layout] | None = None,
     ) -> Warming:
         """Begin to bring the constants to the device, and to build the kernels, that likely shapes need.
 
@@ -138,10 +144,13 @@ class CompiledModel:
             urgent: Whether somebody waits for all of it; otherwise requests go first.
             patience_s: Seconds after which nobody waits for what the most likely size needs.
             model: What it is known by to the next process; None if by nothing.
+            asked: Layouts of the inputs that its first request had the last time, if that is known.
         """
         # Chunks behind a node with subgraphs depend on its results.
         guessed = [network for network in self.everywhere() if network.program.chunks[0].control is None]
-        self.warming = Warming(guessed, self._impls, busy, urgent=urgent, patience_s=patience_s, model=model)
+        self.warming = Warming(
+            guessed, self._impls, busy, urgent=urgent, patience_s=patience_s, model=model, asked=asked
+        )
         return self.warming
 
     async def bring(self, arrays: Mapping[int, Array]) -> None:

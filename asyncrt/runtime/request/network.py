@@ -20,6 +20,7 @@ from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.loop.pending_request import RunAgain, internal
 from asyncrt.runtime.plan.chunk_plan import Records
 
+from .asked import Asked
 from .compiled_model import CompiledModel
 from .direct import Direct, can_be_direct
 from .inference import Inference
@@ -55,15 +56,18 @@ class Network(CompiledModel):
 
     Args:
         instead: Answers requests while kernels are missing; None where requests wait for them.
+        asked: Notes the first request for the next process; None where nobody does.
 
     Attributes:
         last: What became of the nodes of the inference that finished last, for `explain()`.
         direct: Runs requests on their callers' threads; None where none may.
     """
 
-    def __init__(self, program: Program, session: Session, instead: Instead | None = None) -> None:
+    def __init__(
+        self, program: Program, session: Session, instead: Instead | None = None, asked: Asked | None = None
+    ) -> None:
         super().__init__(program, session)
-        self._instead = instead
+        self._instead, self._asked = instead, asked
         self.last: Records | None = None
         self._under_way = 0
         self._unloaded = False
@@ -112,12 +116,15 @@ class Network(CompiledModel):
         tracer = self._dispatcher.tracer
         with _NOTHING if tracer is None else tracer.request(request):
             instead = self._instead if may_stand_in else None
-            if instead is None or (deadline is None and instead.has_done_enough(self.program)):
-                return await self._infer(request, arrays, priority, deadline, kept)
+            waits = instead is None or (deadline is None and instead.has_done_enough(self.program))
             try:
-                return await self._infer(request, arrays, priority, deadline, kept, waits=False)
+                outcome = await self._infer(request, arrays, priority, deadline, kept, waits=waits)
             except KernelsMissing as missing:
-                return await self._beside(request, missing, arrays, priority, deadline)
+                outcome = await self._beside(request, missing, arrays, priority, deadline)
+        if may_stand_in and self._asked is not None:
+            asked, self._asked = self._asked, None
+            asyncio.get_running_loop().run_in_executor(None, asked.note, self.program, arrays)
+        return outcome
 
     async def _beside(
         self,

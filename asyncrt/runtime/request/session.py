@@ -50,6 +50,7 @@ class Session:
         dispatcher: Carries out what the scheduler decides.
         pool: Memory of intermediates.
         kernels: Those that are built.
+        binaries: Where they are kept, with notes of models; None where nothing is.
         uploads: A stream for constants.
         memory_device: The device, as those see it that allocate: where hazards are checked, the checker is told.
         tools: What planning needs to know.
@@ -83,9 +84,10 @@ class Session:
             max_iterations=options.max_iterations,
         )  # fmt: skip
         self.dispatcher.when_lost.add(lambda error: self.pool.keep_all())
+        self.binaries = kept_binaries(options) if info.takes_source else None
         self.kernels = ImplCache(
             self._watched_device,
-            kept_binaries(options) if info.takes_source else None,
+            self.binaries,
             version=__version__,
             threads=options.build_threads or device.builds_at_once,
             nbytes=options.kernel_cache_bytes,

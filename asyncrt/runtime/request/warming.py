@@ -20,6 +20,7 @@ import attrs
 from asyncrt.errors import RuntimeClosedError
 from asyncrt.kernels.resident.kernel_cache import ImplCache
 from asyncrt.kernels.resident.weights import WeightsCache
+from asyncrt.layout import Layout
 from asyncrt.loops import retrieved, tell_loop
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 from asyncrt.runtime.plan.plan_cache import Plans
@@ -66,6 +67,7 @@ class Warming:
         busy: Whether requests are in flight; asked on a thread.
         urgent: Whether somebody waits for all of it.
         model: What the model is known by to the next process; None if by nothing.
+        asked: Layouts of the inputs that the model's first request had the last time, if that is known.
 
     Attributes:
         first: Done when what the most likely size needs is there, or when that is known to take long.
@@ -81,8 +83,9 @@ class Warming:
         urgent: bool,
         patience_s: float,
         model: str | None = None,
+        asked: list[Layout] | None = None,
     ) -> None:
-        self._model = model
+        self._model, self._asked = model, asked
         self._networks, self._kernels, self._busy, self._patience_s = networks, kernels, busy, patience_s
         self._urgent = urgent
         #: Those of which there is a plan.
@@ -152,8 +155,8 @@ class Warming:
             plans: list[tuple[Warmed, ChunkPlan]] = []
             for network in self._networks:
                 with network.plans.scouting() as scout:
-                    told = functools.partial(found, network)
-                    made = await asyncio.to_thread(scout.likely, found=told, go_on=self._may_go_on)
+                    told, asked = functools.partial(found, network), self._asked if self._is_model(network) else None
+                    made = await asyncio.to_thread(scout.likely, asked=asked, found=told, go_on=self._may_go_on)
                     async with network.one_plan:
                         network.plans.learn(scout)
                 plans += [(network, plan) for plan in made]
@@ -189,8 +192,12 @@ class Warming:
         await self._bring(plan.kernels)
         await self._kernels.ensure(plan.kernels, urgent=self._urgent)  # others may have asked for them before
         self._settle()
-        if self._model is not None and network is self._networks[-1]:
+        if self._model is not None and self._is_model(network):
             await self._kernels.note(self._model, plan.kernels)
+
+    def _is_model(self, network: Warmed) -> bool:
+        """Whether it is the model itself, and none of its subgraphs."""
+        return network is self._networks[-1]
 
     def _settle(self) -> None:
         if not self.first.done():

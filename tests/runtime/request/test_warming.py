@@ -44,7 +44,8 @@ class Fake:
     def learn(self, scout: Fake) -> None:
         pass
 
-    def likely(self, *, found: Callable[[Any], object], go_on: Callable[[], bool]) -> Sequence[Any]:
+    def likely(self, *, asked: object, found: Callable[[Any], object], go_on: Callable[[], bool]) -> Sequence[Any]:
+        assert asked is None
         go_on()
         found(self)
         while not self.go_on:
