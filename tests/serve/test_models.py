@@ -16,6 +16,7 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
+from ..stress.wire.swaps import swaps
 from .running import Running, call, double, running, tensor, triple, write_repository
 
 X = np.array([[1.5, -2]], np.float32)
@@ -85,6 +86,14 @@ def test_a_new_version_takes_the_old_ones_place_while_requests_run(server: Runni
 
     assert wrong == []
     assert min(counts) > 0
+
+
+def test_a_model_that_was_exchanged_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Each answer is of the version that it names, and the server has no more memory than before."""
+    report = swaps(2, tmp_path, device="host", width=100)
+
+    assert report.findings == []
+    assert report.cases == 2
 
 
 def test_a_model_that_cannot_be_loaded_leaves_the_old_one(server: Running, folder: Path) -> None:
