@@ -91,8 +91,8 @@ async def _servers(model: Path, settings: m.Settings) -> AsyncIterator[Asks]:
     async with contextlib.AsyncExitStack() as up:
         clients: list[V2Client] = []
         for _ in range(2):
-            url, _ = up.enter_context(running_asyncrt(model, settings))
-            clients.append(await up.enter_async_context(V2Client(url, "minilm")))
+            server = up.enter_context(running_asyncrt(model, settings))
+            clients.append(await up.enter_async_context(V2Client(server.http, "minilm")))
         yield [partial(client.infer, deadline=None) for client in clients]
 
 

@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -148,19 +148,35 @@ async def _capacity(name: str, infer: Any, seconds: float, rows: list[m.Row]) ->
 
 @contextlib.contextmanager
 def _ours(model: Path, folder: Path, settings: m.Settings) -> Iterator[tuple[str, Client]]:
-    with running_asyncrt(model, settings) as (http, _):
-        yield http, lambda url: V2Client(url, "minilm")
+    with running_asyncrt(model, settings) as server:
+        yield server.http, lambda url: V2Client(url, "minilm")
+
+
+class Server(NamedTuple):
+    """Where `asyncrt serve` is: the URL of HTTP, host and port of gRPC, and the number of its process."""
+
+    http: str
+    grpc: str
+    process: int
 
 
 @contextlib.contextmanager
-def running_asyncrt(model: Path, settings: m.Settings, *, batched: bool = True) -> Iterator[tuple[str, str]]:
-    """Serve the model by `asyncrt serve`; gives the URL of HTTP, and host and port of gRPC."""
+def running_asyncrt(
+    model: Path, settings: m.Settings, *, batched: bool = True, first: str = "", **more: str
+) -> Iterator[Server]:
+    """Serve a model, as "minilm", or a repository, by `asyncrt serve`.
+
+    Args:
+        first: Statements of Python that the server's process begins with.
+        more: Of its environment.
+    """
     http, grpc = free_port(), free_port()
-    program = [sys.executable, "-m", "asyncrt", "serve", str(model), "--name", "minilm", "--port", str(http)]
-    program += ["--grpc-port", str(grpc), *(["--batched"] if batched else [])]
+    program = [sys.executable, "-c", f"{first}\nfrom asyncrt.cli import main; main()", "serve", str(model)]
+    program += ["--port", str(http), "--grpc-port", str(grpc), *(["--batched"] if batched else [])]
+    program += ["--name", "minilm"] if model.is_file() else []
     program += [] if settings.device is None else ["--device", settings.device]
-    with _running(program, http, "/v2/health/ready", {}):
-        yield f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}"
+    with _running(program, http, "/v2/health/ready", more) as process:
+        yield Server(f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}", process)
 
 
 @contextlib.contextmanager
@@ -181,8 +197,8 @@ def _bentoml(model: Path, folder: Path, settings: m.Settings) -> Iterator[tuple[
 
 
 @contextlib.contextmanager
-def _running(program: Sequence[str], port: int, ready: str, more: Mapping[str, str]) -> Iterator[None]:
-    """Run a server while this lasts, from when it is ready."""
+def _running(program: Sequence[str], port: int, ready: str, more: Mapping[str, str]) -> Iterator[int]:
+    """Run a server while this lasts, from when it is ready; gives the number of its process."""
     # The environment of this process would bring its packages along.
     ours = str(program[0]) == sys.executable
     kept = {name: value for name, value in os.environ.items() if ours or name != "PYTHONPATH"}
@@ -200,7 +216,7 @@ def _running(program: Sequence[str], port: int, ready: str, more: Mapping[str, s
                     lines = said.read().decode(errors="replace").strip().splitlines()
                     raise m.BenchmarkError(f"the server did not start: {lines[-1] if lines else 'it says nothing'}")
                 time.sleep(0.2)
-            yield
+            yield server.pid
         finally:
             server.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -252,11 +268,11 @@ class JsonClient(V2Client):
 
 async def _added(model: Path, folder: Path, settings: m.Settings, pairs: int) -> list[m.Row]:
     """Return what HTTP and gRPC add to an answer: medians of turns, one after the other."""
-    with running_asyncrt(model, settings, batched=False) as (http, grpc):
+    with running_asyncrt(model, settings, batched=False) as server:
         async with (
             asyncrt.Runtime(settings.device) as rt,
-            V2Client(http, "minilm") as client,
-            _grpc(grpc) as over_grpc,
+            V2Client(server.http, "minilm") as client,
+            _grpc(server.grpc) as over_grpc,
         ):
             loaded = await rt.load(model)
             ways: dict[str, Callable[[], Awaitable[Any]]] = {

@@ -14,6 +14,7 @@ import typer
 from asyncrt.errors import AsyncrtError
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.runtime import Runtime
+from asyncrt.scheduler.batching import BatchOptions
 
 from . import options as o
 from .terminal import note, reporting, wrong
@@ -43,6 +44,10 @@ GrpcPort = Annotated[
 Name = Annotated[str | None, typer.Option(help="What the model of a single file is called; else as its file.")]
 Batching = Annotated[
     bool, typer.Option("--batched", help="Put requests together, of models whose settings say nothing of batching.")
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, help="The same, with the options in a file that `asyncrt tune` wrote."),
 ]
 Requests = Annotated[int, typer.Option(min=1, help="Requests there at the same time; one more is told to come later.")]
 Body = Annotated[int, typer.Option(min=1, max=1 << 20, help="MiB of a request.")]
@@ -77,6 +82,7 @@ def serve(
     device: o.Device = None,
     streams: o.Streams = None,
     batched: Batching = False,
+    config: Config = None,
     max_requests: Requests = 1024,
     max_body: Body = 256,
     timeout: Timeout = 60.0,
@@ -96,6 +102,7 @@ def serve(
     \b
     Examples:
       asyncrt serve bert.onnx --batched
+      asyncrt serve bert.onnx --config batching.json
       asyncrt serve models/ --host 0.0.0.0 --api-key-file key.txt
     """
     try:
@@ -116,7 +123,8 @@ def serve(
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of each message that is no HTTP
     options = RuntimeOptions(precision=precision, collect_when_idle=True)
     runtime = Runtime(device, streams=streams, options=options)
-    default = ModelSettings.of({"batching": batched}, "--batched")
+    batching = BatchOptions.read(config) if config is not None else BatchOptions() if batched else None
+    default = ModelSettings(batching=batching)
     log = AccessLog(sys.stdout if access_log else None)
     work = process.serve(runtime, Repository(source, name), doors, limits, default, log, note)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -150,7 +158,7 @@ def _grpc(host: str, port: int | None) -> Address | None:
         try:
             import asyncrt.serve.grpc.server  # noqa: F401
         except ImportError as error:
-            note(f"HTTP alone, because gRPC needs a package that is not installed ({error.name}): asyncrt[grpc] has it")
+            note(f"HTTP alone: gRPC needs a package that is not installed ({error.name}); pip install 'asyncrt[grpc]'")
             return None
         return Address(host, _GRPC_PORT)
     return None if port < 0 else Address(host, port)

@@ -116,7 +116,7 @@ class V2Client:
             DeadlineExceeded: There was no answer within *deadline* seconds.
             AsyncrtError: The server says that it failed, or cannot be reached.
         """
-        return await self.send(*_request(inputs, deadline), deadline)
+        return await self.send(*request_of(inputs, deadline), deadline)
 
     async def send(self, body: bytes, length: int, deadline: float | None) -> int:
         """Send a body, of which *length* bytes are JSON, as `infer()` does."""
@@ -169,7 +169,7 @@ class V2Client:
         return "\r\n".join(lines).encode("latin-1")
 
 
-def _request(inputs: Mapping[str, Array], deadline: float | None) -> tuple[bytes, int]:
+def request_of(inputs: Mapping[str, Array], deadline: float | None) -> tuple[bytes, int]:
     """Return a body, and how many bytes of it are JSON."""
     raws = [to_raw(array) for array in inputs.values()]
     tensors = [

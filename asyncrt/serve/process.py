@@ -13,6 +13,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Protocol
 
+from asyncrt.runtime.loop.malloc_trim import one_heap
 from asyncrt.runtime.runtime import Runtime
 
 from .errors import WrongSettings
@@ -69,6 +70,7 @@ async def serve(
     announce: Announce,
 ) -> None:
     """Serve until a signal comes."""
+    one_heap()
     ending = Ending()
     with ending.by_signals(), contextlib.closing(log):
         async with runtime:

@@ -138,17 +138,19 @@ class Running:
 
 @contextlib.contextmanager
 def running(
-    source: Path, *options: str, doors: bool = True, grpc: bool = True, first: str = "", **environment: str
-) -> Iterator[Running]:
+    source: Path, *options: str, doors: bool = True, grpc: bool = True, device: str | None = "host", first: str = "",
+    **environment: str,
+) -> Iterator[Running]:  # fmt: skip
     """Serve a model or a repository while this lasts, on ports that are free.
 
     Args:
         doors: Wait until it is ready.
         grpc: Ask for gRPC, on a port that is free if *options* do not name one.
+        device: Where it runs; None is the best.
         first: Statements of Python that the server's process begins with.
     """
     program = f"{first}\nimport sys; sys.argv[0] = 'asyncrt'\nfrom asyncrt.cli import main; main()"
-    given = ["serve", str(source), "--port", "0", "-d", "host", *options]
+    given = ["serve", str(source), "--port", "0", *([] if device is None else ["-d", device]), *options]
     if grpc and "--grpc-port" not in options:
         given += ["--grpc-port", "0"]
     process = subprocess.Popen(

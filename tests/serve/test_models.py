@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import shutil
 import threading
@@ -16,7 +17,23 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
-from .running import Running, call, double, running, tensor, triple, write_repository
+from asyncrt.scheduler.batching import BatchOptions
+
+from ..stress.wire.swaps import swaps
+from .running import (
+    FOREVER,
+    PATIENCE_S,
+    Running,
+    call,
+    double,
+    inside,
+    patient,
+    running,
+    tensor,
+    triple,
+    wait_until_inside,
+    write_repository,
+)
 
 X = np.array([[1.5, -2]], np.float32)
 
@@ -87,6 +104,35 @@ def test_a_new_version_takes_the_old_ones_place_while_requests_run(server: Runni
     assert min(counts) > 0
 
 
+def test_a_request_stays_with_the_version_that_it_began_on(server: Running, folder: Path) -> None:
+    """New ones have the new version, and the old one goes behind its last request."""
+    body = json.dumps({"inputs": [tensor("n", np.array([FOREVER]), "INT64"), tensor("x", X[0])]})
+    old = http.client.HTTPConnection(server.http, timeout=PATIENCE_S)
+    old.request("POST", "/v2/models/patient/infer", body)
+    wait_until_inside(server, 1)
+    (folder / "patient" / "2").mkdir()
+    onnx.save(patient(), folder / "patient" / "2" / "model.onnx")
+
+    assert call(server, "/v2/repository/models/patient/load", {})[0] == 200
+    once = {"inputs": [tensor("n", np.array([1]), "INT64"), tensor("x", X[0])]}
+    status, _, answer = call(server, "/v2/models/patient/infer", once)
+
+    assert (status, answer["model_version"], answer["outputs"][0]["data"]) == (200, "2", [1.5, -2])
+    assert inside(server) == 1
+    old.close()
+    wait_until_inside(server, 0)
+    server.end()  # which waits for what goes
+    assert server.ended() == 0
+
+
+def test_a_model_that_was_exchanged_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Each answer is of the version that it names, and the server has no more memory than before."""
+    report = swaps(2, tmp_path, device="host", width=100)
+
+    assert report.findings == []
+    assert report.cases == 2
+
+
 def test_a_model_that_cannot_be_loaded_leaves_the_old_one(server: Running, folder: Path) -> None:
     """The error says why, and not where the file is."""
     (folder / "double" / "2").mkdir()
@@ -133,6 +179,16 @@ def test_versions_that_the_settings_name_are_served_side_by_side(folder: Path) -
 
         assert answers == [[4.5, -6], [3, -4], [4.5, -6]]
         assert call(server, "/v2/models/double")[2]["versions"] == ["1", "2"]
+
+
+def test_what_tune_writes_is_what_the_server_reads(folder: Path, tmp_path: Path) -> None:
+    """For models whose settings say nothing of batching; others keep their own."""
+    written = tmp_path / "batching.json"
+    BatchOptions(max_batch=3).write(written)
+    with running(folder, "--config", str(written), "--grpc-port", "-1") as server:
+        sizes = [call(server, f"/v2/models/{name}/config")[2]["max_batch_size"] for name in ("same", "double")]
+
+    assert sizes == [3, 8]
 
 
 def test_wrong_settings_end_the_server_with_one_clear_line(folder: Path) -> None:

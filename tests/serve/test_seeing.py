@@ -178,7 +178,6 @@ def test_a_request_has_a_span_within_its_callers_trace(monkeypatch: pytest.Monke
         nothing.failed(InputError("wrong"))  # nobody keeps it
     spans = Spans()
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: spans)
-    monkeypatch.setattr(trace, "get_tracer", spans.get_tracer)
     parent = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     with request_span("text", 1, parent) as span:
         span.failed(InputError("wrong"))
@@ -186,6 +185,28 @@ def test_a_request_has_a_span_within_its_callers_trace(monkeypatch: pytest.Monke
     expected = 0x0AF7651916CD43DD8448EB211C80319C
     assert spans.begun == [("infer", expected, {"asyncrt.model": "text", "asyncrt.version": 1})]
     assert spans.ended == ["WRONG"]
+
+
+def sampled(number: int, flags: int = trace.TraceFlags.SAMPLED) -> trace.SpanContext:
+    return trace.SpanContext(number, number, is_remote=True, trace_flags=trace.TraceFlags(flags))
+
+
+def test_requests_that_are_not_sampled_make_no_span_of_their_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody would keep it; how long they waited is counted all the same. One that is sampled makes one."""
+    spans, counts = Spans(), Counts()
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: spans)
+    watch = BatchWatch("text", 1, counts)
+
+    def came(flags: int) -> tuple[int, Any]:
+        with trace.use_span(trace.NonRecordingSpan(sampled(1, flags))):
+            return watch.came()
+
+    with watch.running([came(0), came(0)], (2, 16)):
+        pass
+    assert (spans.begun, counts.queue.count) == ([], 2)
+    with watch.running([came(0), came(trace.TraceFlags.SAMPLED)], (2, 16)):
+        pass
+    assert ([name for name, *_ in spans.begun], counts.queue.count) == (["batch"], 4)
 
 
 @pytest.mark.asyncio
@@ -207,11 +228,9 @@ async def test_a_batch_has_a_span_with_links_to_its_requests(monkeypatch: pytest
 
     provider = Provider()
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
 
     async def ask(batched: Any, number: int) -> None:
-        context = trace.SpanContext(number, number, is_remote=True)
-        with trace.use_span(trace.NonRecordingSpan(context)):
+        with trace.use_span(trace.NonRecordingSpan(sampled(number))):
             found = await batched.infer({"x": np.full((1, 2), number, np.float32)})
         np.testing.assert_array_equal(np.full((1, 2), 2 * number, np.float32), found["y"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
@@ -275,7 +276,64 @@ def test_slow_senders_are_not_waited_for(source: Path) -> None:
             assert body.makefile("rb").read().startswith(b"HTTP/1.1 408 Request Timeout\r\n")  # and then it is closed
 
 
-# The end.
+# The beginning, and the end.
+
+
+WARMS_UNTIL_TOLD = """
+import asyncio, signal, sys
+from asyncrt.runtime.model import Model
+ready = Model.ready
+async def told(self):
+    go_on = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, go_on.set)
+    print("warming", file=sys.stderr, flush=True)
+    await go_on.wait()
+    await ready(self)
+Model.ready = told
+"""
+
+
+def test_a_server_is_ready_when_its_models_are_warm(source: Path) -> None:
+    """Before that it lives, says that it is not ready, and refuses requests with when to come again."""
+    with running(source, doors=False, first=WARMS_UNTIL_TOLD) as server:
+        server.http, server.grpc = (at.partition("://")[2] for at in server.wait_for("live: ").split()[1:])
+        server.wait_for("warming")
+        early = [call(server, "/v2/health/live")[0], call(server, "/v2/health/ready")[0]]
+        refused, headers, _ = call(server, INFER, steps(1))
+        with triton_grpc.InferenceServerClient(server.grpc) as client:
+            assert client.is_server_live()
+            assert not client.is_server_ready()
+
+            server.process.send_signal(signal.SIGUSR1)
+            server.wait_for("ready: ")
+
+            assert client.is_server_ready()
+        late = [call(server, "/v2/health/ready")[0], call(server, INFER, steps(1))[0]]
+
+    assert (early, refused, "retry-after" in headers) == ([200, 503], 503, True)
+    assert late == [200, 200]
+
+
+def test_who_was_let_in_before_the_end_is_answered(source: Path) -> None:
+    """Also those of whom a half has come by then: none is lost, and the server ends with 0 behind the last."""
+    body = json.dumps(steps(2)).encode()
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with running(source) as server, contextlib.ExitStack() as up:
+        callers = [
+            up.enter_context(socket.create_connection(server.http.split(":"), timeout=PATIENCE_S)) for _ in range(5)
+        ]
+        for caller in callers:
+            caller.sendall(head + body[:10])
+        wait_until_inside(server, 5)
+
+        server.end()
+        server.wait_for("ending: ")
+        for caller in callers:
+            caller.sendall(body[10:])
+        answers = [caller.makefile("rb").readline() for caller in callers]
+
+        assert answers == [b"HTTP/1.1 200 OK\r\n"] * 5
+        assert server.ended() == 0
 
 
 def test_a_server_that_is_told_to_end_lets_its_requests_finish(source: Path) -> None:

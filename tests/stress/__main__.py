@@ -55,6 +55,7 @@ class Part(enum.StrEnum):
     MUTANTS = "mutants"
     WIRE = "wire"
     CALLERS = "callers"
+    SWAPS = "swaps"
     REQUESTS = "requests"
     LOADING = "loading"
 
@@ -74,6 +75,7 @@ def main(
     storms: Annotated[int, typer.Option(help="Of ten thousand callers of batched requests.")] = 10,
     wire: Annotated[int, typer.Option(help="Messages to a server, most of them wrong.")] = 200_000,
     callers: Annotated[int, typer.Option(help="Callers of a server, some of whom go.")] = 100_000,
+    swaps: Annotated[int, typer.Option(help="Of a server's model, while requests run.")] = 20,
     requests: Annotated[int, typer.Option(help="Of the soak.")] = 200_000,
     shapes: Annotated[int, typer.Option(help="Of the soak.")] = 5_000,
     cancels: Annotated[int, typer.Option(help="Of the soak.")] = 10_000,
@@ -113,7 +115,7 @@ def main(
             results += [every_order(states, progress)] if Part.ORDERS in wanted else []
             for part, n in ((Part.MODELS, models), (Part.MALFORMED, len(corpus())), (Part.HOSTILE, hostile)):
                 results += attacked(part, n, first, processes, progress) if part in wanted else []
-            for part, n in ((Part.WIRE, wire), (Part.CALLERS, callers)):
+            for part, n in ((Part.WIRE, wire), (Part.CALLERS, callers), (Part.SWAPS, swaps)):
                 results += [wired(part, n, first, progress)] if part in wanted else []
         results += [_mutants(console)] if mutants and Part.MUTANTS in wanted else []
         results += [_soak(requests, shapes, cancels, console)] if requests and Part.REQUESTS in wanted else []

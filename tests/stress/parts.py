@@ -29,6 +29,7 @@ from .attack.models import device_of
 from .schedules import World, explore
 from .wire.callers import callers
 from .wire.fuzz import fuzz
+from .wire.swaps import swaps
 
 SHOWN = 3
 """Failures of a kind that are printed in full."""
@@ -139,7 +140,10 @@ def attacked(what: str, count: int, first: int, processes: int, progress: Progre
 
 
 def wired(what: str, count: int, first: int, progress: Progress) -> Result:
-    """Send messages to a server ("wire"), or let callers come and go ("callers"): *count*, beginning with a seed."""
+    """Send messages to a server ("wire"), let callers come and go ("callers"), or exchange its model ("swaps").
+
+    *count* of them, beginning with a seed.
+    """
     bar = progress.add_task(what, total=count)
 
     def advance(done: int) -> None:
@@ -149,9 +153,13 @@ def wired(what: str, count: int, first: int, progress: Progress) -> Result:
         if what == "wire":
             seeds = range(first, first + count)
             report = fuzz(seeds, Path(folder), advance, "python -m tests.stress --wire-case {}")
+        elif what == "swaps":
+            report = swaps(count, Path(folder), advance)
         else:
             report = callers(count, Path(folder), advance, first)
     note = ", ".join(f"{n} {word}" for word, n in report.answers.most_common(6))
+    if report.resident:
+        note += f"; {' '.join(str(nbytes >> 20) for nbytes in report.resident)} MiB"
     if report.grows is not None:
         grows, at_most = (bytes_each * 1e5 / 2**20 for bytes_each in report.grows)
         bare = 0.0 if report.grows_bare is None else report.grows_bare[0] * 1e5 / 2**20

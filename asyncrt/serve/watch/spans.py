@@ -6,6 +6,7 @@ Only the API is used: which spans are kept, and where they go, is what the progr
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -40,13 +41,13 @@ _NONE = _Span()
 @contextlib.contextmanager
 def request_span(model: str, version: int, headers: Mapping[str, str] | None) -> Iterator[_Span]:
     """Give the span of a request, which is a child of the one that its headers name (W3C traceparent)."""
-    if trace is None or not _wanted():
+    provider = _provider()
+    if provider is None:
         yield _NONE
         return
     context = propagate.extract(headers or {})
     attributes = {"asyncrt.model": model, "asyncrt.version": version}
-    tracer = trace.get_tracer("asyncrt.serve")
-    with tracer.start_as_current_span(
+    with _tracer(provider).start_as_current_span(
         "infer", context=context, attributes=attributes, kind=trace.SpanKind.SERVER,
         record_exception=False, set_status_on_exception=False,
     ) as span:  # fmt: skip
@@ -55,26 +56,35 @@ def request_span(model: str, version: int, headers: Mapping[str, str] | None) ->
 
 def current_span() -> Any:
     """Return the span within which this is called; None if nobody keeps it."""
-    return trace.get_current_span().get_span_context() if trace is not None and _wanted() else None
+    if _provider() is None:
+        return None
+    context = trace.get_current_span().get_span_context()
+    return context if context.trace_flags.sampled else None
 
 
 @contextlib.contextmanager
 def batch_span(model: str, version: int, members: list[Any], sizes: tuple[int, ...]) -> Iterator[None]:
     """Have a span while a batch runs, with links to those of its requests, whichever traces they belong to."""
     links = [trace.Link(span) for span in members if span is not None]
-    if not links:
+    provider = _provider() if links else None
+    if provider is None:
         yield
         return
     attributes = {
         "asyncrt.model": model, "asyncrt.version": version, "asyncrt.requests": len(members), "asyncrt.sizes": sizes,
     }  # fmt: skip
     # Its context is empty: a batch is no part of one of its requests more than of the others.
-    with trace.get_tracer("asyncrt.serve").start_as_current_span(
-        "batch", context=_NOWHERE, links=links, attributes=attributes
-    ):
+    with _tracer(provider).start_as_current_span("batch", context=_NOWHERE, links=links, attributes=attributes):
         yield
 
 
-def _wanted() -> bool:
-    """Whether anybody keeps spans: without a provider, making them would be work for nothing."""
-    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+def _provider() -> Any:
+    """Return who keeps spans; None if nobody does: without a provider, making them would be work for nothing."""
+    provider = None if trace is None else trace.get_tracer_provider()
+    return None if provider is None or isinstance(provider, trace.ProxyTracerProvider) else provider
+
+
+@functools.lru_cache(maxsize=1)
+def _tracer(provider: Any) -> Any:
+    """Return what makes spans; to ask a provider for it takes as long as a span."""
+    return provider.get_tracer("asyncrt.serve")

@@ -36,7 +36,7 @@ _REMEMBERED = 1200  # requests; of each it remembers four happenings, of 4096
 _LONG = 100_000  # cases, of which the second half tells whether memory grows; caches fill in the first
 _SENDER_S = 0.25
 _LIMITS = ("--max-body", "1", "--sender-timeout", str(_SENDER_S))
-_MEASURED = "import signal; from tests.stress.soak import resident as r; signal.signal(signal.SIGUSR1, lambda *_: r())"
+MEASURED = "import signal; from tests.stress.soak import resident as r; signal.signal(signal.SIGUSR1, lambda *_: r())"
 _CALLS = "/inference.GRPCInferenceService/"
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n", re.I)
@@ -55,6 +55,7 @@ class Report:
         findings: What should not be.
         grows: Bytes of the server for each case: the estimate, and its upper bound; None of too few cases.
         grows_bare: The same of a bare server of gRPC, which had the same calls; None if there was none.
+        resident: Bytes that the server had each time that it was measured, where that is of interest.
     """
 
     cases: int = 0
@@ -63,6 +64,7 @@ class Report:
     seconds: float = 0.0
     grows: tuple[float, float] | None = None
     grows_bare: tuple[float, float] | None = None
+    resident: list[int] = attrs.Factory(list)
 
 
 @contextlib.contextmanager
@@ -76,7 +78,7 @@ def a_server(folder: Path, *options: str) -> Iterator[Running]:
     (folder / "words" / "1").mkdir(parents=True)
     write_words(folder / "words", pooled=True).rename(folder / "words" / "1" / "model.onnx")
     # Python's own allocator would keep blocks of pages of which a little is in use.
-    with running(folder, *_LIMITS, *options, first=_MEASURED, PYTHONMALLOC="malloc") as server:
+    with running(folder, *_LIMITS, *options, first=MEASURED, PYTHONMALLOC="malloc") as server:
         yield server
 
 
@@ -95,10 +97,14 @@ def fuzz(
         server.end()
         if server.ended() != 0:
             report.findings.append(f"the server ended with {server.process.returncode}")
-        said = server.all_said()
-    wrong = [i for i, line in enumerate(said) if "Traceback" in line or " ERROR " in line or "never awaited" in line]
-    report.findings += ["the server's log:\n" + "".join(said[max(0, i - 1) : i + 60]) for i in wrong]
+        report.findings += mistakes_in(server.all_said())
     return report
+
+
+def mistakes_in(said: list[str]) -> list[str]:
+    """Return what a server's log says of mistakes of its own, with the lines around each."""
+    wrong = [i for i, line in enumerate(said) if "Traceback" in line or " ERROR " in line or "never awaited" in line]
+    return ["the server's log:\n" + "".join(said[max(0, i - 1) : i + 60]) for i in wrong]
 
 
 async def _fuzz(server: Running, seeds: list[int], progress: Callable[[int], object], again: str) -> Report:
