@@ -43,10 +43,12 @@ if TYPE_CHECKING:  # what `HOMES` says, as type checkers read it
     from asyncrt.runtime.explain.record import NodeExplanation
     from asyncrt.runtime.model import Model
     from asyncrt.runtime.request.warming import Progress
-    from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
-    from asyncrt.runtime.sequences.group import GroupedSequence, GroupStatistics, SequenceGroup
+    from asyncrt.runtime.runtime import Runtime
+    from asyncrt.runtime.sequences.device_group import GroupedSequence, GroupStatistics
+    from asyncrt.runtime.sequences.group import SequenceGroup
     from asyncrt.runtime.sequences.sequence import Sequence
     from asyncrt.runtime.sequences.shared_safety import SharedSafety, Sharing
+    from asyncrt.runtime.statistics import RuntimeStatistics
     from asyncrt.scheduler.batching import BatchingStatistics, BatchOptions
     from asyncrt.sync import SyncModel, load_sync
     from asyncrt.version import __version__
@@ -107,15 +109,15 @@ HOMES = {
     "Batched": "asyncrt.runtime.batching.batched",
     "BatchingStatistics": "asyncrt.scheduler.batching",
     "Explanation": "asyncrt.runtime.explain.explain",
-    "GroupStatistics": "asyncrt.runtime.sequences.group",
-    "GroupedSequence": "asyncrt.runtime.sequences.group",
+    "GroupStatistics": "asyncrt.runtime.sequences.device_group",
+    "GroupedSequence": "asyncrt.runtime.sequences.device_group",
     "Model": "asyncrt.runtime.model",
     "NodeExplanation": "asyncrt.runtime.explain.record",
     "PadSafety": "asyncrt.runtime.batching.pad_safety",
     "Progress": "asyncrt.runtime.request.warming",
     "Runtime": "asyncrt.runtime.runtime",
     "RuntimeOptions": "asyncrt.options",
-    "RuntimeStatistics": "asyncrt.runtime.runtime",
+    "RuntimeStatistics": "asyncrt.runtime.statistics",
     "Sequence": "asyncrt.runtime.sequences.sequence",
     "SequenceGroup": "asyncrt.runtime.sequences.group",
     "SharedSafety": "asyncrt.runtime.sequences.shared_safety",

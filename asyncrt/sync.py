@@ -27,7 +27,8 @@ from asyncrt.errors import RuntimeClosedError
 from asyncrt.layout import Array, PartialLayout
 from asyncrt.loops import LoopThread, PendingCall, waited
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
+from asyncrt.runtime.runtime import Runtime
+from asyncrt.runtime.statistics import RuntimeStatistics
 
 if TYPE_CHECKING:
     from asyncrt.graph.reading import ModelSource

@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # each way to run a model is imported when it is first asked 
     from .explain.explain import Explanation
     from .plan.chunk_plan import Records
     from .request.network import Network
+    from .request.replicas import Replicas
     from .request.warming import Progress
     from .sequences.group import SequenceGroup
     from .sequences.sequence import Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:  # each way to run a model is imported when it is first asked 
 class Model:
     """A model loaded into a `Runtime`. Made by `Runtime.load()`; any number of inferences may run at once."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network | Replicas) -> None:
         self.network = network
         self._session = network.session
         values = network.program.values
@@ -111,7 +112,7 @@ class Model:
 
     def _named(self, results: Mapping[int, Array], records: Records) -> dict[str, Array]:
         """Return the outputs by name, and keep the records for `explain()`."""
-        self.network.last = records
+        self.network.note(records)
         values = self.network.program.values
         if self._kinds:
             kinds = self._kinds
@@ -141,8 +142,7 @@ class Model:
         """
         self._session.check_here()
         if shapes is None:
-            if self.network.warming is not None:
-                await self.network.warming.wait(progress)
+            await self.network.warmed(progress)
         else:
             from .request.inputs import of_shapes
 
@@ -185,14 +185,14 @@ class Model:
         """
         self._session.check_here()
         priority = check_priority(priority)
-        arrays = await self.network.checked.take(inputs)
-        request = self.network.number()
-        async with self._session.traced() as tracer:
-            _, records = await self.network.infer(arrays, priority, request=request)
-        self.network.last = records
+        network, arrays = self.network.placed(await self.network.checked.take(inputs))
+        request = network.number()
+        async with network.session.traced() as tracer:
+            _, records = await network.infer(arrays, priority, request=request)
+        network.note(records)
         from .explain.explain import explain
 
-        return explain(self.network.program, records, tracer.node_times(request))
+        return explain(network.program, records, tracer.node_times(request), network.where)
 
     def sequence(self, state: Mapping[str, str] | None = None) -> Sequence:
         """Begin a sequence of steps that keep state on the device, such as the cache of keys and values of a decoder.
@@ -207,7 +207,7 @@ class Model:
         from .sequences.sequence import Sequence
 
         self._session.check_open()
-        return Sequence(self.network, state)
+        return Sequence(self.network.for_sequence(), state)
 
     def sequences(self, state: Mapping[str, str] | None = None, *, max_batch: int = 16) -> SequenceGroup:
         """Begin a group of sequences whose steps run together, those that wait at the same time as one inference.
@@ -282,6 +282,7 @@ class Model:
         """
         from .explain.explain import explain
 
-        if self.network.last is None:
+        network = self.network.latest
+        if network.last is None:
             raise AsyncrtError("there is nothing to explain: no inference of this model has finished yet")
-        return explain(self.network.program, self.network.last)
+        return explain(network.program, network.last, where=network.where)

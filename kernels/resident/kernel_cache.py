@@ -230,6 +230,11 @@ class ImplCache:
         return Expected(len(wanted), len(missing), absent, seconds)
 
     @property
+    def missed(self) -> int:
+        """How many kernels that were asked for were not at hand, all time."""
+        return self._misses
+
+    @property
     def building(self) -> bool:
         """Whether a kernel is being built, or waits for it."""
         return bool(self._pending)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from asyncrt.arguments import check_deadline
 from asyncrt.errors import AsyncrtError, DeviceError, RuntimeClosedError
@@ -26,8 +27,12 @@ from .inference import Inference
 from .missing_kernels import KernelsMissing
 from .session import Session
 
+if TYPE_CHECKING:
+    from .warming import Progress
+
 _NOTHING = contextlib.nullcontext()
 _REQUESTS = itertools.count(1)
+_ENDS = itertools.count(1)
 _T = TypeVar("_T")
 
 
@@ -58,13 +63,17 @@ class Network(CompiledModel):
 
     Attributes:
         last: What became of the nodes of the inference that finished last, for `explain()`.
+        ends: A number that grows with each such inference, whatever model it is of.
         direct: Runs requests on their callers' threads; None where none may.
+        sequences: Those that keep state here.
     """
 
     def __init__(self, program: Program, session: Session, instead: Instead | None = None) -> None:
         super().__init__(program, session)
         self._instead = instead
         self.last: Records | None = None
+        self.ends = 0
+        self.sequences: weakref.WeakSet[Any] = weakref.WeakSet()
         self._under_way = 0
         self._unloaded = False
         #: Done when a request has ended that the stand-in was to answer.
@@ -73,6 +82,40 @@ class Network(CompiledModel):
         for model in self.everywhere():
             model.timed = Direct(model) if model is not self and can_be_direct(model) else None
         self.timed = self.direct
+
+    # What a model on several devices chooses; see `Replicas`.
+
+    def placed(self, arrays: Mapping[int, Array]) -> tuple[Network, Mapping[int, Array]]:
+        """Return where a request goes, and its inputs as they are called there."""
+        return self, arrays
+
+    def for_sequence(self) -> Network:
+        """Return where a sequence is to stay."""
+        return self
+
+    @property
+    def latest(self) -> Network:
+        """The one whose inference finished last."""
+        return self
+
+    @property
+    def where(self) -> str:
+        """On which of several devices that was, and why."""
+        return ""
+
+    def note(self, records: Records) -> None:
+        """Note what became of the nodes of an inference that has finished."""
+        self.last, self.ends = records, next(_ENDS)
+
+    @property
+    def each(self) -> tuple[Network, ...]:
+        """The model, as often as it is there."""
+        return (self,)
+
+    async def warmed(self, progress: Callable[[Progress], object] | None = None) -> None:
+        """Return when all is there that likely shapes need; see `Warming.wait()`."""
+        if self.warming is not None:
+            await self.warming.wait(progress)
 
     def number(self) -> int:
         """Return a number for a request; no other has it."""
