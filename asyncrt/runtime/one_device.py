@@ -109,7 +109,8 @@ class OneDevice:
         # Should this be cancelled, or its constants still be on their way, then the runtime closes it.
         self._unloading.append(network)
         await network.unload()
-        self._unloading = [n for n in self._unloading if n is not network or n.lets_go]
+        if not self.session.dispatcher.lost:
+            self._unloading = [n for n in self._unloading if n is not network or n.lets_go]
         await asyncio.to_thread(give_back_freed, _constants_nbytes(network.program))
 
     def statistics(self) -> RuntimeStatistics:

@@ -205,6 +205,7 @@ class Runtime:
             from asyncrt.scheduler.placement import Backlog
 
             self._backlogs = tuple([Backlog() for _ in found])
+            _share_builds(self.sessions)
 
     @anywhere
     async def load(self, source: ModelSource, *, progress: Callable[[Progress], object] | None = None) -> Model:
@@ -437,6 +438,16 @@ def _wanted(device: Wanted) -> tuple[str | Device | None, ...]:
     if not each:
         raise ArgumentError("device must name at least one device, got none")
     return each
+
+
+def _share_builds(sessions: Sequence[Session]) -> None:
+    """Let devices that take each other's binaries build each kernel once."""
+    for session in sessions:
+        session.kernels.alike = tuple([
+            other.kernels
+            for other in sessions
+            if other is not session and other.device.info.identity == session.device.info.identity
+        ])
 
 
 def _names(specs: list[str]) -> list[str]:

@@ -284,7 +284,7 @@ class Network(CompiledModel):
     async def unload(self) -> None:
         """Refuse requests from now on; give everything back when those under way have ended, on the device as well.
 
-        What is on a lost device is not waited for.
+        What is on a lost device is not waited for, and given back when the runtime is closed: it may be used for ever.
         """
         self._unloaded = True
         dispatcher = self._dispatcher
@@ -295,7 +295,10 @@ class Network(CompiledModel):
         while not dispatcher.lost and not behind.isdisjoint(dispatcher.marks.pending):
             await dispatcher.progress()
         self.last = None
-        self.close()
+        if dispatcher.lost:
+            self.stop_warming()
+        else:
+            self.close()
 
     async def move(self, moves: DeviceCopies, priority: int = 0) -> tuple[list[Lease], tuple[Event, ...]]:
         """Allocate memory, and fill it with what lies elsewhere on the device; see `DeviceCopies`.
