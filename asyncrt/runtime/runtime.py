@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from asyncrt.graph.reading import ModelSource
     from asyncrt.kernels.resident.store import BinaryStore
     from asyncrt.kernels.traits import DeviceTraits
-    from asyncrt.scheduler.placement import Backlog
+    from asyncrt.scheduler.balancing import Backlog
     from asyncrt.trace import Trace
 
     from .model import Model
@@ -202,7 +202,7 @@ class Runtime:
         for session in self.sessions:
             tell_children(session)
         if len(found) > 1:
-            from asyncrt.scheduler.placement import Backlog
+            from asyncrt.scheduler.balancing import Backlog
 
             self._backlogs = tuple([Backlog() for _ in found])
             _share_builds(self.sessions)
@@ -264,7 +264,7 @@ class Runtime:
         progress: Callable[[Progress], object] | None,
     ) -> Replicas:
         """Bring a model to several devices; if one of them refuses it, to none."""
-        from asyncrt.scheduler.placement import Costs
+        from asyncrt.scheduler.balancing import Costs
 
         from .request.replicas import Replica, Replicas, on_each, summed
 

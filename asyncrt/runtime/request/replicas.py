@@ -1,6 +1,6 @@
 """A model on several devices: on each a compiled one with its own weights and plans, and a choice for each request.
 
-A request goes where it ends first (`asyncrt.scheduler.placement`). What each device has to do is counted where requests
+A request goes where it ends first (`asyncrt.scheduler.balancing`). What each device has to do is counted where requests
 come in, so that steps of sequences count as well, which stay where their state is.
 """
 
@@ -17,7 +17,7 @@ from asyncrt.layout import Array
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.plan.chunk_plan import Records
 from asyncrt.runtime.plan.tools import Tools
-from asyncrt.scheduler.placement import UNKNOWN_NS, Backlog, Candidate, Choice, Costs, choose
+from asyncrt.scheduler.balancing import UNKNOWN_NS, Backlog, Candidate, Choice, Costs, choose
 
 from .inputs import renamed
 from .network import Instead, Network

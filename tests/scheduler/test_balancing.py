@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncrt.scheduler.placement import Backlog, Candidate, Costs, choose
+from asyncrt.scheduler.balancing import Backlog, Candidate, Costs, choose
 
 
 @pytest.mark.parametrize(
