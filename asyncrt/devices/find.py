@@ -45,8 +45,8 @@ def open_devices(
                 opened.append(one)
                 continue
             for name in (one,) if one is None else one.split(","):
-                match = None if name is None else re.fullmatch(r"\s*(cpu|gpu|accelerator):\*\s*", name)
-                found = _opencl().open_all(match[1], kept()) if match else [open_device(name and name.strip(), kept)]
+                match = None if name is None else re.fullmatch(r"(cpu|gpu|accelerator):\*", name)
+                found = _opencl().open_all(match[1], kept()) if match else [open_device(name, kept)]
                 opened += found
                 mine += found
     except BaseException:
