@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what `HOMES` says, as type checkers read it
         ModelLimitError,
         ModelTypeError,
         NoDeviceError,
+        NotOnHostError,
         OutOfDeviceMemory,
         OutOfHostMemory,
         Overloaded,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:  # what `HOMES` says, as type checkers read it
     from asyncrt.runtime.explain.explain import Explanation
     from asyncrt.runtime.explain.record import NodeExplanation
     from asyncrt.runtime.model import Model
+    from asyncrt.runtime.request.device_tensor import DeviceTensor
     from asyncrt.runtime.request.warming import Progress
     from asyncrt.runtime.runtime import Runtime
     from asyncrt.runtime.sequences.device_group import GroupedSequence, GroupStatistics
@@ -64,6 +66,7 @@ __all__ = [
     "DeviceCommandError",
     "DeviceError",
     "DeviceLostError",
+    "DeviceTensor",
     "Explanation",
     "GroupStatistics",
     "GroupedSequence",
@@ -80,6 +83,7 @@ __all__ = [
     "ModelTypeError",
     "NoDeviceError",
     "NodeExplanation",
+    "NotOnHostError",
     "OutOfDeviceMemory",
     "OutOfHostMemory",
     "Overloaded",
@@ -108,6 +112,7 @@ HOMES = {
     "BatchOptions": "asyncrt.scheduler.batching",
     "Batched": "asyncrt.runtime.batching.batched",
     "BatchingStatistics": "asyncrt.scheduler.batching",
+    "DeviceTensor": "asyncrt.runtime.request.device_tensor",
     "Explanation": "asyncrt.runtime.explain.explain",
     "GroupStatistics": "asyncrt.runtime.sequences.device_group",
     "GroupedSequence": "asyncrt.runtime.sequences.device_group",

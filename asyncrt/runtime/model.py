@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # each way to run a model is imported when it is first asked 
     from .batching.batched import Batched
     from .explain.explain import Explanation
     from .plan.chunk_plan import Records
+    from .request.device_tensor import DeviceTensor
     from .request.network import Network
     from .request.replicas import Replicas
     from .request.warming import Progress
@@ -36,7 +37,7 @@ class Model:
         self._session = network.session
         values = network.program.values
         #: The outputs that callers get otherwise than they are held: texts, sequences, optionals and maps.
-        self._kinds = {v: t for v in network.program.outputs if not is_plain(t := values[v].layout.dtype)}
+        self._kinds = {values[v].name: t for v in network.program.outputs if not is_plain(t := values[v].layout.dtype)}
 
     def __repr__(self) -> str:
         return f"<Model {self.network!r}>"
@@ -67,7 +68,8 @@ class Model:
         """Run the model once.
 
         Args:
-            inputs: An array for each input. They must not be changed before this returns.
+            inputs: An array for each input, or what `infer_on_device()` has returned. Arrays must not be changed before
+                this returns.
             priority: Lower goes first among requests that wait.
             deadline: Seconds from now within which it has to be launched; of equal priorities the earliest goes first.
 
@@ -87,7 +89,13 @@ class Model:
         self._session.check_here()
         priority, until = check_priority(priority), self.network.until(deadline)
         network = self.network
-        arrays = network.checked.fitting(inputs) or await network.checked.take(inputs)
+        arrays = network.checked.fitting(inputs)
+        if not arrays:
+            from .request.on_device import infer_from_device, names_device_tensors
+
+            if names_device_tensors(inputs):
+                return self._shown(await infer_from_device(network, inputs, priority, until))
+            arrays = await network.checked.take(inputs)
         if network.direct is not None and network.direct.spent:
             await asyncio.sleep(0)  # others of the event loop have their turn
             self._session.check_here()
@@ -95,6 +103,33 @@ class Model:
         if outcome is None:
             outcome = await network.infer(arrays, priority, deadline=until, may_stand_in=True)
         return self._named(*outcome)
+
+    @anywhere
+    async def infer_on_device(
+        self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
+    ) -> dict[str, DeviceTensor]:
+        """Run the model once, and leave its results on the device, to be inputs of models of this runtime.
+
+        So a chain of models needs nothing of the host but its first inputs and its last results. What it takes and
+        raises is as for `infer()`.
+
+        Args:
+            inputs: An array or such a result for each input. One that is on another device of the runtime, or of which
+                the host needs the contents, is read.
+            priority: Lower goes first among requests that wait.
+            deadline: Seconds from now within which it has to be launched.
+
+        Returns:
+            A tensor for each output. One that only the host can make or hold is on the host.
+
+        Raises:
+            InputError: A tensor is of another runtime; or as `infer()`.
+        """
+        from .request.on_device import infer_on_device
+
+        self._session.check_here()
+        priority, until = check_priority(priority), self.network.until(deadline)
+        return await infer_on_device(self.network, inputs, priority, until)
 
     def infer_here(
         self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
@@ -114,10 +149,13 @@ class Model:
         """Return the outputs by name, and keep the records for `explain()`."""
         self.network.note(records)
         values = self.network.program.values
-        if self._kinds:
-            kinds = self._kinds
-            return {values[i].name: shown_to_caller(kinds[i], a) if i in kinds else a for i, a in results.items()}
-        return {values[id].name: array for id, array in results.items()}
+        named = {values[id].name: array for id, array in results.items()}
+        return self._shown(named) if self._kinds else named
+
+    def _shown(self, named: dict[str, Array]) -> dict[str, Array]:
+        """Return outputs as callers get them."""
+        kinds = self._kinds
+        return {name: shown_to_caller(kinds[name], array) if name in kinds else array for name, array in named.items()}
 
     @anywhere
     async def ready(

@@ -13,11 +13,12 @@ from asyncrt.arguments import check_deadline
 from asyncrt.errors import AsyncrtError, DeviceError, RuntimeClosedError
 from asyncrt.events import Event
 from asyncrt.graph.ir import Program
-from asyncrt.layout import Array
+from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
-from asyncrt.memory.host import refused
+from asyncrt.memory.host import HostBudget, allocating, refused
 from asyncrt.runtime.execute.device_copies import DeviceCopies
 from asyncrt.runtime.execute.kept_state import KeptState
+from asyncrt.runtime.execute.read_back import read_back
 from asyncrt.runtime.loop.pending_request import RunAgain, internal
 from asyncrt.runtime.plan.chunk_plan import Records
 
@@ -91,6 +92,10 @@ class Network(CompiledModel):
 
     def for_sequence(self) -> Network:
         """Return where a sequence is to stay."""
+        return self
+
+    def for_request(self) -> Network:
+        """Return where a request goes of which nothing is known yet."""
         return self
 
     @property
@@ -313,3 +318,22 @@ class Network(CompiledModel):
             return await moves.carry_out(request, self._dispatcher, kernels, self.acquire)
 
         return await self._admitted(request, priority, None, work)
+
+    async def read(self, lease: Lease, layout: Layout, after: tuple[Event, ...]) -> Array:
+        """Return what lies in memory, when it was read; the claim on the memory ends with that.
+
+        Raises:
+            OutOfHostMemory: It is larger than what a request may make on the host.
+        """
+        request = self.number()
+        events: list[Event] = []
+
+        async def work() -> Array:
+            HostBudget(self._tools.host_limit).check(layout.nbytes, "a tensor that is read from the device")
+            with allocating("a tensor that is read from the device"):
+                return await read_back(request, self._dispatcher, lease, layout, after, events)
+
+        try:
+            return await self._admitted(request, 0, None, work, begun=True)
+        finally:
+            lease.drop(after=(*after, *events))

@@ -203,6 +203,10 @@ class Replicas:
         """Return where a sequence is to stay that begins now: where there are fewest, and least is to be done."""
         return min(self.there, key=lambda r: (len(r.sequences), r.backlog.left_ns(r.session.device.clock())))
 
+    def for_request(self) -> Replica:
+        """Return where a request goes of which nothing is known yet: where least is to be done."""
+        return min(self.there, key=lambda r: r.backlog.left_ns(r.session.device.clock()))
+
     @property
     def each(self) -> tuple[Replica, ...]:
         """All of them."""
