@@ -202,7 +202,6 @@ async def test_a_request_that_fails_leaves_its_inputs_as_they_were() -> None:
         relu = await rt.load(RELU)
         left = (await relu.infer_on_device({"x": X}))["y"]
 
-        await relu.infer_on_device({"x": left})
         with pytest.raises(asyncrt.DeviceCommandError):
             await relu.infer_on_device({"x": left})
 
