@@ -44,8 +44,12 @@ def check(runtime: Runtime) -> HazardReport:
     Raises:
         AsyncrtError: It was opened without `RuntimeOptions.check_hazards`.
     """
-    checks = _checks(runtime)
-    return HazardReport(checks.checker.commands, checks.checker.in_flight, tuple(checks.hazards))
+    each = _checks(runtime)
+    return HazardReport(
+        sum(checks.checker.commands for checks in each),
+        sum(checks.checker.in_flight for checks in each),
+        tuple(hazard for checks in each for hazard in checks.hazards),
+    )
 
 
 def recording(runtime: Runtime) -> AbstractContextManager[list[Entry]]:
@@ -55,14 +59,18 @@ def recording(runtime: Runtime) -> AbstractContextManager[list[Entry]]:
     `asyncrt.memory.hazards.check()`.
 
     Raises:
-        AsyncrtError: It was opened without `RuntimeOptions.check_hazards`.
+        AsyncrtError: It was opened without `RuntimeOptions.check_hazards`, or has several devices.
     """
-    return _checks(runtime).recording()
+    checks = _checks(runtime)
+    if len(checks) > 1:
+        raise AsyncrtError("what several devices do is not one order", hint="open a runtime on one device to record it")
+    return checks[0].recording()
 
 
-def _checks(runtime: Runtime) -> Checks:
-    if runtime.checks is None:
+def _checks(runtime: Runtime) -> list[Checks]:
+    checks = [session.checks for session in runtime.sessions if session.checks is not None]
+    if not checks:
         raise AsyncrtError(
             "hazards of this runtime are not checked", hint="open it with asyncrt.RuntimeOptions(check_hazards=True)"
         )
-    return runtime.checks
+    return checks

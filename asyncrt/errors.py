@@ -24,6 +24,7 @@
     │   ├── DeviceCommandError                a command failed while it ran
     │   └── DeviceLostError                   the device takes no commands any more
     ├── OutOfHostMemory (MemoryError)         the host's arrays of a request would exceed the limit
+    ├── NotOnHostError (BufferError, TypeError) a tensor on a device was used as if the host had it
     ├── HazardError (RuntimeError)            two commands on the same bytes are in no order: a bug, and found
     ├── InternalError (RuntimeError)          something of asyncrt itself raised what it should not: a bug
     ├── WrongLoopError (RuntimeError)         used on another event loop, or in another process, than it was opened in
@@ -192,6 +193,10 @@ class DeviceLostError(DeviceError):
 
 class OutOfHostMemory(AsyncrtError, MemoryError):
     """A request would make more on the host than its limit. Raised before it is allocated, by size alone."""
+
+
+class NotOnHostError(AsyncrtError, BufferError, TypeError):
+    """A tensor that is on a device was used as if it were in the host's memory."""
 
 
 class HazardError(AsyncrtError, RuntimeError):

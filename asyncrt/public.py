@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # what `HOMES` says, as type checkers read it
         ModelLimitError,
         ModelTypeError,
         NoDeviceError,
+        NotOnHostError,
         OutOfDeviceMemory,
         OutOfHostMemory,
         Overloaded,
@@ -42,11 +43,14 @@ if TYPE_CHECKING:  # what `HOMES` says, as type checkers read it
     from asyncrt.runtime.explain.explain import Explanation
     from asyncrt.runtime.explain.record import NodeExplanation
     from asyncrt.runtime.model import Model
+    from asyncrt.runtime.request.device_tensor import DeviceTensor
     from asyncrt.runtime.request.warming import Progress
-    from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
-    from asyncrt.runtime.sequences.group import GroupedSequence, GroupStatistics, SequenceGroup
+    from asyncrt.runtime.runtime import Runtime
+    from asyncrt.runtime.sequences.device_group import GroupedSequence, GroupStatistics
+    from asyncrt.runtime.sequences.group import SequenceGroup
     from asyncrt.runtime.sequences.sequence import Sequence
     from asyncrt.runtime.sequences.shared_safety import SharedSafety, Sharing
+    from asyncrt.runtime.statistics import RuntimeStatistics
     from asyncrt.scheduler.batching import BatchingStatistics, BatchOptions
     from asyncrt.sync import SyncModel, load_sync
     from asyncrt.version import __version__
@@ -62,6 +66,7 @@ __all__ = [
     "DeviceCommandError",
     "DeviceError",
     "DeviceLostError",
+    "DeviceTensor",
     "Explanation",
     "GroupStatistics",
     "GroupedSequence",
@@ -78,6 +83,7 @@ __all__ = [
     "ModelTypeError",
     "NoDeviceError",
     "NodeExplanation",
+    "NotOnHostError",
     "OutOfDeviceMemory",
     "OutOfHostMemory",
     "Overloaded",
@@ -106,16 +112,17 @@ HOMES = {
     "BatchOptions": "asyncrt.scheduler.batching",
     "Batched": "asyncrt.runtime.batching.batched",
     "BatchingStatistics": "asyncrt.scheduler.batching",
+    "DeviceTensor": "asyncrt.runtime.request.device_tensor",
     "Explanation": "asyncrt.runtime.explain.explain",
-    "GroupStatistics": "asyncrt.runtime.sequences.group",
-    "GroupedSequence": "asyncrt.runtime.sequences.group",
+    "GroupStatistics": "asyncrt.runtime.sequences.device_group",
+    "GroupedSequence": "asyncrt.runtime.sequences.device_group",
     "Model": "asyncrt.runtime.model",
     "NodeExplanation": "asyncrt.runtime.explain.record",
     "PadSafety": "asyncrt.runtime.batching.pad_safety",
     "Progress": "asyncrt.runtime.request.warming",
     "Runtime": "asyncrt.runtime.runtime",
     "RuntimeOptions": "asyncrt.options",
-    "RuntimeStatistics": "asyncrt.runtime.runtime",
+    "RuntimeStatistics": "asyncrt.runtime.statistics",
     "Sequence": "asyncrt.runtime.sequences.sequence",
     "SequenceGroup": "asyncrt.runtime.sequences.group",
     "SharedSafety": "asyncrt.runtime.sequences.shared_safety",

@@ -22,12 +22,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from asyncrt.devices.base import Device, DeviceInfo
+from asyncrt.devices.base import DeviceInfo
 from asyncrt.errors import RuntimeClosedError
 from asyncrt.layout import Array, PartialLayout
 from asyncrt.loops import LoopThread, PendingCall, waited
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
+from asyncrt.runtime.runtime import Runtime, Wanted
+from asyncrt.runtime.statistics import RuntimeStatistics
 
 if TYPE_CHECKING:
     from asyncrt.graph.reading import ModelSource
@@ -40,7 +41,7 @@ _T = TypeVar("_T")
 
 def load_sync(
     source: ModelSource,
-    device: str | Device | None = None,
+    device: Wanted = None,
     *,
     streams: int | None = None,
     options: RuntimeOptions | None = None,
@@ -79,7 +80,7 @@ class SyncRuntime:
     """
 
     def __init__(
-        self, device: str | Device | None = None, *, streams: int | None = None, options: RuntimeOptions | None = None
+        self, device: Wanted = None, *, streams: int | None = None, options: RuntimeOptions | None = None
     ) -> None:
         self._background = _Background(Runtime(device, streams=streams, options=options), "asyncrt-shared")
 

@@ -17,7 +17,7 @@ from asyncrt import RuntimeOptions
 from asyncrt.mechanisms import MECHANISMS, Mechanism
 from asyncrt.mechanisms import mechanisms as known_mechanisms
 from asyncrt.runtime.execute import prepared_launches as preset
-from asyncrt.runtime.runtime import RuntimeStatistics
+from asyncrt.runtime.statistics import RuntimeStatistics
 
 CHECKED, AS_USERS_RUN_IT = "checked", "as users run it"
 

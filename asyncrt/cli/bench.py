@@ -282,8 +282,8 @@ async def _bench(
         loaded = await runtime.load(model)
         # All inputs first: a wrong option shows before anything is measured.
         filled = [(sizes, wanted.fill(loaded.inputs, sizes)) for sizes in wanted.combinations()]
-        info = runtime.info
-        note(f"on {info.spec}, {info.name}; {cores()} cores, {load.concurrency} requests in flight")
+        infos = runtime.infos
+        note(f"on {o.shown_devices(runtime.infos)}; {cores()} cores, {load.concurrency} requests in flight")
         for name, source in filled[0][1].sources.items():
             note(f"{name}: {source}")
         with ThreadPoolExecutor(load.concurrency, "onnxruntime") as threads, progress_bar() as progress:
@@ -297,7 +297,7 @@ async def _bench(
         "model": str(model),
         "asyncrt": __version__,
         "onnxruntime": theirs and theirs.version,
-        "device": {"spec": info.spec, "name": info.name, "platform": info.platform, "driver": info.driver},
+        **o.document_of(infos),
         "cores": cores(),
         "concurrency": load.concurrency,
         "seed": wanted.seed,

@@ -19,6 +19,7 @@ from asyncrt.runtime.runtime import Runtime
 from asyncrt.version import __version__
 from asyncrt.writing import write_text, written_whole
 
+from . import options as o
 from .arrivals import Draw, Pattern
 from .inputs import InputOptions
 from .load import Traffic, Ways, default_rates, solo_rate
@@ -79,8 +80,8 @@ async def bench_batched(model: Path, wanted: Wanted, runtime: Runtime) -> None:
         solo = await solo_rate(loaded, traffic)
         rates = wanted.rates or default_rates(solo)
         async with loaded.batched(config=wanted.config) as batched:
-            info = runtime.info
-            note(f"on {info.spec}, {info.name}; one after the other: {solo:.4g} requests/s")
+            infos = runtime.infos
+            note(f"on {o.shown_devices(infos)}; one after the other: {solo:.4g} requests/s")
             note(str(batched.pad_safety))
             ways = Ways(batched, loaded if wanted.compare else None, traffic, wanted.seconds, wanted.deadline)
             points: list[Point] = []
@@ -94,7 +95,7 @@ async def bench_batched(model: Path, wanted: Wanted, runtime: Runtime) -> None:
     document: dict[str, Any] = {
         "model": str(model),
         "asyncrt": __version__,
-        "device": {"spec": info.spec, "name": info.name, "platform": info.platform, "driver": info.driver},
+        **o.document_of(infos),
         "arrivals": wanted.pattern,
         "seconds": wanted.seconds,
         "deadline": wanted.deadline,

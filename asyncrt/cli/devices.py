@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Annotated
 
 import attrs
@@ -39,6 +40,9 @@ def devices(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
             table.add_row(*map(escape, (r.spec, r.name, r.kind, r.platform)), usable, escape("\n".join(lines)))
         stdout().print(table)
         how = f"from Python: {slow}" if slow else "by native code"
+        for kind, number in Counter(r.kind for r in reports if r.usable).items():
+            if number > 1:
+                stdout().print(f"{kind}:* is all {number} of a kind")
         stdout().print(f"plans that are replayed are enqueued {escape(how)}", soft_wrap=True)
         for problem in problems:
             stderr().print(f"[yellow]problem:[/] {escape(problem)}", soft_wrap=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
+from asyncrt.devices.base import DeviceInfo
 from asyncrt.errors import ArgumentError
 from asyncrt.mechanisms import MECHANISMS, mechanisms
 from asyncrt.options import Precision as Words
@@ -31,6 +33,20 @@ def known_mechanisms(names: list[str] | None) -> list[str] | None:
     except ArgumentError as error:
         raise typer.BadParameter(f"{error.message}; {error.detail}") from error
     return names
+
+
+def shown_devices(infos: Iterable[DeviceInfo]) -> str:
+    """Return what is said of the devices that models run on."""
+    return "; ".join(f"{info.spec}, {info.name}" for info in infos)
+
+
+def document_of(infos: Sequence[DeviceInfo]) -> dict[str, Any]:
+    """Return what a document says of the devices that were measured: of several also how many."""
+    first = infos[0]
+    device = {"spec": first.spec, "name": first.name, "platform": first.platform, "driver": first.driver}
+    if len(infos) == 1:
+        return {"device": device}
+    return {"device": device, "devices": [info.spec for info in infos]}
 
 
 def on_the_device(without: list[str] | None) -> set[str]:
@@ -62,7 +78,13 @@ Ranges: TypeAlias = Annotated[
 ]
 Seed: TypeAlias = Annotated[int, typer.Option(min=0, help="Of the random inputs.")]
 Device: TypeAlias = Annotated[
-    str | None, typer.Option("--device", "-d", help="A device as `asyncrt devices` names it; the best by default.")
+    str | None,
+    typer.Option(
+        "--device",
+        "-d",
+        help="A device as `asyncrt devices` names it; the best by default. gpu:* is all of a kind; several have "
+        "commas between them.",
+    ),
 ]
 Streams: TypeAlias = Annotated[
     int | None, typer.Option(min=1, max=1024, help="Command queues; as many as suit the device.")

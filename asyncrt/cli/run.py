@@ -77,7 +77,7 @@ async def _infer(
         loaded = await runtime.load(model)
         (sizes,) = wanted.combinations()
         filled = wanted.fill(loaded.inputs, sizes)
-        note(f"on {runtime.info.spec}, {runtime.info.name}")
+        note(f"on {o.shown_devices(runtime.infos)}")
         outputs: dict[str, Array] = {}
         seconds: list[float] = []
         for _ in range(repeat):

@@ -60,7 +60,7 @@ async def _trace(
         loaded = await runtime.load(model)
         (sizes,) = wanted.combinations()
         filled = wanted.fill(loaded.inputs, sizes)
-        note(f"on {runtime.info.spec}, {runtime.info.name}")
+        note(f"on {o.shown_devices(runtime.infos)}")
         for name, array in filled.arrays.items():
             note(f"{name} {array.dtype}{list(array.shape)}: {filled.sources[name]}")
         for _ in range(warm):

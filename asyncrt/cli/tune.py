@@ -79,7 +79,7 @@ def tune(
         async with Runtime(device, streams=streams, options=options) as runtime:
             loaded = await runtime.load(model)
             traffic = Traffic(loaded.inputs, wanted, drawn, arrivals)
-            note(f"on {runtime.info.spec}, {runtime.info.name}")
+            note(f"on {o.shown_devices(runtime.infos)}")
             return await find(loaded, traffic, base, max_p99, seconds)
 
     found = run_to_end(run())

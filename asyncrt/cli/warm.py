@@ -9,7 +9,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from asyncrt.options import RuntimeOptions
-from asyncrt.runtime.runtime import Runtime, RuntimeStatistics
+from asyncrt.runtime.runtime import Runtime
+from asyncrt.runtime.statistics import RuntimeStatistics
 
 from . import options as o
 from .inputs import InputOptions

@@ -113,6 +113,18 @@ class DeviceInfo:
         return self.kind in ("cpu", "host", "simulated")
 
 
+@runtime_checkable
+class SeenByHost(Protocol):
+    """A device of which the host may look at memory where it lies."""
+
+    def on_host(self, allocation: Allocation, nbytes: int) -> Array | None:
+        """Return the first bytes of an allocation, to be read only; None if the host cannot see them.
+
+        What was enqueued on it must be over. Whoever has the array holds the allocation.
+        """
+        ...
+
+
 class Mark(Protocol):
     """A place on a stream that can be waited for."""
 

@@ -2,12 +2,13 @@
 
 ``None`` is the best device found, ``"cpu"``, ``"gpu"`` or ``"gpu:1"`` the best (or that) one of a kind,
 ``"opencl:0:1"`` a platform's device as `asyncrt devices` lists it, ``"host"`` NumPy, ``"simulated"`` a virtual clock.
+``"gpu:*"`` is all of a kind, and ``"gpu:0,gpu:2"`` those that are named.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from asyncrt.arguments import shown
@@ -18,7 +19,41 @@ from .host import HostDevice
 from .opencl import drivers
 from .simulated import SimulatedDevice
 
-_SPECS = "None, 'cpu', 'gpu', 'gpu:N', 'accelerator', 'opencl:P:D', 'host', 'simulated' or 'simulated:SEED'"
+_SPECS = (
+    "None, 'cpu', 'gpu', 'gpu:N', 'gpu:*', 'accelerator', 'opencl:P:D', 'host', 'simulated' or 'simulated:SEED', or "
+    "several with commas between them"
+)
+
+
+def open_devices(
+    wanted: Sequence[str | Device | None], kept: Callable[[], Binaries | None] = lambda: None
+) -> list[Device]:
+    """Open all devices that are named; one that is named twice is opened twice. Blocks as `open_device()` does.
+
+    Args:
+        wanted: Names, of which each may be all of a kind, or several with commas between them; or devices.
+        kept: As for `open_device()`.
+
+    Raises:
+        NoDeviceError: One of them is not there, or does not work, or of a kind none does. None is left open.
+    """
+    opened: list[Device] = []
+    mine: list[Device] = []
+    try:
+        for one in wanted:
+            if not (one is None or isinstance(one, str)):
+                opened.append(one)
+                continue
+            for name in (one,) if one is None else one.split(","):
+                match = None if name is None else re.fullmatch(r"(cpu|gpu|accelerator):\*", name)
+                found = _opencl().open_all(match[1], kept()) if match else [open_device(name, kept)]
+                opened += found
+                mine += found
+    except BaseException:
+        for device in mine:
+            device.close()
+        raise
+    return opened
 
 
 def open_device(spec: str | None, kept: Callable[[], Binaries | None] = lambda: None) -> Device:

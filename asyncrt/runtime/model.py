@@ -21,7 +21,9 @@ if TYPE_CHECKING:  # each way to run a model is imported when it is first asked 
     from .batching.batched import Batched
     from .explain.explain import Explanation
     from .plan.chunk_plan import Records
+    from .request.device_tensor import DeviceTensor
     from .request.network import Network
+    from .request.replicas import Replicas
     from .request.warming import Progress
     from .sequences.group import SequenceGroup
     from .sequences.sequence import Sequence
@@ -30,12 +32,12 @@ if TYPE_CHECKING:  # each way to run a model is imported when it is first asked 
 class Model:
     """A model loaded into a `Runtime`. Made by `Runtime.load()`; any number of inferences may run at once."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network | Replicas) -> None:
         self.network = network
         self._session = network.session
         values = network.program.values
         #: The outputs that callers get otherwise than they are held: texts, sequences, optionals and maps.
-        self._kinds = {v: t for v in network.program.outputs if not is_plain(t := values[v].layout.dtype)}
+        self._kinds = {values[v].name: t for v in network.program.outputs if not is_plain(t := values[v].layout.dtype)}
 
     def __repr__(self) -> str:
         return f"<Model {self.network!r}>"
@@ -66,7 +68,8 @@ class Model:
         """Run the model once.
 
         Args:
-            inputs: An array for each input. They must not be changed before this returns.
+            inputs: An array for each input, or what `infer_on_device()` has returned. Arrays must not be changed before
+                this returns.
             priority: Lower goes first among requests that wait.
             deadline: Seconds from now within which it has to be launched; of equal priorities the earliest goes first.
 
@@ -86,7 +89,13 @@ class Model:
         self._session.check_here()
         priority, until = check_priority(priority), self.network.until(deadline)
         network = self.network
-        arrays = network.checked.fitting(inputs) or await network.checked.take(inputs)
+        arrays = network.checked.fitting(inputs)
+        if not arrays:
+            from .request.on_device import infer_from_device, names_device_tensors
+
+            if names_device_tensors(inputs):
+                return self._shown(await infer_from_device(network, inputs, priority, until))
+            arrays = await network.checked.take(inputs)
         if network.direct is not None and network.direct.spent:
             await asyncio.sleep(0)  # others of the event loop have their turn
             self._session.check_here()
@@ -94,6 +103,33 @@ class Model:
         if outcome is None:
             outcome = await network.infer(arrays, priority, deadline=until, may_stand_in=True)
         return self._named(*outcome)
+
+    @anywhere
+    async def infer_on_device(
+        self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
+    ) -> dict[str, DeviceTensor]:
+        """Run the model once, and leave its results on the device, to be inputs of models of this runtime.
+
+        So a chain of models needs nothing of the host but its first inputs and its last results. What it takes and
+        raises is as for `infer()`.
+
+        Args:
+            inputs: An array or such a result for each input. One that is on another device of the runtime, or of which
+                the host needs the contents, is read.
+            priority: Lower goes first among requests that wait.
+            deadline: Seconds from now within which it has to be launched.
+
+        Returns:
+            A tensor for each output. One that only the host can make or hold is on the host.
+
+        Raises:
+            InputError: A tensor is of another runtime; or as `infer()`.
+        """
+        from .request.on_device import infer_on_device
+
+        self._session.check_here()
+        priority, until = check_priority(priority), self.network.until(deadline)
+        return await infer_on_device(self.network, inputs, priority, until)
 
     def infer_here(
         self, inputs: Mapping[str, Any], *, priority: int = 0, deadline: float | None = None
@@ -111,12 +147,15 @@ class Model:
 
     def _named(self, results: Mapping[int, Array], records: Records) -> dict[str, Array]:
         """Return the outputs by name, and keep the records for `explain()`."""
-        self.network.last = records
+        self.network.note(records)
         values = self.network.program.values
-        if self._kinds:
-            kinds = self._kinds
-            return {values[i].name: shown_to_caller(kinds[i], a) if i in kinds else a for i, a in results.items()}
-        return {values[id].name: array for id, array in results.items()}
+        named = {values[id].name: array for id, array in results.items()}
+        return self._shown(named) if self._kinds else named
+
+    def _shown(self, named: dict[str, Array]) -> dict[str, Array]:
+        """Return outputs as callers get them."""
+        kinds = self._kinds
+        return {name: shown_to_caller(kinds[name], array) if name in kinds else array for name, array in named.items()}
 
     @anywhere
     async def ready(
@@ -141,8 +180,7 @@ class Model:
         """
         self._session.check_here()
         if shapes is None:
-            if self.network.warming is not None:
-                await self.network.warming.wait(progress)
+            await self.network.warmed(progress)
         else:
             from .request.inputs import of_shapes
 
@@ -185,14 +223,14 @@ class Model:
         """
         self._session.check_here()
         priority = check_priority(priority)
-        arrays = await self.network.checked.take(inputs)
-        request = self.network.number()
-        async with self._session.traced() as tracer:
-            _, records = await self.network.infer(arrays, priority, request=request)
-        self.network.last = records
+        network, arrays = self.network.placed(await self.network.checked.take(inputs))
+        request = network.number()
+        async with network.session.traced() as tracer:
+            _, records = await network.infer(arrays, priority, request=request)
+        network.note(records)
         from .explain.explain import explain
 
-        return explain(self.network.program, records, tracer.node_times(request))
+        return explain(network.program, records, tracer.node_times(request), network.where)
 
     def sequence(self, state: Mapping[str, str] | None = None) -> Sequence:
         """Begin a sequence of steps that keep state on the device, such as the cache of keys and values of a decoder.
@@ -207,7 +245,7 @@ class Model:
         from .sequences.sequence import Sequence
 
         self._session.check_open()
-        return Sequence(self.network, state)
+        return Sequence(self.network.for_sequence(), state)
 
     def sequences(self, state: Mapping[str, str] | None = None, *, max_batch: int = 16) -> SequenceGroup:
         """Begin a group of sequences whose steps run together, those that wait at the same time as one inference.
@@ -282,6 +320,7 @@ class Model:
         """
         from .explain.explain import explain
 
-        if self.network.last is None:
+        network = self.network.latest
+        if network.last is None:
             raise AsyncrtError("there is nothing to explain: no inference of this model has finished yet")
-        return explain(self.network.program, self.network.last)
+        return explain(network.program, network.last, where=network.where)

@@ -1,184 +1,147 @@
-"""A device with its streams, memory and kernels, for any number of models and inferences."""
+"""Devices with their streams, memory and kernels, for any number of models and inferences."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
-
-import attrs
+from typing import TYPE_CHECKING, TypeAlias
 
 from asyncrt.arguments import check_path, whole
 from asyncrt.devices.base import Device, DeviceInfo
-from asyncrt.devices.find import open_device
-from asyncrt.errors import ArgumentError, RuntimeClosedError
-from asyncrt.loops import on_own_thread, retrieved
+from asyncrt.devices.find import open_devices
+from asyncrt.errors import ArgumentError, DeviceLostError, RuntimeClosedError
 from asyncrt.options import RuntimeOptions
 from asyncrt.scheduler.policies import make_policy
 
 from .loop.forks import tell_children
-from .loop.malloc_trim import give_back_freed
 from .loop.trio_bridge import Elsewhere, anywhere, entered, find_elsewhere
+from .statistics import RuntimeStatistics, together
 
 if TYPE_CHECKING:
+    from asyncrt.graph.ir import Program
     from asyncrt.graph.reading import ModelSource
-    from asyncrt.kernels.resident.kernel_cache import CacheStatistics
     from asyncrt.kernels.resident.store import BinaryStore
-    from asyncrt.kernels.resident.weights import WeightsStatistics
-    from asyncrt.layout import Layout
-    from asyncrt.memory.pool import PoolStatistics
-    from asyncrt.scheduler.state import SchedulerStatistics
+    from asyncrt.kernels.traits import DeviceTraits
+    from asyncrt.scheduler.balancing import Backlog
+    from asyncrt.trace import Trace
 
-    from .execute.prepared_launches import PresetStatistics
     from .model import Model
-    from .request.network import Network
+    from .one_device import OneDevice
+    from .request.replicas import Replicas
     from .request.session import Session
-    from .request.stand_in import StandIns
     from .request.warming import Progress
     from .watch.checked import Checks
 
-_PATIENCE_S = 2.0  # for a lost device
 _MOST_STREAMS = 1024  # each has a thread
 
-
-@attrs.frozen
-class RuntimeStatistics:
-    """What a runtime has done, and what it holds.
-
-    Attributes:
-        requests: Inferences begun.
-        in_flight: Inferences not ended.
-        cancelled, failed: Inferences that ended so.
-        plans: Chunks planned: new shape signatures.
-        by_recipe: Those made by the formulas of another shape's plan.
-        foreseen: Those of them that were made before the step of a sequence that uses them had begun.
-        plans_kept: Plans there to be used again.
-        replays: Chunks run by a plan made before.
-        launches: Kernels enqueued.
-        native: How often native code enqueued all launches of a chunk, or of one of its lanes, in one call.
-        skipped: Nodes skipped.
-        stood_in: Inferences that NumPy answered, because kernels that they need were being built.
-        scheduler: Requests by their state.
-        memory: Of intermediates.
-        kernels: Of built kernels.
-        weights: Constants on the device, of all models.
-        presets: Of launches whose arguments are set beforehand.
-    """
-
-    requests: int
-    in_flight: int
-    cancelled: int
-    failed: int
-    plans: int
-    by_recipe: int
-    foreseen: int
-    plans_kept: int
-    replays: int
-    launches: int
-    native: int
-    skipped: int
-    stood_in: int
-    scheduler: SchedulerStatistics
-    memory: PoolStatistics
-    kernels: CacheStatistics
-    weights: WeightsStatistics
-    presets: PresetStatistics
-
-    @property
-    def kernels_built(self) -> int:
-        """Kernels built by the driver."""
-        return self.kernels.built
-
-    @property
-    def kernels_from_disk(self) -> int:
-        """Kernels loaded from disk instead."""
-        return self.kernels.from_disk
-
-    @property
-    def weights_nbytes(self) -> int:
-        """Bytes of constants on the device."""
-        return self.weights.nbytes
+Wanted: TypeAlias = "str | Device | Sequence[str | Device] | None"
+"""How a user names one or several devices."""
 
 
 class Runtime:
-    """Runs models on one device. Use it as ``async with asyncrt.Runtime() as rt``.
+    """Runs models on one device, or on several. Use it as ``async with asyncrt.Runtime() as rt``.
+
+    On several devices each model is on all of them, and a request goes to the one where it ends first.
 
     Args:
         device: None for the best found, or "cpu", "gpu", "gpu:1", "opencl:0:1", "host", "simulated"; or a `Device`.
-        streams: In-order queues to spread inferences over; None suits the device.
-        options: Everything else.
+            "gpu:*" is all of a kind; "gpu:0,gpu:2", or a sequence of names and devices, is several.
+        streams: In-order queues of each device to spread inferences over; None suits the device.
+        options: Everything else. Limits of memory and of requests in flight are each device's.
 
     Raises:
         ArgumentError: An argument has a value that it cannot have.
     """
 
     def __init__(
-        self, device: str | Device | None = None, *, streams: int | None = None, options: RuntimeOptions | None = None
+        self, device: Wanted = None, *, streams: int | None = None, options: RuntimeOptions | None = None
     ) -> None:
         if options is not None and not isinstance(options, RuntimeOptions):
             raise ArgumentError(f"options must be RuntimeOptions or None, got a {type(options).__name__}")
-        if not (device is None or isinstance(device, str) or hasattr(device, "open_stream")):
-            raise ArgumentError(f"device must be its name, a Device or None, got a {type(device).__name__}")
-        self._wanted = device
+        self._wanted = _wanted(device)
         self._streams = None if streams is None else whole("streams", streams, 1, _MOST_STREAMS)
         self.options = options or RuntimeOptions()
         make_policy(self.options.policy)  # raises if there is none
-        self._session: Session | None = None
-        self._networks: list[Network] = []
-        #: Models whose loading failed while their constants were being uploaded.
-        self._leaving: list[Network] = []
-        self._unloading: list[Network] = []
+        self._devices: tuple[OneDevice, ...] = ()
+        #: What each of several devices has to do.
+        self._backlogs: tuple[Backlog, ...] = ()
         self._closing: asyncio.Task[None] | None = None
-        #: Answers requests while kernels are missing; None where they wait for them.
-        self._stand_ins: StandIns | None = None
-                #: Where it runs if it was opened on another loop than one of asyncio's.
+        #: Where it runs if it was opened on another loop than one of asyncio's.
         self.elsewhere: Elsewhere | None = None
 
     def __repr__(self) -> str:
-        session = self._session
-        if session is None or session.state != "open":
-            return f"<Runtime {'new' if session is None else session.state}>"
-        c = session.counters
-        return (
-            f"<Runtime {session.device.info.spec} {len(self._networks)} models, {c.requests} requests, {c.launches} "
-            f"launches, {c.skipped} skipped, {session.dispatcher!r}, {session.pool!r}, {session.kernels!r}>"
-        )
+        state = self._state
+        if state != "open":
+            return f"<Runtime {state}>"
+        return f"<Runtime {'; '.join(map(repr, self._devices))}>"
 
     @property
-    def session(self) -> Session:
-        """What it shares with its models.
+    def _state(self) -> str:
+        return self._devices[0].session.state if self._devices else "new"
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """What each device shares with its models.
 
         Raises:
             RuntimeClosedError: It was not opened yet.
         """
-        if self._session is None:
+        if not self._devices:
             hint = "use it inside `async with asyncrt.Runtime() as rt`"
             raise RuntimeClosedError("the runtime is not open yet", hint=hint)
-        return self._session
+        return tuple([device.session for device in self._devices])
+
+    @property
+    def session(self) -> Session:
+        """That of the first device."""
+        return self.sessions[0]
 
     @property
     def device(self) -> Device:
-        """The device."""
+        """The device; of several the first."""
         return self.session.device
 
     @property
     def checks(self) -> Checks | None:
-        """The checks of the order of its commands; None unless `RuntimeOptions.check_hazards` is on."""
+        """The checks of the order of its commands; None unless `RuntimeOptions.check_hazards` is on.
+
+        Of several devices those of the first; `sessions` has each.
+        """
         return self.session.checks
 
     @property
     def info(self) -> DeviceInfo:
-        """What is known of the device."""
+        """What is known of the device; of several the first."""
         return self.session.device.info
 
     @property
+    def infos(self) -> tuple[DeviceInfo, ...]:
+        """What is known of each device."""
+        return tuple([session.device.info for session in self.sessions])
+
+    @property
     def streams(self) -> int:
-        """How many inferences the device works on at once."""
-        return len(self.session.dispatcher.streams)
+        """How many inferences the devices work on at once."""
+        return sum(session.streams for session in self.sessions)
+
+    @property
+    def depths(self) -> list[int]:
+        """How many chunks each stream has to pass, device after device."""
+        depths: list[int] = []
+        for session in self.sessions:
+            counts = Counter(event.stream for event in session.dispatcher.marks.pending)
+            depths += [counts[i] for i in range(session.streams)]
+        return depths
+
+    @property
+    def lost(self) -> bool:
+        """Whether no device takes commands any more."""
+        return all(session.dispatcher.lost for session in self.sessions)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -195,13 +158,13 @@ class Runtime:
         await self.close()
 
     async def open(self) -> None:
-        """Open the device; `async with` does it.
+        """Open the devices; `async with` does it.
 
         Raises:
             NoDeviceError: There is none, or none that works, with the reasons.
         """
-        if self._session is not None:
-            raise RuntimeClosedError(f"the runtime is {self._session.state}; make a new one")
+        if self._devices:
+            raise RuntimeClosedError(f"the runtime is {self._state}; make a new one")
         elsewhere = self.elsewhere = find_elsewhere()
         if elsewhere is None:
             await self._open_here()
@@ -213,31 +176,40 @@ class Runtime:
             raise
 
     async def _open_here(self) -> None:
-        wanted = self._wanted
         # What runs models is some hundred modules; they are imported while the driver is tried.
         imported = asyncio.create_task(asyncio.to_thread(_import_machinery))
         try:
-            if wanted is None or isinstance(wanted, str):
+            if any(isinstance(wanted, str | None) for wanted in self._wanted):
                 binaries = functools.partial(_binaries, self.options)
-                wanted = await asyncio.to_thread(open_device, wanted, binaries)
+                found = await asyncio.to_thread(open_devices, self._wanted, binaries)
+            else:
+                found = open_devices(self._wanted)
         finally:
             await imported
+        from .one_device import OneDevice
+        from .request.session import Session
+
         try:
-            from .request.session import Session
-
-            self._session = Session(wanted, self.options, self._streams, self.elsewhere)
+            names = _names([device.info.spec for device in found])
+            self._devices = tuple([
+                OneDevice(Session(device, self.options, self._streams, self.elsewhere, name))
+                for device, name in zip(found, names, strict=True)
+            ])
         except BaseException:
-            wanted.close()
+            for device in found:
+                device.close()
             raise
-        tell_children(self._session)
-        if self.options.uses("stand_in") and wanted.info.takes_source:
-            from .request.stand_in import StandIns
+        for session in self.sessions:
+            tell_children(session)
+        if len(found) > 1:
+            from asyncrt.scheduler.balancing import Backlog
 
-            self._stand_ins = StandIns(self._session)
+            self._backlogs = tuple([Backlog() for _ in found])
+            _share_builds(self.sessions)
 
     @anywhere
     async def load(self, source: ModelSource, *, progress: Callable[[Progress], object] | None = None) -> Model:
-        """Load an ONNX model: check it, compile it for the device, bring its weights there.
+        """Load an ONNX model: check it, compile it for each device, bring its weights there.
 
         It waits for kernels for `RuntimeOptions.load_patience_s` at most. Those that take longer are built while
         requests run, and NumPy answers what needs them (docs/decisions/0014-numpy-answers-while-kernels-are-built.md);
@@ -252,40 +224,68 @@ class Runtime:
             KernelBuildError: The driver refused a kernel.
             OutOfDeviceMemory: The weights do not fit.
         """
-        from asyncrt.graph.build import build_program
         from asyncrt.graph.reading import likeness
 
         from .model import Model
-        from .request.asked import Asked
-        from .request.network import Network
 
         self.check_here()
-        session = self.session
+        there = [i for i, device in enumerate(self._devices) if not device.session.dispatcher.lost]
         known = await asyncio.to_thread(likeness, source, self.options)
         if known is not None:
-            session.kernels.foretell(known)
-        program = await asyncio.to_thread(build_program, source, session.tools.traits, self.options)
-        # Where loading waits for what all likely shapes need, their order makes no difference.
-        asked = Asked(session.binaries, known) if self._stand_ins and session.binaries and known else None
-        first = None if asked is None else await asyncio.to_thread(asked.layouts, program)
+            for i in there:
+                self._devices[i].session.kernels.foretell(known)
+        programs = await self._compiled(source, [self._devices[i] for i in there])
         self.check_open()
-        network = Network(program, session, self._stand_ins, asked)
-        if self.options.warm:
-            try:
-                await self._warm(network, known, first, progress)
-                self.check_open()
-            except BaseException:
-                network.close()
-                self._leaving = [n for n in (*self._leaving, network) if n.lets_go]
-                raise
-        self._networks.append(network)
-        if session.collector is not None and not session.dispatcher.in_flight:
-            session.collector.quiet()  # so that what was loaded is frozen before requests come
-        if network.warming is None or network.warming.whole.done():
-            await asyncio.to_thread(give_back_freed, _constants_nbytes(network))
-        else:
-            network.warming.whole.add_done_callback(functools.partial(_give_back_later, _constants_nbytes(network)))
-        return Model(network)
+        if len(self._devices) == 1:
+            from .request.network import Network
+
+            device = self._devices[0]
+            asked = device.asked(known)
+            network = Network(programs[0], device.session, device.stand_ins, asked)
+            await device.load(network, known, progress, asked)
+            return Model(network)
+        return Model(await self._on_several(there, programs, known, progress))
+
+    async def _compiled(self, source: ModelSource, devices: list[OneDevice]) -> list[Program]:
+        """Return the model as compiled for each device; for devices that are alike it is read and compiled once."""
+        from asyncrt.graph.build import build_program
+
+        made: dict[DeviceTraits, Program] = {}
+        for device in devices:
+            traits = device.session.tools.traits
+            if traits not in made:
+                made[traits] = await asyncio.to_thread(build_program, source, traits, self.options)
+        return [made[device.session.tools.traits] for device in devices]
+
+    async def _on_several(
+        self,
+        there: list[int],
+        programs: list[Program],
+        known: str | None,
+        progress: Callable[[Progress], object] | None,
+    ) -> Replicas:
+        """Bring a model to several devices; if one of them refuses it, to none."""
+        from asyncrt.scheduler.balancing import Costs
+
+        from .request.replicas import Replica, Replicas, on_each, summed
+
+        costs: dict[str, Costs] = {}  # devices that are alike learn together
+        replicas: list[tuple[OneDevice, Replica]] = []
+        for i, program in zip(there, programs, strict=True):
+            device = self._devices[i]
+            alike = costs.setdefault(device.session.device.info.identity, Costs())
+            replica = Replica(program, device.session, device.stand_ins, backlog=self._backlogs[i], costs=alike)
+            replicas.append((device, replica))
+        told = summed(progress, len(replicas))
+        try:
+            await on_each([d.load(r, known, tell) for (d, r), tell in zip(replicas, told, strict=True)])
+        except BaseException:
+            for device, replica in replicas:
+                if device.holds(replica):
+                    with contextlib.suppress(RuntimeClosedError, DeviceLostError):
+                        await device.unload(replica)
+            raise
+        return Replicas([replica for device, replica in replicas if device.holds(replica)])
 
     @anywhere
     async def unload(self, model: Model) -> None:
@@ -300,72 +300,20 @@ class Runtime:
         from .model import Model
 
         self.check_here()
-        network = model.network if isinstance(model, Model) else None
-        if network is None or network not in self._networks:
+        holding = [
+            (device, network)
+            for network in (model.network.each if isinstance(model, Model) else ())
+            for device in self._devices
+            if device.holds(network)
+        ]
+        if not holding:
             raise ArgumentError("model must be one that this runtime has loaded and not unloaded since")
-        self._networks.remove(network)
-        # Should this be cancelled, or its constants still be on their way, then the runtime closes it.
-        self._unloading.append(network)
-        await network.unload()
-        self._unloading = [n for n in self._unloading if n is not network or n.lets_go]
-        await asyncio.to_thread(give_back_freed, _constants_nbytes(network))
-
-    @property
-    def _in_flight(self) -> int:
-        """How many inferences have not ended."""
-        return self.session.dispatcher.in_flight + (0 if self._stand_ins is None else self._stand_ins.in_flight)
-
-    async def _warm(
-        self,
-        network: Network,
-        known: str | None,
-        asked: list[Layout] | None,
-        progress: Callable[[Progress], object] | None,
-    ) -> None:
-        """Bring what likely shapes need; where requests need not wait for it, only what is soon there."""
-        beside, patience_s = self._stand_ins is not None, self.options.load_patience_s
-        warming = network.begin_warming(
-            lambda: self._in_flight > 0, urgent=not beside, patience_s=patience_s, model=known, asked=asked
-        )
-        if progress is not None:
-            warming.tell(progress)
-        if beside:
-            await asyncio.wait((warming.whole, warming.first), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-        if not beside or warming.whole.done():
-            await warming.whole
+        await asyncio.gather(*(device.unload(network) for device, network in holding))
 
     def statistics(self) -> RuntimeStatistics:
-        """Return counts of what was done and what is held."""
-        from asyncrt.kernels.resident.weights import WeightsStatistics
-
-        from .execute.prepared_launches import PresetStatistics
-
-        session = self.session
-        c = session.counters
-        plans = [network.plan_counts() for network in self._networks]
-        weights = [s for network in self._networks for s in network.weights_statistics()]
-        return RuntimeStatistics(
-            requests=c.requests,
-            in_flight=self._in_flight,
-            cancelled=c.cancelled,
-            failed=c.failed,
-            plans=c.plans,
-            by_recipe=sum(c.by_recipe for c in plans),
-            foreseen=sum(c.foreseen for c in plans),
-            plans_kept=sum(c.kept for c in plans),
-            replays=c.replays,
-            launches=c.launches,
-            native=sum(stream.native for stream in session.dispatcher.streams),
-            skipped=c.skipped,
-            scheduler=session.dispatcher.state.statistics(),
-            memory=session.pool.statistics(),
-            kernels=session.kernels.statistics(),
-            weights=WeightsStatistics(*(sum(counts) for counts in zip(*map(attrs.astuple, weights), strict=True)))
-            if weights
-            else WeightsStatistics(0, 0, 0, 0, 0),
-            stood_in=self._stand_ins.answered if self._stand_ins else 0,
-            presets=PresetStatistics(0, 0, 0) if session.presets is None else session.presets.statistics(),
-        )
+        """Return counts of what was done and what is held: of several devices the sums, and each under its name."""
+        self.sessions  # noqa: B018  # raises if it is not open yet
+        return together({device.session.name: device.statistics() for device in self._devices})
 
     @contextlib.asynccontextmanager
     async def trace(self, path: str | Path) -> AsyncIterator[None]:
@@ -381,9 +329,29 @@ class Runtime:
 
     @contextlib.asynccontextmanager
     async def _trace(self, path: Path) -> AsyncIterator[None]:
-        async with self.session.traced() as tracer:
+        async with self.traced() as trace:
             yield
-        await asyncio.to_thread(tracer.trace().write, path)
+        await asyncio.to_thread(lambda: trace().write(path))
+
+    @contextlib.asynccontextmanager
+    async def traced(self) -> AsyncIterator[Callable[[], Trace]]:
+        """While this lasts, note what the streams and the host do; gives what returns the trace then.
+
+        A device that is lost is left out.
+
+        Raises:
+            AsyncrtError: Another trace is being taken.
+        """
+        self.check_here()
+        async with contextlib.AsyncExitStack() as stack:
+            tracers = [
+                await stack.enter_async_context(session.traced())
+                for session in self.sessions
+                if not session.dispatcher.lost
+            ]
+            from .watch.traced import together as drawn_together
+
+            yield lambda: drawn_together(tracers)
 
     def check_open(self) -> None:
         """Raise unless the runtime is open.
@@ -391,18 +359,23 @@ class Runtime:
         Raises:
             RuntimeClosedError: It was closed, or is not open yet.
             WrongLoopError: It is a copy that a fork has made.
-            DeviceLostError: Its device is lost.
+            DeviceLostError: Its device is lost; of several, all are.
         """
-        self.session.check_open()
+        self._there.check_open()
 
     def check_here(self) -> None:
         """Raise as `check_open()` does, and `WrongLoopError` unless this is the event loop that it was opened on."""
-        self.session.check_here()
+        self._there.check_here()
+
+    @property
+    def _there(self) -> Session:
+        """A device that is not lost, if there is any."""
+        return next((s for s in self.sessions if not s.dispatcher.lost), self.sessions[0])
 
     @property
     def left_behind(self) -> bool:
         """Whether this is a copy in a process that was forked: there is nothing to run or to close here."""
-        return self._session is not None and self._session.left_behind
+        return bool(self._devices) and self.session.left_behind
 
     async def close(self) -> None:
         """Let what is enqueued run out and give everything back. Inferences begun after this are refused.
@@ -423,14 +396,15 @@ class Runtime:
             await elsewhere.close()
 
     async def _close_here(self) -> None:
-        session = self._session
-        if session is None or session.left_behind:
+        if not self._devices or self.left_behind:
             return
-        if session.state == "open":
+        if self._state == "open":
+            session = self.session
             if not session.loop.is_closed():  # otherwise nobody waits there any more
                 session.check_loop()
-            session.end()
-            self._closing = asyncio.create_task(self._close(session))
+            for each in self.sessions:
+                each.end()
+            self._closing = asyncio.create_task(self._close())
         if self._closing is None:
             return
         cancelled = False
@@ -443,43 +417,48 @@ class Runtime:
             raise asyncio.CancelledError
         self._closing.result()
 
-    async def _close(self, session: Session) -> None:
-        orphaned = session.loop.is_closed()
-        if self._stand_ins is not None:
-            await self._stand_ins.close(orphaned=orphaned)
-        if not orphaned:
-            for network in self._networks:
-                network.stop_warming()
-            await session.dispatcher.drained()
-        lost = session.dispatcher.lost
-        try:
-            if session.specialiser is not None and not orphaned:
-                await session.specialiser.close(_PATIENCE_S if lost else None)
-            session.kernels.stop()
-            if lost:
-                await _abandonable(session.device.close, _PATIENCE_S)
-            else:
-                await asyncio.to_thread(session.device.close)
-        finally:
-            if session.collector is not None:
-                session.collector.close()
-            session.dispatcher.close()
-            if session.checks is not None:
-                session.checks.finish()
-            await session.kernels.close()
-            for network in (*self._networks, *self._leaving, *self._unloading):
-                network.device_closed()
-            session.pool.close()
+    async def _close(self) -> None:
+        if len(self._devices) == 1:
+            await self._devices[0].close()
+            return
+        outcomes = await asyncio.gather(*(device.close() for device in self._devices), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
 
 
-def _give_back_later(nbytes: int, warmed: asyncio.Task[None]) -> None:
-    """Give freed memory back when all is there that likely shapes need; the first answers need not wait for it."""
-    if not warmed.cancelled():
-        asyncio.get_running_loop().run_in_executor(None, give_back_freed, nbytes)
+def _wanted(device: Wanted) -> tuple[str | Device | None, ...]:
+    """Return the devices that are named, one by one."""
+    several = isinstance(device, Sequence) and not isinstance(device, str)
+    each = tuple(device) if isinstance(device, Sequence) and not isinstance(device, str) else (device,)
+    for one in each:
+        if not (isinstance(one, str) or hasattr(one, "open_stream") or (one is None and not several)):
+            raise ArgumentError(
+                f"device must be its name, a Device, several of them or None, got a {type(one).__name__}"
+            )
+    if not each:
+        raise ArgumentError("device must name at least one device, got none")
+    return each
 
 
-def _constants_nbytes(network: Network) -> int:
-    return sum(v.constant.nbytes for v in network.program.values if v.constant is not None)
+def _share_builds(sessions: Sequence[Session]) -> None:
+    """Let devices that take each other's binaries build each kernel once."""
+    for session in sessions:
+        session.kernels.alike = tuple([
+            other.kernels
+            for other in sessions
+            if other is not session and other.device.info.identity == session.device.info.identity
+        ])
+
+
+def _names(specs: list[str]) -> list[str]:
+    """Return what devices are called: their specs, with a number behind that of one that is open already."""
+    seen: Counter[str] = Counter()
+    names: list[str] = []
+    for spec in specs:
+        seen[spec] += 1
+        names.append(spec if seen[spec] == 1 else f"{spec}#{seen[spec]}")
+    return names
 
 
 def _import_machinery() -> None:
@@ -487,8 +466,7 @@ def _import_machinery() -> None:
     from asyncrt.graph import build  # noqa: F401
     from asyncrt.kernels.registry import operators
 
-    from . import model  # noqa: F401
-    from .request import stand_in  # noqa: F401  # and with it networks and sessions
+    from . import model, one_device  # noqa: F401  # and with it networks and sessions
 
     operators()
 
@@ -498,10 +476,3 @@ def _binaries(options: RuntimeOptions) -> BinaryStore | None:
     from .request.session import kept_binaries
 
     return kept_binaries(options)
-
-
-async def _abandonable(work: Callable[[], None], patience_s: float) -> None:
-    """Return when *work*, on a thread, is done or has failed, or after *patience_s* seconds."""
-    ended = on_own_thread("asyncrt-close", work)
-    ended.add_done_callback(retrieved)
-    await asyncio.wait((ended,), timeout=patience_s)

@@ -16,7 +16,8 @@ from asyncrt.arguments import shown
 from asyncrt.errors import Overloaded
 from asyncrt.layout import Array
 from asyncrt.runtime.model import Model
-from asyncrt.runtime.sequences.group import GroupedSequence, SequenceGroup
+from asyncrt.runtime.sequences.device_group import GroupedSequence
+from asyncrt.runtime.sequences.group import SequenceGroup
 
 from .errors import NotFound
 from .protocol.messages import Parameters, SequenceId

@@ -60,7 +60,7 @@ class Service:
     @property
     def is_ready(self) -> bool:
         """Whether requests are let in, and there is a device for them."""
-        return self.admission.is_open and not self.runtime.session.dispatcher.lost
+        return self.admission.is_open and not self.runtime.lost
 
     def check_ready(self) -> None:
         """Raise `Unavailable` unless it is ready."""

@@ -121,6 +121,9 @@ class ImplCache:
         timeout_s: Seconds that the driver has for a build.
         nice: How much less of the processor builds get than requests.
         ahead: The device, if it gains by knowing early which programs will be wanted.
+
+    Attributes:
+        alike: The caches of other devices whose binaries this one can use: what they build is waited for, and loaded.
     """
 
     def __init__(
@@ -152,6 +155,10 @@ class ImplCache:
         )
         self._pending: dict[Any, asyncio.Future[Kernel]] = {}
         self._builds: dict[Any, _Build] = {}
+        self.alike: tuple[ImplCache, ...] = ()
+        #: Those that one of these builds, and what waits for it.
+        self._elsewhere: dict[Any, ImplCache] = {}
+        self._following: set[asyncio.Task[None]] = set()
         #: Those of which nobody knows yet whether they lie on disk, and what looks.
         self._searches: dict[Any, asyncio.Task[None]] = {}
         #: Of those, what somebody waits for.
@@ -225,9 +232,14 @@ class ImplCache:
         while searches := {self._searches[s] for s in missing if s in self._searches}:
             await asyncio.wait(searches)
         there = [s for s in missing if s in self._builds and self._builds[s].kept is not None]
-        absent = sum(s in self._builds for s in missing) - len(there)
+        absent = sum(s in self._builds or s in self._elsewhere for s in missing) - len(there)
         seconds = absent * self._pace / self._threads + len(there) * _LOAD_S
         return Expected(len(wanted), len(missing), absent, seconds)
+
+    @property
+    def missed(self) -> int:
+        """How many kernels that were asked for were not at hand, all time."""
+        return self._misses
 
     @property
     def building(self) -> bool:
@@ -297,8 +309,30 @@ class ImplCache:
         if self._store is None:
             self._build_in_programs(fresh, urgent)
             return
-        search = asyncio.create_task(self._search(fresh, self._store, urgent))
-        self._searches.update(dict.fromkeys(fresh, search))
+        # Whoever was asked for one first waits for nobody else with it, so that no two wait for each other.
+        elsewhere = {s: (cache, at) for cache in self.alike for s in fresh if (at := cache.under_way(s)) is not None}
+        if elsewhere:
+            self._elsewhere.update({s: cache for s, (cache, _) in elsewhere.items()})
+            begun = [at for _, at in elsewhere.values()]
+            following = asyncio.create_task(self._follow(list(elsewhere), begun, self._store, urgent))
+            self._following.add(following)
+            following.add_done_callback(self._following.discard)
+        self._look_for([s for s in fresh if s not in elsewhere], self._store, urgent)
+
+    def _look_for(self, fresh: Sequence[Any], store: BinaryStore, urgent: bool) -> None:
+        if fresh:
+            search = asyncio.create_task(self._search(fresh, store, urgent))
+            self._searches.update(dict.fromkeys(fresh, search))
+
+    async def _follow(
+        self, fresh: Sequence[Any], begun: Sequence[asyncio.Future[Kernel]], store: BinaryStore, urgent: bool
+    ) -> None:
+        """Look for kernels on disk when another device's cache has built them, or failed to."""
+        await asyncio.wait(begun)
+        for source in fresh:
+            del self._elsewhere[source]
+        if not self._closed:
+            self._look_for(fresh, store, urgent)
 
     async def _search(self, fresh: Sequence[Any], store: BinaryStore, urgent: bool) -> None:
         """Look for kernels on disk; load those that are there, and build the others."""
@@ -327,9 +361,22 @@ class ImplCache:
         for start in range(0, len(sources), each):
             self._submit(sources[start : start + each], urgent)
 
+    def under_way(self, source: Any) -> asyncio.Future[Kernel] | None:
+        """Return what is done when a kernel is built that is being built; None if it is not."""
+        return self._pending.get(source)
+
+    def hurry(self, source: Any) -> None:
+        """Somebody waits for a kernel that may be being built."""
+        if source in self._pending:
+            self._hurry(source)
+
     def _hurry(self, source: Any) -> None:
         if source in self._searches:
             self._hurried.add(source)
+            return
+        if source in self._elsewhere:
+            self._hurried.add(source)
+            self._elsewhere[source].hurry(source)
             return
         build = self._builds[source]
         if not build.urgent and build.job is not None:

@@ -285,7 +285,7 @@ def host_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     def opened(spec: str | None, kept: object) -> Device:
         return HostDevice() if spec is None else open_device(spec)
 
-    monkeypatch.setattr("asyncrt.runtime.runtime.open_device", opened)
+    monkeypatch.setattr("asyncrt.devices.find.open_device", opened)
 
 
 def marked(page: str) -> list[Block]:

@@ -529,6 +529,7 @@ def test_bench_takes_requests_or_seconds(model: str) -> None:
     ("change", "expected"),
     [
         (("--device", "warp"), "error: device 'warp' is not a device's name hint use None, 'cpu'"),
+        (("--device", "host,warp"), "error: device 'warp' is not a device's name hint use None, 'cpu'"),
         (("-i", "x=2x3x4", "-i", "y=2x3"), "error: input 'x': expected rank 2 [batch,seq], got rank 3 [2,3,4]"),
         (("--input", "x=2x3", "--input", "y=2x3", "--save", "{model}/sub"), "error: "),
     ],

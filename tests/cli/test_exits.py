@@ -234,7 +234,7 @@ module.{function} = busy
 
 
 @pytest.mark.parametrize(
-    ("module", "function"), [("graph.build", "build_program"), ("runtime.runtime", "open_device")]
+    ("module", "function"), [("graph.build", "build_program"), ("devices.find", "open_device")]
 )
 def test_ctrl_c_does_not_wait_for_threads(path: str, module: str, function: str) -> None:
     """They may be reading a model, or in a driver, for minutes."""

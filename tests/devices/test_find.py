@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from asyncrt.devices import find
-from asyncrt.devices.find import list_devices, open_device
+from asyncrt.devices.find import list_devices, open_device, open_devices
 from asyncrt.devices.host import HostDevice
 from asyncrt.devices.opencl import drivers
 from asyncrt.devices.opencl import find as opencl_find
@@ -84,6 +84,40 @@ def test_a_device_that_is_not_there_is_refused(spec: str) -> None:
 
     assert opencl_find.find_devices()[0][0] in caught.value.detail
     assert "asyncrt devices" in caught.value.hint
+
+
+def test_several_devices_are_named_at_once() -> None:
+    """With commas, as a sequence, and as all of a kind; an object is one as well, and a name twice is two."""
+    mine = SimulatedDevice(3)
+    opened = open_devices(["host,simulated:2", mine, "host"])
+    assert [d.info.spec for d in opened] == ["host", "simulated:2", "simulated:3", "host"]
+
+    best, cl_device = opencl_find.find_devices()[0]
+    kind = opencl_find.describe(cl_device, best).kind
+    every = open_devices([f"{kind}:*"])
+    for device in every:
+        device.close()
+    working = [r.spec for r in list_devices() if r.kind == kind and r.usable]
+    assert [d.info.spec for d in every] == working
+
+
+def test_of_several_devices_none_is_left_open_if_one_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But one that the caller has opened is the caller's."""
+    closed: list[str] = []
+    monkeypatch.setattr(SimulatedDevice, "close", lambda self: closed.append(self.info.spec))
+
+    with pytest.raises(NoDeviceError, match="cpu:99"):
+        open_devices([SimulatedDevice(1), "simulated:2,simulated:3,cpu:99"])
+
+    assert closed == ["simulated:2", "simulated:3"]
+
+
+def test_all_of_a_kind_are_those_that_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If none does, the error says what is wrong with each."""
+    monkeypatch.setattr(opencl_find, "find_devices", lambda: ())
+
+    with pytest.raises(NoDeviceError, match=r"'cpu:\*'"):
+        open_devices(["cpu:*"])
 
 
 @pytest.mark.parametrize("spec", [None, "cpu", "gpu", "accelerator", "opencl:0:0"])

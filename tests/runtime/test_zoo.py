@@ -13,7 +13,7 @@ from asyncrt.devices.opencl.submit import native_submitter
 from asyncrt.graph import mapped
 from asyncrt.kernels.resident import weights
 from asyncrt.layout import Array
-from asyncrt.runtime.runtime import RuntimeStatistics
+from asyncrt.runtime.statistics import RuntimeStatistics
 
 from ..paths import changes
 from ..zoo import BY_RECIPE, ZooModel, assert_equal, some, zoo

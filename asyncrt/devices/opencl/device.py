@@ -410,6 +410,20 @@ class OpenCLDevice:
                 f"{self.info.spec}: the driver did not allocate {nbytes} bytes", detail=str(error)
             ) from error
 
+    def on_host(self, allocation: Allocation, nbytes: int) -> Array | None:
+        if not self.info.shares_memory:
+            return None
+        if self._mapping is None:
+            self._mapping = self.open_queue()
+        try:
+            # It is unmapped when nobody has the array any more. Kernels may read what is mapped for reading.
+            flags = cl.map_flags.READ
+            seen: Array
+            seen, _ = cl.enqueue_map_buffer(self._mapping, allocation, flags, 0, (nbytes,), np.uint8)  # pyright: ignore[reportArgumentType]
+        except cl.Error as error:
+            raise_refused(error, f"mapping {nbytes} bytes")
+        return seen
+
     def release(self, allocation: Allocation) -> None:
         allocation.release()
         if (memory := getattr(allocation, "own", None)) is not None:

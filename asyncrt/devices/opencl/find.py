@@ -57,24 +57,57 @@ def open_opencl(
         candidates = candidates[index : index + 1]
     refused: list[str] = []
     for spec, cl_device in candidates:
-        try:
-            device = OpenCLDevice(cl_device, spec)
-            device.probe(kept)
+        device = _tried(spec, cl_device, kept, refused)
+        if device is not None:
             for problem in problems():
                 _log.warning("using %s %s, and not what may be better: %s", spec, device.info.name, problem)
             for line in refused:
                 _log.warning("using %s %s, because a better device does not work: %s", spec, device.info.name, line)
             return device
-        except DeviceError as error:
-            refused.append(f"{spec} {cl_device.name.strip()}: {error}")
-    wanted = exact or (kind or "any device") + ("" if index is None else f":{index}")
+    raise _none(exact or (kind or "any device") + ("" if index is None else f":{index}"), refused)
+
+
+def open_all(kind: str, kept: Binaries | None = None) -> list[OpenCLDevice]:
+    """Open every usable device of a kind, best first.
+
+    Args:
+        kind: "gpu", "cpu" or "accelerator".
+        kept: As for `open_opencl()`.
+
+    Raises:
+        NoDeviceError: None is usable, with what is wrong with each.
+    """
+    refused: list[str] = []
+    candidates = [(s, d) for s, d in find_devices() if describe(d, s).kind == kind]
+    opened = [device for s, d in candidates if (device := _tried(s, d, kept, refused)) is not None]
+    if not opened:
+        raise _none(f"{kind}:*", refused)
+    for line in refused:
+        _log.warning("one of the devices '%s:*' does not work, and is left out: %s", kind, line)
+    return opened
+
+
+def _tried(spec: str, cl_device: Any, kept: Binaries | None, refused: list[str]) -> OpenCLDevice | None:
+    """Open a device that works; if it does not, say why in *refused*."""
+    try:
+        device = OpenCLDevice(cl_device, spec)
+        device.probe(kept)
+    except DeviceError as error:
+        refused.append(f"{spec} {cl_device.name.strip()}: {error}")
+        return None
+    return device
+
+
+def _none(wanted: str, refused: list[str]) -> NoDeviceError:
+    """Return what says that there is no such device, or none that works."""
     if refused:
-        raise NoDeviceError(
+        return NoDeviceError(
             f"no usable OpenCL device for {wanted!r}",
             detail="\n".join(refused), hint="`asyncrt devices` shows them all",
         )
+    every = find_devices()
     detail = "found: " + (", ".join(f"{s} {d.name.strip()}" for s, d in every) or "no OpenCL device at all")
-    raise NoDeviceError(
+    return NoDeviceError(
         f"no OpenCL device for {wanted!r}",
         detail="\n".join((detail, *problems())),
         hint=drivers.INSTALL_HINT if not every else "`asyncrt devices` shows them all",

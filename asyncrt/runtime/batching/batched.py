@@ -38,6 +38,7 @@ from asyncrt.runtime.loop.pending_request import internal
 from asyncrt.runtime.loop.trio_bridge import Elsewhere, anywhere
 from asyncrt.runtime.request.inputs import Checked
 from asyncrt.runtime.request.network import Network
+from asyncrt.runtime.request.replicas import Replicas
 from asyncrt.scheduler.batching import BatchingState, BatchingStatistics, BatchOptions
 from asyncrt.scheduler.batching.happenings import (
     Arrived,
@@ -120,7 +121,7 @@ class Batched:
 
     def __init__(
         self,
-        network: Network,
+        network: Network | Replicas,
         options: BatchOptions,
         *,
         pad_values: Mapping[str, Any],
@@ -194,7 +195,7 @@ class Batched:
             _log.warning("%s: %s", self._network.program.name, self._safety)
         options = self.options if self._safety.rows else attrs.evolve(self.options, max_batch=1)
         self._make_state = functools.partial(
-            BatchingState, len(self._network.session.dispatcher.streams), options
+            BatchingState, self._network.session.streams, options
         )
         self._state = self._make_state()
 
@@ -309,7 +310,7 @@ class Batched:
         try:
             self._network.session.check_open()
             outputs, records = await self._network.infer(arrays, priority, deadline=until, may_stand_in=True)
-            self._network.last = records
+            self._network.note(records)
             worked = True
             return outputs
         finally:
@@ -460,7 +461,7 @@ class Batched:
             outputs, records = await self._network.infer(
                 arrays, min(m.priority for m in members), may_stand_in=True
             )
-        self._network.last = records
+        self._network.note(records)
         parts = [(m.rows, m.sizes) for m in members]
         answers = await off_loop(sum([a.nbytes for a in outputs.values()]), lambda: split(self._axes, outputs, parts))
         if self._invariance is not None and not await self._invariance.holds(batch, shapes, requests, answers):

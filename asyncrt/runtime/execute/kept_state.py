@@ -29,6 +29,7 @@ class KeptState:
         after: Where the streams must come before the next step may touch that memory.
         given: The shapes of what the last step was given.
         guess: What the next step may be; see `Foresight`.
+        last: Whether no other step follows.
     """
 
     between: Between
@@ -36,6 +37,7 @@ class KeptState:
     after: tuple[Event, ...] = ()
     given: tuple[Shape, ...] | None = None
     guess: Guess | None = None
+    last: bool = False
     #: The memory that the step under way has allocated, by slot.
     _new: dict[int, Lease] = attrs.field(factory=dict)
 

@@ -29,10 +29,17 @@ _SAID = {"view": "left as views"}  # where they are counted
 
 @attrs.frozen
 class Explanation:
-    """The nodes of one inference, in processing order. `str()` is a table for the terminal."""
+    """The nodes of one inference, in processing order. `str()` is a table for the terminal.
+
+    Attributes:
+        model: The graph's name.
+        nodes: What became of each.
+        where: On which of several devices it was, and why; empty where there is one.
+    """
 
     model: str
     nodes: tuple[NodeExplanation, ...]
+    where: str = ""
 
     def __iter__(self) -> Iterator[NodeExplanation]:
         return iter(self.nodes)
@@ -62,7 +69,8 @@ class Explanation:
         counts = ", ".join(f"{n} {_SAID.get(word, word)}" for word, n in self.counts.items())
         counts += f"; {self.lanes} lanes" if self.lanes > 1 else ""
         time = "" if self.device_us is None else f"; {self.device_us:.1f} µs on the device"
-        return f"{self.model or 'model'}: {len(self)} nodes, {counts}{time}"
+        where = f"; on {self.where}" if self.where else ""
+        return f"{self.model or 'model'}: {len(self)} nodes, {counts}{time}{where}"
 
     def table(self) -> Table:
         """Return a rich table."""
@@ -93,6 +101,7 @@ class Explanation:
         - ``model``: the graph's name,
         - ``counts``: an object of the numbers of nodes under ``ran``, ``fused``, ``skipped``, ``view``, ``empty`` and
           ``host``,
+        - ``where``: a text, only where the runtime has several devices,
         - ``nodes``: an array, in processing order, of one object for each node. Its keys are the attributes of
           `NodeExplanation`, in their order and all of them always there; tuples are arrays.
 
@@ -102,7 +111,8 @@ class Explanation:
         if only is not None:
             only = check_text("only", only)
         nodes = [attrs.asdict(n) for n in self.nodes if only in (None, n.decision)]
-        return json.dumps({"model": self.model, "counts": self.counts, "nodes": nodes}, indent=2)
+        where = {"where": self.where} if self.where else {}
+        return json.dumps({"model": self.model, "counts": self.counts, **where, "nodes": nodes}, indent=2)
 
     def to_html(self) -> str:
         """Return a page that shows the graph, what became of each node, and why; it needs no other file, no network."""
@@ -141,10 +151,13 @@ Times: TypeAlias = Mapping[tuple[Program, int], int]
 
 
 def explain(
-    program: Program, records: Iterable[NodeRecord | Deferred], times: Times = MappingProxyType({})
+    program: Program,
+    records: Iterable[NodeRecord | Deferred],
+    times: Times = MappingProxyType({}),
+    where: str = "",
 ) -> Explanation:
     """Return the explanation of an inference from what its plans recorded, and what was measured."""
-    return Explanation(program.name, tuple(_all(program, records, _ValueNames(program), times)))
+    return Explanation(program.name, tuple(_all(program, records, _ValueNames(program), times)), where)
 
 
 def _all(

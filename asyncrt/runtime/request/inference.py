@@ -193,7 +193,7 @@ class Inference:
     async def wait(self, bound: BoundPlan, arriving: Arriving) -> dict[int, Array]:
         """Wait until the device has passed the chunk; returns what was read."""
         foresight = self.model.foresight
-        if self.kept is None or foresight is None:
+        if self.kept is None or self.kept.last or foresight is None:
             await self.dispatcher.passed(self.request)
         else:
             with foresight.guessing(self.kept, self.given, bound):

@@ -196,6 +196,12 @@ def layouts_of(program: Program, arrays: Mapping[int, Array], kept: Mapping[int,
     return result
 
 
+def renamed(arrays: Mapping[int, Array], program: Program, other: Program) -> dict[int, Array]:
+    """Return a program's inputs or outputs by the value ids of *other*, which is compiled of the same model."""
+    ids = {other.values[id].name: id for id in (*other.inputs, *other.outputs)}
+    return {ids[program.values[id].name]: array for id, array in arrays.items()}
+
+
 def of_shapes(program: Program, shapes: Mapping[str, Any]) -> dict[int, Array]:
     """Return inputs of these shapes, by name, that take no memory: ones, by value id.
 

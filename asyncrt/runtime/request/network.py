@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from asyncrt.arguments import check_deadline
 from asyncrt.errors import AsyncrtError, DeviceError, RuntimeClosedError
 from asyncrt.events import Event
 from asyncrt.graph.ir import Program
-from asyncrt.layout import Array
+from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
-from asyncrt.memory.host import refused
+from asyncrt.memory.host import HostBudget, allocating, refused
 from asyncrt.runtime.execute.device_copies import DeviceCopies
 from asyncrt.runtime.execute.kept_state import KeptState
+from asyncrt.runtime.execute.read_back import read_back
 from asyncrt.runtime.loop.pending_request import RunAgain, internal
 from asyncrt.runtime.plan.chunk_plan import Records
 
@@ -27,8 +29,12 @@ from .inference import Inference
 from .missing_kernels import KernelsMissing
 from .session import Session
 
+if TYPE_CHECKING:
+    from .warming import Progress
+
 _NOTHING = contextlib.nullcontext()
 _REQUESTS = itertools.count(1)
+_ENDS = itertools.count(1)
 _T = TypeVar("_T")
 
 
@@ -60,7 +66,9 @@ class Network(CompiledModel):
 
     Attributes:
         last: What became of the nodes of the inference that finished last, for `explain()`.
+        ends: A number that grows with each such inference, whatever model it is of.
         direct: Runs requests on their callers' threads; None where none may.
+        sequences: Those that keep state here.
     """
 
     def __init__(
@@ -69,6 +77,8 @@ class Network(CompiledModel):
         super().__init__(program, session)
         self._instead, self._asked = instead, asked
         self.last: Records | None = None
+        self.ends = 0
+        self.sequences: weakref.WeakSet[Any] = weakref.WeakSet()
         self._under_way = 0
         self._unloaded = False
         #: Done when a request has ended that the stand-in was to answer.
@@ -77,6 +87,44 @@ class Network(CompiledModel):
         for model in self.everywhere():
             model.timed = Direct(model) if model is not self and can_be_direct(model) else None
         self.timed = self.direct
+
+    # What a model on several devices chooses; see `Replicas`.
+
+    def placed(self, arrays: Mapping[int, Array]) -> tuple[Network, Mapping[int, Array]]:
+        """Return where a request goes, and its inputs as they are called there."""
+        return self, arrays
+
+    def for_sequence(self) -> Network:
+        """Return where a sequence is to stay."""
+        return self
+
+    def for_request(self) -> Network:
+        """Return where a request goes of which nothing is known yet."""
+        return self
+
+    @property
+    def latest(self) -> Network:
+        """The one whose inference finished last."""
+        return self
+
+    @property
+    def where(self) -> str:
+        """On which of several devices that was, and why."""
+        return ""
+
+    def note(self, records: Records) -> None:
+        """Note what became of the nodes of an inference that has finished."""
+        self.last, self.ends = records, next(_ENDS)
+
+    @property
+    def each(self) -> tuple[Network, ...]:
+        """The model, as often as it is there."""
+        return (self,)
+
+    async def warmed(self, progress: Callable[[Progress], object] | None = None) -> None:
+        """Return when all is there that likely shapes need; see `Warming.wait()`."""
+        if self.warming is not None:
+            await self.warming.wait(progress)
 
     def number(self) -> int:
         """Return a number for a request; no other has it."""
@@ -248,7 +296,7 @@ class Network(CompiledModel):
     async def unload(self) -> None:
         """Refuse requests from now on; give everything back when those under way have ended, on the device as well.
 
-        What is on a lost device is not waited for.
+        What is on a lost device is not waited for, and given back when the runtime is closed: it may be used for ever.
         """
         self._unloaded = True
         dispatcher = self._dispatcher
@@ -259,7 +307,10 @@ class Network(CompiledModel):
         while not dispatcher.lost and not behind.isdisjoint(dispatcher.marks.pending):
             await dispatcher.progress()
         self.last = None
-        self.close()
+        if dispatcher.lost:
+            self.stop_warming()
+        else:
+            self.close()
 
     async def move(self, moves: DeviceCopies, priority: int = 0) -> tuple[list[Lease], tuple[Event, ...]]:
         """Allocate memory, and fill it with what lies elsewhere on the device; see `DeviceCopies`.
@@ -274,3 +325,22 @@ class Network(CompiledModel):
             return await moves.carry_out(request, self._dispatcher, kernels, self.acquire)
 
         return await self._admitted(request, priority, None, work)
+
+    async def read(self, lease: Lease, layout: Layout, after: tuple[Event, ...]) -> Array:
+        """Return what lies in memory, when it was read; the claim on the memory ends with that.
+
+        Raises:
+            OutOfHostMemory: It is larger than what a request may make on the host.
+        """
+        request = self.number()
+        events: list[Event] = []
+
+        async def work() -> Array:
+            HostBudget(self._tools.host_limit).check(layout.nbytes, "a tensor that is read from the device")
+            with allocating("a tensor that is read from the device"):
+                return await read_back(request, self._dispatcher, lease, layout, after, events)
+
+        try:
+            return await self._admitted(request, 0, None, work, begun=True)
+        finally:
+            lease.drop(after=(*after, *events))

@@ -45,6 +45,7 @@ class Session:
         device: That was opened.
         streams: How many in-order queues; None suits the device.
         elsewhere: Where the runtime runs if its callers are not on asyncio's loops.
+        name: What the device is called; "" by its spec.
 
     Attributes:
         dispatcher: Carries out what the scheduler decides.
@@ -62,8 +63,14 @@ class Session:
     """
 
     def __init__(
-        self, device: Device, options: RuntimeOptions, streams: int | None = None, elsewhere: Elsewhere | None = None
+        self,
+        device: Device,
+        options: RuntimeOptions,
+        streams: int | None = None,
+        elsewhere: Elsewhere | None = None,
+        name: str = "",
     ) -> None:
+        self.name = name or device.info.spec
         self.device, self.options, self.elsewhere = device, options, elsewhere
         self.loop = get_running_loop()
         self.counters = Counters()
@@ -114,6 +121,11 @@ class Session:
         self.uploads = CheckedStream(self.uploads.stream, count, checks, self.loop)
         self.memory_device = CheckedDevice(self.device, checks)
         return [CheckedStream(s, i, checks) for i, s in enumerate(streams)], CheckedTimeline(count, checks)
+
+    @property
+    def streams(self) -> int:
+        """How many chunks the device works on at once."""
+        return len(self.dispatcher.streams)
 
     # Whether it is open, and where.
 
@@ -178,7 +190,7 @@ class Session:
         self.check_open()
         if dispatcher.tracer is not None:
             raise AsyncrtError("a trace of this runtime is being taken", hint="wait until it has ended")
-        tracer = Tracer(self.device, self.pool.statistics)
+        tracer = Tracer(self.device, self.pool.statistics, self.name)
         traced: list[TracedStream] = []
         with contextlib.ExitStack() as undo:
             for i, stream in enumerate([*dispatcher.streams, uploads]):

@@ -72,6 +72,7 @@ class Sequence:
         self._steps = 0
         self._under_way = False
         self._closed = False
+        network.sequences.add(self)
 
     def __repr__(self) -> str:
         if self._closed:
@@ -140,12 +141,13 @@ class Sequence:
     ) -> dict[int, Array]:
         """Run a step; *given* says whether the caller has given any of the state."""
         results, records = await self._network.infer(arrays, priority, kept=self._kept, deadline=deadline)
-        self._network.last = records
+        self._network.note(records)
         return results
 
     def _release(self) -> None:
         """Give the state's memory back."""
         self._kept.close()
+        self._network.sequences.discard(self)
 
     async def steps(
         self,

@@ -217,7 +217,7 @@ class SharedSteps:
         except BaseException:
             rows.failed(step_state)
             raise
-        self._network.last = records
+        self._network.note(records)
         self.steps += len(steps)
         self.inferences += 1
         after = rows.succeeded(step_state, rows.count - sum(step.rows for step in steps)).hold()

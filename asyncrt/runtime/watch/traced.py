@@ -27,6 +27,7 @@ from asyncrt.trace import Trace, Track
 from .watched import WatchedStream
 
 _HOST = "host"
+_MEMORY = "memory of intermediates"
 _ENQUEUEING = Track(_HOST, "enqueueing")
 
 
@@ -61,10 +62,11 @@ class Tracer:
     Args:
         device: Whose clock times are told by.
         memory: Gives the pool's numbers.
+        name: What the device is called.
     """
 
-    def __init__(self, device: Device, memory: Callable[[], PoolStatistics]) -> None:
-        self._device = device
+    def __init__(self, device: Device, memory: Callable[[], PoolStatistics], name: str) -> None:
+        self._name = name
         self._memory = memory
         self.clock = device.clock
         self.begin = self.clock()
@@ -147,8 +149,11 @@ class Tracer:
 
     def trace(self) -> Trace:
         """Return the trace."""
-        trace = Trace(self.begin)
-        tracks = {n: Track(f"device {self._device.info.spec}", name) for n, name in sorted(self._names.items())}
+        return together([self])
+
+    def show(self, trace: Trace, memory: str) -> None:
+        """Draw everything; *memory* is what the pool's numbers are called."""
+        tracks = {n: Track(f"device {self._name}", name) for n, name in sorted(self._names.items())}
         for track in tracks.values():
             trace.track(track)
         flows: dict[int, list[tuple[int, Track]]] = {}
@@ -174,8 +179,20 @@ class Tracer:
         for track, name, begin, end, category, arguments in self._spans:
             trace.slice(track, name, begin, end, category, arguments)
         for time, s in self._samples:
-            trace.counter(_HOST, "memory of intermediates", time, {"leased": s.active, "held": s.held})
-        return trace
+            trace.counter(_HOST, memory, time, {"leased": s.active, "held": s.held})
+
+    @property
+    def name(self) -> str:
+        """What the device is called."""
+        return self._name
+
+
+def together(tracers: Sequence[Tracer]) -> Trace:
+    """Return what several devices did at the same time as one trace; lanes are those of each."""
+    trace = Trace(min(tracer.begin for tracer in tracers))
+    for tracer in tracers:
+        tracer.show(trace, _MEMORY if len(tracers) == 1 else f"{_MEMORY} on {tracer.name}")
+    return trace
 
 
 def _show(trace: Trace, track: Track, command: _TracedCommand, request: int | None = None) -> tuple[int, int] | None:

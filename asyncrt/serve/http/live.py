@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections import Counter
 from collections.abc import AsyncIterator
 from importlib.resources import files
 from typing import Any
@@ -16,7 +15,6 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from asyncrt.errors import AsyncrtError
-from asyncrt.runtime.runtime import Runtime
 from asyncrt.serve.errors import NotFound, Unavailable, tell
 from asyncrt.serve.served_model import ServedModel
 from asyncrt.serve.service import Service
@@ -39,18 +37,12 @@ def page() -> bytes:
     return files("asyncrt.serve.http").joinpath("page.html").read_bytes()
 
 
-def busy_streams(runtime: Runtime) -> list[int]:
-    """Return how many chunks each stream has to pass."""
-    counts = Counter(event.stream for event in runtime.session.dispatcher.marks.pending)
-    return [counts[i] for i in range(runtime.streams)]
-
-
 def snapshot(service: Service) -> dict[str, Any]:
     """Return what goes on now."""
     runtime, statistics = service.runtime, service.runtime.statistics()
     return {
         **service.status(),
-        "device": runtime.info.name,
+        "device": ", ".join(info.name for info in runtime.infos),
         "bounds": list(BOUNDS),
         "in_flight": statistics.in_flight,
         "launches": statistics.launches,
@@ -89,7 +81,7 @@ async def _looks(service: Service) -> AsyncIterator[dict[str, Any]]:
         lanes = []
         for _ in range(_LOOKS):
             await asyncio.sleep(_LOOK_S)
-            lanes.append(busy_streams(service.runtime))
+            lanes.append(service.runtime.depths)
         yield {**snapshot(service), "lanes": lanes}
 
 
@@ -100,11 +92,11 @@ async def take_trace(service: Service, seconds: float = _TRACE_S) -> bytes:
         Unavailable: Another one is being taken.
     """
     try:
-        async with service.runtime.session.traced() as tracer:
+        async with service.runtime.traced() as trace:
             await asyncio.sleep(seconds)
     except AsyncrtError as error:
         raise Unavailable("a trace is being taken") from error
-    return (await asyncio.to_thread(tracer.trace().to_json)).encode()
+    return (await asyncio.to_thread(lambda: trace().to_json())).encode()
 
 
 class Page:

@@ -158,6 +158,32 @@ async def test_another_cache_on_the_same_folder_builds_nothing(tmp_path: Path) -
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("breaks", [False, True])
+async def test_of_devices_that_are_alike_one_builds(tmp_path: Path, breaks: bool) -> None:
+    """The other waits, and finds it on disk; it builds by itself what that one has failed to build."""
+    store, devices = BinaryStore(tmp_path), (Builder(), Builder())
+    caches = [ImplCache(device, store, version="1") for device in devices]
+    caches[0].alike, caches[1].alike = (caches[1],), (caches[0],)
+    devices[0].gate.clear()
+    devices[0].broken = {"a"} if breaks else set()
+
+    first = asyncio.ensure_future(caches[0].ensure([A], urgent=False))
+    await until_building(devices[0], 1)
+    expected = await caches[1].expected([A, B])
+    second = asyncio.ensure_future(caches[1].ensure([A, B]))
+    devices[0].gate.set()
+    await asyncio.wait((first, second))
+
+    assert (expected.missing, expected.building) == (2, 2)
+    assert set(second.result()) == {A, B}
+    assert isinstance(first.exception(), KernelBuildError) if breaks else A in first.result()
+    assert [cache.statistics().built for cache in caches] == ([0, 2] if breaks else [1, 1])
+    assert caches[1].statistics().from_disk == (0 if breaks else 1)
+    for cache in caches:
+        await cache.close()
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("change", ["version", "device", "text"])
 async def test_kernels_of_another_kind_are_not_found(change: str, tmp_path: Path) -> None:
     """Another version of the package, another driver, or other text under the same name."""

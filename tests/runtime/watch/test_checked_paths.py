@@ -14,7 +14,7 @@ from asyncrt.devices.opencl.submit import native_submitter
 from asyncrt.memory.hazards import Enqueued
 from asyncrt.runtime.plan import recipe as recipes
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan
-from asyncrt.runtime.runtime import RuntimeStatistics
+from asyncrt.runtime.statistics import RuntimeStatistics
 
 from ...builders import model, node
 from ...paths import prepared_soon
