@@ -350,11 +350,17 @@ class Plans:
         """Compare each recipe that is not *done* at sizes that it holds for, until it is trusted or all were tried."""
         for recipe in [recipe for recipes in self._recipes.values() for recipe in recipes if recipe not in done]:
             done.add(recipe)
-            for layouts in candidates:
-                if recipe.trusted or allowance.spent:
-                    break
-                if recipe.learns_by(sizes_of(layouts, self._axes)):
-                    self._try(layouts, plans, allowance)
+            left = iter(candidates)
+            while (layouts := allowance.finished(self._telling(recipe, left))) is not None:
+                self._try(layouts, plans, allowance)
+
+    def _telling(self, recipe: Recipe, candidates: Iterator[list[Layout]]) -> Slices[list[Layout] | None]:
+        """Return the next of *candidates* by which a recipe would come nearer to being trusted."""
+        for layouts in candidates if not recipe.trusted else ():
+            yield
+            if recipe.learns_by(sizes_of(layouts, self._axes)):
+                return layouts
+        return None
 
     def _try(
         self, layouts: list[Layout], plans: list[ChunkPlan], allowance: GuessAllowance, *, learns: bool = True

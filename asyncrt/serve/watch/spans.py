@@ -80,8 +80,10 @@ def batch_span(model: str, version: int, members: list[Any], sizes: tuple[int, .
 
 def _provider() -> Any:
     """Return who keeps spans; None if nobody does: without a provider, making them would be work for nothing."""
-    provider = None if trace is None else trace.get_tracer_provider()
-    return None if provider is None or isinstance(provider, trace.ProxyTracerProvider) else provider
+    if trace is None:
+        return None
+    provider = trace.get_tracer_provider()
+    return None if isinstance(provider, trace.ProxyTracerProvider) else provider
 
 
 @functools.lru_cache(maxsize=1)
