@@ -126,6 +126,14 @@ async def _infer(stage: Stage, **given: Any) -> Any:
     return await stage.canary.infer(**given)
 
 
+async def _infer_on_device(stage: Stage, **given: Any) -> Any:
+    tensors = await stage.canary.infer_on_device(**given)
+    with contextlib.ExitStack() as there:
+        for tensor in tensors.values():
+            there.callback(tensor.close)
+        return {name: await tensor.numpy() for name, tensor in tensors.items()}
+
+
 async def _infer_sync(stage: Stage, **given: Any) -> Any:
     return await asyncio.to_thread(stage.canary.infer_sync, **given)
 
@@ -245,6 +253,7 @@ DOORS: Mapping[str, Door] = {
     "Runtime.unload": Door(_unload, Runtime.unload, lambda s: {"model": _OWN}),
     "Runtime.trace": Door(_trace, Runtime.trace, _path, files=True),
     "Model.infer": Door(_infer, Model.infer, _inputs),
+    "Model.infer_on_device": Door(_infer_on_device, Model.infer_on_device, _inputs),
     "Model.infer_sync": Door(_infer_sync, Model.infer_sync, _inputs),
     "Model.ready": Door(_ready, Model.ready),
     "Model.profile": Door(_profile, Model.profile, _inputs),
