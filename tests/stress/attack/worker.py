@@ -20,12 +20,8 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
-from asyncrt import Runtime, RuntimeOptions
-
 from ...environment import ROOT
-from . import doors, faulty, hostile, malformed, models
+from . import faulty, hostile, malformed, models
 from .watching import LONG_S, MORE_BYTES, Clock, Doors, Finding, Peak
 
 ADDRESSES = 6 << 30
@@ -47,7 +43,8 @@ class Worker:
         self.device = device
         self.place = models.Place(folder, cache, Clock(), Doors(folder))
         self.place.models  # noqa: B018  # the files are there before anything is watched
-        asyncio.run(_import_all())
+        if what.startswith("malformed"):
+            malformed.corpus()  # as are the models, which take seconds to make
         self._case: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -115,13 +112,6 @@ class Worker:
             found.append(("memory", f"memory: it took {nbytes >> 20} MiB at a limit of {limit >> 20}"))
         found += [("read", f"read: it opened {path[:200]!r}") for path in self.place.doors.wrong[:3]]
         return found
-
-
-async def _import_all() -> None:
-    """Load and run a model, so that what is imported when it is first asked for is part of no case."""
-    async with Runtime("host", options=RuntimeOptions(without={"disk_cache"})) as rt:
-        loaded = await rt.load(doors.keeping())
-        await loaded.infer({name: np.zeros((1, 1, 2), np.float32) for name in loaded.inputs})
 
 
 def _finding(error: BaseException) -> tuple[str, str]:
