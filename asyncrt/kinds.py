@@ -8,15 +8,12 @@ none for an optional, a dict for a map. It has no dims, so shapes, plans and sub
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import Any
 
 import attrs
 import numpy as np
 
-from asyncrt.arguments import shown
-from asyncrt.errors import InputError
-from asyncrt.layout import OBJECT, STRING, Array, DataType, show_shape
+from asyncrt.layout import OBJECT, STRING, Array, DataType
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -81,9 +78,9 @@ def held(value: tuple[Any, ...] | list[Any] | dict[Any, Any]) -> Array:
 
 
 def nbytes_of(array: Array) -> int:
-    """Return how many bytes a value keeps, with what its elements refer to."""
+    """Return how many bytes a value keeps, with what its elements refer to; a view is not copied for it."""
     if array.dtype.kind == "T":
-        return array.nbytes + sum([len(text) for text in array.reshape(-1).tolist()])
+        return array.nbytes + sum([len(text) for text in array.flat])
     return array.nbytes + (sum(map(_held_nbytes, array.reshape(-1).tolist())) if array.dtype.kind == "O" else 0)
 
 
@@ -98,77 +95,7 @@ def _held_nbytes(value: Any) -> int:
 _OBJECT = 64  # bytes of a small object of Python's
 
 
-# Values as callers have them.
-
-
-def given(dtype: DataType, value: Any, what: str) -> Array:
-    """Return what a caller gives as values are held.
-
-    Args:
-        what: What it is, for messages: "input 'x'".
-
-    Raises:
-        InputError: It is of another kind, or what is in it is.
-    """
-    if isinstance(dtype, ValueType):
-        match dtype.kind:
-            case "seq":
-                return held(_sequence(dtype, value, what))
-            case "optional":
-                return held([] if value is None else [_inside(dtype.element, value, what)])
-        return held(_map(dtype, value, what))
-    if dtype is STRING:
-        return _texts(value, what)
-    try:
-        array: Array = np.asarray(value)
-    except Exception as error:  # a caller's own object may raise anything
-        raise InputError(f"{what} is not an array: {error}") from error
-    if array.dtype != dtype.numpy:
-        raise InputError(f"{what}: expected {dtype}, got {array.dtype}{show_shape(array.shape)}")
-    return np.ascontiguousarray(array).reshape(array.shape)
-
-
-def _inside(dtype: DataType, value: Any, what: str) -> Any:
-    """Return an element of a sequence or an optional: arrays as they are, other kinds as what they hold."""
-    array = given(dtype, value, what)
-    return array.item() if isinstance(dtype, ValueType) else array
-
-
-def _sequence(dtype: ValueType, value: Any, what: str) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise InputError(f"{what}: expected {dtype}, a list, got {shown(value)}")
-    return tuple([_inside(dtype.element, each, f"{what}[{i}]") for i, each in enumerate(value)])
-
-
-def _map(dtype: ValueType, value: Any, what: str) -> dict[Any, Any]:
-    if not isinstance(value, Mapping):
-        raise InputError(f"{what}: expected {dtype}, a dict, got {shown(value)}")
-    assert dtype.key is not None
-    return {_scalar(dtype.key, k, f"a key of {what}"): _scalar(dtype.element, v, what) for k, v in value.items()}
-
-
-def _scalar(dtype: DataType, value: Any, what: str) -> Any:
-    kinds: tuple[type, ...] = (str, np.str_)
-    if dtype is not STRING:
-        kinds = (float, int, np.floating, np.integer) if dtype.is_float else (int, np.integer)
-    if not isinstance(value, kinds) or isinstance(value, bool):
-        raise InputError(f"{what}: expected {dtype}, got {shown(value)}")
-    try:
-        return str(value) if dtype is STRING else dtype.numpy.type(value).item()
-    except OverflowError as error:
-        raise InputError(f"{what}: expected {dtype}, got {shown(value)}") from error
-
-
-def _texts(value: Any, what: str) -> Array:
-    try:
-        array: Array = np.asarray(value)
-        if array.dtype.kind == "O" and not all(isinstance(text, str) for text in array.reshape(-1)):
-            raise TypeError("some elements are no str")
-        if array.dtype.kind not in "OUT" and array.size:
-            raise TypeError(f"it is {array.dtype}{show_shape(array.shape)}")
-        return np.ascontiguousarray(array.astype(STRING.numpy)).reshape(array.shape)
-    except Exception as error:  # a caller's own object may raise anything
-        raise InputError(f"{what}: expected {STRING}, an array of str: {error}") from error
+# Values as callers get them.
 
 
 def shown_to_caller(dtype: DataType | None, array: Array) -> Any:

@@ -16,11 +16,13 @@ from asyncrt.arguments import shown
 from asyncrt.dims import Dim
 from asyncrt.errors import InputError
 from asyncrt.graph.ir import Program, Value
-from asyncrt.kinds import given as as_held
 from asyncrt.kinds import is_plain
 from asyncrt.layout import Array, Layout, Shape, show_shape
 from asyncrt.memory.host import HostBudget, allocating
 from asyncrt.runtime.cooperative import off_loop
+
+from .given import given as as_held
+from .given import take_copy
 
 _TOLD, _LONG = 10, 100  # names that are unknown, and characters of one
 
@@ -38,13 +40,14 @@ def check_inputs(
     Args:
         kept: Inputs that are on the device already; their dims must agree with the others'.
         optional: Inputs that may be missing.
-        limit: Bytes of copies that may be made of those that are not contiguous.
+        limit: Bytes of copies that may be made of those that are not contiguous, and of texts.
 
     Raises:
         InputError: Says which input, what was expected and what came.
         OutOfHostMemory: The copies would be too large; a broadcast view has more elements than memory.
     """
-    return _contiguous(program, _fitting(program, given, kept, optional), limit)
+    budget = HostBudget(limit)
+    return _contiguous(program, _fitting(program, given, kept, optional, budget), budget)
 
 
 async def take_inputs(
@@ -56,22 +59,21 @@ async def take_inputs(
     limit: int,
 ) -> dict[int, Array]:
     """Return what `check_inputs()` does; large copies are made off the event loop."""
-    arrays = _fitting(program, given, kept, optional)
-    copied = sum([a.nbytes for a in arrays.values() if not a.flags.c_contiguous])
-    return await off_loop(copied, functools.partial(_contiguous, program, arrays, limit))
-
-
-def _contiguous(program: Program, arrays: dict[int, Array], limit: int) -> dict[int, Array]:
     budget = HostBudget(limit)
+    arrays = _fitting(program, given, kept, optional, budget)
+    copied = sum([a.nbytes for a in arrays.values() if not a.flags.c_contiguous])
+    return await off_loop(copied, functools.partial(_contiguous, program, arrays, budget))
+
+
+def _contiguous(program: Program, arrays: dict[int, Array], budget: HostBudget) -> dict[int, Array]:
     for id, array in arrays.items():
-        if not array.flags.c_contiguous:
-            budget.take(array.nbytes, f"a dense copy of input '{program.values[id].name}'")
+        take_copy(array, f"input '{program.values[id].name}'", budget)
     with allocating("dense copies of inputs"):
         return {id: a if a.flags.c_contiguous else np.ascontiguousarray(a) for id, a in arrays.items()}
 
 
 def _fitting(
-    program: Program, given: Mapping[str, Any], kept: Mapping[int, Layout], optional: frozenset[int]
+    program: Program, given: Mapping[str, Any], kept: Mapping[int, Layout], optional: frozenset[int], budget: HostBudget
 ) -> dict[int, Array]:
     """Return the inputs as they lie, by value id."""
     given = as_dict(given)
@@ -88,7 +90,7 @@ def _fitting(
         if id in kept:
             _check_shape(program.values[id], kept[id].shape, bound)
         elif name in given:
-            arrays[id] = _check(program.values[id], given[name], bound)
+            arrays[id] = _check(program.values[id], given[name], bound, budget)
     return arrays
 
 
@@ -217,13 +219,13 @@ def of_shapes(program: Program, shapes: Mapping[str, Any]) -> dict[int, Array]:
             given[name] = np.broadcast_to(np.ones((), np.uint8 if dtype is None else dtype.numpy), sizes)
         except (TypeError, ValueError) as error:
             raise InputError(f"input '{_name(name)}': a shape is integers from 0 on, got {shown(shape)}") from error
-    return _fitting(program, given, {}, frozenset())
+    return _fitting(program, given, {}, frozenset(), HostBudget(0))
 
 
-def _check(value: Value, given: Any, bound: dict[str, tuple[int, str]]) -> Array:
+def _check(value: Value, given: Any, bound: dict[str, tuple[int, str]], budget: HostBudget) -> Array:
     wanted = value.layout.dtype
     if wanted is not None and not is_plain(wanted):
-        held = as_held(wanted, given, f"input '{value.name}'")
+        held = as_held(wanted, given, f"input '{value.name}'", budget)
         _check_shape(value, held.shape, bound)
         return held
     try:

@@ -12,13 +12,14 @@ from typing import Any
 import attrs
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 import pytest_asyncio
 from onnx import helper
 
 from asyncrt import Model, OutOfHostMemory, Runtime, RuntimeOptions
 from asyncrt.devices.simulated import SimulatedDevice
-from asyncrt.layout import Array
+from asyncrt.layout import STRING, Array
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.execute import transfers as executor
 from asyncrt.runtime.plan import host_nodes
@@ -226,6 +227,25 @@ async def test_a_broadcast_input_is_not_copied_before_its_size_is_known(rt: Runt
 
     assert isinstance(error, MemoryError)
     assert small["y"].tobytes() == np.ones((3, 5), np.float32).tobytes()
+
+
+@pytest.mark.skipif(STRING.numpy.kind != "T", reason="NumPy has no arrays of texts")
+@pytest.mark.asyncio
+async def test_texts_are_not_converted_before_their_size_is_known(rt: Runtime) -> None:
+    """Neither a view of many, nor one of a long text, nor one within a sequence; views that fit are taken."""
+    loaded = await rt.load(onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 21]>
+        texts (string[n, m] x, seq(string[n, m]) s) => (string[n, m] y) { y = Identity(x) }"""))
+    ones = [np.array("a", dtype) for dtype in (object, np.str_, STRING.numpy)]
+    long = [np.array("a" * 1000, dtype) for dtype in (object, np.str_, STRING.numpy)]
+    views = [np.broadcast_to(one, (1 << 15, 1 << 16)) for one in ones] + [np.broadcast_to(t, (9, 1000)) for t in long]
+
+    for view in views:
+        await refused(loaded, {"x": view, "s": []}, "input 'x'")
+        await refused(loaded, {"x": [["a"]], "s": [view]}, "input 's'[0]")
+    small = [np.broadcast_to(one, (3, 5)) for one in ones]
+    answers = [await loaded.infer({"x": view, "s": [view]}) for view in small]
+
+    assert [answer["y"].tolist() for answer in answers] == [[["a"] * 5] * 3] * 3
 
 
 @pytest.mark.asyncio
