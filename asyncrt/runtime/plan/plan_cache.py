@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import attrs
 
 from asyncrt.errors import AsyncrtError, HazardError
 from asyncrt.graph.ir import Chunk, Program
+from asyncrt.kernels.resident.weights import Packing, Stored
 from asyncrt.kinds import is_plain
 from asyncrt.layout import Array, Layout
 from asyncrt.lru import LruCache
@@ -253,6 +254,9 @@ class Plans:
         self._makes += 1
         recipe_made = yield from make_recipe(self._program, layouts, values, kept, self._tools)
         if recipe_made is not None:
+            mine = _keys(recipe_made.packings)  # few of a model's recipes differ in them
+            same_packings = (r.packings for r in recipes if _keys(r.packings) == mine)
+            recipe_made.packings = next(same_packings, recipe_made.packings)
             recipes.insert(0, recipe_made)
 
     def _forget(self) -> None:
@@ -297,6 +301,8 @@ class Plans:
         if not self._follows:
             self._recipes.clear()
         self._forget()
+        if self._recipes:
+            return  # which leave few sizes to planning; answers are most of the objects that a collection goes through
         for question, answer in scout._tools.memo.items():
             self._tools.memo.put(question, answer)
 
@@ -408,9 +414,14 @@ def _differences(one: ChunkPlan, other: ChunkPlan) -> list[str]:
         "block": (one.block, other.block),
         "skipped": (one.skipped, other.skipped),
         "kept": (one.after.kept, other.after.kept),
-        "packings": ([p.key for p in one.packings], [p.key for p in other.packings]),
+        "packings": (_keys(one.packings), _keys(other.packings)),
     }
     return [f"{name}: {a!r:.2000} and {b!r:.2000}" for name, (a, b) in pairs.items() if a != b]
+
+
+def _keys(packings: Iterable[Packing]) -> list[Stored]:
+    """What they are told apart by: of one key they make the same bytes."""
+    return [packing.key for packing in packings]
 
 
 def with_origins(plan: ChunkPlan, walked: ChunkPlan) -> ChunkPlan:
