@@ -187,6 +187,11 @@ class DeviceCommandError(DeviceError):
     """A command failed while it ran on the device."""
 
 
+class DeviceStalledError(DeviceError):
+    """Work-groups of one launch waited in vain for each other. What the request gave counts for nothing; later ones are
+    launched step by step."""
+
+
 class DeviceLostError(DeviceError):
     """The device takes no commands any more, and those that it has will not end."""
 

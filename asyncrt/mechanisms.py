@@ -24,6 +24,7 @@ Mechanism: TypeAlias = Literal[
     "recipes",
     "next_plan",
     "prepared_launches",
+    "one_launch",
     "native_submit",
     "direct",
     "share_steps",
@@ -48,6 +49,7 @@ MECHANISMS: Mapping[Mechanism, str] = {
     "recipes": "The plan of a new shape is made by the formulas of another shape's plan.",
     "next_plan": "The plan of a sequence's next step is made while the device works on the step before.",
     "prepared_launches": "Launches of plans that come often have their arguments set beforehand.",
+    "one_launch": "A GPU carries out the steps of a brief plan in one launch, where its driver takes PTX.",
     "native_submit": "A loop in C enqueues the launches of a plan.",
     "direct": "A brief request that nobody else is in the way of runs on its caller's thread.",
     "share_steps": "Steps of a group's sequences run as one inference.",
@@ -67,6 +69,7 @@ BUILDS_ON: Mapping[Mechanism, Mechanism] = {
     "recipes": "replay",
     "next_plan": "recipes",
     "prepared_launches": "replay",
+    "one_launch": "prepared_launches",
     "direct": "prepared_launches",
     "page_constants": "disk_cache",
 }

@@ -83,7 +83,7 @@ class DeviceInfo:
         max_allocation: Largest single allocation, in bytes.
         max_group: Largest work-group.
         local_memory: Bytes of local memory that it may have.
-        features: Any of "fp64", "fp16", "command_buffer", "mma" (PTX of tensor cores).
+        features: Any of "fp64", "fp16", "command_buffer", "mma" (PTX of tensor cores), "persistent" (`FoldsLaunches`).
         registers: Of one of its cores; only kernels for CPUs ask for them.
         identity: Everything a compiled kernel depends on.
         shares_memory: Whether it computes in the host's memory, and so can use data where it lies; see `Device.adopt`.
@@ -353,6 +353,33 @@ class LoadsAhead(Protocol):
         Other threads go on meanwhile, and programs that the driver refuses are left out. Returns what has to be held
         for `Device.build()` to find them.
         """
+        ...
+
+
+@runtime_checkable
+class FoldsLaunches(Protocol):
+    """A device on which work-groups of one kernel may wait for each other, where its features have "persistent".
+
+    Attributes:
+        space: Bytes of local memory for the arrays of one group's steps.
+        lanes: Work-items that go in step: parts of a group that meet are multiples of so many.
+        ptx: Whether they meet by PTX; otherwise a kernel may have one group.
+    """
+
+    space: int
+    lanes: int
+    ptx: bool
+
+    def addresses(self, allocations: Sequence[Allocation]) -> Sequence[int]:
+        """Return where allocations begin in the device's memory; each stays there until it is released. Blocks."""
+        ...
+
+    def holding(self, data: bytes) -> Allocation:
+        """Return new memory that holds *data*. Blocks; raises `OutOfDeviceMemory`."""
+        ...
+
+    def read_now(self, allocation: Allocation, nbytes: int) -> bytes:
+        """Return the first bytes of an allocation, whatever runs meanwhile. Blocks."""
         ...
 
 

@@ -175,6 +175,8 @@ class OneDevice:
             await session.dispatcher.drained()
         lost = session.dispatcher.lost
         try:
+            if session.presets is not None and session.presets.one is not None and not orphaned:
+                await session.presets.one.close(_PATIENCE_S if lost else None)
             if session.specialiser is not None and not orphaned:
                 await session.specialiser.close(_PATIENCE_S if lost else None)
             session.kernels.stop()

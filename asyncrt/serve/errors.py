@@ -15,6 +15,7 @@ from asyncrt.errors import (
     AsyncrtError,
     DeadlineExceeded,
     DeviceLostError,
+    DeviceStalledError,
     InputError,
     ModelError,
     OutOfDeviceMemory,
@@ -127,6 +128,7 @@ _SITUATIONS: dict[type[BaseException], Situation] = {
     Overloaded: Situation.OVERLOADED,
     DeadlineExceeded: Situation.LATE,
     DeviceLostError: Situation.UNAVAILABLE,
+    DeviceStalledError: Situation.UNAVAILABLE,
     RuntimeClosedError: Situation.UNAVAILABLE,
 }
 

@@ -38,7 +38,7 @@ from .gpu import (
     slices_kernel,
 )
 from .interface import ProductForm
-from .tensor_cores import choose_tile, takes, tensor_core_kernel
+from .tensor_cores import choose_stages, choose_tile, takes, tensor_core_kernel
 
 __all__ = ["Bias", "Epilogue", "Operand", "bits_arguments", "matmul", "matmul_few_bits"]
 
@@ -197,7 +197,7 @@ def _other(p: _BoundProduct, traits: DeviceTraits) -> tuple[Launch, str]:
     if takes(p.form, p.left, p.right, traits):
         tile, turned = choose_tile(p.m, p.n, p.batches, traits), p.right[-2] != 1
         grid = (-(-p.n // tile.columns) * tile.group, -(-p.m // tile.rows), p.batches)
-        source = tensor_core_kernel(p.form, tile, turned)
+        source = tensor_core_kernel(p.form, tile, turned, choose_stages(tile, turned, traits))
         return Launch(source, p.refs, p.ints, grid, (tile.group, 1, 1)), f"tensor cores {tile.rows}x{tile.columns}"
     element = 8 if accumulator_type(p.form.a) in ("double", "long", "ulong") else 4
     regime = choose_regime(p.m, p.n, p.k, p.batches, element, traits)

@@ -18,7 +18,7 @@ from asyncrt.layout import DataType
 from .interface import ProductForm
 
 DEPTH = 32  # terms of each sum that are multiplied between two barriers
-_STAGES = 2  # of which one is on its way from memory
+_FEW_STAGES, _MANY_STAGES = 2, 4  # of local memory, of which all but one are on their way from memory
 PAD = 8  # elements between lines there, so that a matrix's rows begin at different banks
 _CHUNK = 8  # elements of a copy
 HELD = 4  # rows whose operands are read before any of them is stored
@@ -43,6 +43,11 @@ class MatrixTile(NamedTuple):
         """Work-items."""
         return self.down * self.across * self.slices * LANES
 
+    def stage(self, *, turned: bool) -> int:
+        """Return how many elements of both operands, of a slice, are in local memory between two barriers."""
+        line = DEPTH + PAD
+        return self.rows * line + (self.columns * line if turned else DEPTH * (self.columns + PAD))
+
 
 LARGE, FLAT = MatrixTile(128, 128, 2, 2, 1), MatrixTile(64, 128, 2, 2, 1)
 MIDDLE, SMALL, TINY = MatrixTile(64, 64, 2, 2, 2), MatrixTile(32, 32, 1, 1, 4), MatrixTile(16, 16, 1, 1, 8)
@@ -55,6 +60,12 @@ def choose_tile(m: int, n: int, batches: int, traits: DeviceTraits) -> MatrixTil
         if 100 * tiles >= _PERCENT * traits.compute_units and 2 * m > tile.rows:  # of ints: recipes follow no others
             return tile
     return TINY
+
+
+def choose_stages(tile: MatrixTile, turned: bool, traits: DeviceTraits) -> int:
+    """Return how many stages a tile gets: more where local memory has room for them in two work-groups."""
+    nbytes = 2 * _MANY_STAGES * tile.stage(turned=turned) * tile.slices
+    return _MANY_STAGES if 2 * nbytes <= traits.local_memory else _FEW_STAGES
 
 
 def takes(form: ProductForm, a: tuple[int, ...], b: tuple[int, ...], traits: DeviceTraits) -> bool:
@@ -73,37 +84,35 @@ def takes(form: ProductForm, a: tuple[int, ...], b: tuple[int, ...], traits: Dev
 
 
 @functools.cache
-def tensor_core_kernel(form: ProductForm, tile: MatrixTile, turned: bool) -> KernelSource:
+def tensor_core_kernel(form: ProductForm, tile: MatrixTile, turned: bool, stages: int = _FEW_STAGES) -> KernelSource:
     """*turned*: the columns of the right-hand side are adjacent in memory, not its rows."""
     line_a = DEPTH + PAD
     line_b = line_a if turned else tile.columns + PAD
-    a_size, b_size = tile.rows * line_a, (tile.columns if turned else DEPTH) * line_b
-    stage, lanes = a_size + b_size, tile.down * tile.across * LANES
+    a_size, stage, lanes = tile.rows * line_a, tile.stage(turned=turned), tile.down * tile.across * LANES
     mi, ni = tile.rows // tile.down // 16, tile.columns // tile.across // 8
     body = f"""
-  __local ushort space[{_STAGES * stage * tile.slices}] __attribute__((aligned(16)));
+  __local ushort space[{stages * stage * tile.slices}] __attribute__((aligned(16)));
   const int id = (int)get_local_id(0), lane = id & 31, own = id % {lanes}, slice = id / {lanes};
   const int row = own / 32 / {tile.across} * {mi * 16}, column = own / 32 % {tile.across} * {ni * 8};
   const int m0 = (int)get_group_id(1) * {tile.rows}, n0 = (int)get_group_id(0) * {tile.columns};
   {form.batch()}
   const int steps = (K + {DEPTH * tile.slices - 1}) / {DEPTH * tile.slices}, start = slice * steps * {DEPTH};
-  __local ushort* mine = space + slice * {_STAGES * stage};
+  __local ushort* mine = space + slice * {stages * stage};
   float c[{mi}][{ni}][4];
   #pragma unroll
   for (int i = 0; i < {mi}; i++)
     #pragma unroll
     for (int j = 0; j < {ni}; j++) {{ c[i][j][0] = 0; c[i][j][1] = 0; c[i][j][2] = 0; c[i][j][3] = 0; }}
-  for (int step = {1 - _STAGES}; step < steps; step++) {{
+  for (int step = {1 - stages}; step < steps; step++) {{
     if (step >= 0) {{
-      ASYNCRT_WAIT_FOR_COPIES({_STAGES - 2});
+      ASYNCRT_WAIT_FOR_COPIES({stages - 2});
       barrier(CLK_LOCAL_MEM_FENCE);
     }}
-    const int next = step + {_STAGES - 1};
+    const int next = step + {stages - 1};
     if (next < steps) {{
-      __local ushort* at = mine + next % {_STAGES} * {stage}; __local ushort* bt = at + {a_size};
+      __local ushort* at = mine + next % {stages} * {stage}; __local ushort* bt = at + {a_size};
       const int k0 = start + next * {DEPTH};
-      #pragma unroll
-      for (int e = own; e < {tile.rows * DEPTH // _CHUNK}; e += {lanes}) {{
+      {each_of(tile.rows * DEPTH // _CHUNK, lanes)} {{
         const int r = e / {DEPTH // _CHUNK}, x = e % {DEPTH // _CHUNK} * {_CHUNK};
         const int bytes = clamp((m0 + r < M ? K - k0 - x : 0) * 2, 0, 16);
         asyncrt_copy16(at + r * {line_a} + x, bytes > 0 ? A + ao + (m0 + r) * sa_m + k0 + x : A, bytes);
@@ -112,7 +121,7 @@ def tensor_core_kernel(form: ProductForm, tile: MatrixTile, turned: bool) -> Ker
     }}
     asyncrt_copies_end_a_group();
     if (step < 0) continue;
-    const __local ushort* at = mine + step % {_STAGES} * {stage}; const __local ushort* bt = at + {a_size};
+    const __local ushort* at = mine + step % {stages} * {stage}; const __local ushort* bt = at + {a_size};
     {products(form.a, mi, ni, line_a, line_b, "c", turned=turned)}
   }}
   barrier(CLK_LOCAL_MEM_FENCE);
@@ -121,6 +130,15 @@ def tensor_core_kernel(form: ProductForm, tile: MatrixTile, turned: bool) -> Ker
     name = f"{form.name}_mma{tile.rows}{'t' if turned else ''}"
     texts = helpers(form.a) + form.last.helper_text
     return kernel(name, form.buffers, form.ints, body, helpers=texts, attributes=group)
+
+
+def each_of(count: int, lanes: int, first: str = "own") -> str:
+    """Write the head of a loop over *count* numbers `e` that *lanes* work-items share, unrolled where they all have as
+    many: what `e` is divided by is then known for each turn."""
+    if count % lanes:
+        return f"for (int e = {first}; e < {count}; e += {lanes})"
+    return f"""#pragma unroll
+      for (int turn = 0, e = {first}; turn < {count // lanes}; turn++, e += {lanes})"""
 
 
 def products(dtype: DataType, mi: int, ni: int, line_a: int, line_b: int, sums: str, *, turned: bool) -> str:
@@ -155,8 +173,7 @@ def _copy_b(tile: MatrixTile, lanes: int, line: int, turned: bool) -> str:
     place, left, source = "const int k = k0 + r, n = n0 + x;", "k < K ? N - n : 0", "B + bo + k * sb_k + n"
     if turned:
         place, left, source = "const int n = n0 + r, k = k0 + x;", "n < N ? K - k : 0", "B + bo + n * sb_n + k"
-    return f"""#pragma unroll
-      for (int e = own; e < {lines * chunks}; e += {lanes}) {{
+    return f"""{each_of(lines * chunks, lanes)} {{
         const int r = e / {chunks}, x = e % {chunks} * {_CHUNK};
         {place}
         const int bytes = clamp(({left}) * 2, 0, 16);

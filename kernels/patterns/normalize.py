@@ -19,6 +19,7 @@ from asyncrt.layout import FLOAT32, FLOAT64, DataType
 from .grid import cut_rows
 
 _GROUP = 128
+_HELD = 8  # elements of a row that each work-item of a GPU reads once
 _SUMS = 4  # of a row on a CPU: an addition waits for the one before
 
 # How a row's shift and factor come from its sums: `first` is summed over elements x to give `a`, then `second` to give
@@ -210,41 +211,70 @@ def _cpu_kernel(form: _NormalizationForm) -> KernelSource:
 
 @functools.cache
 def _gpu_kernel(form: _NormalizationForm) -> KernelSource:
-    """A work-group takes a row."""
-    t = _type(form)
+    """A work-group takes a row. Its first elements, and their factors, are read once and together."""
+    t, own_factors = _type(form), form.scaled and not form.grouped
     first, second, shift, factor = _STATISTICS[form.statistics]
+    x = f"LOAD({form.dtype.name}, x, o + c)"
+    held = [("v", t, x)]
+    if own_factors:
+        held.append(("w", t, f"LOAD({form.result.name}, scale, so + c)"))
+        if form.biased:
+            held.append(("z", t, f"LOAD({form.result.name}, bias, bo + c)"))
+    arrays = " ".join(f"{kind} {name}s[{_HELD}];" for name, kind, _ in held)
+    reads = " ".join(f"{name}s[i] = {text};" for name, _, text in held)
 
-    def total(name: str, term: str) -> str:
+    def each(text: str) -> str:
+        """Run *text* for each of the work-item's elements, with `c` its column and what is held of it."""
+        again = " ".join(f"const {kind} {name} = {read};" for name, kind, read in held)
+        kept = " ".join(f"const {kind} {name} = {name}s[i];" for name, kind, _ in held)
+        return f"""
+  #pragma unroll
+  for (int i = 0; i < {_HELD}; i++) {{
+    const int c = id + i * {_GROUP};
+    if (c < n) {{ {kept} {text} }}
+  }}
+  for (int c = id + {_HELD * _GROUP}; c < n; c += {_GROUP}) {{ {again} {text} }}"""
+
+    def total(name: str, term: str, parts: str) -> str:
         if not term:
             return ""
         return f"""
   {t} own_{name} = 0;
-  for (int c = id; c < n; c += {_GROUP}) {{ const {t} v = LOAD({form.dtype.name}, x, o + c); own_{name} += {term}; }}
+  {each(f"own_{name} += {term};")}
+  {parts}[id] = own_{name};
   barrier(CLK_LOCAL_MEM_FENCE);
-  part[id] = own_{name};
-  barrier(CLK_LOCAL_MEM_FENCE);
-  for (int half_ = {_GROUP // 2}; half_ > 0; half_ /= 2) {{
-    if (id < half_) part[id] += part[id + half_];
-    barrier(CLK_LOCAL_MEM_FENCE);
-  }}
-  const {t} {name} = part[0];"""
+  {t}4 sums_{name} = 0;
+  #pragma unroll
+  for (int i = 0; i < {_GROUP // 4}; i++) sums_{name} += vload4(i, {parts});
+  const {t} {name} = (sums_{name}.x + sums_{name}.y) + (sums_{name}.z + sums_{name}.w);"""
 
+    text = "(v - shift) * factor"
+    start = ""
     if form.grouped:
-        z = f"const {t} z = LOAD({form.result.name}, bias, f);" if form.biased else ""
-        own = f"const int f = f0 + c / length; const {t} w = LOAD({form.result.name}, scale, f); {z}"
+        z = f"+ LOAD({form.result.name}, bias, f)" if form.biased else ""
         start = "const int f0 = r % groups * (n / length);"
+        text = f"const int f = f0 + c / length; STORE({form.result.name}, y, o + c, {text} * LOAD({form.result.name}, scale, f) {z});"
     else:
-        own, start = "", "const int so = r * scale_row, bo = r * bias_row;"
+        text += " * w" if form.scaled else ""
+        text += " + z" if form.biased else ""
+        text = f"STORE({form.result.name}, y, o + c, {text});"
     body = f"""
-  __local {t} part[{_GROUP}];
+  __local {t} parts[{_GROUP}] __attribute__((aligned(16))); __local {t} others[{_GROUP}] __attribute__((aligned(16)));
   const {t} eps = {form.epsilon};
   const int id = (int)get_local_id(0), r = (int)get_group_id(0), o = r * n;
-  {total("a", first)}
+  const int so = r * scale_row, bo = r * bias_row;
+  {start}
+  {arrays}
+  #pragma unroll
+  for (int i = 0; i < {_HELD}; i++) {{
+    const int c = id + i * {_GROUP};
+    if (c < n) {{ {reads} }}
+  }}
+  {total("a", first, "parts")}
   const {t} shift = {shift};
-  {total("b", second)}
+  {total("b", second, "others")}
   const {t} factor = {factor};
   if (id == 0) {{ {_keep(form)} }}
-  {start}
-  for (int c = id; c < n; c += {_GROUP}) {{ {own} {_element(form, "c")} }}"""
+  {each(text)}"""
     group = f"__attribute__((reqd_work_group_size({_GROUP}, 1, 1)))"
     return kernel(f"normalize_{form.statistics}", _buffers(form), _INTS, body, attributes=group)

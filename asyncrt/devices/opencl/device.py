@@ -45,6 +45,7 @@ from .compilers import find_compilers
 from .copies import find_copies
 from .gate import find_gate
 from .info import Probe, cores, describe
+from .nvidia.persistent import LANES, Addresses, local_space
 from .pinned import PinnedBlock, PinnedMemory, PinnedTransfers
 from .prepared import JOINS, LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
 from .record import pack_record
@@ -337,6 +338,9 @@ class OpenCLDevice:
         #: Whether there are queues whose commands the thread that enqueues them carries out by itself.
         self.single = _BY_LOCAL_THREAD in device.extensions.split()
         self.gate = find_gate(self.info.platform, self.info.kind, self.context.int_ptr)
+        self._addresses: Addresses | None = None
+        self.lanes, self.ptx = LANES, "persistent" in self.info.features
+        self.space = local_space(self.info.local_memory)
 
     def __repr__(self) -> str:
         return f"<OpenCLDevice {self.info.spec} {self.info.name!r} {len(self._streams)} streams>"
@@ -409,6 +413,27 @@ class OpenCLDevice:
             raise OutOfDeviceMemory(
                 f"{self.info.spec}: the driver did not allocate {nbytes} bytes", detail=str(error)
             ) from error
+
+    def _looks(self) -> Addresses:
+        if self._addresses is None:
+            self._addresses = Addresses(cl, self.context, self.cl_device, self.compile)
+        return self._addresses
+
+    def addresses(self, allocations: Sequence[Allocation]) -> Sequence[int]:
+        try:
+            return self._looks().of(allocations)
+        except (cl.Error, MemoryError) as error:
+            raise_refused(error, "asking for addresses")
+
+    def read_now(self, allocation: Allocation, nbytes: int) -> bytes:
+        try:
+            return self._looks().read(allocation, nbytes)
+        except (cl.Error, MemoryError) as error:
+            raise_refused(error, f"a read of {nbytes} bytes")
+
+    def holding(self, data: bytes) -> Allocation:
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        return self._buffer(flags, len(data), np.frombuffer(data, np.uint8))
 
     def on_host(self, allocation: Allocation, nbytes: int) -> Array | None:
         if not self.info.shares_memory:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from asyncrt.devices.base import DeviceInfo
 
+from .nvidia.persistent import local_memory
 from .target import surroundings
 
 KINDS = ((1 << 2, "gpu"), (1 << 1, "cpu"), (1 << 3, "accelerator"))
@@ -36,8 +37,10 @@ def describe(device: Any, spec: str) -> DeviceInfo:
         )
         if extension in extensions
     }  # fmt: skip
+    local = device.local_mem_size
     if _has_tensor_cores(device, extensions):
-        features.add("mma")
+        features |= {"mma", "persistent"}
+        local = local_memory(device.compute_capability_major_nv, device.compute_capability_minor_nv, local)
     platform = device.platform
     return DeviceInfo(
         spec=spec,
@@ -49,7 +52,7 @@ def describe(device: Any, spec: str) -> DeviceInfo:
         memory=device.global_mem_size,
         max_allocation=device.max_mem_alloc_size,
         max_group=device.max_work_group_size,
-        local_memory=device.local_mem_size,
+        local_memory=local,
         features=frozenset(features),
         shares_memory=kind == "cpu" and bool(device.host_unified_memory),
         identity="|".join(

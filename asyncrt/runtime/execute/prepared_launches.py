@@ -12,12 +12,15 @@ import itertools
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import attrs
 
-from asyncrt.devices.base import Allocation, Device, Prepared
-from asyncrt.errors import DeviceError
+from asyncrt.devices.base import Allocation, Device, Prepared, PreparedLaunch
+from asyncrt.errors import DeviceError, DeviceStalledError
 from asyncrt.runtime.plan.bound_plan import BoundPlan
+
+from .one_launch import OneLaunch
 
 OFTEN = 8  # times that a plan is enqueued before its launches are prepared, which costs what 2 or 3 replays save
 LAUNCH_NBYTES = 4096
@@ -40,16 +43,32 @@ class PresetStatistics:
     rebound: int
 
 
+class _Use(NamedTuple):
+    """What launches are for.
+
+    Attributes:
+        apart: Whether each segment of the plan's lanes may go to another stream.
+        alone: Whether nothing else is on any stream until they have ended.
+    """
+
+    apart: bool
+    alone: bool
+
+
 @attrs.define(eq=False)
 class _Set:
     """All launches of a plan, and the memory that they are bound to: it is held, so that no other has its identity.
 
     Attributes:
         parts: One, or one for each segment of the plan's lanes, because each of those may go to another stream.
+        one: The launch that does all steps, if there is one; its memory is held.
+        generation: How many kernels for that had been built by then.
     """
 
     parts: Sequence[Prepared]
     memory: tuple[Allocation, ...]
+    one: PreparedLaunch | None = None
+    generation: int = 0
 
     @property
     def busy(self) -> bool:
@@ -66,14 +85,14 @@ class _Plan:
         numbers: Of the arenas that its steps use, once it has been used often.
         uses: How often it was enqueued since its sets were dropped, or in all.
         last: When it was used last.
-        sets: By whether they are parts, and the identities of the memory they are bound to; those unused longest first.
+        sets: By what they are for, and the identities of the memory they are bound to; those unused longest first.
     """
 
     size: int
     numbers: tuple[int, ...] | None = None
     uses: int = 0
     last: int = 0
-    sets: OrderedDict[tuple[bool, tuple[int, ...]], _Set] = attrs.Factory(OrderedDict)
+    sets: OrderedDict[tuple[_Use, tuple[int, ...]], _Set] = attrs.Factory(OrderedDict)
 
 
 class Presets:
@@ -83,11 +102,15 @@ class Presets:
         device: Prepares launches.
         nbytes: Of the host's memory that prepared launches may take, at `LAUNCH_NBYTES` each.
         native: Whether native code may enqueue them.
+        one: Makes one launch of a plan's, where it can; None where that is not wanted.
     """
 
-    def __init__(self, device: Device, nbytes: int, *, native: bool = True) -> None:
+    def __init__(
+        self, device: Device, nbytes: int, *, native: bool = True, one: OneLaunch | None = None
+    ) -> None:
         self._device = device
         self._native = native
+        self.one = one
         self._most = nbytes // LAUNCH_NBYTES
         self._plans: weakref.WeakKeyDictionary[BoundPlan, _Plan] = weakref.WeakKeyDictionary()
         self._clock = itertools.count()
@@ -101,57 +124,70 @@ class Presets:
         """Return the counts."""
         return PresetStatistics(self._launches(), self._replays, self._rebound)
 
-    def find(self, bound: BoundPlan, memory: Sequence[Allocation], apart: bool) -> Sequence[Prepared] | None:
+    def find(
+        self, bound: BoundPlan, memory: Sequence[Allocation], apart: bool, alone: bool = False
+    ) -> Sequence[Prepared] | None:
         """Return a plan's launches, bound to a request's memory; None if they are to be enqueued one by one.
 
         Args:
             memory: What the numbers among the buffers of the plan's steps stand for.
             apart: Whether the launches of each segment of the plan's lanes are wanted; otherwise there is one part.
+            alone: Whether nothing else is on any stream until they have ended.
         """
         plan = self._plans.get(bound)
         if plan is None:
             plan = self._plans[bound] = _Plan(len(bound.steps))
         plan.uses += 1
-        if plan.uses <= OFTEN or not plan.size:
+        if plan.uses <= (OFTEN if self.one is None else 1) or not plan.size:
             return None
         plan.last = next(self._clock)
         if plan.numbers is None:
             plan.numbers = tuple(sorted({b for _, buffers, *_ in bound.steps for b in buffers if isinstance(b, int)}))
         used = tuple([memory[n] for n in plan.numbers])
-        key = apart, tuple(map(id, used))
+        key = _Use(apart, alone and self.one is not None), tuple(map(id, used))
         found = plan.sets.get(key)
-        if found is None:
+        if found is None or (self.one is not None and self.one.differs(found.one, found.generation)):
             try:
-                found = self._bind(bound, plan, memory, used, apart=apart)
+                found = self._bind(bound, plan, memory, used, key[0])
             except DeviceError:
                 found = None  # enqueueing one by one may still work; if not, its error says why
             if found is None:
-                _forget(plan)
+                if plan.uses > OFTEN:
+                    _forget(plan)
                 return None
             plan.sets[key] = found
         plan.sets.move_to_end(key)
         self._replays += 1
         return found.parts
 
+    def check(self, bound: BoundPlan, memory: Sequence[Allocation], seconds: float) -> None:
+        """Raise `DeviceStalledError` if a plan that took so long was one launch whose groups gave up."""
+        plan = self._plans.get(bound)
+        if self.one is None or plan is None or plan.numbers is None:
+            return
+        used = tuple([id(memory[n]) for n in plan.numbers])
+        own = {key: s.one for key, s in plan.sets.items() if key[1] == used and s.one is not None}
+        if any(self.one.gave_up(launch, seconds) for launch in own.values()):
+            for key in own:
+                del plan.sets[key]
+            raise DeviceStalledError(
+                f"work-groups of one launch waited {seconds:.1f} s for each other, and not all were on the device",
+                hint="ask again: from now on the steps of a plan are launched one by one",
+            )
+
     def _bind(
-        self,
-        bound: BoundPlan,
-        plan: _Plan,
-        memory: Sequence[Allocation],
-        used: tuple[Allocation, ...],
-        *,
-        apart: bool,
+        self, bound: BoundPlan, plan: _Plan, memory: Sequence[Allocation], used: tuple[Allocation, ...], use: _Use
     ) -> _Set | None:
         """Return a set for other memory than there are sets for; None if there can be none."""
         if len(plan.sets) < _SETS and self._make_room(plan):
-            return self._prepare(bound, memory, used, apart=apart)
+            return self._prepare(bound, plan, memory, used, use)
         free = [key for key, s in plan.sets.items() if not s.busy]
-        alike = next((key for key in free if key[0] is apart), None)
+        alike = next((key for key in free if key[0] == use), None)
         if alike is None:
             if not free:
                 return None
-            del plan.sets[free[0]]  # of the other kind: a new one takes its place
-            return self._prepare(bound, memory, used, apart=apart)
+            del plan.sets[free[0]]  # of another kind: a new one takes its place
+            return self._prepare(bound, plan, memory, used, use)
         oldest = plan.sets.pop(alike)
         for part in oldest.parts:
             part.bind(memory)
@@ -160,16 +196,20 @@ class Presets:
         return oldest
 
     def _prepare(
-        self, bound: BoundPlan, memory: Sequence[Allocation], used: tuple[Allocation, ...], *, apart: bool
+        self, bound: BoundPlan, plan: _Plan, memory: Sequence[Allocation], used: tuple[Allocation, ...], use: _Use
     ) -> _Set | None:
-        """Return a new set; None if the device gains nothing by it."""
-        steps = [bound.steps]
-        if apart:
+        """Return a new set; None if the device gains nothing by it, or the plan does not come often enough."""
+        one = None if self.one is None or use.apart else self.one.fold(bound, alone=use.alone)
+        steps: list[Sequence[PreparedLaunch]] = [bound.steps if one is None else (one,)]
+        if one is None and plan.uses <= OFTEN:
+            return None
+        if use.apart:
             assert bound.plan.lanes is not None
             steps = [bound.steps[segment.begin : segment.end] for segment in bound.plan.lanes.segments]
         parts = [self._device.prepare(part, memory, self._native) for part in steps]
         found = [part for part in parts if part is not None]
-        return _Set(found, used) if len(found) == len(parts) else None
+        generation = 0 if self.one is None else self.one.generation
+        return _Set(found, used, one, generation) if len(found) == len(parts) else None
 
     def _make_room(self, plan: _Plan) -> bool:
         """Make room for a set; returns whether there is. Those of other plans go only for a plan's first one."""

@@ -251,7 +251,7 @@ class Direct:
                 return None  # others may give some back, or say that there is none
         try:
             memory = [None if lease is None else lease.allocation, *kept]
-            prepared = session.presets.find(bound, memory, apart=False)
+            prepared = session.presets.find(bound, memory, apart=False, alone=True)
             if prepared is None or not prepared[0].runs:
                 return None
             session.counters.requests += whole
@@ -276,7 +276,9 @@ class Direct:
         single = prepared.single and usual.prefers_single
         began = self._clock()
         prepared.run(stream, writes, reads, single=single)
-        usual.took((self._clock() - began) / 1e9, single=single)
+        took = (self._clock() - began) / 1e9
+        self._session.check_stalled(bound, memory, took)
+        usual.took(took, single=single)
         return arriving.take()
 
 

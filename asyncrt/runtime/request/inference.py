@@ -117,6 +117,7 @@ class Inference:
             arriving = await enqueue(self.request, bound, stream, waits, self.present, buffers, self.events)
             self.events.append(self.dispatcher.launched(self.request, stream, bound))
             fetched = await self.wait(bound, arriving)
+            model.session.check_stalled(bound, buffers, (model.session.device.clock() - began) / 1e9)
             if model.timed is not None and self.dispatcher.in_flight == 1:
                 model.timed.took_generally(bound, (model.session.device.clock() - began) / 1e9)
         else:

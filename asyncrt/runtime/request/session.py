@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import functools
 from asyncio import get_running_loop
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
-from asyncrt.devices.base import BuildsGently, Device, DeviceInfo, LoadsAhead, Stream
+from asyncrt.devices.base import Allocation, BuildsGently, Device, DeviceInfo, LoadsAhead, Stream
 from asyncrt.errors import AsyncrtError, RuntimeClosedError, WrongLoopError
 from asyncrt.events import Timeline
 from asyncrt.kernels.resident.kernel_cache import ImplCache
@@ -21,11 +21,13 @@ from asyncrt.memory.host import host_limit
 from asyncrt.memory.pool import MemoryPool
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.counters import Counters
+from asyncrt.runtime.execute.one_launch import PATIENCE_S, OneLaunch
 from asyncrt.runtime.execute.prepared_launches import Presets
 from asyncrt.runtime.execute.specialise import Specialiser
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.loop.gc_pauses import Collector
 from asyncrt.runtime.loop.trio_bridge import Elsewhere
+from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.parallel_lanes import branches_of
 from asyncrt.runtime.plan.tools import Tools
 from asyncrt.runtime.watch.checked import CheckedDevice, CheckedStream, CheckedTimeline, Checks
@@ -107,7 +109,10 @@ class Session:
             self.specialiser = Specialiser(device, self.kernels, self.dispatcher)
         self.presets = None
         if options.uses("prepared_launches"):
-            self.presets = Presets(device, options.plan_bytes, native=native)
+            one = None
+            if options.uses("one_launch") and "persistent" in info.features:
+                one = OneLaunch(device, self.kernels, count)
+            self.presets = Presets(device, options.plan_bytes, native=native, one=one)
         self.tools = _tools(device, options, count)
 
     def _watched(self, streams: list[Stream], uploads: Stream) -> tuple[list[Stream], Timeline]:
@@ -126,6 +131,11 @@ class Session:
     def streams(self) -> int:
         """How many chunks the device works on at once."""
         return len(self.dispatcher.streams)
+
+    def check_stalled(self, bound: BoundPlan, memory: Sequence[Allocation], seconds: float) -> None:
+        """Raise `DeviceStalledError` if groups of the launch of a plan, which took so long, gave up."""
+        if seconds >= PATIENCE_S and self.presets is not None:
+            self.presets.check(bound, memory, seconds)
 
     # Whether it is open, and where.
 

@@ -1,0 +1,244 @@
+"""May a plan be one launch, and of which kernel? The steps become rows of a table that one kernel walks.
+
+`kernels/persistent/walker.py` says what that gains, `scheduler/persistent.py` how many groups the kernel may have. The
+kernel is built in the background, of the kernels that a plan has and those that the plan before had, so that one serves
+many sizes. Until it is there, and where a plan gains nothing, the steps are launched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from asyncrt.devices.base import Allocation, Device, FoldsLaunches, PreparedLaunch
+from asyncrt.errors import AsyncrtError
+from asyncrt.kernels.impl import KernelSource
+from asyncrt.kernels.persistent.table import ROW_NBYTES, Row, pack
+from asyncrt.kernels.persistent.walker import (
+    LEAST_GROUP,
+    MEETING_NBYTES,
+    MOST_GROUP,
+    MOST_SLOTS,
+    Function,
+    Walker,
+    function_of,
+    walker,
+)
+from asyncrt.kernels.resident.kernel_cache import ImplCache
+from asyncrt.lru import LruCache
+from asyncrt.runtime.plan.bound_plan import BoundPlan
+from asyncrt.runtime.plan.chunk_plan import PlanStep
+from asyncrt.scheduler.persistent import groups_for
+
+_log = logging.getLogger("asyncrt")
+
+LEAST_STEPS = 3
+MOST_ARENAS = 64
+_MOST_KERNELS = 32
+_WALKERS = 16
+PATIENCE_S = 1.0
+"""For which a group waits for the others: no plan that is folded takes a tenth of that."""
+# Steps whose groups take so many turns on average keep the device busy by themselves: to launch them costs nothing
+# beside. Where other requests are there, the host's time counts as well.
+_TURNS, _TURNS_BESIDE = 2, 4
+
+
+class _Shape(NamedTuple):
+    """What of a step does not depend on the walker.
+
+    Attributes:
+        groups, group: Work-groups, and work-items of one, along each axis.
+    """
+
+    source: KernelSource
+    groups: tuple[int, int, int]
+    group: tuple[int, int, int]
+
+
+class _Table(NamedTuple):
+    """A plan's rows on the device, for one walker.
+
+    Attributes:
+        numbers: What the numbers among the buffers of the plan's steps are, in the order of the walker's buffers.
+        wanted: For how many groups each step has something to do.
+    """
+
+    walker: Walker
+    kernel: Any
+    memory: Allocation
+    numbers: tuple[int, ...]
+    wanted: tuple[int, ...]
+
+
+class OneLaunch:
+    """The plans of a runtime that are launched as one.
+
+    Args:
+        device: One that folds launches.
+        impls: Builds walkers.
+        streams: On which requests are launched.
+    """
+
+    def __init__(self, device: Device, impls: ImplCache, streams: int) -> None:
+        assert isinstance(device, FoldsLaunches)
+        self._device, self._folds = device, device
+        self._impls, self._streams = impls, streams
+        self._functions: weakref.WeakKeyDictionary[KernelSource, Function | None] = weakref.WeakKeyDictionary()
+        #: Work-items of each kernel's work-groups.
+        self._sizes: weakref.WeakKeyDictionary[KernelSource, int] = weakref.WeakKeyDictionary()
+        self._walkers: LruCache[frozenset[KernelSource], tuple[Walker, Any]] = LruCache(_WALKERS)
+        self._tables: weakref.WeakKeyDictionary[BoundPlan, _Table] = weakref.WeakKeyDictionary()
+        self._refused: set[frozenset[KernelSource]] = set()
+        self._latest: frozenset[KernelSource] = frozenset()
+        #: What builds a walker, or has built the last one.
+        self.building: asyncio.Task[None] | None = None
+        #: Changes when a walker was built: a plan that could not be folded may be by now.
+        self.generation = 0
+        #: Whether groups waited for each other in vain; then nothing is folded any more.
+        self.stalled = False
+
+    def __repr__(self) -> str:
+        return f"<OneLaunch {len(self._walkers)} walkers, {len(self._tables)} tables>"
+
+    def fold(self, bound: BoundPlan, *, alone: bool) -> PreparedLaunch | None:
+        """Return the launch that carries out a plan; None if there is none, or not yet.
+
+        Args:
+            alone: Whether nothing else is on any stream until it has ended.
+        """
+        if self.stalled:
+            return None
+        table = self._tables.get(bound)
+        if table is None:
+            table = self._table(bound)
+            if table is None:
+                return None
+            self._tables[bound] = table
+        groups = groups_for(max(table.wanted), self._device.info.compute_units, self._streams, alone=alone)
+        turns = sum(-(-wanted // groups) for wanted in table.wanted) if groups else 0
+        if not 0 < turns <= (_TURNS if alone else _TURNS_BESIDE) * len(table.wanted):
+            return None
+        walks = table.walker
+        meeting = self._folds.holding(bytes(MEETING_NBYTES))
+        spare = (table.memory,) * (walks.arenas - len(table.numbers))
+        buffers = (table.memory, meeting, *table.numbers, *spare)
+        record = self._device.pack((0,) * len(buffers), (len(table.wanted), int(1000 * PATIENCE_S)))
+        return table.kernel, buffers, record, (groups * walks.group,), (walks.group,), ()
+
+    def _table(self, bound: BoundPlan) -> _Table | None:
+        shapes = [self._shape(step) for step in bound.plan.steps]
+        if len(shapes) < LEAST_STEPS or any(shape is None for shape in shapes):
+            return None
+        known = [shape for shape in shapes if shape is not None]
+        numbers = tuple(sorted({b for _, buffers, *_ in bound.steps for b in buffers if isinstance(b, int)}))
+        found = self._walker(frozenset(s.source for s in known)) if len(numbers) <= MOST_ARENAS else None
+        if found is None:
+            return None
+        walks, kernel = found
+        rows = self._rows(bound, known, walks, numbers)
+        if rows is None:
+            return None
+        wanted = tuple(-(-row.total // row.slots) for row in rows)
+        return _Table(walks, kernel, self._folds.holding(pack(rows)), numbers, wanted)
+
+    def _rows(
+        self, bound: BoundPlan, shapes: Sequence[_Shape], walks: Walker, numbers: tuple[int, ...]
+    ) -> list[Row] | None:
+        """Return the steps as rows; None if one has no room."""
+        places = {number: i for i, number in enumerate(numbers)}
+        memory = [b for _, buffers, *_ in bound.steps for b in buffers if not isinstance(b, int)]
+        addresses = iter(self._folds.addresses(memory))
+        rows = []
+        for shape, (_, buffers, record, _, _, local) in zip(shapes, bound.steps, strict=True):
+            kernel, size = walks.kernels[shape.source], math.prod(shape.group)
+            own = tuple(places[b] if isinstance(b, int) else next(addresses) for b in buffers)
+            row = Row(kernel, shape.groups, shape.group, 1, own, record, local, walks.own[kernel])
+            fitting = walks.space // row.local_nbytes if row.local_nbytes else MOST_SLOTS
+            slots = min(walks.group // size, fitting, MOST_SLOTS)
+            if slots < 1 or row.nbytes > ROW_NBYTES or len(local) > 2:
+                return None
+            rows.append(row._replace(slots=slots))
+        return rows
+
+    def _shape(self, step: PlanStep) -> _Shape | None:
+        """Return what of a step goes into a row; None if it cannot."""
+        source = step.kernel
+        if not isinstance(source, KernelSource):
+            return None
+        function = self._functions.get(source, _UNKNOWN)
+        if function is _UNKNOWN:
+            function = self._functions[source] = function_of(source)
+        if function is None:
+            return None
+        grid = (*step.grid, 1, 1)[:3]
+        group = (*(step.group or _usual_group(step.grid)), 1, 1)[:3]
+        size = math.prod(group)
+        if size > MOST_GROUP or size % self._folds.lanes or any(g % w for g, w in zip(grid, group, strict=True)):
+            return None
+        self._sizes[source] = size
+        return _Shape(source, tuple(g // w for g, w in zip(grid, group, strict=True)), group)  # type: ignore[arg-type]
+
+    def differs(self, launch: PreparedLaunch | None, generation: int) -> bool:
+        """Return whether a plan may be launched in another way than it was: by *launch*, or step by step if that is
+        None, when so many walkers had been built."""
+        return self.stalled if launch is not None else not self.stalled and generation != self.generation
+
+    def gave_up(self, launch: PreparedLaunch, seconds: float) -> bool:
+        """Return whether groups of a launch that took so long waited in vain for others; then nothing is folded any
+        more."""
+        if seconds < PATIENCE_S:
+            return False
+        _, (_, meeting, *_), *_ = launch
+        if int.from_bytes(self._folds.read_now(meeting, MEETING_NBYTES)[4:8], "little"):
+            self.stalled = True
+            _log.warning("the device does not run all groups of a kernel together; plans are launched step by step")
+            return True
+        return False
+
+    # Walkers.
+
+    def _walker(self, sources: frozenset[KernelSource]) -> tuple[Walker, Any] | None:
+        """Return the walker of plans with these kernels; None if it is being built, or cannot be."""
+        known = next((k for k, _ in self._walkers.items() if sources <= k), None)
+        if known is not None:
+            return self._walkers.get(known)
+        if sources not in self._refused and (self.building is None or self.building.done()):
+            together = sources | self._latest
+            wanted = together if len(together) <= _MOST_KERNELS and together not in self._refused else sources
+            self._latest = wanted
+            if len(wanted) <= _MOST_KERNELS:
+                self.building = asyncio.create_task(self._build(wanted))
+        return None
+
+    async def _build(self, sources: frozenset[KernelSource]) -> None:
+        """Build the walker of some kernels, when nobody waits for another build."""
+        ordered = sorted(sources, key=lambda s: s.name)
+        most = max(self._sizes[s] for s in ordered)
+        group = most if not self._folds.ptx else LEAST_GROUP if most <= LEAST_GROUP else MOST_GROUP
+        walks = walker(ordered, group, self._folds.space, MOST_ARENAS, ptx=self._folds.ptx)
+        try:
+            kernel = (await self._impls.ensure([walks.source], urgent=False))[walks.source]
+        except AsyncrtError as error:
+            self._refused.add(sources)
+            _log.info("plans of %d kernels are launched step by step: %s", len(sources), error)
+            return
+        self._walkers.put(sources, (walks, kernel))
+        self.generation += 1
+
+    async def close(self, patience_s: float | None = None) -> None:
+        """Stop; returns when nothing is built any more, or after *patience_s* seconds."""
+        if self.building is not None:
+            self.building.cancel()
+            await asyncio.wait([self.building], timeout=patience_s)
+
+
+_UNKNOWN: Any = object()
+
+
+def _usual_group(grid: tuple[int, ...]) -> tuple[int, ...]:
+    """Return work-groups for a kernel that takes any."""
+    return (next((n for n in (128, 64, 32) if grid[0] % n == 0), 1),)

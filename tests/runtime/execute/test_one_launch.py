@@ -1,0 +1,168 @@
+"""Plans that are one launch: the same results bit for bit, and step by step again where groups do not meet.
+
+On a device without PTX the kernel has one group, so what is shown there is the table and the walk; where there is PTX,
+the groups meet as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import pytest_asyncio
+
+from asyncrt import DeviceStalledError, Runtime, RuntimeOptions
+from asyncrt.devices.base import Allocation
+from asyncrt.layout import Array
+from asyncrt.runtime.execute import one_launch, prepared_launches
+from asyncrt.runtime.execute.one_launch import OneLaunch
+from asyncrt.runtime.model import Model
+from asyncrt.runtime.request import session
+
+from ...builders import model, node
+
+WEIGHTS = np.random.default_rng(0).standard_normal((16, 24)).astype(np.float32)
+SOURCE = model(
+    [
+        node("t = Transpose(x)", perm=[0, 2, 1]), node("m = MatMul(t, w)"), node("s = Softmax(m)"), node("y = Neg(s)"),
+        node("z = ReduceMean(s)", axes=[1]),
+    ],
+    ["x f32[a,16,b]"], ["y", "z"], {"w": WEIGHTS}, opset=13,
+)  # fmt: skip
+
+
+class Folding:
+    """The device of tests, as one that folds launches: without PTX into kernels of one group."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = device
+        self.lanes, self.ptx, self.space = (device.lanes if device.ptx else 1), device.ptx, 24 << 10
+        units = device.info.compute_units if device.ptx else 1
+        self.info = attrs.evolve(device.info, compute_units=units)
+        self.gave_up = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+    def read_now(self, allocation: Allocation, nbytes: int) -> bytes:
+        found = bytearray(self._device.read_now(allocation, nbytes))
+        if self.gave_up:
+            found[4] = 1
+        return bytes(found)
+
+
+@pytest_asyncio.fixture
+async def rt() -> AsyncIterator[Runtime]:
+    """A runtime whose plans are folded from the second request on."""
+    options = RuntimeOptions(warm=False, without={"fuse", "direct"})
+    async with Runtime(streams=1, options=options) as runtime:
+        own = runtime.session
+        assert own.presets is not None
+        own.presets.one = OneLaunch(Folding(own.device), own.kernels, 1)
+        yield runtime
+        await own.presets.one.close()
+
+
+def one_of(rt: Runtime) -> OneLaunch:
+    presets = rt.session.presets
+    assert presets is not None
+    assert presets.one is not None
+    return presets.one
+
+
+def given(size: int, seed: int) -> dict[str, Array]:
+    return {"x": np.random.default_rng(seed).standard_normal((2, 16, size)).astype(np.float32)}
+
+
+def launches(rt: Runtime) -> list[int]:
+    """Return how many launches each set of prepared ones is, in the order in which they were used last."""
+    presets = rt.session.presets
+    assert presets is not None
+    plans = sorted(presets._plans.values(), key=lambda plan: plan.last)  # noqa: SLF001
+    return [1 if s.one is not None else plan.size for plan in plans for s in plan.sets.values()]
+
+
+async def folded(rt: Runtime, loaded: Model, size: int) -> None:
+    """Ask until the plan of a size is folded."""
+    for _ in range(20):
+        await loaded.infer(given(size, 0))
+        if launches(rt)[-1:] == [1]:
+            return
+        building = one_of(rt).building
+        if building is not None:
+            await building
+    raise AssertionError(f"the plan of size {size} is not folded: {launches(rt)}")
+
+
+def same(a: dict[str, Array], b: dict[str, Array]) -> bool:
+    return all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.asyncio
+async def test_a_plan_that_comes_again_is_one_launch_and_gives_the_same_bits(rt: Runtime) -> None:
+    """Its kernel serves the plans of other sizes, too."""
+    loaded = await rt.load(SOURCE)
+    expected = {size: await loaded.infer(given(size, size)) for size in (3, 40)}
+
+    for size in (3, 40):
+        await folded(rt, loaded, size)
+
+        for _ in range(3):
+            assert same(await loaded.infer(given(size, size)), expected[size])
+    assert launches(rt) == [1, 1]
+
+
+@pytest.mark.asyncio
+async def test_requests_beside_each_other_are_told_apart(rt: Runtime) -> None:
+    """Each launch has the memory of its own request."""
+    loaded = await rt.load(SOURCE)
+    expected = [await loaded.infer(given(5, seed)) for seed in range(8)]
+    await folded(rt, loaded, 5)
+
+    got = await asyncio.gather(*[loaded.infer(given(5, seed)) for seed in range(8)])
+
+    assert [same(a, b) for a, b in zip(got, expected, strict=True)] == [True] * 8
+
+
+@pytest.mark.asyncio
+async def test_groups_that_wait_in_vain_fail_their_request_alone(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gets a typed error; from then on the steps of every plan are launched one by one."""
+    loaded = await rt.load(SOURCE)
+    expected = await loaded.infer(given(7, 1))
+    await folded(rt, loaded, 7)
+    monkeypatch.setattr(session, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(one_launch, "PATIENCE_S", 0.0)
+    folds: Any = one_of(rt)._folds  # noqa: SLF001
+    folds.gave_up = True
+
+    with pytest.raises(DeviceStalledError, match="waited"):
+        await loaded.infer(given(7, 1))
+
+    for _ in range(prepared_launches.OFTEN + 2):
+        assert same(await loaded.infer(given(7, 1)), expected)
+    assert one_of(rt).stalled
+    assert 1 not in launches(rt)
+
+
+@pytest.mark.asyncio
+async def test_what_is_not_a_function_is_launched_step_by_step(
+    rt: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan with one such kernel is not folded, and gives what it gave."""
+    found: list[str] = []
+
+    def function_of(source: Any) -> None:
+        found.append(source.name)
+
+    monkeypatch.setattr(one_launch, "function_of", function_of)
+    loaded = await rt.load(SOURCE)
+
+    results: Sequence[dict[str, Array]] = [await loaded.infer(given(6, 2)) for _ in range(prepared_launches.OFTEN + 3)]
+
+    assert found
+    assert all(same(r, results[0]) for r in results)
+    assert 1 not in launches(rt)
