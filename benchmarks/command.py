@@ -59,8 +59,8 @@ def run(bench: Bench) -> None:
     typer.run(main)
 
 
-def execute(bench: Bench, device: str | None, quick: bool, threads: int, json_file: Path | None) -> None:
-    """Run a benchmark on so many cores, print its report, and write it to *json_file*.
+def execute(bench: Bench, device: str | None, quick: bool, threads: int, json_file: Path | None) -> Report:
+    """Run a benchmark on so many cores, print its report, write it to *json_file*, and return it.
 
     Raises:
         typer.Exit: There is no report; stderr says why.
@@ -81,11 +81,12 @@ def execute(bench: Bench, device: str | None, quick: bool, threads: int, json_fi
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(report.to_json())
+    return report
 
 
 def print_report(report: Report) -> None:
     """Show a report on the terminal."""
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
     console.print(", ".join(f"{name} {value}" for name, value in report.environment.items()), style="dim")
     console.print(report.table())
     for heading, cell in report.summary.items():
