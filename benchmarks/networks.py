@@ -64,16 +64,19 @@ def image(batch: int, height: int, width: int, dtype: type[np.floating[Any]] = n
 
 # --- an encoder -------------------------------------------------------------------------------------------------------
 
-ENCODER_LAYERS, ENCODER_HIDDEN, ENCODER_HEADS, ENCODER_WORDS, ENCODER_POSITIONS = 6, 384, 12, 30522, 512
+ENCODER_LAYERS, ENCODER_HIDDEN, ENCODER_WORDS, ENCODER_POSITIONS = 6, 384, 30522, 512
+ENCODER_HEAD = 32
+"""Width of each of its heads."""
 
 
 def encoder(
-    dtype: type[np.floating[Any]] = np.float32, layers: int = ENCODER_LAYERS, words: int = ENCODER_WORDS
-) -> onnx.ModelProto:
+    dtype: type[np.floating[Any]] = np.float32, layers: int = ENCODER_LAYERS, hidden: int = ENCODER_HIDDEN,
+    words: int = ENCODER_WORDS,
+) -> onnx.ModelProto:  # fmt: skip
     """Return a BERT of the size of MiniLM; constants are in the order in which `torch_peers.Encoder` takes them."""
     g = Graph(dtype)
-    hidden, heads = ENCODER_HIDDEN, ENCODER_HEADS
-    size = hidden // heads
+    size = ENCODER_HEAD
+    heads = hidden // size
     kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
     def linear(x: str, given: int, made: int) -> str:

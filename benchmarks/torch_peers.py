@@ -42,7 +42,7 @@ class Encoder(torch.nn.Module):  # type: ignore[misc]  # it is Any
         seen = mask[:, None, None, :].bool()
         batch, length, hidden = x.shape
         for _ in range(self.layers):
-            heads = [_linear(x, each).view(batch, length, networks.ENCODER_HEADS, -1).transpose(1, 2) for _ in range(3)]
+            heads = [_linear(x, each).view(batch, length, -1, networks.ENCODER_HEAD).transpose(1, 2) for _ in range(3)]
             mixed = F.scaled_dot_product_attention(*heads, attn_mask=seen)
             x = _normalized(x + _linear(mixed.transpose(1, 2).reshape(batch, length, hidden), each), each)
             x = _normalized(x + _linear(F.gelu(_linear(x, each)), each), each)

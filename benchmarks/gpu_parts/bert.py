@@ -17,9 +17,9 @@ from .findings import DIFFERENCE, EAGER, MS, OURS, Aim, Finding
 
 SIZES = [(1, 8), (1, 16), (1, 64), (1, 256), (8, 128), (32, 128), (64, 256)]
 SMALL = [(1, 3), (2, 4)]
-FULL_NETWORK = (networks.ENCODER_LAYERS, networks.ENCODER_WORDS)
-SMALL_NETWORK = (1, 256)
-"""Layers, and words that are known."""
+FULL_NETWORK = (networks.ENCODER_LAYERS, networks.ENCODER_HIDDEN, networks.ENCODER_WORDS)
+SMALL_NETWORK = (1, 64, 256)
+"""Layers, width, and words that are known."""
 
 COST = Aim(0.5, of="figure", at_most=True)
 """Milliseconds that a shape may cost when it is first seen."""

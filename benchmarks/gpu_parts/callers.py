@@ -28,6 +28,7 @@ class Load:
         count: Their requests of a turn.
         crowd: Who ask for texts of log-normal lengths.
         crowd_count: Their requests of a turn.
+        longest: Of these lengths; median and spread are those of the benchmark of servers.
         batches: `max_batch` of each way to put them together; the first is what users get who say nothing.
         full: A batch without padding, with which the crowd is compared: (texts, tokens).
         blocks: Turns at most.
@@ -38,14 +39,17 @@ class Load:
     count: int = 512
     crowd: int = 256
     crowd_count: int = 1536
+    longest: int = LONGEST
     batches: tuple[int | None, ...] = (None, 256)
     full: tuple[int, int] = (64, 256)
     blocks: int = 6
 
 
-SMALL = Load(callers=(1, 3), length=5, count=6, crowd=4, crowd_count=8, batches=(None, 3), full=(2, 8))
+SMALL = Load(callers=(1, 3), length=5, count=6, crowd=4, crowd_count=8, longest=9, batches=(None,), full=(2, 8))
 RATE = Aim(8000, of="figure")  # of the most callers
 SHARE = Aim(0.9)
+CHECKED = 32
+"""Requests whose results in batches are compared with those alone."""
 
 
 async def measure(bench: Bench) -> AsyncIterator[Finding]:
@@ -78,7 +82,7 @@ async def _together(
     bench: Bench, load: Load, loaded: asyncrt.Model, dtype: str, tolerance: float
 ) -> AsyncIterator[Finding]:
     """Measure requests that run in batches, beside one caller's batches without padding."""
-    lengths = log_normal(load.crowd_count)
+    lengths = log_normal(load.crowd_count, load.longest)
     requests = [models.tokens(1, length, seed) for seed, length in enumerate(lengths)]
     inputs, full = models.tokens(*load.full), f"{load.full[0]} x {load.full[1]} at once"
 
@@ -87,10 +91,9 @@ async def _together(
 
     for max_batch in load.batches:
         async with loaded.batched(max_batch=max_batch) as batched:
-            answers = await asyncio.gather(*map(batched.infer, requests))
-            for request, answer in zip(requests[:8], answers, strict=False):
+            answers = await asyncio.gather(*map(batched.infer, requests[:CHECKED]))
+            for request, answer in zip(requests, answers, strict=False):
                 m.check_equal("batched", answer.values(), (await loaded.infer(request)).values(), tolerance)
-            del answers
 
             async def crowd(batched: asyncrt.Batched = batched) -> float:
                 return await m.closed_loop(batched.infer, requests, load.crowd) * float(np.mean(lengths))
@@ -103,7 +106,7 @@ async def _together(
         )  # fmt: skip
 
 
-def log_normal(count: int) -> list[int]:
-    """Return lengths of texts, as those that are sent to servers."""
+def log_normal(count: int, longest: int) -> list[int]:
+    """Return lengths of texts, up to *longest*."""
     drawn = np.random.default_rng(0).lognormal(np.log(MEDIAN), SIGMA, count)
-    return [int(length) for length in np.clip(drawn, 1, LONGEST)]
+    return [int(length) for length in np.clip(drawn, 1, longest)]

@@ -85,7 +85,7 @@ class Chain:
 
 LARGE = [Chain(np.float16, (4096,), 4096, 17, aim=Aim(0.6)), Chain(np.float32, (4096,), 4096, 5)]
 FEW = [Chain(np.float16, (1, 8, 32), 4096, 97, weights=12, few=True, aim=Aim(0.7))]
-SMALL = [Chain(np.float32, (32,), 64, 9), Chain(np.float16, (1, 2), 64, 9, weights=2, few=True)]
+SMALL = [Chain(np.float32, (32,), 64, 65), Chain(np.float16, (1, 2), 64, 65, weights=2, few=True)]
 
 
 async def measure(bench: Bench) -> AsyncIterator[Finding]:
