@@ -8,6 +8,7 @@ prepares nothing for one.
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, ModuleType
@@ -62,6 +63,7 @@ async def bench(settings: m.Settings, only: Sequence[str] = tuple(PARTS), compil
         info = rt.info
     findings: list[Finding] = []
     for name in only:
+        start = time.perf_counter()
         try:
             async for finding in PARTS[name](shared):
                 findings.append(finding)
@@ -69,6 +71,7 @@ async def bench(settings: m.Settings, only: Sequence[str] = tuple(PARTS), compil
         except (m.BenchmarkError, AsyncrtError) as error:
             shared.notes.append(f"{name} ended early: {error}")
             _say({name: shared.notes[-1]})
+        _say({f"{name} took s": time.perf_counter() - start})
     if not findings:
         raise m.BenchmarkError("; ".join(shared.notes) or "nothing was measured")
     chosen = "" if tuple(only) == tuple(PARTS) else f" --only {','.join(only)}"

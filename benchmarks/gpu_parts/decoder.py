@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import attrs
@@ -31,8 +32,7 @@ class Text:
     Attributes:
         layers, hidden, heads, vocabulary: Of the decoder.
         dtype: Of its weights.
-        first: Tokens in the cache at the beginning.
-        last: And at the end.
+        spans: Tokens in the cache at the beginning and at the end, of one text after the other.
         callers: Who decode at once.
         aim: What is promised.
     """
@@ -42,16 +42,19 @@ class Text:
     heads: int
     vocabulary: int
     dtype: type[np.floating[Any]]
-    first: int
-    last: int
+    spans: tuple[tuple[int, int], ...]
     callers: int = 1
     aim: Aim | None = None
 
-    @property
-    def case(self) -> str:
+    def case(self, first: int, last: int) -> str:
         """What the table calls it."""
         who = "" if self.callers == 1 else f", {self.callers} in a group"
-        return f"{self.dtype.__name__} {self.layers} x {self.hidden}, cache {self.first} to {self.last}{who}"
+        return f"{self.dtype.__name__} {self.layers} x {self.hidden}, cache {first} to {last}{who}"
+
+    @property
+    def total(self) -> int:
+        """Tokens for which a static cache has to have room."""
+        return max(networks.POSITIONS, *(last for _, last in self.spans))
 
     def network(self) -> onnx.ModelProto:
         """Return the decoder."""
@@ -61,16 +64,14 @@ class Text:
 _SMALLER, _GPT2 = (networks.LAYERS, networks.HIDDEN, networks.HEADS), (12, 768, 12)
 _GROUP = 2000  # words of the vocabulary: so that what takes time is the decoder, and not the way of logits to the host
 ONE = [
-    Text(*_SMALLER, networks.VOCABULARY, np.float32, 16, 1000, aim=Aim(1.0)),
-    Text(*_GPT2, networks.VOCABULARY, np.float32, 16, 1000, aim=Aim(1.0)),
-    Text(*_GPT2, networks.VOCABULARY, np.float16, 16, 1000, aim=Aim(1.0)),
+    Text(*_SMALLER, networks.VOCABULARY, np.float32, ((16, 1000),), aim=Aim(1.0)),
+    Text(*_GPT2, networks.VOCABULARY, np.float32, ((16, 1000),), aim=Aim(1.0)),
+    Text(*_GPT2, networks.VOCABULARY, np.float16, ((16, 1000),), aim=Aim(1.0)),
 ]
-GROUPS = [
-    Text(*_GPT2, _GROUP, np.float32, 16, 64, callers=64, aim=Aim(0.7)),
-    Text(*_GPT2, _GROUP, np.float32, 500, 548, callers=64, aim=Aim(0.7)),
-]
-SMALL_ONE = [Text(1, 16, 2, 60, dtype, 3, 9) for dtype in TOLERANCES]
-SMALL_GROUPS = [Text(1, 16, 2, 60, np.float32, 3, 7, callers=3)]
+GROUPS = [Text(*_GPT2, _GROUP, np.float32, ((16, 64), (500, 548)), callers=64, aim=Aim(0.7))]
+SMALL_ONE = [Text(1, 16, 2, 60, dtype, ((3, 9),)) for dtype in TOLERANCES]
+SMALL_GROUPS = [Text(1, 16, 2, 60, np.float32, ((3, 7),), callers=3)]
+_KNOWN = 50  # tokens that each decoder knows
 TURNS = 3
 CHECKED = 4
 """Steps whose logits are compared."""
@@ -85,7 +86,8 @@ async def measure(bench: Bench) -> AsyncIterator[Finding]:
             async for finding in _one(few, rt, text):
                 yield finding
         for text in bench.pick(GROUPS, SMALL_GROUPS):
-            yield await _group(few, rt, text)
+            async for finding in _group(few, rt, text):
+                yield finding
 
 
 class Decoder(Protocol):
@@ -104,10 +106,11 @@ class Static:
     def __init__(self, bench: Bench, network: onnx.ModelProto, text: Text) -> None:
         assert bench.torch is not None
         self._batch = text.callers
-        self._module = bench.torch.Decoder(network, text.callers, max(text.last + 1, networks.POSITIONS))
-        self._run = bench.runs(self._module, self._given(networks.next_token(text.first)))[
-            GRAPH if bench.torch.CUDA else EAGER
-        ]
+        self._module = bench.torch.Decoder(network, text.callers, text.total)
+        runs = bench.runs(self._module, self._given(networks.next_token(0)))
+        #: CUDA graph, where there is CUDA.
+        self.name = GRAPH if GRAPH in runs else EAGER
+        self._run = runs[self.name]
 
     def _given(self, inputs: m.Inputs) -> m.Inputs:
         ids = np.repeat(inputs["input_ids"], self._batch, axis=0)
@@ -127,26 +130,27 @@ class Static:
 async def _one(bench: Bench, rt: asyncrt.Runtime, text: Text) -> AsyncIterator[Finding]:
     """Measure one caller: when every length is new, and when all are known."""
     network = text.network()
-    loaded = await bench.load(rt, f"decoder in {text.dtype.__name__}", network)
-    past = networks.cache(network, text.first)
-    steps = [networks.next_token(length) for length in range(text.first, text.last)]
+    loaded = await bench.load(rt, f"decoder of {text.layers} x {text.hidden} in {text.dtype.__name__}", network)
     kept = decode.Kept(loaded)
     decoders: dict[str, Decoder] = {OURS: kept}
     if bench.torch is not None:
-        decoders[GRAPH if bench.torch.CUDA else EAGER] = Static(bench, network, text)
-    new = await _rate(kept, past, steps)
-    yield Finding(part="decoder", case=f"{text.case}, all new", unit=TOKENS, samples={OURS: [new]})
-    await _check(decoders, past, steps[:CHECKED], TOLERANCES[text.dtype])
-
-    def turn(decoder: Decoder) -> m.Block:
-        async def block() -> float:
-            return await _rate(decoder, past, steps)
-
-        return block
-
-    samples = await m.interleave({name: turn(decoder) for name, decoder in decoders.items()}, bench.settings)
+        static = Static(bench, network, text)
+        decoders[static.name] = static
+    for first, last in text.spans:
+        past, steps = networks.cache(network, first), _steps(first, last)
+        samples = {OURS: [await _rate(kept, past, steps)]}
+        case = text.case(first, last)
+        yield Finding(part="decoder", case=f"{case}, all new", unit=TOKENS, samples=samples)
+        await _check(decoders, past, steps[:CHECKED], TOLERANCES[text.dtype])
+        turns = {name: partial(_rate, decoder, past, steps) for name, decoder in decoders.items()}
+        yield Finding(
+            part="decoder", case=case, unit=TOKENS, samples=await m.interleave(turns, bench.settings), aim=text.aim
+        )  # fmt: skip
     await kept.close()
-    yield Finding(part="decoder", case=text.case, unit=TOKENS, samples=samples, aim=text.aim)
+
+
+def _steps(first: int, last: int) -> list[m.Inputs]:
+    return [networks.next_token(length) for length in range(first, last)]
 
 
 async def _rate(decoder: Decoder, past: m.Inputs, steps: Sequence[m.Inputs]) -> float:
@@ -175,42 +179,38 @@ async def _check(decoders: dict[str, Decoder], past: m.Inputs, steps: Sequence[m
 # --- many callers -----------------------------------------------------------------------------------------------------
 
 
-async def _group(bench: Bench, rt: asyncrt.Runtime, text: Text) -> Finding:
+async def _group(bench: Bench, rt: asyncrt.Runtime, text: Text) -> AsyncIterator[Finding]:
     """Measure callers whose texts are equally long, beside PyTorch's batch of as many."""
     network = text.network()
-    loaded = await bench.load(rt, f"decoder in {text.dtype.__name__}, of {text.vocabulary} words", network)
-    steps = [networks.next_token(length) for length in range(text.first, text.last)]
-    blocks: dict[str, m.Block] = {}
-
-    async def ours() -> float:
-        return await _rate_of_group(loaded, text, steps)
-
-    blocks[OURS] = ours
-    if bench.torch is not None:
-        static = Static(bench, network, text)
-
-        async def theirs() -> float:
-            return text.callers * await _rate(static, {}, steps)
-
-        blocks[GRAPH if bench.torch.CUDA else EAGER] = theirs
-    samples = await m.interleave(blocks, bench.settings)
-    return Finding(part="decoder", case=text.case, unit=TOKENS, samples=samples, aim=text.aim)
+    loaded = await bench.load(rt, f"decoder of {text.vocabulary} words in {text.dtype.__name__}", network)
+    static = None if bench.torch is None else Static(bench, network, text)
+    for first, last in text.spans:
+        steps = _steps(first, last)
+        turns: dict[str, m.Block] = {OURS: partial(_rate_of_group, loaded, text.callers, first, steps)}
+        if static is not None:
+            turns[static.name] = partial(_rate_of_batch, static, text.callers, steps)
+        samples = await m.interleave(turns, bench.settings)
+        yield Finding(part="decoder", case=text.case(first, last), unit=TOKENS, samples=samples, aim=text.aim)
 
 
-async def _rate_of_group(loaded: asyncrt.Model, text: Text, steps: Sequence[m.Inputs]) -> float:
-    """Let each caller go on with a text of its own, whose beginning is in its cache; returns tokens per second."""
+async def _rate_of_batch(static: Static, callers: int, steps: Sequence[m.Inputs]) -> float:
+    return callers * await _rate(static, {}, steps)
+
+
+async def _rate_of_group(loaded: asyncrt.Model, callers: int, first: int, steps: Sequence[m.Inputs]) -> float:
+    """Let each caller go on with a text of its own, behind *first* tokens; returns tokens per second."""
     random = np.random.default_rng(0)
-    async with loaded.sequences(max_batch=text.callers) as group:
-        sequences = [group.sequence() for _ in range(text.callers)]
-        begin = step_inputs(random.integers(0, text.vocabulary, text.first).tolist(), 0)
+    async with loaded.sequences(max_batch=callers) as group:
+        sequences = [group.sequence() for _ in range(callers)]
+        begin = step_inputs(random.integers(0, _KNOWN, first).tolist(), 0)
         await asyncio.gather(*(sequence.infer(begin) for sequence in sequences))
 
-        async def caller(sequence: Any, mine: Iterator[m.Inputs]) -> None:
-            for inputs in mine:
+        async def caller(sequence: Any) -> None:
+            for inputs in steps:
                 await sequence.infer(inputs)
 
         start = time.perf_counter()
         async with asyncio.TaskGroup() as tasks:
             for sequence in sequences:
-                tasks.create_task(caller(sequence, iter(steps)))
-        return text.callers * len(steps) / (time.perf_counter() - start)
+                tasks.create_task(caller(sequence))
+        return callers * len(steps) / (time.perf_counter() - start)
