@@ -70,10 +70,7 @@ def execute(bench: Bench, device: str | None, quick: bool, threads: int, json_fi
     try:
         report = asyncio.run(bench(Settings.of(quick, device)))
     except* (BenchmarkError, AsyncrtError) as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        typer.echo(f"error  {error}", err=True)
+        typer.echo(f"error  {cause(group)}", err=True)
         raise typer.Exit(1) from None
     command = " ".join(filter(None, (instructions.chosen(), report.command)))
     report = attrs.evolve(report, command=command, others=others.cores())
@@ -82,6 +79,13 @@ def execute(bench: Bench, device: str | None, quick: bool, threads: int, json_fi
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(report.to_json())
     return report
+
+
+def cause(error: BaseException) -> BaseException:
+    """Return the first exception of a group, or of one in it; any other as it is."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def print_report(report: Report) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import time
+import traceback
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType, ModuleType
@@ -18,7 +19,6 @@ import attrs
 import typer
 
 import asyncrt
-from asyncrt.errors import AsyncrtError
 
 from . import command, page
 from . import measure as m
@@ -68,9 +68,9 @@ async def bench(settings: m.Settings, only: Sequence[str] = tuple(PARTS), compil
             async for finding in PARTS[name](shared):
                 findings.append(finding)
                 _say(finding.row)
-        except (m.BenchmarkError, AsyncrtError) as error:
-            shared.notes.append(f"{name} ended early: {error}")
-            _say({name: shared.notes[-1]})
+        except* Exception as group:  # machines with a GPU are dear: the rest is measured
+            traceback.print_exception(group)
+            shared.notes.append(f"{name} ended early: {command.cause(group)!r}")
         _say({f"{name} took s": time.perf_counter() - start})
     if not findings:
         raise m.BenchmarkError("; ".join(shared.notes) or "nothing was measured")

@@ -185,7 +185,7 @@ def test_parts_of_the_benchmark_of_gpus_that_fail_leave_the_others_their_lines(m
 
     assert [row["case"] for row in report.rows] == ["first"]
     assert report.command == "python -m benchmarks.gpu --quick --device host"
-    assert "bert ended early: results differ" in report.notes
+    assert "bert ended early: BenchmarkError('results differ')" in report.notes
     assert any("nothing to share requests out to" in note for note in report.notes)
 
 
