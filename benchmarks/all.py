@@ -17,12 +17,11 @@ import typer
 from . import command as c
 from . import instructions
 from . import measure as m
-from .page import BENCHMARKS, NEEDS_GPU, module, page, question
+from .page import BENCHMARKS, NEEDS_GPU, PAGE, module, page, question
 from .peers import installed
 from .plots import draw
 from .process import fresh
 
-PAGE = m.ROOT / "docs" / "benchmarks.md"
 REPORTS = m.ROOT / ".bench"
 
 

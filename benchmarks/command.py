@@ -59,8 +59,8 @@ def run(bench: Bench) -> None:
     typer.run(main)
 
 
-def execute(bench: Bench, device: str | None, quick: bool, threads: int, json_file: Path | None) -> None:
-    """Run a benchmark on so many cores, print its report, and write it to *json_file*.
+def execute(bench: Bench, device: str | None, quick: bool, threads: int, json_file: Path | None) -> Report:
+    """Run a benchmark on so many cores, print its report, write it to *json_file*, and return it.
 
     Raises:
         typer.Exit: There is no report; stderr says why.
@@ -70,10 +70,7 @@ def execute(bench: Bench, device: str | None, quick: bool, threads: int, json_fi
     try:
         report = asyncio.run(bench(Settings.of(quick, device)))
     except* (BenchmarkError, AsyncrtError) as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        typer.echo(f"error  {error}", err=True)
+        typer.echo(f"error  {cause(group)}", err=True)
         raise typer.Exit(1) from None
     command = " ".join(filter(None, (instructions.chosen(), report.command)))
     report = attrs.evolve(report, command=command, others=others.cores())
@@ -81,11 +78,19 @@ def execute(bench: Bench, device: str | None, quick: bool, threads: int, json_fi
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(report.to_json())
+    return report
+
+
+def cause(error: BaseException) -> BaseException:
+    """Return the first exception of a group, or of one in it; any other as it is."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def print_report(report: Report) -> None:
     """Show a report on the terminal."""
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
     console.print(", ".join(f"{name} {value}" for name, value in report.environment.items()), style="dim")
     console.print(report.table())
     for heading, cell in report.summary.items():

@@ -1,99 +1,130 @@
-"""How long do a sentence embedding and the class of a picture take on a GPU, beside PyTorch there?
+"""How fast is a GPU with any shape, beside PyTorch there?
 
-A BERT of the size of MiniLM and ResNet-50, random weights, float32 and float16; from arrays of the host to an array of
-the host. PyTorch runs them eagerly, and as a CUDA graph, which is recorded for each shape; asyncrt prepares nothing for
-one.
+Networks with random weights, float32 and float16; from arrays of the host to an array of the host, but for products,
+which are measured on the device. PyTorch runs eagerly, and as a CUDA graph, which is recorded for each shape; asyncrt
+prepares nothing for one.
 """
 
 from __future__ import annotations
 
-import functools
+import importlib
 import time
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import traceback
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType, ModuleType
+from typing import Annotated
 
-import numpy as np
-import onnx
+import attrs
+import typer
 
 import asyncrt
 
-from . import command, models, networks
+from . import command, page
 from . import measure as m
+from .gpu_parts import bert, callers, decoder, new, pictures, products, several
+from .gpu_parts.bench import Bench
+from .gpu_parts.findings import Finding, summary
 
-SIZES = [(1, 8), (1, 16), (1, 64), (1, 256), (8, 128), (32, 128), (64, 256)]
-PICTURES = [(1, 224, 224), (32, 224, 224)]
-# PyTorch multiplies in float32 without tensor cores unless asked.
-_TOLERANCES: dict[type[np.floating[Any]], float] = {np.float32: 2e-3, np.float16: 5e-2}
+PARTS: Mapping[str, Callable[[Bench], AsyncIterator[Finding]]] = MappingProxyType(
+    {
+        "bert": bert.measure,
+        "new": new.measure,
+        "pictures": pictures.measure,
+        "callers": callers.measure,
+        "products": products.measure,
+        "decoder": decoder.measure,
+        "several": several.measure,
+    }
+)
+"""What is measured, by the word that chooses it."""
+
+_CORES = m.cores()
+_BLOCKS, _BLOCK_S, _SETTLE_S = 11, 0.03, 0.005
+"""Of turns: no peer here leaves threads behind that spin, and the whole table is to take a few minutes."""
+
+NOTES = (
+    "`times as good`: above 1, asyncrt is faster, or nearer. `first ms` is the first request of its shape.",
+    "A product is timed as one of a chain on the device, without transfers.",
+)
 
 
-class _Case(NamedTuple):
-    """A network, its only output, and what it is given: by the size that is shown."""
-
-    name: str
-    dtype: type[np.floating[Any]]
-    network: onnx.ModelProto
-    output: str
-    inputs: dict[str, m.Inputs]
-
-
-def _cases() -> Iterator[_Case]:
-    for dtype in _TOLERANCES:
-        texts = {f"{batch} x {length}": models.tokens(batch, length) for batch, length in SIZES}
-        yield _Case("BERT", dtype, networks.encoder(dtype), "hidden", texts)
-        pictures = {" x ".join(map(str, size)): networks.image(*size, dtype=dtype) for size in PICTURES}
-        yield _Case("ResNet-50", dtype, networks.resnet(dtype=dtype), "logits", pictures)
-
-
-async def bench(settings: m.Settings) -> m.Report:
-    """Measure `SIZES`: (batch, tokens), and `PICTURES`: (batch, height, width)."""
-    try:
-        import torch
-
-        from . import torch_peers
-    except ImportError as error:
-        raise m.BenchmarkError(f"{error}; pip install torch, for a GPU that PyTorch knows") from error
-    if not torch.cuda.is_available():
-        raise m.BenchmarkError("PyTorch finds no GPU here; asyncrt's own figures: asyncrt bench MODEL --device gpu")
-    torch.backends.cudnn.allow_tf32 = False  # as its products are, and ours
-    rows: list[m.Row] = []
-    ratios: list[tuple[m.Samples, m.Samples]] = []
-    modules: dict[str, Any] = {"BERT": torch_peers.Encoder, "ResNet-50": torch_peers.Residual}
-    async with asyncrt.Runtime(settings.device or "gpu") as rt:
-        for case in _cases():
-            loaded = await rt.load(case.network.SerializeToString())
-            module = modules[case.name](case.network)
-            for size, inputs in case.inputs.items():
-                start = time.perf_counter()
-                mine = (await loaded.infer(inputs))[case.output]
-                first = time.perf_counter() - start
-                runs = {"eager": torch_peers.eager(module), "CUDA graph": torch_peers.recorded(module, inputs)}
-                for name, run in runs.items():
-                    off = float(np.abs(mine.astype(np.float64) - run(inputs)).max())
-                    if not off <= _TOLERANCES[case.dtype]:
-                        what = f"{case.name} of {size} in {case.dtype.__name__}"
-                        raise m.BenchmarkError(f"{what}: asyncrt and PyTorch's {name} differ by {off}")
-                blocks = {"asyncrt": m.awaited(functools.partial(loaded.infer, inputs), settings.block_s)}
-                blocks |= {n: m.called(functools.partial(run, inputs), settings.block_s) for n, run in runs.items()}
-                samples = await m.interleave(blocks, settings)
-                ratios.append((samples["CUDA graph"], samples["asyncrt"]))
-                rows.append(
-                    {
-                        "network": case.name, "dtype": case.dtype.__name__, "size": size, "first ms": first * 1e3,
-                        **{f"{name} ms": float(np.median(found)) * 1e3 for name, found in samples.items()},
-                        "CUDA graph over asyncrt": m.Ratio.of(*ratios[-1]),
-                    }
-                )  # fmt: skip
-                m.progress(" ".join(f"{k}={m.show(v)}" for k, v in rows[-1].items()))
+async def bench(settings: m.Settings, only: Sequence[str] = tuple(PARTS), compiled: bool = False) -> m.Report:
+    """Measure the parts that are named. One that fails becomes a note, and the others are measured all the same."""
+    settings = attrs.evolve(
+        settings,
+        blocks=min(settings.blocks, _BLOCKS),
+        block_s=min(settings.block_s, _BLOCK_S),
+        settle_s=min(settings.settle_s, _SETTLE_S),
+    )
+    torch = _torch_peers()
+    shared = Bench(settings, torch, compiled and torch is not None)
+    async with asyncrt.Runtime(shared.device) as rt:
         info = rt.info
+    findings: list[Finding] = []
+    for name in only:
+        start = time.perf_counter()
+        try:
+            async for finding in PARTS[name](shared):
+                findings.append(finding)
+                _say(finding.row)
+        except* Exception as group:  # machines with a GPU are dear: the rest is measured
+            traceback.print_exception(group)
+            shared.notes.append(f"{name} ended early: {command.cause(group)!r}")
+        _say({f"{name} took s": time.perf_counter() - start})
+    if not findings:
+        raise m.BenchmarkError("; ".join(shared.notes) or "nothing was measured")
+    chosen = "" if tuple(only) == tuple(PARTS) else f" --only {','.join(only)}"
     return m.Report(
         name="gpu",
-        command=f"python -m benchmarks.gpu{settings.flags}",
-        environment={**m.environment(info), "PyTorch": torch.__version__, "GPU": torch.cuda.get_device_name()},
-        rows=rows,
-        summary={"times as fast as the CUDA graph": m.Ratio.geometric_mean(ratios)},
-        notes=["Above 1, asyncrt is faster. `first ms` is the first request of its shape, which may wait for kernels."],
+        command=f"python -m benchmarks.gpu{chosen}{' --compiled' if compiled else ''}{settings.flags}",
+        environment=m.environment(info) | _environment(torch),
+        rows=[finding.row for finding in findings],
+        summary=summary(findings),
+        notes=[*NOTES, *([] if torch else ["PyTorch is left out: it is not installed."]), *shared.notes],
     )
 
 
+def _torch_peers() -> ModuleType | None:
+    """Return what runs PyTorch, if it is installed."""
+    try:
+        return importlib.import_module("benchmarks.torch_peers")
+    except ImportError:
+        return None
+
+
+def _environment(torch_peers: ModuleType | None) -> dict[str, str]:
+    """Return PyTorch's version, and what it calls its GPU."""
+    if torch_peers is None:
+        return {}
+    torch = torch_peers.torch
+    gpu = {"GPU": torch.cuda.get_device_name()} if torch_peers.CUDA else {}
+    return {"PyTorch": torch.__version__, **gpu}
+
+
+def _say(row: m.Row) -> None:
+    """Tell a line as soon as it is known: a machine may be taken away before the end."""
+    typer.echo("  ".join(f"{name}={m.show(cell)}" for name, cell in row.items() if cell not in (None, "")), err=True)
+
+
+def main(
+    only: Annotated[str, typer.Option(help="Parts, with commas between them.")] = ",".join(PARTS),
+    compiled: Annotated[bool, typer.Option("--compiled", help="`torch.compile` as well, a minute more.")] = False,
+    device: command.Device = None,
+    quick: command.Quick = False,
+    threads: command.Threads = _CORES,
+    json_file: command.JsonFile = None,
+    write: Annotated[bool, typer.Option("--write", help="Put the table into the page of benchmarks.")] = False,
+) -> None:
+    names = only.split(",")
+    if unknown := [name for name in names if name not in PARTS]:
+        raise typer.BadParameter(f"{unknown[0]!r} is no part; there are {', '.join(PARTS)}")
+    report = command.execute(partial(bench, only=names, compiled=compiled), device, quick, threads, json_file)
+    if write:
+        page.put(report)
+
+
+main.__doc__ = __doc__
+
 if __name__ == "__main__":
-    command.run(bench)
+    typer.run(main)

@@ -64,14 +64,19 @@ def image(batch: int, height: int, width: int, dtype: type[np.floating[Any]] = n
 
 # --- an encoder -------------------------------------------------------------------------------------------------------
 
-ENCODER_LAYERS, ENCODER_HIDDEN, ENCODER_HEADS, ENCODER_WORDS, ENCODER_POSITIONS = 6, 384, 12, 30522, 512
+ENCODER_LAYERS, ENCODER_HIDDEN, ENCODER_WORDS, ENCODER_POSITIONS = 6, 384, 30522, 512
+ENCODER_HEAD = 32
+"""Width of each of its heads."""
 
 
-def encoder(dtype: type[np.floating[Any]] = np.float32) -> onnx.ModelProto:
+def encoder(
+    dtype: type[np.floating[Any]] = np.float32, layers: int = ENCODER_LAYERS, hidden: int = ENCODER_HIDDEN,
+    words: int = ENCODER_WORDS,
+) -> onnx.ModelProto:  # fmt: skip
     """Return a BERT of the size of MiniLM; constants are in the order in which `torch_peers.Encoder` takes them."""
     g = Graph(dtype)
-    hidden, heads = ENCODER_HIDDEN, ENCODER_HEADS
-    size = hidden // heads
+    size = ENCODER_HEAD
+    heads = hidden // size
     kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
 
     def linear(x: str, given: int, made: int) -> str:
@@ -88,14 +93,14 @@ def encoder(dtype: type[np.floating[Any]] = np.float32) -> onnx.ModelProto:
     def split_heads(x: str) -> str:
         return g.add("Transpose", g.add("Reshape", x, g.constant([0, 0, heads, size])), perm=[0, 2, 1, 3])
 
-    words = g.add("Gather", g.weights(ENCODER_WORDS, hidden, deviation=0.5), "input_ids")
+    embedded = g.add("Gather", g.weights(words, hidden, deviation=0.5), "input_ids")
     positions = g.weights(ENCODER_POSITIONS, hidden, deviation=0.5)
     length = g.add("Shape", "input_ids", start=1, end=2)
     own = g.add("Slice", positions, g.constant([0]), length, g.constant([0]))
-    x = normalize(g.add("Add", words, own))
+    x = normalize(g.add("Add", embedded, own))
     seen = g.add("Cast", g.add("Unsqueeze", "attention_mask", g.constant([1, 2])), to=kind)
     unseen = g.add("Mul", g.add("Sub", scalar(1), seen), scalar(float(np.finfo(dtype).min)))
-    for _ in range(ENCODER_LAYERS):
+    for _ in range(layers):
         query, key, content = (split_heads(linear(x, hidden, hidden)) for _ in range(3))
         scores = g.add("MatMul", query, g.add("Transpose", key, perm=[0, 1, 3, 2]))
         scores = g.add("Add", g.add("Mul", scores, scalar(size**-0.5)), unseen)
@@ -119,10 +124,15 @@ _WORDS = 50  # ids of tokens below this are fed, whatever the size of the vocabu
 
 
 def decoder(
-    layers: int = LAYERS, hidden: int = HIDDEN, heads: int = HEADS, vocabulary: int = VOCABULARY
-) -> onnx.ModelProto:
-    """Return a decoder shaped as GPT-2; it takes and gives keys and values as `past.N.key` and `present.N.key`."""
-    g = Graph()
+    layers: int = LAYERS, hidden: int = HIDDEN, heads: int = HEADS, vocabulary: int = VOCABULARY,
+    dtype: type[np.floating[Any]] = np.float32,
+) -> onnx.ModelProto:  # fmt: skip
+    """Return a decoder shaped as GPT-2; it takes and gives keys and values as `past.N.key` and `present.N.key`.
+
+    Constants are in the order in which `torch_peers.Decoder` takes them.
+    """
+    g = Graph(dtype)
+    kind = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     size = hidden // heads
 
     def linear(x: str, given: int, made: int) -> str:
@@ -130,11 +140,11 @@ def decoder(
         return g.add("Add", product, g.weights(made, deviation=0.02))
 
     def normalize(x: str) -> str:
-        scale, bias = g.constant(np.ones(hidden, np.float32)), g.weights(hidden, deviation=0.02)
+        scale, bias = g.constant(np.ones(hidden, dtype)), g.weights(hidden, deviation=0.02)
         return g.add("LayerNormalization", x, scale, bias, axis=-1, epsilon=1e-5)
 
     def scalar(number: float) -> str:
-        return g.constant(np.array(number, np.float32))
+        return g.constant(np.array(number, dtype))
 
     def split_heads(x: str) -> str:
         return g.add("Transpose", g.add("Reshape", x, g.constant([0, 0, heads, size])), perm=[0, 2, 1, 3])
@@ -149,7 +159,7 @@ def decoder(
     keys = g.add("Range", g.constant(np.array(0, np.int64)), total, one)
     queries = g.add("Unsqueeze", g.add("Range", g.add("Sub", total, new), total, one), g.constant([1]))
     past = g.add("LessOrEqual", keys, queries)
-    mask = g.add("Where", g.add("And", seen, past), scalar(0.0), scalar(float(np.finfo(np.float32).min)))
+    mask = g.add("Where", g.add("And", seen, past), scalar(0.0), scalar(float(np.finfo(dtype).min)))
     for layer in range(layers):
         qkv = linear(normalize(x), hidden, 3 * hidden)
         q = g.add("Split", qkv, g.constant([hidden] * 3), outputs=3, axis=2)
@@ -171,9 +181,9 @@ def decoder(
     tokens = [value(name, "batch", "new", dtype=TensorProto.INT64) for name in ("input_ids", "position_ids")]
     return g.model(
         [*tokens, value("attention_mask", "batch", "total", dtype=TensorProto.INT64)]
-        + [value(f"past.{name}", "batch", heads, "past", size) for name in caches],
-        [value("logits", "batch", "new", vocabulary)]
-        + [value(f"present.{name}", "batch", heads, "total", size) for name in caches],
+        + [value(f"past.{name}", "batch", heads, "past", size, dtype=kind) for name in caches],
+        [value("logits", "batch", "new", vocabulary, dtype=kind)]
+        + [value(f"present.{name}", "batch", heads, "total", size, dtype=kind) for name in caches],
     )
 
 
@@ -194,7 +204,8 @@ def cache(model: onnx.ModelProto, length: int) -> Inputs:
     for i in model.graph.input:
         if i.name.startswith("past."):
             _, heads, _, size = (dim.dim_value for dim in i.type.tensor_type.shape.dim)
-            filled[i.name] = random.standard_normal((1, heads, length, size), np.float32)
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type)
+            filled[i.name] = random.standard_normal((1, heads, length, size), np.float32).astype(dtype)
     return filled
 
 

@@ -1,6 +1,7 @@
 """What do all the benchmarks say, on one page?
 
-The page is made of reports alone; figures that were measured beside others' work are withheld.
+The page is made of reports alone; figures that were measured beside others' work are withheld. The command
+`python -m benchmarks.page REPORT.json` puts one report, of another machine perhaps, into the page that there is.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
+from typing import Annotated
+
+import typer
 
 from . import measure as m
 
@@ -38,7 +42,9 @@ BENCHMARKS: Mapping[str, str] = {
     "gpu": "On a GPU",
 }
 NEEDS_GPU = frozenset({"gpu"})
-"""Run by name alone: `python -m benchmarks gpu`, where there is a GPU, and PyTorch for it."""
+"""Run by name alone: `python -m benchmarks gpu`, where there is a GPU, and best PyTorch for it."""
+
+PAGE = m.ROOT / "docs" / "benchmarks.md"
 
 HEAD = """\
 # Benchmarks
@@ -76,6 +82,23 @@ def page(reports: Sequence[m.Report], noisy: bool = False, plots: Mapping[str, P
     """
     sections = [section(list(of_one), noisy, plots) for _, of_one in groupby(reports, lambda report: report.name)]
     return HEAD + glance(reports, noisy) + "".join(sections)
+
+
+def put(report: m.Report, file: Path = PAGE) -> None:
+    """Put a report's section into the page that there is, in the place of one before; what else is there stays."""
+    text = with_section(file.read_text(encoding="utf-8"), section([report]))
+    file.write_text(text, encoding="utf-8")
+    typer.echo(f"\n{file} has the figures of {report.name}")
+
+
+def with_section(text: str, made: str) -> str:
+    """Return a page with a section in the place of that of the same title, or at its end."""
+    heading = made.split("\n", 2)[1]
+    before, found, behind = text.partition(f"\n{heading}\n")
+    if not found:
+        return text + made
+    _, other, rest = behind.partition("\n## ")
+    return before + made + other + rest
 
 
 def glance(reports: Sequence[m.Report], noisy: bool = False) -> str:
@@ -121,3 +144,13 @@ def _text(name: str) -> str:
     text = module(name).__doc__
     assert text is not None
     return text
+
+
+def main(report: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="As --json wrote it.")]) -> None:
+    put(m.Report.from_json(report.read_text(encoding="utf-8")))
+
+
+main.__doc__ = __doc__
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -11,8 +11,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Coroutine
-from importlib.util import find_spec
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,8 @@ from benchmarks import (
     compiled,
     decode,
     gemm,
+    gpu,
+    gpu_parts,
     growth,
     instructions,
     launches,
@@ -55,6 +56,8 @@ from benchmarks import (
     tune,
     wheels,
 )  # fmt: skip
+from benchmarks.gpu_parts import findings
+from benchmarks.gpu_parts.findings import Aim, Finding
 from benchmarks.measure import BenchmarkError, Ratio, Report, Settings
 
 from ..environment import with_sources
@@ -112,6 +115,8 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
             return sequences.bench(HOST, tokens=3, size=(1, 16, 2), callers=3)
         case "load":
             return load.bench(HOST, models.SMALL, rounds=1)
+        case "gpu":
+            return gpu.bench(attrs.evolve(HOST, device="host,host", quick=True))
     raise AssertionError(f"no test runs the benchmark {name!r}")
 
 
@@ -147,7 +152,7 @@ def columns(plot: plots.Plot) -> set[str]:
             return {plot.label}
 
 
-@pytest.mark.parametrize("name", [name for name in page.BENCHMARKS if name not in page.NEEDS_GPU])
+@pytest.mark.parametrize("name", page.BENCHMARKS)
 def test_every_benchmark_gives_a_report_that_survives_its_file(name: str) -> None:
     """Rows of equal headings, figures that are numbers, ratios within their intervals; JSON loses nothing."""
     report = asyncio.run(smallest(name))
@@ -167,11 +172,54 @@ def test_every_benchmark_gives_a_report_that_survives_its_file(name: str) -> Non
     assert text.count("\n| ") == 2 + len(report.rows)
 
 
-@pytest.mark.skipif(find_spec("torch") is not None, reason="PyTorch is installed")
-def test_a_benchmark_of_gpus_says_what_it_needs() -> None:
-    """Where PyTorch is missing; `python -m benchmarks` leaves it out unless it is named."""
-    with pytest.raises(measure.BenchmarkError, match="pip install torch"):
-        asyncio.run(page.module("gpu").bench(measure.Settings.of(quick=True)))
+def test_parts_of_the_benchmark_of_gpus_that_fail_leave_the_others_their_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a note says why they have none; a part of several devices has none where there is one."""
+
+    async def failing(shared: object) -> AsyncIterator[Finding]:
+        yield Finding(part="bert", case="first", unit=findings.MS, samples={findings.OURS: [1.0]})
+        raise BenchmarkError("results differ")
+
+    monkeypatch.setattr(gpu, "PARTS", {"bert": failing, "several": gpu_parts.several.measure})
+
+    report = asyncio.run(gpu.bench(attrs.evolve(HOST, quick=True), ["bert", "several"]))
+
+    assert [row["case"] for row in report.rows] == ["first"]
+    assert report.command == "python -m benchmarks.gpu --quick --device host"
+    assert "bert ended early: BenchmarkError('results differ')" in report.notes
+    assert any("nothing to share requests out to" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("aim", "unit", "ours", "met"),
+    [
+        (Aim(0.7), findings.MS, 1.4, True),  # 1.0 ms of the peer over 1.4
+        (Aim(0.7), findings.MS, 1.5, False),
+        (Aim(0.7), findings.TOKENS, 0.7, True),
+        (Aim(8000, of="figure"), findings.REQUESTS, 7999.0, False),
+        (Aim(0.5, of="figure", at_most=True), findings.MS, 0.0004, True),
+    ],
+)
+def test_an_aim_is_met_by_a_ratio_or_by_a_figure_in_its_unit(
+    aim: Aim, unit: findings.Unit, ours: float, met: bool
+) -> None:
+    """Of times less is better, of rates more; without a peer, a ratio is neither met nor missed."""
+    samples = {findings.OURS: [ours] * 3, findings.GRAPH: [1.0] * 3}
+    found = Finding(part="p", case="c", unit=unit, samples=samples, aim=aim)
+    alone = attrs.evolve(found, samples={findings.OURS: [ours] * 3})
+
+    assert found.met is met
+    assert found.row["met"] == ("yes" if met else "no")
+    assert alone.met is (None if aim.of == "ratio" else met)
+    assert findings.summary([found, alone])["aims met"] == f"{met + bool(alone.met)} of {1 + (aim.of == 'figure')}"
+
+
+def test_a_report_takes_its_sections_place_in_a_page() -> None:
+    """What is before and behind stays as it is, and a section that was not there comes last."""
+    old = "# Benchmarks\n\n## Memory\n\nold\n\n## Loading\n\nkept\n"
+    there = "\n## Memory\n\nnew\n"
+
+    assert page.with_section(old, there) == "# Benchmarks\n\n## Memory\n\nnew\n\n## Loading\n\nkept\n"
+    assert page.with_section(old, "\n## On a GPU\n\nnew\n") == old + "\n## On a GPU\n\nnew\n"
 
 
 def test_models_that_do_not_run_are_listed_and_count_in_no_mean() -> None:

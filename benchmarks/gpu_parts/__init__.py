@@ -1,0 +1,1 @@
+"""The parts of `benchmarks.gpu`: one question about a GPU each."""
