@@ -20,7 +20,7 @@ from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.watch.watched import announced, one_by_one, watching
 
 from .lanes import LaneLaunches
-from .prepared_launches import Presets
+from .prepared_launches import Company, Presets
 from .route import Route, choose_route
 from .transfers import Arriving, download, upload
 
@@ -92,5 +92,6 @@ class ChunkEnqueuer:
         idle = () if lanes is None else dispatcher.idle_beside(own)
         traced, prepared = one_by_one(dispatcher.streams[own]), None
         if presets is not None and not traced:
-            prepared = presets.find(bound, memory, bool(idle))
+            company = Company.OTHERS if dispatcher.in_flight > 1 else Company.ANYTHING
+            prepared = presets.find(bound, memory, bool(idle), company)
         return prepared, choose_route(own, lanes, idle, prepared, presets is not None, traced)

@@ -91,7 +91,8 @@ class OneLaunch:
         #: Work-items of each kernel's work-groups.
         self._sizes: weakref.WeakKeyDictionary[KernelSource, int] = weakref.WeakKeyDictionary()
         self._walkers: LruCache[frozenset[KernelSource], tuple[Walker, Any]] = LruCache(_WALKERS)
-        self._tables: weakref.WeakKeyDictionary[BoundPlan, _Table] = weakref.WeakKeyDictionary()
+        #: Of the plans that were folded.
+        self.tables: weakref.WeakKeyDictionary[BoundPlan, _Table] = weakref.WeakKeyDictionary()
         self._refused: set[frozenset[KernelSource]] = set()
         self._latest: frozenset[KernelSource] = frozenset()
         #: What builds a walker, or has built the last one.
@@ -102,7 +103,7 @@ class OneLaunch:
         self.stalled = False
 
     def __repr__(self) -> str:
-        return f"<OneLaunch {len(self._walkers)} walkers, {len(self._tables)} tables>"
+        return f"<OneLaunch {len(self._walkers)} walkers, {len(self.tables)} tables>"
 
     def fold(self, bound: BoundPlan, *, alone: bool) -> PreparedLaunch | None:
         """Return the launch that carries out a plan; None if there is none, or not yet.
@@ -112,12 +113,12 @@ class OneLaunch:
         """
         if self.stalled:
             return None
-        table = self._tables.get(bound)
+        table = self.tables.get(bound)
         if table is None:
             table = self._table(bound)
             if table is None:
                 return None
-            self._tables[bound] = table
+            self.tables[bound] = table
         groups = groups_for(max(table.wanted), self._device.info.compute_units, self._streams, alone=alone)
         turns = sum(-(-wanted // groups) for wanted in table.wanted) if groups else 0
         if not 0 < turns <= (_TURNS if alone else _TURNS_BESIDE) * len(table.wanted):

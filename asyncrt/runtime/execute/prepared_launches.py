@@ -8,7 +8,9 @@ bound to that memory. How many launches there may be in all is bounded, too.
 
 from __future__ import annotations
 
+import enum
 import itertools
+import math
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -25,6 +27,7 @@ from .one_launch import OneLaunch
 OFTEN = 8  # times that a plan is enqueued before its launches are prepared, which costs what 2 or 3 replays save
 LAUNCH_NBYTES = 4096
 """What a driver takes for one launch with its arguments set, at most; about 1500 where it is small."""
+_TRIALS, _FORGETS = 5, 1.001
 _SETS = 16  # per plan: as many requests of one signature as two streams have in flight by the default policy
 
 
@@ -43,16 +46,24 @@ class PresetStatistics:
     rebound: int
 
 
+class Company(enum.Enum):
+    """What else may be on the device while a plan's launches are."""
+
+    NOBODY = "nothing, until they have ended"
+    OTHERS = "launches of other requests"
+    ANYTHING = "nobody knows"
+
+
 class _Use(NamedTuple):
     """What launches are for.
 
     Attributes:
         apart: Whether each segment of the plan's lanes may go to another stream.
-        alone: Whether nothing else is on any stream until they have ended.
+        company: Who may be there meanwhile; `ANYTHING` are never one launch.
     """
 
     apart: bool
-    alone: bool
+    company: Company
 
 
 @attrs.define(eq=False)
@@ -76,6 +87,30 @@ class _Set:
         return any(part.busy for part in self.parts)
 
 
+@attrs.define
+class Trial:
+    """How long a plan takes one way.
+
+    Attributes:
+        times: How often that was measured.
+        seconds: The least of it, which is forgotten slowly.
+    """
+
+    times: int = 0
+    seconds: float = math.inf
+
+    def took(self, seconds: float) -> None:
+        self.times += 1
+        self.seconds = min(seconds, self.seconds * _FORGETS)
+
+
+def better_folded(one: Trial, steps: Trial) -> bool:
+    """Return whether a plan that is alone is to be one launch: by what both ways took, once both were tried."""
+    if one.times < _TRIALS or steps.times < _TRIALS:
+        return one.times <= steps.times
+    return one.seconds <= steps.seconds
+
+
 @attrs.define(eq=False)
 class _Plan:
     """What is known of a plan.
@@ -85,6 +120,8 @@ class _Plan:
         numbers: Of the arenas that its steps use, once it has been used often.
         uses: How often it was enqueued since its sets were dropped, or in all.
         last: When it was used last.
+        trials: How long it took when it was alone: as one launch, and step by step.
+        folded: Whether it was one launch when it was used last.
         sets: By what they are for, and the identities of the memory they are bound to; those unused longest first.
     """
 
@@ -92,6 +129,8 @@ class _Plan:
     numbers: tuple[int, ...] | None = None
     uses: int = 0
     last: int = 0
+    trials: tuple[Trial, Trial] = attrs.Factory(lambda: (Trial(), Trial()))
+    folded: bool = False
     sets: OrderedDict[tuple[_Use, tuple[int, ...]], _Set] = attrs.Factory(OrderedDict)
 
 
@@ -125,14 +164,18 @@ class Presets:
         return PresetStatistics(self._launches(), self._replays, self._rebound)
 
     def find(
-        self, bound: BoundPlan, memory: Sequence[Allocation], apart: bool, alone: bool = False
+        self,
+        bound: BoundPlan,
+        memory: Sequence[Allocation],
+        apart: bool,
+        company: Company = Company.ANYTHING,
     ) -> Sequence[Prepared] | None:
         """Return a plan's launches, bound to a request's memory; None if they are to be enqueued one by one.
 
         Args:
             memory: What the numbers among the buffers of the plan's steps stand for.
             apart: Whether the launches of each segment of the plan's lanes are wanted; otherwise there is one part.
-            alone: Whether nothing else is on any stream until they have ended.
+            company: What else may be on the device meanwhile.
         """
         plan = self._plans.get(bound)
         if plan is None:
@@ -144,9 +187,15 @@ class Presets:
         if plan.numbers is None:
             plan.numbers = tuple(sorted({b for _, buffers, *_ in bound.steps for b in buffers if isinstance(b, int)}))
         used = tuple([memory[n] for n in plan.numbers])
-        key = _Use(apart, alone and self.one is not None), tuple(map(id, used))
+        alone = company is Company.NOBODY
+        if self.one is None or apart or (alone and not better_folded(*plan.trials)):
+            company = Company.ANYTHING
+        key = _Use(apart, company), tuple(map(id, used))
         found = plan.sets.get(key)
-        if found is None or (self.one is not None and self.one.differs(found.one, found.generation)):
+        if found is not None and self._may_be_folded(found, company):
+            del plan.sets[key]
+            found = None
+        if found is None:
             try:
                 found = self._bind(bound, plan, memory, used, key[0])
             except DeviceError:
@@ -157,8 +206,20 @@ class Presets:
                 return None
             plan.sets[key] = found
         plan.sets.move_to_end(key)
+        plan.folded = found.one is not None
         self._replays += 1
         return found.parts
+
+    def _may_be_folded(self, found: _Set, company: Company) -> bool:
+        """Return whether launches that were prepared before may be one now, or may be one no more."""
+        one = self.one
+        return one is not None and company is not Company.ANYTHING and one.differs(found.one, found.generation)
+
+    def took(self, bound: BoundPlan, seconds: float) -> None:
+        """Note how long a plan took that was alone on the device."""
+        plan = self._plans.get(bound)
+        if plan is not None and self.one is not None:
+            plan.trials[not plan.folded].took(seconds)
 
     def check(self, bound: BoundPlan, memory: Sequence[Allocation], seconds: float) -> None:
         """Raise `DeviceStalledError` if a plan that took so long was one launch whose groups gave up."""
@@ -199,7 +260,9 @@ class Presets:
         self, bound: BoundPlan, plan: _Plan, memory: Sequence[Allocation], used: tuple[Allocation, ...], use: _Use
     ) -> _Set | None:
         """Return a new set; None if the device gains nothing by it, or the plan does not come often enough."""
-        one = None if self.one is None or use.apart else self.one.fold(bound, alone=use.alone)
+        one = None
+        if self.one is not None and use.company is not Company.ANYTHING:
+            one = self.one.fold(bound, alone=use.company is Company.NOBODY)
         steps: list[Sequence[PreparedLaunch]] = [bound.steps if one is None else (one,)]
         if one is None and plan.uses <= OFTEN:
             return None

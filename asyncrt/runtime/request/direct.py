@@ -27,6 +27,7 @@ from asyncrt.errors import OutOfDeviceMemory
 from asyncrt.layout import Array
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.execute.kept_state import KeptState
+from asyncrt.runtime.execute.prepared_launches import Company
 from asyncrt.runtime.execute.transfers import downloads, uploads
 from asyncrt.runtime.plan.between_steps import NOTHING, Between
 from asyncrt.runtime.plan.bound_plan import BoundPlan
@@ -251,7 +252,7 @@ class Direct:
                 return None  # others may give some back, or say that there is none
         try:
             memory = [None if lease is None else lease.allocation, *kept]
-            prepared = session.presets.find(bound, memory, apart=False, alone=True)
+            prepared = session.presets.find(bound, memory, apart=False, company=Company.NOBODY)
             if prepared is None or not prepared[0].runs:
                 return None
             session.counters.requests += whole
@@ -278,6 +279,8 @@ class Direct:
         prepared.run(stream, writes, reads, single=single)
         took = (self._clock() - began) / 1e9
         self._session.check_stalled(bound, memory, took)
+        if self._session.presets is not None:
+            self._session.presets.took(bound, took)
         usual.took(took, single=single)
         return arriving.take()
 
