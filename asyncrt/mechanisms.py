@@ -49,7 +49,7 @@ MECHANISMS: Mapping[Mechanism, str] = {
     "recipes": "The plan of a new shape is made by the formulas of another shape's plan.",
     "next_plan": "The plan of a sequence's next step is made while the device works on the step before.",
     "prepared_launches": "Launches of plans that come often have their arguments set beforehand.",
-    "one_launch": "A GPU carries out the steps of a brief plan in one launch, where its driver takes PTX.",
+    "one_launch": "The steps of a brief plan are one launch, on CPUs and on GPUs whose driver takes PTX.",
     "native_submit": "A loop in C enqueues the launches of a plan.",
     "direct": "A brief request that nobody else is in the way of runs on its caller's thread.",
     "share_steps": "Steps of a group's sequences run as one inference.",

@@ -179,7 +179,7 @@ def _body(sources: Sequence[KernelSource], group: int, space: int, names: Sequen
     calls = "\n".join(_call(source, i) for i, source in enumerate(sources))
     arenas = " ".join(f"arenas[{i}] = (ulong){name};" for i, name in enumerate(names))
     return f"""
-  __local char space[{space}] __attribute__((aligned(128)));
+  __local char space[{max(space, 1)}] __attribute__((aligned(128)));
   __local int rows[{2 * words}] __attribute__((aligned(16)));
   __local ulong arenas[{max(len(names), 1)}];
   __local int all;

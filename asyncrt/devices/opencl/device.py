@@ -339,8 +339,8 @@ class OpenCLDevice:
         self.single = _BY_LOCAL_THREAD in device.extensions.split()
         self.gate = find_gate(self.info.platform, self.info.kind, self.context.int_ptr)
         self._addresses: Addresses | None = None
-        self.lanes, self.ptx = LANES, "persistent" in self.info.features
-        self.space = local_space(self.info.local_memory)
+        self.ptx = "mma" in self.info.features
+        self.lanes, self.space = (LANES, local_space(self.info.local_memory)) if self.ptx else (1, 0)
 
     def __repr__(self) -> str:
         return f"<OpenCLDevice {self.info.spec} {self.info.name!r} {len(self._streams)} streams>"

@@ -41,6 +41,8 @@ def describe(device: Any, spec: str) -> DeviceInfo:
     if _has_tensor_cores(device, extensions):
         features |= {"mma", "persistent"}
         local = local_memory(device.compute_capability_major_nv, device.compute_capability_minor_nv, local)
+    if kind == "cpu":
+        features.add("persistent")
     platform = device.platform
     return DeviceInfo(
         spec=spec,

@@ -39,6 +39,7 @@ _log = logging.getLogger("asyncrt")
 LEAST_STEPS = 3
 MOST_ARENAS = 64
 _MOST_KERNELS = 32
+_OFTEN_CPU = 64  # times that a plan has come: it takes a processor's own cores to build the kernel
 _WALKERS = 16
 PATIENCE_S = 1.0
 """For which a group waits for the others: no plan that is folded takes a tenth of that."""
@@ -86,7 +87,9 @@ class OneLaunch:
     def __init__(self, device: Device, impls: ImplCache, streams: int) -> None:
         assert isinstance(device, FoldsLaunches)
         self._device, self._folds = device, device
-        self._impls, self._streams = impls, streams
+        self._impls = impls
+        # Without PTX a kernel has one group, which waits for no other.
+        self._units, self._streams = (device.info.compute_units, streams) if self._folds.ptx else (1, 1)
         self._functions: weakref.WeakKeyDictionary[KernelSource, Function | None] = weakref.WeakKeyDictionary()
         #: Work-items of each kernel's work-groups.
         self._sizes: weakref.WeakKeyDictionary[KernelSource, int] = weakref.WeakKeyDictionary()
@@ -97,6 +100,10 @@ class OneLaunch:
         self._latest: frozenset[KernelSource] = frozenset()
         #: What builds a walker, or has built the last one.
         self.building: asyncio.Task[None] | None = None
+        #: How often a plan has to come.
+        self.often = 1 if self._folds.ptx else _OFTEN_CPU
+        #: Whether launches gain most of what one saves where requests are beside each other.
+        self.gains_beside = self._folds.ptx
         #: Changes when a walker was built: a plan that could not be folded may be by now.
         self.generation = 0
         #: Whether groups waited for each other in vain; then nothing is folded any more.
@@ -119,9 +126,8 @@ class OneLaunch:
             if table is None:
                 return None
             self.tables[bound] = table
-        groups = groups_for(max(table.wanted), self._device.info.compute_units, self._streams, alone=alone)
-        turns = sum(-(-wanted // groups) for wanted in table.wanted) if groups else 0
-        if not 0 < turns <= (_TURNS if alone else _TURNS_BESIDE) * len(table.wanted):
+        groups = groups_for(max(table.wanted), self._units, self._streams, alone=alone)
+        if not groups or (self._folds.ptx and not _is_brief(table.wanted, groups, alone=alone)):
             return None
         walks = table.walker
         meeting = self._folds.holding(bytes(MEETING_NBYTES))
@@ -238,6 +244,12 @@ class OneLaunch:
 
 
 _UNKNOWN: Any = object()
+
+
+def _is_brief(wanted: Sequence[int], groups: int, *, alone: bool) -> bool:
+    """Return whether *groups* carry out steps that have something to do for so many in few turns."""
+    turns = sum(-(-each // groups) for each in wanted)
+    return turns <= (_TURNS if alone else _TURNS_BESIDE) * len(wanted)
 
 
 def _usual_group(grid: tuple[int, ...]) -> tuple[int, ...]:

@@ -181,14 +181,13 @@ class Presets:
         if plan is None:
             plan = self._plans[bound] = _Plan(len(bound.steps))
         plan.uses += 1
-        if plan.uses <= (OFTEN if self.one is None else 1) or not plan.size:
+        if plan.uses <= (OFTEN if self.one is None else min(self.one.often, OFTEN)) or not plan.size:
             return None
         plan.last = next(self._clock)
         if plan.numbers is None:
             plan.numbers = tuple(sorted({b for _, buffers, *_ in bound.steps for b in buffers if isinstance(b, int)}))
         used = tuple([memory[n] for n in plan.numbers])
-        alone = company is Company.NOBODY
-        if self.one is None or apart or (alone and not better_folded(*plan.trials)):
+        if apart or not self._folds_for(plan, company):
             company = Company.ANYTHING
         key = _Use(apart, company), tuple(map(id, used))
         found = plan.sets.get(key)
@@ -209,6 +208,16 @@ class Presets:
         plan.folded = found.one is not None
         self._replays += 1
         return found.parts
+
+    def _folds_for(self, plan: _Plan, company: Company) -> bool:
+        """Return whether a plan is to be one launch, if it can be."""
+        if self.one is None or company is Company.ANYTHING or plan.uses <= self.one.often:
+            return False
+        if company is Company.OTHERS and self.one.gains_beside:
+            return True
+        if company is Company.OTHERS and not all(trial.times >= _TRIALS for trial in plan.trials):
+            return False
+        return better_folded(*plan.trials)
 
     def _may_be_folded(self, found: _Set, company: Company) -> bool:
         """Return whether launches that were prepared before may be one now, or may be one no more."""

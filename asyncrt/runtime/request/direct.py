@@ -37,9 +37,9 @@ from asyncrt.runtime.plan.plan_cache import Planned
 from .compiled_model import CompiledModel
 from .next_plan import contents_of, step_signature
 
-BRIEF_S, BRIEF_GPU_S = 125e-6, 500e-6
-"""For which the caller's thread may be kept: as long as the general way keeps the event loop for a request. A GPU's
-driver takes about five microseconds for each of some dozens of launches."""
+BRIEF_S, BRIEF_GPU_S = 300e-6, 500e-6
+"""For which the caller's thread may be kept: about as long as the general way takes to hand a request from thread to
+thread. A GPU's driver takes about five microseconds for each of some dozens of launches."""
 TURN_S = 500e-6
 """For which such requests may go on in one turn of the event loop."""
 _ITERATION_S = 375e-6  # the same for an iteration of a loop, behind each of which others have their turn

@@ -64,6 +64,7 @@ async def rt() -> AsyncIterator[Runtime]:
         own = runtime.session
         assert own.presets is not None
         own.presets.one = OneLaunch(Folding(own.device), own.kernels, 1)
+        own.presets.one.often, own.presets.one.gains_beside = 1, True
         yield runtime
         await own.presets.one.close()
 

@@ -81,7 +81,7 @@ def expected(inputs: dict[str, Array]) -> Array:
         ({"usual_s": BRIEF_S / 2, "alone": True, "late": True}, (False, "deadline")),
         ({"usual_s": BRIEF_S / 2, "alone": True, "spent": True}, (False, "event loop")),
         ({"usual_s": BRIEF_S * 2, "alone": True}, (False, "too long")),
-        ({"usual_s": BRIEF_S * 2, "alone": True, "most_s": BRIEF_GPU_S}, (True, "brief")),
+        ({"usual_s": (BRIEF_S + BRIEF_GPU_S) / 2, "alone": True, "most_s": BRIEF_GPU_S}, (True, "brief")),
         ({"usual_s": BRIEF_GPU_S * 2, "alone": True, "most_s": BRIEF_GPU_S}, (False, "too long")),
         ({"usual_s": None, "alone": True}, (False, "measured")),
     ],
