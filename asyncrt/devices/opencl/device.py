@@ -596,7 +596,7 @@ class OpenCLDevice:
         self._target = target
 
     def _takes_own(self, kept: Binaries | None) -> bool:
-        """Return whether a kernel with instructions that only this processor has gives what it should. Blocks."""
+        """Return whether the driver builds kernels with instructions that only this processor has. Blocks."""
         if "wgmma" not in self.info.features:
             return False
         trial = own_instructions.Trial(self.info.local_memory // 4)
@@ -605,12 +605,12 @@ class OpenCLDevice:
         loaded = None if binary is None else self._load(binary)
         try:
             program = loaded or self.compile(trial.text)
-            works = bool((self._run(cl.Kernel(program, trial.name), np.zeros(16, np.float32)) == 1).all())
+            cl.Kernel(program, trial.name)
         except (cl.Error, KernelBuildError):
             return False  # other kernels do the same
-        if works and loaded is None and kept is not None:
+        if loaded is None and kept is not None:
             kept.put(key, program.get_info(cl.program_info.BINARIES)[0])
-        return works
+        return True
 
     def _steered(self) -> None:
         _log.warning(

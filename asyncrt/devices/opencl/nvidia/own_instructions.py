@@ -18,7 +18,9 @@ _CAPABILITY = (9, 0)
 
 
 class Trial(NamedTuple):
-    """A kernel that shows whether the driver takes such programs, and as much local memory as their kernels have.
+    """A kernel that shows whether the driver builds such programs, with as much local memory as their kernels have.
+
+    It is not run: the instructions want groups of 128 work-items, and a kernel that fails takes its context along.
 
     Attributes:
         floats: Of local memory.
@@ -29,12 +31,12 @@ class Trial(NamedTuple):
 
     @property
     def text(self) -> str:
-        """It writes 1 to each of 16 floats."""
+        """It is of no other use."""
         return f"""__kernel void {self.name}(__global float* x) {{
   __local float space[{self.floats}];
   const int id = (int)get_local_id(0);
   asm volatile("{MARK}wgmma.fence.sync.aligned;" ::: "memory");
-  space[{self.floats - 1} - id] = 1.0f;
+  space[{self.floats - 1} - id] = x[id];
   barrier(CLK_LOCAL_MEM_FENCE);
   x[id] = space[{self.floats - 1} - (id ^ 1)];
 }}"""
