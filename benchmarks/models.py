@@ -19,6 +19,7 @@ SMALL = ROOT / "tests" / "models" / "bert_ts13.onnx"
 
 _MINILM = ROOT / ".demo" / "minilm.onnx"
 _WORDS = 200  # ids below this are words to both models
+MEDIAN, SIGMA, LONGEST = 40, 0.6, 256  # tokens of a text of many callers: log-normal
 
 
 def minilm(given: Path | None = None) -> Path:

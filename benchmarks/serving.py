@@ -36,11 +36,11 @@ from asyncrt.cli.v2_client import V2Client
 
 from . import command, models
 from . import measure as m
+from .models import LONGEST, MEDIAN, SIGMA
 from .venvs import environment
 
 OURS = "asyncrt"
 DEADLINE_S = 0.2
-MEDIAN, SIGMA, LONGEST = 40, 0.6, 256  # tokens of a text
 STEP = 1.25  # from one rate to the next
 OVERLOADS = (3, 10)
 PATIENCE_S = 120.0

@@ -13,7 +13,7 @@ import asyncrt
 
 from .. import measure as m
 from .. import models, networks
-from ..serving import LONGEST, MEDIAN, SIGMA
+from ..models import LONGEST, MEDIAN, SIGMA
 from .bench import TOLERANCES, Bench
 from .bert import FULL_NETWORK, SMALL_NETWORK
 from .findings import OURS, REQUESTS, TOKENS, Aim, Finding
