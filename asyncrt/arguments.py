@@ -99,6 +99,17 @@ def check_text(name: str, value: Any) -> str:
     return value
 
 
+def check_listener(name: str, value: Any) -> Any:
+    """Return *value*, which is a function of one argument or None.
+
+    Raises:
+        ArgumentError: It cannot be called.
+    """
+    if value is None or callable(value):
+        return value
+    raise ArgumentError(f"{name} must be a function of one argument or None, got {shown(value)}")
+
+
 def check_names(name: str, value: Any, texts: bool = False) -> dict[str, Any]:
     """Return a mapping by name as a dict.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asyncrt.arguments import check_priority, each_of
+from asyncrt.arguments import check_listener, check_priority, each_of
 from asyncrt.errors import AsyncrtError, RuntimeClosedError
 from asyncrt.kinds import is_plain, shown_to_caller
 from asyncrt.layout import Array, PartialLayout
@@ -179,6 +179,7 @@ class Model:
             RuntimeClosedError: The runtime was closed.
         """
         self._session.check_here()
+        check_listener("progress", progress)
         if shapes is None:
             await self.network.warmed(progress)
         else:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeAlias
 
-from asyncrt.arguments import check_path, whole
+from asyncrt.arguments import check_listener, check_path, whole
 from asyncrt.devices.base import Device, DeviceInfo
 from asyncrt.devices.find import open_devices
 from asyncrt.errors import ArgumentError, DeviceLostError, RuntimeClosedError
@@ -229,6 +229,7 @@ class Runtime:
         from .model import Model
 
         self.check_here()
+        check_listener("progress", progress)
         there = [i for i, device in enumerate(self._devices) if not device.session.dispatcher.lost]
         known = await asyncio.to_thread(likeness, source, self.options)
         if known is not None:

@@ -94,7 +94,7 @@ class Warming:
         self._stops = False
         self._wanted: dict[Any, None] = {}
         self._built = 0
-        self._told: set[Callable[[Progress], object]] = set()
+        self._told: list[Callable[[Progress], object]] = []
         self._bringing: set[asyncio.Task[None]] = set()
         self.first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.whole = asyncio.create_task(self._warm())
@@ -129,12 +129,12 @@ class Warming:
 
     def tell(self, listener: Callable[[Progress], object]) -> None:
         """Call *listener* with the progress, now and whenever there is some, on the loop."""
-        self._told.add(listener)
         listener(self.progress)
+        self._told.append(listener)
 
     def tell_no_more(self, listener: Callable[[Progress], object]) -> None:
         """Do not call it any more."""
-        self._told.discard(listener)
+        self._told = [told for told in self._told if told is not listener]
 
     @property
     def progress(self) -> Progress:
@@ -214,7 +214,11 @@ class Warming:
 
     def _tell(self) -> None:
         for listener in tuple(self._told):
-            listener(self.progress)
+            try:
+                listener(self.progress)
+            except Exception:  # kernels are built whatever becomes of who watches
+                self.tell_no_more(listener)
+                _log.exception("what was to be told of the progress of builds failed, and is told no more")
 
     def _end(self, task: asyncio.Task[None]) -> None:
         self._settle()

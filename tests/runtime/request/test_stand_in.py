@@ -398,6 +398,31 @@ async def test_ready_takes_shapes_and_tells_how_far_it_is(driver: Driver, tmp_pa
         assert [p.built for p in told] == sorted(p.built for p in told)
 
 
+@pytest.mark.asyncio
+async def test_who_watches_does_not_hold_up_the_kernels(driver: Driver, tmp_path: Path) -> None:
+    """What is no function is refused at once; one that fails later is told no more, and all kernels come."""
+    told: list[asyncrt.Progress] = []
+
+    def fails(progress: asyncrt.Progress) -> None:
+        told.append(progress)
+        if len(told) == 2:
+            raise ValueError("the terminal is gone")
+
+    async with Runtime(driver.device, options=options(tmp_path)) as rt:
+        with pytest.raises(asyncrt.ArgumentError, match="progress must be a function"):
+            await rt.load(softmax(), progress=object())  # type: ignore[arg-type]
+        loaded = await rt.load(softmax(), progress=fails)
+        with pytest.raises(asyncrt.ArgumentError, match="progress must be a function"):
+            await loaded.ready(progress=7)  # type: ignore[arg-type]
+        driver.may.set()
+        await loaded.ready()
+
+        y = await loaded.infer({"x": X})
+
+    np.testing.assert_allclose(y["y"], wanted(X), rtol=1e-5)
+    assert len(told) == 2
+
+
 def test_an_empty_folder_takes_no_compiler_before_the_first_answer(tmp_path: Path) -> None:
     """On a real device, for a caller without an event loop: then all is built, and the results are the same."""
     w = np.random.default_rng(1).standard_normal((16, 3, 3, 3)).astype(np.float32)
