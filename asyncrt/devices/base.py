@@ -83,7 +83,8 @@ class DeviceInfo:
         max_allocation: Largest single allocation, in bytes.
         max_group: Largest work-group.
         local_memory: Bytes of local memory that it may have.
-        features: Any of "fp64", "fp16", "command_buffer", "mma" (PTX of tensor cores), "persistent" (`FoldsLaunches`).
+        features: Any of "fp64", "fp16", "command_buffer", "mma" (PTX of tensor cores), "wgmma" (that of
+            Hopper's), "persistent" (`FoldsLaunches`).
         registers: Of one of its cores; only kernels for CPUs ask for them.
         identity: Everything a compiled kernel depends on.
         shares_memory: Whether it computes in the host's memory, and so can use data where it lies; see `Device.adopt`.

@@ -13,7 +13,7 @@ from asyncrt.kernels.impl import Ref
 from asyncrt.layout import FLOAT32, DataType
 from asyncrt.memory.view import View, collapse
 
-from . import constants
+from . import constants, runs
 from .source import compute_type
 from .vectors import ALL_VECTORS, INTEGER_VECTORS
 
@@ -139,6 +139,20 @@ inline float16 $_gathered(__global const float* p, int step) {{
         """Write the statements that read what belongs to *column*; they come after those of `rows`."""
         return " ".join(f"h{i}[{index}] = {load};" for i, load in enumerate(self._loads(column)))
 
+    def hold_run(self, index: str, column: str, count: str) -> str:
+        """Write the statements that read what belongs to *column* and those behind it: eight, or *count* if that is less.
+
+        They come after those of `rows`; `runs.helpers` has what they call.
+        """
+        statements = []
+        for i, (dtype, step) in enumerate(zip(self.dtypes, self.steps, strict=True)):
+            if step == 1 and dtype in runs.TYPES:
+                statements.append(runs.read(dtype, f"h{i} + {index}", f"E{i} + e{i} + {column}", count))
+            else:
+                load = self._loads(f"{column} + x")[i]
+                statements.append(runs.each(f"if (x < {count}) h{i}[{index} + x] = {load};"))
+        return " ".join(statements)
+
     def _loads(self, column: str) -> list[str]:
         offset = ("", f" + {column}", f" + ({column}) * ec{{i}}")
         each = enumerate(zip(self.dtypes, self.steps, strict=True))
@@ -155,14 +169,23 @@ inline float16 $_gathered(__global const float* p, int step) {{
             held: The index under which `hold` has read its operands.
         """
         result = result or dtype
+        stored = f"STORE({result.name}, {target}, {at}, ({compute_type(result)})({self.expression}));"
+        return f"{{ {self._operands(dtype, column, value, held)} {stored} }}"
+
+    def calculated(self, dtype: DataType, target: str, value: str, held: str) -> str:
+        """Write the statement that lets the variable *target* be what becomes of *value*; the rest as for `element`."""
         t = compute_type(dtype)
+        return f"{{ {self._operands(dtype, '0', value, held)} {target} = ({t})({self.expression}); }}"
+
+    def _operands(self, dtype: DataType, column: str, value: str, held: str) -> str:
+        """Declare what the expression is over."""
         operands = [f"h{i}[{held}]" for i in range(len(self.dtypes))] if held else self._loads(column)
         loads = " ".join(
             f"const {compute_type(d)} a{i} = {operand};"
             for i, (d, operand) in enumerate(zip(self.dtypes, operands, strict=True))
         )
-        stored = f"STORE({result.name}, {target}, {at}, ({compute_type(result)})({self.expression}));"
-        return f"{{ const {t} v = ({t})({value}); {loads} {stored} }}"
+        t = compute_type(dtype)
+        return f"const {t} v = ({t})({value}); {loads}"
 
     def stored_vector(
         self, address: str, column: str, value: str, dtype: DataType = FLOAT32, result: DataType = FLOAT32

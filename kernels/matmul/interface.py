@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from asyncrt.devices.base import Registers
-from asyncrt.kernels.codegen import epilogue
+from asyncrt.kernels.codegen import epilogue, runs
 from asyncrt.kernels.codegen.conversion import to_integer
 from asyncrt.kernels.codegen.source import compute_type
 from asyncrt.layout import FLOAT32, DataType
@@ -89,6 +89,15 @@ class ProductForm(NamedTuple):
         bias = "" if self.bias is None else f"held[{index}] = {self._bias(m, n)};"
         return f"{bias} {self.last.hold(index, n)}"
 
+    def hold_run(self, index: str, m: str, n: str, count: str) -> str:
+        """Read what belongs to eight elements from column *n* on, or to *count* if that is less."""
+        bias = ""
+        if self.bias is not None and self.bias_contiguous and self.bias in runs.TYPES:
+            bias = runs.read(self.bias, f"held + {index}", f"bias + ({m}) * sc_m + {n}", count)
+        elif self.bias is not None:
+            bias = runs.each(f"if (x < {count}) held[{index} + x] = {self._bias(m, f'{n} + x')};")
+        return f"{bias} {self.last.hold_run(index, n, count)}"
+
     def _bias(self, m: str, n: str) -> str:
         assert self.bias is not None
         return f"LOAD({self.bias.name}, bias, ({m}) * sc_m + ({n}) * sc_n)"
@@ -99,12 +108,18 @@ class ProductForm(NamedTuple):
         Args:
             held: The index under which `hold` has read what belongs to it.
         """
-        text = _times(self.alpha, value)
-        if self.bias is not None:
-            text += " + " + _times(self.beta, f"held[{held}]" if held else self._bias(m, n))
+        text = self._sum(value, f"held[{held}]" if held else self._bias(m, n) if self.bias else "")
         if (self.alpha or self.beta) and not self.a.is_float:
             text = to_integer(text, self.a)
         return self.last.element(self.a, "Y", f"(first + {m}) * N + {n}", n, text, held=held)
+
+    def calculated(self, target: str, value: str, held: str) -> str:
+        """Let the variable *target* be what `element` would store; `hold` or `hold_run` has read what belongs to it."""
+        return self.last.calculated(self.a, target, self._sum(value, f"held[{held}]"), held)
+
+    def _sum(self, value: str, bias: str) -> str:
+        text = _times(self.alpha, value)
+        return text if self.bias is None else f"{text} + {_times(self.beta, bias)}"
 
     def vector(self, value: str, m: str, n: str) -> str:
         """Store the same as 16 floats, from column *n* on; the bias has a value for each column, or one for a row."""

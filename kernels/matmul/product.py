@@ -39,6 +39,7 @@ from .gpu import (
 )
 from .interface import ProductForm
 from .tensor_cores import choose_stages, choose_tile, takes, tensor_core_kernel
+from .warpgroups import choose_warpgroups, warpgroup_kernel
 
 __all__ = ["Bias", "Epilogue", "Operand", "bits_arguments", "matmul", "matmul_few_bits"]
 
@@ -195,7 +196,12 @@ def _tiles(p: _BoundProduct, source: Source, traits: DeviceTraits) -> Launch:
 def _other(p: _BoundProduct, traits: DeviceTraits) -> tuple[Launch, str]:
     """Return the launch of a GPU's tiles, or of the generic kernel, and which of them it is."""
     if takes(p.form, p.left, p.right, traits):
-        tile, turned = choose_tile(p.m, p.n, p.batches, traits), p.right[-2] != 1
+        turned, large = p.right[-2] != 1, choose_warpgroups(p.m, p.n, p.k, p.batches, traits)
+        if large is not None:
+            grid = (-(-p.n // large.columns) * large.group, -(-p.m // large.rows), p.batches)
+            launch = Launch(warpgroup_kernel(p.form, large, turned), p.refs, p.ints, grid, (large.group, 1, 1))
+            return launch, f"warpgroups {large.rows}x{large.columns}"
+        tile = choose_tile(p.m, p.n, p.batches, traits)
         grid = (-(-p.n // tile.columns) * tile.group, -(-p.m // tile.rows), p.batches)
         source = tensor_core_kernel(p.form, tile, turned, choose_stages(tile, turned, traits))
         return Launch(source, p.refs, p.ints, grid, (tile.group, 1, 1)), f"tensor cores {tile.rows}x{tile.columns}"

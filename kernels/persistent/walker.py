@@ -20,6 +20,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from asyncrt.devices.opencl.nvidia.own_instructions import MARK
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.layout import INT32, UINT8
@@ -103,6 +104,8 @@ class Function(NamedTuple):
 
 def function_of(source: KernelSource) -> Function | None:
     """Return a kernel as a function of another; None if it cannot be one."""
+    if MARK in source.text:
+        return None  # its local memory begins at a multiple of more than the others' does
     signature = _SIGNATURE.search(source.text)
     if signature is None or _ID.search(source.text[: signature.start()]):
         return None  # what comes before would ask where it is, too, and is not told

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from asyncrt.kernels.attention import matrices
-from asyncrt.kernels.codegen import mma
+from asyncrt.kernels.codegen import mma, wgmma
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.conv import tensor_cores as convolutions
 from asyncrt.kernels.impl import KernelSource
-from asyncrt.kernels.matmul import tensor_cores
+from asyncrt.kernels.matmul import tensor_cores, warpgroups
 from asyncrt.layout import FLOAT16, DataType
 
 from ..ops.run import workbench
@@ -94,6 +94,27 @@ inline void emulated_mma_{t}(float* c, const uint* a, const uint b0, const uint 
 """
 
 
+def _warpgroup_helpers(dtype: DataType, columns: int, *, turned: bool) -> str:
+    """Return what `wgmma.helpers` does, for any device: each work-item reads what its own sums are of."""
+    function, t = wgmma.name(dtype, columns, turned=turned), mma.TYPES[dtype]
+    right = "b[j * 64 + (k / 8 ^ j % 8) * 8 + k % 8]"
+    if not turned:
+        right = "b[j / 64 * 4096 + k * 64 + (j % 64 / 8 ^ k % 8) * 8 + j % 8]"
+    return f"""
+#define asyncrt_products_see_copies()
+#define ASYNCRT_WAIT_FOR_PRODUCTS(calls)
+inline void {function}(float* c, const __local ushort* a, const __local ushort* b) {{
+  for (int i = 0; i < {columns // 2}; i++) {{
+    const int row = (int)get_local_id(0) % 128 / 32 * 16 + EMULATED_LANE / 4 + i % 4 / 2 * 8;
+    const int j = i / 4 * 8 + EMULATED_LANE % 4 * 2 + i % 2;
+    for (int k = 0; k < 64; k++)
+      c[i] += emulated_read_{t}(a[row * 64 + (k / 8 ^ row % 8) * 8 + k % 8], 0) * emulated_read_{t}({right}, 0);
+  }}
+}}
+inline void {function}_end(float* c) {{ }}
+"""
+
+
 def _kernel(name: str, buffers: Any, ints: Any, body: str, **more: Any) -> KernelSource:
     """Return the kernel with local memory for what lanes hand to one another."""
     return kernel(name, buffers, ints, f"  __local uint emulated[{6 * _MOST}];\n{body}", **more)
@@ -109,3 +130,14 @@ def emulated_mma(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "helpers", _helpers)
         monkeypatch.setattr(module, "kernel", _kernel)
         monkeypatch.setattr(module, name, getattr(module, name).__wrapped__)  # what is kept is not emulated
+
+
+@pytest.fixture
+def emulated_wgmma(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for kernels whose work-items multiply by groups of 128."""
+    if "wgmma" in workbench().device.info.features:
+        return
+    monkeypatch.setattr(warpgroups.mma, "helpers", _helpers)
+    monkeypatch.setattr(warpgroups.wgmma, "helpers", _warpgroup_helpers)
+    monkeypatch.setattr(warpgroups, "kernel", _kernel)
+    monkeypatch.setattr(warpgroups, "warpgroup_kernel", warpgroups.warpgroup_kernel.__wrapped__)

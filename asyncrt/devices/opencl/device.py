@@ -45,6 +45,7 @@ from .compilers import find_compilers
 from .copies import find_copies
 from .gate import find_gate
 from .info import Probe, cores, describe
+from .nvidia import own_instructions
 from .nvidia.persistent import LANES, Addresses, local_space
 from .pinned import PinnedBlock, PinnedMemory, PinnedTransfers
 from .prepared import JOINS, LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
@@ -531,7 +532,6 @@ class OpenCLDevice:
         program = _Program(self.context, text)
         try:
             program._build(self._options + self._dots.options(text), [self.cl_device])
-            return program
         except cl.Error as error:
             log = f"{error}\n{program.get_build_info(self.cl_device, cl.program_build_info.LOG)}"
             hint = ""
@@ -540,6 +540,15 @@ class OpenCLDevice:
             raise KernelBuildError(
                 f"{self.info.spec} ({self.info.name}): its driver does not build a kernel", detail=log[:4000], hint=hint
             ) from error
+        return self._own(program) if own_instructions.MARK in text else program
+
+    def _own(self, program: Any) -> Any:
+        """Return the program with what only this processor has."""
+        binary = own_instructions.revealed(program.get_info(cl.program_info.BINARIES)[0])
+        own = None if binary is None else self._load(binary)
+        if own is None:
+            raise KernelBuildError(f"{self.info.spec} ({self.info.name}): its driver refuses its own instructions")
+        return own
 
     def prepare(
         self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
@@ -581,8 +590,27 @@ class OpenCLDevice:
         if not (result == 1).all():
             raise DeviceCommandError(f"{self.info.spec}: a two-line kernel gives wrong results")
         registers = registers_of(target, self.cl_device.native_vector_width_float, platform.machine())
-        self.info = attrs.evolve(self.info, identity=f"{self._identity}|{target}", registers=registers)
+        features = self.info.features if self._takes_own(kept) else self.info.features - {"wgmma"}
+        identity = f"{self._identity}|{target}"
+        self.info = attrs.evolve(self.info, identity=identity, registers=registers, features=features)
         self._target = target
+
+    def _takes_own(self, kept: Binaries | None) -> bool:
+        """Return whether the driver builds kernels with instructions that only this processor has. Blocks."""
+        if "wgmma" not in self.info.features:
+            return False
+        trial = own_instructions.Trial(self.info.local_memory // 4)
+        key = f"{self._identity}|{self._options!r}|{trial}"
+        binary = None if kept is None else kept.get(key)
+        loaded = None if binary is None else self._load(binary)
+        try:
+            program = loaded or self.compile(trial.text)
+            cl.Kernel(program, trial.name)
+        except (cl.Error, KernelBuildError):
+            return False  # other kernels do the same
+        if loaded is None and kept is not None:
+            kept.put(key, program.get_info(cl.program_info.BINARIES)[0])
+        return True
 
     def _steered(self) -> None:
         _log.warning(

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from asyncrt.devices.base import DeviceInfo
 
+from .nvidia.own_instructions import may_have
 from .nvidia.persistent import local_memory
 from .target import surroundings
 
@@ -39,8 +40,9 @@ def describe(device: Any, spec: str) -> DeviceInfo:
     }  # fmt: skip
     local = device.local_mem_size
     if _has_tensor_cores(device, extensions):
-        features |= {"mma", "persistent"}
-        local = local_memory(device.compute_capability_major_nv, device.compute_capability_minor_nv, local)
+        capability = device.compute_capability_major_nv, device.compute_capability_minor_nv
+        features |= {"mma", "persistent", *(("wgmma",) if may_have(*capability) else ())}
+        local = local_memory(*capability, local)
     if kind == "cpu":
         features.add("persistent")
     platform = device.platform
