@@ -9,8 +9,9 @@ result, of 64 rows, what `mma.py` says lane ``l % 32`` has, of 16 rows from ``l 
 from __future__ import annotations
 
 from asyncrt.devices.opencl.nvidia.own_instructions import MARK
-from asyncrt.layout import DataType
+from asyncrt.layout import UINT64, DataType
 
+from .literals import literal
 from .mma import TYPES
 
 GROUP = 128  # work-items that multiply together
@@ -72,4 +73,5 @@ def _descriptor(pointer: str, beside: int) -> str:
     """Say where a matrix is: its address, how far 64 columns are from the next and eight lines from the next, in units of
     16 bytes, and the swizzle of 128 bytes."""
     address = f"(ulong)(((uint)(size_t){pointer} & 0x3ffff) >> 4)"
-    return f"({address} | {max(beside // 16, 1)}ul << 16 | {_LINES_OF_EIGHT // 16}ul << 32 | 1ul << 62)"
+    left, up = (literal(n, UINT64) for n in (max(beside // 16, 1), _LINES_OF_EIGHT // 16))
+    return f"({address} | {left} << 16 | {up} << 32 | 1ul << 62)"
