@@ -364,7 +364,7 @@ class FoldsLaunches(Protocol):
     Attributes:
         space: Bytes of local memory for the arrays of one group's steps.
         lanes: Work-items that go in step: parts of a group that meet are multiples of so many.
-        ptx: Whether they meet by PTX; otherwise a kernel may have one group.
+        ptx: Whether they meet by PTX; otherwise a kernel may have one group, of one work-item.
     """
 
     space: int

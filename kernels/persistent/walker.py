@@ -9,8 +9,8 @@ Groups that wait for each other must all be on the device: `scheduler/persistent
 that wait give up after a while and say so in memory.
 
 The barriers are PTX (Parallel Thread Execution ISA): `barrier` among part of a work-group, and `red.release` and
-`ld.acquire` among all of them. Other devices have neither; there each step must have work-groups of the kernel's own size,
-and there may be one group alone.
+`ld.acquire` among all of them. Other devices have neither; there all work-groups, the kernel's and those of the
+steps, have one work-item, and there is one group alone.
 """
 
 from __future__ import annotations

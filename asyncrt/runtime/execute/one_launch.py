@@ -184,7 +184,8 @@ class OneLaunch:
         grid = (*step.grid, 1, 1)[:3]
         group = (*(step.group or _usual_group(step.grid)), 1, 1)[:3]
         size = math.prod(group)
-        if size > MOST_GROUP or size % self._folds.lanes or any(g % w for g, w in zip(grid, group, strict=True)):
+        most = MOST_GROUP if self._folds.ptx else 1
+        if size > most or size % self._folds.lanes or any(g % w for g, w in zip(grid, group, strict=True)):
             return None
         self._sizes[source] = size
         return _Shape(source, tuple(g // w for g, w in zip(grid, group, strict=True)), group)  # type: ignore[arg-type]
@@ -225,7 +226,7 @@ class OneLaunch:
         """Build the walker of some kernels, when nobody waits for another build."""
         ordered = sorted(sources, key=lambda s: s.name)
         most = max(self._sizes[s] for s in ordered)
-        group = most if not self._folds.ptx else LEAST_GROUP if most <= LEAST_GROUP else MOST_GROUP
+        group = (LEAST_GROUP if most <= LEAST_GROUP else MOST_GROUP) if self._folds.ptx else 1
         walks = walker(ordered, group, self._folds.space, MOST_ARENAS, ptx=self._folds.ptx)
         try:
             kernel = (await self._impls.ensure([walks.source], urgent=False))[walks.source]

@@ -177,6 +177,20 @@ async def test_what_is_not_a_function_is_launched_step_by_step(
     assert 1 not in launches(rt)
 
 
+@pytest.mark.asyncio
+async def test_steps_of_larger_groups_are_launched_where_groups_have_one_work_item(rt: Runtime) -> None:
+    """On a CPU, the tables of a Resize are made by work-groups of 64."""
+    nodes = [node("a = Neg(x)"), node("r = Resize(a, , s)", mode="linear"), node("b = Exp(r)"), node("y = Neg(b)")]
+    scales = {"s": np.array([1, 1, 1.5, 1.5], np.float32)}
+    loaded = await rt.load(model(nodes, ["x f32[1,2,h,w]"], ["y"], scales, opset=13))
+    x = {"x": np.random.default_rng(3).standard_normal((1, 2, 6, 8)).astype(np.float32)}
+
+    results = [await asyncio.gather(loaded.infer(x), loaded.infer(x)) for _ in range(prepared_launches.OFTEN + 3)]
+
+    assert all(same(r, results[0][0]) for both in results for r in both)
+    assert one_of(rt)._folds.ptx or 1 not in launches(rt)  # noqa: SLF001
+
+
 def test_a_plan_that_is_alone_goes_the_way_that_took_less() -> None:
     """Both are tried first; what was fast once is doubted in the end."""
     one, steps = Trial(), Trial()
