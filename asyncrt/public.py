@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from asyncrt.uncollected import uncollected
+
 if TYPE_CHECKING:  # what `HOMES` says, as type checkers read it
     from asyncrt.errors import (
         ArgumentError,
@@ -142,5 +144,6 @@ if not TYPE_CHECKING:
         """Import the module that a public name is of, and return what has that name."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = found = getattr(import_module(HOMES.get(name, "asyncrt.errors")), name)
+        with uncollected():
+            globals()[name] = found = getattr(import_module(HOMES.get(name, "asyncrt.errors")), name)
         return found

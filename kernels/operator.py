@@ -6,11 +6,13 @@ values (a `Call`) and nothing else: no neighbour, no request, no device memory. 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
+import numpy as np
 
 from asyncrt.layout import Array, DataType, Layout, Shape
 from asyncrt.memory.view import View
@@ -70,6 +72,17 @@ class Example(NamedTuple):
     attributes: Mapping[str, Any] = {}
     outputs: int = 1
     opset: int = 0
+
+
+def spread(*shape: int, skip: int = 0) -> Array:
+    """Return reproducible float64 values in 0 to 1 for an example, evenly spread, the first `skip` left out.
+
+    Importing operators imports no random generator: that would take milliseconds of every start.
+
+    Source: the multiples of the golden ratio, whose fractions keep apart (H. Weyl, 1916).
+    """
+    places = np.arange(skip + 1, skip + 1 + math.prod(shape)) * ((5**0.5 - 1) / 2)
+    return (places % 1).reshape(shape)
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -17,6 +17,7 @@ from asyncrt.devices.find import open_devices
 from asyncrt.errors import ArgumentError, DeviceLostError, RuntimeClosedError
 from asyncrt.options import RuntimeOptions
 from asyncrt.scheduler.policies import make_policy
+from asyncrt.uncollected import uncollected
 
 from .loop.forks import tell_children
 from .loop.trio_bridge import Elsewhere, anywhere, entered, find_elsewhere
@@ -176,6 +177,10 @@ class Runtime:
             raise
 
     async def _open_here(self) -> None:
+        with uncollected():
+            await self._open_devices()
+
+    async def _open_devices(self) -> None:
         # What runs models is some hundred modules; they are imported while the driver is tried.
         imported = asyncio.create_task(asyncio.to_thread(_import_machinery))
         try:

@@ -7,7 +7,6 @@ measured, once for each variant, and remembered for each kernel. Everything here
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -67,9 +66,15 @@ def learn(before: Learned, generic_s: float, special_s: float, *, kept: bool) ->
 
 def is_faster(generic_s: Sequence[float], special_s: Sequence[float]) -> bool:
     """Return whether interleaved timings show a gain: in their medians, and in two of three pairs."""
-    gain = 1.0 - statistics.median(special_s) / statistics.median(generic_s)
+    gain = 1.0 - _median(special_s) / _median(generic_s)
     won = sum(s < g for g, s in zip(generic_s, special_s, strict=True))
     return gain >= LEAST_GAIN and 3 * won >= 2 * len(special_s)
+
+
+def _median(seconds: Sequence[float]) -> float:
+    from statistics import median  # takes milliseconds to import, which a first answer would wait for
+
+    return median(seconds)
 
 
 def is_worth(launches: int, learned: Learned, build_s: float) -> bool:
@@ -130,7 +135,7 @@ class Variants:
         """Note what was measured, and return whether the variant is to be used. It is not chosen again."""
         kept = is_faster(generic_s, special_s)
         before = self._learned.get(variant.kernel, Learned())
-        medians = statistics.median(generic_s), statistics.median(special_s)
+        medians = _median(generic_s), _median(special_s)
         self._learned[variant.kernel] = learn(before, *medians, kept=kept)
         self.done.add(variant)
         return kept

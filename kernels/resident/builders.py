@@ -3,7 +3,8 @@
 The threads are daemons: an interpreter that ends waits for all others, and nothing can end a thread inside a driver. It
 waits some seconds for those that were busy when their cache was closed. A
 thread that does not come back is abandoned: another one takes its place, and if it does come back after all, it ends.
-Jobs that nobody waits for share one thread, and begin only while no other job is waiting or running.
+Jobs that nobody waits for share one thread, and begin only while no other job is waiting or running. All of them may
+be held back for a moment, while somebody else needs the processor more.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class Builders:
         self._urgent: deque[Job] = deque()
         self._background: deque[Job] = deque()
         self._workers: set[_Worker] = set()
+        #: Until when no job begins, by the monotonic clock.
+        self._held_until = 0.0
         self._closed = False
 
     def __repr__(self) -> str:
@@ -106,6 +109,18 @@ class Builders:
         with self._changed:
             self._workers = {w for w in self._workers if w.job is not job}
             self._staff()
+
+    def hold_back(self, seconds: float) -> None:
+        """Let no job begin for so long, or until `go_on()`. Those that have begun go on."""
+        with self._changed:
+            self._held_until = max(self._held_until, time.monotonic() + seconds)
+
+    def go_on(self) -> None:
+        """Let jobs begin again."""
+        with self._changed:
+            if self._held_until:
+                self._held_until = 0.0
+                self._changed.notify_all()
 
     def stop(self) -> None:
         """Drop the jobs that wait; no other job begins."""
@@ -148,10 +163,10 @@ class Builders:
                 os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, 0) + self._nice)
         while True:
             with self._changed:
-                while (job := self._next(worker)) is None:
+                while (held := self._held_until - time.monotonic()) > 0 or (job := self._next(worker)) is None:
                     if self._closed:
                         return
-                    self._changed.wait()
+                    self._changed.wait(held if held > 0 else None)
                 worker.job = job
             job.begun()
             result: Any = None

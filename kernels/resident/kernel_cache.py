@@ -195,6 +195,14 @@ class ImplCache:
         """Begin to build what is missing, and hurry what waits already if that is *urgent*."""
         self._ask_for([s for s in dict.fromkeys(sources) if s not in self._kernels], urgent=urgent)
 
+    def hold_back(self, seconds: float) -> None:
+        """Let no build begin for so long, or until `go_on()`: somebody else needs the processor more."""
+        self._builders.hold_back(seconds)
+
+    def go_on(self) -> None:
+        """Let builds begin again: somebody waits for them."""
+        self._builders.go_on()
+
     def foretell(self, model: str) -> None:
         """Begin to load what a model wanted before, if that was noted; it will be known by this name again."""
         if self._foretold is None or self._closed:

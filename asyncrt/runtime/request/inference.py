@@ -164,12 +164,15 @@ class Inference:
 
     async def bind(self, planned: Planned) -> BoundPlan:
         """Return a plan with its kernels and constants, when they are there; raises `KernelsMissing` instead."""
+        kernels = self.model.session.kernels
         if self.waits:
+            kernels.go_on()
             return await self.model.bind(planned)
-        expected = await self.model.session.kernels.expected(planned.plan.kernels)
+        expected = await kernels.expected(planned.plan.kernels)
         choice = choose(expected, planned.plan.arena_nbytes, self.budget.limit - self.budget.used)
         bound = self.model.bind_beside(planned)
         if isinstance(choice, Wait):
+            kernels.go_on()
             await asyncio.wait((bound,), timeout=choice.at_most_s)
         if isinstance(choice, StandIn) or not bound.done():
             raise KernelsMissing(choice.why, bound)

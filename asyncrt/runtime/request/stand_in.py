@@ -38,6 +38,11 @@ A caller who asks again and again is served sooner so: NumPy takes the processor
 """
 ENOUGH_S = 0.5
 """Seconds that NumPy computes for a model, all its requests together, after which it is enough as well."""
+ALONE_S = 0.5
+"""Seconds from a model's first request for which no build begins.
+
+Beside compilers on all cores NumPy takes five to ten times as long: threads of its products wait for each other.
+"""
 
 
 class StandIns:
@@ -90,6 +95,8 @@ class StandIns:
             self._retiring.add(present.retiring)
             present.retiring.add_done_callback(self._retiring.discard)
         begin = time.perf_counter()
+        if not present.knows(network.program):
+            self._session.kernels.hold_back(ALONE_S)
         answer = asyncio.create_task(present.network(network.program).infer(arrays, priority, deadline=deadline))
         present.answers.add(answer)
         answer.add_done_callback(present.ended)
@@ -157,6 +164,10 @@ class _Present:
         self.answers: set[asyncio.Task[tuple[dict[int, Array], Records]]] = set()
         self.retiring: asyncio.Task[None]
         self._closed = False
+
+    def knows(self, program: Program) -> bool:
+        """Whether a request of *program* has come before."""
+        return program in self._networks
 
     def network(self, program: Program) -> _NumpyNetwork:
         network = self._networks.get(program)

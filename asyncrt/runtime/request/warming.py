@@ -30,6 +30,11 @@ _log = logging.getLogger("asyncrt")
 # millisecond of it, so requests lose 3 % of their time. Without, each step from one thread to another would take five
 # milliseconds, as long as the interpreter leaves it to a thread; there are some for each kernel and each constant.
 _PAUSE_S = 0.015
+FIRST_REQUEST_S = 0.25
+"""Seconds for which builds that nobody waits for let a model's first request come, which NumPy answers meanwhile.
+
+Compilers on all cores would make that answer several times as slow (`asyncrt/runtime/request/stand_in.py:ALONE_S`).
+"""
 
 
 @attrs.frozen
@@ -88,6 +93,8 @@ class Warming:
         self._model, self._asked = model, asked
         self._networks, self._kernels, self._busy, self._patience_s = networks, kernels, busy, patience_s
         self._urgent = urgent
+        if not urgent:
+            kernels.hold_back(FIRST_REQUEST_S)
         #: Those of which there is a plan.
         self._begun: list[Warmed] = []
         self._planning = True
@@ -124,6 +131,7 @@ class Warming:
     def hurry(self) -> None:
         """Somebody waits for all of it: build as much at once as may be."""
         self._urgent = True
+        self._kernels.go_on()
         if not self.whole.done():
             self._kernels.begin(self._wanted, urgent=True)
 
@@ -186,8 +194,13 @@ class Warming:
 
     async def _bring_first(self, network: Warmed, plan: ChunkPlan) -> None:
         expected = await self._kernels.expected(plan.kernels, urgent=self._urgent)
-        if expected.seconds > self._patience_s:
+        late = expected.seconds > self._patience_s
+        if late:
             self._settle()
+        if late and not self._urgent:
+            self._kernels.hold_back(FIRST_REQUEST_S)
+        else:
+            self._kernels.go_on()
         await network.weights.ensure(plan.packings)
         await self._bring(plan.kernels)
         await self._kernels.ensure(plan.kernels, urgent=self._urgent)  # others may have asked for them before

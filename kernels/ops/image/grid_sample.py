@@ -24,7 +24,7 @@ from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.conversion import cast
 from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
-from asyncrt.kernels.operator import Example, Operator
+from asyncrt.kernels.operator import Example, Operator, spread
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, round_up
 from asyncrt.kernels.shapes import check
 from asyncrt.kernels.traits import DeviceTraits
@@ -269,7 +269,7 @@ int $_index({real} v, int size) {{
 
 def _grid(*shape: int) -> Array:
     """Coordinates in and somewhat outside the image, none of them halfway between two elements."""
-    return (np.random.default_rng(3).random(shape) * 2.8 - 1.4).astype(np.float32)
+    return (spread(*shape) * 2.8 - 1.4).astype(np.float32)
 
 
 _IMAGES = Operator(

@@ -26,7 +26,7 @@ from asyncrt.kernels.int8.few_bits import round_rows, rounded_product, rounded_r
 from asyncrt.kernels.matmul.few_bits import BitsOperand
 from asyncrt.kernels.matmul.interface import FewBits
 from asyncrt.kernels.matmul.product import Operand, matmul_few_bits
-from asyncrt.kernels.operator import Example, Operator
+from asyncrt.kernels.operator import Example, Operator, spread
 from asyncrt.kernels.patterns.walk import WalkedBuffer, walk
 from asyncrt.kernels.shapes import check, count, ints
 from asyncrt.kernels.traits import DeviceTraits
@@ -217,11 +217,11 @@ def _statement(
 
 
 def _packed(seed: int, *shape: int) -> Array:
-    return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+    return (spread(*shape, skip=seed) * 256).astype(np.uint8)
 
 
 def _scales(dtype: type, *shape: int) -> Array:
-    return (np.random.default_rng(5).random(shape) * 0.1 + 0.01).astype(dtype)
+    return (spread(*shape) * 0.1 + 0.01).astype(dtype)
 
 
 def _example(

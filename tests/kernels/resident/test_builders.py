@@ -74,6 +74,30 @@ def test_background_jobs_begin_when_nothing_else_is_to_do() -> None:
     builders.join(10)
 
 
+def test_jobs_that_are_held_back_begin_when_they_may() -> None:
+    """Before, if somebody waits for them; those that had begun go on."""
+    builders = Builders(2)
+    begun, held = Work(), Work(free=True)
+    builders.submit(begun.job)
+    assert begun.begun.wait(10)
+    builders.hold_back(1e6)
+    builders.submit(held.job)
+    begun.free.set()
+
+    assert begun.ended.wait(10)
+    assert repr(builders) == "<Builders 0 running, 1 waiting, 0 in the background>"
+    builders.go_on()
+    assert held.ended.wait(10)
+
+    late = Work(free=True)
+    builders.hold_back(1e-3)
+    builders.submit(late.job)
+
+    assert late.ended.wait(10)
+    builders.stop()
+    builders.join(10)
+
+
 def test_what_a_job_raises_is_told() -> None:
     """And the thread goes on."""
     builders = Builders(1)

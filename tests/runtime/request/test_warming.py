@@ -27,8 +27,10 @@ class Fake:
     def __init__(self) -> None:
         self.plans, self.weights, self.one_plan = self, self, asyncio.Lock()
         self.may, self.slices = asyncio.Event(), 0
-        #: What the thread that plans asks after each slice.
-        self.go_on: Callable[[], bool] | None = None
+        #: Whether it was asked when kernels are expected, after which the thread that plans goes on.
+        self.asked = False
+        #: Whether builds may begin, and after how long kernels are expected then.
+        self.builds, self.seconds = True, 0.0
 
     # As plans.
 
@@ -48,7 +50,7 @@ class Fake:
         assert asked is None
         go_on()
         found(self)
-        while not self.go_on:
+        while not self.asked:
             pass
         for _ in range(self.slices):
             go_on()
@@ -61,9 +63,15 @@ class Fake:
     def begin(self, kernels: object, *, urgent: bool) -> None:
         pass
 
+    def hold_back(self, seconds: float) -> None:
+        self.builds = False
+
+    def go_on(self) -> None:
+        self.builds = True
+
     async def expected(self, kernels: object, *, urgent: bool) -> Any:
-        self.go_on = lambda: True
-        return type("Soon", (), {"seconds": 0.0})
+        self.asked = True
+        return type("Expected", (), {"seconds": self.seconds})
 
     async def ensure(self, wanted: object, *, urgent: bool = True) -> None:
         await self.may.wait()
@@ -79,7 +87,7 @@ async def test_planning_gives_way_to_what_the_first_plan_needs(urgent: bool, mon
 
     warms = Warming([fake], fake, lambda: False, urgent=urgent, patience_s=1.0)  # type: ignore[list-item, arg-type]
     async with asyncio.timeout(30):
-        while fake.go_on is None or (not urgent and len(pauses) < fake.slices):  # noqa: ASYNC110  # nobody tells
+        while not fake.asked or (not urgent and len(pauses) < fake.slices):  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0)
     before = warms.first.done()
     fake.may.set()
@@ -88,6 +96,27 @@ async def test_planning_gives_way_to_what_the_first_plan_needs(urgent: bool, mon
     assert not before
     assert len(pauses) == (0 if urgent else fake.slices)
     assert warms.first.done()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("urgent", "seconds", "builds"), [(False, 9.0, False), (False, 0.1, True), (True, 9.0, True)])
+async def test_builds_let_a_first_request_come_that_numpy_answers(urgent: bool, seconds: float, builds: bool) -> None:
+    """Not if kernels are soon there, or somebody waits for all of it, be it later."""
+    fake = Fake()
+    fake.seconds = seconds
+
+    warms = Warming([fake], fake, lambda: False, urgent=urgent, patience_s=1.0)  # type: ignore[list-item, arg-type]
+    async with asyncio.timeout(30):
+        while not fake.asked or warms.first.done() != (seconds > 1.0):  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    meanwhile = fake.builds
+    warms.hurry()
+    fake.may.set()
+    await warms.whole
+
+    assert meanwhile == builds
+    assert fake.builds
 
 
 @pytest.mark.asyncio
