@@ -176,9 +176,9 @@ class OneDevice:
         lost = session.dispatcher.lost
         try:
             if session.presets is not None and session.presets.one is not None and not orphaned:
-                await session.presets.one.close(_PATIENCE_S if lost else None)
+                await session.presets.one.building.close(_PATIENCE_S if lost else None)
             if session.specialiser is not None and not orphaned:
-                await session.specialiser.close(_PATIENCE_S if lost else None)
+                await session.specialiser.trying.close(_PATIENCE_S if lost else None)
             session.kernels.stop()
             if lost:
                 await _abandonable(session.device.close, _PATIENCE_S)

@@ -7,7 +7,7 @@ many sizes. Until it is there, and where a plan gains nothing, the steps are lau
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import logging
 import math
 import weakref
@@ -30,6 +30,7 @@ from asyncrt.kernels.persistent.walker import (
 )
 from asyncrt.kernels.resident.kernel_cache import ImplCache
 from asyncrt.lru import LruCache
+from asyncrt.runtime.loop.background import BackgroundWork
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import PlanStep
 from asyncrt.scheduler.persistent import groups_for
@@ -39,7 +40,7 @@ _log = logging.getLogger("asyncrt")
 LEAST_STEPS = 3
 MOST_ARENAS = 64
 _MOST_KERNELS = 32
-_OFTEN_CPU = 64  # times that a plan has come: it takes a processor's own cores to build the kernel
+_OFTEN_CPU = 16  # times that a plan has come: it takes a processor's own cores to build the kernel
 _WALKERS = 16
 PATIENCE_S = 1.0
 """For which a group waits for the others: no plan that is folded takes a tenth of that."""
@@ -98,8 +99,8 @@ class OneLaunch:
         self.tables: weakref.WeakKeyDictionary[BoundPlan, _Table] = weakref.WeakKeyDictionary()
         self._refused: set[frozenset[KernelSource]] = set()
         self._latest: frozenset[KernelSource] = frozenset()
-        #: What builds a walker, or has built the last one.
-        self.building: asyncio.Task[None] | None = None
+        #: What builds a walker.
+        self.building = BackgroundWork()
         #: How often a plan has to come.
         self.often = 1 if self._folds.ptx else _OFTEN_CPU
         #: Whether launches gain most of what one saves where requests are beside each other.
@@ -214,12 +215,12 @@ class OneLaunch:
         known = next((k for k, _ in self._walkers.items() if sources <= k), None)
         if known is not None:
             return self._walkers.get(known)
-        if sources not in self._refused and (self.building is None or self.building.done()):
+        if sources not in self._refused and not self.building.busy:
             together = sources | self._latest
             wanted = together if len(together) <= _MOST_KERNELS and together not in self._refused else sources
             self._latest = wanted
             if len(wanted) <= _MOST_KERNELS:
-                self.building = asyncio.create_task(self._build(wanted))
+                self.building.begin(functools.partial(self._build, wanted))
         return None
 
     async def _build(self, sources: frozenset[KernelSource]) -> None:
@@ -236,12 +237,6 @@ class OneLaunch:
             return
         self._walkers.put(sources, (walks, kernel))
         self.generation += 1
-
-    async def close(self, patience_s: float | None = None) -> None:
-        """Stop; returns when nothing is built any more, or after *patience_s* seconds."""
-        if self.building is not None:
-            self.building.cancel()
-            await asyncio.wait([self.building], timeout=patience_s)
 
 
 _UNKNOWN: Any = object()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
@@ -28,6 +29,7 @@ from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.resident.kernel_cache import ImplCache
 from asyncrt.loops import settle_later
 from asyncrt.lru import LruCache
+from asyncrt.runtime.loop.background import BackgroundWork
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import PlanStep
@@ -63,7 +65,8 @@ class Specialiser:
         self.variants = Variants()
         #: Those in use; asked for by plans that are replayed.
         self._chosen: LruCache[Variant, Kernel] = LruCache(_CHOSEN)
-        self.task: asyncio.Task[None] | None = None
+        #: What builds and measures.
+        self.trying = BackgroundWork()
         self._stream: Stream | None = None
         #: Changes with the variants in use: a plan bound at another generation may be bound anew.
         self.generation = 0
@@ -83,15 +86,8 @@ class Specialiser:
         self.variants.saw(variants.values(), times)
         for variant in variants.values():
             self._chosen.get(variant)
-        small = bound.plan.arena_nbytes <= _SCRATCH
-        if small and (self.task is None or self.task.done()):
-            self.task = asyncio.create_task(self._work(bound, variants))
-
-    async def close(self, patience_s: float | None = None) -> None:
-        """Stop; returns when nothing of it is on the device any more, or after *patience_s* seconds."""
-        if self.task is not None:
-            self.task.cancel()
-            await asyncio.wait([self.task], timeout=patience_s)
+        if bound.plan.arena_nbytes <= _SCRATCH:
+            self.trying.begin(functools.partial(self._work, bound, variants))
 
     async def _work(self, bound: BoundPlan, variants: dict[int, Variant]) -> None:
         """Build and measure what is worth it of a plan."""

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from asyncrt import DeviceStalledError, Runtime, RuntimeOptions
+from asyncrt import DeviceStalledError, Runtime, RuntimeOptions, load_sync
 from asyncrt.devices.base import Allocation
 from asyncrt.layout import Array
 from asyncrt.runtime.execute import one_launch, prepared_launches
 from asyncrt.runtime.execute.one_launch import OneLaunch
 from asyncrt.runtime.execute.prepared_launches import Trial, better_folded
+from asyncrt.runtime.execute.specialise import OFTEN
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.request import session
 
@@ -66,7 +67,7 @@ async def rt() -> AsyncIterator[Runtime]:
         own.presets.one = OneLaunch(Folding(own.device), own.kernels, 1)
         own.presets.one.often, own.presets.one.gains_beside = 1, True
         yield runtime
-        await own.presets.one.close()
+        await own.presets.one.building.close()
 
 
 def one_of(rt: Runtime) -> OneLaunch:
@@ -99,7 +100,7 @@ async def folded(rt: Runtime, loaded: Model, size: int) -> None:
         await two(loaded, size, 0)
         if 1 in launches(rt):
             return
-        building = one_of(rt).building
+        building = one_of(rt).building.task
         if building is not None:
             await building
     raise AssertionError(f"the plan of size {size} is not folded: {launches(rt)}")
@@ -205,3 +206,15 @@ def test_a_plan_that_is_alone_goes_the_way_that_took_less() -> None:
     for _ in range(3000):
         steps.took(9e-4)
     assert better_folded(one, steps)
+
+
+def test_callers_without_an_event_loop_begin_what_runs_beside(users_path: None) -> None:
+    """Requests on their caller's thread ask for the one launch, and for kernels of their sizes, as any do."""
+    options = RuntimeOptions(warm=False, specialise=True, without={"fuse"})
+    with load_sync(SOURCE, options=options) as sync:
+        expected = sync.infer_sync(given(9, 9))
+        for _ in range(2 * OFTEN):
+            assert same(sync.infer_sync(given(9, 9)), expected)
+        own = sync._background.runtime.session  # noqa: SLF001
+        assert own.specialiser is not None
+        assert own.specialiser.trying.task is not None
