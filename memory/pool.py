@@ -10,6 +10,7 @@ Source of the ordering rules: RMM's stream-ordered memory resources.
 from __future__ import annotations
 
 import bisect
+import operator
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -24,6 +25,7 @@ from .buffer import Buffer, Lease
 
 _RECLAIM = 10  # times what was asked lately: a free block that is larger goes back to the device; the plugin's factor
 _LATELY = 64  # requests
+_LEAST = 4096  # bytes of a block
 _ANY = 1 << 62  # times too large: however large
 
 
@@ -63,10 +65,13 @@ class PoolStatistics:
 
 def block_size(nbytes: int) -> int:
     """Round up so that nearby sizes share blocks: to an eighth of the power of two below, at least 4 KiB."""
-    if nbytes <= 4096:
-        return 4096
+    if nbytes <= _LEAST:
+        return _LEAST
     step = 1 << max((nbytes - 1).bit_length() - 4, 0)
     return -(-nbytes // step) * step
+
+
+_nbytes = operator.attrgetter("nbytes")
 
 
 class MemoryPool:
@@ -156,6 +161,17 @@ class MemoryPool:
         self._leases += 1
         return Acquired(Lease(buffer, self._give_back), waits)
 
+    def at_hand(self, nbytes: int) -> Any | None:
+        """Return memory of a free block, of at least *nbytes* bytes, without a lease; None where `acquire()` is to say.
+
+        It is for commands that are done before anybody else has a turn: then nobody needs to know of them.
+        """
+        first = bisect.bisect_left(self._free, nbytes, key=_nbytes)
+        if first == len(self._free) or not self._reuse:
+            return None
+        buffer = self._free[first]
+        return None if buffer.nbytes > _RECLAIM * max(nbytes, _LEAST) or self._pending(buffer) else buffer.allocation
+
     def trim(self) -> int:
         """Give back to the device the free blocks that nothing uses any more; returns how many bytes."""
         if self._keeps:
@@ -181,12 +197,13 @@ class MemoryPool:
         self._free = []
 
     def _pending(self, buffer: Buffer) -> tuple[Event, ...]:
-        buffer.busy_until = self._timeline.pending(buffer.busy_until)
+        if buffer.busy_until:
+            buffer.busy_until = self._timeline.pending(buffer.busy_until)
         return buffer.busy_until
 
     def _take(self, size: int, accept: Callable[[Buffer], bool], slack: int) -> Buffer | None:
         """The smallest free block that fits and is not wastefully large; of equal ones that given back last."""
-        start = bisect.bisect_left(self._free, size, key=lambda b: b.nbytes)
+        start = bisect.bisect_left(self._free, size, key=_nbytes)
         for position in range(start, len(self._free)):
             buffer = self._free[position]
             if buffer.nbytes > size * slack and (slack == 1 or buffer.nbytes > 1 << 20):
@@ -249,7 +266,7 @@ class MemoryPool:
         self._held += buffer.nbytes
         # Before others of its size: what was used last is used next, so that who comes back finds the memory it had,
         # which is in the processor's caches, and for which the arguments of launches may be set.
-        bisect.insort_left(self._free, buffer, key=lambda b: b.nbytes)
+        bisect.insort_left(self._free, buffer, key=_nbytes)
         if self._closed:
             self.close()
         elif not self._reuse:

@@ -435,3 +435,22 @@ def test_it_says_what_it_holds() -> None:
 
     assert repr(pool) == "<MemoryPool active=5120 held=0 limit=1048576 leases=1 reused=0 allocated=1>"
     assert repr(lease) == "<Lease 5120 bytes, 1 holders>"
+
+
+def test_memory_at_hand_is_what_nothing_uses() -> None:
+    """A free block is lent without a lease once its events are reached; one far too large, or leased, is not."""
+    pool, timeline, _ = make()
+    assert pool.at_hand(5000) is None  # there is none yet
+
+    lease = pool.acquire(5000, 0).lease
+    memory = lease.allocation
+    assert pool.at_hand(5000) is None
+    lease.drop(after=[A])
+    assert pool.at_hand(5000) is None
+    timeline.advance(A)
+
+    assert pool.at_hand(5000) is memory
+    assert pool.at_hand(block_size(5000) + 1) is None
+    assert pool.statistics().leases == 0
+    pool.acquire(900 * KB, 0).lease.drop()
+    assert pool.at_hand(6 * KB) is None  # `acquire()` gives what is far too large back

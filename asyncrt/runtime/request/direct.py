@@ -1,9 +1,9 @@
 """May a request run on the thread that asks for it, from its inputs to its results, while nothing else is there?
 
-A request of a few tens of microseconds spends most of its time between threads: on a task, on futures, on a thread that
-waits for the device and wakes the event loop. Where the device lends its work to the thread that waits
-(`asyncrt.devices.base.Prepared.run`), and nobody else is to be ordered against, one call copies the inputs, launches,
-and copies the results, in less time than a thread takes to wake up.
+A request of some tens of microseconds spends most of its time between threads, one of some hundreds half of it: on a
+task, on futures, on a thread that waits for the device and wakes the event loop. Where the device lends its work to the
+thread that waits (`asyncrt.devices.base.Prepared.run`), and nobody else is to be ordered against, one call copies the
+inputs, launches, and copies the results, in less time than a thread takes to wake up.
 
 Some devices can leave all of it to that thread alone, so that no other one has to wake up (`Prepared.single`). That is
 sooner done where the work is small, or others want the cores; what was measured of either says which.
@@ -37,13 +37,12 @@ from asyncrt.runtime.plan.plan_cache import Planned
 from .compiled_model import CompiledModel
 from .next_plan import contents_of, step_signature
 
-BRIEF_S, BRIEF_GPU_S = 300e-6, 500e-6
-"""For which the caller's thread may be kept: about as long as the general way takes to hand a request from thread to
-thread. A GPU's driver takes about five microseconds for each of some dozens of launches."""
-TURN_S = 500e-6
+BRIEF_S = 500e-6
+"""For which the caller's thread may be kept, by a request or by an iteration of a loop: not much longer than the
+general way takes to hand it from thread to thread."""
+TURN_S = BRIEF_S
 """For which such requests may go on in one turn of the event loop."""
-_ITERATION_S = 375e-6  # the same for an iteration of a loop, behind each of which others have their turn
-_OWN_PART = 0.25  # of the time that a request takes on the general way, a guess at what the device takes of it
+_OWN_PART, _GENERAL_S = 0.25, 300e-6  # see `own_part`
 _FORGETS = 0.99
 _FORGETS_OTHER = 0.999
 _STREAM = 0
@@ -56,9 +55,7 @@ class Way(NamedTuple):
     why: str
 
 
-def choose_way(
-    usual_s: float | None, *, alone: bool, spent: bool = False, late: bool = False, most_s: float = BRIEF_S
-) -> Way:
+def choose_way(usual_s: float | None, *, alone: bool, spent: bool = False, late: bool = False) -> Way:
     """Return which way a request goes whose plan is known.
 
     Args:
@@ -66,7 +63,6 @@ def choose_way(
         alone: Whether there is no other request, nothing on a stream, and nobody who looks on.
         spent: Whether the turn of the event loop has had its share.
         late: Whether its deadline has passed.
-        most_s: For how long the thread may be kept.
     """
     if not alone:
         return Way(False, "others are there, or look on")
@@ -76,9 +72,17 @@ def choose_way(
         return Way(False, "the event loop has others to see to")
     if usual_s is None:
         return Way(False, "nobody has measured yet how long it takes")
-    if usual_s > most_s:
+    if usual_s > BRIEF_S:
         return Way(False, "the device takes too long to wait for it")
     return Way(True, "it is brief, and nobody else is there")
+
+
+def own_part(general_s: float) -> float:
+    """Return what the device takes, by a guess, of the seconds that a request takes on the general way.
+
+    The rest goes between threads: most of a brief request's time, and a few tenths of a millisecond of any other's.
+    """
+    return max(general_s * _OWN_PART, general_s - _GENERAL_S)
 
 
 @attrs.define
@@ -89,13 +93,11 @@ class Usual:
         together: In seconds, with all threads of the device.
         single: With the caller's thread alone; None if that was not tried.
         guessed: Whether no request has run directly yet.
-        most_s: For how long such a request may.
     """
 
     together: float
     single: float | None = None
     guessed: bool = True
-    most_s: float = BRIEF_S
 
     @property
     def seconds(self) -> float:
@@ -113,7 +115,7 @@ class Usual:
         What is known of the other way is forgotten slowly, so that it is tried again.
         """
         self.guessed = False
-        seconds = min(seconds, 4 * self.most_s)
+        seconds = min(seconds, 4 * BRIEF_S)
         if not single:
             self.together += (seconds - self.together) / 4
             if self.single is not None:
@@ -138,7 +140,6 @@ class Direct:
         self._dispatcher, self._loop = model.session.dispatcher, model.session.loop
         self._clock = model.session.device.clock
         self._chunk = model.program.chunks[0]
-        self._most_s = BRIEF_S if model.session.device.info.is_cpu else BRIEF_GPU_S
         self._usual: weakref.WeakKeyDictionary[BoundPlan, Usual] = weakref.WeakKeyDictionary()
         #: When the first of this turn of the loop began.
         self._turn: int | None = None
@@ -152,10 +153,10 @@ class Direct:
         """Note how long a request that was alone took on the general way, from its inputs to its results."""
         usual = self._usual.get(bound)
         if usual is None:
-            self._usual[bound] = Usual(seconds * _OWN_PART, most_s=self._most_s)
+            self._usual[bound] = Usual(own_part(seconds))
         elif usual.guessed:  # the first of its shape may have been slow
-            usual.together = min(usual.together, seconds * _OWN_PART)
-        elif usual.seconds > self._most_s:  # something else may have been in the way: after a while it is tried again
+            usual.together = min(usual.together, own_part(seconds))
+        elif usual.seconds > BRIEF_S:  # something else may have been in the way: after a while it is tried again
             usual.together *= _FORGETS
 
     def attempt(
@@ -179,16 +180,17 @@ class Direct:
         if planned is None or planned.bound is None:
             return None
         late = until is not None and until <= dispatcher.clock()
-        known = self._usual.get(planned.bound)
-        usual = None if known is None else known.seconds
-        if not choose_way(usual, alone=True, spent=on_loop and self.spent, late=late, most_s=self._most_s).direct:
+        usual = self._usual.get(planned.bound)
+        seconds = None if usual is None else usual.seconds
+        way = choose_way(seconds, alone=True, spent=on_loop and self.spent, late=late)
+        if usual is None or not way.direct:
             return None
         if not HostBudget(model.tools.host_limit).fits(planned.results):
             return None
         if on_loop and self._turn is None:
             self._turn = self._clock()
             self._loop.call_soon(self._turned)
-        outcome = self._run(planned.bound, arrays)
+        outcome = self._run(planned.bound, usual, arrays)
         if outcome is not None:
             model.replayed(planned)
             dispatcher.rest(on_loop=on_loop)
@@ -213,10 +215,10 @@ class Direct:
         planned = self._find(arrays, NOTHING if kept is None else kept.between)
         if planned is None or planned.bound is None or not budget.fits(planned.results):
             return None
-        known = self._usual.get(planned.bound)
-        if not choose_way(None if known is None else known.seconds, alone=True, most_s=_ITERATION_S).direct:
+        usual = self._usual.get(planned.bound)
+        if usual is None or not choose_way(usual.seconds, alone=True).direct:
             return None
-        outcome = self._run(planned.bound, arrays, () if kept is None else kept.buffers(), whole=False)
+        outcome = self._run(planned.bound, usual, arrays, () if kept is None else kept.buffers(), whole=False)
         if outcome is not None:
             self._model.replayed(planned)
         return outcome
@@ -233,30 +235,39 @@ class Direct:
         self._turn = None
 
     def _run(
-        self, bound: BoundPlan, arrays: Mapping[int, Array], kept: Sequence[Any] = (), *, whole: bool = True
+        self,
+        bound: BoundPlan,
+        usual: Usual,
+        arrays: Mapping[int, Array],
+        kept: Sequence[Any] = (),
+        *,
+        whole: bool = True,
     ) -> tuple[dict[int, Array], Records] | None:
         """Carry out a plan; None if its launches are not prepared, or there is no memory.
 
         Args:
+            usual: How long it takes.
             kept: The memory of what lies on the device already.
             whole: Whether that is all of a request.
         """
         session, plan = self._session, bound.plan
         assert session.presets is not None
         lease = None
-        if plan.arena_nbytes:
+        arena = session.pool.at_hand(plan.arena_nbytes) if plan.arena_nbytes else None
+        if arena is None and plan.arena_nbytes:
             room = self._model.room(self._chunk.index, plan.arena_nbytes)
             try:
                 lease = session.pool.acquire(plan.arena_nbytes, _STREAM, room=room, brief=True).lease
             except OutOfDeviceMemory:
                 return None  # others may give some back, or say that there is none
+            arena = lease.allocation
         try:
-            memory = [None if lease is None else lease.allocation, *kept]
+            memory = [arena, *kept]
             prepared = session.presets.find(bound, memory, apart=False, company=Company.NOBODY)
             if prepared is None or not prepared[0].runs:
                 return None
             session.counters.requests += whole
-            fetched = self._finish(prepared[0], bound, memory, arrays)
+            fetched = self._finish(prepared[0], bound, memory, arrays, usual)
         finally:
             if lease is not None:
                 lease.drop()
@@ -266,14 +277,13 @@ class Direct:
         return {id: fetched[id] for id in self._model.program.outputs}, records  # nothing that is kept is one
 
     def _finish(
-        self, prepared: Prepared, bound: BoundPlan, memory: Sequence[Any], arrays: Mapping[int, Array]
+        self, prepared: Prepared, bound: BoundPlan, memory: Sequence[Any], arrays: Mapping[int, Array], usual: Usual
     ) -> dict[int, Array]:
         """Copy, launch, copy back; returns what the host gets, when it is there."""
         writes = _as_bytes(uploads(bound, memory, arrays))
         stream = self._dispatcher.streams[_STREAM]
         arriving, transfers = downloads(bound, stream, memory, arrays)
         reads = _as_bytes(transfers)
-        usual = self._usual[bound]
         single = prepared.single and usual.prefers_single
         began = self._clock()
         prepared.run(stream, writes, reads, single=single)

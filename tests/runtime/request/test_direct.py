@@ -19,7 +19,7 @@ from asyncrt.devices.opencl.drivers import INTEL_CPU
 from asyncrt.devices.opencl.submit import native_submitter
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared
 from asyncrt.layout import Array
-from asyncrt.runtime.request.direct import BRIEF_GPU_S, BRIEF_S, TURN_S, choose_way
+from asyncrt.runtime.request.direct import BRIEF_S, TURN_S, choose_way, own_part
 
 from ...builders import model, node
 
@@ -81,8 +81,6 @@ def expected(inputs: dict[str, Array]) -> Array:
         ({"usual_s": BRIEF_S / 2, "alone": True, "late": True}, (False, "deadline")),
         ({"usual_s": BRIEF_S / 2, "alone": True, "spent": True}, (False, "event loop")),
         ({"usual_s": BRIEF_S * 2, "alone": True}, (False, "too long")),
-        ({"usual_s": (BRIEF_S + BRIEF_GPU_S) / 2, "alone": True, "most_s": BRIEF_GPU_S}, (True, "brief")),
-        ({"usual_s": BRIEF_GPU_S * 2, "alone": True, "most_s": BRIEF_GPU_S}, (False, "too long")),
         ({"usual_s": None, "alone": True}, (False, "measured")),
     ],
 )
@@ -92,6 +90,12 @@ def test_which_way_a_request_goes(situation: dict[str, Any], way: tuple[bool, st
 
     assert direct == way[0]
     assert way[1] in why
+
+
+@pytest.mark.parametrize(("general_s", "tried"), [(100e-6, True), (600e-6, True), (900e-6, False), (3e-3, False)])
+def test_what_takes_long_is_not_tried_on_the_callers_thread(general_s: float, tried: bool) -> None:
+    """A request that was measured on the general way only keeps no event loop for milliseconds to find out."""
+    assert choose_way(own_part(general_s), alone=True).direct == tried
 
 
 @pytest.mark.asyncio
