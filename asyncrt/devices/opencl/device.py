@@ -460,15 +460,19 @@ class OpenCLDevice:
             self.probe()
         # A program compiled for another target would make the driver compile for that target from here on.
         fits = binary is not None and compiled_for(binary) == self._target
-        loaded = self._loaded_once(binary) if binary is not None and fits else None
+        loaded = self._loaded_once(binary, sources[0].name) if binary is not None and fits else None
         program, kept = None if loaded is None else loaded.program, None
         if program is None:
             # The prelude is guarded, so texts of several kernels make one program.
             text = "\n".join(s.text for s in sources)
-            program = self._compiled_beside(text) or self.compile(text)
-            kept = program.get_info(cl.program_info.BINARIES)[0]
-            if compiled_for(kept) != self._target:
-                self._steered()
+            kept = self._compiled_beside(text)
+            program = None if kept is None else self._load(kept, sources[0].name)
+            if program is None:
+                program = self.compile(text)
+                own: bytes = program.get_info(cl.program_info.BINARIES)[0]
+                if compiled_for(own) != self._target:
+                    self._steered()
+                kept = own
         try:
             kernels = {s: cl.Kernel(program, s.name) for s in sources}
         except cl.Error as error:
@@ -500,28 +504,37 @@ class OpenCLDevice:
                 held.append(self._programs.setdefault(hashlib.sha256(binary).digest(), loaded))
         return held
 
-    def _compiled_beside(self, text: str) -> Any:
-        """Return the program of a text that another process has compiled, if one does."""
+    def _compiled_beside(self, text: str) -> bytes | None:
+        """Return the binary of a text that another process has compiled, if one does."""
         if self.compilers is None:
             return None
         binary = self.compilers.compile(self._options + self._dots.options(text), text)
-        return None if binary is None or compiled_for(binary) != self._target else self._load(binary)
+        return None if binary is None or compiled_for(binary) != self._target else binary
 
-    def _loaded_once(self, binary: bytes) -> _Loaded | None:
+    def _loaded_once(self, binary: bytes, name: str) -> _Loaded | None:
         """Return the program of a binary, the one that other kernels of it have if there are some."""
         digest = hashlib.sha256(binary).digest()
         loaded = self._programs.get(digest)
-        if loaded is None and (program := self._load(binary)) is not None:
+        if loaded is None and (program := self._load(binary, name)) is not None:
             loaded = self._programs[digest] = _Loaded(program)
         return loaded
 
-    def _load(self, binary: bytes) -> Any:
+    def _load(self, binary: bytes, name: str | None = None) -> Any:
+        """Return the program of a binary; None if it is damaged, or of another driver.
+
+        Args:
+            name: Of one of its kernels, by which other threads go on meanwhile.
+        """
+        loads = None if name is None else load_all()
+        if loads is not None and name is not None:
+            (address,) = loads(self.context.int_ptr, self.cl_device.int_ptr, self._options, [(binary, name)])
+            return _Program.from_int_ptr(address, retain=False) if address else None
         try:
             program = _Program(self.context, [self.cl_device], [binary])
             program._build(self._options, [self.cl_device])
             return program
         except Exception:
-            return None  # damaged, or of another driver: build from source
+            return None
 
     def compile(self, text: str) -> Any:
         """Return pyopencl's program of an OpenCL C text.

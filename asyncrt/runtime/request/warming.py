@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -26,10 +27,7 @@ from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 from asyncrt.runtime.plan.plan_cache import Plans
 
 _log = logging.getLogger("asyncrt")
-# Seconds between two slices of planning while somebody else wants the interpreter: a slice takes about half a
-# millisecond of it, so requests lose 3 % of their time. Without, each step from one thread to another would take five
-# milliseconds, as long as the interpreter leaves it to a thread; there are some for each kernel and each constant.
-_PAUSE_S = 0.015
+_SLICE_S, _PAUSES, _PAUSE_S, _MOST_S = 2e-4, 300, 0.015, 1.0  # see `pause_of_planning`
 FIRST_REQUEST_S = 0.25
 """Seconds for which builds that nobody waits for let a model's first request come, which NumPy answers meanwhile.
 
@@ -50,6 +48,23 @@ class Progress:
     built: int
     wanted: int
     planning: bool
+
+
+def pause_of_planning(planned_s: float, *, busy: bool, bringing: bool) -> float:
+    """Return for how many seconds planning pauses that has gone on for so many.
+
+    Requests may lose what they share the interpreter with, and few may: one in a hundred of those of two milliseconds.
+    And without a pause each step from one thread to another would take five milliseconds, as long as the interpreter
+    leaves it to a thread; there are some for each kernel and each constant.
+
+    Args:
+        planned_s: Since the last pause.
+        busy: Whether requests are in flight.
+        bringing: Whether what the most likely size needs is being brought.
+    """
+    if planned_s < _SLICE_S or not (busy or bringing):
+        return 0.0
+    return min(max(_PAUSE_S, planned_s * _PAUSES), _MOST_S) if busy else _PAUSE_S
 
 
 class Warmed(Protocol):
@@ -93,12 +108,18 @@ class Warming:
         self._model, self._asked = model, asked
         self._networks, self._kernels, self._busy, self._patience_s = networks, kernels, busy, patience_s
         self._urgent = urgent
-        if not urgent:
-            kernels.hold_back(FIRST_REQUEST_S)
         #: Those of which there is a plan.
         self._begun: list[Warmed] = []
         self._planning = True
         self._stops = False
+        #: Seconds of planning since the last pause, and since when it goes on.
+        self._planned_s, self._went_on = 0.0, time.perf_counter()
+        #: Set when there are no more pauses.
+        self._awake = threading.Event()
+        if urgent:
+            self._awake.set()
+        else:
+            kernels.hold_back(FIRST_REQUEST_S)
         self._wanted: dict[Any, None] = {}
         self._built = 0
         self._told: list[Callable[[Progress], object]] = []
@@ -131,6 +152,7 @@ class Warming:
     def hurry(self) -> None:
         """Somebody waits for all of it: build as much at once as may be."""
         self._urgent = True
+        self._awake.set()
         self._kernels.go_on()
         if not self.whole.done():
             self._kernels.begin(self._wanted, urgent=True)
@@ -152,6 +174,7 @@ class Warming:
     def stop(self) -> None:
         """Go no further."""
         self._stops = True
+        self._awake.set()
         self.whole.cancel()
 
     # How.
@@ -180,8 +203,12 @@ class Warming:
                 task.cancel()
 
     def _may_go_on(self) -> bool:
-        if not self._urgent and (self._busy() or (self._begun and not self.first.done())):
-            time.sleep(_PAUSE_S)
+        self._planned_s += time.perf_counter() - self._went_on
+        bringing = bool(self._begun) and not self.first.done()
+        if pause := pause_of_planning(self._planned_s, busy=self._busy(), bringing=bringing):
+            self._awake.wait(pause)
+            self._planned_s = 0.0
+        self._went_on = time.perf_counter()
         return not self._stops
 
     def _on_found(self, network: Warmed, plan: ChunkPlan) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from asyncrt import Runtime, RuntimeOptions
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 from asyncrt.runtime.plan.plan_cache import Plans
 from asyncrt.runtime.plan.recipe import make_recipe
-from asyncrt.runtime.request.warming import Warming
+from asyncrt.runtime.request.warming import Warming, pause_of_planning
 
 from ...builders import model, node
 
@@ -77,25 +78,39 @@ class Fake:
         await self.may.wait()
 
 
+@pytest.mark.parametrize(
+    ("planned_s", "busy", "bringing", "pause_s"),
+    [
+        (1.0, False, False, 0.0), (1e-5, True, True, 0.0), (1e-3, False, True, 0.015), (1e-3, True, False, 0.3),
+        (3e-4, True, True, 0.09), (0.2, True, False, 1.0),
+    ],
+)  # fmt: skip
+def test_how_long_planning_pauses(planned_s: float, busy: bool, bringing: bool, pause_s: float) -> None:
+    """For as long as makes it a third of a percent of the time of requests, and not where nobody is there."""
+    assert pause_of_planning(planned_s, busy=busy, bringing=bringing) == pytest.approx(pause_s)
+
+
 @pytest.mark.asyncio
-@pytest.mark.parametrize("urgent", [False, True])
-async def test_planning_gives_way_to_what_the_first_plan_needs(urgent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it does to requests; where somebody waits for all of it, it does to nobody."""
-    fake, pauses = Fake(), list[float]()
-    fake.slices = 3
-    monkeypatch.setattr("asyncrt.runtime.request.warming.time.sleep", pauses.append)
+@pytest.mark.parametrize("ends", ["hurry", "stop"])
+async def test_a_pause_of_planning_ends_when_somebody_waits(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all of it, or for its end."""
+    fake = Fake()
+    fake.slices, fake.asked = 3, True
+    pausing = threading.Event()
 
-    warms = Warming([fake], fake, lambda: False, urgent=urgent, patience_s=1.0)  # type: ignore[list-item, arg-type]
+    def pause(planned_s: float, *, busy: bool, bringing: bool) -> float:
+        pausing.set()
+        return 600.0
+
+    monkeypatch.setattr("asyncrt.runtime.request.warming.pause_of_planning", pause)
+    warms = Warming([fake], fake, lambda: True, urgent=False, patience_s=1.0)  # type: ignore[list-item, arg-type]
     async with asyncio.timeout(30):
-        while not fake.asked or (not urgent and len(pauses) < fake.slices):  # noqa: ASYNC110  # nobody tells
-            await asyncio.sleep(0)
-    before = warms.first.done()
-    fake.may.set()
-    await warms.whole
+        await asyncio.to_thread(pausing.wait)
+        getattr(warms, ends)()
+        fake.may.set()
+        await asyncio.wait((warms.whole,))
 
-    assert not before
-    assert len(pauses) == (0 if urgent else fake.slices)
-    assert warms.first.done()
+    assert warms.whole.cancelled() == (ends == "stop")
 
 
 @pytest.mark.asyncio
