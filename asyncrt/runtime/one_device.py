@@ -168,6 +168,8 @@ class OneDevice:
         session = self.session
         orphaned = session.loop.is_closed()
         if self.stand_ins is not None:
+            if not orphaned and not session.dispatcher.lost:
+                await self.stand_ins.finish_builds()
             await self.stand_ins.close(orphaned=orphaned)
         if not orphaned:
             for network in self._networks:

@@ -259,6 +259,11 @@ class ImplCache:
         while self._pending:
             await asyncio.wait(list(self._pending.values()))
 
+    async def one_settled(self) -> None:
+        """Return when one of the kernels that are being built now, or wait for it, no longer is."""
+        if self._pending:
+            await asyncio.wait(list(self._pending.values()), return_when=asyncio.FIRST_COMPLETED)
+
     async def ensure(self, sources: Iterable[Any], *, urgent: bool = True) -> Mapping[Any, Kernel]:
         """Return the kernel of each of *sources* when all are built; they stay valid when they leave the cache.
 

@@ -38,6 +38,8 @@ A caller who asks again and again is served sooner so: NumPy takes the processor
 """
 ENOUGH_S = 0.5
 """Seconds that NumPy computes for a model, all its requests together, after which it is enough as well."""
+FINISH_S = 2.0
+"""Seconds that closing waits for builds at most; as long again for the first, if none was done by then."""
 ALONE_S = 0.5
 """Seconds from a model's first request for which no build begins.
 
@@ -53,6 +55,7 @@ class StandIns:
 
     Attributes:
         answered: How many requests were answered so, all time.
+        spent_s: Seconds that those waited for their answers.
     """
 
     def __init__(self, session: Session) -> None:
@@ -60,7 +63,7 @@ class StandIns:
         self._present: _Present | None = None
         #: Those that are to end, and those that are ending.
         self._retiring: set[asyncio.Task[None]] = set()
-        self.answered = 0
+        self.answered, self.spent_s = 0, 0.0
 
     @property
     def present(self) -> bool:
@@ -112,11 +115,26 @@ class StandIns:
         except (DeviceError, OutOfHostMemory, OutOfDeviceMemory) as error:  # of NumPy's, which need not be the device's
             _log.info("'%s': NumPy does not answer for the device: %s", network.program.name, error)
             return None
-        self.answered += 1
         took = time.perf_counter() - begin
+        self.answered, self.spent_s = self.answered + 1, self.spent_s + took
         why = f"answered by NumPy in {took:.3g} s, because {missing.why}"
         _log.info("a request of '%s' was %s", network.program.name, why)
         return outputs, [Deferred(lambda: tuple(r._replace(note=why) for r in flat(records)))]
+
+    async def finish_builds(self) -> None:
+        """Let missing kernels come for as long as requests waited for NumPy because of them, and one at least.
+
+        The next process finds them. So a model that many short processes use gets its kernels, some in each, and none
+        takes much more than twice as long as without.
+        """
+        kernels = self._session.kernels
+        if self._session.binaries is not None and self.answered and kernels.building:
+            kernels.go_on()
+            one, every = asyncio.ensure_future(kernels.one_settled()), asyncio.ensure_future(kernels.settled())
+            await asyncio.wait((every,), timeout=min(self.spent_s, FINISH_S))
+            await asyncio.wait((one,), timeout=FINISH_S)
+            one.cancel()
+            every.cancel()
 
     async def _retire(self, present: _Present) -> None:
         """Let the stand-in go when no kernel is missing and nobody waits for it."""

@@ -36,6 +36,7 @@ def standing_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASYNCRT_WITHOUT", "")
     monkeypatch.setattr(stand_in, "ENOUGH", 1 << 30)
     monkeypatch.setattr(stand_in, "ENOUGH_S", float("inf"))
+    monkeypatch.setattr(stand_in, "FINISH_S", 0.0)
 
 
 class Driver:
@@ -317,6 +318,26 @@ async def test_a_runtime_that_is_closed_meanwhile_answers_who_is_there(driver: D
 
     np.testing.assert_allclose(y["y"], wanted(X), rtol=1e-5)
     assert not any(t.name.startswith("asyncrt-host") for t in threading.enumerate())
+
+
+@pytest.mark.asyncio
+async def test_short_processes_get_kernels_in_the_end(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where NumPy answered, closing lets one kernel come at least; the next process finds it."""
+    monkeypatch.setattr(stand_in, "FINISH_S", 30.0)
+    rt = Runtime(driver.device, options=options(tmp_path, warm=False))
+    await rt.open()
+    await (await rt.load(softmax())).infer({"x": X})
+    closing = asyncio.create_task(rt.close())
+    await asyncio.sleep(0)
+    driver.may.set()
+    await closing
+
+    async with Runtime("cpu", options=options(tmp_path, warm=False)) as another:
+        loaded = await another.load(softmax())
+        await loaded.ready([{"x": X.shape}])
+        assert another.statistics().kernels.from_disk >= 1
 
 
 @pytest.mark.asyncio
