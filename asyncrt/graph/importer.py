@@ -9,8 +9,9 @@ the onnx package say how many inputs an operator takes, which dtypes, which attr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import onnx
@@ -58,6 +59,7 @@ from .subgraphs import CONTROL_FLOW, LABELS, check_subgraphs, formal_types, form
 from .tensors import TensorReader, check_rank, dtype_name
 
 _UNKNOWN = PartialLayout(None, None)
+_SCHEMAS = 1024  # operators, in one version of each, of which is kept what their schemas say
 _ANY_SIZE = "?"
 """Some exporters write this where a dim has no name, also for several dims of one input: they need not be equal."""
 
@@ -379,10 +381,10 @@ class _Importer:
         self, proto: onnx.NodeProto, schema: defs.OpSchema, opset: int, title: str
     ) -> Attributes:
         values: dict[str, Any] = {}
-        known = schema.attributes
+        known = _formal_attributes(schema)
         for name, formal in known.items():
-            if formal.default_value is not None and formal.default_value.type != onnx.AttributeProto.UNDEFINED:
-                values[name] = self.attribute(formal.default_value, title)
+            if formal.default is not None:
+                values[name] = self.attribute(formal.default, title)
         given: set[str] = set()
         for attribute in proto.attribute:
             name = attribute.name
@@ -391,8 +393,8 @@ class _Importer:
                     f"{title}: {proto.op_type} of opset {opset} has no attribute '{name}'",
                     detail=f"it has {', '.join(sorted(known)) or 'none'}",
                 )
-            if attribute.type != known[name].type.value:
-                raise ModelFormatError(f"{title}: attribute '{name}' should be {known[name].type.name}")
+            if attribute.type != known[name].kind.value:
+                raise ModelFormatError(f"{title}: attribute '{name}' should be {known[name].kind.name}")
             if name in given:
                 raise ModelFormatError(f"{title}: attribute '{name}' is given twice")
             given.add(name)
@@ -512,6 +514,7 @@ def _missing(title: str, operator: str, where: str) -> UnsupportedOperatorError:
     )
 
 
+@functools.lru_cache(_SCHEMAS)
 def _schema(name: str, opset: int, domain: str) -> defs.OpSchema | None:
     try:
         return defs.get_schema(name, opset, domain)
@@ -519,7 +522,27 @@ def _schema(name: str, opset: int, domain: str) -> defs.OpSchema | None:
         return contributed_schema(domain, name)
 
 
-def _allowed(schema: defs.OpSchema) -> dict[str, Sequence[str]]:
+class _FormalAttribute(NamedTuple):
+    """What a schema says of an attribute; asked of the schema itself, its default is parsed each time."""
+
+    kind: Any
+    required: bool
+    default: onnx.AttributeProto | None
+
+
+@functools.lru_cache(_SCHEMAS)
+def _formal_attributes(schema: defs.OpSchema) -> Mapping[str, _FormalAttribute]:
+    found = {}
+    for name, formal in schema.attributes.items():
+        default: onnx.AttributeProto | None = formal.default_value
+        if default is not None and default.type == onnx.AttributeProto.UNDEFINED:
+            default = None
+        found[name] = _FormalAttribute(formal.type, formal.required, default)
+    return found
+
+
+@functools.lru_cache(_SCHEMAS)
+def _allowed(schema: defs.OpSchema) -> Mapping[str, Sequence[str]]:
     return {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
 
 
