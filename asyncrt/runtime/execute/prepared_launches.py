@@ -214,6 +214,8 @@ class Presets:
             del plan.sets[key]
             found = None
         if found is None:
+            if plan.uses <= OFTEN and company is Company.ANYTHING:
+                return None
             try:
                 found = self._bind(bound, plan, memory, used, key[0])
             except DeviceError:

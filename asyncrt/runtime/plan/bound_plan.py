@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -29,7 +31,6 @@ class BoundPlan:
         records: What became of each node.
         copies: Large values that the host has already and that are copied for the request, off the event loop.
         generation: Of the specialised kernels that it was bound to.
-        work: How much it is for the device, very roughly: work-items, and one for each command.
     """
 
     plan: ChunkPlan
@@ -40,7 +41,12 @@ class BoundPlan:
     records: tuple[NodeRecord, ...] | Deferred
     copies: tuple[Fetch, ...] = ()
     generation: int = 0
-    work: int = 1
+
+    @functools.cached_property
+    def work(self) -> int:
+        """How much it is for the device, very roughly: work-items, and one for each command."""
+        plan = self.plan
+        return len(plan.uploads) + len(plan.fetches) + sum([1 + math.prod(s.grid) for s in plan.steps])
 
 
 def bind(
@@ -49,32 +55,52 @@ def bind(
     constants: Mapping[Stored, Resident],
     special: Callable[[PlanStep], Any] | None = None,
     generation: int = 0,
+    like: BoundPlan | None = None,
 ) -> BoundPlan:
     """Put a plan's kernels and constants in the place of their names.
 
     Args:
         special: Gives the specialised kernel of a step, if there is one.
+        like: Of a plan that may have some of the steps, what they were bound to.
     """
     memory = _Named(constants).__getitem__
     steps = []
     specialised = set()
     built: dict[int, Any] = {}  # a source's hash is that of its text and more, so each is looked up once
-    for s in plan.steps:
+    known = _shared(plan, constants, like)
+    for s, (same, bound) in zip(plan.steps, known, strict=False):
         kernel = None if special is None else special(s)
         if kernel is not None:
             specialised.add(s.node)
         elif (kernel := built.get(id(s.kernel))) is None:
             kernel = built[id(s.kernel)] = kernels[s.kernel]
+        if same is s and bound[0] is kernel:
+            steps.append(bound)
+            continue
         steps.append((kernel, tuple(map(memory, s.buffers)), s.record, s.grid, s.group, s.local))
     records = plan.records
     if specialised:
         records = Deferred(lambda: tuple(
             r._replace(how=f"{r.how}, specialised") if r.node.id in specialised else r for r in plan.known_records()
         ))  # fmt: skip
-    work = len(plan.uploads) + len(plan.fetches) + sum([1 + math.prod(s.grid) for s in plan.steps])
     copies = tuple([f for f in plan.fetches if is_long_copy(f)])
     left = between(plan.after.kept)
-    return BoundPlan(plan, tuple(steps), kernels, constants, left, records, copies, generation, work)
+    return BoundPlan(plan, tuple(steps), kernels, constants, left, records, copies, generation)
+
+
+_UNKNOWN: tuple[Any, Any] = None, None
+
+
+def _shared(
+    plan: ChunkPlan, constants: Mapping[Stored, Resident], like: BoundPlan | None
+) -> Iterable[tuple[PlanStep | None, Any]]:
+    """Return for each step one that may be the same, and what that is bound to."""
+    if like is None or not plan.shared or len(plan.steps) != len(like.steps):
+        return itertools.repeat(_UNKNOWN)
+    have = like.constants
+    if constants is not have and any(constants[p.key] is not have.get(p.key) for p in plan.packings):
+        return itertools.repeat(_UNKNOWN)  # they are elsewhere now
+    return zip(like.plan.steps, like.steps, strict=True)
 
 
 def is_long_copy(fetch: Fetch) -> bool:

@@ -319,6 +319,7 @@ class ChunkPlan:
         after: What the next chunk's plan starts from.
         lanes: On which lanes the steps are where they are spread over several streams; None: on one.
         block: What of its arena the host reads in one transfer.
+        shared: How many of its steps another plan has as well.
     """
 
     chunk: int
@@ -334,6 +335,7 @@ class ChunkPlan:
     after: State
     lanes: Lanes | None = None
     block: ReadBlock | None = None
+    shared: int = 0
 
     def known_records(self) -> tuple[NodeRecord, ...]:
         """Return the records, made now if they were deferred."""

@@ -30,7 +30,7 @@ _WALKS = 96  # of sizes that lie close to others, when a model is loaded
 KEYED_BYTES = 1 << 16
 """Values that a plan depends on are compared as bytes; above this, planning anew is cheaper."""
 # Rough sizes of what a plan is made of, in bytes.
-_STEP, _RECORD, _PLAN = 1200, 250, 2000
+_STEP, _SHARED, _RECORD, _PLAN = 1200, 16, 250, 2000
 
 
 class _Found(list[ChunkPlan]):
@@ -106,9 +106,9 @@ class Plans:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __iter__(self) -> Iterator[ChunkPlan]:
+    def __iter__(self) -> Iterator[Planned]:
         """The plans that are kept, least recently used first."""
-        return (planned.plan for planned in self._kept.values())
+        return iter(self._kept.values())
 
     @property
     def follows(self) -> bool:
@@ -272,7 +272,8 @@ class Plans:
     def _keep(self, chunk: Chunk, signature: Any, plan: ChunkPlan, on_host: int = 0) -> Planned:
         """Keep a plan; nodes on the host have made that many bytes, which it holds."""
         records = plan.records.held if isinstance(plan.records, Deferred) else len(plan.records)
-        nbytes = _PLAN + _STEP * len(plan.steps) + _RECORD * records + len(plan.staging) + on_host
+        steps = _STEP * (len(plan.steps) - plan.shared) + _SHARED * plan.shared
+        nbytes = _PLAN + steps + _RECORD * records + len(plan.staging) + on_host
         planned = Planned(plan, nbytes, sum([f.layout.nbytes for f in plan.fetches]))
         if self._replay and signature is not None:
             self._kept.put((chunk.index, signature), planned)  # two requests may plan the same at once
@@ -437,7 +438,7 @@ def with_origins(plan: ChunkPlan, walked: ChunkPlan) -> ChunkPlan:
             hint="this is a bug of asyncrt or of an operator added to it; RuntimeOptions(without={'recipes'}) helps",
         )
     steps = tuple([s._replace(origin=w.origin) for s, w in zip(plan.steps, walked.steps, strict=True)])
-    return attrs.evolve(plan, steps=steps)
+    return attrs.evolve(plan, steps=steps, shared=0)
 
 
 def _without_origins(steps: tuple[PlanStep, ...]) -> list[PlanStep]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import operator
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
@@ -26,7 +26,7 @@ from asyncrt.kernels.decide import Skip
 from asyncrt.kernels.impl import KernelChoice, KernelSource
 from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.resident.weights import Packing
-from asyncrt.layout import Array, Layout, Shape
+from asyncrt.layout import Array, DataType, Layout, Shape
 from asyncrt.memory.arena import Lifetimes
 from asyncrt.runtime.cooperative import Slices, finished
 
@@ -83,6 +83,15 @@ class _StepRecipe(NamedTuple):
     local: _Pick
     varying: tuple[int, ...]
     choice: tuple[int, Callable[[int], KernelSource]] | None  # which number says the kernel, and what it says
+    reads: tuple[int, ...]  # all numbers that it is made of, and of each tensor `~` its place among the bases
+
+
+class _Made(NamedTuple):
+    """The steps that a recipe gave last, and what they were made of."""
+
+    numbers: tuple[int, ...]
+    base: list[int]
+    steps: tuple[PlanStep, ...]
 
 
 class _StagedRecipe(NamedTuple):
@@ -164,6 +173,9 @@ class Recipe:
     witness: tuple[int, ...]
     unseen: set[int]
     _checks: int = 0
+    #: Most steps of a decoder are the same at its next length.
+    _latest: _Made | None = None
+    _readers: dict[int, frozenset[int]] | None = None
 
     @property
     def trusted(self) -> bool:
@@ -219,7 +231,7 @@ class Recipe:
         staging = arena.offsets[-1] if staged.offsets else 0
         # Where each tensor begins: those of the arena, those that travel together, and 0 for memory of others.
         base = [*arena.offsets, *(staging + s for s in staged.offsets), 0]
-        steps = yield from self._bound_steps(numbers, base)
+        steps, shared = yield from self._bound_steps(numbers, base)
         return ChunkPlan(
             chunk=0,
             arena_nbytes=arena.nbytes,
@@ -230,6 +242,7 @@ class Recipe:
                 for v, b, o, n, together in self.uploads
             ]),
             steps=steps,
+            shared=shared,
             packings=self.packings,
             fetches=self._bound_fetches(numbers, base),
             records=Deferred(records),
@@ -269,25 +282,44 @@ class Recipe:
             for step, n in zip(self.steps, self.nbytes, strict=True)
         ])  # fmt: skip
 
-    def _bound_steps(self, numbers: tuple[int, ...], base: list[int]) -> Slices[tuple[PlanStep, ...]]:
-        """Return the launches, for tensors that begin at *base*.
+    def _bound_steps(
+        self, numbers: tuple[int, ...], base: list[int]
+    ) -> Slices[tuple[tuple[PlanStep, ...], int]]:
+        """Return the launches, for tensors that begin at *base*, and how many are those of the plan before.
 
         Raises:
             struct.error: A number does not fit into a launch's record; planning says what does not fit.
         """
-        steps: list[PlanStep] = []
-        pack = self.pack
-        for node, kernel, buffers, bases, offsets, ints, grid, group, local, varying, choice in self.steps:
-            if choice is not None:
-                kernel = choice[1](numbers[choice[0]])
-            sizes = ints(numbers)
-            record = pack(list(map(operator.add, bases(base), offsets(numbers))), sizes)
-            steps.append(
-                PlanStep(node, kernel, buffers, record, grid(numbers), group, local(numbers), None, sizes, varying)
-            )
-            if len(steps) % _SLICE == 0:
+        before = self._latest
+        steps: list[Any] = [None] * len(self.steps) if before is None else list(before.steps)
+        places = range(len(steps)) if before is None else self._differing(before, numbers, base)
+        for done, place in enumerate(places, 1):
+            steps[place] = self._bound_step(self.steps[place], numbers, base)
+            if done % _SLICE == 0:
                 yield
-        return tuple(steps)
+        self._latest = _Made(numbers, base, tuple(steps))
+        return self._latest.steps, len(steps) - len(places)
+
+    def _bound_step(self, step: _StepRecipe, numbers: tuple[int, ...], base: list[int]) -> PlanStep:
+        node, kernel, buffers, bases, offsets, ints, grid, group, local, varying, choice, _ = step
+        if choice is not None:
+            kernel = choice[1](numbers[choice[0]])
+        sizes = ints(numbers)
+        record = self.pack(list(map(operator.add, bases(base), offsets(numbers))), sizes)
+        return PlanStep(node, kernel, buffers, record, grid(numbers), group, local(numbers), None, sizes, varying)
+
+    def _differing(self, before: _Made, numbers: tuple[int, ...], base: list[int]) -> Sequence[int]:
+        """Return the places of the steps that are made of other numbers now."""
+        if self._readers is None:
+            self._readers = _readers(self.steps)
+        differing = [n for n, (a, b) in enumerate(zip(before.numbers, numbers, strict=True)) if a != b]
+        differing += [~n for n, (a, b) in enumerate(zip(before.base, base, strict=True)) if a != b]
+        found: set[int] = set()
+        for number in differing:
+            found |= self._readers.get(number, frozenset())
+            if len(found) == len(self.steps):
+                break
+        return sorted(found)
 
     def _bound_fetches(self, numbers: tuple[int, ...], base: list[int]) -> tuple[Fetch, ...]:
         return tuple([
@@ -300,14 +332,29 @@ class Recipe:
         ])  # fmt: skip
 
     def _kept_tensors(self, numbers: tuple[int, ...]) -> tuple[KeptTensor, ...]:
+        def layout(dtype: DataType, shape: tuple[int, ...]) -> Layout:  # most are alike
+            key = dtype.name, shape
+            if key not in layouts:
+                layouts[key] = Layout(dtype, tuple([numbers[d] for d in shape]))
+            return layouts[key]
+
+        layouts: dict[tuple[str, tuple[int, ...]], Layout] = {}
         return tuple([
-            tensor._replace(
-                layout=Layout(tensor.layout.dtype, tuple([numbers[d] for d in shape])),
-                capacity=tuple([numbers[d] for d in capacity]),
-                new=numbers[new],
+            KeptTensor(
+                tensor.input, tensor.output, layout(tensor.layout.dtype, shape),
+                layout(tensor.layout.dtype, capacity).shape, numbers[new], tensor.done,
             )
             for tensor, shape, capacity, new in self.kept
         ])  # fmt: skip
+
+
+def _readers(steps: Iterable[_StepRecipe]) -> dict[int, frozenset[int]]:
+    """Return which steps are made of each number, and of the beginning of each tensor."""
+    found: dict[int, set[int]] = {}
+    for place, step in enumerate(steps):
+        for number in step.reads:
+            found.setdefault(number, set()).add(place)
+    return {number: frozenset(places) for number, places in found.items()}
 
 
 def sizes_of(layouts: list[Layout], axes: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
@@ -483,18 +530,24 @@ class _RecipeWriter:
         if MARK in kernel.text:
             raise Unfollowed
         at = [self._at(p) for p in places if self._there(p)]
+        bases, offsets = tuple([base for base, _ in at]), tuple([offset for _, offset in at])
+        ints, grid, local = self._all(launch.ints), self._all(launch.grid), self._all(launch.local)
+        chooses = () if choice is None else (choice[0],)
+        # Nothing is read of those that count from the end: memory of others begins at 0.
+        reads = {*offsets, *ints, *grid, *local, *chooses, *[~base for base in bases if base >= 0]}
         return _StepRecipe(
             node,
             kernel,
             tuple([self._buffer(p) for p in places if self._there(p)]),
-            _pick(tuple([base for base, _ in at])),
-            _pick(tuple([offset for _, offset in at])),
-            _pick(self._all(launch.ints)),
-            _pick(self._all(launch.grid)),
+            _pick(bases),
+            _pick(offsets),
+            _pick(ints),
+            _pick(grid),
             launch.group,
-            _pick(self._all(launch.local)),
+            _pick(local),
             launch.varying,
             choice,
+            tuple(sorted(reads)),
         )
 
     def _there(self, place: Location) -> bool:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import functools
 import logging
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
@@ -114,6 +115,8 @@ class CompiledModel:
         #: What likely shapes need, if that was asked for.
         self.warming: Warming | None = None
         self._binding: dict[Planned, asyncio.Task[BoundPlan]] = {}
+        #: The plan that was bound last, as long as anybody has it: the next may share its steps.
+        self._latest_bound: Callable[[], BoundPlan | None] = lambda: None
         #: The sizes of the arenas lately, by chunk; of equal ones in a row only the first.
         self._sizes: dict[int, ShapePredictor] = {}
 
@@ -263,9 +266,12 @@ class CompiledModel:
     def _bound(
         self, plan: ChunkPlan, kernels: Mapping[Any, Any], constants: Mapping[Stored, Resident]
     ) -> BoundPlan:
-        if self._specialiser is None:
-            return bind(plan, kernels, constants)
-        return bind(plan, kernels, constants, self._specialiser.kernel, self._specialiser.generation)
+        like, special, generation = self._latest_bound(), None, 0
+        if self._specialiser is not None:
+            special, generation = self._specialiser.kernel, self._specialiser.generation
+        bound = bind(plan, kernels, constants, special, generation, like)
+        self._latest_bound = weakref.ref(bound)
+        return bound
 
     def replayed(self, planned: Planned) -> None:
         """A plan is used again: ask for specialised kernels now and then, and bind it to those that have come."""

@@ -111,7 +111,10 @@ class Foresight:
 
 def has_all(bound: BoundPlan, plan: ChunkPlan) -> bool:
     """Whether what one plan is bound to has all that another needs."""
-    return all(p.key in bound.constants for p in plan.packings) and all(k in bound.kernels for k in plan.kernels)
+    if plan.packings is not bound.plan.packings and any(p.key not in bound.constants for p in plan.packings):
+        return False
+    sources = {id(s.kernel): s.kernel for s in plan.steps}  # a source's hash is that of its text
+    return all(source in bound.kernels for source in sources.values())
 
 
 def step_signature(given: tuple[Shape, ...], contents: Any, left: Between) -> Any:

@@ -186,6 +186,39 @@ async def test_steps_of_a_sequence_are_planned_by_recipe() -> None:
 
 
 @pytest.mark.asyncio
+async def test_plans_of_a_growing_cache_share_the_launches_that_its_length_does_not_change() -> None:
+    """Launches that are made of the same numbers are the same objects, bound and unbound, and count once."""
+    w = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+    source = model(
+        [
+            node("present = Concat(past, x)", axis=1),
+            node("hidden = MatMul(x, w)"),
+            node("sum = ReduceSum(present, axis)", keepdims=1),
+            node("y = Add(hidden, sum)"),
+        ],
+        ["past f32[b,p,8]", "x f32[b,1,8]"],
+        ["present", "y"],
+        {"w": w, "axis": i64(1)},
+    )
+    steps = [np.random.default_rng(i).standard_normal((1, 1, 8)).astype(np.float32) for i in range(60)]
+    async with Runtime(options=attrs.evolve(OPTIONS, check_hazards=False)) as rt:
+        loaded = await rt.load(source)
+        async with loaded.sequence({"past": "present"}) as sequence:
+            outputs = [(await sequence.infer({"x": x}))["y"] for x in steps]
+        plans = list(network(loaded).plans)
+        kept = [planned for planned in plans if planned.plan.shared]
+    before, after = kept[-2:]
+    shared = [a is b for a, b in zip(before.plan.steps, after.plan.steps, strict=True)]
+    assert 0 < sum(shared) < len(shared)
+    assert after.bound is not None
+    assert before.bound is not None
+    assert [a is b for a, b in zip(before.bound.steps, after.bound.steps, strict=True)] == shared
+    assert after.nbytes < max(planned.nbytes for planned in plans)
+    expected = [x @ w + np.sum(steps[: i + 1], axis=0) for i, x in enumerate(steps)]
+    np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.asyncio
 async def test_values_that_decide_have_recipes_of_their_own() -> None:
     """A slice whose bounds come with the request: other bounds are another recipe."""
     nodes = [node("a = Neg(x)"), node("b = Slice(a, starts, ends)"), node("y = Softmax(b)")]
