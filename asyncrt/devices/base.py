@@ -225,12 +225,14 @@ class Prepared(Protocol):
 
     Attributes:
         runs: Whether there is `run()`, and the thread that calls it does the device's work.
+        begins: Whether the device works while that thread does something else, between `begin()` and `end()`.
         single: Whether it can do so alone, with no other thread of the device.
         long: Whether `launch()` takes so long that a thread should call it; it gives up the GIL then.
         busy: Whether a thread calls it; `bind()` must not be called until that ends. Set by who started the thread.
     """
 
     runs: bool
+    begins: bool
     single: bool
     long: bool
     busy: bool
@@ -239,6 +241,14 @@ class Prepared(Protocol):
         """Let each number that is a buffer stand for the memory at its index; negative ones count from the end.
 
         What was enqueued before keeps the memory that it has. If this fails, it must succeed before the next launch.
+        """
+        ...
+
+    def become(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> bool:
+        """Be other launches of the same kernels, of which those that are the same objects stay, and bind them.
+
+        Returns:
+            Whether that was possible; if not, these must not be used any more.
         """
         ...
 
@@ -263,6 +273,17 @@ class Prepared(Protocol):
             stream: Nothing may be on its way there.
             single: Let the calling thread do all of it. Only where it can.
         """
+        ...
+
+    def begin(self, stream: Stream, writes: Sequence[Transfer]) -> None:
+        """Copy to the device and launch, as `run()` does, and return before it is done. Only where it *begins*.
+
+        `end()` follows, whatever comes between. If this raises, what was enqueued is done by then.
+        """
+        ...
+
+    def end(self, stream: Stream, reads: Sequence[Transfer]) -> None:
+        """Copy from the device, and return when all that was begun is done; raises as `run()` does."""
         ...
 
 

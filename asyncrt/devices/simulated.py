@@ -80,8 +80,9 @@ class SimulatedPrepared:
         *,
         runs: bool = False,
         single: bool = False,
+        begins: bool = False,
     ) -> None:
-        self.busy, self.runs, self.single = False, runs, single
+        self.busy, self.runs, self.single, self.begins = False, runs, single, begins
         self._launches = tuple(launches)
         self.bind(memory)
 
@@ -90,6 +91,11 @@ class SimulatedPrepared:
             (kernel, [memory[b] if isinstance(b, int) else b for b in buffers], record, grid, group, local)
             for kernel, buffers, record, grid, group, local in self._launches
         ]
+
+    def become(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> bool:
+        self._launches = tuple(launches)
+        self.bind(memory)
+        return True
 
     def launch(self, stream: Stream, stop: bytearray | None = None) -> None:
         for launch in self._bound:
@@ -102,10 +108,22 @@ class SimulatedPrepared:
         self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer], *, single: bool = False
     ) -> None:
         """Carry all of it out; the clock runs meanwhile."""
+        self.begin(stream, writes)
+        self.end(stream, reads)
+
+    def begin(self, stream: Any, writes: Sequence[Transfer]) -> None:
+        """Enqueue the copies to the device and the launches."""
         try:
             for memory, offset, host in writes:
                 stream.write(memory, offset, host)
             self.launch(stream)
+        except BaseException:
+            stream.finish()
+            raise
+
+    def end(self, stream: Any, reads: Sequence[Transfer]) -> None:
+        """Enqueue the copies from the device, and carry all of it out."""
+        try:
             for memory, offset, host in reads:
                 stream.read(memory, offset, host)
         finally:

@@ -279,16 +279,19 @@ static Py_ssize_t copy_all(copy_t copy, void *queue, const transfer_t *transfers
     return done;
 }
 
-PyDoc_STRVAR(run_doc, "run(functions, queue, writes, launches, reads, /)\n--\n\n"
-                      "Copy to the device, enqueue launches, copy from it, and return when all of it is done.\n\n"
+PyDoc_STRVAR(copy_and_launch_doc, "copy_and_launch(functions, queue, writes, launches, reads, waits, /)\n--\n\n"
+                      "Copy to the device, enqueue launches, copy from it, and return when all of it is done; or at "
+                      "once, if it is not to be waited for. Then nothing may be read.\n\n"
                       "Returns how many commands were enqueued, and what the driver answered to the next one, or 0.");
 
-static PyObject *run(PyObject *module, PyObject *arguments) {
-    unsigned long long enqueue_address, write_address, read_address, finish_address, queue_address;
+static PyObject *copy_and_launch(PyObject *module, PyObject *arguments) {
+    unsigned long long enqueue_address, write_address, read_address, finish_address, flush_address, queue_address;
     PyObject *writes, *object, *reads;
     Py_buffer table;
-    if (!PyArg_ParseTuple(arguments, "(KKKK)KO!OO!:run", &enqueue_address, &write_address, &read_address,
-                          &finish_address, &queue_address, &PyTuple_Type, &writes, &object, &PyTuple_Type, &reads) ||
+    int waits;
+    if (!PyArg_ParseTuple(arguments, "(KKKKK)KO!OO!p:copy_and_launch", &enqueue_address, &write_address, &read_address,
+                          &finish_address, &flush_address, &queue_address, &PyTuple_Type, &writes, &object,
+                          &PyTuple_Type, &reads, &waits) ||
         !open_table(object, sizeof(launch_t), &table))
         return NULL;
     Py_ssize_t up = PyTuple_Size(writes), down = PyTuple_Size(reads), done;
@@ -301,7 +304,7 @@ static PyObject *run(PyObject *module, PyObject *arguments) {
         return NULL;
     }
     enqueue_t enqueue = (enqueue_t)(uintptr_t)enqueue_address;
-    finish_t finish = (finish_t)(uintptr_t)finish_address;
+    finish_t finish = (finish_t)(uintptr_t)finish_address, flush = (finish_t)(uintptr_t)flush_address;
     void *queue = (void *)(uintptr_t)queue_address;
     const launch_t *launch = table.buf, *end = launch + (size_t)table.len / sizeof(launch_t);
     int32_t status = 0;
@@ -312,7 +315,9 @@ static PyObject *run(PyObject *module, PyObject *arguments) {
                          launch->grouped ? launch->group : NULL, 0, NULL, NULL);
     if (!status)
         done += copy_all((copy_t)(uintptr_t)read_address, queue, targets, down, 1, &status);
-    if (status || !down) { /* whatever was enqueued is done before its memory is somebody else's */
+    if (!waits && !status)
+        status = flush(queue);
+    else if (status || !down) { /* whatever was enqueued is done before its memory is somebody else's */
         int32_t end_status = finish(queue);
         status = status ? status : end_status;
     }
@@ -324,7 +329,7 @@ static PyObject *run(PyObject *module, PyObject *arguments) {
 }
 
 static PyMethodDef methods[] = {
-    {"run", run, METH_VARARGS, run_doc},
+    {"copy_and_launch", copy_and_launch, METH_VARARGS, copy_and_launch_doc},
     {"launch", launch, METH_VARARGS, launch_doc},
     {"submit", submit, METH_VARARGS, submit_doc},
     {"bind", bind, METH_VARARGS, bind_doc},

@@ -573,7 +573,7 @@ class OpenCLDevice:
         long = LONG_CPU if self.info.is_cpu else LONG_GPU
         joins = (self.info.platform, self.info.kind) in JOINS
         return OpenCLPrepared(
-            calls, submitter, launches, memory, long, self.gate, joins=joins, single=self.single
+            calls, submitter, launches, memory, long, self.gate, joins=joins, single=self.single, lends=self.info.is_cpu
         )  # fmt: skip
 
     def probe(self, kept: Binaries | None = None) -> None:

@@ -36,6 +36,7 @@ class _Calls(NamedTuple):
 
     create: Callable[[int, bytes, Any], int | None]
     set_arguments: SetArguments
+    set_argument: Callable[[int, int, int, bytes], int]
     release: Callable[[int], int]
 
 
@@ -46,14 +47,15 @@ def preset_calls() -> _Calls | None:
     if library is None or set_arguments is None:
         return None
     try:
-        create, release = library["clCreateKernel"], library["clReleaseKernel"]
+        create, release, set_argument = (library[f"cl{n}"] for n in ("CreateKernel", "ReleaseKernel", "SetKernelArg"))
     except AttributeError:
         return None
     create.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     create.restype = ctypes.c_void_p
     release.argtypes = [ctypes.c_void_p]
-    release.restype = ctypes.c_int
-    return _Calls(create, set_arguments, release)
+    release.restype = set_argument.restype = ctypes.c_int
+    set_argument.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_char_p]
+    return _Calls(create, set_arguments, set_argument, release)
 
 
 class OpenCLPrepared:
@@ -68,6 +70,7 @@ class OpenCLPrepared:
         gate: Keeps the device from beginning on tiny ones before all are enqueued; None lets it.
         joins: Whether a thread that waits for the device depends on no other thread (`JOINS`).
         single: Whether streams have a queue whose commands the thread that enqueues them carries out by itself.
+        lends: Whether the device computes on the threads that wait for it.
 
     Raises:
         DeviceError: The driver refuses a kernel object or an argument.
@@ -84,16 +87,18 @@ class OpenCLPrepared:
         *,
         joins: bool = False,
         single: bool = False,
+        lends: bool = True,
     ) -> None:
         self.runs = submitter.runs and joins
         self.single = self.runs and single
+        self.begins = self.runs and not lends
         self.long = submitter.releases_gil and len(launches) >= long
         self.busy = False
         self._native = submitter.releases_gil
         # Those of a long plan begin at once: the device would have nothing to do for a millisecond.
         self._gate = gate if are_tiny(launches) and not self.long else None
-        self._what = [(kernel.function_name, grid) for kernel, _, _, grid, _, _ in launches]
-        kernels: list[int] = []
+        self._launches, self._set_argument = list(launches), calls.set_argument
+        self._kernels = kernels = list[int]()
         weakref.finalize(self, _release, calls, kernels)
         #: By number of a buffer, the memory that it stands for now.
         self._memory: dict[int, Allocation] = {}
@@ -114,7 +119,7 @@ class OpenCLPrepared:
         self._calls = submitter.calls(own_calls)
 
     def __repr__(self) -> str:
-        return f"<OpenCLPrepared {len(self._what)} launches>"
+        return f"<OpenCLPrepared {len(self._launches)} launches>"
 
     def bind(self, memory: Sequence[Allocation]) -> None:
         """Let the numbers stand for other memory. What was enqueued before keeps what it has."""
@@ -125,6 +130,26 @@ class OpenCLPrepared:
                 if status := arguments.bind(buffer.handle.address):
                     raise refused("setting a buffer", status)
                 self._memory[number] = buffer
+
+    def become(self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> bool:
+        """Be other launches of the same kernels, and bind them; see `Prepared`.
+
+        Raises:
+            DeviceError: The driver refuses an argument.
+        """
+        pairs = enumerate(zip(launches, self._launches, strict=True))
+        for place, (launch, old) in [(place, pair) for place, pair in pairs if pair[0] is not pair[1]]:
+            kernel, buffers, record, grid, group, local = launch
+            if kernel is not old[0] or buffers != old[1] or local != old[5]:
+                return False
+            own = self._kernels[place]
+            if record != old[2] and (status := self._set_argument(own, len(buffers), len(record), record)):
+                raise refused(f"setting an argument of {kernel.function_name}", status)
+            if (grid, group) != (old[3], old[4]):
+                self._calls.change(place, DriverCall(own, grid, group))
+            self._launches[place] = launch
+        self.bind(memory)
+        return True
 
     def launch(self, stream: Any, stop: bytearray | None = None) -> None:
         """Enqueue the launches on an `OpenCLStream`.
@@ -145,8 +170,7 @@ class OpenCLPrepared:
             if refusal:
                 raise refused("opening a gate", refusal)
         if status:
-            kernel, grid = self._what[done]
-            raise refused(f"kernel {kernel} over {grid}", status)
+            raise refused(self._what(done), status)
 
 
     def run(
@@ -162,15 +186,38 @@ class OpenCLPrepared:
         """
         stream.native += 1
         queue = stream.single_queue_address() if single else stream.queue_address()
-        outcome = self._calls.run(queue, writes, reads)
+        self._check(self._calls.run(queue, writes, reads), len(writes))
+
+    def begin(self, stream: Any, writes: Sequence[Transfer]) -> None:
+        """Copy to the device and launch, and return at once.
+
+        Raises:
+            DeviceError: The driver refuses a command.
+        """
+        stream.native += 1
+        self._check(self._calls.run(stream.queue_address(), writes, (), waits=False), len(writes))
+
+    def end(self, stream: Any, reads: Sequence[Transfer]) -> None:
+        """Copy from an `OpenCLStream`, and return when all that was begun is done.
+
+        Raises:
+            DeviceError: As `run()` does.
+        """
+        outcome = self._calls.run(stream.queue_address(), (), reads, launches=False)
+        self._check(outcome, -len(self._launches) - 1)
+
+    def _check(self, outcome: tuple[int, int] | None, copied: int) -> None:
+        """Raise what the driver answered, if it refused a command; *copied* come before the launches."""
         assert outcome is not None, "these launches cannot be run"
         done, status = outcome
         if status:
-            launch = done - len(writes)
-            if 0 <= launch < len(self._what):
-                kernel, grid = self._what[launch]
-                raise refused(f"kernel {kernel} over {grid}", status)
-            raise refused("a copy, or running commands", status)
+            place = done - copied
+            launched = 0 <= place < len(self._launches)
+            raise refused(self._what(place) if launched else "a copy, or running commands", status)
+
+    def _what(self, place: int) -> str:
+        kernel, _, _, grid, _, _ = self._launches[place]
+        return f"kernel {kernel.function_name} over {grid}"
 
 
 def _new(calls: _Calls, kernel: Any) -> int:

@@ -45,6 +45,10 @@ class Arguments(Protocol):
 class Calls(Protocol):
     """Launches in their order."""
 
+    def change(self, place: int, call: DriverCall) -> None:
+        """Let the launch at a place be another."""
+        ...
+
     def submit(self, queue: int, stop: bytearray | None = None) -> tuple[int, int]:
         """Enqueue them until one is refused; returns how many were enqueued, and the refusal, or 0.
 
@@ -53,10 +57,22 @@ class Calls(Protocol):
         """
         ...
 
-    def run(self, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> tuple[int, int] | None:
+    def run(
+        self,
+        queue: int,
+        writes: Sequence[Transfer],
+        reads: Sequence[Transfer],
+        *,
+        launches: bool = True,
+        waits: bool = True,
+    ) -> tuple[int, int] | None:
         """Carry them out between copies to the device and from it; returns as `submit()` does, when all is done.
 
         None where only native code could, which there is not.
+
+        Args:
+            launches: Whether they are enqueued; else only the copies are.
+            waits: Whether to wait; else the device may begin, and nothing is to be read.
         """
         ...
 
@@ -114,11 +130,14 @@ class _PythonCalls:
         self._enqueue = enqueue
         #: All go to the queue in this variable.
         self._queue = ctypes.c_void_p()
-        # ctypes objects already, which saves converting them at each call.
-        self._calls = tuple(
-            (self._queue, ctypes.c_void_p(c.kernel), len(c.grid), None, _sizes(c.grid), _sizes(c.group), 0, None, None)
-            for c in calls
-        )
+        self._calls = [self._call(call) for call in calls]
+
+    def _call(self, c: DriverCall) -> tuple[Any, ...]:
+        """Return ctypes objects already, which saves converting them at each call."""
+        return self._queue, ctypes.c_void_p(c.kernel), len(c.grid), None, _sizes(c.grid), _sizes(c.group), 0, None, None
+
+    def change(self, place: int, call: DriverCall) -> None:
+        self._calls[place] = self._call(call)
 
     def submit(self, queue: int, stop: bytearray | None = None) -> tuple[int, int]:
         self._queue.value = queue
@@ -127,7 +146,15 @@ class _PythonCalls:
             return len(self._calls) - operator.length_hint(calls) - 1, status
         return len(self._calls), 0
 
-    def run(self, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> tuple[int, int] | None:
+    def run(
+        self,
+        queue: int,
+        writes: Sequence[Transfer],
+        reads: Sequence[Transfer],
+        *,
+        launches: bool = True,
+        waits: bool = True,
+    ) -> tuple[int, int] | None:
         return None
 
 
@@ -142,14 +169,14 @@ class NativeSubmitter:
         module: The extension.
         set_argument: The address of `clSetKernelArg`.
         enqueue: That of `clEnqueueNDRangeKernel`.
-        copies: Those of `clEnqueueWriteBufferRect`, `clEnqueueReadBufferRect` and `clFinish`.
+        copies: Those of `clEnqueueWriteBufferRect`, `clEnqueueReadBufferRect`, `clFinish` and `clFlush`.
     """
 
     releases_gil = True
 
     def __init__(self, module: Any, set_argument: int, enqueue: int, *copies: int) -> None:
         self._module = module
-        self._copies, self.runs = copies, len(copies) == 3
+        self._copies, self.runs = copies, len(copies) == 4
         self._set_argument = set_argument
         self._enqueue = enqueue
 
@@ -158,8 +185,8 @@ class NativeSubmitter:
         return _NativeArguments(self._module.bind, self._set_argument, table)
 
     def calls(self, calls: Sequence[DriverCall]) -> Calls:
-        table = b"".join(map(_launch, calls))
-        return _NativeCalls(self._module.submit, self._module.run, self._enqueue, self._copies, table)
+        table = bytearray().join(map(_launch, calls))
+        return _NativeCalls(self._module.submit, self._module.copy_and_launch, self._enqueue, self._copies, table)
 
     def launch(self, queue: int, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
         """Set the arguments of each launch and enqueue it, on the queue at an address.
@@ -185,17 +212,29 @@ class _NativeArguments(NamedTuple):
 
 
 class _NativeCalls(NamedTuple):
-    function: Callable[[int, int, bytes, bytearray | None], tuple[int, int]]
+    function: Callable[[int, int, bytearray, bytearray | None], tuple[int, int]]
     runs: Callable[..., tuple[int, int]]
     enqueue: int
     copies: tuple[int, ...]
-    table: bytes
+    table: bytearray
+
+    def change(self, place: int, call: DriverCall) -> None:
+        self.table[place * _LAUNCH.size : (place + 1) * _LAUNCH.size] = _launch(call)
 
     def submit(self, queue: int, stop: bytearray | None = None) -> tuple[int, int]:
         return self.function(self.enqueue, queue, self.table, stop)
 
-    def run(self, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> tuple[int, int] | None:
-        return self.runs((self.enqueue, *self.copies), queue, tuple(writes), self.table, tuple(reads))
+    def run(
+        self,
+        queue: int,
+        writes: Sequence[Transfer],
+        reads: Sequence[Transfer],
+        *,
+        launches: bool = True,
+        waits: bool = True,
+    ) -> tuple[int, int] | None:
+        table = self.table if launches else b""
+        return self.runs((self.enqueue, *self.copies), queue, tuple(writes), table, tuple(reads), waits)
 
 
 def _launch(call: DriverCall) -> bytes:
@@ -210,6 +249,7 @@ class _Functions(NamedTuple):
     write: Any
     read: Any
     finish: Any
+    flush: Any
 
 
 def loaded_functions() -> _Functions | None:
@@ -219,12 +259,13 @@ def loaded_functions() -> _Functions | None:
         return None
     try:
         set_argument, enqueue = library["clSetKernelArg"], library["clEnqueueNDRangeKernel"]
-        copies = library["clEnqueueWriteBufferRect"], library["clEnqueueReadBufferRect"], library["clFinish"]
+        copies = library["clEnqueueWriteBufferRect"], library["clEnqueueReadBufferRect"]
+        ends = library["clFinish"], library["clFlush"]
     except AttributeError:
         return None
     set_argument.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p]
     set_argument.restype = enqueue.restype = ctypes.c_int
-    return _Functions(set_argument, enqueue, *copies)
+    return _Functions(set_argument, enqueue, *copies, *ends)
 
 
 def python_submitter() -> Submitter | None:
@@ -250,6 +291,6 @@ def why_not_built() -> str:
         from . import _submit
     except ImportError:
         return "asyncrt.devices.opencl._submit was not built; install asyncrt again with a C compiler at hand"
-    if _submit.LAYOUT != LAYOUT or not hasattr(_submit, "run"):
+    if _submit.LAYOUT != LAYOUT or not hasattr(_submit, "copy_and_launch"):
         return "asyncrt.devices.opencl._submit was built of another version; install asyncrt again"
     return ""

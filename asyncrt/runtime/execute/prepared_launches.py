@@ -4,6 +4,9 @@ Setting the arguments of a launch takes longer than enqueueing it. A plan that i
 prepared by the device (`asyncrt.devices.base.Prepared`) for the memory of a request; a later request on the same memory
 only enqueues them. On other memory a plan gets another set of launches, up to a number; then the one unused longest is
 bound to that memory. How many launches there may be in all is bounded, too.
+
+The plans of a sequence's lengths share most launches, and few come often. They have one set, which each takes over from
+the one before it: only the records of launches that differ are set anew.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import math
 import operator
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -127,6 +130,7 @@ class _Plan:
         sets: By what they are for, and the identities of the memory they are bound to; those unused longest first.
         latest: The one used last, if nobody was there.
         again: For how many more such uses no other way is looked for.
+        family: Those with which it shares most launches; None if there are none.
     """
 
     size: int
@@ -138,6 +142,7 @@ class _Plan:
     sets: OrderedDict[tuple[_Use, tuple[int, ...]], _Set] = attrs.Factory(OrderedDict)
     latest: _Set | None = None
     again: int = 0
+    family: _Family | None = None
 
     def same_again(self, memory: Sequence[Allocation]) -> _Set | None:
         """Return what was used last, where it may be used again for such memory without another look."""
@@ -145,6 +150,19 @@ class _Plan:
         if latest is None or numbers is None or not self.again:
             return None
         return latest if all(map(operator.is_, (memory[n] for n in numbers), latest.memory)) else None
+
+
+@attrs.define(eq=False)
+class _Family:
+    """Plans that share most of their launches.
+
+    Attributes:
+        owner: The one that has the set now, as long as anybody has that plan.
+        tried: How often one ran on its caller's thread.
+    """
+
+    owner: Callable[[], _Plan | None]
+    tried: int = 0
 
 
 class Presets:
@@ -165,6 +183,8 @@ class Presets:
         self.one = one
         self._most = nbytes // LAUNCH_NBYTES
         self._plans: weakref.WeakKeyDictionary[BoundPlan, _Plan] = weakref.WeakKeyDictionary()
+        #: The plan that was seen last, as long as anybody has it.
+        self._latest: Callable[[], BoundPlan | None] = lambda: None
         self._clock = itertools.count()
         self._replays = 0
         self._rebound = 0
@@ -190,11 +210,10 @@ class Presets:
             apart: Whether the launches of each segment of the plan's lanes are wanted; otherwise there is one part.
             company: What else may be on the device meanwhile.
         """
-        plan = self._plans.get(bound)
-        if plan is None:
-            plan = self._plans[bound] = _Plan(len(bound.steps))
+        plan = self._known(bound)
         plan.uses += 1
-        if plan.uses <= (OFTEN if self.one is None else min(self.one.often, OFTEN)) or not plan.size:
+        often = OFTEN if self.one is None else min(self.one.often, OFTEN)
+        if (plan.family is None and plan.uses <= often) or not plan.size:
             return None
         plan.last = next(self._clock)
         stalled = self.one is not None and self.one.stalled
@@ -214,7 +233,7 @@ class Presets:
             del plan.sets[key]
             found = None
         if found is None:
-            if plan.uses <= OFTEN and company is Company.ANYTHING:
+            if plan.uses <= OFTEN and company is Company.ANYTHING and (plan.family is None or apart):
                 return None
             try:
                 found = self._bind(bound, plan, memory, used, key[0])
@@ -231,9 +250,32 @@ class Presets:
         self._replays += 1
         return found.parts
 
+    def _known(self, bound: BoundPlan) -> _Plan:
+        """Return what is known of a plan, which is little if it was not seen before."""
+        plan = self._plans.get(bound)
+        if plan is None:
+            plan = self._plans[bound] = _Plan(len(bound.steps))
+            like = self._latest()
+            known = None if like is None else self._plans.get(like)
+            if like is not None and known is not None and shares_most(bound, like):
+                if known.family is None:
+                    known.family = _Family(weakref.ref(known))
+                plan.family, plan.numbers = known.family, known.numbers
+        self._latest = weakref.ref(bound)
+        return plan
+
+    def shares(self, bound: BoundPlan) -> bool:
+        """Whether a plan has the launches of a family, also when it comes for the first time."""
+        return self._known(bound).family is not None
+
+    def tries(self, bound: BoundPlan) -> bool:
+        """Whether few of its family have run on their caller's thread."""
+        family = self._known(bound).family
+        return family is not None and family.tried < _TRIALS
+
     def _folds_for(self, plan: _Plan, company: Company) -> bool:
         """Return whether a plan is to be one launch, if it can be."""
-        if self.one is None or company is Company.ANYTHING or plan.uses <= self.one.often:
+        if self.one is None or company is Company.ANYTHING or plan.uses <= self.one.often or plan.family is not None:
             return False
         if company is Company.OTHERS and self.one.gains_beside:
             return True
@@ -249,7 +291,11 @@ class Presets:
     def took(self, bound: BoundPlan, seconds: float) -> None:
         """Note how long a plan took that was alone on the device."""
         plan = self._plans.get(bound)
-        if plan is not None and self.one is not None:
+        if plan is None:
+            return
+        if plan.family is not None:
+            plan.family.tried += 1
+        if self.one is not None:
             plan.trials[not plan.folded].took(seconds)
 
     def check(self, bound: BoundPlan, memory: Sequence[Allocation], seconds: float) -> None:
@@ -272,6 +318,10 @@ class Presets:
         self, bound: BoundPlan, plan: _Plan, memory: Sequence[Allocation], used: tuple[Allocation, ...], use: _Use
     ) -> _Set | None:
         """Return a set for other memory than there are sets for; None if there can be none."""
+        if plan.family is not None and not use.apart:
+            found = self._take_over(bound, plan, plan.family, memory, used)
+            if found is not None:
+                return found
         if len(plan.sets) < _SETS and self._make_room(plan):
             return self._prepare(bound, plan, memory, used, use)
         free = [key for key, s in plan.sets.items() if not s.busy]
@@ -288,6 +338,24 @@ class Presets:
         self._rebound += 1
         return oldest
 
+    def _take_over(
+        self, bound: BoundPlan, plan: _Plan, family: _Family, memory: Sequence[Allocation], used: tuple[Allocation, ...]
+    ) -> _Set | None:
+        """Return the set of a plan that shares most launches with this one, made its own; None if there is none."""
+        owner = family.owner()
+        if owner is None:
+            return None
+        key = next((k for k, s in owner.sets.items() if not (k[0].apart or s.busy or s.one)), None)
+        if key is None:
+            return None
+        found = owner.sets.pop(key)
+        owner.latest = None
+        if not all(part.become(bound.steps, memory) for part in found.parts):
+            return None
+        found.memory, family.owner = used, weakref.ref(plan)
+        self._rebound += 1
+        return found
+
     def _prepare(
         self, bound: BoundPlan, plan: _Plan, memory: Sequence[Allocation], used: tuple[Allocation, ...], use: _Use
     ) -> _Set | None:
@@ -296,8 +364,10 @@ class Presets:
         if self.one is not None and use.company is not Company.ANYTHING:
             one = self.one.fold(bound, alone=use.company is Company.NOBODY)
         steps: list[Sequence[PreparedLaunch]] = [bound.steps if one is None else (one,)]
-        if one is None and plan.uses <= OFTEN:
+        if one is None and plan.uses <= OFTEN and plan.family is None:
             return None
+        if plan.family is not None:
+            plan.family.owner = weakref.ref(plan)
         if use.apart:
             assert bound.plan.lanes is not None
             steps = [bound.steps[segment.begin : segment.end] for segment in bound.plan.lanes.segments]
@@ -318,6 +388,14 @@ class Presets:
 
     def _launches(self) -> int:
         return sum(p.size * len(p.sets) for p in self._plans.values())
+
+
+def shares_most(bound: BoundPlan, other: BoundPlan) -> bool:
+    """Whether most launches of two plans are the same, and the others have the same kernels and buffers."""
+    one, two = bound.plan, other.plan
+    if 2 * one.shared < len(one.steps) or len(one.steps) != len(two.steps):
+        return False
+    return all(a.buffers is b.buffers and a.kernel is b.kernel for a, b in zip(one.steps, two.steps, strict=True))
 
 
 def _forget(plan: _Plan) -> None:

@@ -53,6 +53,7 @@ class Planned:
     Attributes:
         nbytes: What it takes while it is kept, roughly.
         results: Bytes of what the host gets by it.
+        fresh: Whether it was made before its step came, and that has not been carried out yet.
     """
 
     plan: ChunkPlan
@@ -60,6 +61,7 @@ class Planned:
     results: int
     bound: BoundPlan | None = None
     replays: int = 0
+    fresh: bool = False
 
 
 class PlanCounts(NamedTuple):
@@ -106,9 +108,9 @@ class Plans:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __iter__(self) -> Iterator[Planned]:
+    def __iter__(self) -> Iterator[ChunkPlan]:
         """The plans that are kept, least recently used first."""
-        return iter(self._kept.values())
+        return (planned.plan for planned in self._kept.values())
 
     @property
     def follows(self) -> bool:
@@ -438,7 +440,7 @@ def with_origins(plan: ChunkPlan, walked: ChunkPlan) -> ChunkPlan:
             hint="this is a bug of asyncrt or of an operator added to it; RuntimeOptions(without={'recipes'}) helps",
         )
     steps = tuple([s._replace(origin=w.origin) for s, w in zip(plan.steps, walked.steps, strict=True)])
-    return attrs.evolve(plan, steps=steps, shared=0)
+    return attrs.evolve(plan, steps=steps)
 
 
 def _without_origins(steps: tuple[PlanStep, ...]) -> list[PlanStep]:

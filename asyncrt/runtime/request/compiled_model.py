@@ -48,7 +48,7 @@ _log = logging.getLogger("asyncrt")
 class Timed(Protocol):
     """Wants to know how long requests take, and runs those that are brief."""
 
-    def took_generally(self, bound: BoundPlan, seconds: float) -> None:
+    def took_generally(self, bound: BoundPlan, seconds: float, *, is_step: bool = False) -> None:
         """Note how long a plan took, from its inputs to its results, while no other request was there."""
         ...
 
@@ -234,7 +234,9 @@ class CompiledModel:
         if guessed is None:
             return None
         self._counters.plans += 1
-        return self.plans.keep_made(signature, *guessed)
+        planned = self.plans.keep_made(signature, *guessed)
+        planned.fresh = True
+        return planned
 
     async def make_plan(self, request: int, chunk: Chunk, work: Slices[Planned]) -> Planned:
         """Return the plan when it is made, a slice in each turn of the loop."""
@@ -275,6 +277,9 @@ class CompiledModel:
 
     def replayed(self, planned: Planned) -> None:
         """A plan is used again: ask for specialised kernels now and then, and bind it to those that have come."""
+        if planned.fresh:
+            planned.fresh = False  # it is used for the first time
+            return
         self._counters.replays += 1
         bound, specialiser = planned.bound, self._specialiser
         if bound is None or specialiser is None:

@@ -16,7 +16,7 @@ that has to be made, launches that are not prepared, a device that takes longer,
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -40,6 +40,10 @@ from .next_plan import contents_of, step_signature
 BRIEF_S = 500e-6
 """For which the caller's thread may be kept, by a request or by an iteration of a loop: not much longer than the
 general way takes to hand it from thread to thread."""
+LAUNCH_S = {"cpu": 1e-6, "gpu": 5e-6}
+"""For which the general way keeps the event loop's thread for each launch, by kind of device."""
+TRIAL_S = 2e-3
+"""For which it may be kept to find out, a few times, how long steps of a sequence take there."""
 TURN_S = BRIEF_S
 """For which such requests may go on in one turn of the event loop."""
 _OWN_PART, _GENERAL_S = 0.25, 300e-6  # see `own_part`
@@ -55,7 +59,9 @@ class Way(NamedTuple):
     why: str
 
 
-def choose_way(usual_s: float | None, *, alone: bool, spent: bool = False, late: bool = False) -> Way:
+def choose_way(
+    usual_s: float | None, *, alone: bool, spent: bool = False, late: bool = False, most_s: float = BRIEF_S
+) -> Way:
     """Return which way a request goes whose plan is known.
 
     Args:
@@ -63,6 +69,7 @@ def choose_way(usual_s: float | None, *, alone: bool, spent: bool = False, late:
         alone: Whether there is no other request, nothing on a stream, and nobody who looks on.
         spent: Whether the turn of the event loop has had its share.
         late: Whether its deadline has passed.
+        most_s: For how long the thread may be kept.
     """
     if not alone:
         return Way(False, "others are there, or look on")
@@ -72,7 +79,7 @@ def choose_way(usual_s: float | None, *, alone: bool, spent: bool = False, late:
         return Way(False, "the event loop has others to see to")
     if usual_s is None:
         return Way(False, "nobody has measured yet how long it takes")
-    if usual_s > BRIEF_S:
+    if usual_s > most_s:
         return Way(False, "the device takes too long to wait for it")
     return Way(True, "it is brief, and nobody else is there")
 
@@ -141,6 +148,8 @@ class Direct:
         self._clock = model.session.device.clock
         self._chunk = model.program.chunks[0]
         self._usual: weakref.WeakKeyDictionary[BoundPlan, Usual] = weakref.WeakKeyDictionary()
+        self._latest_step: Callable[[], BoundPlan | None] = lambda: None
+        self._launch_s = LAUNCH_S["cpu" if model.session.device.info.is_cpu else "gpu"]
         #: When the first of this turn of the loop began.
         self._turn: int | None = None
 
@@ -149,8 +158,12 @@ class Direct:
         """Whether this turn of the event loop has had its share of such requests."""
         return self._turn is not None and self._clock() - self._turn >= TURN_S * 1e9
 
-    def took_generally(self, bound: BoundPlan, seconds: float) -> None:
-        """Note how long a request that was alone took on the general way, from its inputs to its results."""
+    def took_generally(self, bound: BoundPlan, seconds: float, *, is_step: bool = False) -> None:
+        """Note how long a request that was alone took on the general way, from its inputs to its results.
+
+        Args:
+            is_step: Whether it was a step of a sequence.
+        """
         usual = self._usual.get(bound)
         if usual is None:
             self._usual[bound] = Usual(own_part(seconds))
@@ -158,15 +171,18 @@ class Direct:
             usual.together = min(usual.together, own_part(seconds))
         elif usual.seconds > BRIEF_S:  # something else may have been in the way: after a while it is tried again
             usual.together *= _FORGETS
+        if is_step:
+            self._latest_step = weakref.ref(bound)
 
     def attempt(
-        self, arrays: Mapping[int, Array], until: float | None, *, on_loop: bool = True
+        self, arrays: Mapping[int, Array], until: float | None, *, kept: KeptState | None = None, on_loop: bool = True
     ) -> tuple[dict[int, Array], Records] | None:
         """Run a request and return what `Network.infer()` does; None if it goes the general way.
 
         Args:
             arrays: Checked inputs, by value id.
             until: Its deadline, by the loop's clock.
+            kept: What the sequence keeps that it is a step of.
             on_loop: Whether this is the thread of the event loop.
 
         Raises:
@@ -176,13 +192,15 @@ class Direct:
         model, dispatcher = self._model, self._dispatcher
         if not dispatcher.alone:
             return None
-        planned = self._find(arrays, NOTHING)
+        planned = self._find(arrays, NOTHING if kept is None else kept.between, kept)
         if planned is None or planned.bound is None:
             return None
+        bound = planned.bound
         late = until is not None and until <= dispatcher.clock()
-        usual = self._usual.get(planned.bound)
+        usual = self._usual_of(bound, kept)
         seconds = None if usual is None else usual.seconds
-        way = choose_way(seconds, alone=True, spent=on_loop and self.spent, late=late)
+        spent = on_loop and self.spent
+        way = choose_way(seconds, alone=True, spent=spent, late=late, most_s=self._most_s(bound, kept))
         if usual is None or not way.direct:
             return None
         if not HostBudget(model.tools.host_limit).fits(planned.results):
@@ -190,11 +208,55 @@ class Direct:
         if on_loop and self._turn is None:
             self._turn = self._clock()
             self._loop.call_soon(self._turned)
-        outcome = self._run(planned.bound, usual, arrays)
+        outcome = self._run(bound, usual, arrays) if kept is None else self._step(bound, usual, arrays, kept)
         if outcome is not None:
             model.replayed(planned)
             dispatcher.rest(on_loop=on_loop)
         return outcome
+
+    def _usual_of(self, bound: BoundPlan, kept: KeptState | None) -> Usual | None:
+        """Return for how long a plan keeps who waits for it; of a new one of a sequence by the step before it."""
+        usual, presets = self._usual.get(bound), self._session.presets
+        if usual is None and kept is not None and presets is not None and presets.shares(bound):
+            before = self._latest_step()
+            known = None if before is None else self._usual.get(before)
+            if known is not None:
+                usual = self._usual[bound] = Usual(known.seconds)
+        return usual
+
+    def _most_s(self, bound: BoundPlan, kept: KeptState | None) -> float:
+        """Return for how long a request may keep its caller's thread.
+
+        Launching a step of a sequence on the general way would keep it, too: the plan of its length is new.
+        """
+        presets = self._session.presets
+        if kept is None or presets is None:
+            return BRIEF_S
+        return TRIAL_S if presets.tries(bound) else BRIEF_S + self._launch_s * len(bound.steps)
+
+    def _step(
+        self, bound: BoundPlan, usual: Usual, arrays: Mapping[int, Array], kept: KeptState
+    ) -> tuple[dict[int, Array], Records] | None:
+        """Run a step of a sequence, and make the plan of the next while the device is at work."""
+        pool, foresight = self._session.pool, self._model.foresight
+        given = tuple([arrays[id].shape for id in self._model.program.inputs if id in arrays])
+
+        def meanwhile(until_s: float) -> None:
+            if foresight is not None and not kept.last:
+                foresight.guess_now(kept, given, bound, until_s)
+
+        try:
+            for slot, nbytes in kept.missing(bound.plan.after.kept):
+                kept.allocated(slot, pool.acquire(nbytes, _STREAM).lease)
+            outcome = self._run(bound, usual, arrays, kept.buffers(), meanwhile=meanwhile)
+            if outcome is not None:
+                kept.succeeded(bound.plan.after.kept, bound.left, ())
+                self._latest_step = weakref.ref(bound)
+            return outcome
+        except OutOfDeviceMemory:
+            return None  # others may give some back, or say that there is none
+        finally:
+            kept.failed(())  # does nothing to a step that has succeeded
 
     def iterate(
         self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, budget: HostBudget
@@ -223,12 +285,15 @@ class Direct:
             self._model.replayed(planned)
         return outcome
 
-    def _find(self, arrays: Mapping[int, Array], before: Between) -> Planned | None:
-        """Return the plan for such inputs, if there is one and nothing has to be done off the loop for it."""
+    def _find(self, arrays: Mapping[int, Array], before: Between, kept: KeptState | None = None) -> Planned | None:
+        """Return the plan for such inputs, if there is one and nothing has to be done off the loop for it; of the step
+        of a sequence also one that was made before the step came."""
         program = self._model.program
         given = tuple([arrays[id].shape for id in program.inputs if id in arrays])
         signature = step_signature(given, contents_of([arrays[id] for id in program.value_inputs]), before)
         planned = self._model.plans.find(self._chunk, signature)
+        if planned is None and kept is not None:
+            planned = self._model.foreseen(kept, signature)
         return None if planned is None or planned.bound is None or planned.bound.copies else planned
 
     def _turned(self) -> None:
@@ -242,6 +307,7 @@ class Direct:
         kept: Sequence[Any] = (),
         *,
         whole: bool = True,
+        meanwhile: Callable[[float], None] | None = None,
     ) -> tuple[dict[int, Array], Records] | None:
         """Carry out a plan; None if its launches are not prepared, or there is no memory.
 
@@ -249,6 +315,7 @@ class Direct:
             usual: How long it takes.
             kept: The memory of what lies on the device already.
             whole: Whether that is all of a request.
+            meanwhile: What to do while the device is at work, for so many seconds.
         """
         session, plan = self._session, bound.plan
         assert session.presets is not None
@@ -267,17 +334,24 @@ class Direct:
             if prepared is None or not prepared[0].runs:
                 return None
             session.counters.requests += whole
-            fetched = self._finish(prepared[0], bound, memory, arrays, usual)
+            fetched = self._finish(prepared[0], bound, memory, arrays, usual, meanwhile)
         finally:
             if lease is not None:
                 lease.drop()
         session.counters.launches += len(plan.steps)
         session.counters.skipped += plan.skipped
         records: Records = [bound.records] if isinstance(bound.records, Deferred) else list(bound.records)
-        return {id: fetched[id] for id in self._model.program.outputs}, records  # nothing that is kept is one
+        stays = bound.left.outputs  # on the device
+        return {id: fetched[id] for id in self._model.program.outputs if id not in stays}, records
 
     def _finish(
-        self, prepared: Prepared, bound: BoundPlan, memory: Sequence[Any], arrays: Mapping[int, Array], usual: Usual
+        self,
+        prepared: Prepared,
+        bound: BoundPlan,
+        memory: Sequence[Any],
+        arrays: Mapping[int, Array],
+        usual: Usual,
+        meanwhile: Callable[[float], None] | None,
     ) -> dict[int, Array]:
         """Copy, launch, copy back; returns what the host gets, when it is there."""
         writes = _as_bytes(uploads(bound, memory, arrays))
@@ -286,7 +360,16 @@ class Direct:
         reads = _as_bytes(transfers)
         single = prepared.single and usual.prefers_single
         began = self._clock()
-        prepared.run(stream, writes, reads, single=single)
+        if meanwhile is not None and prepared.begins:
+            prepared.begin(stream, writes)
+            try:
+                meanwhile(usual.seconds)
+            finally:
+                prepared.end(stream, reads)
+        else:
+            prepared.run(stream, writes, reads, single=single)
+            if meanwhile is not None:
+                meanwhile(0.0)
         took = (self._clock() - began) / 1e9
         self._session.check_stalled(bound, memory, took)
         if self._session.presets is not None:

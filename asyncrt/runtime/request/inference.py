@@ -119,7 +119,8 @@ class Inference:
             fetched = await self.wait(bound, arriving)
             model.session.check_stalled(bound, buffers, (model.session.device.clock() - began) / 1e9)
             if model.timed is not None and self.dispatcher.in_flight == 1:
-                model.timed.took_generally(bound, (model.session.device.clock() - began) / 1e9)
+                seconds = (model.session.device.clock() - began) / 1e9
+                model.timed.took_generally(bound, seconds, is_step=self.kept is not None)
         else:
             self.check_results(planned)
             fetched = short_copies(plan, self.present)
@@ -140,8 +141,6 @@ class Inference:
         planned = self.plans.find(chunk, self.signature)
         if planned is None and self.kept is not None and self.plans is model.plans:
             planned = model.foreseen(self.kept, self.signature)
-            if planned is not None:
-                return planned
         if planned is None:
             async with model.one_plan:
                 planned = self.plans.find(chunk, self.signature)  # made meanwhile, by a request like this one

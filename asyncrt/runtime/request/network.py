@@ -280,13 +280,13 @@ class Network(CompiledModel):
         return internal(error, f"{what} failed")
 
     def attempt(
-        self, arrays: Mapping[int, Array], until: float | None, *, on_loop: bool = True
+        self, arrays: Mapping[int, Array], until: float | None, *, kept: KeptState | None = None, on_loop: bool = True
     ) -> tuple[dict[int, Array], Records] | None:
         """Run once on this thread and return what `infer()` does; None if it goes the general way; see `Direct`."""
         if self.direct is None or self._unloaded:
             return None
         try:
-            return self.direct.attempt(arrays, until, on_loop=on_loop)
+            return self.direct.attempt(arrays, until, kept=kept, on_loop=on_loop)
         except Exception as error:
             said = self._failed(error, "a request on its caller's thread")
             if said is error:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -73,6 +74,14 @@ class Foresight:
         finally:
             if handle is not None:
                 handle.cancel()
+
+    def guess_now(self, kept: KeptState, given: tuple[Shape, ...], bound: BoundPlan, seconds: float) -> None:
+        """Make the plan of the step behind one that was *given* these shapes and has this plan, for so many seconds."""
+        until = time.perf_counter() + seconds
+        before, kept.given = kept.given, given
+        guess = kept.guess = self._guess(before, given, bound)
+        while guess is not None and guess.go_on() and time.perf_counter() < until:
+            pass
 
     def _guess(self, before: tuple[Shape, ...] | None, given: tuple[Shape, ...], bound: BoundPlan) -> Guess | None:
         shapes, left = following(before, given), bound.left

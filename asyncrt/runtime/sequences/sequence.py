@@ -22,7 +22,7 @@ from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.loop.trio_bridge import Elsewhere, anywhere
 from asyncrt.runtime.plan.between_steps import between
-from asyncrt.runtime.plan.chunk_plan import KeptTensor
+from asyncrt.runtime.plan.chunk_plan import KeptTensor, Records
 from asyncrt.runtime.request.inputs import as_dict, take_inputs
 from asyncrt.runtime.request.network import Network
 
@@ -140,9 +140,22 @@ class Sequence:
         self, arrays: Mapping[int, Array], given: bool, priority: int, deadline: float | None
     ) -> dict[int, Array]:
         """Run a step; *given* says whether the caller has given any of the state."""
-        results, records = await self._network.infer(arrays, priority, kept=self._kept, deadline=deadline)
+        outcome = None if given else await self._on_this_thread(arrays, deadline)
+        if outcome is None:
+            outcome = await self._network.infer(arrays, priority, kept=self._kept, deadline=deadline)
+        results, records = outcome
         self._network.note(records)
         return results
+
+    async def _on_this_thread(
+        self, arrays: Mapping[int, Array], deadline: float | None
+    ) -> tuple[dict[int, Array], Records] | None:
+        """Run a brief step at once; None if it goes the general way."""
+        direct = self._network.direct
+        if direct is not None and direct.spent:
+            await asyncio.sleep(0)  # others of the event loop have their turn
+            self._network.session.check_here()
+        return self._network.attempt(arrays, deadline, kept=self._kept)
 
     def _release(self) -> None:
         """Give the state's memory back."""

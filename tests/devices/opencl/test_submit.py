@@ -243,7 +243,8 @@ class Copier(Loader):
 
     def __init__(self, refused: int = -1) -> None:
         super().__init__(refused)
-        self.write, self.read, self.finish = _COPY(self._write), _COPY(self._read), _FINISH(self._finish)
+        self.write, self.read = _COPY(self._write), _COPY(self._read)
+        self.finish, self.flush = _FINISH(self._finish), _FINISH(self._flush)
 
     def _copy(self, what: str, buffer: int, blocking: int, origin: Any, region: Any) -> int:
         assert (origin[1], origin[2], region[1], region[2]) == (0, 0, 1, 1)
@@ -262,9 +263,13 @@ class Copier(Loader):
         self.seen.append(("finish",))
         return 0
 
+    def _flush(self, queue: int) -> int:
+        self.seen.append(("flush",))
+        return 0
+
     def calls(self, submit: ModuleType) -> Calls:
         """Launches that can be run."""
-        functions = (self.set_argument, self.enqueue, self.write, self.read, self.finish)
+        functions = (self.set_argument, self.enqueue, self.write, self.read, self.finish, self.flush)
         addresses = (ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions)
         return NativeSubmitter(submit, *addresses).calls(CALLS[:2])
 
@@ -290,6 +295,24 @@ def test_launches_are_run_to_their_end_between_copies(refused: int, submit: Modu
         assert two.tobytes() == bytes([5] * 16)
     else:
         assert (answer, copier.seen) == ((refused, -54), [*calls[: refused + 1], ("finish",)])
+
+
+@pytest.mark.parametrize("refused", [-1, 1])
+def test_launches_are_begun_and_ended_by_two_calls(refused: int, submit: ModuleType) -> None:
+    """The first waits for nothing but where a command is refused; the second copies what comes back, and waits."""
+    arena, result = Memory(handle_of(0xA0)), np.zeros(3, np.uint8)
+    copier = Copier(refused)
+    calls = copier.calls(submit)
+    begun = [("write", 0xA0, 64, 8, False), *((0xABC, *call) for call in CALLS[:2])]
+
+    first = calls.run(0xABC, (Transfer(arena, 64, np.array(7)),), (), waits=False)
+
+    if refused >= 0:
+        assert (first, copier.seen) == ((1, -54), [*begun[:2], ("finish",)])
+        return
+    assert (first, copier.seen) == ((3, 0), [*begun, ("flush",)])
+    assert calls.run(0xABC, (), (Transfer(arena, 8, result),), launches=False) == (1, 0)
+    assert copier.seen[4:] == [("read", 0xA0, 8, 3, True)]
 
 
 def test_launches_without_results_are_waited_for(submit: ModuleType) -> None:

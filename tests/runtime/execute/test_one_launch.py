@@ -215,6 +215,7 @@ def test_callers_without_an_event_loop_begin_what_runs_beside(users_path: None) 
         expected = sync.infer_sync(given(9, 9))
         for _ in range(2 * OFTEN):
             assert same(sync.infer_sync(given(9, 9)), expected)
+        assert same(sync.submit(given(9, 9)).result(), expected)  # the loop has had its turn
         own = sync._background.runtime.session  # noqa: SLF001
         assert own.specialiser is not None
         assert own.specialiser.trying.task is not None

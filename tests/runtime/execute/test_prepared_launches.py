@@ -24,6 +24,7 @@ from asyncrt.layout import Array
 from asyncrt.runtime.execute import prepared_launches as preset
 from asyncrt.runtime.execute.prepared_launches import PresetStatistics
 from asyncrt.runtime.model import Model
+from benchmarks import networks
 
 from ...builders import i64, model, node
 from ...paths import off
@@ -79,7 +80,9 @@ def native_calls(submit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[in
         used.append(done[0])
         return done
 
-    module = SimpleNamespace(submit=noting, bind=submit.bind, launch=submit.launch, run=submit.run)
+    module = SimpleNamespace(
+        submit=noting, bind=submit.bind, launch=submit.launch, copy_and_launch=submit.copy_and_launch
+    )
     addresses = [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions]
     monkeypatch.setattr(opencl, "native_submitter", lambda: opencl_submit.NativeSubmitter(module, *addresses))
     return used
@@ -531,3 +534,33 @@ async def test_tiny_launches_give_the_same_bytes_held_or_not(hold: bool, monkeyp
 
     assert held[-1] == (hold and known)
     assert all(same(a, b) for a, b in zip(expected * 2, found, strict=True))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("begins", [False, True])
+async def test_the_lengths_of_a_sequence_have_one_set_of_launches(
+    begins: bool, users_path: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each length takes it over from the one before, on whichever way it goes, and gives the bits that it gave without;
+    the next is planned while the device is at work, where it works by itself."""
+    made = opencl.OpenCLPrepared
+    monkeypatch.setattr(opencl, "OpenCLPrepared", lambda *a, lends, **k: made(*a, lends=not begins, **k))
+    steps = [networks.next_token(length) for length in range(200)]
+    network = networks.decoder(2, 32, 2, 60)
+
+    async def decode(loaded: Model) -> list[bytes]:
+        async with loaded.sequence() as sequence:
+            return [(await sequence.infer(inputs))["logits"].tobytes() for inputs in steps]
+
+    async with Runtime(streams=1, options=RuntimeOptions(warm=False, without={"prepared_launches"})) as rt:
+        expected = await decode(await rt.load(network))
+    async with Runtime(streams=1, options=RuntimeOptions(warm=False)) as rt:
+        loaded = await rt.load(network)
+        for _ in range(2):
+            assert await decode(loaded) == expected
+        other, beside = await asyncio.gather(decode(loaded), decode(loaded))
+        found = rt.statistics()
+    assert other == beside == expected
+    assert found.presets.rebound > 2 * len(steps) // 3
+    assert found.presets.launches < len(steps) * found.launches / found.requests / 4
+    assert found.memory.leases == 0

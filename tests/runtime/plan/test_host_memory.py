@@ -467,7 +467,7 @@ async def test_large_values_of_the_host_go_to_the_device_as_they_are(device: str
             for _ in range(5):
                 out = await loaded.infer({"n": np.array(n), "x": np.array([3], np.float32)})
                 assert out["y"].tobytes() == expected.tobytes()
-        staged = [len(planned.plan.staging) for planned in loaded.network.plans]
+        staged = [len(plan.staging) for plan in loaded.network.plans]
 
     assert max(staged) < MIB
 

@@ -232,8 +232,10 @@ def test_a_plan_is_bound_to_what_another_has_if_that_is_all_it_needs(
     constants: str, kernels: str, all_there: bool
 ) -> None:
     """One constant or one kernel that is missing has to be brought or built first."""
-    bound: Any = SimpleNamespace(constants=dict.fromkeys(constants), kernels=dict.fromkeys(kernels))
-    plan: Any = SimpleNamespace(packings=[SimpleNamespace(key=k) for k in "ab"], kernels=["k"])
+    before: Any = SimpleNamespace(packings=())
+    bound: Any = SimpleNamespace(plan=before, constants=dict.fromkeys(constants), kernels=dict.fromkeys(kernels))
+    steps = [SimpleNamespace(kernel="k")]
+    plan: Any = SimpleNamespace(packings=[SimpleNamespace(key=k) for k in "ab"], steps=steps)
 
     assert has_all(bound, plan) is all_there
 
