@@ -264,6 +264,19 @@ class ImplCache:
         if self._pending:
             await asyncio.wait(list(self._pending.values()), return_when=asyncio.FIRST_COMPLETED)
 
+    def at_hand(self, sources: Iterable[Any]) -> Mapping[Any, Kernel] | None:
+        """Return the kernel of each of *sources* if all are built; else None, and nothing is built for it."""
+        if not self._device.info.takes_source:
+            return None
+        kernels: dict[Any, Kernel] = {}
+        for source in sources:
+            entry = self._kernels.get(source)
+            if entry is None:
+                return None
+            kernels[source] = entry.kernel
+        self._hits += len(kernels)
+        return kernels
+
     async def ensure(self, sources: Iterable[Any], *, urgent: bool = True) -> Mapping[Any, Kernel]:
         """Return the kernel of each of *sources* when all are built; they stay valid when they leave the cache.
 

@@ -172,6 +172,16 @@ class WeightsCache:
         """Return those that are not on the device."""
         return [p for p in packings if p.key not in self._entries]
 
+    def at_hand(self, packings: Iterable[Packing]) -> Mapping[Stored, Resident] | None:
+        """Return all as `ensure()` does if they are on the device; else None, and nothing is brought for it."""
+        entries = [(packing.key, self._entries.get(packing.key)) for packing in packings]
+        residents = {key: entry.resident() for key, entry in entries if entry is not None}
+        if len(residents) < len(entries):
+            return None
+        for key in residents:
+            self._entries.move_to_end(key)
+        return residents
+
     async def ensure(self, packings: Iterable[Packing]) -> Mapping[Stored, Resident]:
         """Return all when they are on the device; they stay there as long as what is returned is held.
 

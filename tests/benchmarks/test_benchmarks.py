@@ -114,7 +114,7 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
         case "sequences":
             return sequences.bench(HOST, tokens=3, size=(1, 16, 2), callers=3)
         case "load":
-            return load.bench(HOST, models.SMALL, rounds=1)
+            return load.bench(HOST, models.SMALL, rounds=1, trained=())
         case "gpu":
             return gpu.bench(attrs.evolve(HOST, device="host,host", quick=True))
     raise AssertionError(f"no test runs the benchmark {name!r}")
@@ -525,8 +525,8 @@ def test_decoders_that_disagree_are_not_compared() -> None:
 
 def test_a_process_of_its_own_says_why_it_failed() -> None:
     """The error of the other process is in the message of this one's."""
-    with pytest.raises(BenchmarkError, match=r"load\.once.* ended with 1:\n(?s:.*)none\.onnx"):
-        process.fresh(load.once, Path("none.onnx"), Path("folder"), "host")
+    with pytest.raises(BenchmarkError, match=r"real_models\.found_here.* ended with 1:\n(?s:.*)none\.whl"):
+        process.fresh(real_models.found_here, Path("none.whl"), "none.onnx", [], "folder", {})
 
 
 def test_a_table_at_a_glance_has_the_ratios_that_sum_up() -> None:

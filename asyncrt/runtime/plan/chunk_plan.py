@@ -349,4 +349,4 @@ class ChunkPlan:
     @property
     def kernels(self) -> tuple[Any, ...]:
         """The sources of the kernels it launches."""
-        return tuple(dict.fromkeys(s.kernel for s in self.steps))
+        return tuple(dict.fromkeys({id(s.kernel): s.kernel for s in self.steps}.values()))  # to hash one takes long

@@ -55,6 +55,7 @@ from .traced_int import MARK, Recording, Unfollowed, Witness, text
 
 _CHECKS = 2
 _SLICE = 16  # steps that are written down without an interruption
+_BOUND_SLICE = 64  # and that are made by recipe, which takes some 50 us
 
 
 _Pick: TypeAlias = Callable[[Sequence[int]], tuple[int, ...]]
@@ -295,7 +296,7 @@ class Recipe:
         places = range(len(steps)) if before is None else self._differing(before, numbers, base)
         for done, place in enumerate(places, 1):
             steps[place] = self._bound_step(self.steps[place], numbers, base)
-            if done % _SLICE == 0:
+            if done % _BOUND_SLICE == 0:
                 yield
         self._latest = _Made(numbers, base, tuple(steps))
         return self._latest.steps, len(steps) - len(places)

@@ -251,6 +251,15 @@ class CompiledModel:
         bound = planned.bound = self._bound(planned.plan, kernels, constants)
         return bound
 
+    def bind_at_once(self, planned: Planned) -> BoundPlan | None:
+        """Bind a plan if all that it needs is at hand; else return None."""
+        constants = self.weights.at_hand(planned.plan.packings)
+        kernels = None if constants is None else self._impls.at_hand(planned.plan.kernels)
+        if constants is None or kernels is None:
+            return None
+        planned.bound = self._bound(planned.plan, kernels, constants)
+        return planned.bound
+
     def bind_beside(self, planned: Planned) -> asyncio.Task[BoundPlan]:
         """Begin to bind a plan, and go on whoever stops waiting for it; the task of one that is being bound stays."""
         task = self._binding.get(planned)

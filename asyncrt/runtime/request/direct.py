@@ -40,7 +40,7 @@ from .next_plan import contents_of, step_signature
 BRIEF_S = 500e-6
 """For which the caller's thread may be kept, by a request or by an iteration of a loop: not much longer than the
 general way takes to hand it from thread to thread."""
-LAUNCH_S = {"cpu": 1e-6, "gpu": 5e-6}
+LAUNCH_S = {"cpu": 1e-6, "gpu": 8e-6}
 """For which the general way keeps the event loop's thread for each launch, by kind of device."""
 TRIAL_S = 2e-3
 """For which it may be kept to find out, a few times, how long steps of a sequence take there."""

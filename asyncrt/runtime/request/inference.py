@@ -163,19 +163,22 @@ class Inference:
 
     async def bind(self, planned: Planned) -> BoundPlan:
         """Return a plan with its kernels and constants, when they are there; raises `KernelsMissing` instead."""
+        bound = self.model.bind_at_once(planned)
+        if bound is not None:
+            return bound
         kernels = self.model.session.kernels
         if self.waits:
             kernels.go_on()
             return await self.model.bind(planned)
         expected = await kernels.expected(planned.plan.kernels)
         choice = choose(expected, planned.plan.arena_nbytes, self.budget.limit - self.budget.used)
-        bound = self.model.bind_beside(planned)
+        task = self.model.bind_beside(planned)
         if isinstance(choice, Wait):
             kernels.go_on()
-            await asyncio.wait((bound,), timeout=choice.at_most_s)
-        if isinstance(choice, StandIn) or not bound.done():
-            raise KernelsMissing(choice.why, bound)
-        return bound.result()
+            await asyncio.wait((task,), timeout=choice.at_most_s)
+        if isinstance(choice, StandIn) or not task.done():
+            raise KernelsMissing(choice.why, task)
+        return task.result()
 
     async def lease(self, chunk: Chunk, plan: ChunkPlan, stream: int) -> tuple[tuple[Event, ...], list[Any]]:
         """Lease the chunk's memory; returns what to wait for before it may be used, and the memory of all chunks."""
