@@ -92,6 +92,7 @@ def _kernel(form: AttentionForm, lanes: int, value_lanes: int, parted: bool) -> 
   {part}
   const __global {form.query.c}* keys_at = K + b * kb + kv * kh + lane * {each};
   const __global {form.value.c}* values_at = V + b * vb + kv * vh + value_lane * {each};
+  const int wide = !(((ulong)K | (ulong)V) & 15);  // their buffers may be parts of others
   uint4 k[{passes}], v[{value_passes}];
   {{ const int j0 = lo; {_keys(lines, passes, each)} {_values(value_lines, value_passes, each)} }}
   for (int d = id; d < {lanes * each}; d += {_GROUP})
@@ -133,7 +134,7 @@ def _kernel(form: AttentionForm, lanes: int, value_lanes: int, parted: bool) -> 
     if parted:
         places = (*(b for b in places if b[0] != "Y"), work(form, "w"))
     name = f"attention_single{lanes}x{value_lanes}{'_parts' if parted else ''}"
-    return kernel(name, places, (*SIZES, "parts", "each"), body, helpers=runs.helpers, attributes=group)
+    return kernel(name, places, (*SIZES, "parts", "each"), body, helpers=runs.helpers + _words(form.query), attributes=group)
 
 
 def _keys(lines: int, passes: int, each: int) -> str:
@@ -147,13 +148,33 @@ def _values(lines: int, passes: int, each: int) -> str:
 
 
 def _rows(to: str, source: str, stride: str, line: str, lines: int, passes: int, there: str) -> str:
+    def loop(read: str) -> str:
+        return f"""#pragma unroll
+      for (int x = 0; x < {passes}; x++) {{
+        const int j = j0 + {line} + x * {lines};
+        {to}[x] = 0;
+        if (j < hi && {there}) {to}[x] = {read.format(f"{source} + j * {stride}")};
+      }}"""
+
     return f"""
-    #pragma unroll
-    for (int x = 0; x < {passes}; x++) {{
-      const int j = j0 + {line} + x * {lines};
-      {to}[x] = 0;
-      if (j < hi && {there}) {to}[x] = *(const __global uint4*)({source} + j * {stride});
+    if (wide) {{
+      {loop("*(const __global uint4*)({})")}
+    }} else {{
+      {loop("$_words({})")}
     }}"""
+
+
+def _words(dtype: DataType) -> str:
+    """Write the function that reads 16 bytes which begin anywhere."""
+    words = [f"own[{i}]" for i in range(4)]
+    if dtype.itemsize == 2:
+        words = [f"own[{2 * i}] | (uint)own[{2 * i + 1}] << 16" for i in range(4)]
+    kind = "uint" if dtype.itemsize == 4 else "ushort"
+    return f"""
+inline uint4 $_words(const __global {dtype.c}* p) {{
+  const __global {kind}* own = (const __global {kind}*)p;
+  return (uint4)({", ".join(words)});
+}}"""
 
 
 def _floats(dtype: DataType, words: str) -> str:

@@ -138,7 +138,7 @@ def stream_kernel(form: ProductForm, stream: Stream) -> KernelSource:
   const int tiles = (M + {rows - 1}) / {rows}, tile = (int)get_group_id(0);
   const int m0 = tile % tiles * {rows}, n0 = tile / tiles * {stream.columns};
   {form.batch()}
-  {_shift(form, stream)}
+  {_shift(form, stream) if stream.phases > 1 else _plain(form, stream)}
   float c[{rows}][{each}];
   #pragma unroll
   for (int r = 0; r < {rows}; r++)
@@ -247,10 +247,44 @@ def _read(form: ProductForm, stream: Stream) -> str:
 
 def _shift(form: ProductForm, stream: Stream) -> str:
     """Declare how far a line's rows are behind multiples of 16 bytes, and where the matrix ends."""
-    if stream.phases == 1:
+    return f"""const int start = (int)((ulong)B / {form.b.itemsize} % {stream.phases}) + bo, end = bo + (K - 1) * sb_k + N;
+  const int shift = (start + line % {stream.phases} * sb_k) & {stream.phases - 1};"""
+
+
+def _plain(form: ProductForm, stream: Stream) -> str:
+    """Calculate a group's results one by one if its operands do not begin where they can be read at once.
+
+    The sums are of the same parts, so that bits do not depend on where operands lie.
+    """
+    if stream.whole == 1 and not stream.left:
         return ""
-    last = "bo + (K - 1) * sb_k + N"
-    return f"const int shift = (bo + line % {stream.phases} * sb_k) & {stream.phases - 1}, end = {last};"
+    step, columns = stream.depth * (stream.lanes if stream.turned else stream.lines), stream.columns
+    name, parts = ("lane", stream.lanes) if stream.turned else ("line", stream.lines)
+    left = f"LOAD({form.a.name}, A, ao + m * sa_m + k * sa_k)"
+    right = f"LOAD({form.b.name}, B, bo + k * sb_k + n * sb_n)"
+    return f"""if {form.is_unaligned} {{
+    for (int e = id; e < {stream.rows * columns}; e += {_GROUP}) {{
+      const int m = m0 + e / {columns}, n = n0 + e % {columns};
+      {form.rows("m")}
+      if (m < M && n < N) {{
+        float sum = 0;
+        #pragma unroll 1
+        for (int {name} = 0; {name} < {parts}; {name}++) {{
+          float part = 0;
+          #pragma unroll 1
+          for (int k0 = 0; k0 < K; k0 += {step})
+            #pragma unroll 1
+            for (int t = 0; t < {stream.depth}; t++) {{
+              const int k = k0 + {_term(stream, "t")};
+              if (k < K) part = fma({left}, {right}, part);
+            }}
+          sum += part;
+        }}
+        {form.element("sum", "m", "n")}
+      }}
+    }}
+    return;
+  }}"""
 
 
 def _line_reader(dtype: DataType) -> str:
@@ -342,7 +376,7 @@ def _results(form: ProductForm, stream: Stream) -> str:
         float sum = 0;
         #pragma unroll
         for (int p = 0; p < {count}; p++) {{
-          {f"const int at = u + ((bo + p * sb_k) & {stream.phases - 1});" if stream.phases > 1 else ""}
+          {f"const int at = u + ((start + p * sb_k) & {stream.phases - 1});" if stream.phases > 1 else ""}
           sum += {part};
         }}
         {form.element("sum", "m", "n")}

@@ -108,6 +108,7 @@ def strip_kernel(form: ProductForm, strip: Strip) -> KernelSource:
   const int id = (int)get_local_id(0), lane = id & 31, warp = id / 32, own = lane / 4, chunk = lane % 4 * {_CHUNK};
   const int n0 = (int)get_group_id(0) * {columns};
   {form.batch()}
+  if {form.is_unaligned} {{ {_plain(form, strip)} return; }}
   {form.held(held)}
   #pragma unroll
   for (int i = 0; i < {held}; i++) {{
@@ -156,6 +157,23 @@ def strip_kernel(form: ProductForm, strip: Strip) -> KernelSource:
     name = f"{form.name}_strips{rows}x{columns}{'t' if strip.turned else ''}"
     texts = helpers(form.a) + form.last.helper_text
     return kernel(name, form.buffers, form.ints, body, helpers=texts, attributes=group)
+
+
+def _plain(form: ProductForm, strip: Strip) -> str:
+    """Calculate a strip's results one by one, of operands wherever they lie."""
+    left, right = f"LOAD({form.a.name}, A, ao + m * sa_m + k)", f"LOAD({form.b.name}, B, bo + k * sb_k + n * sb_n)"
+    return f"""
+    for (int e = id; e < {strip.rows * strip.columns}; e += {_GROUP}) {{
+      const int m = e / {strip.columns}, n = n0 + e % {strip.columns};
+      {form.rows("m")}
+      if (m < M && n < N) {{
+        float sum = 0;
+        #pragma unroll 1
+        for (int k = 0; k < K; k++) sum = fma({left}, {right}, sum);
+        {form.element("sum", "m", "n")}
+      }}
+    }}
+    """
 
 
 def _column(strip: Strip, index: str) -> str:

@@ -11,7 +11,8 @@ import pytest
 from asyncrt.kernels.attention.attention import attention_impl
 from asyncrt.kernels.attention.interface import Attention, AttentionTensor
 from asyncrt.kernels.call import Attributes, Call
-from asyncrt.kernels.impl import Impl, inp, out
+from asyncrt.kernels.impl import Impl, KernelSource, inp, out
+from asyncrt.kernels.persistent.walker import function_of
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Layout, layout_of
 
@@ -142,6 +143,28 @@ def test_a_row_for_each_group_is_that_of_plain_arithmetic(case: Case, units: int
 
     tolerance = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 1e-2}[case.dtype]
     np.testing.assert_allclose(result.astype(np.float64), expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("case", [SINGLE[0], SINGLE[8], SINGLE[11]], ids=str)
+def test_keys_and_values_may_begin_anywhere(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of parts of others do, which were not moved; no bit depends on it."""
+    inputs = given(case)
+    usual = attend(case, inputs, kernel="group per row")
+    monkeypatch.setattr("tests.ops.run.PAD", 256 + inputs[0].itemsize)
+
+    result = attend(case, inputs, kernel="group per row")
+
+    np.testing.assert_array_equal(result, usual)
+
+
+@pytest.mark.parametrize("parted", [False, True])
+def test_the_kernel_of_a_row_can_be_a_function_of_the_persistent_one(parted: bool) -> None:
+    """Its arrays in local memory have a place there."""
+    impl = chosen(Case(queries=1, keys=2000 if parted else 20), given(Case(queries=1, keys=20)), frozenset(), 132)
+
+    for launch in impl.launches:
+        assert isinstance(launch.kernel, KernelSource)
+        assert function_of(launch.kernel) is not None
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from asyncrt.kernels.matmul.few_rows_mma import Strip, choose_strip
 from asyncrt.kernels.matmul.interface import ProductForm
 from asyncrt.kernels.matmul.product import Bias
 from asyncrt.kernels.persistent.walker import function_of
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT16, FLOAT32, DataType
 from asyncrt.runtime.plan.traced_int import Recording
 
@@ -168,6 +169,26 @@ def test_few_rows_are_those_of_tensor_cores_where_a_device_has_them() -> None:
     assert strip(1, 50257) is None
     assert strip(33, 4096) is None
     assert strip(1, 4096, 767) is None
+
+
+@pytest.mark.usefixtures("emulated_mma")
+@pytest.mark.parametrize("features", [LARGE, MMA], ids=["any device", "tensor cores"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("columns", [64, 67])
+def test_buffers_may_begin_anywhere(
+    features: DeviceTraits, order: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of parts of others do, which were not moved; but for tensor cores no bit depends on it."""
+    monkeypatch.setattr("asyncrt.kernels.matmul.product.strip_kernel", few_rows_mma.strip_kernel)
+    a, b = operands((1 if columns % 2 else 5, 136), (136, columns), "float16")
+    usual, _ = product(a, b, order, features)
+    monkeypatch.setattr("tests.ops.run.PAD", 258)
+
+    got, which = product(a, b, order, features)
+
+    assert_is_product(got, a, b, "float16")
+    if "tensor cores" not in which:
+        np.testing.assert_array_equal(got, usual)
 
 
 def test_equal_operands_give_equal_bits() -> None:
