@@ -2,9 +2,9 @@
 
 The query rows of all heads that share a key head are one list of rows, `group` × `queries` long. On CPU devices a
 work-item takes blocks of them (`blocks.py`), or where there are few, tiles of 1 to 4 rows (`tiles.py`). On GPUs a
-work-group takes a tile of many rows where such tiles fill the device (`squares.py`; `matrices.py` on tensor cores), or of
-few (`groups.py`), of which several share the keys where there are many. The generic kernel takes any dtypes and sizes, and
-alone gives scores out (`rows.py`).
+work-group takes one row where few share their keys (`single.py`), a tile of many rows where such tiles fill the device
+(`squares.py`; `matrices.py` on tensor cores), or else a tile of few (`groups.py`); several groups share the keys of few rows
+where those are many. The generic kernel takes any dtypes and sizes, and alone gives scores out (`rows.py`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from .interface import BIASED, CAPPED, PROBABILITIES, SCORES, Attention, Attenti
 from .matrices import fits as matrices_fit
 from .matrices import matrices
 from .rows import rows
+from .single import fits as single_fits
+from .single import single
 from .squares import ROWS as SQUARES
 from .squares import fits as squares_fit
 from .squares import squares
@@ -60,6 +62,9 @@ def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tupl
         launch, nbytes = tiles(a, form, refs_and_scratch, ints, traits)
         return (launch,), f"tiles of {height_of(a)} rows", nbytes
     if not traits.is_cpu and not form.scores:
+        if single_fits(a, form, traits):
+            launches, nbytes = single(a, form, refs_and_scratch, ints, traits)
+            return launches, f"group per row{', parts of the keys' if nbytes else ''}", nbytes
         few = fits(a, form, traits) and a.group * a.queries <= ROWS and shares_keys(a, traits)
         if matrices_fit(a, form, traits) and not few:
             return (matrices(a, form, tuple(refs), ints),), f"tensor cores, {SQUARES} rows", 0

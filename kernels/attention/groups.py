@@ -15,8 +15,8 @@ from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import KernelSource, Launch, Ref
 from asyncrt.kernels.patterns.grid import GPU_GROUP, round_up
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import FLOAT32, FLOAT64, DataType
 
+from .adding import adding_kernel, work
 from .interface import SIZES, Attention, AttentionForm, biased, bounds, buffers, real
 
 ROWS = 8  # query rows of a tile
@@ -57,10 +57,10 @@ def groups(
     each = -(-chunks * tiles // (2 * traits.compute_units))
     parts = -(-chunks // each)
     ints = (*ints, parts, each * _CHUNK)
-    work, target = refs[-1], a.target.ref
+    space, target = refs[-1], a.target.ref
     walk = Launch(_kernel(form, True), (*refs[:3], *refs[4:]), ints, (tiles * parts * _GROUP,), (_GROUP,), local)
     grid = (round_up(tiles * ROWS * a.value_size, GPU_GROUP),)
-    add = Launch(_adding_kernel(form), (work, target), (*ints, tiles), grid, (GPU_GROUP,))
+    add = Launch(adding_kernel(form, ROWS), (space, target), (*ints, tiles), grid, (GPU_GROUP,))
     return (walk, add), tiles * parts * ROWS * (a.value_size + 2) * (8 if real(form) == "double" else 4)
 
 
@@ -92,13 +92,9 @@ def _kernel(form: AttentionForm, parted: bool) -> KernelSource:
     group = f"__attribute__((reqd_work_group_size({_GROUP}, 1, 1)))"
     places = buffers(form)
     if parted:
-        places = (*(b for b in places if b[0] != "Y"), _work(form, "w"))
+        places = (*(b for b in places if b[0] != "Y"), work(form, "w"))
     name = "attention_parts" if parted else "attention_groups"
     return kernel(name, places, (*SIZES, "parts", "each"), body, attributes=group, local=(("space", t),))
-
-
-def _work(form: AttentionForm, access: str) -> tuple[str, DataType, str]:
-    return "work", FLOAT64 if real(form) == "double" else FLOAT32, access
 
 
 def _parts() -> str:
@@ -107,34 +103,6 @@ def _parts() -> str:
   const int w0 = (tile * parts + turn) * {ROWS} * (vsize + 2);
   for (int e = id; e < {ROWS} * vsize; e += {_GROUP}) work[w0 + e] = o[e];
   if (id < {ROWS}) {{ work[w0 + {ROWS} * vsize + id] = top[id]; work[w0 + {ROWS} * (vsize + 1) + id] = sum[id]; }}"""
-
-
-@functools.cache
-def _adding_kernel(form: AttentionForm) -> KernelSource:
-    """One element of a result for each work-item."""
-    t = real(form)
-    result = f"all == 0 ? {form.unseen} : y / all"
-    if form.checked:
-        result = "isnan(all) ? bare * 0 : all == 0 ? bare : y / all"
-    body = f"""
-  const int rows = group * queries, per_head = (rows + {ROWS - 1}) / {ROWS};
-  const int d = (int)get_global_id(0) % vsize, r = (int)get_global_id(0) / vsize % {ROWS};
-  const int tile = (int)get_global_id(0) / vsize / {ROWS}, row = tile % per_head * {ROWS} + r;
-  if (tile >= tiles || row >= rows) return;
-  const int kv = tile / per_head % kv_heads, b = tile / per_head / kv_heads;
-  const int step = {ROWS} * (vsize + 2), w0 = tile * parts * step;
-  {t} m = -INFINITY, all = 0, y = 0, bare = 0;
-  for (int x = 0; x < parts; x++) m = fmax(m, work[w0 + x * step + {ROWS} * vsize + r]);
-  const {t} shift = m == -INFINITY ? 0 : m;
-  for (int x = 0; x < parts; x++) {{
-    const int w = w0 + x * step;
-    const {t} down = exp(work[w + {ROWS} * vsize + r] - shift);
-    all += work[w + {ROWS} * (vsize + 1) + r] * down;
-    y += work[w + r * vsize + d] * down; bare += work[w + r * vsize + d];
-  }}
-  STORE({form.target.name}, Y, b * yb + (kv * group + row / queries) * yh + row % queries * ys + d, {result});"""
-    places = (_work(form, "r"), ("Y", form.target, "w"))
-    return kernel("attention_adding", places, (*SIZES, "parts", "each", "tiles"), body)
 
 
 def _start(form: AttentionForm) -> str:

@@ -33,6 +33,24 @@ inline void asyncrt_copy16(__local void* to, const __global void* from, const in
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
     :: "r"(asyncrt_local(to)), "l"((ulong)from), "r"(bytes) : "memory");
 }
+// What no work-item reads again: it takes no place in the first cache, and neighbours are fetched to the second.
+inline uint asyncrt_stream1(const __global void* p) {
+  uint v;
+  asm volatile("ld.global.L1::no_allocate.L2::256B.u32 %0, [%1];" : "=r"(v) : "l"((ulong)p) : "memory");
+  return v;
+}
+inline uint2 asyncrt_stream2(const __global void* p) {
+  uint2 v;
+  asm volatile("ld.global.L1::no_allocate.L2::256B.v2.u32 {%0,%1}, [%2];"
+    : "=r"(v.x), "=r"(v.y) : "l"((ulong)p) : "memory");
+  return v;
+}
+inline uint4 asyncrt_stream4(const __global void* p) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
+    : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"((ulong)p) : "memory");
+  return v;
+}
 inline void asyncrt_copies_end_a_group(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until no more than so many groups of copies are under way.
 #define ASYNCRT_WAIT_FOR_COPIES(groups) asm volatile("cp.async.wait_group " #groups ";" ::: "memory")

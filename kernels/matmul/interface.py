@@ -66,6 +66,11 @@ class ProductForm(NamedTuple):
             few += (("Z", self.few.zeros, "r"),)
         return (("A", self.a, "r"), ("B", self.b, "r"), ("Y", self.a, "w"), *bias, *few, *self.last.buffers)
 
+    @property
+    def is_unaligned(self) -> str:
+        """OpenCL C: whether an operand's buffer begins elsewhere than at a multiple of 16 bytes, as parts of others may."""
+        return "(((ulong)A | (ulong)B) & 15)"
+
     def batch(self) -> str:
         """Find this work-item's matrices: they begin at ``ao`` and ``bo``, and at row ``first`` of the result."""
         lines = ["int rest = (int)get_global_id(2); const int first = rest * M; int ao = a_off, bo = b_off;"]

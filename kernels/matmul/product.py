@@ -1,7 +1,8 @@
 """Matrix products: what MatMul and Gemm share, and which kernel carries one out.
 
 On CPU devices float32 goes to the tiles of `cpu.py`, whatever the strides; on GPUs every dtype goes to the shared tiles
-of `gpu.py`. Every other case is the generic kernel, one result per work-item.
+of `gpu.py`, few rows of floats to `few_rows.py`, and half precision to tensor cores where there are some. Every other case is
+the generic kernel, one result per work-item.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from asyncrt.memory.view import View, collapse
 from . import bf16_weights as narrow
 from .cpu import Source, pack_panels, pack_transposed, pair_kernel, rows_per_item, tile_kernel
 from .few_bits import BitsOperand
+from .few_rows import choose_stream, stream_kernel
+from .few_rows_mma import choose_strip, strip_kernel
 from .gpu import (
     GROUP,
     NARROW,
@@ -195,6 +198,12 @@ def _tiles(p: _BoundProduct, source: Source, traits: DeviceTraits) -> Launch:
 
 def _other(p: _BoundProduct, traits: DeviceTraits) -> tuple[Launch, str]:
     """Return the launch of a GPU's tiles, or of the generic kernel, and which of them it is."""
+    sizes = (p.m, p.n, p.k, p.batches)
+    strip = choose_strip(p.form, sizes, p.left, p.right, traits)
+    if strip is not None:
+        grid = (-(-p.n // strip.columns) * strip.group, 1, p.batches)
+        launch = Launch(strip_kernel(p.form, strip), p.refs, p.ints, grid, (strip.group, 1, 1))
+        return launch, f"tensor cores, strips of {strip.columns}"
     if takes(p.form, p.left, p.right, traits):
         turned, large = p.right[-2] != 1, choose_warpgroups(p.m, p.n, p.k, p.batches, traits)
         if large is not None:
@@ -205,6 +214,11 @@ def _other(p: _BoundProduct, traits: DeviceTraits) -> tuple[Launch, str]:
         grid = (-(-p.n // tile.columns) * tile.group, -(-p.m // tile.rows), p.batches)
         source = tensor_core_kernel(p.form, tile, turned, choose_stages(tile, turned, traits))
         return Launch(source, p.refs, p.ints, grid, (tile.group, 1, 1)), f"tensor cores {tile.rows}x{tile.columns}"
+    stream = choose_stream(p.form, sizes, p.left, p.right, traits)
+    if stream is not None:
+        grid = (-(-p.n // stream.columns) * -(-p.m // stream.rows) * stream.group, 1, p.batches)
+        launch = Launch(stream_kernel(p.form, stream), p.refs, p.ints, grid, (stream.group, 1, 1))
+        return launch, f"few rows, {stream.columns} columns"
     element = 8 if accumulator_type(p.form.a) in ("double", "long", "ulong") else 4
     regime = choose_regime(p.m, p.n, p.k, p.batches, element, traits)
     match regime:

@@ -19,7 +19,7 @@ from asyncrt.layout import FLOAT32, FLOAT64, DataType
 from .grid import cut_rows
 
 _GROUP = 128
-_HELD = 8  # elements of a row that each work-item of a GPU reads once
+_HELD = (2, 4, 6, 8)  # elements of a row that each work-item of a GPU reads once: as few as suffice
 _SUMS = 4  # of a row on a CPU: an addition waits for the one before
 
 # How a row's shift and factor come from its sums: `first` is summed over elements x to give `a`, then `second` to give
@@ -90,9 +90,14 @@ def normalize_rows(
     a = affine or Affine(source, None, dtype)
     ints = (rows, n, a.scale_row, a.bias_row, a.groups, a.length)
     if not traits.is_cpu:
-        return Launch(_gpu_kernel(form), tuple(buffers), (*ints, 1), (rows * _GROUP,), (_GROUP,))
+        return Launch(_gpu_kernel(form, _held(n)), tuple(buffers), (*ints, 1), (rows * _GROUP,), (_GROUP,))
     cut = cut_rows(rows, n, traits)
     return Launch(_cpu_kernel(form), tuple(buffers), (*ints, cut.rows_per_item), cut.grid[1:], (1,))
+
+
+def _held(n: int) -> int:
+    """Return how many elements of a row of *n* a work-item of a GPU reads once."""
+    return next((held for held in _HELD if n <= held * _GROUP), _HELD[-1])
 
 
 class _NormalizationForm(NamedTuple):
@@ -210,8 +215,8 @@ def _cpu_kernel(form: _NormalizationForm) -> KernelSource:
 
 
 @functools.cache
-def _gpu_kernel(form: _NormalizationForm) -> KernelSource:
-    """A work-group takes a row. Its first elements, and their factors, are read once and together."""
+def _gpu_kernel(form: _NormalizationForm, most: int) -> KernelSource:
+    """A work-group takes a row. Each work-item reads up to *most* elements, and their factors, once and together."""
     t, own_factors = _type(form), form.scaled and not form.grouped
     first, second, shift, factor = _STATISTICS[form.statistics]
     x = f"LOAD({form.dtype.name}, x, o + c)"
@@ -220,7 +225,7 @@ def _gpu_kernel(form: _NormalizationForm) -> KernelSource:
         held.append(("w", t, f"LOAD({form.result.name}, scale, so + c)"))
         if form.biased:
             held.append(("z", t, f"LOAD({form.result.name}, bias, bo + c)"))
-    arrays = " ".join(f"{kind} {name}s[{_HELD}];" for name, kind, _ in held)
+    arrays = " ".join(f"{kind} {name}s[{most}];" for name, kind, _ in held)
     reads = " ".join(f"{name}s[i] = {text};" for name, _, text in held)
 
     def each(text: str) -> str:
@@ -229,11 +234,11 @@ def _gpu_kernel(form: _NormalizationForm) -> KernelSource:
         kept = " ".join(f"const {kind} {name} = {name}s[i];" for name, kind, _ in held)
         return f"""
   #pragma unroll
-  for (int i = 0; i < {_HELD}; i++) {{
+  for (int i = 0; i < {most}; i++) {{
     const int c = id + i * {_GROUP};
     if (c < n) {{ {kept} {text} }}
   }}
-  for (int c = id + {_HELD * _GROUP}; c < n; c += {_GROUP}) {{ {again} {text} }}"""
+  for (int c = id + {most * _GROUP}; c < n; c += {_GROUP}) {{ {again} {text} }}"""
 
     def total(name: str, term: str, parts: str) -> str:
         if not term:
@@ -266,7 +271,7 @@ def _gpu_kernel(form: _NormalizationForm) -> KernelSource:
   {start}
   {arrays}
   #pragma unroll
-  for (int i = 0; i < {_HELD}; i++) {{
+  for (int i = 0; i < {most}; i++) {{
     const int c = id + i * {_GROUP};
     if (c < n) {{ {reads} }}
   }}

@@ -15,7 +15,7 @@ from asyncrt.kernels.codegen import mma, wgmma
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.conv import tensor_cores as convolutions
 from asyncrt.kernels.impl import KernelSource
-from asyncrt.kernels.matmul import tensor_cores, warpgroups
+from asyncrt.kernels.matmul import few_rows_mma, tensor_cores, warpgroups
 from asyncrt.layout import FLOAT16, DataType
 
 from ..ops.run import workbench
@@ -48,6 +48,9 @@ inline float emulated_of_lane(const float x, const int other, __local uint* shar
 inline void asyncrt_copy16(__local void* to, const __global void* from, const int bytes) {
   for (int i = 0; i < 8; i++) ((__local ushort*)to)[i] = 2 * i < bytes ? ((const __global ushort*)from)[i] : 0;
 }
+inline uint asyncrt_stream1(const __global void* p) { return *(const __global uint*)p; }
+inline uint2 asyncrt_stream2(const __global void* p) { return *(const __global uint2*)p; }
+inline uint4 asyncrt_stream4(const __global void* p) { return *(const __global uint4*)p; }
 #define asyncrt_matrices(r, p) emulated_matrices(r, space, (p) - space, emulated, 0)
 #define asyncrt_matrices_turned(r, p) emulated_matrices(r, space, (p) - space, emulated, 1)
 #define asyncrt_of_lane(x, other) emulated_of_lane(x, other, emulated)
@@ -125,7 +128,10 @@ def emulated_mma(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels for tensor cores run on the device of tests, unless that has some itself."""
     if "mma" in workbench().device.info.features:
         return
-    users = ((tensor_cores, "tensor_core_kernel"), (matrices, "matrix_kernel"), (convolutions, "patches_kernel"))
+    users = (
+        (tensor_cores, "tensor_core_kernel"), (few_rows_mma, "strip_kernel"), (matrices, "matrix_kernel"),
+        (convolutions, "patches_kernel"),
+    )  # fmt: skip
     for module, name in users:
         monkeypatch.setattr(module, "helpers", _helpers)
         monkeypatch.setattr(module, "kernel", _kernel)

@@ -11,7 +11,8 @@ import pytest
 from asyncrt.kernels.attention.attention import attention_impl
 from asyncrt.kernels.attention.interface import Attention, AttentionTensor
 from asyncrt.kernels.call import Attributes, Call
-from asyncrt.kernels.impl import inp, out
+from asyncrt.kernels.impl import Impl, KernelSource, inp, out
+from asyncrt.kernels.persistent.walker import function_of
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Layout, layout_of
 
@@ -98,8 +99,11 @@ PARTED = [
 
 @pytest.mark.parametrize("features", [frozenset[str](), frozenset({"mma"})], ids=["any device", "tensor cores"])
 @pytest.mark.parametrize("case", PARTED, ids=str)
-def test_few_rows_share_many_keys_among_groups(case: Case, features: frozenset[str]) -> None:
+def test_few_rows_share_many_keys_among_groups(
+    case: Case, features: frozenset[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where a part of the keys is one that a row does not see at all."""
+    monkeypatch.setattr("asyncrt.kernels.attention.attention.single_fits", lambda *given: False)
     inputs = given(case)
     expected = plain(case, *[x.astype(np.float64) if x.dtype != bool else x for x in inputs])
     if features and case.group * case.queries > 8:
@@ -109,6 +113,73 @@ def test_few_rows_share_many_keys_among_groups(case: Case, features: frozenset[s
 
     tolerance = {"float32": 2e-6, "float16": 1e-3}[case.dtype]
     np.testing.assert_allclose(result, expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+SINGLE = [
+    Case(queries=1, keys=17, size=64, value_size=64),
+    Case(queries=1, keys=1, size=8, value_size=8, dtype="bfloat16"),
+    Case(queries=1, keys=1000),
+    Case(batch=2, queries=1, keys=129, size=64, value_size=48),
+    Case(group=4, queries=2, keys=600, causal=True, offset=420),
+    Case(queries=3, keys=700, causal=True, offset=600, left=90),
+    Case(queries=1, keys=600, softcap=2.0, mask="float32"),
+    Case(batch=2, queries=1, keys=300, mask="bool"),
+    Case(queries=1, keys=300, dtype="float16", mask="float16"),
+    Case(queries=1, keys=70, size=128, value_size=256, dtype="float16"),
+    Case(queries=1, keys=200, size=20, value_size=12),
+    Case(queries=5, keys=700, size=128, value_size=128, dtype="bfloat16"),
+]
+
+
+@pytest.mark.parametrize("units", [1, 132])
+@pytest.mark.parametrize("case", SINGLE, ids=str)
+def test_a_row_for_each_group_is_that_of_plain_arithmetic(case: Case, units: int) -> None:
+    """Whatever it sees, of heads that fill no power of two, and where groups share many keys of a row."""
+    inputs = given(case)
+    expected = plain(case, *[x.astype(np.float64) if x.dtype != bool else x for x in inputs])
+    parted = case.keys > 512 and units == 132
+
+    result = attend(case, inputs, kernel="group per row, parts of the keys" if parted else "group per row", units=units)
+
+    tolerance = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 1e-2}[case.dtype]
+    np.testing.assert_allclose(result.astype(np.float64), expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("case", [SINGLE[0], SINGLE[8], SINGLE[11]], ids=str)
+def test_keys_and_values_may_begin_anywhere(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of parts of others do, which were not moved; no bit depends on it."""
+    inputs = given(case)
+    usual = attend(case, inputs, kernel="group per row")
+    monkeypatch.setattr("tests.ops.run.PAD", 256 + inputs[0].itemsize)
+
+    result = attend(case, inputs, kernel="group per row")
+
+    np.testing.assert_array_equal(result, usual)
+
+
+@pytest.mark.parametrize("parted", [False, True])
+def test_the_kernel_of_a_row_can_be_a_function_of_the_persistent_one(parted: bool) -> None:
+    """Its arrays in local memory have a place there."""
+    impl = chosen(Case(queries=1, keys=2000 if parted else 20), given(Case(queries=1, keys=20)), frozenset(), 132)
+
+    for launch in impl.launches:
+        assert isinstance(launch.kernel, KernelSource)
+        assert function_of(launch.kernel) is not None
+
+
+@pytest.mark.parametrize(
+    ("case", "kernel"),
+    [
+        (Case(queries=8, keys=17), "group per row"),
+        (Case(group=3, queries=3, keys=17), "tensor cores, 64 rows"),
+        (Case(queries=1, keys=17, size=20), "group per 8 rows"),
+    ],
+)
+def test_rows_get_groups_where_few_share_their_keys(case: Case, kernel: str) -> None:
+    """And where heads begin at multiples of 16 bytes."""
+    inputs = given(case._replace(dtype="float16"))
+
+    assert chosen(case, inputs, frozenset({"mma"}), 1).name == kernel
 
 
 def given(case: Case) -> list[Array]:
@@ -145,8 +216,19 @@ def plain(case: Case, query: Array, key: Array, value: Array, mask: Array | None
 def attend(
     case: Case, inputs: list[Array], features: frozenset[str] = frozenset(), kernel: str = "64 rows", units: int = 1
 ) -> Array:
+    impl = chosen(case, inputs, features, units)
+    assert kernel in impl.name
+    assert ("tensor cores" in impl.name) == (bool(features) and kernel == "64 rows")
+    target = layout_of(inputs[0]).dtype
+    shape = (case.batch, case.kv_heads * case.group, case.queries, case.value_size)
+    layouts, made = tuple(layout_of(x) for x in inputs), Layout(target, shape)
+    call = Call("a", Attributes(), layouts, (None,) * len(inputs), (made,), (target,))
+    (result,) = run_impl(impl, call, tuple(inputs))
+    return result
+
+
+def chosen(case: Case, inputs: list[Array], features: frozenset[str], units: int) -> Impl:
     heads = case.kv_heads * case.group
-    shape = (case.batch, heads, case.queries, case.value_size)
     tensors = [
         AttentionTensor(inp(i), layout_of(x).dtype, x[0].size, x[0, 0].size, x.shape[-1])
         for i, x in enumerate(inputs[:3])
@@ -161,13 +243,5 @@ def attend(
         keys=case.keys, size=case.size, value_size=case.value_size, scale=0.25, softcap=case.softcap,
         causal=case.causal, offset=case.offset, left=case.left, mask=mask, mask_keys=case.keys,
     )  # fmt: skip
-    call = Call(
-        "a", Attributes(), tuple(layout_of(x) for x in inputs), (None,) * len(inputs),
-        (Layout(target.dtype, shape),), (target.dtype,),
-    )  # fmt: skip
     traits = DeviceTraits("gpu", units, features=features, local_memory=48 << 10)
-    impl = attention_impl(whole, (), (), traits)
-    assert kernel in impl.name
-    assert ("tensor cores" in impl.name) == (bool(features) and kernel == "64 rows")
-    (result,) = run_impl(impl, call, tuple(inputs))
-    return result
+    return attention_impl(whole, (), (), traits)

@@ -43,9 +43,10 @@ def integers(dtype: Any, *shape: int, seed: int = 0) -> Array:
 
 @pytest.mark.parametrize("traits", [GPU, SMALL_GPU], ids=["tiles", "generic"])
 @pytest.mark.parametrize("turned", [False, True], ids=["MatMul", "Gemm, transposed"])
-def test_gpus_keep_weights_in_sixteen_bits(traits: DeviceTraits, turned: bool) -> None:
+@pytest.mark.parametrize(("rows", "terms"), [(70, 33), (5, 32), (1, 33)])
+def test_gpus_keep_weights_in_sixteen_bits(traits: DeviceTraits, turned: bool, rows: int, terms: int) -> None:
     """Where they lie, whichever way round; a product is the one of rounded weights."""
-    a, b = floats(70, 33), floats(50, 33, seed=1) if turned else floats(33, 50, seed=1)
+    a, b = floats(rows, terms), floats(50, terms, seed=1) if turned else floats(terms, 50, seed=1)
     module, attributes = (gemm, {"transB": 1}) if turned else (matmul, {})
     call = call_of(module.OPERATOR, [a, b], FLOAT32, **attributes)
 

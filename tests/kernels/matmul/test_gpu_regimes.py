@@ -79,6 +79,7 @@ def test_each_gives_the_product(
 ) -> None:
     """Of sizes that fill no tile, of batches, and of operands that lie either way round."""
     monkeypatch.setattr("asyncrt.kernels.matmul.product.choose_regime", lambda *given: regime)
+    monkeypatch.setattr("asyncrt.kernels.matmul.product.choose_stream", lambda *given: None)
     rng = np.random.default_rng(0)
     if dtype is np.int32 and regime is Regime.SLICES:
         pytest.skip("sums of integers take eight bytes")
@@ -187,6 +188,7 @@ def test_tensor_cores_give_the_product(
 ) -> None:
     """Of sizes that fill no tile, of batches, and of right-hand sides that lie either way round."""
     monkeypatch.setattr("asyncrt.kernels.matmul.product.choose_tile", lambda *given: tile)
+    monkeypatch.setattr("asyncrt.kernels.matmul.product.choose_strip", lambda *given: None)
     monkeypatch.setattr("asyncrt.kernels.matmul.product.tensor_core_kernel", tensor_cores.tensor_core_kernel)
     rng = np.random.default_rng(0)
     number = np.float16 if dtype == "float16" else ml_dtypes.bfloat16
@@ -194,7 +196,7 @@ def test_tensor_cores_give_the_product(
 
     got, which = product(a, b, order, MMA)
 
-    assert "tensor cores" in which
+    assert which == f"tensor cores {tile.rows}x{tile.columns}"
     wanted = a.astype(np.float64) @ b.astype(np.float64)
     tolerance = {"float16": 1e-3, "bfloat16": 1e-2}[dtype]
     np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max())

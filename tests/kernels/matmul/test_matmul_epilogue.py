@@ -149,11 +149,12 @@ def test_helpers_and_conditions_are_for_single_elements(traits: DeviceTraits, dt
 
 def test_every_kernel_was_tried() -> None:
     """The traits of these tests lead to all kernels."""
-    left, wide, narrow = filled(5, 7), filled(7, 33), filled(7, 9)
+    left, wide, narrow, many = filled(5, 7), filled(7, 33), filled(7, 9), filled(40, 7)
     names = {product([left, wide], traits, None, constant=constant)[0] for traits, constant in KERNELS.values()}
-    names.add(product([left, narrow], CPU, None)[0])
+    names |= {product([left, narrow], CPU, None)[0], product([many, wide], GPU, None)[0]}
 
-    assert names == {"tiles 8x32, rows", "tiles 8x32, any", "tiles 8x32, packed", "shared 64x64", "generic"}
+    tiles = {"tiles 8x32, rows", "tiles 8x32, any", "tiles 8x32, packed"}
+    assert names == {*tiles, "few rows, 32 columns", "shared 64x64", "generic"}
 
 
 def test_an_operand_of_another_shape_is_refused() -> None:

@@ -118,6 +118,7 @@ def test_bias_and_operands_meet_their_elements(offset: int, monkeypatch: pytest.
 
 
 def _force(tile: WarpgroupTile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncrt.kernels.matmul.product.choose_strip", lambda *given: None)
     monkeypatch.setattr("asyncrt.kernels.matmul.product.choose_warpgroups", lambda *given: tile)
     monkeypatch.setattr("asyncrt.kernels.matmul.product.warpgroup_kernel", warpgroups.warpgroup_kernel)
 
