@@ -164,14 +164,16 @@ async def test_of_devices_that_are_alike_one_builds(tmp_path: Path, breaks: bool
     store, devices = BinaryStore(tmp_path), (Builder(), Builder())
     caches = [ImplCache(device, store, version="1") for device in devices]
     caches[0].alike, caches[1].alike = (caches[1],), (caches[0],)
-    devices[0].gate.clear()
+    for device in devices:  # neither ends a build before it was asked what is missing
+        device.gate.clear()
     devices[0].broken = {"a"} if breaks else set()
 
     first = asyncio.ensure_future(caches[0].ensure([A], urgent=False))
     await until_building(devices[0], 1)
     expected = await caches[1].expected([A, B])
     second = asyncio.ensure_future(caches[1].ensure([A, B]))
-    devices[0].gate.set()
+    for device in devices:
+        device.gate.set()
     await asyncio.wait((first, second))
 
     assert (expected.missing, expected.building) == (2, 2)
