@@ -57,10 +57,11 @@ def form_group(
         group.full = True
         return group
     for same in queue.alike(head, at, equal=options.mode != "cost"):
+        form = group.form.padded_to(largest(group.form.sizes, same[0].form.sizes))
         for request in same:
             if request is head:
                 continue
-            if not _join(group, request, options, line, share, start):
+            if not _join(group, request, form, options, line, share, start):
                 break
             if group.rows == options.max_batch:
                 group.full = True
@@ -71,18 +72,18 @@ def form_group(
 def _join(
     group: BatchGroup,
     request: QueuedRequest,
+    form: BatchShape,
     options: BatchOptions,
     line: Line | None,
     share: Line | None,
     start: float,
 ) -> bool:
-    """Let *request* join if that is right; False if nobody else of its shape can join either."""
+    """Let *request* join if that is right, in a batch of that *form*; False if nobody else of its shape can either."""
     rows = group.rows + request.rows
     if rows > options.max_batch:
         # Somebody with fewer rows may fit; but if nobody else can, the batch is as full as it gets.
         group.full = group.full or request.rows == 1
         return True
-    form = group.form.padded_to(largest(group.form.sizes, request.form.sizes))
     work = rows * form.per_row
     if work > (options.max_work or math.inf):
         group.full = True

@@ -147,6 +147,8 @@ class BatchingState:
         self._batch_of: dict[int, int] = {}
         self._launched = 0
         self._now = -math.inf
+        #: Until when the time was divided among those that ran.
+        self._divided = 0.0
         self._closing = False
         self._wake: float | None = None
         #: Why nobody is launched, if only time or enough of company can change that.
@@ -231,12 +233,10 @@ class BatchingState:
         if self.options.mode == "buckets" or arrived.request in self._batch_of:
             return None
         # Nobody waits, as a stream has nothing to do; so nobody is to be looked after beside this one.
-        if batches:
-            self._divide(at)
         request = self._came(arrived)
         launch = self._launch([request], request.form, request.rows, "idle", at)
         number = launch.batch
-        self._begin(batches[number])
+        self._begin(batches[number], at)
         self._now = at
         self._log.extend((arrived, launch, Began(at, number)))
         return number
@@ -251,8 +251,6 @@ class BatchingState:
         if at < self._now:
             raise InvalidHappening(f"{happening!r}: it is {self._now} already")
         given: list[Instruction] = []
-        if self._batches:
-            self._divide(at)
         match happening:
             case Arrived():
                 request = self._arrive(happening, given)
@@ -263,6 +261,7 @@ class BatchingState:
                     return given
             case BatchFinished():
                 batch = self._expect(happening, happening.batch)
+                self._divide(at)
                 if happening.worked:
                     self._learn(batch, at)
                 self._over(batch, at)
@@ -273,13 +272,14 @@ class BatchingState:
                 if batch.begun or not batch.members:
                     state = "begun before" if batch.begun else "no members"
                     raise InvalidHappening(f"{happening!r}: it has {state}; {self!r}")
-                self._begin(batch)
+                self._begin(batch, at)
             case Failed(_, number, too_large):
                 batch = self._expect(happening, number)
                 if too_large:
                     most = max(batch.rows * batch.form.per_row // 2, 1)
                     self.options = attrs.evolve(self.options, max_work=min(self.options.max_work or most, most))
                 self._counts["failed"] += 1
+                self._divide(at)
                 self._over(batch, at)
                 self._retries.update(batch.members)
             case Ticked():
@@ -305,7 +305,8 @@ class BatchingState:
         queue, options = self._queue, self.options
         assert len(queue) <= options.max_queue, self
         assert queue.nbytes == sum(w.nbytes for w in queue), self
-        assert [w.order for w in queue] == sorted(w.order for w in queue), self
+        order = [(w.turn, w.number) for w in queue]
+        assert order == sorted(order), self
         members = [m for b in self._batches.values() for m in b.members]
         known = [w.number for w in queue] + list(self._retries) + members
         assert len(known) == len(set(known)), self
@@ -365,7 +366,8 @@ class BatchingState:
             batch.dropped = True
             given.append(Drop(batch.number))
 
-    def _begin(self, batch: _Batch) -> None:
+    def _begin(self, batch: _Batch, at: float) -> None:
+        self._divide(at)
         batch.begun = True
         rows = own = 0
         for member in batch.members.values():
@@ -381,8 +383,8 @@ class BatchingState:
         counts["padding"] += work - own
 
     def _divide(self, at: float) -> None:
-        """Divide the time since the last happening among those that ran; not what the host needed to begin them."""
-        passed = at - self._now
+        """Divide the time since they were others among those that ran; not what the host needed to begin them."""
+        passed, self._divided = at - self._divided, at
         if passed:
             running = [b for b in self._batches.values() if b.begun and b.started is not None]
             for batch in running:
@@ -411,11 +413,11 @@ class BatchingState:
 
     def _refusal(self, request: QueuedRequest, at: float) -> Reject | None:
         options, queue = self.options, self._queue
-        line = self._line(request.form)
         if len(queue) >= options.max_queue or queue.nbytes + request.nbytes > options.max_queue_bytes:
             why: Refusal = "count" if len(queue) >= options.max_queue else "bytes"
             return Reject(request.number, why, max(self._until_free(at), SOONEST_S))
-        if request.strict and line is not None:
+        line = self._line(request.form) if request.strict else None
+        if line is not None:
             ahead = backlog_s(self._queue.ahead(request.turn), line, self._typical, self.options, self.streams)
             before, own = self._until_free(at) + ahead, line.at_least(request.form.per_row * request.rows)
             request.expected, allowed = before + own, (request.due - at) / self._allowance.factor
