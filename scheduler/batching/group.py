@@ -52,56 +52,46 @@ def form_group(
         share: What it takes of the device, beside what others that run at the same time take of it.
     """
     group = BatchGroup([head], head.form, head.rows, head.work, math.inf)
+    most_work = options.max_work or math.inf
     group.due = _due(head, group.work, line, start)
-    if head.rows >= options.max_batch or group.work >= (options.max_work or math.inf):
+    if head.rows >= options.max_batch or group.work >= most_work:
         group.full = True
         return group
     for same in queue.alike(head, at, equal=options.mode != "cost"):
         form = group.form.padded_to(largest(group.form.sizes, same[0].form.sizes))
+        before = group.work
         for request in same:
             if request is head:
                 continue
-            if not _join(group, request, form, options, line, share, start):
+            rows, own = group.rows + request.rows, group.own + request.work
+            if rows > options.max_batch:
+                # Somebody with fewer rows may fit; but if nobody else can, the batch is as full as it gets.
+                group.full = group.full or request.rows == 1
+                continue
+            work = rows * form.per_row
+            if work > most_work:
+                group.full = True
                 break
-            if group.rows == options.max_batch:
+            if options.mode == "cost" and not _pays(work - before, work, own, request, options.max_waste, share):
+                break
+            due = group.due
+            if line is not None and (due < math.inf or request.due < math.inf):
+                if start + line(work) > due:
+                    break
+                due = min(due, _due(request, work, line, start))
+            group.members.append(request)
+            group.form, group.rows, group.own, group.due, before = form, rows, own, due, work
+            if rows == options.max_batch:
                 group.full = True
                 return group
     return group
 
 
-def _join(
-    group: BatchGroup,
-    request: QueuedRequest,
-    form: BatchShape,
-    options: BatchOptions,
-    line: Line | None,
-    share: Line | None,
-    start: float,
-) -> bool:
-    """Let *request* join if that is right, in a batch of that *form*; False if nobody else of its shape can either."""
-    rows = group.rows + request.rows
-    if rows > options.max_batch:
-        # Somebody with fewer rows may fit; but if nobody else can, the batch is as full as it gets.
-        group.full = group.full or request.rows == 1
-        return True
-    work = rows * form.per_row
-    if work > (options.max_work or math.inf):
-        group.full = True
+def _pays(more: int, work: int, own: int, request: QueuedRequest, max_waste: float, share: Line | None) -> bool:
+    """Whether a request costs less in a batch than alone, which grows by *more* to *work*; *own* is not padding."""
+    if work - own > max_waste * work:
         return False
-    own = group.own + request.work
-    if options.mode == "cost":
-        if work - own > options.max_waste * work:
-            return False
-        if share is not None and share.told and share.per_work * (work - group.work) > share(request.work):
-            return False
-    due = group.due
-    if line is not None:
-        if start + line(work) > due:
-            return False
-        due = min(due, _due(request, work, line, start))
-    group.members.append(request)
-    group.form, group.rows, group.own, group.due = form, rows, own, due
-    return True
+    return share is None or not share.told or share.per_work * more <= share(request.work)
 
 
 def _due(request: QueuedRequest, work: int, line: Line | None, start: float) -> float:

@@ -135,6 +135,7 @@ class BatchingState:
 
     def __init__(self, streams: int, options: BatchOptions, *, story_length: int = 4096) -> None:
         self.streams = options.max_in_flight or streams
+        self._most_batches = max(self.streams, 2)
         self.options = options
         #: Seconds from when a batch begins until it is over, whatever else runs.
         self.cost = CostModel()
@@ -169,10 +170,6 @@ class BatchingState:
             f"<BatchingState {len(self._queue)} waiting, {len(self._retries)} to run alone, {len(self._batches)} of "
             f"{self.streams} batches in flight, {self._counts['executions']} executions, {self.cost!r}>"
         )
-
-    @property
-    def _most_batches(self) -> int:
-        return max(self.streams, 2)
 
     @property
     def idle(self) -> bool:
@@ -254,10 +251,10 @@ class BatchingState:
         match happening:
             case Arrived():
                 request = self._arrive(happening, given)
-                if self._hold is not None and request is not None and self._hold.stands(request, at):
+                no_place = len(self._batches) >= self._most_batches
+                if request is not None and (no_place or (self._hold is not None and self._hold.stands(request, at))):
                     self._now = at
                     self._log.append(happening)
-                    self._log.extend(given)
                     return given
             case BatchFinished():
                 batch = self._expect(happening, happening.batch)
@@ -398,7 +395,8 @@ class BatchingState:
             self.share.observe(kind, work, batch.used)
         self._ran.saw(batch.form, batch.rows)
         for member in batch.members.values():
-            self._saw(member, at)
+            if member.expected is not None:
+                self._saw(member, at)
 
     def _over(self, batch: _Batch, at: float) -> None:
         del self._batches[batch.number]
@@ -469,8 +467,7 @@ class BatchingState:
             if reason is None:
                 self._hold = self._held(group, head, until, line)
                 return
-            for member in group.members:
-                self._queue.take(member.number)
+            self._queue.take_all(group.members)
             if self.options.mode == "cost" and len(group.members) > 1:
                 group.form = self._ran.fitting(group.form, group.rows, self._most(group, share))
             if len(self._queue) >= group.rows:

@@ -108,6 +108,23 @@ class WaitingQueue:
                 del self._alike[exact]
         return request
 
+    def take_all(self, requests: list[QueuedRequest]) -> None:
+        """All of these have waited until now, and wait no more."""
+        for request in requests:
+            del self._known[request.number]
+            self.nbytes -= request.nbytes
+        known = self._known
+        self._ordered = [place for place in self._ordered if place[1] in known]
+        sizes = self._alike[requests[0].form.exact]
+        for shape in dict.fromkeys([request.form.sizes for request in requests]):
+            left = [place for place in sizes[shape] if place[1] in known]
+            if left:
+                sizes[shape] = left
+            else:
+                del sizes[shape]
+        if not sizes:
+            del self._alike[requests[0].form.exact]
+
     def first(self) -> QueuedRequest | None:
         """Whose turn it is."""
         return self._ordered[0][2] if self._ordered else None
@@ -153,9 +170,8 @@ def _distance(form: BatchShape, other: BatchShape) -> float:
     """How much larger one row of each is when padded to fit the other; 1 if they are equal."""
     if other.sizes == form.sizes:
         return 1.0
-    sizes = largest(form.sizes, other.sizes)
-    if sizes == other.sizes:
-        both = other.per_row
+    if len(form.sizes) == 1:
+        both = max(form.per_row, other.per_row)  # of one size the larger has more elements
     else:
-        both = form.per_row if sizes == form.sizes else form.per_row_of(sizes)
+        both = form.per_row_of(largest(form.sizes, other.sizes))
     return 2 * both / max(form.per_row + other.per_row, 1)

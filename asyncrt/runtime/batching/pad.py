@@ -64,29 +64,28 @@ def join(
     return {t.id: _joined(t, [r[t.id] for r in requests], sizes, values.get(t.id, 0)) for t in axes.inputs}
 
 
-def joined_nbytes(axes: BatchAxes, requests: Sequence[Mapping[int, Array]], sizes: Mapping[str, int]) -> int:
-    """Return how many bytes `join()` makes."""
+def joined_nbytes(axes: BatchAxes, first: Mapping[int, Array], rows: int, sizes: Mapping[str, int]) -> int:
+    """Return how many bytes `join()` makes of requests of so many rows, the *first* of them among them."""
     total = 0
     for tensor in axes.inputs:
-        arrays = [r[tensor.id] for r in requests]
-        shape = _joined_shape(tensor, arrays, sizes)
-        total += 0 if shape is None else math.prod(shape) * arrays[0].itemsize
+        shape = _joined_shape(tensor, first[tensor.id], rows, sizes)
+        total += 0 if shape is None else math.prod(shape) * first[tensor.id].itemsize
     return total
 
 
-def _joined_shape(tensor: TensorAxes, arrays: list[Array], sizes: Mapping[str, int]) -> list[int] | None:
+def _joined_shape(tensor: TensorAxes, first: Array, rows: int, sizes: Mapping[str, int]) -> list[int] | None:
     """The shape of an input of all requests; None if they have it in common."""
     if tensor.rows is None or tensor.dims is None:
         return None
-    dims = zip(tensor.dims, arrays[0].shape, strict=True)
+    dims = zip(tensor.dims, first.shape, strict=True)
     shape = [sizes.get(d.name or "", s) if isinstance(d, Dim) else s for d, s in dims]
-    shape[tensor.rows] = sum(a.shape[tensor.rows] for a in arrays)
+    shape[tensor.rows] = rows
     return shape
 
 
 def _joined(tensor: TensorAxes, arrays: list[Array], sizes: Mapping[str, int], value: Any) -> Array:
     rows, first = tensor.rows, arrays[0]
-    shape = _joined_shape(tensor, arrays, sizes)
+    shape = None if rows is None else _joined_shape(tensor, first, sum([a.shape[rows] for a in arrays]), sizes)
     if rows is None or shape is None:
         return first
     rest = (*shape[:rows], *shape[rows + 1 :])
@@ -95,10 +94,9 @@ def _joined(tensor: TensorAxes, arrays: list[Array], sizes: Mapping[str, int], v
     joined: Array = np.full(shape, value, first.dtype)
     begin = 0
     for array in arrays:
-        place = [slice(0, s) for s in array.shape]
-        place[rows] = slice(begin, begin + array.shape[rows])
+        place = list(map(slice, array.shape))
+        place[rows] = slice(begin, begin := begin + array.shape[rows])
         joined[tuple(place)] = array
-        begin += array.shape[rows]
     return joined
 
 
