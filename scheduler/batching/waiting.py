@@ -45,7 +45,8 @@ class QueuedRequest:
 def waiting(arrived: Arrived, options: BatchOptions) -> QueuedRequest:
     """Return what is kept of a request that has come."""
     at, number, form, rows, nbytes, priority, due, strict = arrived
-    turn = min(max(due, at), at + options.ageing_s / 2) + priority * options.ageing_s
+    latest = at + options.ageing_s / 2
+    turn = (latest if due > latest else max(due, at)) + priority * options.ageing_s
     work, own = rows * form.per_row, form
     if options.mode == "buckets":
         form = form.padded_to(tuple([_bucket(size, options.buckets) for size in form.sizes]))
@@ -144,7 +145,7 @@ class WaitingQueue:
         if equal:
             shapes = [sizes[head.form.sizes]]
         else:
-            shapes = sorted(sizes.values(), key=lambda same: _distance(head.form, same[0][2].form))
+            shapes = _nearest(head.form, list(sizes.values()))
         places = [0] * len(shapes)
         urgency: int | None = self._urgency(head, at)
         while urgency is not None:
@@ -166,12 +167,13 @@ class WaitingQueue:
         return math.ceil((request.turn - at) / self._ageing_s - 0.5)
 
 
-def _distance(form: BatchShape, other: BatchShape) -> float:
-    """How much larger one row of each is when padded to fit the other; 1 if they are equal."""
-    if other.sizes == form.sizes:
-        return 1.0
-    if len(form.sizes) == 1:
-        both = max(form.per_row, other.per_row)  # of one size the larger has more elements
+def _nearest(form: BatchShape, shapes: list[list[_Place]]) -> list[list[_Place]]:
+    """Sort requests of equal shapes by how much larger a row of each is when padded to fit the other."""
+    own, forms = form.per_row, [same[0][2].form for same in shapes]
+    if len(form.sizes) == 1:  # the larger one is what both fit in
+        sizes = [f.per_row for f in forms]
+        distances = [size / max(own, 1) if size > own else own / max(size, 1) for size in sizes]
     else:
-        both = form.per_row_of(largest(form.sizes, other.sizes))
-    return 2 * both / max(form.per_row + other.per_row, 1)
+        both = [form.per_row_of(largest(form.sizes, f.sizes)) for f in forms]
+        distances = [size / max(own + f.per_row, 1) for size, f in zip(both, forms, strict=True)]
+    return [shapes[i] for i in sorted(range(len(shapes)), key=distances.__getitem__)]

@@ -132,6 +132,7 @@ class Batched:
         self.options = options
         self._network = network
         self._axes = find_axes(network.program, batch, mask)
+        self._names = {t.id: t.name for t in self._axes.outputs}
         self._values = check_pad_values(self._axes, pad_values)
         self._limit = network.tools.host_limit
         self._checked = Checked(network.program, self._limit)
@@ -294,8 +295,8 @@ class Batched:
             except BaseException:
                 self._tell(Left(self._loop.time(), arrived.request), state)
                 raise
-        values = self._network.program.values
-        return {values[id].name: array for id, array in outputs.items()}
+        names = self._names
+        return {names[id]: array for id, array in outputs.items()}
 
     async def _run_alone(
         self, batch: int, arrays: dict[int, Array], priority: int, until: float | None, state: BatchingState

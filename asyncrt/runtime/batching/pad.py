@@ -61,7 +61,7 @@ def join(
         sizes: What the dims that may differ are padded to.
         values: What each input is padded with, by its id, if not with 0.
     """
-    return {t.id: _joined(t, [r[t.id] for r in requests], sizes, values.get(t.id, 0)) for t in axes.inputs}
+    return {t.id: _joined(t, [r[t.id] for r in requests], sizes, values.get(t.id)) for t in axes.inputs}
 
 
 def joined_nbytes(axes: BatchAxes, first: Mapping[int, Array], rows: int, sizes: Mapping[str, int]) -> int:
@@ -91,11 +91,14 @@ def _joined(tensor: TensorAxes, arrays: list[Array], sizes: Mapping[str, int], v
     rest = (*shape[:rows], *shape[rows + 1 :])
     if all((*a.shape[:rows], *a.shape[rows + 1 :]) == rest for a in arrays):
         return np.concatenate(arrays, axis=rows) if len(arrays) > 1 else first
-    joined: Array = np.full(shape, value, first.dtype)
-    begin = 0
+    joined: Array = np.zeros(shape, first.dtype) if value is None else np.full(shape, value, first.dtype)
+    padded = [axis for axis, d in enumerate(tensor.dims or ()) if isinstance(d, Dim) and d.name in sizes]
+    place, begin = [slice(None)] * first.ndim, 0
     for array in arrays:
-        place = list(map(slice, array.shape))
-        place[rows] = slice(begin, begin := begin + array.shape[rows])
+        own = array.shape
+        place[rows] = slice(begin, begin := begin + own[rows])
+        for axis in padded:
+            place[axis] = slice(own[axis])
         joined[tuple(place)] = array
     return joined
 
