@@ -12,8 +12,10 @@ import attrs
 
 from .batch_shape import BatchShape, largest
 from .cost import Line
-from .options import BatchOptions
+from .options import USUAL_ROWS, BatchOptions
 from .waiting import QueuedRequest, WaitingQueue
+
+_FIXED = 0.2  # the part of a batch's time that must be fixed if it is to have more rows than the usual ones
 
 
 @attrs.define(eq=False)
@@ -54,7 +56,7 @@ def form_group(
     group = BatchGroup([head], head.form, head.rows, head.work, math.inf)
     most_work = options.max_work or math.inf
     group.due = _due(head, group.work, line, start)
-    if head.rows >= options.max_batch or group.work >= most_work:
+    if head.rows >= most_rows(options, group.work, share) or group.work >= most_work:
         group.full = True
         return group
     for same in queue.alike(head, at, equal=options.mode != "cost"):
@@ -81,10 +83,22 @@ def form_group(
                 due = min(due, _due(request, work, line, start))
             group.members.append(request)
             group.form, group.rows, group.own, group.due, before = form, rows, own, due, work
-            if rows == options.max_batch:
+            if rows >= most_rows(options, work, share):
                 group.full = True
                 return group
     return group
+
+
+def most_rows(options: BatchOptions, work: int, share: Line | None) -> int:
+    """Return how many rows a batch may have that takes so much work.
+
+    More than the usual ones only where a good part of its time would not become longer: it gains little otherwise, and
+    all who come meanwhile wait for its end.
+    """
+    if options.max_batch <= USUAL_ROWS:
+        return options.max_batch
+    gains = share is not None and share.told and share.fixed >= _FIXED * share(work)
+    return options.max_batch if gains else USUAL_ROWS
 
 
 def _pays(more: int, work: int, own: int, request: QueuedRequest, max_waste: float, share: Line | None) -> bool:

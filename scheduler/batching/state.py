@@ -24,7 +24,7 @@ from asyncrt.scheduler.happenings import InvalidHappening
 from .admission import SOONEST_S, DelayAllowance, Typical, backlog_s, retry_s
 from .batch_shape import BatchShape
 from .cost import CostModel, Line
-from .group import BatchGroup, form_group
+from .group import BatchGroup, form_group, most_rows
 from .happenings import Arrived, BatchFinished, Began, Closing, Failed, Happening, Left, Ticked
 from .instructions import REASONS, REFUSALS, Drop, Instruction, LaunchBatch, Reason, Refusal, Reject, WakeAt
 from .options import BatchOptions
@@ -465,7 +465,7 @@ class BatchingState:
             group = form_group(self._queue, head, self.options, line, share, at, at + self._until_free(at))
             reason, until = self._reason(group, line, share, at)
             if reason is None:
-                self._hold = self._held(group, head, until, line)
+                self._hold = self._held(group, head, until, line, share)
                 return
             self._queue.take_all(group.members)
             if self.options.mode == "cost" and len(group.members) > 1:
@@ -481,11 +481,13 @@ class BatchingState:
             most = min(most, group.work + _PLAN_S / share.per_work)
         return most
 
-    def _held(self, group: BatchGroup, head: QueuedRequest, until: float, line: Line | None) -> _Hold:
+    def _held(
+        self, group: BatchGroup, head: QueuedRequest, until: float, line: Line | None, share: Line | None
+    ) -> _Hold:
         options = self.options
         work = ((options.max_work or math.inf) - group.work) * (1 - options.max_waste)
         due = until + (0.0 if line is None else 2 * line(group.work) + _LEAD_S)
-        return _Hold(until, head.turn, due, options.max_batch - group.rows, work)
+        return _Hold(until, head.turn, due, most_rows(options, group.work, share) - group.rows, work)
 
     def _is_missed(self, head: QueuedRequest, line: Line | None, at: float) -> bool:
         """Whether it is of no use to run it. While nothing runs the model of cost is not believed."""
