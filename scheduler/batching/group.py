@@ -54,7 +54,8 @@ def form_group(
         share: What it takes of the device, beside what others that run at the same time take of it.
     """
     group = BatchGroup([head], head.form, head.rows, head.work, math.inf)
-    most_work = options.max_work or math.inf
+    most_work, by_cost, usual = options.max_work or math.inf, options.mode == "cost", min(options.max_batch, USUAL_ROWS)
+    per_work, fixed = (share.per_work, share.fixed) if share is not None and share.told else (0.0, 0.0)
     group.due = _due(head, group.work, line, start)
     if head.rows >= most_rows(options, group.work, share) or group.work >= most_work:
         group.full = True
@@ -66,15 +67,18 @@ def form_group(
             if request is head:
                 continue
             rows, own = group.rows + request.rows, group.own + request.work
-            if rows > options.max_batch:
+            work = rows * form.per_row
+            if rows > usual and rows > most_rows(options, work, share):
                 # Somebody with fewer rows may fit; but if nobody else can, the batch is as full as it gets.
                 group.full = group.full or request.rows == 1
                 continue
-            work = rows * form.per_row
             if work > most_work:
                 group.full = True
                 break
-            if options.mode == "cost" and not _pays(work - before, work, own, request, options.max_waste, share):
+            # It is to cost less than alone.
+            if by_cost and (
+                work - own > options.max_waste * work or per_work * (work - before - request.work) > fixed
+            ):
                 break
             due = group.due
             if line is not None and (due < math.inf or request.due < math.inf):
@@ -83,7 +87,7 @@ def form_group(
                 due = min(due, _due(request, work, line, start))
             group.members.append(request)
             group.form, group.rows, group.own, group.due, before = form, rows, own, due, work
-            if rows >= most_rows(options, work, share):
+            if rows >= usual and rows >= most_rows(options, work, share):
                 group.full = True
                 return group
     return group
@@ -99,13 +103,6 @@ def most_rows(options: BatchOptions, work: int, share: Line | None) -> int:
         return options.max_batch
     gains = share is not None and share.told and share.fixed >= _FIXED * share(work)
     return options.max_batch if gains else USUAL_ROWS
-
-
-def _pays(more: int, work: int, own: int, request: QueuedRequest, max_waste: float, share: Line | None) -> bool:
-    """Whether a request costs less in a batch than alone, which grows by *more* to *work*; *own* is not padding."""
-    if work - own > max_waste * work:
-        return False
-    return share is None or not share.told or share.per_work * more <= share(request.work)
 
 
 def _due(request: QueuedRequest, work: int, line: Line | None, start: float) -> float:
