@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import attrs
 
 from .cost import Line
-from .options import BatchOptions
+from .options import USUAL_ROWS, BatchOptions
 from .waiting import QueuedRequest
 
 _EARLIER = 0.125  # weight of the newest batch in what is typical of batches
@@ -69,7 +69,7 @@ def backlog_s(
     for request in ahead:
         rows += request.rows
         work += request.work
-    batches = math.ceil(rows / (typical.rows or options.max_batch))
+    batches = math.ceil(rows / (typical.rows or min(options.max_batch, USUAL_ROWS)))
     return line.at_least(work / typical.own / batches) * batches / streams if batches else 0.0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable
 
 import attrs
@@ -27,10 +26,18 @@ class BatchShape:
     kind: Hashable = attrs.field(init=False, eq=False)
 
     def __attrs_post_init__(self) -> None:
-        sizes = self.sizes
-        per_row = sum([factor * math.prod([sizes[i] for i in places]) for factor, places in self.terms])
+        per_row = self.per_row_of(self.sizes)
         object.__setattr__(self, "per_row", per_row)
         object.__setattr__(self, "kind", (self.exact, per_row.bit_length()))
+
+    def per_row_of(self, sizes: tuple[int, ...]) -> int:
+        """Return how many elements one row has with other sizes."""
+        total = 0
+        for factor, places in self.terms:
+            for i in places:
+                factor *= sizes[i]
+            total += factor
+        return total
 
     def padded_to(self, sizes: tuple[int, ...]) -> BatchShape:
         """Return the form with other sizes."""
@@ -39,4 +46,4 @@ class BatchShape:
 
 def largest(one: Iterable[int], other: Iterable[int]) -> tuple[int, ...]:
     """Return the sizes that both fit in."""
-    return tuple([a if a > b else b for a, b in zip(one, other, strict=True)])
+    return tuple(map(max, one, other))

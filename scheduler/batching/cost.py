@@ -49,10 +49,10 @@ class _Runs:
 
     def add(self, work: int, seconds: float) -> None:
         self._latest.append((work, seconds))
-        # The line is drawn anew for each of the first few, and then for every fourth.
+        # The line is drawn anew when a sixth of the runs are others.
         self._wait -= 1
-        if self._wait <= 0 or len(self._latest) < 8:
-            self._line, self._wait = None, 4
+        if self._wait <= 0:
+            self._line, self._wait = None, len(self._latest) // 6
 
     def line(self, other: Line | None = None) -> Line:
         """Return the line, with the slope of *other* where these runs are too much alike to tell it."""

@@ -12,8 +12,10 @@ import attrs
 
 from .batch_shape import BatchShape, largest
 from .cost import Line
-from .options import BatchOptions
+from .options import USUAL_ROWS, BatchOptions
 from .waiting import QueuedRequest, WaitingQueue
+
+_FIXED = 0.2  # the part of a batch's time that must be fixed if it is to have more rows than the usual ones
 
 
 @attrs.define(eq=False)
@@ -52,55 +54,55 @@ def form_group(
         share: What it takes of the device, beside what others that run at the same time take of it.
     """
     group = BatchGroup([head], head.form, head.rows, head.work, math.inf)
+    most_work, by_cost, usual = options.max_work or math.inf, options.mode == "cost", min(options.max_batch, USUAL_ROWS)
+    per_work, fixed = (share.per_work, share.fixed) if share is not None and share.told else (0.0, 0.0)
     group.due = _due(head, group.work, line, start)
-    if head.rows >= options.max_batch or group.work >= (options.max_work or math.inf):
+    if head.rows >= most_rows(options, group.work, share) or group.work >= most_work:
         group.full = True
         return group
     for same in queue.alike(head, at, equal=options.mode != "cost"):
+        form = group.form.padded_to(largest(group.form.sizes, same[0].form.sizes))
+        before = group.work
         for request in same:
             if request is head:
                 continue
-            if not _join(group, request, options, line, share, start):
+            rows, own = group.rows + request.rows, group.own + request.work
+            work = rows * form.per_row
+            if rows > usual and rows > most_rows(options, work, share):
+                # Somebody with fewer rows may fit; but if nobody else can, the batch is as full as it gets.
+                group.full = group.full or request.rows == 1
+                continue
+            if work > most_work:
+                group.full = True
                 break
-            if group.rows == options.max_batch:
+            # It is to cost less than alone.
+            if by_cost and (
+                work - own > options.max_waste * work or per_work * (work - before - request.work) > fixed
+            ):
+                break
+            due = group.due
+            if line is not None and (due < math.inf or request.due < math.inf):
+                if start + line(work) > due:
+                    break
+                due = min(due, _due(request, work, line, start))
+            group.members.append(request)
+            group.form, group.rows, group.own, group.due, before = form, rows, own, due, work
+            if rows >= usual and rows >= most_rows(options, work, share):
                 group.full = True
                 return group
     return group
 
 
-def _join(
-    group: BatchGroup,
-    request: QueuedRequest,
-    options: BatchOptions,
-    line: Line | None,
-    share: Line | None,
-    start: float,
-) -> bool:
-    """Let *request* join if that is right; False if nobody else of its shape can join either."""
-    rows = group.rows + request.rows
-    if rows > options.max_batch:
-        # Somebody with fewer rows may fit; but if nobody else can, the batch is as full as it gets.
-        group.full = group.full or request.rows == 1
-        return True
-    form = group.form.padded_to(largest(group.form.sizes, request.form.sizes))
-    work = rows * form.per_row
-    if work > (options.max_work or math.inf):
-        group.full = True
-        return False
-    own = group.own + request.work
-    if options.mode == "cost":
-        if work - own > options.max_waste * work:
-            return False
-        if share is not None and share.told and share.per_work * (work - group.work) > share(request.work):
-            return False
-    due = group.due
-    if line is not None:
-        if start + line(work) > due:
-            return False
-        due = min(due, _due(request, work, line, start))
-    group.members.append(request)
-    group.form, group.rows, group.own, group.due = form, rows, own, due
-    return True
+def most_rows(options: BatchOptions, work: int, share: Line | None) -> int:
+    """Return how many rows a batch may have that takes so much work.
+
+    More than the usual ones only where a good part of its time would not become longer: it gains little otherwise, and
+    all who come meanwhile wait for its end.
+    """
+    if options.max_batch <= USUAL_ROWS:
+        return options.max_batch
+    gains = share is not None and share.told and share.fixed >= _FIXED * share(work)
+    return options.max_batch if gains else USUAL_ROWS
 
 
 def _due(request: QueuedRequest, work: int, line: Line | None, start: float) -> float:

@@ -24,7 +24,7 @@ from asyncrt.scheduler.happenings import InvalidHappening
 from .admission import SOONEST_S, DelayAllowance, Typical, backlog_s, retry_s
 from .batch_shape import BatchShape
 from .cost import CostModel, Line
-from .group import BatchGroup, form_group
+from .group import BatchGroup, form_group, most_rows
 from .happenings import Arrived, BatchFinished, Began, Closing, Failed, Happening, Left, Ticked
 from .instructions import REASONS, REFUSALS, Drop, Instruction, LaunchBatch, Reason, Refusal, Reject, WakeAt
 from .options import BatchOptions
@@ -135,6 +135,7 @@ class BatchingState:
 
     def __init__(self, streams: int, options: BatchOptions, *, story_length: int = 4096) -> None:
         self.streams = options.max_in_flight or streams
+        self._most_batches = max(self.streams, 2)
         self.options = options
         #: Seconds from when a batch begins until it is over, whatever else runs.
         self.cost = CostModel()
@@ -147,6 +148,8 @@ class BatchingState:
         self._batch_of: dict[int, int] = {}
         self._launched = 0
         self._now = -math.inf
+        #: Until when the time was divided among those that ran.
+        self._divided = 0.0
         self._closing = False
         self._wake: float | None = None
         #: Why nobody is launched, if only time or enough of company can change that.
@@ -167,10 +170,6 @@ class BatchingState:
             f"<BatchingState {len(self._queue)} waiting, {len(self._retries)} to run alone, {len(self._batches)} of "
             f"{self.streams} batches in flight, {self._counts['executions']} executions, {self.cost!r}>"
         )
-
-    @property
-    def _most_batches(self) -> int:
-        return max(self.streams, 2)
 
     @property
     def idle(self) -> bool:
@@ -231,12 +230,10 @@ class BatchingState:
         if self.options.mode == "buckets" or arrived.request in self._batch_of:
             return None
         # Nobody waits, as a stream has nothing to do; so nobody is to be looked after beside this one.
-        if batches:
-            self._divide(at)
         request = self._came(arrived)
         launch = self._launch([request], request.form, request.rows, "idle", at)
         number = launch.batch
-        self._begin(batches[number])
+        self._begin(batches[number], at)
         self._now = at
         self._log.extend((arrived, launch, Began(at, number)))
         return number
@@ -251,18 +248,17 @@ class BatchingState:
         if at < self._now:
             raise InvalidHappening(f"{happening!r}: it is {self._now} already")
         given: list[Instruction] = []
-        if self._batches:
-            self._divide(at)
         match happening:
             case Arrived():
                 request = self._arrive(happening, given)
-                if self._hold is not None and request is not None and self._hold.stands(request, at):
+                no_place = len(self._batches) >= self._most_batches
+                if request is not None and (no_place or (self._hold is not None and self._hold.stands(request, at))):
                     self._now = at
                     self._log.append(happening)
-                    self._log.extend(given)
                     return given
             case BatchFinished():
                 batch = self._expect(happening, happening.batch)
+                self._divide(at)
                 if happening.worked:
                     self._learn(batch, at)
                 self._over(batch, at)
@@ -273,13 +269,14 @@ class BatchingState:
                 if batch.begun or not batch.members:
                     state = "begun before" if batch.begun else "no members"
                     raise InvalidHappening(f"{happening!r}: it has {state}; {self!r}")
-                self._begin(batch)
+                self._begin(batch, at)
             case Failed(_, number, too_large):
                 batch = self._expect(happening, number)
                 if too_large:
                     most = max(batch.rows * batch.form.per_row // 2, 1)
                     self.options = attrs.evolve(self.options, max_work=min(self.options.max_work or most, most))
                 self._counts["failed"] += 1
+                self._divide(at)
                 self._over(batch, at)
                 self._retries.update(batch.members)
             case Ticked():
@@ -305,7 +302,8 @@ class BatchingState:
         queue, options = self._queue, self.options
         assert len(queue) <= options.max_queue, self
         assert queue.nbytes == sum(w.nbytes for w in queue), self
-        assert [w.order for w in queue] == sorted(w.order for w in queue), self
+        order = [(w.turn, w.number) for w in queue]
+        assert order == sorted(order), self
         members = [m for b in self._batches.values() for m in b.members]
         known = [w.number for w in queue] + list(self._retries) + members
         assert len(known) == len(set(known)), self
@@ -365,7 +363,8 @@ class BatchingState:
             batch.dropped = True
             given.append(Drop(batch.number))
 
-    def _begin(self, batch: _Batch) -> None:
+    def _begin(self, batch: _Batch, at: float) -> None:
+        self._divide(at)
         batch.begun = True
         rows = own = 0
         for member in batch.members.values():
@@ -381,8 +380,8 @@ class BatchingState:
         counts["padding"] += work - own
 
     def _divide(self, at: float) -> None:
-        """Divide the time since the last happening among those that ran; not what the host needed to begin them."""
-        passed = at - self._now
+        """Divide the time since they were others among those that ran; not what the host needed to begin them."""
+        passed, self._divided = at - self._divided, at
         if passed:
             running = [b for b in self._batches.values() if b.begun and b.started is not None]
             for batch in running:
@@ -396,7 +395,8 @@ class BatchingState:
             self.share.observe(kind, work, batch.used)
         self._ran.saw(batch.form, batch.rows)
         for member in batch.members.values():
-            self._saw(member, at)
+            if member.expected is not None:
+                self._saw(member, at)
 
     def _over(self, batch: _Batch, at: float) -> None:
         del self._batches[batch.number]
@@ -411,11 +411,11 @@ class BatchingState:
 
     def _refusal(self, request: QueuedRequest, at: float) -> Reject | None:
         options, queue = self.options, self._queue
-        line = self._line(request.form)
         if len(queue) >= options.max_queue or queue.nbytes + request.nbytes > options.max_queue_bytes:
             why: Refusal = "count" if len(queue) >= options.max_queue else "bytes"
             return Reject(request.number, why, max(self._until_free(at), SOONEST_S))
-        if request.strict and line is not None:
+        line = self._line(request.form) if request.strict else None
+        if line is not None:
             ahead = backlog_s(self._queue.ahead(request.turn), line, self._typical, self.options, self.streams)
             before, own = self._until_free(at) + ahead, line.at_least(request.form.per_row * request.rows)
             request.expected, allowed = before + own, (request.due - at) / self._allowance.factor
@@ -465,10 +465,9 @@ class BatchingState:
             group = form_group(self._queue, head, self.options, line, share, at, at + self._until_free(at))
             reason, until = self._reason(group, line, share, at)
             if reason is None:
-                self._hold = self._held(group, head, until, line)
+                self._hold = self._held(group, head, until, line, share)
                 return
-            for member in group.members:
-                self._queue.take(member.number)
+            self._queue.take_all(group.members)
             if self.options.mode == "cost" and len(group.members) > 1:
                 group.form = self._ran.fitting(group.form, group.rows, self._most(group, share))
             if len(self._queue) >= group.rows:
@@ -482,11 +481,13 @@ class BatchingState:
             most = min(most, group.work + _PLAN_S / share.per_work)
         return most
 
-    def _held(self, group: BatchGroup, head: QueuedRequest, until: float, line: Line | None) -> _Hold:
+    def _held(
+        self, group: BatchGroup, head: QueuedRequest, until: float, line: Line | None, share: Line | None
+    ) -> _Hold:
         options = self.options
         work = ((options.max_work or math.inf) - group.work) * (1 - options.max_waste)
         due = until + (0.0 if line is None else 2 * line(group.work) + _LEAD_S)
-        return _Hold(until, head.turn, due, options.max_batch - group.rows, work)
+        return _Hold(until, head.turn, due, most_rows(options, group.work, share) - group.rows, work)
 
     def _is_missed(self, head: QueuedRequest, line: Line | None, at: float) -> bool:
         """Whether it is of no use to run it. While nothing runs the model of cost is not believed."""

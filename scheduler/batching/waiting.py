@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Hashable, Iterator
+from typing import TypeAlias
 
 import attrs
 
@@ -40,15 +41,12 @@ class QueuedRequest:
     #: Seconds that it was expected to take when it came; None if nothing was.
     expected: float | None = None
 
-    @property
-    def order(self) -> tuple[float, int]:
-        return self.turn, self.number
-
 
 def waiting(arrived: Arrived, options: BatchOptions) -> QueuedRequest:
     """Return what is kept of a request that has come."""
     at, number, form, rows, nbytes, priority, due, strict = arrived
-    turn = min(max(due, at), at + options.ageing_s / 2) + priority * options.ageing_s
+    latest = at + options.ageing_s / 2
+    turn = (latest if due > latest else max(due, at)) + priority * options.ageing_s
     work, own = rows * form.per_row, form
     if options.mode == "buckets":
         form = form.padded_to(tuple([_bucket(size, options.buckets) for size in form.sizes]))
@@ -61,8 +59,8 @@ def _bucket(size: int, buckets: tuple[int, ...] | None) -> int:
     return next((b for b in buckets if b >= size), size)
 
 
-def _order(waiting: QueuedRequest) -> tuple[float, int]:
-    return waiting.order
+_Place: TypeAlias = tuple[float, int, QueuedRequest]
+"""A request in a list that is in order; its turn and its number are compared, and no two requests have both."""
 
 
 class WaitingQueue:
@@ -70,10 +68,10 @@ class WaitingQueue:
 
     def __init__(self, ageing_s: float) -> None:
         self._ageing_s = ageing_s
-        self._known: dict[int, QueuedRequest] = {}
-        self._ordered: list[QueuedRequest] = []
+        self._known: dict[int, _Place] = {}
+        self._ordered: list[_Place] = []
         #: By what must be equal, and by sizes; each in order.
-        self._alike: dict[Hashable, dict[tuple[int, ...], list[QueuedRequest]]] = {}
+        self._alike: dict[Hashable, dict[tuple[int, ...], list[_Place]]] = {}
         self.nbytes = 0
 
     def __len__(self) -> int:
@@ -83,39 +81,58 @@ class WaitingQueue:
         return number in self._known
 
     def __iter__(self) -> Iterator[QueuedRequest]:
-        return iter(self._ordered)
+        return (request for _, _, request in self._ordered)
 
     def add(self, request: QueuedRequest) -> None:
         """It waits from now on."""
-        self._known[request.number] = request
+        place = request.turn, request.number, request
+        self._known[request.number] = place
         self.nbytes += request.nbytes
-        bisect.insort(self._ordered, request, key=_order)
+        bisect.insort(self._ordered, place)
         sizes = self._alike.setdefault(request.form.exact, {})
-        bisect.insort(sizes.setdefault(request.form.sizes, []), request, key=_order)
+        bisect.insort(sizes.setdefault(request.form.sizes, []), place)
 
     def take(self, number: int) -> QueuedRequest | None:
         """It waits no more; None if it did not."""
-        request = self._known.pop(number, None)
-        if request is None:
+        place = self._known.pop(number, None)
+        if place is None:
             return None
+        request = place[2]
         self.nbytes -= request.nbytes
-        del self._ordered[bisect.bisect_left(self._ordered, request.order, key=_order)]
+        del self._ordered[bisect.bisect_left(self._ordered, place)]
         exact, sizes = request.form.exact, request.form.sizes
         same = self._alike[exact][sizes]
-        del same[bisect.bisect_left(same, request.order, key=_order)]
+        del same[bisect.bisect_left(same, place)]
         if not same:
             del self._alike[exact][sizes]
             if not self._alike[exact]:
                 del self._alike[exact]
         return request
 
+    def take_all(self, requests: list[QueuedRequest]) -> None:
+        """All of these have waited until now, and wait no more."""
+        for request in requests:
+            del self._known[request.number]
+            self.nbytes -= request.nbytes
+        known = self._known
+        self._ordered = [place for place in self._ordered if place[1] in known]
+        sizes = self._alike[requests[0].form.exact]
+        for shape in dict.fromkeys([request.form.sizes for request in requests]):
+            left = [place for place in sizes[shape] if place[1] in known]
+            if left:
+                sizes[shape] = left
+            else:
+                del sizes[shape]
+        if not sizes:
+            del self._alike[requests[0].form.exact]
+
     def first(self) -> QueuedRequest | None:
         """Whose turn it is."""
-        return self._ordered[0] if self._ordered else None
+        return self._ordered[0][2] if self._ordered else None
 
     def ahead(self, turn: float) -> list[QueuedRequest]:
         """Those whose turn comes before that."""
-        return self._ordered[: bisect.bisect_left(self._ordered, (turn, 0), key=_order)]
+        return [request for _, _, request in self._ordered[: bisect.bisect_left(self._ordered, (turn,))]]
 
     def alike(self, head: QueuedRequest, at: float, *, equal: bool) -> Iterator[list[QueuedRequest]]:
         """Those that *head* could be joined with, in lists of equal shape: more urgent ones first, then the nearest.
@@ -125,20 +142,24 @@ class WaitingQueue:
             equal: Only those of its own shape.
         """
         sizes = self._alike[head.form.exact]
-        shapes = [head.form.sizes] if equal else sorted(sizes, key=lambda s: _distance(head.form, s))
+        if equal:
+            shapes = [sizes[head.form.sizes]]
+        else:
+            shapes = _nearest(head.form, list(sizes.values()))
         places = [0] * len(shapes)
         urgency: int | None = self._urgency(head, at)
         while urgency is not None:
-            latest, after = (at + (urgency + 0.5) * self._ageing_s, math.inf), urgency + 1
+            latest, after = at + (urgency + 0.5) * self._ageing_s, urgency + 1
             urgency = None
-            for i, shape in enumerate(shapes):
-                same = sizes[shape]
-                end = bisect.bisect_right(same, latest, lo=places[i], key=_order)
+            for i, same in enumerate(shapes):
+                end = len(same)
+                if same[-1][0] > latest:
+                    end = bisect.bisect_right(same, (latest, math.inf), lo=places[i])
                 if end > places[i]:
-                    yield same[places[i] : end]
+                    yield [request for _, _, request in same[places[i] : end]]
                     places[i] = end
                 if end < len(same):
-                    next_ = max(self._urgency(same[end], at), after)  # rounding must not make it the same again
+                    next_ = max(self._urgency(same[end][2], at), after)  # rounding must not make it the same again
                     urgency = next_ if urgency is None else min(urgency, next_)
 
     def _urgency(self, request: QueuedRequest, at: float) -> int:
@@ -146,9 +167,13 @@ class WaitingQueue:
         return math.ceil((request.turn - at) / self._ageing_s - 0.5)
 
 
-def _distance(form: BatchShape, sizes: tuple[int, ...]) -> float:
-    """How much larger one row of each is when padded to fit the other; 1 if they are equal."""
-    if sizes == form.sizes:
-        return 1.0
-    both = form.padded_to(largest(form.sizes, sizes)).per_row
-    return 2 * both / max(form.per_row + form.padded_to(sizes).per_row, 1)
+def _nearest(form: BatchShape, shapes: list[list[_Place]]) -> list[list[_Place]]:
+    """Sort requests of equal shapes by how much larger a row of each is when padded to fit the other."""
+    own, forms = form.per_row, [same[0][2].form for same in shapes]
+    if len(form.sizes) == 1:  # the larger one is what both fit in
+        sizes = [f.per_row for f in forms]
+        distances = [size / max(own, 1) if size > own else own / max(size, 1) for size in sizes]
+    else:
+        both = [form.per_row_of(largest(form.sizes, f.sizes)) for f in forms]
+        distances = [size / max(own + f.per_row, 1) for size, f in zip(both, forms, strict=True)]
+    return [shapes[i] for i in sorted(range(len(shapes)), key=distances.__getitem__)]

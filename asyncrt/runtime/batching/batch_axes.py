@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -46,6 +46,22 @@ class TensorAxes:
         return {n for d in self.dims or () if isinstance(d, Dim) for n in d.names()}
 
 
+class RequestForm(NamedTuple):
+    """What decides with whom a request may share a batch.
+
+    Attributes:
+        rows: How many it has.
+        shape: That of one row.
+        sizes: Of the named dims.
+        nbytes: Of its inputs.
+    """
+
+    rows: int
+    shape: BatchShape
+    sizes: Mapping[str, int]
+    nbytes: int
+
+
 @attrs.frozen(eq=False)
 class BatchAxes:
     """Which dims are what.
@@ -57,6 +73,7 @@ class BatchAxes:
         padded: The names of the dims that requests of one batch may differ in.
         masks: Ids of the inputs that are 1 where a request's elements are, and 0 in the padding.
         holes: Whether a request may be padded in whose masks some elements are 0 already.
+        shared: Ids of the inputs that have no rows; their contents must be equal in a batch.
     """
 
     batch: str
@@ -65,12 +82,21 @@ class BatchAxes:
     padded: tuple[str, ...]
     masks: frozenset[int]
     holes: bool = True
-    _forms: dict[Any, tuple[int, BatchShape, dict[str, int]]] = attrs.field(factory=dict, repr=False)
+    shared: tuple[int, ...] = attrs.field(init=False)
+    _forms: dict[Any, RequestForm] = attrs.field(factory=dict, repr=False)
 
-    def form(self, arrays: Mapping[int, Array]) -> tuple[int, BatchShape, Mapping[str, int]]:
-        """Return how many rows a request has, its form, and the sizes of its named dims."""
-        key: Any = tuple([arrays[t.id].shape for t in self.inputs])
-        shared = tuple([(t.id, arrays[t.id].tobytes()) for t in self.inputs if t.rows is None])
+    @shared.default
+    def _of_all(self) -> tuple[int, ...]:
+        return tuple([t.id for t in self.inputs if t.rows is None])
+
+    def form(self, arrays: Mapping[int, Array]) -> RequestForm:
+        """Return what decides with whom a request may share a batch.
+
+        Args:
+            arrays: In the order of the inputs.
+        """
+        key: Any = tuple([a.shape for a in arrays.values()])
+        shared = tuple([(id, arrays[id].tobytes()) for id in self.shared]) if self.shared else ()
         whole = self.holes or all(arrays[mask].all() for mask in self.masks)
         if shared or not whole:
             key = key, shared, whole
@@ -82,7 +108,8 @@ class BatchAxes:
             form = self._form(arrays, sizes, shared)
             if not whole:
                 form = BatchShape((form.exact, form.sizes), (), ((form.per_row, ()),))
-            found = self._forms[key] = sizes[self.batch], form, sizes
+            nbytes = sum([a.nbytes for a in arrays.values()])
+            found = self._forms[key] = RequestForm(sizes[self.batch], form, sizes, nbytes)
         return found
 
     def _form(self, arrays: Mapping[int, Array], sizes: Mapping[str, int], shared: tuple[Any, ...]) -> BatchShape:

@@ -132,9 +132,8 @@ class Batched:
         self.options = options
         self._network = network
         self._axes = find_axes(network.program, batch, mask)
+        self._names = {t.id: t.name for t in self._axes.outputs}
         self._values = check_pad_values(self._axes, pad_values)
-        #: Their names; of requests that have them all, none is to be made.
-        self._masks = frozenset([t.name for t in self._axes.inputs if t.id in self._axes.masks])
         self._limit = network.tools.host_limit
         self._checked = Checked(network.program, self._limit)
         self._samples = None if samples is None else [
@@ -246,16 +245,15 @@ class Batched:
         self._network.session.check_here()
         self._check_not_closed()
         priority, until = check_priority(priority), self._network.until(deadline)
-        inputs = self._with_masks(inputs)
-        arrays = self._checked.fitting(inputs)
+        arrays = self._checked.fitting(inputs)  # None also where masks were left out
         if arrays is None:
-            arrays = await self._checked.take(inputs)
+            arrays = await self._checked.take(self._with_masks(inputs))
             self._check_not_closed()
-        rows, form, sizes = self._axes.form(arrays)
-        number = next(self._numbers)
+        rows, shape, sizes, nbytes = self._axes.form(arrays)
         due = math.inf if until is None else until
-        nbytes = sum([a.nbytes for a in arrays.values()])
-        arrived = Arrived(self._loop.time(), number, form, rows, nbytes, priority, due, until is not None)
+        arrived = Arrived(
+            self._loop.time(), next(self._numbers), shape, rows, nbytes, priority, due, until is not None
+        )
         if until is None:
             return await self._answer(arrived, arrays, sizes, until)
         scope = asyncio.timeout_at(until)
@@ -274,9 +272,7 @@ class Batched:
             raise BatchingError("it is not open", hint=_OPEN)
 
     def _with_masks(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        if self._masks and not (isinstance(inputs, dict) and self._masks <= inputs.keys()):
-            return with_masks(self._axes, inputs, self._limit)
-        return inputs
+        return with_masks(self._axes, inputs, self._limit)
 
     async def _answer(
         self, arrived: Arrived, arrays: dict[int, Array], sizes: Mapping[str, int], until: float | None
@@ -299,8 +295,8 @@ class Batched:
             except BaseException:
                 self._tell(Left(self._loop.time(), arrived.request), state)
                 raise
-        values = self._network.program.values
-        return {values[id].name: array for id, array in outputs.items()}
+        names = self._names
+        return {names[id]: array for id, array in outputs.items()}
 
     async def _run_alone(
         self, batch: int, arrays: dict[int, Array], priority: int, until: float | None, state: BatchingState
@@ -320,7 +316,9 @@ class Batched:
         """Return the outputs of a request whose turn may come later, and which others may share a batch with."""
         # A scope of anyio around the call says when its answer is due; the scope sees to it itself if it is late. Of a
         # request that begins at once nothing hangs on that.
-        arrived = arrived._replace(due=min(arrived.due, anyio.current_effective_deadline()))
+        due = anyio.current_effective_deadline()
+        if due < arrived.due:
+            arrived = arrived._replace(due=due)
         number = arrived.request
         self._requests[number] = request
         try:
@@ -342,7 +340,7 @@ class Batched:
                 if request.alone is not None:  # it was to run it, and has not
                     self._tell(BatchFinished(self._loop.time(), request.alone, False), state)
             del self._requests[number]
-            self._emptied.set()
+            self._wake_close()
 
     @anywhere
     async def close(self) -> None:
@@ -375,7 +373,11 @@ class Batched:
                     self._carry_out(instruction, state)
             except Exception as failure:
                 self._start_over(failure, state, getattr(happening, "request", None))
-        self._emptied.set()
+        self._wake_close()
+
+    def _wake_close(self) -> None:
+        if self._closed:
+            self._emptied.set()
 
     def _carry_out(self, instruction: Instruction, state: BatchingState) -> None:
         match instruction:
@@ -452,7 +454,7 @@ class Batched:
         batch = sum(m.rows for m in members), *sizes.values()
         if self._invariance is not None and self._invariance.refuses(batch, shapes):
             return False
-        nbytes = joined_nbytes(self._axes, requests, sizes)
+        nbytes = joined_nbytes(self._axes, requests[0], batch[0], sizes)
         HostBudget(self._limit).check(nbytes, f"a batch of {len(members)} requests")
         with allocating(f"a batch of {len(members)} requests"):
             arrays = await off_loop(nbytes, lambda: join(self._axes, requests, sizes, self._values))

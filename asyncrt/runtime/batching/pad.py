@@ -61,44 +61,45 @@ def join(
         sizes: What the dims that may differ are padded to.
         values: What each input is padded with, by its id, if not with 0.
     """
-    return {t.id: _joined(t, [r[t.id] for r in requests], sizes, values.get(t.id, 0)) for t in axes.inputs}
+    return {t.id: _joined(t, [r[t.id] for r in requests], sizes, values.get(t.id)) for t in axes.inputs}
 
 
-def joined_nbytes(axes: BatchAxes, requests: Sequence[Mapping[int, Array]], sizes: Mapping[str, int]) -> int:
-    """Return how many bytes `join()` makes."""
+def joined_nbytes(axes: BatchAxes, first: Mapping[int, Array], rows: int, sizes: Mapping[str, int]) -> int:
+    """Return how many bytes `join()` makes of requests of so many rows, the *first* of them among them."""
     total = 0
     for tensor in axes.inputs:
-        arrays = [r[tensor.id] for r in requests]
-        shape = _joined_shape(tensor, arrays, sizes)
-        total += 0 if shape is None else math.prod(shape) * arrays[0].itemsize
+        shape = _joined_shape(tensor, first[tensor.id], rows, sizes)
+        total += 0 if shape is None else math.prod(shape) * first[tensor.id].itemsize
     return total
 
 
-def _joined_shape(tensor: TensorAxes, arrays: list[Array], sizes: Mapping[str, int]) -> list[int] | None:
+def _joined_shape(tensor: TensorAxes, first: Array, rows: int, sizes: Mapping[str, int]) -> list[int] | None:
     """The shape of an input of all requests; None if they have it in common."""
     if tensor.rows is None or tensor.dims is None:
         return None
-    dims = zip(tensor.dims, arrays[0].shape, strict=True)
+    dims = zip(tensor.dims, first.shape, strict=True)
     shape = [sizes.get(d.name or "", s) if isinstance(d, Dim) else s for d, s in dims]
-    shape[tensor.rows] = sum(a.shape[tensor.rows] for a in arrays)
+    shape[tensor.rows] = rows
     return shape
 
 
 def _joined(tensor: TensorAxes, arrays: list[Array], sizes: Mapping[str, int], value: Any) -> Array:
     rows, first = tensor.rows, arrays[0]
-    shape = _joined_shape(tensor, arrays, sizes)
+    shape = None if rows is None else _joined_shape(tensor, first, sum([a.shape[rows] for a in arrays]), sizes)
     if rows is None or shape is None:
         return first
     rest = (*shape[:rows], *shape[rows + 1 :])
     if all((*a.shape[:rows], *a.shape[rows + 1 :]) == rest for a in arrays):
         return np.concatenate(arrays, axis=rows) if len(arrays) > 1 else first
-    joined: Array = np.full(shape, value, first.dtype)
-    begin = 0
+    joined: Array = np.zeros(shape, first.dtype) if value is None else np.full(shape, value, first.dtype)
+    padded = [axis for axis, d in enumerate(tensor.dims or ()) if isinstance(d, Dim) and d.name in sizes]
+    place, begin = [slice(None)] * first.ndim, 0
     for array in arrays:
-        place = [slice(0, s) for s in array.shape]
-        place[rows] = slice(begin, begin + array.shape[rows])
+        own = array.shape
+        place[rows] = slice(begin, begin := begin + own[rows])
+        for axis in padded:
+            place[axis] = slice(own[axis])
         joined[tuple(place)] = array
-        begin += array.shape[rows]
     return joined
 
 

@@ -6,7 +6,8 @@ sizes; the first so many elements are the request's. Where that is not so, the c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from operator import itemgetter
 
 from asyncrt.dims import Dim
 from asyncrt.layout import Array
@@ -23,21 +24,28 @@ def split(
         outputs: Of the inference, by value id.
         requests: Rows and sizes of the named dims of each, in the order in which they were joined.
     """
-    answers: list[dict[int, Array]] = []
-    begin = 0
-    for rows, sizes in requests:
-        answers.append({t.id: outputs[t.id][_place(t, axes, begin, rows, sizes)].copy() for t in axes.outputs})
-        begin += rows
+    answers: list[dict[int, Array]] = [{} for _ in requests]
+    known = requests[0][1].keys()
+    for tensor in axes.outputs:
+        whole, place, begin = outputs[tensor.id], [slice(None)] * len(tensor.dims or ()), 0
+        cuts = _cuts(tensor, axes, known)
+        for answer, (rows, sizes) in zip(answers, requests, strict=True):
+            if tensor.rows is not None:
+                place[tensor.rows] = slice(begin, begin + rows)
+                begin += rows
+            for axis, length in cuts:
+                place[axis] = slice(0, length(sizes))
+            answer[tensor.id] = whole[tuple(place)].copy()
     return answers
 
 
-def _place(tensor: TensorAxes, axes: BatchAxes, begin: int, rows: int, sizes: Mapping[str, int]) -> tuple[slice, ...]:
-    place = []
-    for axis, dim in enumerate(tensor.dims or ()):
-        if axis == tensor.rows:
-            place.append(slice(begin, begin + rows))
-        elif isinstance(dim, Dim) and (names := dim.names()) <= sizes.keys() and not names.isdisjoint(axes.padded):
-            place.append(slice(0, dim.evaluate(sizes)))
-        else:
-            place.append(slice(None))
-    return tuple(place)
+def _cuts(
+    tensor: TensorAxes, axes: BatchAxes, known: Set[str]
+) -> list[tuple[int, Callable[[Mapping[str, int]], int]]]:
+    """Return the axes of an output that padding makes longer, and what tells how long each is for a request's sizes."""
+    return [
+        (axis, dim.evaluate if dim.name is None else itemgetter(dim.name))
+        for axis, dim in enumerate(tensor.dims or ())
+        if axis != tensor.rows and isinstance(dim, Dim)
+        and dim.names() <= known and not dim.names().isdisjoint(axes.padded)
+    ]  # fmt: skip

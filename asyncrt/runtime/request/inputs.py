@@ -111,12 +111,18 @@ def as_dict(given: Any) -> dict[Any, Any]:
 
 
 class _Wanted(NamedTuple):
-    """What an input has to be: of each dim its size, its name, or None if any size will do; no dims allow any shape."""
+    """What an input has to be.
+
+    Attributes:
+        dims: Of each dim its size, its name, or None if any size will do; no dims allow any shape.
+        form: Inputs of the same dims have the same number.
+    """
 
     name: str
     id: int
     dtype: Any
     dims: tuple[int | str | None, ...] | None
+    form: int
 
 
 class Checked:
@@ -128,7 +134,8 @@ class Checked:
 
     def __init__(self, program: Program, limit: int) -> None:
         self._program, self._limit = program, limit
-        self._wanted = tuple([_wanted(i, program.values[i]) for i in program.inputs])
+        forms: dict[Any, int] = {}
+        self._wanted = tuple([_wanted(i, program.values[i], forms) for i in program.inputs])
 
     def check(self, given: Mapping[str, Any]) -> dict[int, Array]:
         """Return what `check_inputs()` does, or raise what it raises."""
@@ -150,10 +157,10 @@ class Checked:
             return None
         arrays: dict[int, Array] = {}
         sizes: dict[str, int] = {}
-        for name, id, dtype, dims in self._wanted:
-            layout = kept.get(id)
-            if layout is not None:
-                shape = layout.shape
+        fit: dict[int, Shape] = {}  # by form: most models have several inputs of the same dims
+        for name, id, dtype, dims, form in self._wanted:
+            if id in kept:
+                shape = kept[id].shape
             else:
                 array: Any = given.get(name)
                 if array.__class__ is not np.ndarray or not array.flags.c_contiguous:
@@ -161,23 +168,25 @@ class Checked:
                 if dtype is None or array.dtype != dtype:
                     return None
                 arrays[id], shape = array, array.shape
-            if dims is None:
+            if dims is None or fit.get(form) == shape:
                 continue
             if len(dims) != len(shape):
                 return None
-            for dim, size in zip(dims, shape, strict=True):
-                if isinstance(dim, str):
+            for dim, size in zip(dims, shape):  # noqa: B905  # of the same length
+                if dim.__class__ is str:
                     dim = sizes.setdefault(dim, size)
                 if dim != size and dim is not None:
                     return None
+            fit[form] = shape
         return arrays
 
 
-def _wanted(id: int, value: Value) -> _Wanted:
+def _wanted(id: int, value: Value, forms: dict[Any, int]) -> _Wanted:
     dtype, shape = value.layout
     dims = None if shape is None else tuple([d.name if isinstance(d, Dim) else d for d in shape])
     # What is no array of numbers is looked at in full: as what it is held, and what is in it.
-    return _Wanted(value.name, id, dtype.numpy if dtype is not None and is_plain(dtype) else None, dims)
+    numpy = dtype.numpy if dtype is not None and is_plain(dtype) else None
+    return _Wanted(value.name, id, numpy, dims, forms.setdefault(dims, len(forms)))
 
 
 def signature(program: Program) -> str:

@@ -130,6 +130,21 @@ def test_a_longer_delay_does_no_harm() -> None:
     assert max(medians) <= 1.1 * min(medians)
 
 
+@pytest.mark.parametrize(
+    ("fixed", "per_token", "gain"), [(0.001, 2e-7, 1.3), (0.001, 1e-6, 1.1), (0.0003, 1e-6, 1.0), (0.0003, 65e-6, 1.0)]
+)
+def test_hundreds_of_callers_get_batches_as_large_as_is_best(fixed: float, per_token: float, gain: float) -> None:
+    """More is served than with 32 rows at most, on all but devices that take time for little else than tokens."""
+    wanted = np.clip(np.random.default_rng(0).lognormal(np.log(40), 0.6, 3000), 1, 256).astype(int).tolist()
+    seconds = []
+    for options in (BatchOptions(), BatchOptions(max_batch=32)):
+        world = SharedWorld(options, streams=2, seconds=lambda tokens: fixed + per_token * tokens, check=False)
+        world.callers(256, wanted)
+        seconds.append(world.now)
+
+    assert gain * seconds[0] <= seconds[1]
+
+
 @pytest.mark.parametrize("fixed", [0.0003, 0.003])
 def test_where_streams_share_the_device_batches_are_no_slower_than_none(fixed: float) -> None:
     """Eight callers, each with its next request; padding takes no more of the device than company saves."""

@@ -151,6 +151,43 @@ def test_a_batch_is_full_also_when_no_more_work_fits() -> None:
     assert [members(g) for g in given] == [[], [], [], [(2, 3, 4)]]
 
 
+@pytest.mark.parametrize(
+    ("costs", "max_batch", "rows"),
+    [
+        ({"fixed": 0.01, "per_token": 1e-6}, 128, 40),
+        ({"fixed": 0.01, "per_token": 1e-6}, 36, 36),
+        ({"fixed": 0.001, "per_token": 1e-3}, 128, 32),
+        ({"fixed": 0.001, "per_token": 1e-3}, 16, 16),
+        (None, 128, 32),
+    ],
+    ids=["much is fixed", "as many as may", "little is fixed", "fewer than usual", "nothing is known"],
+)
+def test_a_batch_has_more_than_the_usual_rows_where_that_gains(
+    costs: dict[str, float] | None, max_batch: int, rows: int
+) -> None:
+    """Forty wait while two batches take long; the next has as many as is worth it, and no more than `max_batch`."""
+    story = Story(streams=2, max_batch=max_batch, max_delay=10.0)
+    if costs is not None:
+        story.learns(**costs)
+    busy = [launches(story.comes(number))[0].batch for number in (1, 2)]
+    for number in range(3, 43):
+        assert launches(story.comes(number)) == []
+
+    (launch,) = launches(story.ends(busy[0]))
+
+    assert len(launch.requests) == rows
+
+
+def test_behind_one_stream_no_more_than_the_usual_rows_are_waited_for() -> None:
+    """Where more gain little, the batch is full, and goes behind the one that runs."""
+    story = Story(max_delay=10.0).learns(fixed=0.001, per_token=1e-3)
+    story.comes(1, text(64))
+
+    given = [members(story.comes(number, after=0.0)) for number in range(2, 35)]
+
+    assert [tuple(range(2, 34))] in given
+
+
 def test_nothing_known_means_no_longer_than_the_delay() -> None:
     """The oldest has waited for `max_delay`, and goes behind."""
     story = Story(max_delay=0.005)
