@@ -118,6 +118,15 @@ def test_the_known_part_of_a_shape_is_a_constant() -> None:
     assert names(program(source)) == ["Reshape"]
 
 
+def test_sizes_are_known_as_int32() -> None:
+    """As TensorFlow's exporters calculate them; what may be larger than any axis, such as a product, is not."""
+    small = [*SHAPE, node("Cast", ["s"], ["c"], to=6)]
+    large = [*SHAPE, node("Mul", ["s", "s"], ["m"]), node("Cast", ["m"], ["c"], to=6)]
+
+    assert _partial(small, "c", {}) == ["batch", "seq", "8"]
+    assert _partial(large, "c", {}) == []
+
+
 def test_arithmetic_that_would_wrap_around_is_not_known() -> None:
     """A dim multiplied by constants stays an expression; constants beside it beyond int64 are left to the request."""
     nodes = [*SHAPE, node("Mul", ["s", "big"], ["a"]), node("Mul", ["a", "big"], ["r"])]
