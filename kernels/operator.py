@@ -93,6 +93,8 @@ class Operator:
         name: ONNX `op_type`.
         infer: Output shapes from a `Call`. Called while loading with symbolic dims (it may then let `Undetermined`
             or `ValueUnknown` through) and in every request with ints. Raises `ShapeError` if shapes do not fit.
+        axes: What loading can still say of the output shapes where `infer` lets one of these through, with None for a dim
+            of which nothing is known. None: not even how many axes there are.
         reference: The operator in NumPy; the meaning that kernels are tested against, and what runs on the host.
         implement: The launches that carry it out on an OpenCL device. None: the operator runs on the host.
         views: For an operator that only moves data: each output as a view of an input, or None if this call's outputs are
@@ -137,6 +139,7 @@ class Operator:
     name: str
     infer: Callable[[Call], Sequence[Shape]]
     reference: Reference
+    axes: Callable[[Call], Sequence[Sequence[int | None]]] | None = None
     implement: Callable[[Call, DeviceTraits], Impl] | None = None
     views: Callable[[Call], Sequence[ViewOf] | None] | None = None
     why: str = "its bytes are the input's"

@@ -58,6 +58,18 @@ def broadcast_shapes(call: Call, *shapes: Sequence[int]) -> Shape:
     return tuple(result)
 
 
+def broadcast_axes(call: Call) -> tuple[Sequence[int | None]]:
+    """Return what all inputs broadcast to, with None where only a request can tell: the `axes` of such operators."""
+    shapes = [call.shape(i) for i in range(len(call.inputs))]
+    result: list[int | None] = []
+    for axis in range(-max(len(s) for s in shapes), 0):
+        try:
+            result += broadcast_shapes(call, *(s[axis:][:1] for s in shapes if -axis <= len(s)))
+        except Undetermined:
+            result.append(None)
+    return (result,)
+
+
 def _broadcast_dim(call: Call, a: int, b: int, shapes: Sequence[Sequence[int]]) -> int:
     if a is b:
         return a

@@ -231,10 +231,10 @@ def common_shape(
     """Return what two branches' shapes have in common; a dim in which they differ is one of which nothing is known."""
     if a is None or b is None or len(a) != len(b):
         return None
-    return tuple(x if identical((x,), (y,)) else _free(node, graph) for x, y in zip(a, b, strict=True))
+    return tuple(x if identical((x,), (y,)) else free_dim(node, graph) for x, y in zip(a, b, strict=True))
 
 
-def _free(node: ProgramNode, graph: Graph) -> Dim:
+def free_dim(node: ProgramNode, graph: Graph) -> Dim:
     """Return a dim of which nothing is known."""
     return Dim.named(graph.fresh(f"{node.name}.dim"))
 
@@ -243,21 +243,21 @@ def _static(layout: PartialLayout, node: ProgramNode, graph: Graph) -> PartialSh
     """Return the shape of collected values without symbolic dims, which may be those of one iteration only."""
     if layout.shape is None:
         return None
-    return tuple(_free(node, graph) if isinstance(d, Dim) else d for d in layout.shape)
+    return tuple(free_dim(node, graph) if isinstance(d, Dim) else d for d in layout.shape)
 
 
 def _loop(node: ProgramNode, graph: Graph, infer: Infer) -> list[PartialShape | None]:
     initial = [_layout(v, graph) for v in node.inputs[2:]]
     kept = _carried(node, graph, infer, (None, None), initial, ())
     collected = [_static(layout, node, graph) for layout in node.subgraphs[0].results[1 + len(initial) :]]
-    return kept + [None if s is None else (_free(node, graph), *s) for s in collected]
+    return kept + [None if s is None else (free_dim(node, graph), *s) for s in collected]
 
 
 def _scan(node: ProgramNode, graph: Graph, infer: Infer) -> list[PartialShape | None]:
     attributes = node.attributes
     count = len(node.inputs) - attributes["num_scan_inputs"]
     initial = [_layout(v, graph) for v in node.inputs[:count]]
-    length: int | Dim = _free(node, graph)
+    length: int | Dim = free_dim(node, graph)
     elements: list[PartialLayout] = []
     for v, axis in zip(node.inputs[count:], attributes["scan_input_axes"], strict=True):
         dtype, shape = _layout(v, graph)
@@ -314,7 +314,7 @@ def _carried(
         shapes = wider
     # Dims that differ between iterations are not those of the final values.
     return [
-        None if s is None else tuple(_free(node, graph) if _is(d, free) else d for d in s) for s in shapes
+        None if s is None else tuple(free_dim(node, graph) if _is(d, free) else d for d in s) for s in shapes
     ]
 
 
@@ -326,7 +326,7 @@ def _wider(
     dims: list[int | Dim] = []
     for a, b in zip(guess, made, strict=True):
         if not _is(a, free) and not identical((a,), (b,)):
-            a = _free(node, graph)
+            a = free_dim(node, graph)
             free.add(a.name)
         dims.append(a)
     return tuple(dims)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 
-from asyncrt.dims import Undetermined
+from asyncrt.dims import Dim, Undetermined
 from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.fusion.groups import MAX_OPERANDS, fused_elementwise, fused_product
 from asyncrt.layout import FLOAT32
@@ -65,11 +65,18 @@ def _left_to_its_product(node: ProgramNode, shape: tuple[object, ...] | None, ar
 
 
 def _surely_equal(a: tuple[object, ...] | None, b: tuple[object, ...] | None) -> bool:
-    """Whether two shapes are the same in every request; so are ones of which nothing is known."""
+    """Whether two shapes are the same in every request; so are ones, and dims, of which nothing is known."""
+    if a is None or b is None:
+        return True
+    return len(a) == len(b) and all(_may_stay(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _may_stay(own: object, other: object) -> bool:
+    """Whether a dim is not surely another one; a number and a dim that only a request knows are two."""
     try:
-        return a is None or b is None or a == b
+        return own == other
     except Undetermined:
-        return False
+        return isinstance(own, Dim) and isinstance(other, Dim)
 
 
 def calculated(parts: list[ProgramNode], product: ProgramNode | None) -> FusionGroup:

@@ -22,6 +22,7 @@ from .infer_layouts import infer_layouts
 from .mark_runtime_skippable_nodes import mark_runtime_skippable_nodes
 from .merge_products import merge_products
 from .place_nodes import place_nodes
+from .products_before_loops import products_before_loops
 from .quantized_products import quantized_products
 from .remove_dead_nodes import remove_dead_nodes
 from .round_weights import round_weights
@@ -36,6 +37,7 @@ def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> N
     if options.uses("fuse"):
         # What is rounded afterwards is to be the weights that the model has, as far as that can be.
         fourier_products(graph)
+        products_before_loops(graph)
         fold_scales(graph, NORMALIZATIONS if options.precision == "bf16" else SCALES)
         merge_products(graph)
     if options.precision == "bf16":

@@ -11,7 +11,7 @@ from asyncrt.errors import ModelError, ModelFormatError, ModelLimitError
 from asyncrt.graph.branches import JOIN, comparable, decidable, infer_join, inlined
 from asyncrt.graph.invariants import without_invariants
 from asyncrt.graph.ir import Graph, ProgramNode
-from asyncrt.graph.subgraphs import chosen_branch, infer_outputs, spliced
+from asyncrt.graph.subgraphs import chosen_branch, free_dim, infer_outputs, spliced
 from asyncrt.graph.tensors import check_rank
 from asyncrt.kernels.call import Call, ValueUnknown
 from asyncrt.layout import Array, Layout, PartialLayout, show_shape
@@ -100,10 +100,10 @@ def _known(graph: Graph, id: int) -> Array | None:
 
 def _infer(node: ProgramNode, call: Call, graph: Graph, options: RuntimeOptions) -> Call | None:
     try:
-        shapes = [tuple(s) for s in node.operator.infer(call)]
+        shapes = _shapes(node, call, graph)
+        if shapes is None:
+            return call  # a request reports it
         pairs = list(zip(node.outputs, shapes, node.output_types, strict=True))
-    except (Undetermined, ValueUnknown):
-        return call  # a request reports it
     except Exception as error:
         raise as_model_error(node, f"cannot infer its shapes from {_inputs(call)}", error) from error
     outputs: list[Layout] = []
@@ -116,6 +116,16 @@ def _infer(node: ProgramNode, call: Call, graph: Graph, options: RuntimeOptions)
         graph.values[id].layout = PartialLayout(dtype, shape)
         outputs.append(Layout(dtype, shape))
     return call._replace(outputs=tuple(outputs))
+
+
+def _shapes(node: ProgramNode, call: Call, graph: Graph) -> list[tuple[int, ...]] | None:
+    """Return the shapes of a node's outputs, with dims of their own where only a request knows; None: it knows all."""
+    try:
+        return [tuple(s) for s in node.operator.infer(call)]
+    except (Undetermined, ValueUnknown):
+        if node.operator.axes is None:
+            return None
+    return [tuple([free_dim(node, graph) if d is None else d for d in s]) for s in node.operator.axes(call)]  # type: ignore[misc]  # dims may be symbolic
 
 
 def _inputs(call: Call) -> str:

@@ -14,7 +14,7 @@ from asyncrt.kernels.impl import Impl
 from asyncrt.kernels.operator import Example, Expression, Operator, ViewOf
 from asyncrt.kernels.patterns.copy import BITS, materialise, takes_any_view
 from asyncrt.kernels.patterns.elementwise import elementwise
-from asyncrt.kernels.shapes import broadcast_shapes
+from asyncrt.kernels.shapes import broadcast_axes, broadcast_shapes
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BOOL, Array, Layout, Shape
 from asyncrt.memory.view import View
@@ -69,6 +69,7 @@ def express(call: Call) -> Expression:
 OPERATOR = Operator(
     name="Where",
     infer=infer,
+    axes=broadcast_axes,
     reference=reference,
     implement=implement,
     expression=express,

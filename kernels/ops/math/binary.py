@@ -34,7 +34,7 @@ from asyncrt.kernels.patterns.neutral import (
     why_not,
     zero,
 )
-from asyncrt.kernels.shapes import broadcast_shapes
+from asyncrt.kernels.shapes import broadcast_axes, broadcast_shapes
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BOOL, UINT64, Array, Shape
 
@@ -242,6 +242,7 @@ def _binary(
     return Operator(
         name=name,
         infer=infer,
+        axes=broadcast_axes,
         reference=run,
         implement=implement,
         expression=express,

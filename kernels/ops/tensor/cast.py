@@ -70,7 +70,9 @@ def _cast_dims(x: Array, target: DataType) -> Array:
         plain = all(type(v) is int for v in elements) or target is BOOL
         least, most = whole_numbers(target)
         return _cast(known(x), target) if plain or not all(least <= v <= most for v in elements) else x.copy()
-    if target is INT64:
+    # No axis has 2³¹ elements; whether an expression stays below that is for a request to tell.
+    small = [v.name is not None if isinstance(v, Dim) else -(2**31) <= v < 2**31 for v in elements]
+    if target is INT64 or (target is INT32 and all(small)):
         return x.copy()
     if target is BOOL:
         return np.array([v != 0 for v in x.reshape(-1).tolist()], np.bool_).reshape(x.shape)

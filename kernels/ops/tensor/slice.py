@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from asyncrt.dims import Dim, Undetermined
-from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.call import Attributes, Call, ValueUnknown
 from asyncrt.kernels.impl import Impl
 from asyncrt.kernels.operator import Example, Operator, ViewOf
 from asyncrt.kernels.ops._values import ceil_div, known
@@ -82,7 +82,16 @@ def _bound(dim: int, bound: int) -> int:
     return dim + bound if bound < 0 else bound
 
 
-def _cuts(call: Call) -> Iterator[_Cut]:
+class _Asked(NamedTuple):
+    """What is asked of *axis*."""
+
+    axis: int
+    start: int
+    end: int
+    step: int
+
+
+def _asked(call: Call) -> Iterator[_Asked]:
     shape = call.shape(0)
     starts, ends = call.vector(1), call.vector(2)
     axes = call.vector(3) if call.has(3) else list(range(len(starts)))
@@ -95,6 +104,12 @@ def _cuts(call: Call) -> Iterator[_Cut]:
         check(call, axis not in seen, f"axis {axis} is sliced twice")
         check(call, isinstance(step, Dim) or step != 0, "a step is 0")
         seen.add(axis)
+        yield _Asked(axis, start, end, step)
+
+
+def _cuts(call: Call) -> Iterator[_Cut]:
+    shape = call.shape(0)
+    for axis, start, end, step in _asked(call):
         yield _Cut(axis, *_cut(shape[axis], start, end, step), step)
 
 
@@ -103,6 +118,24 @@ def infer(call: Call) -> tuple[Shape]:
     for cut in _cuts(call):
         shape[cut.axis] = cut.length
     return (tuple(shape),)
+
+
+def axes(call: Call) -> tuple[Sequence[int | None]]:
+    """The dims that are not cut, and those of cuts that loading can tell."""
+    shape: list[int | None] = list(call.shape(0))
+    try:
+        for asked in _asked(call):
+            shape[asked.axis] = _length(call.shape(0)[asked.axis], asked)
+    except ValueUnknown:
+        return ([None] * len(shape),)
+    return (shape,)
+
+
+def _length(dim: int, asked: _Asked) -> int | None:
+    try:
+        return _cut(dim, asked.start, asked.end, asked.step)[1]
+    except Undetermined:
+        return None
 
 
 def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
@@ -150,6 +183,7 @@ _END = 2**63 - 1
 OPERATOR = Operator(
     name="Slice",
     infer=infer,
+    axes=axes,
     reference=reference,
     implement=implement,
     views=views,

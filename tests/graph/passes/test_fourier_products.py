@@ -51,6 +51,28 @@ async def test_transforms_of_known_lengths_are_products(
 
 
 @pytest.mark.asyncio
+async def test_a_signal_whose_length_only_a_request_knows_needs_no_host() -> None:
+    """Behind what cuts it and masks it, as front ends of speech recognisers do, where loading knows its axes alone."""
+    nodes = [
+        node("start = Slice(x, one, thirty, one)"),
+        node("longer = Concat(start, x)", axis=1),
+        node("kept = Where(mask, longer, longer)"),
+        node("y = STFT(kept, step, window)"),
+    ]
+    constants = {**STEP, "window": HANN, "one": i64(1), "thirty": i64(30)}
+    source = model(nodes, ["x f32[n,m]", "mask bool[n,k]"], ["y"], constants)
+    async with Runtime("cpu") as rt:
+        loaded = await rt.load(source)
+        for length, longer in ((40, 69), (20, 39)):
+            x = np.random.default_rng(length).standard_normal((2, length), np.float32)
+            inputs = {"x": x, "mask": np.ones((2, longer), np.bool_)}
+            y = (await loaded.infer(inputs))["y"]
+
+            np.testing.assert_allclose(onnxruntime_gives(source, inputs)["y"], y, rtol=0, atol=2e-5)
+            assert not [n for n in loaded.explain() if n.decision == "host"]
+
+
+@pytest.mark.asyncio
 async def test_a_window_that_a_request_brings_is_left_to_the_host() -> None:
     """And so is a length that only a request knows."""
     source = model(

@@ -118,6 +118,15 @@ def test_the_known_part_of_a_shape_is_a_constant() -> None:
     assert names(program(source)) == ["Reshape"]
 
 
+def test_sizes_are_known_as_int32() -> None:
+    """As TensorFlow's exporters calculate them; what may be larger than any axis, such as a product, is not."""
+    small = [*SHAPE, node("Cast", ["s"], ["c"], to=6)]
+    large = [*SHAPE, node("Mul", ["s", "s"], ["m"]), node("Cast", ["m"], ["c"], to=6)]
+
+    assert _partial(small, "c", {}) == ["batch", "seq", "8"]
+    assert _partial(large, "c", {}) == []
+
+
 def test_arithmetic_that_would_wrap_around_is_not_known() -> None:
     """A dim multiplied by constants stays an expression; constants beside it beyond int64 are left to the request."""
     nodes = [*SHAPE, node("Mul", ["s", "big"], ["a"]), node("Mul", ["a", "big"], ["r"])]
@@ -140,6 +149,37 @@ def test_a_reshape_by_a_computed_shape_has_that_shape() -> None:
     built = program(source)
 
     assert str(built.values[built.outputs[0]].layout) == "float32[batch*seq,8]"
+
+
+def _shown(shape: PartialShape | None, known: Sequence[str]) -> str:
+    """A shape as text, with a question mark for dims that have none of the names that are known."""
+    if shape is None:
+        return "[...]"
+    return show_shape([d if not isinstance(d, Dim) or d.names() <= set(known) else "?" for d in shape])  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("of", "inputs", "shape"),
+    [
+        (node("Add", ["x", "z"], ["y"]), [f32("z", "batch", "other", 8)], "[batch,?,8]"),
+        (node("Add", ["x", "z"], ["y"]), [f32("z", "other", 1)], "[batch,?,8]"),
+        (node("Where", ["c", "x", "z"], ["y"]), [f32("z", 8), info("c", BOOL, ["other", 1])], "[batch,?,8]"),
+        (node("Slice", ["x", "two", "nine", "one"], ["y"]), [], "[batch,?,8]"),
+        (node("Slice", ["x", "two", "nine"], ["y"]), [], "[?,seq,8]"),
+        (node("Slice", ["x", "two", "ends", "one"], ["y"]), [info("ends", INT64, [1])], "[?,?,?]"),
+    ],
+)
+def test_axes_are_known_where_a_dim_is_not(of: onnx.NodeProto, inputs: list[onnx.ValueInfoProto], shape: str) -> None:
+    """A dim that only a request knows has a name that nothing else has; the others are what they are."""
+    constants = {"one": np.array([1]), "two": np.array([2]), "nine": np.array([9])}
+    nodes = [of, node("Concat", ["y", "y"], ["twice"], axis=-1)]
+
+    built = program(model(nodes, [f32("x", "batch", "seq", 8), *inputs], ["y", "twice"], constants))
+    y, twice = (built.values[v].layout.shape for v in built.outputs)
+
+    assert _shown(y, ["batch", "seq"]) == shape
+    assert twice is not None
+    assert len(twice) == 3
 
 
 # Shapes that can never fit.
