@@ -82,12 +82,11 @@ class BatchAxes:
     padded: tuple[str, ...]
     masks: frozenset[int]
     holes: bool = True
-    shared: tuple[int, ...] = attrs.field(init=False)
+    shared: tuple[int, ...] = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda own: tuple([t.id for t in own.inputs if t.rows is None]), takes_self=True),
+    )
     _forms: dict[Any, RequestForm] = attrs.field(factory=dict, repr=False)
-
-    @shared.default
-    def _of_all(self) -> tuple[int, ...]:
-        return tuple([t.id for t in self.inputs if t.rows is None])
 
     def form(self, arrays: Mapping[int, Array]) -> RequestForm:
         """Return what decides with whom a request may share a batch.

@@ -156,7 +156,7 @@ class Checked:
         if given.__class__ is not dict or len(given) + len(kept) != len(self._wanted):
             return None
         arrays: dict[int, Array] = {}
-        sizes: dict[str, int] = {}
+        sizes: dict[Any, int] = {}  # by name
         fit: dict[int, Shape] = {}  # by form: most models have several inputs of the same dims
         for name, id, dtype, dims, form in self._wanted:
             if id in kept:
