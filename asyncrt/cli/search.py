@@ -12,7 +12,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-BATCHES = (1, 2, 4, 8, 16, 32, 64)
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 DELAYS = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01)
 PRECISION = 1.025  # rates closer than this are the same
 _REACH = 2  # neighbours so far away are tried; the nearest may be no better where the next but one is

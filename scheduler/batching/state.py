@@ -512,7 +512,7 @@ class BatchingState:
         if line is None:
             free = min(m.arrived for m in group.members)
         held = free + self.options.max_delay
-        if self.options.max_delay == 0 or at >= held:
+        if at >= held:
             return "delay", at
         if line is None:
             return None, held

@@ -200,7 +200,7 @@ def test_nothing_known_means_no_longer_than_the_delay() -> None:
     assert launches(given) == [LaunchBatch(2, (2,), (8,), "delay")]
 
 
-def test_no_delay_means_none() -> None:
+def test_no_delay_goes_behind_at_once_while_nothing_is_known() -> None:
     """With `max_delay=0` a request goes behind at once; what comes then waits for the place."""
     story = Story(max_delay=0.0)
     story.comes(1)
@@ -208,6 +208,18 @@ def test_no_delay_means_none() -> None:
     given = [story.comes(2), story.comes(3)]
 
     assert [launches(g) for g in given] == [[LaunchBatch(2, (2,), (8,), "delay")], []]
+
+
+def test_no_delay_lets_requests_gather_while_the_device_is_busy() -> None:
+    """With `max_delay=0` company that costs nothing is waited for, and nobody waits once the device should be free."""
+    story = Story(max_delay=0.0).learns(fixed=0.01, per_token=0.0)
+    story.comes(1)
+
+    given = [story.comes(2), story.comes(3)]
+    at_the_end = story.ticks(story.now - 0.002 + 0.01)
+
+    assert [launches(g) for g in given] == [[], []]
+    assert members(at_the_end) == [(2, 3)]
 
 
 def test_shortly_before_the_stream_is_free_it_is_asked_whether_waiting_pays() -> None:
@@ -298,7 +310,7 @@ def test_modes(options: dict[str, Any], batches: list[tuple[tuple[int, ...], tup
     for number, length in enumerate((5, 6, 8, 9, 5), 1):
         story.comes(number, text(length))
 
-    given = [story.ends(batch) for batch in range(1, len(batches) + 1)]
+    given = [story.ends(batch) for batch in range(1, len(batches) + 2)]
 
     assert [(launch.requests, launch.sizes) for g in given for launch in launches(g)] == batches
 
