@@ -26,10 +26,11 @@ from asyncrt.errors import (
 from asyncrt.layout import Array, Layout
 from asyncrt.memory.buffer import Lease
 from asyncrt.runtime.loop.pending_request import internal
-from asyncrt.runtime.plan.chunk_plan import KeptTensor
+from asyncrt.runtime.plan.between_steps import Between
 from asyncrt.runtime.request.network import Network
 from asyncrt.scheduler.queue import RequestQueue
 
+from .own_state import OwnState
 from .rows import StateLocation
 from .sequence import Sequence, find_pairs
 from .shared_safety import Arrays, SharedSafety, Sharing, try_out
@@ -298,7 +299,7 @@ class DeviceGroup:
             results, _ = await self._network.infer(arrays, pair[0].priority)
             return results
 
-        steps = [(dict(s.arrays), [np.broadcast_to(np.zeros((), x.dtype.numpy), x.shape) for x in s.layouts])
+        steps = [(dict(s.arrays), [np.broadcast_to(np.zeros((), x.dtype.numpy), x.shape) for x in s.state.layouts])
                  for s in pair]  # fmt: skip
         try:
             found = await try_out(run, shared.axes, steps, lambda id: self._program.values[id].name)
@@ -379,8 +380,8 @@ class GroupedSequence(Sequence):
     def __init__(self, network: Network, state: Mapping[str, str] | None, group: DeviceGroup) -> None:
         super().__init__(network, state)
         self._group = group
-        #: Its own state by itself: fewer rows, and maybe a shorter past, than there are where it lies.
-        self._own: tuple[KeptTensor, ...] | None = None
+        #: None before the first step.
+        self._own: OwnState | None = None
         self._place: StateLocation | None = None
 
     def __repr__(self) -> str:
@@ -399,8 +400,8 @@ class GroupedSequence(Sequence):
         return [lease for lease in kept.leases if lease is not None]
 
     @property
-    def _tensors(self) -> tuple[KeptTensor, ...]:
-        return self._kept.tensors if self._own is None else self._own
+    def _between(self) -> Between:
+        return self._kept.between if self._own is None else self._own.between
 
     async def _step(
         self, arrays: Mapping[int, Array], given: bool, priority: int, deadline: float | None
@@ -410,16 +411,20 @@ class GroupedSequence(Sequence):
             results = await super()._step(arrays, given, priority, deadline)
             group.stepped_alone()
             return results
-        layouts = tuple([
-            Layout(t.layout.dtype, arrays[t.input].shape) if t.input in arrays else t.layout for t in self._tensors
-        ])  # fmt: skip
+        state = self._own
+        if state is None:
+            state = OwnState.of(shared.axes.states, [
+                Layout(t.layout.dtype, arrays[t.input].shape) if t.input in arrays else t.layout
+                for t in self._kept.tensors
+            ])  # fmt: skip
+        layouts = state.layouts
         sizes = shared.axes.sizes(arrays, layouts)
         step = SequenceStep(
-            group.number(), arrays, layouts, self._place, given, layouts[0].shape[shared.axes.states[0].rows],
+            group.number(), arrays, state, self._place, given, layouts[0].shape[shared.axes.states[0].rows],
             sizes, shared.axes.growing_along(sizes), priority, deadline, asyncio.get_running_loop().create_future(),
         )  # fmt: skip
         after = await group.step(shared, step)
-        before, self._place, self._own = self._place, after.place, after.tensors
+        before, self._place, self._own = self._place, after.place, after.state
         if before is not None:
             before.rows.drop()
         return after.outputs

@@ -21,7 +21,7 @@ from asyncrt.layout import Array, Layout, show_shape
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.loop.trio_bridge import Elsewhere, anywhere
-from asyncrt.runtime.plan.between_steps import between
+from asyncrt.runtime.plan.between_steps import Between, between
 from asyncrt.runtime.plan.chunk_plan import KeptTensor, Records
 from asyncrt.runtime.request.inputs import as_dict, take_inputs
 from asyncrt.runtime.request.network import Network
@@ -82,7 +82,7 @@ class Sequence:
     @property
     def state(self) -> dict[str, Layout]:
         """What is kept now: layout by the name of the input that it is in the next step."""
-        return {self._program.values[t.input].name: t.layout for t in self._tensors}
+        return {self._program.values[t.input].name: t.layout for t in self._between.tensors}
 
     @property
     def nbytes(self) -> int:
@@ -90,9 +90,9 @@ class Sequence:
         return self._kept.nbytes
 
     @property
-    def _tensors(self) -> tuple[KeptTensor, ...]:
-        """What is kept, by slot."""
-        return self._kept.tensors
+    def _between(self) -> Between:
+        """What is kept."""
+        return self._kept.between
 
     @property
     def elsewhere(self) -> Elsewhere | None:
@@ -189,12 +189,13 @@ class Sequence:
 
     async def _arrays(self, inputs: Mapping[str, Any]) -> dict[int, Array]:
         """Check a step's inputs; those that are kept, and empty so far, are arrays as well."""
-        if self._tensors is self._kept.tensors and len(self._kept.between.layouts) == len(self._inputs):
-            fitting = self._network.checked.fitting(inputs, self._kept.between.layouts)
+        kept = self._between
+        if len(kept.layouts) == len(self._inputs):
+            fitting = self._network.checked.fitting(inputs, kept.layouts)
             if fitting is not None:
                 return fitting
         inputs = as_dict(inputs)
-        tensors = {t.input: t for t in self._tensors}
+        tensors = {t.input: t for t in kept.tensors}
         names = {self._program.values[i].name: i for i in self._inputs}
         again = [name for name in names if self._steps and name in inputs]
         if again:

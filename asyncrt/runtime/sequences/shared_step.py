@@ -7,7 +7,6 @@ of what comes out.
 from __future__ import annotations
 
 import asyncio
-import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,9 +19,9 @@ from asyncrt.memory.host import HostBudget, allocating
 from asyncrt.runtime.cooperative import off_loop
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.plan.between_steps import between
-from asyncrt.runtime.plan.chunk_plan import KeptTensor
 from asyncrt.runtime.request.network import Network
 
+from .own_state import OwnState
 from .rows import Member, Rows, StateLocation, gather
 from .sequence import nothing
 from .shared_safety import SharedSafety, Sharing
@@ -37,7 +36,7 @@ class After:
     """What a step leaves: its outputs, and the sequence's state."""
 
     outputs: dict[int, Array]
-    tensors: tuple[KeptTensor, ...]
+    state: OwnState
     place: StateLocation
 
 
@@ -47,7 +46,7 @@ class SequenceStep:
 
     Attributes:
         arrays: Its inputs; where the state is nothing yet, also those that are kept.
-        layouts: Of its state as it is, by slot.
+        state: As it is.
         place: Where that is; None if nowhere yet.
         given: Whether the caller has given the state.
         rows: How many it has.
@@ -60,7 +59,7 @@ class SequenceStep:
 
     number: int
     arrays: Mapping[int, Array]
-    layouts: tuple[Layout, ...]
+    state: OwnState
     place: StateLocation | None
     given: bool
     rows: int
@@ -118,10 +117,7 @@ class SharedSteps:
             masks = not any_length and not step.along.isdisjoint(tensor.names)
             if masks or tensor.id in axes.fixed:
                 parts.append(array.tobytes() if array.nbytes <= _COMPARED else step.number)
-        parts += [
-            s.shape_of(x.shape, 0, 0 if any_length else None)
-            for s, x in zip(axes.states, step.layouts, strict=True)
-        ]  # fmt: skip
+        parts.append(step.state.sizes_at_any_length if any_length else step.state.sizes)
         return tuple(parts)
 
     def _any_length(self, step: SequenceStep) -> bool:
@@ -152,7 +148,7 @@ class SharedSteps:
             first, *_ = [place for place in places if place is not None]
             return first.rows.hold(), [place.row for place in places if place is not None]
         order = sorted(range(len(steps)), key=lambda i: _order(places[i]))
-        members = [Member(steps[i].layouts, steps[i].rows, places[i]) for i in order]
+        members = [Member(steps[i].state.layouts, steps[i].rows, places[i]) for i in order]
         moves, tensors = gather(self.axes, self._network.tools, members)
         kept = self._nothing()
         leases: list[Lease] = []
@@ -223,27 +219,25 @@ class SharedSteps:
         after = rows.succeeded(step_state, rows.count - sum(step.rows for step in steps)).hold()
         try:
             nbytes = sum([array.nbytes for array in results.values()])
-            outputs = [
-                await off_loop(nbytes, functools.partial(unstack, axes.outputs, results, part, along)) for part in parts
-            ]
-            own = [self._left_by(step, tensors, after) for step in steps]
+            outputs = await off_loop(nbytes, lambda: [unstack(axes.outputs, results, part, along) for part in parts])
+            left: dict[tuple[int, int], OwnState] = {}
+            for part in parts:
+                if (part.rows, part.pad) not in left:
+                    left[part.rows, part.pad] = self._left_by(part, after)
+            own = [left[part.rows, part.pad] for part in parts]
             each = zip(outputs, own, starts, strict=True)
-            return [After(o, t, StateLocation(after.hold(), start)) for o, t, start in each]
+            return [After(o, state, StateLocation(after.hold(), start)) for o, state, start in each]
         finally:
             after.drop()
 
-    def _left_by(self, step: SequenceStep, before: Sequence[KeptTensor], after: Rows) -> tuple[KeptTensor, ...]:
-        """A sequence's own state after its step."""
-        left: list[KeptTensor] = []
-        for slot, tensor in enumerate(after.kept.tensors):
-            state, shape = self.axes.states[slot], tensor.layout.shape
-            past = None
-            if state.grows is not None:
-                own, old = step.layouts[slot].shape[state.grows], before[slot].layout
-                past = shape[state.grows] - (old.shape[state.grows] - own if old.count else 0)
-            shape = state.shape_of(shape, step.rows, past)
-            left.append(KeptTensor(tensor.input, tensor.output, Layout(tensor.layout.dtype, shape), shape))
-        return tuple(left)
+    def _left_by(self, part: StackPart, after: Rows) -> OwnState:
+        """A sequence's own state after its step: as many rows as it has, and a past that is shorter by as much."""
+        layouts: list[Layout] = []
+        for state, tensor in zip(self.axes.states, after.kept.tensors, strict=True):
+            dtype, shape = tensor.layout
+            past = None if state.grows is None else shape[state.grows] - part.pad
+            layouts.append(Layout(dtype, state.shape_of(shape, part.rows, past)))
+        return OwnState.of(self.axes.states, layouts)
 
     def _nothing(self) -> KeptState:
         return nothing(self._network.program, [(s.input, s.output) for s in self.axes.states])
