@@ -33,7 +33,7 @@ LAUNCH_NBYTES = 4096
 """What a driver takes for one launch with its arguments set, at most; about 1500 where it is small."""
 _TRIALS, _FORGETS = 5, 1.001
 _AGAIN = 7  # uses for which what was found is not looked for again, which takes a tenth of the briefest request
-_SETS = 16  # per plan: as many requests of one signature as two streams have in flight by the default policy
+_SETS = 64  # per plan: as many requests of one signature as are in flight at once by default
 
 
 @attrs.frozen
@@ -324,12 +324,12 @@ class Presets:
                 return found
         if len(plan.sets) < _SETS and self._make_room(plan):
             return self._prepare(bound, plan, memory, used, use)
-        free = [key for key, s in plan.sets.items() if not s.busy]
-        alike = next((key for key in free if key[0] == use), None)
+        alike = next((key for key, s in plan.sets.items() if key[0] == use and not s.busy), None)
         if alike is None:
-            if not free:
+            other = next((key for key, s in plan.sets.items() if not s.busy), None)
+            if other is None:
                 return None
-            del plan.sets[free[0]]  # of another kind: a new one takes its place
+            del plan.sets[other]  # of another kind: a new one takes its place
             return self._prepare(bound, plan, memory, used, use)
         oldest = plan.sets.pop(alike)
         for part in oldest.parts:
