@@ -39,11 +39,14 @@ class Began(NamedTuple):
 
 
 class BatchFinished(NamedTuple):
-    """A batch is over, and its members have their answers; `worked` unless it failed or was given up."""
+    """A batch is over, and its members have their answers.
+
+    `typical` unless it failed, was given up, or went a way that only a lone request goes: nothing is learned from it.
+    """
 
     at: float
     batch: int
-    worked: bool = True
+    typical: bool = True
 
 
 class Failed(NamedTuple):

@@ -259,7 +259,7 @@ class BatchingState:
             case BatchFinished():
                 batch = self._expect(happening, happening.batch)
                 self._divide(at)
-                if happening.worked:
+                if happening.typical:
                     self._learn(batch, at)
                 self._over(batch, at)
             case Left(_, number):

@@ -144,6 +144,8 @@ class Batched:
         self._safety: PadSafety | None = None
         self._closed = False
         self._numbers = itertools.count(1)
+        #: How many have asked.
+        self._came = 0
         self._requests: dict[int, _Caller] = {}
         #: By what launched it, and its number there.
         self._tasks: dict[tuple[BatchingState, int], asyncio.Task[None]] = {}
@@ -249,17 +251,18 @@ class Batched:
         if arrays is None:
             arrays = await self._checked.take(self._with_masks(inputs))
             self._check_not_closed()
+        alone = await self._asks_alone()
         rows, shape, sizes, nbytes = self._axes.form(arrays)
         due = math.inf if until is None else until
         arrived = Arrived(
             self._loop.time(), next(self._numbers), shape, rows, nbytes, priority, due, until is not None
         )
         if until is None:
-            return await self._answer(arrived, arrays, sizes, until)
+            return await self._answer(arrived, arrays, sizes, until, alone)
         scope = asyncio.timeout_at(until)
         try:
             async with scope:
-                return await self._answer(arrived, arrays, sizes, until)
+                return await self._answer(arrived, arrays, sizes, until, alone)
         except TimeoutError as error:
             if not scope.expired():
                 raise
@@ -271,11 +274,26 @@ class Batched:
         if self._state is None:
             raise BatchingError("it is not open", hint=_OPEN)
 
+    async def _asks_alone(self) -> bool:
+        """Return whether a request has nobody to be put together with, so that its caller's thread may run it.
+
+        Where another one ran so in this turn of the event loop, others may come in the next: they are waited for.
+        """
+        self._came += 1
+        direct, came = self._network.direct, self._came
+        if direct is None or not self.state.idle:
+            return False
+        if direct.ran:
+            await asyncio.sleep(0)
+            self._network.session.check_here()
+            self._check_not_closed()
+        return came == self._came and self.state.idle
+
     def _with_masks(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         return with_masks(self._axes, inputs, self._limit)
 
     async def _answer(
-        self, arrived: Arrived, arrays: dict[int, Array], sizes: Mapping[str, int], until: float | None
+        self, arrived: Arrived, arrays: dict[int, Array], sizes: Mapping[str, int], until: float | None, alone: bool
     ) -> dict[str, Array]:
         """Return the outputs of a request that comes now, whoever runs it."""
         state = self.state
@@ -291,7 +309,7 @@ class Batched:
             outputs = await self._wait(arrived, caller, state)
         else:
             try:
-                outputs = await self._run_alone(batch, arrays, arrived.priority, until, state)
+                outputs = await self._run_alone(batch, arrays, arrived.priority, until, state, here=alone)
             except BaseException:
                 self._tell(Left(self._loop.time(), arrived.request), state)
                 raise
@@ -299,18 +317,32 @@ class Batched:
         return {names[id]: array for id, array in outputs.items()}
 
     async def _run_alone(
-        self, batch: int, arrays: dict[int, Array], priority: int, until: float | None, state: BatchingState
+        self,
+        batch: int,
+        arrays: dict[int, Array],
+        priority: int,
+        until: float | None,
+        state: BatchingState,
+        *,
+        here: bool = False,
     ) -> dict[int, Array]:
-        """Run the only request of a batch that has begun; returns its outputs."""
-        worked = False
+        """Run the only request of a batch that has begun; returns its outputs.
+
+        Args:
+            here: Whether its caller's thread may run it.
+        """
+        typical = False
         try:
             self._network.session.check_open()
-            outputs, records = await self._network.infer(arrays, priority, deadline=until, may_stand_in=True)
+            outcome = self._network.attempt(arrays, until) if here else None
+            if outcome is None:
+                outcome = await self._network.infer(arrays, priority, deadline=until, may_stand_in=True)
+                typical = True
+            outputs, records = outcome
             self._network.note(records)
-            worked = True
             return outputs
         finally:
-            self._tell(BatchFinished(self._loop.time(), batch, worked), state)
+            self._tell(BatchFinished(self._loop.time(), batch, typical), state)
 
     async def _wait(self, arrived: Arrived, request: _Caller, state: BatchingState) -> dict[int, Array]:
         """Return the outputs of a request whose turn may come later, and which others may share a batch with."""

@@ -154,6 +154,11 @@ class Direct:
         self._turn: int | None = None
 
     @property
+    def ran(self) -> bool:
+        """Whether a request has run so in this turn of the event loop."""
+        return self._turn is not None
+
+    @property
     def spent(self) -> bool:
         """Whether this turn of the event loop has had its share of such requests."""
         return self._turn is not None and self._clock() - self._turn >= TURN_S * 1e9

@@ -320,3 +320,54 @@ def test_threads_that_wait_run_their_requests_themselves(users_path: None) -> No
     assert statistics.requests == 240 + (alone is not None)
     if (info.platform, info.kind) == INTEL_CPU:
         assert statistics.memory.leases == 0
+
+
+@pytest.mark.asyncio
+async def test_a_lone_caller_of_batches_runs_on_its_own_thread(users_path: None) -> None:
+    """From when its plan is known; each of its requests is a batch, of which nothing is left behind."""
+    device = Lending()
+    async with Runtime(device, options=PLAIN) as rt, (await rt.load(SOURCE)).batched() as batched:
+        for seed in range(10):
+            await batched.infer(given(seed))
+        before = device.runs
+        for seed in range(10):
+            np.testing.assert_allclose(expected(given(seed)), (await batched.infer(given(seed)))["y"], rtol=1e-6)
+        statistics = batched.statistics()
+
+    assert device.runs == before + 10
+    assert (statistics.requests, statistics.executions, statistics.members) == (20, 20, 20)
+    assert (statistics.waiting, statistics.in_flight, statistics.failed) == (0, 0, 0)
+
+
+@pytest.mark.asyncio
+async def test_callers_of_batches_who_ask_at_once_are_put_together(users_path: None) -> None:
+    """At most the first of them runs on its own thread: the others are not served one by one there."""
+    device = Lending()
+    async with Runtime(device, streams=1, options=PLAIN) as rt, (await rt.load(SOURCE)).batched() as batched:
+        for seed in range(20):
+            await batched.infer(given(seed))
+        before, known = device.runs, batched.statistics().executions
+        answers = await asyncio.gather(*(batched.infer(given(seed)) for seed in range(16)))
+        executions = batched.statistics().executions - known
+
+    for seed, answer in enumerate(answers):
+        np.testing.assert_allclose(expected(given(seed)), answer["y"], rtol=1e-6)
+    assert device.runs <= before + 1
+    assert executions <= 4
+
+
+@pytest.mark.asyncio
+async def test_a_lone_request_of_batches_that_fails_on_its_thread_is_over(users_path: None) -> None:
+    """Its caller gets the error, and the next request goes as before."""
+    device = Lending()
+    async with Runtime(device, options=PLAIN) as rt, (await rt.load(SOURCE)).batched() as batched:
+        for seed in range(10):
+            await batched.infer(given(seed))
+        device.faults = Faults([Fault("launch")])
+        with pytest.raises(DeviceCommandError):
+            await batched.infer(given())
+        answer = await batched.infer(given(1))
+        statistics = batched.statistics()
+
+    np.testing.assert_allclose(expected(given(1)), answer["y"], rtol=1e-6)
+    assert (statistics.waiting, statistics.in_flight) == (0, 0)
