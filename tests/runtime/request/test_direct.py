@@ -343,7 +343,8 @@ async def test_a_lone_caller_of_batches_runs_on_its_own_thread(users_path: None)
 async def test_callers_of_batches_who_ask_at_once_are_put_together(users_path: None) -> None:
     """At most the first of them runs on its own thread: the others are not served one by one there."""
     device = Lending()
-    async with Runtime(device, streams=1, options=PLAIN) as rt, (await rt.load(SOURCE)).batched() as batched:
+    runtime = Runtime(device, streams=1, options=PLAIN)
+    async with runtime as rt, (await rt.load(SOURCE)).batched(max_delay=10.0) as batched:
         for seed in range(20):
             await batched.infer(given(seed))
         before, known = device.runs, batched.statistics().executions
