@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from asyncrt.runtime.cooperative import off_loop
 from .given import given as as_held
 from .given import take_copy
 
+_NOTHING: Mapping[int, Layout] = MappingProxyType({})
 _TOLD, _LONG = 10, 100  # names that are unknown, and characters of one
 
 
@@ -136,6 +138,10 @@ class Checked:
         self._program, self._limit = program, limit
         forms: dict[Any, int] = {}
         self._wanted = tuple([_wanted(i, program.values[i], forms) for i in program.inputs])
+        #: What was kept last, and what is wanted beside it: sequences of a group that a step left alike keep the same.
+        self._kept: tuple[Mapping[int, Layout], tuple[tuple[_Wanted, ...], dict[Any, int]] | None] = (
+            _NOTHING, (self._wanted, {})
+        )  # fmt: skip
 
     def check(self, given: Mapping[str, Any]) -> dict[int, Array]:
         """Return what `check_inputs()` does, or raise what it raises."""
@@ -147,7 +153,7 @@ class Checked:
         arrays = self.fitting(given)
         return await take_inputs(self._program, given, limit=self._limit) if arrays is None else arrays
 
-    def fitting(self, given: Mapping[str, Any], kept: Mapping[int, Layout] = {}) -> dict[int, Array] | None:
+    def fitting(self, given: Mapping[str, Any], kept: Mapping[int, Layout] = _NOTHING) -> dict[int, Array] | None:
         """Return what `check_inputs()` does; None if only that can say what does not fit, or has to copy an input.
 
         Args:
@@ -155,30 +161,48 @@ class Checked:
         """
         if given.__class__ is not dict or len(given) + len(kept) != len(self._wanted):
             return None
+        known = self._kept
+        if known[0] is not kept:
+            known = self._kept = kept, self._beside(kept)
+        if known[1] is None:
+            return None
+        wanted, sizes = known[1][0], known[1][1].copy()
         arrays: dict[int, Array] = {}
-        sizes: dict[Any, int] = {}  # by name
         fit: dict[int, Shape] = {}  # by form: most models have several inputs of the same dims
-        for name, id, dtype, dims, form in self._wanted:
-            if id in kept:
-                shape = kept[id].shape
-            else:
-                array: Any = given.get(name)
-                if array.__class__ is not np.ndarray or not array.flags.c_contiguous:
-                    return None
-                if dtype is None or array.dtype != dtype:
-                    return None
-                arrays[id], shape = array, array.shape
+        for name, id, dtype, dims, form in wanted:
+            array: Any = given.get(name)
+            if array.__class__ is not np.ndarray or not array.flags.c_contiguous:
+                return None
+            if dtype is None or array.dtype != dtype:
+                return None
+            arrays[id], shape = array, array.shape
             if dims is None or fit.get(form) == shape:
                 continue
-            if len(dims) != len(shape):
+            if not _fits(dims, shape, sizes):
                 return None
-            for dim, size in zip(dims, shape):  # noqa: B905  # of the same length
-                if dim.__class__ is str:
-                    dim = sizes.setdefault(dim, size)
-                if dim != size and dim is not None:
-                    return None
             fit[form] = shape
         return arrays
+
+    def _beside(self, kept: Mapping[int, Layout]) -> tuple[tuple[_Wanted, ...], dict[Any, int]] | None:
+        """Return what is wanted beside inputs that are kept, and the sizes that those have, by name; None if they do
+        not fit."""
+        sizes: dict[Any, int] = {}
+        for _, id, _, dims, _ in self._wanted:
+            if id in kept and dims is not None and not _fits(dims, kept[id].shape, sizes):
+                return None
+        return tuple([wanted for wanted in self._wanted if wanted.id not in kept]), sizes
+
+
+def _fits(dims: Sequence[int | str | None], shape: Shape, sizes: dict[Any, int]) -> bool:
+    """Whether a shape is what is wanted, and its sizes those of the same names; those of other names are noted."""
+    if len(dims) != len(shape):
+        return False
+    for dim, size in zip(dims, shape):  # noqa: B905  # of the same length
+        if dim.__class__ is str:
+            dim = sizes.setdefault(dim, size)
+        if dim != size and dim is not None:
+            return False
+    return True
 
 
 def _wanted(id: int, value: Value, forms: dict[Any, int]) -> _Wanted:
