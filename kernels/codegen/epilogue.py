@@ -127,6 +127,15 @@ inline float16 $_gathered(__global const float* p, int step) {{
         adjacent = [f"E{i} + e{i} + {column}" for i, step in enumerate(self.steps) if step == 1]
         return " ".join(f"ASYNCRT_FETCH({at}); ASYNCRT_FETCH({at} + {end});" for at in adjacent)
 
+    def fetched_run(self, column: str) -> str:
+        """Write the statements that fetch what lies from *column* on, as far as memory hands over at once.
+
+        They come after those of `rows`; `mma.helpers` has what they call.
+        """
+        return " ".join(
+            f"asyncrt_fetch(E{i} + e{i} + {column});" for i, step in enumerate(self.steps) if step == 1
+        )  # fmt: skip
+
     def held(self, count: int) -> str:
         """Declare what `hold` reads for *count* elements.
 

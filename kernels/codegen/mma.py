@@ -33,6 +33,10 @@ inline void asyncrt_copy16(__local void* to, const __global void* from, const in
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
     :: "r"(asyncrt_local(to)), "l"((ulong)from), "r"(bytes) : "memory");
 }
+// It will be read soon.
+inline void asyncrt_fetch(const __global void* p) {
+  asm volatile("prefetch.global.L2 [%0];" :: "l"((ulong)p));
+}
 // What no work-item reads again: it takes no place in the first cache, and neighbours are fetched to the second.
 inline uint asyncrt_stream1(const __global void* p) {
   uint v;

@@ -126,6 +126,11 @@ class PatchForm(NamedTuple):
             f"ow{suffix} = p{suffix} % OW;"
         )
 
+    def fetched(self, m: str) -> str:
+        """Fetch what the epilogue reads from filter *m*'s element on at the place of no suffix; "" if there is nothing."""
+        fetches = self.conv.last.fetched_run("ow")
+        return f"{self.conv.last.rows(self._row(m, ''))} {fetches}" if fetches else ""
+
     def held(self, count: int) -> str:
         """Declare what `hold` reads for *count* elements."""
         return self.conv.last.held(count)

@@ -18,6 +18,11 @@ from asyncrt.layout import DataType
 from .patches import CHUNK, Patches, PatchForm
 
 _LINE = DEPTH + PAD
+_RUN = 64  # elements that memory hands over at once
+# Of the device, that tiles must keep busy whose sums are not cut: windows are read piece by piece, and what one group
+# waits for meanwhile another one calculates.
+_PERCENT = 150
+_ACROSS = 4  # groups of lanes side by side where the epilogue has operands: registers are short then
 
 
 def takes(dtype: DataType, traits: DeviceTraits) -> bool:
@@ -29,7 +34,9 @@ def by_tensor_cores(
     form: PatchForm, product: Patches, groups: int, traits: DeviceTraits
 ) -> tuple[KernelSource, MatrixTile]:
     """Return the kernel of *groups* products, and the tile that each of its work-groups calculates."""
-    tile = choose_tile(product.rows, product.columns, groups, traits)
+    tile = choose_tile(product.rows, product.columns, groups, traits, _PERCENT)
+    if tile.slices == 1 and form.conv.last.dtypes:
+        tile = tile._replace(across=_ACROSS)
     return patches_kernel(form, tile), tile
 
 
@@ -52,6 +59,7 @@ def patches_kernel(form: PatchForm, tile: MatrixTile) -> KernelSource:
   {form.start("first + bk")}
   __global const {dtype.c}* const filters = f + (g * M + m0) * K;
   __local ushort* mine = space + slice * {2 * stage};
+  {_fetches(form, tile)}
   float s[{mi}][{ni}][4];
   uint b[{run // 2}];
   #pragma unroll
@@ -98,6 +106,19 @@ def patches_kernel(form: PatchForm, tile: MatrixTile) -> KernelSource:
     group = f"__attribute__((reqd_work_group_size({tile.group}, 1, 1)))"
     texts = helpers(dtype) + form.conv.last.helper_text
     return kernel(f"conv_mma{tile.rows}", form.conv.buffers, form.ints, body, helpers=texts, attributes=group)
+
+
+def _fetches(form: PatchForm, tile: MatrixTile) -> str:
+    """Fetch what the epilogue will read, so that it comes while products are calculated."""
+    fetches = form.fetched("(m0 + r)")
+    runs = tile.columns // _RUN
+    if not fetches or not runs:
+        return ""
+    return f"""for (int e = id; e < {tile.rows * runs}; e += {tile.group}) {{
+    const int r = e / {runs}, q = n0 + e % {runs} * {_RUN};
+    {form.place("q")}
+    if (m0 + r < M && q < Q) {{ {fetches} }}
+  }}"""
 
 
 def _results(form: PatchForm, tile: MatrixTile, mi: int, ni: int) -> str:

@@ -53,11 +53,16 @@ LARGE, FLAT = MatrixTile(128, 128, 2, 2, 1), MatrixTile(64, 128, 2, 2, 1)
 MIDDLE, SMALL, TINY = MatrixTile(64, 64, 2, 2, 2), MatrixTile(32, 32, 1, 1, 4), MatrixTile(16, 16, 1, 1, 8)
 
 
-def choose_tile(m: int, n: int, batches: int, traits: DeviceTraits) -> MatrixTile:
-    """Return the largest tile of which there are enough to fill the device, and of which less than half is empty."""
+def choose_tile(m: int, n: int, batches: int, traits: DeviceTraits, whole: int = _PERCENT) -> MatrixTile:
+    """Return the largest tile of which there are enough to fill the device, and of which less than half is empty.
+
+    Args:
+        whole: Percent of the device that tiles must keep busy whose sums are not cut.
+    """
     for tile in (LARGE, FLAT, MIDDLE, SMALL):
         tiles = -(-m // tile.rows) * -(-n // tile.columns) * batches
-        if 100 * tiles >= _PERCENT * traits.compute_units and 2 * m > tile.rows:  # of ints: recipes follow no others
+        percent = whole if tile.slices == 1 else _PERCENT
+        if 100 * tiles >= percent * traits.compute_units and 2 * m > tile.rows:  # of ints: recipes follow no others
             return tile
     return TINY
 

@@ -48,6 +48,7 @@ inline float emulated_of_lane(const float x, const int other, __local uint* shar
 inline void asyncrt_copy16(__local void* to, const __global void* from, const int bytes) {
   for (int i = 0; i < 8; i++) ((__local ushort*)to)[i] = 2 * i < bytes ? ((const __global ushort*)from)[i] : 0;
 }
+#define asyncrt_fetch(p)
 inline uint asyncrt_stream1(const __global void* p) { return *(const __global uint*)p; }
 inline uint2 asyncrt_stream2(const __global void* p) { return *(const __global uint2*)p; }
 inline uint4 asyncrt_stream4(const __global void* p) { return *(const __global uint4*)p; }
