@@ -41,7 +41,7 @@ CASES: dict[str, tuple[Operator, tuple[int, ...], tuple[int, ...], dict[str, Any
 def convolved(
     case: str, dtype: Any, traits: DeviceTraits, *, constant: bool, adds: bool = True
 ) -> tuple[Array, Array, str]:
-    """Return what is expected, what came, and the name of the kernel; another tensor may be added to the convolution."""
+    """Return what is expected, what came, and the name of the kernel; another tensor may be added to the results."""
     operator, data, filters, attributes = CASES[case]
     rng = np.random.default_rng(0)
     outputs = filters[1] * attributes.get("group", 1) if operator is conv_transpose.OPERATOR else filters[0]
