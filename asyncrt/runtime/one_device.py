@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .request.warming import Progress
 
 _PATIENCE_S = 2.0  # for a lost device
+_NODE_NBYTES = 128 << 10  # that plans and recipes for likely shapes take for each node of a model, about
 
 
 class OneDevice:
@@ -96,9 +97,9 @@ class OneDevice:
         if session.collector is not None and not session.dispatcher.in_flight:
             session.collector.quiet()  # so that what was loaded is frozen before requests come
         if network.warming is None or network.warming.whole.done():
-            await asyncio.to_thread(give_back_freed, _constants_nbytes(network.program))
+            await asyncio.to_thread(give_back_freed, _nbytes_of(network.program))
         else:
-            give_back = functools.partial(_give_back_later, _constants_nbytes(network.program))
+            give_back = functools.partial(_give_back_later, _nbytes_of(network.program))
             network.warming.whole.add_done_callback(give_back)
 
     async def _warm(
@@ -132,7 +133,7 @@ class OneDevice:
         await network.unload()
         if not self.session.dispatcher.lost:
             self._unloading = [n for n in self._unloading if n is not network or n.lets_go]
-        await asyncio.to_thread(give_back_freed, _constants_nbytes(network.program))
+        await asyncio.to_thread(give_back_freed, _nbytes_of(network.program))
 
     def statistics(self) -> RuntimeStatistics:
         """Return counts of what was done here and what is held."""
@@ -193,9 +194,12 @@ class OneDevice:
             if session.checks is not None:
                 session.checks.finish()
             await session.kernels.close()
-            for network in (*self._networks, *self._leaving, *self._unloading):
+            networks = (*self._networks, *self._leaving, *self._unloading)
+            for network in networks:
                 network.device_closed()
             session.pool.close()
+            self._networks, self._leaving, self._unloading = [], [], []
+            await asyncio.to_thread(give_back_freed, sum(_nbytes_of(network.program) for network in networks))
 
 
 def _give_back_later(nbytes: int, warmed: asyncio.Task[None]) -> None:
@@ -204,8 +208,10 @@ def _give_back_later(nbytes: int, warmed: asyncio.Task[None]) -> None:
         asyncio.get_running_loop().run_in_executor(None, give_back_freed, nbytes)
 
 
-def _constants_nbytes(program: Program) -> int:
-    return sum(v.constant.nbytes for v in program.values if v.constant is not None)
+def _nbytes_of(program: Program) -> int:
+    """Return what a model takes on the host while it is loaded, about."""
+    constants = sum(v.constant.nbytes for v in program.values if v.constant is not None)
+    return constants + _NODE_NBYTES * len(program.nodes)
 
 
 async def _abandonable(work: Callable[[], None], patience_s: float) -> None:

@@ -312,6 +312,11 @@ class Network(CompiledModel):
         else:
             self.close()
 
+    def close(self) -> None:
+        """As for any compiled model."""
+        super().close()
+        self.direct = None
+
     async def move(self, moves: DeviceCopies, priority: int = 0) -> tuple[list[Lease], tuple[Event, ...]]:
         """Allocate memory, and fill it with what lies elsewhere on the device; see `DeviceCopies`.
 
