@@ -523,6 +523,14 @@ class ImplCache:
         for threads in (self._builders, self._loaders):
             threads.stop()
 
+    async def ended(self) -> None:
+        """After `stop()`, return when no task is left."""
+        tasks = {*self._searches.values(), *self._following}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
     async def close(self, patience_s: float = _PATIENCE_S) -> None:
         """Stop, and forget the kernels.
 

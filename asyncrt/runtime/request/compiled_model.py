@@ -167,6 +167,20 @@ class CompiledModel:
         if self.warming is not None:
             self.warming.stop()
 
+    async def stop(self) -> None:
+        """Bring nothing any more, and tell those who wait for it; returns when no task is left that does."""
+        self.stop_warming()
+        if self.warming is not None:
+            await self.warming.ended()
+        for network in self._inside():
+            await network.stop()
+        tasks = list(self._binding.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self.weights.stop()
+
     def everywhere(self) -> Iterator[CompiledModel]:
         """Yield those of its subgraphs, and itself."""
         for network in self._inside():
@@ -308,8 +322,8 @@ class CompiledModel:
 
     @property
     def lets_go(self) -> bool:
-        """Whether it is closed, but the device still uploads its constants."""
-        return self.weights.uploading or any(network.lets_go for network in self._inside())
+        """Whether it is closed, but constants are still on their way to the device."""
+        return self.weights.bringing or any(network.lets_go for network in self._inside())
 
     def device_closed(self) -> None:
         """The device was closed: give everything back."""

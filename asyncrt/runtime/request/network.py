@@ -307,9 +307,8 @@ class Network(CompiledModel):
         while not dispatcher.lost and not behind.isdisjoint(dispatcher.marks.pending):
             await dispatcher.progress()
         self.last = None
-        if dispatcher.lost:
-            self.stop_warming()
-        else:
+        await self.stop()
+        if not dispatcher.lost:
             self.close()
 
     def close(self) -> None:
