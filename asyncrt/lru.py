@@ -27,7 +27,7 @@ class LruCache(Generic[_K, _V]):
         left: Called with each key and value that leaves for another one.
     """
 
-    __slots__ = ("_entries", "_held", "_left", "_most", "_sized", "nbytes")
+    __slots__ = ("_entries", "_held", "_left", "_most", "_sized", "evictions", "nbytes")
 
     def __init__(
         self,
@@ -42,6 +42,8 @@ class LruCache(Generic[_K, _V]):
         self._sized, self._left = sized, left
         #: What all values take.
         self.nbytes = 0
+        #: How many have left for another one, all time.
+        self.evictions = 0
 
     def __repr__(self) -> str:
         return f"<LruCache {len(self._held)} of {self._entries}>"
@@ -72,6 +74,7 @@ class LruCache(Generic[_K, _V]):
             self.nbytes += self._sized(value) - (0 if replaced is None else self._sized(replaced))
         while len(held) > self._entries or (self._most is not None and self.nbytes > self._most and len(held) > 1):
             gone, value = held.popitem(last=False)
+            self.evictions += 1
             if self._most is not None:
                 self.nbytes -= self._sized(value)
             if self._left is not None:

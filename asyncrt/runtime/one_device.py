@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .request.warming import Progress
 
 _PATIENCE_S = 2.0  # for a lost device
+_NODE_NBYTES = 128 << 10  # that plans and recipes for likely shapes take for each node of a model, about
 
 
 class OneDevice:
@@ -38,6 +39,7 @@ class OneDevice:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._networks: list[Network] = []
+        self._loading: list[Network] = []
         #: Models whose loading failed while their constants were being uploaded.
         self._leaving: list[Network] = []
         self._unloading: list[Network] = []
@@ -52,6 +54,11 @@ class OneDevice:
             f"{session.name} {len(self._networks)} models, {c.requests} requests, {c.launches} launches, "
             f"{c.skipped} skipped, {session.dispatcher!r}, {session.pool!r}, {session.kernels!r}"
         )
+
+    @property
+    def _all(self) -> tuple[Network, ...]:
+        """Those that are here, and those that come or go."""
+        return (*self._networks, *self._loading, *self._leaving, *self._unloading)
 
     @property
     def in_flight(self) -> int:
@@ -84,6 +91,7 @@ class OneDevice:
         """
         session = self.session
         if session.options.warm:
+            self._loading.append(network)
             try:
                 first = None if asked is None else await asyncio.to_thread(asked.layouts, network.program)
                 await self._warm(network, known, first, progress)
@@ -92,13 +100,15 @@ class OneDevice:
                 network.close()
                 self._leaving = [n for n in (*self._leaving, network) if n.lets_go]
                 raise
+            finally:
+                self._loading = [n for n in self._loading if n is not network]
         self._networks.append(network)
         if session.collector is not None and not session.dispatcher.in_flight:
             session.collector.quiet()  # so that what was loaded is frozen before requests come
         if network.warming is None or network.warming.whole.done():
-            await asyncio.to_thread(give_back_freed, _constants_nbytes(network.program))
+            await asyncio.to_thread(give_back_freed, _nbytes_of(network.program))
         else:
-            give_back = functools.partial(_give_back_later, _constants_nbytes(network.program))
+            give_back = functools.partial(_give_back_later, _nbytes_of(network.program))
             network.warming.whole.add_done_callback(give_back)
 
     async def _warm(
@@ -109,6 +119,7 @@ class OneDevice:
         progress: Callable[[Progress], object] | None,
     ) -> None:
         """Bring what likely shapes need; where requests need not wait for it, only what is soon there."""
+        self.session.check_open()
         beside, patience_s = self.stand_ins is not None, self.session.options.load_patience_s
         warming = network.begin_warming(
             lambda: self.in_flight > 0, urgent=not beside, patience_s=patience_s, model=known, asked=asked
@@ -117,8 +128,10 @@ class OneDevice:
             warming.tell(progress)
         if beside:
             await asyncio.wait((warming.whole, warming.first), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
-        if not beside or warming.whole.done():
-            await warming.whole
+        else:
+            await asyncio.wait((warming.whole,))
+        if warming.whole.done():
+            warming.check()
 
     def holds(self, network: Network) -> bool:
         """Whether a model is here, and not about to go."""
@@ -132,7 +145,7 @@ class OneDevice:
         await network.unload()
         if not self.session.dispatcher.lost:
             self._unloading = [n for n in self._unloading if n is not network or n.lets_go]
-        await asyncio.to_thread(give_back_freed, _constants_nbytes(network.program))
+        await asyncio.to_thread(give_back_freed, _nbytes_of(network.program))
 
     def statistics(self) -> RuntimeStatistics:
         """Return counts of what was done here and what is held."""
@@ -182,6 +195,10 @@ class OneDevice:
             if session.specialiser is not None and not orphaned:
                 await session.specialiser.trying.close(_PATIENCE_S if lost else None)
             session.kernels.stop()
+            if not orphaned:
+                for network in self._all:
+                    await network.stop()
+                await session.kernels.ended()
             if lost:
                 await _abandonable(session.device.close, _PATIENCE_S)
             else:
@@ -193,9 +210,12 @@ class OneDevice:
             if session.checks is not None:
                 session.checks.finish()
             await session.kernels.close()
-            for network in (*self._networks, *self._leaving, *self._unloading):
+            networks = self._all
+            for network in networks:
                 network.device_closed()
             session.pool.close()
+            self._networks, self._leaving, self._unloading = [], [], []
+            await asyncio.to_thread(give_back_freed, sum(_nbytes_of(network.program) for network in networks))
 
 
 def _give_back_later(nbytes: int, warmed: asyncio.Task[None]) -> None:
@@ -204,8 +224,10 @@ def _give_back_later(nbytes: int, warmed: asyncio.Task[None]) -> None:
         asyncio.get_running_loop().run_in_executor(None, give_back_freed, nbytes)
 
 
-def _constants_nbytes(program: Program) -> int:
-    return sum(v.constant.nbytes for v in program.values if v.constant is not None)
+def _nbytes_of(program: Program) -> int:
+    """Return what a model takes on the host while it is loaded, about."""
+    constants = sum(v.constant.nbytes for v in program.values if v.constant is not None)
+    return constants + _NODE_NBYTES * len(program.nodes)
 
 
 async def _abandonable(work: Callable[[], None], patience_s: float) -> None:

@@ -150,9 +150,7 @@ class ImplCache:
         self._builders = Builders(threads, nice=nice)
         # Of its own: what takes milliseconds does not wait behind what takes seconds.
         self._loaders = Builders(1, "asyncrt-load")
-        self._kernels: LruCache[Any, _BuiltKernel] = LruCache(
-            None, nbytes, sized=lambda entry: entry.nbytes, left=self._on_left
-        )
+        self._kernels: LruCache[Any, _BuiltKernel] = LruCache(None, nbytes, sized=lambda entry: entry.nbytes)
         self._pending: dict[Any, asyncio.Future[Kernel]] = {}
         self._builds: dict[Any, _Build] = {}
         self.alike: tuple[ImplCache, ...] = ()
@@ -168,7 +166,7 @@ class ImplCache:
         #: Kernels that the driver did not build in time, alone in their program: they are not tried again.
         self._hung: set[Any] = set()
         self._built = self._from_disk = self._hits = self._misses = 0
-        self._evictions = self._abandoned = 0
+        self._abandoned = 0
         self._closed = False
 
     def __repr__(self) -> str:
@@ -187,7 +185,7 @@ class ImplCache:
             pending=len(self._pending),
             hits=self._hits,
             misses=self._misses,
-            evictions=self._evictions,
+            evictions=self._kernels.evictions,
             abandoned=self._abandoned,
         )
 
@@ -452,6 +450,7 @@ class ImplCache:
     def _on_ended(self, build: _Build, result: tuple[Mapping[Any, _BuiltKernel], bool] | None, error: BaseException | None) -> None:
         if build.deadline is not None:
             build.deadline.cancel()
+        build.job = None  # which has the build
         if self._closed:
             return  # `close` told those who waited
         if result is None:
@@ -511,20 +510,26 @@ class ImplCache:
             return  # all others would leave, and then it would, too
         self._kernels.put(source, entry)
 
-    def _on_left(self, source: Any, entry: _BuiltKernel) -> None:
-        self._evictions += 1
-
     def stop(self) -> None:
         """Begin no build any more; who waits for a kernel gets an error."""
         self._closed = True
         self._held.clear()
         for build in self._builds.values():
+            build.job = None
             if build.deadline is not None:
                 build.deadline.cancel()
         for source in list(self._pending):
             self._fail(source, RuntimeClosedError(_CLOSED))
         for threads in (self._builders, self._loaders):
             threads.stop()
+
+    async def ended(self) -> None:
+        """After `stop()`, return when no task is left."""
+        tasks = {*self._searches.values(), *self._following}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def close(self, patience_s: float = _PATIENCE_S) -> None:
         """Stop, and forget the kernels.

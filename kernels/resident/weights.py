@@ -208,6 +208,7 @@ class WeightsCache:
         """Return the task that brings a constant, which ends with what holds it."""
         task = self._pending.get(packing.key)
         if task is None:
+            self._check_open()
             task = asyncio.create_task(self._bring(packing))
             task.add_done_callback(retrieved)
             self._pending[packing.key] = task
@@ -233,6 +234,9 @@ class WeightsCache:
             entry.keys.append(key)
             self._entries[key] = entry
             return resident
+        except asyncio.CancelledError:
+            self._check_open()  # those who wait for it are told so, and are not cancelled themselves
+            raise
         finally:
             self._pending.pop(key, None)
 
@@ -339,6 +343,16 @@ class WeightsCache:
         if self._closed:
             raise RuntimeClosedError("the program was closed while its constants were brought to the device")
 
+    async def stop(self) -> None:
+        """Bring nothing any more, and tell those who wait; returns when no task is left."""
+        self._closed = True
+        await asyncio.sleep(0)  # by then each has begun, and can tell
+        tasks = list(self._pending.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
     def close(self) -> None:
         """Give the memory back that nothing is on its way to; the device must have passed all commands that use it."""
         self._closed = True
@@ -348,9 +362,9 @@ class WeightsCache:
         self._entries.clear()
 
     @property
-    def uploading(self) -> bool:
+    def bringing(self) -> bool:
         """Whether anything is on its way."""
-        return bool(self._uploads)
+        return bool(self._uploads or self._pending)
 
     def fail(self, error: BaseException) -> None:
         """Tell those who wait for what is on its way that it will not come."""

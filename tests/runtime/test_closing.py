@@ -92,6 +92,28 @@ def test_batched_requests_that_wait_are_told(turns: int) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("device", ["host", "simulated", "cpu"])
+@pytest.mark.parametrize("turns", range(0, 60, 4))
+async def test_no_task_of_a_model_that_is_being_loaded_is_left(device: str, turns: int) -> None:
+    """Whatever of its constants and kernels is on its way: a loop that ends then has nothing to destroy."""
+    weights = {name: np.full((3, 3), i, np.float32) for i, name in enumerate("abcdef")}
+    chain = [node(f"{y} = MatMul({x}, {w})") for x, y, w in zip("xopqrs", "opqrsy", weights, strict=True)]
+    rt = Runtime(device)
+    with nothing_unseen():
+        await rt.open()
+        loading = asyncio.create_task(rt.load(model(chain, ["x f32[n,3]"], ["y"], weights)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+        async with asyncio.timeout(30):
+            await rt.close()
+            (outcome,) = await asyncio.gather(loading, return_exceptions=True)
+
+    assert isinstance(outcome, RuntimeClosedError) or not isinstance(outcome, BaseException)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.asyncio
 async def test_nobody_is_admitted_any_more() -> None:
     """Not even who was let in at the door before."""
     async with Runtime("simulated", options=RuntimeOptions(max_in_flight=1)) as rt:

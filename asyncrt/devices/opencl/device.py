@@ -328,7 +328,7 @@ class OpenCLDevice:
         self.spins = nvidia
         self.may_spin = True
         self._options = _OPTIONS + (b" -D ASYNCRT_CPU" if self.info.is_cpu else b"")
-        self._dots = opencl_dot.Dots(self._try, possible=self.info.is_cpu)
+        self._dots = opencl_dot.Dots(possible=self.info.is_cpu)
         self.copies = find_copies(self.info.platform, self.info.kind, _FUNCTIONS)
         self._identity = self.info.identity
         self._programs: WeakValueDictionary[bytes, _Loaded] = WeakValueDictionary()
@@ -508,7 +508,7 @@ class OpenCLDevice:
         """Return the binary of a text that another process has compiled, if one does."""
         if self.compilers is None:
             return None
-        binary = self.compilers.compile(self._options + self._dots.options(text), text)
+        binary = self.compilers.compile(self._options + self._dots.options(text, self._try), text)
         return None if binary is None or compiled_for(binary) != self._target else binary
 
     def _loaded_once(self, binary: bytes, name: str) -> _Loaded | None:
@@ -544,7 +544,7 @@ class OpenCLDevice:
         """
         program = _Program(self.context, text)
         try:
-            program._build(self._options + self._dots.options(text), [self.cl_device])
+            program._build(self._options + self._dots.options(text, self._try), [self.cl_device])
         except cl.Error as error:
             log = f"{error}\n{program.get_build_info(self.cl_device, cl.program_build_info.LOG)}"
             hint = ""
@@ -652,7 +652,7 @@ class OpenCLDevice:
         return pack_record(offsets, ints)
 
     def close(self) -> None:
-        streams, self._streams = self._streams, []
+        streams, self._streams, self._addresses = self._streams, [], None
         with contextlib.ExitStack() as closing:  # a stream that fails must not leave the others open
             closing.callback(self.pinned.close)
             if self.compilers is not None:

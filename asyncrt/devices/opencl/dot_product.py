@@ -132,30 +132,32 @@ class Dots:
     """What one driver is told when it builds a text.
 
     Args:
-        run: Has the driver run the trial.
         possible: Whether the device is this machine's processor.
     """
 
-    def __init__(self, run: Trial, *, possible: bool, path: Path = CPUINFO) -> None:
-        self._run = run
+    def __init__(self, *, possible: bool, path: Path = CPUINFO) -> None:
         self._said = processor_says(path) if possible else frozenset[str]()
         self._dot: bytes | None = None
         self._lookup: bytes | None = None
 
-    def options(self, text: str) -> bytes:
-        """Return the options to add for *text*. Blocks at the first text that gains by them."""
-        lookup = self._lookup_option() if LOOKUP_WANTED in text else b""
-        return (self._dot_option() if WANTED in text else b"") + lookup
+    def options(self, text: str, run: Trial) -> bytes:
+        """Return the options to add for *text*. Blocks at the first text that gains by them.
 
-    def _dot_option(self) -> bytes:
+        Args:
+            run: Has the driver run the trial.
+        """
+        lookup = self._lookup_option(run) if LOOKUP_WANTED in text else b""
+        return (self._dot_option(run) if WANTED in text else b"") + lookup
+
+    def _dot_option(self, run: Trial) -> bytes:
         if self._dot is None:
-            best = next((i for i in INSTRUCTIONS if i.flags <= self._said and multiplies(i, self._run)), None)
+            best = next((i for i in INSTRUCTIONS if i.flags <= self._said and multiplies(i, run)), None)
             self._dot = b" -D " + best.macro.encode() if best else b""
         return self._dot
 
-    def _lookup_option(self) -> bytes:
+    def _lookup_option(self, run: Trial) -> bytes:
         if self._lookup is None:
-            right = "avx512f" in self._said and looks_up(self._run)
+            right = "avx512f" in self._said and looks_up(run)
             self._lookup = b" -D " + LOOKUP_WANTED.encode() if right else b""
         return self._lookup
 

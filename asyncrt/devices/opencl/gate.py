@@ -11,9 +11,10 @@ Nothing waits for a gate but what is behind it, and it is open again before the 
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from asyncrt.devices.base import PreparedLaunch
 
@@ -64,8 +65,13 @@ class Gate(NamedTuple):
 def find_gate(platform: str, kind: str, context: int) -> Gate | None:
     """Return the gate of a context; None where the driver has not been tried, or the loader is not to be called."""
     library = loader() if (platform, kind) in GAINS else None
-    if library is None:
-        return None
+    calls = None if library is None else _calls(library)
+    return None if calls is None else Gate(context, *calls)
+
+
+@functools.cache
+def _calls(library: ctypes.PyDLL) -> tuple[Any, Any, Any, Any] | None:
+    """Return the loader's functions; None if it lacks one."""
     # To set an event hands all that waits for it to the driver's threads, so here the GIL is given up.
     releasing = ctypes.CDLL(library._name)  # noqa: SLF001  # there is no other name of it
     try:
@@ -76,4 +82,4 @@ def find_gate(platform: str, kind: str, context: int) -> Gate | None:
     create.argtypes, create.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_void_p
     wait.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p]
     set.argtypes, release.argtypes = [ctypes.c_void_p, ctypes.c_int], [ctypes.c_void_p]
-    return Gate(context, create, wait, set, release)
+    return create, wait, set, release

@@ -133,12 +133,17 @@ class PinnedMemory:
         """Release all that is not taken; what is lent is released once nothing refers to it."""
         with self._lock:
             self._closed = True
+            self._pin = _nothing
             self._collect()
             for blocks in self._free.values():
                 while blocks:
                     block = blocks.pop()
                     self.nbytes -= block.array.nbytes
                     block.release()
+
+
+def _nothing(nbytes: int) -> None:
+    """The device is closed."""
 
 
 def _size(nbytes: int) -> int:

@@ -51,6 +51,7 @@ class Completions:
             if not self._loop.is_closed():
                 self._loop.remove_reader(file)
             self._forgotten()
+        self._deliver = _dropped
 
     def _reached(self, event: Event, error: BaseException | None) -> None:
         with self._lock:
@@ -72,6 +73,10 @@ class Completions:
             arrived, self._arrived = self._arrived, []
         for event, error in arrived:
             self._deliver(event, error)
+
+
+def _dropped(event: Event, error: BaseException | None) -> None:
+    """Nobody listens any more."""
 
 
 def _listened(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> int | None:

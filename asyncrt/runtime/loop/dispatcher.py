@@ -113,6 +113,7 @@ class Dispatcher:
     def close(self) -> None:
         """Listen no more."""
         self.completions.close()
+        self.marks.close()
 
     @property
     def in_flight(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from asyncrt.devices.base import Mark, Stream
+from asyncrt.errors import RuntimeClosedError
 from asyncrt.events import Event, Order, Timeline
 
 from .completion import Completions
@@ -63,6 +64,10 @@ class StreamMarks:
     def waits(self, stream: int) -> frozenset[Event]:
         """Return the events that the next chunk on *stream* waits for."""
         return frozenset(self._waits[stream])
+
+    def close(self) -> None:
+        """Nothing is enqueued any more."""
+        self._put = _closed
 
     # What is enqueued.
 
@@ -144,3 +149,7 @@ class StreamMarks:
             for stamp in inside:
                 self._marks.pop(Event(stream, stamp), None)
             inside.clear()
+
+
+def _closed(stream: int) -> Mark:
+    raise RuntimeClosedError("the runtime is closed")

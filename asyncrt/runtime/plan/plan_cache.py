@@ -99,11 +99,10 @@ class Plans:
         self._scouted = False
         #: Kernels and constants of the plans for likely sizes.
         self._guessed: set[Any] = set()
-        #: Makes plans for requests that memory is short for; keeps none.
-        self.frugal = self
+        self._one_lane: Plans | None = None
         if tools.branches is not None:
             one_lane = attrs.evolve(tools, branches=None)  # less of the arena is needed at a time
-            self.frugal = Plans(program, one_lane, replay=False, recipes=False, nbytes=1)
+            self._one_lane = Plans(program, one_lane, replay=False, recipes=False, nbytes=1)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -111,6 +110,11 @@ class Plans:
     def __iter__(self) -> Iterator[ChunkPlan]:
         """The plans that are kept, least recently used first."""
         return (planned.plan for planned in self._kept.values())
+
+    @property
+    def frugal(self) -> Plans:
+        """What makes plans for requests that memory is short for; where that is another one, it keeps none."""
+        return self if self._one_lane is None else self._one_lane
 
     @property
     def follows(self) -> bool:
@@ -389,8 +393,11 @@ class Plans:
                 plans.append(planned.plan)
 
     def clear(self) -> None:
-        """Forget all plans."""
+        """Forget all plans, and what was learnt for more."""
         self._kept.clear()
+        self._recipes.clear()
+        self._guessed.clear()
+        self._tools.memo.clear()
 
 
 def _kind(values: Mapping[int, Array], kept: tuple[KeptTensor, ...]) -> Any:

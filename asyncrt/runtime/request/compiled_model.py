@@ -89,12 +89,6 @@ class CompiledModel:
         self._counters, self._specialiser = session.counters, session.specialiser
         self._preallocates = options.uses("preallocate")
         self.enqueuer = ChunkEnqueuer(program, session.dispatcher, session.presets)
-        self.weights = WeightsCache(
-            session.memory_device, session.uploads, self._constant,
-            folder=cache_folder(options) if options.uses("page_constants") else None,
-            used=used, limit=options.weights_bytes, let_go=self._unbind_one,
-        )  # fmt: skip
-        session.dispatcher.when_lost.add(self.weights.fail)
         self.inner: dict[int, tuple[CompiledModel, ...]] = {}
         for node in program.nodes:
             programs = [sub.program for sub in node.subgraphs if sub.program is not None]
@@ -107,6 +101,12 @@ class CompiledModel:
             recipes=options.uses("recipes"),
             nbytes=options.plan_bytes,
         )
+        self.weights = WeightsCache(
+            session.memory_device, session.uploads, functools.partial(_constant, program),
+            folder=cache_folder(options) if options.uses("page_constants") else None,
+            used=used, limit=options.weights_bytes, let_go=functools.partial(_unbind_one, self.plans),
+        )  # fmt: skip
+        session.dispatcher.when_lost.add(self.weights.fail)
         bind_ahead = self._bound if options.weights_bytes is None else None
         self.foresight = None
         if options.uses("next_plan"):
@@ -122,12 +122,6 @@ class CompiledModel:
 
     def __repr__(self) -> str:
         return f"<CompiledModel {self.program!r}, {len(self.plans)} plans, {self.weights!r}>"
-
-    def _constant(self, id: int) -> Array:
-        constant = self.program.values[id].constant
-        assert constant is not None
-        check(constant)
-        return constant
 
     # Loading.
 
@@ -172,6 +166,20 @@ class CompiledModel:
         """Go no further with it."""
         if self.warming is not None:
             self.warming.stop()
+
+    async def stop(self) -> None:
+        """Bring nothing any more, and tell those who wait for it; returns when no task is left that does."""
+        self.stop_warming()
+        if self.warming is not None:
+            await self.warming.ended()
+        for network in self._inside():
+            await network.stop()
+        tasks = list(self._binding.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self.weights.stop()
 
     def everywhere(self) -> Iterator[CompiledModel]:
         """Yield those of its subgraphs, and itself."""
@@ -299,16 +307,13 @@ class CompiledModel:
         if bound.generation != specialiser.generation:
             planned.bound = self._bound(bound.plan, bound.kernels, bound.constants)
 
-    def _unbind_one(self) -> bool:
-        """Let go of what the plan unused longest is bound to, if one is; it is bound again when it is used again."""
-        planned = self.plans.unused()
-        if planned is not None:
-            planned.bound = None
-        return planned is not None
-
     def close(self) -> None:
-        """Give the constants back; the device must have passed all requests."""
+        """Give the constants back; the device must have passed all requests.
+
+        What refers back to it goes, so that all that it holds is freed with whoever has it last, without a collection.
+        """
         self.stop_warming()
+        self.warming = self.foresight = self.timed = None
         for network in self._inside():
             network.close()
         self.plans.clear()
@@ -317,8 +322,8 @@ class CompiledModel:
 
     @property
     def lets_go(self) -> bool:
-        """Whether it is closed, but the device still uploads its constants."""
-        return self.weights.uploading or any(network.lets_go for network in self._inside())
+        """Whether it is closed, but constants are still on their way to the device."""
+        return self.weights.bringing or any(network.lets_go for network in self._inside())
 
     def device_closed(self) -> None:
         """The device was closed: give everything back."""
@@ -339,3 +344,18 @@ class CompiledModel:
 
     def _inside(self) -> list[CompiledModel]:
         return [network for networks in self.inner.values() for network in networks]
+
+
+def _constant(program: Program, id: int) -> Array:
+    constant = program.values[id].constant
+    assert constant is not None
+    check(constant)
+    return constant
+
+
+def _unbind_one(plans: Plans) -> bool:
+    """Let go of what the plan unused longest is bound to, if one is; it is bound again when it is used again."""
+    planned = plans.unused()
+    if planned is not None:
+        planned.bound = None
+    return planned is not None

@@ -307,10 +307,14 @@ class Network(CompiledModel):
         while not dispatcher.lost and not behind.isdisjoint(dispatcher.marks.pending):
             await dispatcher.progress()
         self.last = None
-        if dispatcher.lost:
-            self.stop_warming()
-        else:
+        await self.stop()
+        if not dispatcher.lost:
             self.close()
+
+    def close(self) -> None:
+        """As for any compiled model."""
+        super().close()
+        self.direct = None
 
     async def move(self, moves: DeviceCopies, priority: int = 0) -> tuple[list[Lease], tuple[Event, ...]]:
         """Allocate memory, and fill it with what lies elsewhere on the device; see `DeviceCopies`.

@@ -59,21 +59,12 @@ class Foresight:
         """While this lasts, make the plan of the step behind one that was *given* these shapes and has this plan."""
         before, kept.given = kept.given, given
         guess = kept.guess = self._guess(before, given, bound)
-        handle: asyncio.Handle | None = None
-
-        def go_on() -> None:
-            nonlocal handle
-            handle = None
-            if self._dispatcher.in_flight == 1 and guess is not None and guess.go_on():
-                handle = self.loop.call_soon(go_on)
-
-        if guess is not None:
-            handle = self.loop.call_soon(go_on)
+        turns = None if guess is None else _Turns(guess, self.loop, self._dispatcher)
         try:
             yield
         finally:
-            if handle is not None:
-                handle.cancel()
+            if turns is not None:
+                turns.end()
 
     def guess_now(self, kept: KeptState, given: tuple[Shape, ...], bound: BoundPlan, seconds: float) -> None:
         """Make the plan of the step behind one that was *given* these shapes and has this plan, for so many seconds."""
@@ -116,6 +107,25 @@ class Foresight:
         plan = guess.plan()
         self.taken += plan is not None
         return plan
+
+
+class _Turns:
+    """Makes a guess, a slice in each turn of the loop, as long as there is no request but its own."""
+
+    def __init__(self, guess: Guess, loop: asyncio.AbstractEventLoop, dispatcher: Dispatcher) -> None:
+        self._guess, self._loop, self._dispatcher = guess, loop, dispatcher
+        self._next: asyncio.Handle | None = loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._next = None
+        if self._dispatcher.in_flight == 1 and self._guess.go_on():
+            self._next = self._loop.call_soon(self._go_on)
+
+    def end(self) -> None:
+        """Go no further."""
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
 
 
 def has_all(bound: BoundPlan, plan: ChunkPlan) -> bool:

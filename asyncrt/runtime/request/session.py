@@ -12,7 +12,7 @@ from asyncio import get_running_loop
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from asyncrt.devices.base import Allocation, BuildsGently, Device, DeviceInfo, LoadsAhead, Stream
-from asyncrt.errors import AsyncrtError, RuntimeClosedError, WrongLoopError
+from asyncrt.errors import AsyncrtError, DeviceLostError, RuntimeClosedError, WrongLoopError
 from asyncrt.events import Timeline
 from asyncrt.kernels.resident.kernel_cache import ImplCache
 from asyncrt.kernels.resident.store import BinaryStore, cache_folder
@@ -92,7 +92,7 @@ class Session:
             checks=self.checks, on_idle=self.pool.trim, idle_s=options.idle_release_s, collector=self.collector,
             max_iterations=options.max_iterations,
         )  # fmt: skip
-        self.dispatcher.when_lost.add(lambda error: self.pool.keep_all())
+        self.dispatcher.when_lost.add(functools.partial(_keep_all, self.pool))
         self.binaries = kept_binaries(options) if info.takes_source else None
         self.kernels = ImplCache(
             self._watched_device,
@@ -233,6 +233,10 @@ def _nice(device: Device, options: RuntimeOptions) -> int:
     if not options.uses("stand_in"):
         return 0  # requests wait for builds
     return 0 if isinstance(device, BuildsGently) and device.build_gently() else _NICE
+
+
+def _keep_all(pool: MemoryPool, lost: DeviceLostError) -> None:
+    pool.keep_all()
 
 
 def kept_binaries(options: RuntimeOptions) -> BinaryStore | None:

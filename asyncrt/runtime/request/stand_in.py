@@ -210,6 +210,8 @@ class _Present:
         session.end()
         if not orphaned:
             await session.dispatcher.drained()
+            for network in self._networks.values():
+                await network.stop()
         await asyncio.to_thread(self.device.close)
         session.dispatcher.close()
         if session.checks is not None:

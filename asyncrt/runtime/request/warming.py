@@ -145,6 +145,14 @@ class Warming:
         finally:
             if progress is not None:
                 self.tell_no_more(progress)
+        self.check()
+
+    def check(self) -> None:
+        """Raise what was in the way; it has ended.
+
+        Raises:
+            RuntimeClosedError: It was stopped.
+        """
         if self.whole.cancelled():
             raise RuntimeClosedError("the runtime was closed while kernels were built")
         self.whole.result()
@@ -176,6 +184,12 @@ class Warming:
         self._stops = True
         self._awake.set()
         self.whole.cancel()
+
+    async def ended(self) -> None:
+        """Return when no task of it is left; it was stopped."""
+        await asyncio.wait((self.whole,))
+        if self._bringing:
+            await asyncio.wait(self._bringing)
 
     # How.
 

@@ -79,9 +79,9 @@ def test_the_trial_is_made_once_and_only_for_what_gains_by_it(tmp_path: Path) ->
         runs.append(name)
         return right(text, name, given)
 
-    dots = opencl_dot.Dots(counted, possible=True, path=path)
-    told = [dots.options(text) for text in ("int x;", opencl_dot.DOT, opencl_dot.DOT)]
-    elsewhere = opencl_dot.Dots(counted, possible=False, path=path).options(opencl_dot.DOT)
+    dots = opencl_dot.Dots(possible=True, path=path)
+    told = [dots.options(text, counted) for text in ("int x;", opencl_dot.DOT, opencl_dot.DOT)]
+    elsewhere = opencl_dot.Dots(possible=False, path=path).options(opencl_dot.DOT, counted)
 
     assert told == [b"", b" -D ASYNCRT_DOT_4X16", b" -D ASYNCRT_DOT_4X16"]
     assert runs == ["asyncrt_dot"]
@@ -105,8 +105,8 @@ def test_the_best_is_used_that_a_processor_says_it_has(tmp_path: Path, flags: st
     path = tmp_path / "cpuinfo"
     path.write_text(flags)
 
-    assert opencl_dot.Dots(right, possible=True, path=path).options(opencl_dot.DOT) == best
-    assert opencl_dot.Dots(right, possible=True, path=tmp_path / "missing").options(opencl_dot.DOT) == b""
+    assert opencl_dot.Dots(possible=True, path=path).options(opencl_dot.DOT, right) == best
+    assert opencl_dot.Dots(possible=True, path=tmp_path / "missing").options(opencl_dot.DOT, right) == b""
 
 
 def test_after_one_that_a_driver_has_not_comes_the_next(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_after_one_that_a_driver_has_not_comes_the_next(tmp_path: Path) -> None:
     def narrow(text: str, name: str, given: Array) -> Array:
         return refused(text, name, given) if "int16 trial_dot_step" in text else right(text, name, given)
 
-    assert opencl_dot.Dots(narrow, possible=True, path=path).options(opencl_dot.DOT) == b" -D ASYNCRT_DOT_2X8"
+    assert opencl_dot.Dots(possible=True, path=path).options(opencl_dot.DOT, narrow) == b" -D ASYNCRT_DOT_2X8"
 
 
 def test_a_table_is_looked_up_at_once_only_where_a_trial_says_so(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_table_is_looked_up_at_once_only_where_a_trial_says_so(tmp_path: Path)
         return np.concatenate([given[:3], given[1][given[0] & 15][None]])
 
     def options(run: opencl_dot.Trial, path: Path = path) -> bytes:
-        return opencl_dot.Dots(run, possible=True, path=path).options(f"{opencl_dot.LOOKUP_WANTED} is in it")
+        return opencl_dot.Dots(possible=True, path=path).options(f"{opencl_dot.LOOKUP_WANTED} is in it", run)
 
     assert options(looked_up) == b" -D ASYNCRT_LOOKUP"
     assert options(nothing) == b""

@@ -271,6 +271,32 @@ async def test_close_gives_everything_back() -> None:
         await cache.ensure([Packing(Stored(2))])
 
 
+@pytest.mark.asyncio
+async def test_stopping_ends_all_that_is_on_its_way_and_tells_those_who_wait() -> None:
+    """What is being packed, what is being uploaded, and what has not begun: no task stays behind for the loop's end."""
+    cache, device = make()
+    packer = Packer()
+    packer.gate.clear()
+    packed, plain, fresh = Packing(Stored(1, "turned"), packer), Packing(Stored(1)), Packing(Stored(4))
+    waiting = [asyncio.ensure_future(cache.ensure([packed]))]
+    await until_packing(packer)
+    waiting.append(asyncio.ensure_future(cache.ensure([plain])))
+    while not device.allocated:  # noqa: ASYNC110
+        await asyncio.sleep(0)  # a turn of the loop
+    waiting.append(asyncio.ensure_future(cache.ensure([fresh])))
+    await asyncio.sleep(0)
+
+    await cache.stop()
+    outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert [type(outcome) for outcome in outcomes] == [RuntimeClosedError] * 3
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    packer.gate.set()
+    device.close()
+    cache.device_closed()
+    assert device.allocated == 0
+
+
 # Layouts that are the same bytes.
 
 
