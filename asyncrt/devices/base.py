@@ -220,6 +220,41 @@ class Transfer(NamedTuple):
     host: Array
 
 
+class Move(NamedTuple):
+    """Bytes that go from one place on the host to another, each time that something is repeated.
+
+    Attributes:
+        source, target: Buffers.
+        at, into: Where the bytes are in them the first time.
+        hop, step: How much further on they are each next time.
+        nbytes: How many there are.
+    """
+
+    source: Any
+    at: int
+    hop: int
+    target: Any
+    into: int
+    step: int
+    nbytes: int
+
+
+class Again(NamedTuple):
+    """How often something is repeated, and what happens between two times.
+
+    Attributes:
+        moves: In order, behind each time.
+        most: How often, at most.
+        going: It ends when the first byte of it is 0; without one it does not.
+        findings: It ends when one of these bytes is not 0.
+    """
+
+    moves: Sequence[Move]
+    most: int
+    going: Any
+    findings: Any
+
+
 class Prepared(Protocol):
     """Launches made ready beforehand, for memory that may change from one time to the next.
 
@@ -272,6 +307,22 @@ class Prepared(Protocol):
         Args:
             stream: Nothing may be on its way there.
             single: Let the calling thread do all of it. Only where it can.
+        """
+        ...
+
+    def repeat(
+        self,
+        stream: Stream,
+        writes: Sequence[Transfer],
+        reads: Sequence[Transfer],
+        again: Again,
+        *,
+        single: bool = False,
+    ) -> int:
+        """Do what `run()` does several times, each time with what was moved behind the time before.
+
+        Returns:
+            How often it was done: at least once.
         """
         ...
 

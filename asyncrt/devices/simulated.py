@@ -24,6 +24,7 @@ from asyncrt.errors import DeviceCommandError, OutOfDeviceMemory
 from asyncrt.layout import Array
 
 from .base import (
+    Again,
     Allocation,
     DeviceInfo,
     Kernel,
@@ -110,6 +111,20 @@ class SimulatedPrepared:
         """Carry all of it out; the clock runs meanwhile."""
         self.begin(stream, writes)
         self.end(stream, reads)
+
+    def repeat(
+        self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer], again: Again, *, single: bool = False
+    ) -> int:
+        """Carry all of it out, so many times, and move bytes between."""
+        for times in range(again.most):
+            self.run(stream, writes, reads, single=single)
+            for move in again.moves:
+                at, into = move.at + times * move.hop, move.into + times * move.step
+                source, target = (memoryview(b).cast("B") for b in (move.source, move.target))
+                target[into : into + move.nbytes] = source[at : at + move.nbytes]
+            if bytes(again.going[:1]) == b"\0" or any(bytes(again.findings)):
+                return times + 1
+        return again.most
 
     def begin(self, stream: Any, writes: Sequence[Transfer]) -> None:
         """Enqueue the copies to the device and the launches."""

@@ -19,7 +19,7 @@ from asyncrt.layout import INT32, UINT32, UINT64, Array, DataType, dtype_of
 
 
 def to_integer(text: str, target: DataType) -> str:
-    """Return OpenCL C for what the float *text* is as the integer type *target*; it is a scalar.
+    """Return OpenCL C for what the float *text* is as the integer type *target*: a scalar, as int32 of float32 also a vector.
 
     The functions are those of `functions.py`.
     """

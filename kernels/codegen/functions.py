@@ -123,6 +123,15 @@ inline float16 __attribute__((overloadable)) asyncrt_half(float16 x) {
 
 _TO_LONG = "x >= -0x1p63f && x < 0x1p63f ? (long)x : LONG_MIN"
 
+_TO_INTS = """\
+#if !defined(ASYNCRT_TO_INTS)
+#define ASYNCRT_TO_INTS
+inline int16 __attribute__((overloadable)) asyncrt_to_int(float16 x) {
+  return x >= -0x1p31f && x < 0x1p31f ? convert_int16(x) : (int16)(INT_MIN);
+}
+#endif
+"""
+
 # The coefficients are those of Eigen's functions for float, from the highest power on.
 _FUNCTIONS = {
     "asyncrt_erf": _ratio(
@@ -147,7 +156,8 @@ _FUNCTIONS = {
     "asyncrt_half": _HALF,
     "asyncrt_low": _interleaved("asyncrt_low", "lo", 0),
     "asyncrt_high": _interleaved("asyncrt_high", "hi", 8),
-    "asyncrt_to_int": _conversion("asyncrt_to_int", "int", "x >= -0x1p31f && x < 0x1p31f ? (int)x : INT_MIN"),
+    "asyncrt_to_int": _conversion("asyncrt_to_int", "int", "x >= -0x1p31f && x < 0x1p31f ? (int)x : INT_MIN")
+    + _TO_INTS,
     "asyncrt_to_long": _conversion("asyncrt_to_long", "long", _TO_LONG),
     "asyncrt_to_ulong": _conversion(
         "asyncrt_to_ulong", "ulong", f"x >= 0x1p63f ? (x < 0x1p64f ? (ulong)x : 0) : (ulong)({_TO_LONG})"

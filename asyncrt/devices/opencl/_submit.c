@@ -2,7 +2,8 @@
  *
  * Those whose arguments are set go to the driver with the GIL given up once (`submit`); others get their arguments here,
  * each before it is enqueued (`launch`).
- * A plan that takes the device less time than a thread takes to wake up is carried out to its end (`run`).
+ * A plan that takes the device less time than a thread takes to wake up is carried out to its end (`copy_and_launch`),
+ * the iterations of a loop several times, each with what the one before has made (`repeat`).
  * It knows nothing of OpenCL but the signatures of five functions, whose addresses the caller gives: to build it takes
  * neither headers nor the loader, and it calls the loader that pyopencl has loaded.
  * submit.py makes its tables, and does the same through ctypes where this was not built.
@@ -12,6 +13,7 @@
 #include <Python.h>
 
 #include <stdint.h>
+#include <string.h>
 
 #ifdef _WIN32
 #define CL_CALL __stdcall
@@ -279,57 +281,185 @@ static Py_ssize_t copy_all(copy_t copy, void *queue, const transfer_t *transfers
     return done;
 }
 
+/* What the driver is asked to do with a plan's launches, and what the copies before and behind them are. */
+typedef struct {
+    enqueue_t enqueue;
+    copy_t write, read;
+    finish_t finish, flush;
+    void *queue;
+    Py_buffer table;
+    transfer_t *sources, *targets;
+    Py_ssize_t up, down;
+} work_t;
+
+static int open_work(work_t *work, PyObject *functions, unsigned long long queue, PyObject *writes, PyObject *launches,
+                     PyObject *reads) {
+    unsigned long long enqueue, write, read, finish, flush;
+    if (!PyArg_ParseTuple(functions, "KKKKK:functions", &enqueue, &write, &read, &finish, &flush) ||
+        !open_table(launches, sizeof(launch_t), &work->table))
+        return 0;
+    work->enqueue = (enqueue_t)(uintptr_t)enqueue;
+    work->write = (copy_t)(uintptr_t)write, work->read = (copy_t)(uintptr_t)read;
+    work->finish = (finish_t)(uintptr_t)finish, work->flush = (finish_t)(uintptr_t)flush;
+    work->queue = (void *)(uintptr_t)queue;
+    work->up = PyTuple_Size(writes), work->down = PyTuple_Size(reads);
+    work->sources = open_transfers(writes, PyBUF_SIMPLE);
+    work->targets = work->sources == NULL ? NULL : open_transfers(reads, PyBUF_WRITABLE);
+    if (work->targets != NULL)
+        return 1;
+    if (work->sources != NULL)
+        close_transfers(work->sources, work->up);
+    PyBuffer_Release(&work->table);
+    return 0;
+}
+
+static void close_work(work_t *work) {
+    close_transfers(work->sources, work->up);
+    close_transfers(work->targets, work->down);
+    PyBuffer_Release(&work->table);
+}
+
+/* Copy, launch, copy back, without Python; returns how many commands were enqueued. */
+static Py_ssize_t carry_out(const work_t *work, int waits, int32_t *status) {
+    const launch_t *launch = work->table.buf, *end = launch + (size_t)work->table.len / sizeof(launch_t);
+    Py_ssize_t done = copy_all(work->write, work->queue, work->sources, work->up, 0, status);
+    for (; launch < end && !*status; launch++, done += !*status)
+        *status = work->enqueue(work->queue, launch->kernel, (uint32_t)launch->axes, NULL, launch->grid,
+                                launch->grouped ? launch->group : NULL, 0, NULL, NULL);
+    if (!*status)
+        done += copy_all(work->read, work->queue, work->targets, work->down, 1, status);
+    if (!waits && !*status)
+        *status = work->flush(work->queue);
+    else if (*status || !work->down) { /* whatever was enqueued is done before its memory is somebody else's */
+        int32_t end_status = work->finish(work->queue);
+        *status = *status ? *status : end_status;
+    }
+    return done;
+}
+
 PyDoc_STRVAR(copy_and_launch_doc, "copy_and_launch(functions, queue, writes, launches, reads, waits, /)\n--\n\n"
                       "Copy to the device, enqueue launches, copy from it, and return when all of it is done; or at "
                       "once, if it is not to be waited for. Then nothing may be read.\n\n"
                       "Returns how many commands were enqueued, and what the driver answered to the next one, or 0.");
 
 static PyObject *copy_and_launch(PyObject *module, PyObject *arguments) {
-    unsigned long long enqueue_address, write_address, read_address, finish_address, flush_address, queue_address;
-    PyObject *writes, *object, *reads;
-    Py_buffer table;
+    unsigned long long queue;
+    PyObject *functions, *writes, *launches, *reads;
+    work_t work;
     int waits;
-    if (!PyArg_ParseTuple(arguments, "(KKKKK)KO!OO!p:copy_and_launch", &enqueue_address, &write_address, &read_address,
-                          &finish_address, &flush_address, &queue_address, &PyTuple_Type, &writes, &object,
-                          &PyTuple_Type, &reads, &waits) ||
-        !open_table(object, sizeof(launch_t), &table))
+    if (!PyArg_ParseTuple(arguments, "O!KO!OO!p:copy_and_launch", &PyTuple_Type, &functions, &queue, &PyTuple_Type,
+                          &writes, &launches, &PyTuple_Type, &reads, &waits) ||
+        !open_work(&work, functions, queue, writes, launches, reads))
         return NULL;
-    Py_ssize_t up = PyTuple_Size(writes), down = PyTuple_Size(reads), done;
-    transfer_t *sources = open_transfers(writes, PyBUF_SIMPLE);
-    transfer_t *targets = sources == NULL ? NULL : open_transfers(reads, PyBUF_WRITABLE);
-    if (targets == NULL) {
-        if (sources != NULL)
-            close_transfers(sources, up);
-        PyBuffer_Release(&table);
-        return NULL;
-    }
-    enqueue_t enqueue = (enqueue_t)(uintptr_t)enqueue_address;
-    finish_t finish = (finish_t)(uintptr_t)finish_address, flush = (finish_t)(uintptr_t)flush_address;
-    void *queue = (void *)(uintptr_t)queue_address;
-    const launch_t *launch = table.buf, *end = launch + (size_t)table.len / sizeof(launch_t);
     int32_t status = 0;
+    Py_ssize_t done;
     Py_BEGIN_ALLOW_THREADS
-    done = copy_all((copy_t)(uintptr_t)write_address, queue, sources, up, 0, &status);
-    for (; launch < end && !status; launch++, done += !status)
-        status = enqueue(queue, launch->kernel, (uint32_t)launch->axes, NULL, launch->grid,
-                         launch->grouped ? launch->group : NULL, 0, NULL, NULL);
-    if (!status)
-        done += copy_all((copy_t)(uintptr_t)read_address, queue, targets, down, 1, &status);
-    if (!waits && !status)
-        status = flush(queue);
-    else if (status || !down) { /* whatever was enqueued is done before its memory is somebody else's */
-        int32_t end_status = finish(queue);
-        status = status ? status : end_status;
-    }
+    done = carry_out(&work, waits, &status);
     Py_END_ALLOW_THREADS
-    close_transfers(sources, up);
-    close_transfers(targets, down);
-    PyBuffer_Release(&table);
+    close_work(&work);
     return Py_BuildValue("ni", done, (int)status);
+}
+
+/* Bytes that go from one place on the host to another each time; each of the places goes on by a step of its own. */
+typedef struct {
+    Py_buffer from, to;
+    Py_ssize_t at, hop, into, step, nbytes;
+} move_t;
+
+/* Whether so many places of some bytes each lie inside of a buffer. */
+static int fits(const Py_buffer *buffer, Py_ssize_t at, Py_ssize_t step, Py_ssize_t nbytes, Py_ssize_t times) {
+    return at >= 0 && step >= 0 && nbytes >= 0 && at <= buffer->len && nbytes <= buffer->len - at &&
+           (!step || times - 1 <= (buffer->len - at - nbytes) / step);
+}
+
+static void close_moves(move_t *moves, Py_ssize_t count) {
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyBuffer_Release(&moves[i].from);
+        PyBuffer_Release(&moves[i].to);
+    }
+    PyMem_Free(moves);
+}
+
+static move_t *open_moves(PyObject *tuple, Py_ssize_t most) {
+    Py_ssize_t count = PyTuple_Size(tuple);
+    move_t *moves = PyMem_Calloc((size_t)count + 1, sizeof(move_t));
+    if (moves == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < count; i++) {
+        move_t *move = &moves[i];
+        PyObject *from, *to;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(tuple, i), "OnnOnnn:move", &from, &move->at, &move->hop, &to, &move->into,
+                              &move->step, &move->nbytes) ||
+            PyObject_GetBuffer(from, &move->from, PyBUF_SIMPLE) < 0) {
+            close_moves(moves, i);
+            return NULL;
+        }
+        if (PyObject_GetBuffer(to, &move->to, PyBUF_WRITABLE) < 0) {
+            PyBuffer_Release(&move->from);
+            close_moves(moves, i);
+            return NULL;
+        }
+        if (!fits(&move->from, move->at, move->hop, move->nbytes, most) ||
+            !fits(&move->to, move->into, move->step, move->nbytes, most)) {
+            PyErr_SetString(PyExc_ValueError, "a move leaves its memory");
+            close_moves(moves, i + 1);
+            return NULL;
+        }
+    }
+    return moves;
+}
+
+PyDoc_STRVAR(repeat_doc, "repeat(functions, queue, writes, launches, reads, moves, most, going, findings, /)\n--\n\n"
+                         "Do what copy_and_launch does so many times, or until the byte at the beginning of going is 0 "
+                         "or one in findings is not; behind each time, move bytes on the host.\n\n"
+                         "Returns how often it was done, how many commands were enqueued the last time, and what the "
+                         "driver answered to the next one, or 0.");
+
+static PyObject *repeat(PyObject *module, PyObject *arguments) {
+    unsigned long long queue;
+    PyObject *functions, *writes, *launches, *reads, *moving;
+    Py_ssize_t most;
+    Py_buffer going, findings;
+    work_t work;
+    if (!PyArg_ParseTuple(arguments, "O!KO!OO!O!ny*y*:repeat", &PyTuple_Type, &functions, &queue, &PyTuple_Type, &writes,
+                          &launches, &PyTuple_Type, &reads, &PyTuple_Type, &moving, &most, &going, &findings))
+        return NULL;
+    Py_ssize_t count = PyTuple_Size(moving), times = 0, done = 0;
+    move_t *moves = open_moves(moving, most);
+    PyObject *outcome = NULL;
+    if (moves != NULL && open_work(&work, functions, queue, writes, launches, reads)) {
+        const volatile char *goes = going.buf, *found = findings.buf;
+        int32_t status = 0;
+        int on = 1;
+        Py_BEGIN_ALLOW_THREADS
+        while (on && times < most) {
+            done = carry_out(&work, 1, &status);
+            if (status)
+                break;
+            for (const move_t *move = moves; move < moves + count; move++)
+                memmove((char *)move->to.buf + move->into + times * move->step,
+                        (char *)move->from.buf + move->at + times * move->hop, (size_t)move->nbytes);
+            times++;
+            on = !going.len || *goes;
+            for (Py_ssize_t i = 0; i < findings.len; i++)
+                on = on && !found[i];
+        }
+        Py_END_ALLOW_THREADS
+        close_work(&work);
+        outcome = Py_BuildValue("nni", times, done, (int)status);
+    }
+    if (moves != NULL)
+        close_moves(moves, count);
+    PyBuffer_Release(&going);
+    PyBuffer_Release(&findings);
+    return outcome;
 }
 
 static PyMethodDef methods[] = {
     {"copy_and_launch", copy_and_launch, METH_VARARGS, copy_and_launch_doc},
+    {"repeat", repeat, METH_VARARGS, repeat_doc},
     {"launch", launch, METH_VARARGS, launch_doc},
     {"submit", submit, METH_VARARGS, submit_doc},
     {"bind", bind, METH_VARARGS, bind_doc},

@@ -7,12 +7,25 @@ def submit(enqueue: int, queue: int, launches: bytes, stop: bytearray | None, /)
 def launch(
     set_argument: int, enqueue: int, queue: int, launches: tuple[Any, ...], memory: Sequence[Any], /
 ) -> tuple[int, int, bool]: ...
-def run(
-    functions: tuple[int, int, int, int],
+def copy_and_launch(
+    functions: tuple[int, ...],
     queue: int,
     writes: tuple[Any, ...],
     launches: bytes,
     reads: tuple[Any, ...],
+    waits: bool,
     /,
 ) -> tuple[int, int]: ...
+def repeat(
+    functions: tuple[int, ...],
+    queue: int,
+    writes: tuple[Any, ...],
+    launches: bytes,
+    reads: tuple[Any, ...],
+    moves: tuple[Any, ...],
+    most: int,
+    going: Any,
+    findings: Any,
+    /,
+) -> tuple[int, int, int]: ...
 def bind(set_argument: int, arguments: bytes, variable: int, /) -> int: ...

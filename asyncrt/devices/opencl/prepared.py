@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from asyncrt.devices.base import Allocation, PreparedLaunch, Transfer
+from asyncrt.devices.base import Again, Allocation, PreparedLaunch, Transfer
 
 from .arguments import SetArguments, argument_setter, loader, refused
 from .drivers import INTEL_CPU, NVIDIA_GPU
@@ -187,6 +187,22 @@ class OpenCLPrepared:
         stream.native += 1
         queue = stream.single_queue_address() if single else stream.queue_address()
         self._check(self._calls.run(queue, writes, reads), len(writes))
+
+    def repeat(
+        self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer], again: Again, *, single: bool = False
+    ) -> int:
+        """Do what `run()` does, so many times; returns how often.
+
+        Raises:
+            DeviceError: As `run()` does.
+        """
+        queue = stream.single_queue_address() if single else stream.queue_address()
+        outcome = self._calls.repeat(queue, writes, reads, again)
+        assert outcome is not None, "these launches cannot be run"
+        times, done, status = outcome
+        stream.native += times
+        self._check((done, status), len(writes))
+        return times
 
     def begin(self, stream: Any, writes: Sequence[Transfer]) -> None:
         """Copy to the device and launch, and return at once.

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from asyncrt.devices.base import Allocation, PreparedLaunch, Transfer
+from asyncrt.devices.base import Again, Allocation, PreparedLaunch, Transfer
 
 from .arguments import loader, refused
 
@@ -74,6 +74,12 @@ class Calls(Protocol):
             launches: Whether they are enqueued; else only the copies are.
             waits: Whether to wait; else the device may begin, and nothing is to be read.
         """
+        ...
+
+    def repeat(
+        self, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer], again: Again
+    ) -> tuple[int, int, int] | None:
+        """Do what `run()` does several times; returns how often it was done, and what that returns of the last time."""
         ...
 
 
@@ -157,6 +163,11 @@ class _PythonCalls:
     ) -> tuple[int, int] | None:
         return None
 
+    def repeat(
+        self, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer], again: Again
+    ) -> tuple[int, int, int] | None:
+        return None
+
 
 def _sizes(sizes: tuple[int, ...] | None) -> ctypes.Array[ctypes.c_size_t] | None:
     return None if sizes is None else (ctypes.c_size_t * len(sizes))(*sizes)
@@ -186,7 +197,8 @@ class NativeSubmitter:
 
     def calls(self, calls: Sequence[DriverCall]) -> Calls:
         table = bytearray().join(map(_launch, calls))
-        return _NativeCalls(self._module.submit, self._module.copy_and_launch, self._enqueue, self._copies, table)
+        m = self._module
+        return _NativeCalls(m.submit, m.copy_and_launch, m.repeat, self._enqueue, self._copies, table)
 
     def launch(self, queue: int, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
         """Set the arguments of each launch and enqueue it, on the queue at an address.
@@ -214,6 +226,7 @@ class _NativeArguments(NamedTuple):
 class _NativeCalls(NamedTuple):
     function: Callable[[int, int, bytearray, bytearray | None], tuple[int, int]]
     runs: Callable[..., tuple[int, int]]
+    repeats: Callable[..., tuple[int, int, int]]
     enqueue: int
     copies: tuple[int, ...]
     table: bytearray
@@ -235,6 +248,14 @@ class _NativeCalls(NamedTuple):
     ) -> tuple[int, int] | None:
         table = self.table if launches else b""
         return self.runs((self.enqueue, *self.copies), queue, tuple(writes), table, tuple(reads), waits)
+
+    def repeat(
+        self, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer], again: Again
+    ) -> tuple[int, int, int] | None:
+        functions, moves = (self.enqueue, *self.copies), tuple(again.moves)
+        return self.repeats(
+            functions, queue, tuple(writes), self.table, tuple(reads), moves, again.most, again.going, again.findings
+        )
 
 
 def _launch(call: DriverCall) -> bytes:
@@ -291,6 +312,6 @@ def why_not_built() -> str:
         from . import _submit
     except ImportError:
         return "asyncrt.devices.opencl._submit was not built; install asyncrt again with a C compiler at hand"
-    if _submit.LAYOUT != LAYOUT or not hasattr(_submit, "copy_and_launch"):
+    if _submit.LAYOUT != LAYOUT or not hasattr(_submit, "repeat"):
         return "asyncrt.devices.opencl._submit was built of another version; install asyncrt again"
     return ""

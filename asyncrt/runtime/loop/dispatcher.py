@@ -210,8 +210,15 @@ class Dispatcher:
         if deadline is not None and deadline <= self.clock():
             raise _late()
 
-    async def iterates(self, request: int) -> None:
+    def iterations_left(self, request: int) -> int:
+        """Return how many iterations the nodes of a request may still begin."""
+        return self._max_iterations - self._waiting[request].iterations
+
+    async def iterates(self, request: int, times: int = 1) -> None:
         """Let others go on between two iterations of a node; raises if there is to be none.
+
+        Args:
+            times: How many there were since it was asked last.
 
         Raises:
             DeadlineExceeded: It is too late to launch anything of the request.
@@ -219,7 +226,7 @@ class Dispatcher:
             RuntimeClosedError: The runtime has been closing for too long to wait for more of them.
         """
         waiting = self._waiting[request]
-        waiting.iterations += 1
+        waiting.iterations += times
         if waiting.iterations > self._max_iterations:
             raise IterationLimitError(
                 f"the request's loops went round {waiting.iterations} times; RuntimeOptions.max_iterations is "

@@ -158,9 +158,14 @@ class ReadBlock(NamedTuple):
     nbytes: int
     looked: tuple[Looked, ...]
 
+    @property
+    def findings(self) -> int:
+        """How many bytes of it are findings."""
+        return FINDING.nbytes * len(self.looked)
+
     def check(self, read: Array) -> None:
         """Raise `IndexOutOfRange` if there is a finding in what was *read*; of several, for the first node's."""
-        nbytes = FINDING.nbytes * len(self.looked)
+        nbytes = self.findings
         if not read[:nbytes].tobytes().strip(b"\0"):
             return
         findings = read[:nbytes].view(FINDING.dtype.numpy).reshape(-1, *FINDING.shape)

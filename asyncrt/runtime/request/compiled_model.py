@@ -32,12 +32,13 @@ from asyncrt.runtime.execute.enqueue import ChunkEnqueuer
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.execute.specialise import OFTEN
 from asyncrt.runtime.plan.bound_plan import BoundPlan, bind
-from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Records, start_state
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan, start_state
 from asyncrt.runtime.plan.plan_cache import PlanCounts, Planned, Plans
 from asyncrt.runtime.plan.planner import prepare_in_slices
 from asyncrt.runtime.plan.tools import Tools, new_memo
 
 from .inputs import Checked, layouts_of
+from .linked import Iterated, Loop
 from .next_plan import Foresight
 from .session import Session
 from .warming import Warming
@@ -53,9 +54,10 @@ class Timed(Protocol):
         ...
 
     def iterate(
-        self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, budget: HostBudget
-    ) -> tuple[dict[int, Array], Records] | None:
-        """Run one iteration of a node at once, if it is brief and nobody else is there; else return None."""
+        self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, budget: HostBudget, loop: Loop | None
+    ) -> Iterated | None:
+        """Run one iteration of a node at once, or some of a loop's, if they are brief and nobody else is there; else
+        return None."""
         ...
 
 

@@ -22,10 +22,14 @@ from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.cooperative import off_loop
 from asyncrt.runtime.plan.chunk_plan import NodeRecord, Records
 
-_PIECE = 160  # bytes: an array of few elements takes more than these
+from .linked import Iterated, Loop
 
-Between: TypeAlias = Callable[[], Awaitable[None]]
-"""Lets others go on, which a body that needs no device never would, and raises if there is to be no more iteration."""
+_PIECE = 160  # bytes: an array of few elements takes more than these
+_MOST = 1 << 16  # iterations at once
+
+Between: TypeAlias = Callable[[int], Awaitable[None]]
+"""Lets others go on behind so many iterations, which a body that needs no device never would, and raises if there is to
+be no more of them."""
 
 
 @attrs.frozen(eq=False)
@@ -36,20 +40,20 @@ class SubgraphBody:
         label: "then", "else" or "body".
         program: The subgraph's.
         captured: What it takes from outside, by the ids of its inputs.
-        run: Runs it once; takes its inputs by id, returns its outputs by id and what became of its nodes.
+        run: Runs it once, or as often as it can of the iterations of a loop; takes its inputs by id.
         layouts: Returns the layouts of its outputs for such inputs, as far as they are known without running it.
     """
 
     label: str
     program: Program
     captured: Mapping[int, Array]
-    run: Callable[[Mapping[int, Array]], Awaitable[tuple[dict[int, Array], Records]]]
+    run: Callable[[Mapping[int, Array], Loop | None], Awaitable[Iterated]]
     layouts: Callable[[Mapping[int, Array]], Awaitable[Sequence[Layout | None]]]
 
     async def __call__(self, formals: Sequence[Array]) -> tuple[list[Array], Records]:
         """Run it once; returns its outputs in their order."""
-        results, records = await self.run(self.inputs(formals))
-        return [results[id] for id in self.program.outputs], records
+        went = await self.run(self.inputs(formals), None)
+        return [went.last[id] for id in self.program.outputs], went.records
 
     def inputs(self, formals: Sequence[Array]) -> dict[int, Array]:
         """Return all its inputs by id."""
@@ -82,6 +86,11 @@ class Collected:
     def __init__(self, node: ProgramNode, outputs: int, budget: HostBudget) -> None:
         self._node, self._budget, self._pieces = node, budget, 0
         self.outputs: list[list[Array]] = [[] for _ in range(outputs)]
+
+    def add_several(self, results: Sequence[Array], times: int) -> None:
+        """Add what so many iterations made, which lies together for each output, and room behind it."""
+        for time in range(times):
+            self.add([each[time, ...] for each in results])
 
     def add(self, results: Sequence[Array]) -> None:
         """Add what an iteration made; raises `OutOfHostMemory` if that is too much."""
@@ -155,12 +164,18 @@ async def _loop(
     records: Records | None = None
     trips = 0
     while going and (limit is None or trips < limit):
-        outputs, records = await body((body.element(0, trips), body.element(1, going), *carried))
-        going = bool(element_of(node.name, "the condition that its body makes", outputs[0]))
-        carried = outputs[1 : 1 + len(carried)]
-        collected.add(outputs[1 + len(carried) :])
-        trips += 1
-        await between()
+        formals = (body.element(0, trips), body.element(1, going), *carried)
+        most = _MOST if limit is None else min(_MOST, limit - trips)
+        went = await body.run(body.inputs(formals), Loop(trips, most, len(carried)))
+        goes, *made = [went.last[id] for id in body.program.outputs]
+        going, records = bool(element_of(node.name, "the condition that its body makes", goes)), went.records
+        carried, pieces = made[: len(carried)], body.program.outputs[1 + len(carried) :]
+        if went.times == 1:
+            collected.add(made[len(carried) :])
+        else:
+            collected.add_several([went.collected[id] for id in pieces], went.times)
+        trips += went.times
+        await between(went.times)
     formals = (body.element(0, 0), body.element(1, True), *carried)
     first = 1 + len(carried)
     stacked = [await _stacked(node, body, r, formals, first + i, 0) for i, r in enumerate(collected.outputs)]
@@ -193,7 +208,7 @@ async def _scan(
         outputs, records = await body((*carried, *parts))
         carried = outputs[:count]
         collected.add(outputs[count:])
-        await between()
+        await between(1)
     elements = [np.broadcast_to(np.zeros((), s.dtype), s.shape[1:]) for s in sequences]  # their shapes alone matter
     stacked: list[Array] = []
     for i, (results, axis, backward) in enumerate(

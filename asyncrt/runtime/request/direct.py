@@ -35,6 +35,7 @@ from asyncrt.runtime.plan.chunk_plan import Deferred, Records
 from asyncrt.runtime.plan.plan_cache import Planned
 
 from .compiled_model import CompiledModel
+from .linked import Iterated, Loop, linked, own_inputs
 from .next_plan import contents_of, step_signature
 
 BRIEF_S = 500e-6
@@ -49,6 +50,7 @@ TURN_S = BRIEF_S
 _OWN_PART, _GENERAL_S = 0.25, 300e-6  # see `own_part`
 _FORGETS = 0.99
 _FORGETS_OTHER = 0.999
+_LEAST_S = 1e-6  # of an iteration
 _STREAM = 0
 
 
@@ -100,11 +102,13 @@ class Usual:
         together: In seconds, with all threads of the device.
         single: With the caller's thread alone; None if that was not tried.
         guessed: Whether no request has run directly yet.
+        latest: What the last one took that has.
     """
 
     together: float
     single: float | None = None
     guessed: bool = True
+    latest: float = _LEAST_S
 
     @property
     def seconds(self) -> float:
@@ -121,7 +125,7 @@ class Usual:
 
         What is known of the other way is forgotten slowly, so that it is tried again.
         """
-        self.guessed = False
+        self.guessed, self.latest = False, max(seconds, _LEAST_S)
         seconds = min(seconds, 4 * BRIEF_S)
         if not single:
             self.together += (seconds - self.together) / 4
@@ -214,10 +218,11 @@ class Direct:
             self._turn = self._clock()
             self._loop.call_soon(self._turned)
         outcome = self._run(bound, usual, arrays) if kept is None else self._step(bound, usual, arrays, kept)
-        if outcome is not None:
-            model.replayed(planned)
-            dispatcher.rest(on_loop=on_loop)
-        return outcome
+        if outcome is None:
+            return None
+        model.replayed(planned)
+        dispatcher.rest(on_loop=on_loop)
+        return outcome.last, outcome.records
 
     def _usual_of(self, bound: BoundPlan, kept: KeptState | None) -> Usual | None:
         """Return for how long a plan keeps who waits for it; of a new one of a sequence by the step before it."""
@@ -241,7 +246,7 @@ class Direct:
 
     def _step(
         self, bound: BoundPlan, usual: Usual, arrays: Mapping[int, Array], kept: KeptState
-    ) -> tuple[dict[int, Array], Records] | None:
+    ) -> Iterated | None:
         """Run a step of a sequence, and make the plan of the next while the device is at work."""
         pool, foresight = self._session.pool, self._model.foresight
         given = tuple([arrays[id].shape for id in self._model.program.inputs if id in arrays])
@@ -264,14 +269,15 @@ class Direct:
             kept.failed(())  # does nothing to a step that has succeeded
 
     def iterate(
-        self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, budget: HostBudget
-    ) -> tuple[dict[int, Array], Records] | None:
-        """Run one iteration of a node of a request, whose body this is; None if it goes the general way.
+        self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, budget: HostBudget, loop: Loop | None
+    ) -> Iterated | None:
+        """Run one iteration of a node of a request, whose body this is, or some; None if it goes the general way.
 
         Args:
             arrays: The inputs that are not kept, by value id.
             kept: What it finds on the device; nothing of it changes.
             budget: What the request may make on the host.
+            loop: The iterations that are to come, where there may be more than one.
 
         Raises:
             DeviceError: A command was refused, or failed.
@@ -285,7 +291,14 @@ class Direct:
         usual = self._usual.get(planned.bound)
         if usual is None or not choose_way(usual.seconds, alone=True).direct:
             return None
-        outcome = self._run(planned.bound, usual, arrays, () if kept is None else kept.buffers(), whole=False)
+        own = None
+        if loop is not None and not usual.guessed:
+            loop = loop._replace(most=min(loop.most, int(TURN_S / max(usual.seconds, usual.latest))))
+            if loop.most > 1 and budget.fits(planned.results * (loop.most + 1)):
+                own = own_inputs(self._model.program, planned.plan, arrays, loop)
+        memory = () if kept is None else kept.buffers()
+        given, loop = (arrays, None) if own is None else (own, loop)
+        outcome = self._run(planned.bound, usual, given, memory, whole=False, loop=loop)
         if outcome is not None:
             self._model.replayed(planned)
         return outcome
@@ -313,7 +326,8 @@ class Direct:
         *,
         whole: bool = True,
         meanwhile: Callable[[float], None] | None = None,
-    ) -> tuple[dict[int, Array], Records] | None:
+        loop: Loop | None = None,
+    ) -> Iterated | None:
         """Carry out a plan; None if its launches are not prepared, or there is no memory.
 
         Args:
@@ -321,6 +335,7 @@ class Direct:
             kept: The memory of what lies on the device already.
             whole: Whether that is all of a request.
             meanwhile: What to do while the device is at work, for so many seconds.
+            loop: How often it is carried out, as iterations whose inputs are `own_inputs()`.
         """
         session, plan = self._session, bound.plan
         assert session.presets is not None
@@ -339,15 +354,16 @@ class Direct:
             if prepared is None or not prepared[0].runs:
                 return None
             session.counters.requests += whole
-            fetched = self._finish(prepared[0], bound, memory, arrays, usual, meanwhile)
+            times, fetched, collected = self._finish(prepared[0], bound, memory, arrays, usual, meanwhile, loop)
         finally:
             if lease is not None:
                 lease.drop()
-        session.counters.launches += len(plan.steps)
-        session.counters.skipped += plan.skipped
+        session.counters.launches += times * len(plan.steps)
+        session.counters.skipped += times * plan.skipped
         records: Records = [bound.records] if isinstance(bound.records, Deferred) else list(bound.records)
         stays = bound.left.outputs  # on the device
-        return {id: fetched[id] for id in self._model.program.outputs if id not in stays}, records
+        last = {id: fetched[id] for id in self._model.program.outputs if id not in stays}
+        return Iterated(times, last, records, collected)
 
     def _finish(
         self,
@@ -357,15 +373,24 @@ class Direct:
         arrays: Mapping[int, Array],
         usual: Usual,
         meanwhile: Callable[[float], None] | None,
-    ) -> dict[int, Array]:
-        """Copy, launch, copy back; returns what the host gets, when it is there."""
+        loop: Loop | None,
+    ) -> tuple[int, dict[int, Array], Mapping[int, Array]]:
+        """Copy, launch, copy back, once or as often as a loop goes on.
+
+        Returns:
+            How often, what the host gets of the last time, when it is there, and what is collected of each.
+        """
         writes = _as_bytes(uploads(bound, memory, arrays))
         stream = self._dispatcher.streams[_STREAM]
         arriving, transfers = downloads(bound, stream, memory, arrays)
         reads = _as_bytes(transfers)
         single = prepared.single and usual.prefers_single
+        times, collected = 1, dict[int, Array]()
         began = self._clock()
-        if meanwhile is not None and prepared.begins:
+        if loop is not None:
+            again, collected = linked(self._model.program, bound.plan, arrays, writes, arriving, loop)
+            times = prepared.repeat(stream, writes, reads, again, single=single)
+        elif meanwhile is not None and prepared.begins:
             prepared.begin(stream, writes)
             try:
                 meanwhile(usual.seconds)
@@ -377,10 +402,11 @@ class Direct:
                 meanwhile(0.0)
         took = (self._clock() - began) / 1e9
         self._session.check_stalled(bound, memory, took)
+        took /= times
         if self._session.presets is not None:
             self._session.presets.took(bound, took)
         usual.took(took, single=single)
-        return arriving.take()
+        return times, arriving.take(), collected
 
 
 def _as_bytes(transfers: Iterable[Transfer]) -> list[Transfer]:

@@ -28,6 +28,7 @@ from .captures import Captures
 from .compiled_model import CompiledModel
 from .control_flow import SubgraphBody, carry_out
 from .inputs import layouts_of
+from .linked import Iterated, Loop
 from .missing_kernels import KernelsMissing, StandIn, Wait, choose
 from .next_plan import contents_of, step_signature
 
@@ -242,15 +243,18 @@ class Inference:
         return made
 
     async def body(
-        self, inner: CompiledModel, captures: Captures, once: bool, arrays: Mapping[int, Array]
-    ) -> tuple[dict[int, Array], Records]:
+        self, inner: CompiledModel, captures: Captures, once: bool, arrays: Mapping[int, Array], loop: Loop | None
+    ) -> Iterated:
         """Run a subgraph; where it may run more than *once*, it waits for kernels: what has run would run again."""
         waits = self.waits or not once
         arrays, kept = await captures.of_next(arrays)
-        outcome = None if once or inner.timed is None else inner.timed.iterate(self.request, arrays, kept, self.budget)
-        if outcome is not None:
-            return outcome
-        return await Inference(inner, self.request, arrays, kept, self.budget, waits=waits).run()
+        if not once and inner.timed is not None:
+            if loop is not None:
+                loop = loop._replace(most=min(loop.most, self.dispatcher.iterations_left(self.request)))
+            iterated = inner.timed.iterate(self.request, arrays, kept, self.budget, loop)
+            if iterated is not None:
+                return iterated
+        return Iterated(1, *await Inference(inner, self.request, arrays, kept, self.budget, waits=waits).run())
 
     def note(self, node: ProgramNode, record: NodeRecord) -> None:
         """Note what became of a node with subgraphs."""

@@ -36,7 +36,7 @@ from asyncrt.kernels.patterns.neutral import (
 )
 from asyncrt.kernels.shapes import broadcast_axes, broadcast_shapes
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import BOOL, UINT64, Array, Shape
+from asyncrt.layout import BOOL, INT32, UINT64, Array, Shape
 
 
 def infer(call: Call) -> tuple[Shape]:
@@ -176,6 +176,9 @@ float $_real(float base, float e) { return pow(base, e); }
 #: Those whose expression does not hold for vectors.
 _SCALAR = {"Pow", "Mod", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift"}
 
+#: Those whose expression holds for vectors of int32 as well.
+_INTEGERS = {"Add", "Sub", "Mul"}
+
 #: What changes nothing, and whether it may be the first operand as well.
 _NEUTRAL: dict[str, tuple[Neutral, bool]] = {
     "Add": (zero, True),
@@ -220,7 +223,8 @@ def _binary(
     def express(call: Call) -> Expression:
         text = expression if isinstance(expression, str) else expression(call)
         vector = name not in _SCALAR or (name == "Pow" and "pow" not in text and "$" not in text)
-        return Expression(text, tuple(range(len(call.inputs))), vector, helpers if "$" in text else "")
+        integers = name in _INTEGERS and call.dtype(0) is INT32
+        return Expression(text, tuple(range(len(call.inputs))), vector, helpers if "$" in text else "", integers)
 
     def implement(call: Call, traits: DeviceTraits) -> Impl:
         same = views(call)
@@ -230,7 +234,7 @@ def _binary(
         inputs = [i for i in call.inputs if i is not None]
         return elementwise(
             name, found.text, inputs, call.outputs[0], traits,
-            vector=found.vector, helpers=found.helpers, views=call.strided,
+            vector=found.vector, integers=found.integers, helpers=found.helpers, views=call.strided,
         )  # fmt: skip
 
     def run(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:

@@ -113,6 +113,8 @@ def express(call: Call) -> Expression:
     if (call.dtype(0), call.outputs[0].dtype) == (INT32, FLOAT32):
         return Expression("$_to_float(a0)", (0,), vector=True, helpers=_WIDE, integers=True)
     text = _expression(call.dtype(0), call.outputs[0].dtype)
+    if (call.dtype(0), call.outputs[0].dtype) == (FLOAT32, INT32):
+        return Expression(text, (0,), vector=True, integers=True)
     vector = call.dtype(0) in (FLOAT16, FLOAT32) and call.outputs[0].dtype in (FLOAT16, FLOAT32, BOOL)
     return Expression(text, (0,), vector, _ODD if "$" in text else "")
 

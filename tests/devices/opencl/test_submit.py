@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from asyncrt.devices.base import Transfer
+from asyncrt.devices.base import Again, Move, Transfer
 from asyncrt.devices.opencl import submit as opencl_submit
 from asyncrt.devices.opencl.arguments import Handle, handle_of
 from asyncrt.devices.opencl.submit import LAYOUT, Calls, DriverCall, NativeSubmitter, PythonSubmitter
@@ -331,4 +331,56 @@ def test_what_has_no_bytes_side_by_side_is_not_copied(host: Any, submit: ModuleT
     for writes, reads in (((Transfer(arena, 0, host),), ()), ((), (Transfer(arena, 0, host),))):
         with pytest.raises((ValueError, TypeError, BufferError)):
             copier.calls(submit).run(0xABC, writes, reads)
+    assert copier.seen == []
+
+
+@pytest.mark.parametrize(
+    ("most", "ends", "answer"),
+    [
+        (1, "", (1, 4, 0)), (3, "", (3, 4, 0)), (9, "going", (2, 4, 0)), (9, "findings", (2, 4, 0)),
+        (9, "refused", (1, 3, -54)),
+    ],
+)  # fmt: skip
+def test_launches_are_repeated_with_what_was_moved_meanwhile(
+    most: int, ends: str, answer: tuple[int, int, int], submit: ModuleType
+) -> None:
+    """What was read goes up the next time, and is collected; it ends when a byte says so, or the driver."""
+    copier = Copier(7 if ends == "refused" else -1)  # the second time's copy back
+    arena, given, made = Memory(handle_of(0xA0)), np.full(2, 99, np.uint8), np.zeros(2, np.uint8)
+    numbers, collected = np.arange(1, 10, dtype=np.uint8), np.zeros((9, 2), np.uint8)
+    moves = (
+        Move(made, 0, 0, given, 0, 0, 1), Move(numbers, 0, 1, given, 1, 0, 1), Move(made, 0, 0, collected, 0, 2, 2),
+    )  # fmt: skip
+    byte, written = np.ones(1, np.uint8), list[list[int]]()
+    answers = copier.answer
+
+    def answering() -> int:
+        if copier.seen[-1][0] == "write":
+            written.append(list(copier.written))
+            at = len(written) == 2
+            byte[0] = not at if ends == "going" else at
+        return answers()
+
+    copier.answer = answering  # type: ignore[method-assign]
+    going, findings = byte if ends == "going" else b"", byte if ends == "findings" else b""
+    writes, reads = (Transfer(arena, 0, given),), (Transfer(arena, 0, made),)
+
+    assert copier.calls(submit).repeat(0xABC, writes, reads, Again(moves, most, going, findings)) == answer
+
+    times = answer[0]
+    assert written == [[99, 99], *([4 * t - 1, t] for t in range(1, times + (ends == "refused")))]
+    assert collected[:times].tolist() == [[4 * t + 3] * 2 for t in range(times)]
+
+
+@pytest.mark.parametrize(
+    "move", [(0, 0, 1, 0), (-1, 0, 0, 0), (0, 0, 0, -1), (0, 3, 0, 0), (0, 0, 0, 9), (2**62, 2**62, 0, 0)]
+)
+def test_what_would_be_moved_beyond_its_memory_is_refused(move: tuple[int, ...], submit: ModuleType) -> None:
+    """Nothing is called then."""
+    copier, at, step = Copier(), move[:2], move[2:]
+    buffers = np.zeros(8, np.uint8), np.zeros(8, np.uint8)
+
+    again = Again((Move(buffers[0], *at, buffers[1], *step, 8 if move[2] else 2),), 4, b"", b"")
+    with pytest.raises(ValueError, match="leaves its memory"):
+        copier.calls(submit).repeat(0xABC, (), (), again)
     assert copier.seen == []

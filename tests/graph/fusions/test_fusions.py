@@ -30,6 +30,7 @@ class Case:
         forbidden: Shapes for which it is not.
         why: What `explain()` says then.
         tolerance: Between fused and not.
+        launches: Of the one kernel, with those that prepare what it reads.
     """
 
     nodes: Sequence[onnx.NodeProto]
@@ -39,6 +40,7 @@ class Case:
     forbidden: Mapping[str, tuple[int, ...]] = {}
     why: str = ""
     tolerance: Mapping[str, float] = CLOSE
+    launches: int = 1
 
     def model(self) -> onnx.ModelProto:
         return model(self.nodes, self.inputs, ["y"], self.constants)
@@ -49,13 +51,13 @@ def random(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Array:
 
 
 def given(case: Case, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    kinds = {"f32": np.float32, "f16": np.float16, "i64": np.int64, "bool": np.bool_}
+    kinds = {"f32": np.float32, "f16": np.float16, "u8": np.uint8, "i64": np.int64, "bool": np.bool_}
     feeds: dict[str, Array] = {}
     for number, text in enumerate(case.inputs):
         name, kind = text.split()
         drawn = random(*shapes[name], seed=number)
         dtype = kinds[kind.split("[")[0]]
-        drawn = drawn > 0 if dtype is np.bool_ else np.abs(drawn * 3) if dtype is np.int64 else drawn
+        drawn = drawn > 0 if dtype is np.bool_ else np.abs(drawn * 3) if dtype in (np.int64, np.uint8) else drawn
         feeds[name] = drawn.astype(dtype)
     return feeds
 
@@ -223,6 +225,22 @@ CASES = {
         [node("c = Conv(x, planes)", group=4), node("s = Sigmoid(c)"), node("y = Mul(c, s)")],
         ["x f32[a,4,h,w]"], {"x": (2, 4, 7, 21)}, FILTERS,
     ),
+    "a convolution of integers with a bias of integers, scaled and bent": Case(
+        [
+            node("c = ConvInteger(x, bytes)"), node("b = Add(c, whole)"), node("f = Cast(b)", to=1),
+            node("a = Mul(f, half)"), node("s = Sigmoid(a)"), node("y = Mul(a, s)"),
+        ],
+        ["x u8[a,4,h,w]"], {"x": (2, 4, 7, 21)},
+        {
+            "bytes": (random(20, 4, 3, 3, seed=14) * 20).astype(np.int8), "half": NUMBERS["half"],
+            "whole": (random(1, 20, 1, 1, seed=15) * 50).astype(np.int32),
+        },
+        launches=2,
+    ),
+    "a bias that becomes integers": Case(
+        [node("d = Div(x, z)"), node("f = Floor(d)"), node("i = Cast(f)", to=6), node("y = Sub(i, two)")],
+        ["x f32[a,37]", "z f32[1]"], {"x": (2, 37), "z": (1,)}, {"two": np.int32(2)}, tolerance=EXACT,
+    ),
     "a transposed convolution with an activation": Case(
         [node("c = ConvTranspose(x, back)"), node("y = Tanh(c)")],
         ["x f16[a,4,h,w]"], {"x": (1, 4, 5, 6)}, FILTERS, tolerance={"rtol": 2e-3, "atol": 2e-3},
@@ -293,7 +311,7 @@ async def test_a_group_is_one_kernel_and_gives_what_its_parts_give(case: Case) -
         launches = rt.statistics().launches
     apart = await results(case, None, [feeds], without={"fuse"})
 
-    assert launches == 1
+    assert launches == case.launches
     assert ["fused"] * (len(explained) - 1) + ["ran"] == [n.decision for n in explained]
     assert {f"fused into {explained[-1].node}"} == {n.why for n in explained[:-1]}
     assert len({n.implementation for n in explained}) == 1

@@ -10,7 +10,7 @@ from asyncrt.dims import Dim, Undetermined
 from asyncrt.kernels.call import Attributes
 from asyncrt.kernels.operator import Example
 from asyncrt.kernels.ops.tensor.cast import OPERATORS
-from asyncrt.layout import BOOL, FLOAT16, FLOAT32, INT64, Array, DataType
+from asyncrt.layout import BOOL, FLOAT16, FLOAT32, INT32, INT64, Array, DataType
 
 from ..run import arrays, make_call, reference, run_impl, traits_of
 
@@ -38,6 +38,24 @@ def test_what_float16_cannot_hold_becomes_infinite(values: Array, expected: list
 
     np.testing.assert_array_equal(wanted[0], np.array(expected, np.float16))
     np.testing.assert_array_equal(got, np.array(expected, np.float16))
+
+
+@pytest.mark.parametrize("length", [16, 1], ids=["vectors", "single elements"])
+def test_floats_become_integers_by_one_rule(length: int, device: Device) -> None:
+    """Towards 0, and the least integer of 32 bits for what does not fit or is no number; as vectors and one by one."""
+    limit = 2.0**31
+    values = np.array([1.9, -1.9, limit - 128, limit, -limit, -limit - 256, 1e30, np.inf, -np.inf, np.nan], np.float32)
+    least = -(2**31)
+    expected = np.array([1, -1, 2**31 - 128, least, least, least, least, least, least, least], np.int32)
+    example = Example((np.repeat(values, length),), {"to": INT32.onnx})
+    inputs = arrays(example)
+    wanted = reference(CAST, example, inputs)
+    call = make_call(CAST, example, inputs, wanted, constant=False)
+    assert CAST.implement is not None
+    (got,) = run_impl(CAST.implement(call, traits_of(device)), call, inputs)
+
+    np.testing.assert_array_equal(wanted[0], np.repeat(expected, length))
+    np.testing.assert_array_equal(got, np.repeat(expected, length))
 
 
 def _dims(values: list[object], to: DataType) -> Array:

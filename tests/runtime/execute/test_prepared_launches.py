@@ -80,9 +80,8 @@ def native_calls(submit: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[in
         used.append(done[0])
         return done
 
-    module = SimpleNamespace(
-        submit=noting, bind=submit.bind, launch=submit.launch, copy_and_launch=submit.copy_and_launch
-    )
+    others = {name: getattr(submit, name) for name in ("bind", "launch", "copy_and_launch", "repeat")}
+    module = SimpleNamespace(submit=noting, **others)
     addresses = [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions]
     monkeypatch.setattr(opencl, "native_submitter", lambda: opencl_submit.NativeSubmitter(module, *addresses))
     return used

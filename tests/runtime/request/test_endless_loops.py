@@ -90,10 +90,10 @@ async def test_others_go_on_beside_it_and_it_can_be_cancelled(rt: Runtime, kind:
     trips = 0
     iterates = rt.session.dispatcher.iterates
 
-    async def counted(request: int) -> None:
+    async def counted(request: int, times: int = 1) -> None:
         nonlocal trips
-        trips += 1
-        await iterates(request)
+        trips += times
+        await iterates(request, times)
 
     rt.session.dispatcher.iterates = counted  # type: ignore[method-assign]
     endless = asyncio.create_task(loaded.infer({"n": FOREVER, "x": X}))
@@ -159,8 +159,8 @@ async def test_iterations_that_count_for_nothing_are_not_counted() -> None:
         loaded = await load(rt, "computes")
         iterates, hit = rt.session.dispatcher.iterates, [3]
 
-        async def hit_once(request: int) -> None:
-            await iterates(request)
+        async def hit_once(request: int, times: int = 1) -> None:
+            await iterates(request, times)
             hit[0] -= 1
             if hit[0] == 0:
                 raise RunAgain
