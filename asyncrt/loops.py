@@ -11,7 +11,7 @@ import contextvars
 import selectors
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -49,6 +49,14 @@ def on_own_thread(name: str, work: Callable[[], None]) -> asyncio.Future[None]:
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return ended
+
+
+async def end(tasks: Collection[asyncio.Future[Any]]) -> None:
+    """Cancel tasks, and return when none is left."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
 
 
 def retrieved(future: asyncio.Future[Any]) -> None:

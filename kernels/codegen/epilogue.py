@@ -124,17 +124,18 @@ inline float16 $_gathered(__global const float* p, int step) {{
 
         They come after those of `rows`; `tiles.FETCH` has what they call.
         """
-        adjacent = [f"E{i} + e{i} + {column}" for i, step in enumerate(self.steps) if step == 1]
-        return " ".join(f"ASYNCRT_FETCH({at}); ASYNCRT_FETCH({at} + {end});" for at in adjacent)
+        return " ".join(f"ASYNCRT_FETCH({at}); ASYNCRT_FETCH({at} + {end});" for at in self._adjacent(column))
 
     def fetched_run(self, column: str) -> str:
         """Write the statements that fetch what lies from *column* on, as far as memory hands over at once.
 
         They come after those of `rows`; `mma.helpers` has what they call.
         """
-        return " ".join(
-            f"asyncrt_fetch(E{i} + e{i} + {column});" for i, step in enumerate(self.steps) if step == 1
-        )  # fmt: skip
+        return " ".join(f"asyncrt_fetch({at});" for at in self._adjacent(column))
+
+    def _adjacent(self, column: str) -> list[str]:
+        """Where the elements of *column* are of the operands whose rows' elements are adjacent."""
+        return [f"E{i} + e{i} + {column}" for i, step in enumerate(self.steps) if step == 1]
 
     def held(self, count: int) -> str:
         """Declare what `hold` reads for *count* elements.

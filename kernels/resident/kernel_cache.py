@@ -23,7 +23,7 @@ import attrs
 
 from asyncrt.devices.base import Device, Kernel, LoadsAhead
 from asyncrt.errors import KernelBuildError, RuntimeClosedError
-from asyncrt.loops import retrieved, tell_loop
+from asyncrt.loops import end, retrieved, tell_loop
 from asyncrt.lru import LruCache
 
 from . import library
@@ -525,11 +525,7 @@ class ImplCache:
 
     async def ended(self) -> None:
         """After `stop()`, return when no task is left."""
-        tasks = {*self._searches.values(), *self._following}
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end({*self._searches.values(), *self._following})
 
     async def close(self, patience_s: float = _PATIENCE_S) -> None:
         """Stop, and forget the kernels.

@@ -21,7 +21,7 @@ import numpy as np
 from asyncrt.devices.base import Device, Stream, mark_behind
 from asyncrt.errors import OutOfDeviceMemory, RuntimeClosedError
 from asyncrt.layout import Array
-from asyncrt.loops import retrieved, tell_loop
+from asyncrt.loops import end, retrieved, tell_loop
 from asyncrt.memory.paged import page_out, pages_of
 
 _PAGED = 1 << 20  # bytes of a constant that is worth a file
@@ -347,11 +347,7 @@ class WeightsCache:
         """Bring nothing any more, and tell those who wait; returns when no task is left."""
         self._closed = True
         await asyncio.sleep(0)  # by then each has begun, and can tell
-        tasks = list(self._pending.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end(list(self._pending.values()))
 
     def close(self) -> None:
         """Give the memory back that nothing is on its way to; the device must have passed all commands that use it."""

@@ -233,6 +233,12 @@ typedef struct {
     Py_buffer host;
 } transfer_t;
 
+/* Get an array of zeros with an element for each of a tuple's; NULL is an error that is set. */
+static void *room_for(PyObject *tuple, size_t element) {
+    void *room = PyMem_Calloc((size_t)PyTuple_Size(tuple) + 1, element);
+    return room == NULL ? PyErr_NoMemory() : room;
+}
+
 static void close_transfers(transfer_t *transfers, Py_ssize_t count) {
     for (Py_ssize_t i = 0; i < count; i++)
         PyBuffer_Release(&transfers[i].host);
@@ -242,12 +248,8 @@ static void close_transfers(transfer_t *transfers, Py_ssize_t count) {
 /* Get the host's side and the device's of a tuple's transfers; NULL is an error that is set. */
 static transfer_t *open_transfers(PyObject *tuple, int flags) {
     Py_ssize_t count = PyTuple_Size(tuple);
-    transfer_t *transfers = PyMem_Calloc((size_t)count + 1, sizeof(transfer_t));
-    if (transfers == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
+    transfer_t *transfers = room_for(tuple, sizeof(transfer_t));
+    for (Py_ssize_t i = 0; transfers != NULL && i < count; i++) {
         PyObject *memory, *host;
         Py_ssize_t offset;
         const void *variable = NULL;
@@ -382,12 +384,8 @@ static void close_moves(move_t *moves, Py_ssize_t count) {
 
 static move_t *open_moves(PyObject *tuple, Py_ssize_t most) {
     Py_ssize_t count = PyTuple_Size(tuple);
-    move_t *moves = PyMem_Calloc((size_t)count + 1, sizeof(move_t));
-    if (moves == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    for (Py_ssize_t i = 0; i < count; i++) {
+    move_t *moves = room_for(tuple, sizeof(move_t));
+    for (Py_ssize_t i = 0; moves != NULL && i < count; i++) {
         move_t *move = &moves[i];
         PyObject *from, *to;
         if (!PyArg_ParseTuple(PyTuple_GetItem(tuple, i), "OnnOnnn:move", &from, &move->at, &move->hop, &to, &move->into,

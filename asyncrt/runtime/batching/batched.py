@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -143,8 +142,7 @@ class Batched:
         self._state: BatchingState | None = None
         self._safety: PadSafety | None = None
         self._closed = False
-        self._numbers = itertools.count(1)
-        #: How many have asked.
+        #: How many have asked; each has that number.
         self._came = 0
         self._requests: dict[int, _Caller] = {}
         #: By what launched it, and its number there.
@@ -251,11 +249,12 @@ class Batched:
         if arrays is None:
             arrays = await self._checked.take(self._with_masks(inputs))
             self._check_not_closed()
-        alone = await self._asks_alone()
+        self._came = number = self._came + 1
+        alone = await self._asks_alone(number)
         rows, shape, sizes, nbytes = self._axes.form(arrays)
         due = math.inf if until is None else until
         arrived = Arrived(
-            self._loop.time(), next(self._numbers), shape, rows, nbytes, priority, due, until is not None
+            self._loop.time(), number, shape, rows, nbytes, priority, due, until is not None
         )
         if until is None:
             return await self._answer(arrived, arrays, sizes, until, alone)
@@ -274,20 +273,19 @@ class Batched:
         if self._state is None:
             raise BatchingError("it is not open", hint=_OPEN)
 
-    async def _asks_alone(self) -> bool:
+    async def _asks_alone(self, number: int) -> bool:
         """Return whether a request has nobody to be put together with, so that its caller's thread may run it.
 
         Where another one ran so in this turn of the event loop, others may come in the next: they are waited for.
         """
-        self._came += 1
-        direct, came = self._network.direct, self._came
+        direct = self._network.direct
         if direct is None or not self.state.idle:
             return False
         if direct.ran:
             await asyncio.sleep(0)
             self._network.session.check_here()
             self._check_not_closed()
-        return came == self._came and self.state.idle
+        return number == self._came and self.state.idle
 
     def _with_masks(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         return with_masks(self._axes, inputs, self._limit)

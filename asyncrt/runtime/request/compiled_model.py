@@ -24,6 +24,7 @@ from asyncrt.graph.mapped import check, used
 from asyncrt.kernels.resident.store import cache_folder
 from asyncrt.kernels.resident.weights import Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array, Layout
+from asyncrt.loops import end
 from asyncrt.memory.host import HostBudget
 from asyncrt.memory.pool import Acquired, Room
 from asyncrt.memory.predictor import SIZES, ShapePredictor
@@ -176,11 +177,7 @@ class CompiledModel:
             await self.warming.ended()
         for network in self._inside():
             await network.stop()
-        tasks = list(self._binding.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end(list(self._binding.values()))
         await self.weights.stop()
 
     def everywhere(self) -> Iterator[CompiledModel]:

@@ -220,23 +220,21 @@ class SharedSteps:
         try:
             nbytes = sum([array.nbytes for array in results.values()])
             outputs = await off_loop(nbytes, lambda: [unstack(axes.outputs, results, part, along) for part in parts])
-            left: dict[tuple[int, int], OwnState] = {}
-            for part in parts:
-                if (part.rows, part.pad) not in left:
-                    left[part.rows, part.pad] = self._left_by(part, after)
-            own = [left[part.rows, part.pad] for part in parts]
-            each = zip(outputs, own, starts, strict=True)
-            return [After(o, state, StateLocation(after.hold(), start)) for o, state, start in each]
+            own = {alike: self._left_by(*alike, after) for alike in {(part.rows, part.pad) for part in parts}}
+            return [
+                After(made, own[part.rows, part.pad], StateLocation(after.hold(), part.start))
+                for made, part in zip(outputs, parts, strict=True)
+            ]
         finally:
             after.drop()
 
-    def _left_by(self, part: StackPart, after: Rows) -> OwnState:
-        """A sequence's own state after its step: as many rows as it has, and a past that is shorter by as much."""
+    def _left_by(self, rows: int, pad: int, after: Rows) -> OwnState:
+        """The own state after a step of sequences that have so many rows, and a past that is shorter by *pad*."""
         layouts: list[Layout] = []
         for state, tensor in zip(self.axes.states, after.kept.tensors, strict=True):
             dtype, shape = tensor.layout
-            past = None if state.grows is None else shape[state.grows] - part.pad
-            layouts.append(Layout(dtype, state.shape_of(shape, part.rows, past)))
+            past = None if state.grows is None else shape[state.grows] - pad
+            layouts.append(Layout(dtype, state.shape_of(shape, rows, past)))
         return OwnState.of(self.axes.states, layouts)
 
     def _nothing(self) -> KeptState:
