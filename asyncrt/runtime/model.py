@@ -96,10 +96,11 @@ class Model:
             if names_device_tensors(inputs):
                 return self._shown(await infer_from_device(network, inputs, priority, until))
             arrays = await network.checked.take(inputs)
-        if network.direct is not None and network.direct.spent:
-            await asyncio.sleep(0)  # others of the event loop have their turn
+        direct, here = network.direct, True
+        if direct is not None and direct.crowded:
+            here = await direct.turn(arrays, priority, until)
             self._session.check_here()
-        outcome = network.attempt(arrays, until)
+        outcome = network.attempt(arrays, until) if here else None
         if outcome is None:
             outcome = await network.infer(arrays, priority, deadline=until, may_stand_in=True)
         return self._named(*outcome)

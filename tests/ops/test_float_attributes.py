@@ -109,6 +109,8 @@ def test_kernels_take_any_number_as_an_attribute(
         for constant in (False, True):
             call = make_call(operator, example, inputs, expected, constant=constant)
             got = run_impl(operator.implement(call, traits_of(device)), call, inputs)
+            if not (device.info.is_cpu or math.isfinite(number)):
+                continue  # what a GPU makes an integer of NaN is its own affair
             for i, (e, g) in enumerate(zip(expected, got, strict=True)):
                 _assert_same(e, g, f"{operator.name} {dict(example.attributes)} output {i}, constant={constant}")
     if call is None:

@@ -250,7 +250,7 @@ class Batched:
             arrays = await self._checked.take(self._with_masks(inputs))
             self._check_not_closed()
         self._came = number = self._came + 1
-        alone = await self._asks_alone(number)
+        alone = await self._asks_alone(number, arrays, priority, until)
         rows, shape, sizes, nbytes = self._axes.form(arrays)
         due = math.inf if until is None else until
         arrived = Arrived(
@@ -273,19 +273,27 @@ class Batched:
         if self._state is None:
             raise BatchingError("it is not open", hint=_OPEN)
 
-    async def _asks_alone(self, number: int) -> bool:
+    async def _asks_alone(
+        self, number: int, arrays: Mapping[int, Array], priority: int, until: float | None
+    ) -> bool:
         """Return whether a request has nobody to be put together with, so that its caller's thread may run it.
 
-        Where another one ran so in this turn of the event loop, others may come in the next: they are waited for.
+        Where another one ran so in this turn of the event loop, others may come in the next: they are waited for. What
+        is so brief that callers take turns is not put together: on their threads all are answered sooner.
         """
         direct = self._network.direct
         if direct is None or not self.state.idle:
             return False
-        if direct.ran:
-            await asyncio.sleep(0)
+        here = number == self._came
+        if direct.ran or direct.crowded:
+            if direct.suits(arrays):
+                here = await direct.turn(arrays, priority, until)
+            else:
+                await asyncio.sleep(0)
+                here = number == self._came
             self._network.session.check_here()
             self._check_not_closed()
-        return number == self._came and self.state.idle
+        return here and self.state.idle
 
     def _with_masks(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         return with_masks(self._axes, inputs, self._limit)

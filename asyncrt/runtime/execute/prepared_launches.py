@@ -264,6 +264,13 @@ class Presets:
         self._latest = weakref.ref(bound)
         return plan
 
+    def ready(self, bound: BoundPlan) -> bool:
+        """Whether a plan was enqueued so often that its launches are prepared from now on, and in a moment enqueued."""
+        plan = self._plans.get(bound)
+        if plan is None or plan.uses < OFTEN:
+            return False
+        return not any(part.long for each in plan.sets.values() for part in each.parts)
+
     def shares(self, bound: BoundPlan) -> bool:
         """Whether a plan has the launches of a family, also when it comes for the first time."""
         return self._known(bound).family is not None

@@ -130,14 +130,27 @@ class Dispatcher:
         """Whether no request is known, all streams have passed all they were given, and nobody looks on."""
         return not self._waiting and self._quiet
 
+    @property
+    def only_brief(self) -> bool:
+        """Whether requests are there that are all brief, so that there will be none soon."""
+        return bool(self._waiting) and not self._looked_on and all(w.brief for w in self._waiting.values())
+
+    def is_brief(self, request: int) -> None:
+        """Note that a request is so: it does no more than a plan whose launches are prepared."""
+        self._waiting[request].brief = True
+
     def only(self, request: int) -> bool:
         """Whether that is so but for one request, which has begun."""
         return len(self._waiting) == 1 and request in self._waiting and self._quiet
 
     @property
     def _quiet(self) -> bool:
-        looked_on = self.tracer is not None or self.checks is not None
-        return not (len(self.marks) or looked_on or self._closing is not None or self.lost)
+        return not (len(self.marks) or self._looked_on)
+
+    @property
+    def _looked_on(self) -> bool:
+        """Whether somebody wants to hear of each request, or none is to begin any more."""
+        return self.tracer is not None or self.checks is not None or self._closing is not None or self.lost
 
     def rest(self, *, on_loop: bool) -> None:
         """Note that there is nothing to do, but was just now.

@@ -36,6 +36,7 @@ class PendingRequest:
         alone: How often it ran again because no other request could give any memory back.
         beside: The ends of the chunk's parts on other streams than its own.
         failed: What failed there.
+        brief: Whether it is over so soon that others wait for that rather than be there beside it.
     """
 
     priority: int
@@ -53,6 +54,7 @@ class PendingRequest:
     alone: int = 0
     beside: tuple[Event, ...] = ()
     failed: BaseException | None = None
+    brief: bool = False
 
     def comes_after(self, event: Event) -> bool:
         """Whether its chunk was enqueued behind *event*, before that was known to be reached."""

@@ -50,8 +50,12 @@ _log = logging.getLogger("asyncrt")
 class Timed(Protocol):
     """Wants to know how long requests take, and runs those that are brief."""
 
-    def took_generally(self, bound: BoundPlan, seconds: float, *, is_step: bool = False) -> None:
-        """Note how long a plan took, from its inputs to its results, while no other request was there."""
+    def took_generally(self, bound: BoundPlan, seconds: float, *, others: int = 0, is_step: bool = False) -> None:
+        """Note how long a plan took, from its inputs to its results, beside so many other requests."""
+        ...
+
+    def gains_beside(self, bound: BoundPlan) -> bool:
+        """Whether requests of a plan are sooner done one after the other, each on its caller's thread."""
         ...
 
     def iterate(

@@ -11,6 +11,9 @@ sooner done where the work is small, or others want the cores; what was measured
 So the scheduler, the timeline and the marks never hear of it: before it and after it, no request is known and every
 stream has passed all it was given. Whatever is not as plain as that goes the general way: requests beside it, a plan
 that has to be made, launches that are not prepared, a device that takes longer, checks and traces that look on.
+
+Callers who ask at once take turns (`callers_turns.py`), where each request takes less so than the general way takes of
+the event loop's thread: one after the other they are all answered sooner.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import Deferred, Records
 from asyncrt.runtime.plan.plan_cache import Planned
 
+from .callers_turns import TURN_S
 from .compiled_model import CompiledModel
 from .linked import Iterated, Loop, linked, own_inputs
 from .next_plan import contents_of, step_signature
@@ -45,8 +49,8 @@ LAUNCH_S = {"cpu": 1e-6, "gpu": 8e-6}
 """For which the general way keeps the event loop's thread for each launch, by kind of device."""
 TRIAL_S = 2e-3
 """For which it may be kept to find out, a few times, how long steps of a sequence take there."""
-TURN_S = BRIEF_S
-"""For which such requests may go on in one turn of the event loop."""
+BESIDE_S = 150e-6
+"""For which callers who ask at once wait for each other: what the general way takes of the event loop's thread."""
 _OWN_PART, _GENERAL_S = 0.25, 300e-6  # see `own_part`
 _FORGETS = 0.99
 _FORGETS_OTHER = 0.999
@@ -62,14 +66,13 @@ class Way(NamedTuple):
 
 
 def choose_way(
-    usual_s: float | None, *, alone: bool, spent: bool = False, late: bool = False, most_s: float = BRIEF_S
+    usual_s: float | None, *, alone: bool, late: bool = False, most_s: float = BRIEF_S
 ) -> Way:
     """Return which way a request goes whose plan is known.
 
     Args:
         usual_s: For how long the device keeps who waits for such a plan; None if that was not measured yet.
         alone: Whether there is no other request, nothing on a stream, and nobody who looks on.
-        spent: Whether the turn of the event loop has had its share.
         late: Whether its deadline has passed.
         most_s: For how long the thread may be kept.
     """
@@ -77,8 +80,6 @@ def choose_way(
         return Way(False, "others are there, or look on")
     if late:
         return Way(False, "its deadline has passed")
-    if spent:
-        return Way(False, "the event loop has others to see to")
     if usual_s is None:
         return Way(False, "nobody has measured yet how long it takes")
     if usual_s > most_s:
@@ -148,37 +149,70 @@ class Direct:
     def __init__(self, model: CompiledModel) -> None:
         assert can_be_direct(model)
         self._model, self._session = model, model.session
-        self._dispatcher, self._loop = model.session.dispatcher, model.session.loop
+        self._dispatcher, self._turns = model.session.dispatcher, model.session.turns
         self._clock = model.session.device.clock
         self._chunk = model.program.chunks[0]
         self._usual: weakref.WeakKeyDictionary[BoundPlan, Usual] = weakref.WeakKeyDictionary()
         self._latest_step: Callable[[], BoundPlan | None] = lambda: None
         self._launch_s = LAUNCH_S["cpu" if model.session.device.info.is_cpu else "gpu"]
-        #: When the first of this turn of the loop began.
-        self._turn: int | None = None
 
     @property
     def ran(self) -> bool:
         """Whether a request has run so in this turn of the event loop."""
-        return self._turn is not None
+        return self._turns.ran
 
     @property
-    def spent(self) -> bool:
-        """Whether this turn of the event loop has had its share of such requests."""
-        return self._turn is not None and self._clock() - self._turn >= TURN_S * 1e9
+    def crowded(self) -> bool:
+        """Whether who wants to run a request now has to ask for its `turn()`."""
+        return not self._turns.free or self._dispatcher.in_flight > 0
 
-    def took_generally(self, bound: BoundPlan, seconds: float, *, is_step: bool = False) -> None:
-        """Note how long a request that was alone took on the general way, from its inputs to its results.
+    async def turn(
+        self, arrays: Mapping[int, Array], priority: int, until: float | None, kept: KeptState | None = None
+    ) -> bool:
+        """Return when it is the caller's turn to run a request; False at once if it had better not wait for that.
 
         Args:
+            arrays: Its inputs, by value id.
+            until: When it is too late.
+            kept: What the sequence keeps that it is a step of.
+        """
+        dispatcher, turns = self._dispatcher, self._turns
+        if dispatcher.in_flight or turns.wanted:
+            if not self.suits(arrays, kept):
+                return False
+            while dispatcher.only_brief:
+                await dispatcher.progress()
+            if dispatcher.in_flight:
+                return False
+        if not turns.free:
+            await turns.wait(priority, until)
+        return True
+
+    def suits(self, arrays: Mapping[int, Array], kept: KeptState | None = None) -> bool:
+        """Whether callers of such a request had better take turns; for the arguments see `turn()`."""
+        planned = self._find(arrays, NOTHING if kept is None else kept.between, kept)
+        return planned is not None and planned.bound is not None and self.gains_beside(planned.bound)
+
+    def gains_beside(self, bound: BoundPlan) -> bool:
+        """Whether requests of a plan are sooner done one after the other, each on its caller's thread."""
+        usual, presets = self._usual.get(bound), self._session.presets
+        assert presets is not None
+        return usual is not None and usual.seconds <= BESIDE_S and presets.ready(bound)
+
+    def took_generally(self, bound: BoundPlan, seconds: float, *, others: int = 0, is_step: bool = False) -> None:
+        """Note how long a request took on the general way, from its inputs to its results.
+
+        Args:
+            others: How many there were beside it: then that is no more than a guess.
             is_step: Whether it was a step of a sequence.
         """
-        usual = self._usual.get(bound)
+        usual, seconds = self._usual.get(bound), seconds / (1 + others)
         if usual is None:
             self._usual[bound] = Usual(own_part(seconds))
         elif usual.guessed:  # the first of its shape may have been slow
             usual.together = min(usual.together, own_part(seconds))
-        elif usual.seconds > BRIEF_S:  # something else may have been in the way: after a while it is tried again
+        elif usual.seconds > (BESIDE_S if others else BRIEF_S):
+            # Something else may have been in the way: after a while it is tried again.
             usual.together *= _FORGETS
         if is_step:
             self._latest_step = weakref.ref(bound)
@@ -208,18 +242,19 @@ class Direct:
         late = until is not None and until <= dispatcher.clock()
         usual = self._usual_of(bound, kept)
         seconds = None if usual is None else usual.seconds
-        spent = on_loop and self.spent
-        way = choose_way(seconds, alone=True, spent=spent, late=late, most_s=self._most_s(bound, kept))
+        way = choose_way(seconds, alone=True, late=late, most_s=self._most_s(bound, kept))
         if usual is None or not way.direct:
             return None
         if not HostBudget(model.tools.host_limit).fits(planned.results):
             return None
-        if on_loop and self._turn is None:
-            self._turn = self._clock()
-            self._loop.call_soon(self._turned)
+        began = self._clock()
+        if on_loop:
+            self._turns.begin()
         outcome = self._run(bound, usual, arrays) if kept is None else self._step(bound, usual, arrays, kept)
         if outcome is None:
             return None
+        if on_loop:
+            self._turns.took((self._clock() - began) / 1e9)
         model.replayed(planned)
         dispatcher.rest(on_loop=on_loop)
         return outcome.last, outcome.records
@@ -313,9 +348,6 @@ class Direct:
         if planned is None and kept is not None:
             planned = self._model.foreseen(kept, signature)
         return None if planned is None or planned.bound is None or planned.bound.copies else planned
-
-    def _turned(self) -> None:
-        self._turn = None
 
     def _run(
         self,

@@ -58,6 +58,8 @@ class Inference:
         self.model, self.request, self.kept, self.waits = model, request, kept, waits
         self.program, self.dispatcher = model.program, model.session.dispatcher
         self.arrays = arrays
+        #: Whether there is nothing more to the request.
+        self.is_all = outer is None
         self.budget = HostBudget(model.tools.host_limit) if outer is None else outer.inner()
         #: Its memory, and where the streams are when all that it has enqueued is done.
         self.leases: list[Lease] = []
@@ -110,6 +112,8 @@ class Inference:
         planned = await self.plan(chunk)
         plan, bound = planned.plan, planned.bound or await self.bind(planned)
         if plan.needs_device:
+            if self.is_all and model.timed is not None and model.timed.gains_beside(bound):
+                self.dispatcher.is_brief(self.request)
             stream = await self.dispatcher.place(self.request, bound.work)
             waits, buffers = await self.lease(chunk, plan, stream)
             self.dispatcher.check_deadline(self.request)
@@ -119,9 +123,9 @@ class Inference:
             self.events.append(self.dispatcher.launched(self.request, stream, bound))
             fetched = await self.wait(bound, arriving)
             model.session.check_stalled(bound, buffers, (model.session.device.clock() - began) / 1e9)
-            if model.timed is not None and self.dispatcher.in_flight == 1:
-                seconds = (model.session.device.clock() - began) / 1e9
-                model.timed.took_generally(bound, seconds, is_step=self.kept is not None)
+            if model.timed is not None:
+                seconds, others = (model.session.device.clock() - began) / 1e9, self.dispatcher.in_flight - 1
+                model.timed.took_generally(bound, seconds, others=others, is_step=self.kept is not None)
         else:
             self.check_results(planned)
             fetched = short_copies(plan, self.present)

@@ -37,6 +37,8 @@ from asyncrt.scheduler.policies import make_policy
 from asyncrt.scheduler.state import SchedulerState
 from asyncrt.version import __version__
 
+from .callers_turns import CallersTurns
+
 _NICE = 10  # by which builds yield to requests: they get a tenth of a core that both want
 
 
@@ -62,6 +64,7 @@ class Session:
         presets: None where no arguments are set beforehand.
         checks: None where hazards are not checked.
         loop: The event loop that the runtime was opened on.
+        turns: Of the callers whose threads run requests.
     """
 
     def __init__(
@@ -92,6 +95,7 @@ class Session:
             checks=self.checks, on_idle=self.pool.trim, idle_s=options.idle_release_s, collector=self.collector,
             max_iterations=options.max_iterations,
         )  # fmt: skip
+        self.turns = CallersTurns(self.loop, device.clock)
         self.dispatcher.when_lost.add(functools.partial(_keep_all, self.pool))
         self.binaries = kept_binaries(options) if info.takes_source else None
         self.kernels = ImplCache(

@@ -140,7 +140,7 @@ class Sequence:
         self, arrays: Mapping[int, Array], given: bool, priority: int, deadline: float | None
     ) -> dict[int, Array]:
         """Run a step; *given* says whether the caller has given any of the state."""
-        outcome = None if given else await self._on_this_thread(arrays, deadline)
+        outcome = None if given else await self._on_this_thread(arrays, priority, deadline)
         if outcome is None:
             outcome = await self._network.infer(arrays, priority, kept=self._kept, deadline=deadline)
         results, records = outcome
@@ -148,13 +148,15 @@ class Sequence:
         return results
 
     async def _on_this_thread(
-        self, arrays: Mapping[int, Array], deadline: float | None
+        self, arrays: Mapping[int, Array], priority: int, deadline: float | None
     ) -> tuple[dict[int, Array], Records] | None:
-        """Run a brief step at once; None if it goes the general way."""
+        """Run a brief step when it is the caller's turn; None if it goes the general way."""
         direct = self._network.direct
-        if direct is not None and direct.spent:
-            await asyncio.sleep(0)  # others of the event loop have their turn
+        if direct is not None and direct.crowded:
+            here = await direct.turn(arrays, priority, deadline, self._kept)
             self._network.session.check_here()
+            if not here:
+                return None
         return self._network.attempt(arrays, deadline, kept=self._kept)
 
     def _release(self) -> None:

@@ -40,7 +40,7 @@ async def test_transforms_of_known_lengths_are_products(
 ) -> None:
     """No node of them is left to the host, and results are NumPy's but for rounding."""
     source = model([call], [f"x f32[{signal}]"], ["y"], constants, opset=20)
-    async with Runtime("cpu") as rt, Runtime("cpu", options=RuntimeOptions(without={"fuse"})) as plain:
+    async with Runtime() as rt, Runtime(options=RuntimeOptions(without={"fuse"})) as plain:
         loaded, other = await rt.load(source), await plain.load(source)
         for shape in shapes:
             x = np.random.default_rng(len(shape)).standard_normal(shape, np.float32)
@@ -61,7 +61,7 @@ async def test_a_signal_whose_length_only_a_request_knows_needs_no_host() -> Non
     ]
     constants = {**STEP, "window": HANN, "one": i64(1), "thirty": i64(30)}
     source = model(nodes, ["x f32[n,m]", "mask bool[n,k]"], ["y"], constants)
-    async with Runtime("cpu") as rt:
+    async with Runtime() as rt:
         loaded = await rt.load(source)
         for length, longer in ((40, 69), (20, 39)):
             x = np.random.default_rng(length).standard_normal((2, length), np.float32)
@@ -79,7 +79,7 @@ async def test_a_window_that_a_request_brings_is_left_to_the_host() -> None:
         [node("y = STFT(x, step, window)")], ["x f32[n,m,1]", "window f32[k]"], ["y"], STEP, opset=17
     )  # fmt: skip
     x = np.random.default_rng(0).standard_normal((2, 50, 1), np.float32)
-    async with Runtime("cpu") as rt:
+    async with Runtime() as rt:
         loaded = await rt.load(source)
         y = (await loaded.infer({"x": x, "window": HANN}))["y"]
         decisions = {n.operator: n.decision for n in loaded.explain()}

@@ -122,7 +122,7 @@ async def test_a_loop_gives_what_it_gave(trips: int) -> None:
     source = recurrent(loop())
     x = np.random.default_rng(trips).standard_normal((7, 3, 12), np.float32)
     inputs = {"x": x, "trips": np.array(100 if trips else 0), "most": np.array(trips)}
-    async with Runtime("cpu") as rt, Runtime("cpu", options=RuntimeOptions(without={"fuse"})) as plain:
+    async with Runtime() as rt, Runtime(options=RuntimeOptions(without={"fuse"})) as plain:
         loaded, other = await rt.load(source), await plain.load(source)
         for _ in range(2):
             y, expected = (await loaded.infer(inputs))["y"], (await other.infer(inputs))["y"]

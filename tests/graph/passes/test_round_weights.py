@@ -16,6 +16,7 @@ from asyncrt.kernels.matmul.bf16_weights import rounded
 from asyncrt.layout import Array
 
 from ...builders import model, node
+from ...ops.run import workbench
 from ...paths import off
 
 DEVICES = ("simulated", "host", None)
@@ -61,7 +62,10 @@ async def test_results_are_those_of_the_model_whose_weights_were_rounded_before(
     device: str | None,
     packed: bool,
 ) -> None:
-    """Bit for bit, for one row and for many, whichever kernel carries it out; biases are not rounded."""
+    """For one row and for many, bit for bit on CPUs, whichever kernel carries it out; biases are not rounded.
+
+    A GPU reads more of narrow weights at once, and adds in another order.
+    """
     requests = [{"x": drawn(*shape, seed=9)} for shape in shapes]
     switched = off(packed_weights=packed)
     before = {**constants, "v": rounded(constants["v"]), "w": rounded(constants["w"])}
@@ -72,7 +76,11 @@ async def test_results_are_those_of_the_model_whose_weights_were_rounded_before(
     want, _, _ = await outcome(model(nodes, [inputs], ["y"], before), requests, device, without=switched)
     wide, _, _ = await outcome(model(nodes, [inputs], ["y"], constants), requests, device, without=switched)
 
-    assert [a.tobytes() for a in got] == [a.tobytes() for a in want]
+    if device is not None or workbench().device.info.is_cpu:
+        assert [a.tobytes() for a in got] == [a.tobytes() for a in want]
+    for a, b, c in zip(got, want, wide, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-6 * float(np.abs(c).max()))
+        assert np.abs(a - c).max() > 1e-4 * float(np.abs(c).max())  # so that not to round would be seen
     assert all((a != b).any() for a, b in zip(got, wide, strict=True))
 
 

@@ -38,7 +38,7 @@ class Driver:
             self.ahead += [name for _, name in programs[: len(held)]]
             return held
 
-        def loads(binary: bytes) -> Any:
+        def loads(binary: bytes, name: str | None = None) -> Any:
             self.later += 1
             return load(binary)
 

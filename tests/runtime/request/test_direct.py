@@ -19,7 +19,8 @@ from asyncrt.devices.opencl.drivers import INTEL_CPU
 from asyncrt.devices.opencl.submit import native_submitter
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared
 from asyncrt.layout import Array
-from asyncrt.runtime.request.direct import BRIEF_S, TURN_S, choose_way, own_part
+from asyncrt.runtime.request.callers_turns import TURN_S
+from asyncrt.runtime.request.direct import BRIEF_S, choose_way, own_part
 
 from ...builders import model, node
 
@@ -79,7 +80,6 @@ def expected(inputs: dict[str, Array]) -> Array:
         ({"usual_s": BRIEF_S / 2, "alone": True}, (True, "brief")),
         ({"usual_s": BRIEF_S / 2, "alone": False}, (False, "others")),
         ({"usual_s": BRIEF_S / 2, "alone": True, "late": True}, (False, "deadline")),
-        ({"usual_s": BRIEF_S / 2, "alone": True, "spent": True}, (False, "event loop")),
         ({"usual_s": BRIEF_S * 2, "alone": True}, (False, "too long")),
         ({"usual_s": None, "alone": True}, (False, "measured")),
     ],
@@ -341,8 +341,8 @@ async def test_a_lone_caller_of_batches_runs_on_its_own_thread(users_path: None)
 
 @pytest.mark.asyncio
 async def test_callers_of_batches_who_ask_at_once_are_put_together(users_path: None) -> None:
-    """At most the first of them runs on its own thread: the others are not served one by one there."""
-    device = Lending()
+    """Where that takes longer than a moment: at most the first of them runs on its own thread."""
+    device = Lending(seconds=1e-4)
     runtime = Runtime(device, streams=1, options=PLAIN)
     async with runtime as rt, (await rt.load(SOURCE)).batched(max_delay=10.0) as batched:
         for seed in range(20):
@@ -355,6 +355,24 @@ async def test_callers_of_batches_who_ask_at_once_are_put_together(users_path: N
         np.testing.assert_allclose(expected(given(seed)), answer["y"], rtol=1e-6)
     assert device.runs <= before + 1
     assert executions <= 4
+
+
+@pytest.mark.asyncio
+async def test_callers_of_batches_take_turns_where_requests_are_brief(users_path: None) -> None:
+    """From when the plan has come often: one after the other they are answered sooner than together."""
+    device = Lending()
+    runtime = Runtime(device, streams=1, options=PLAIN)
+    async with runtime as rt, (await rt.load(SOURCE)).batched(max_delay=10.0) as batched:
+        for seed in range(20):
+            await batched.infer(given(seed))
+        before = device.runs
+        answers = await asyncio.gather(*(batched.infer(given(seed)) for seed in range(16)))
+        statistics = batched.statistics()
+
+    for seed, answer in enumerate(answers):
+        np.testing.assert_allclose(expected(given(seed)), answer["y"], rtol=1e-6)
+    assert device.runs == before + 16
+    assert (statistics.requests, statistics.waiting, statistics.in_flight, statistics.failed) == (36, 0, 0, 0)
 
 
 @pytest.mark.asyncio

@@ -1,0 +1,92 @@
+"""Which caller may run a request on its own thread next, where several want to, and for how long in a turn of the loop?
+
+Everything else on the event loop waits meanwhile, so one turn has time for `TURN_S` of such requests. Who comes later
+waits for a turn that follows: first who has the lower priority, then the earlier deadline, then who came first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+from collections.abc import Callable
+
+TURN_S = 500e-6
+"""For which such requests may go on in one turn of the event loop."""
+
+
+class CallersTurns:
+    """The turns of one event loop.
+
+    Args:
+        loop: Whose turns these are.
+        clock: Returns now in nanoseconds.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], int]) -> None:
+        self._loop, self._clock = loop, clock
+        #: When the first request of this turn began.
+        self._began: int | None = None
+        #: What the latest of them took, in seconds.
+        self._latest = TURN_S
+        self._waiting: list[tuple[int, float, int, asyncio.Future[None]]] = []
+        self._came = itertools.count()
+        #: Whether the end of this turn is listened for.
+        self._listens = False
+
+    def __repr__(self) -> str:
+        return f"<CallersTurns, {len(self._waiting)} wait>"
+
+    @property
+    def ran(self) -> bool:
+        """Whether a request has run in this turn."""
+        return self._began is not None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether others wait for one."""
+        return bool(self._waiting)
+
+    @property
+    def free(self) -> bool:
+        """Whether a request may run in this turn that has not waited."""
+        return not self._waiting and (self._began is None or self._clock() - self._began < TURN_S * 1e9)
+
+    async def wait(self, priority: int, until: float | None) -> None:
+        """Return in a turn in which the caller may run a request, before anything else is awaited.
+
+        Args:
+            until: When its request is too late.
+        """
+        future: asyncio.Future[None] = self._loop.create_future()
+        heapq.heappush(self._waiting, (priority, math.inf if until is None else until, next(self._came), future))
+        self._listen()
+        await future
+
+    def begin(self) -> None:
+        """Note that a request begins on the loop's thread."""
+        if self._began is None:
+            self._began = self._clock()
+            self._listen()
+
+    def took(self, seconds: float) -> None:
+        """Note how long one took."""
+        self._latest = seconds
+
+    def _listen(self) -> None:
+        if not self._listens:
+            self._listens = True
+            self._loop.call_soon(self._ended)
+
+    def _ended(self) -> None:
+        """This turn has ended: let as many of those who wait go on in the next as it has time for."""
+        self._began, self._listens = None, False
+        left = TURN_S
+        while self._waiting and left > 0:
+            *_, future = heapq.heappop(self._waiting)
+            if not future.done():
+                future.set_result(None)
+                left -= self._latest
+        if self._waiting:  # whatever becomes of those
+            self._listen()
