@@ -196,8 +196,8 @@ class Direct:
     def gains_beside(self, bound: BoundPlan) -> bool:
         """Whether requests of a plan are sooner done one after the other, each on its caller's thread."""
         usual, presets = self._usual.get(bound), self._session.presets
-        assert presets is not None
-        return usual is not None and usual.seconds <= BESIDE_S and presets.ready(bound)
+        brief = usual is not None and usual.seconds <= BESIDE_S
+        return brief and presets is not None and presets.ready(bound)
 
     def took_generally(self, bound: BoundPlan, seconds: float, *, others: int = 0, is_step: bool = False) -> None:
         """Note how long a request took on the general way, from its inputs to its results.

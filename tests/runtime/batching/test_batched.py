@@ -528,7 +528,10 @@ async def test_what_is_another_bit_in_a_batch_is_not_batched(rt: Runtime) -> Non
 @pytest.mark.parametrize("name", ["bert_ts13", "distilbert_raw_dynamo18", "vit_ts17", "lstm_tagger_ts14"])
 @pytest.mark.asyncio
 async def test_real_models_are_batched_without_another_bit(name: str) -> None:
-    """Whatever may be padded or not for it: each answer is, byte for byte, that of the request alone."""
+    """Whatever may be padded or not for it: each answer is, byte for byte, that of the request alone.
+
+    Where kernels change with the number of rows, as on GPUs, that takes requests one by one.
+    """
     zoo = ZooModel(name, json.loads((FOLDER / f"{name}.json").read_text()))
     requests = [zoo.inputs(case, salt) for case in range(zoo.cases) for salt in range(3)]
 
@@ -541,7 +544,8 @@ async def test_real_models_are_batched_without_another_bit(name: str) -> None:
 
     for one, other in zip(expected, got, strict=True):
         assert {k: v.tobytes() for k, v in one.items()} == {k: v.tobytes() for k, v in other.items()}
-    assert statistics.executions < statistics.members + statistics.failed
+    together = statistics.executions < statistics.members + statistics.failed
+    assert together or not rt.info.is_cpu
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,8 @@ def collector(loop: FakeLoop) -> Iterator[Collector]:
 def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever runtimes of other tests are open; and nothing is left frozen by these."""
     gc.unfreeze()
+    gc.collect()
+    monkeypatch.setattr(collecting, "OWN", gc.get_freeze_count())  # Python 3.12 has frozen its own again
     monkeypatch.setattr(collecting, "PROCESS", collecting.ProcessCollections())
     yield
     assert gc.get_freeze_count() <= collecting.OWN

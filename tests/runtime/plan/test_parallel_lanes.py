@@ -450,6 +450,8 @@ async def test_a_plan_by_recipe_has_the_lanes_of_one_that_was_walked() -> None:
 
     async def results(**changes: Any) -> tuple[list[dict[str, bytes]], list[ChunkPlan], int]:
         async with spreading(None, check_hazards=False, **changes) as rt:
+            if not rt.info.is_cpu:
+                pytest.skip("kernels change with the number of rows, and recipes with them")
             loaded = await rt.load(network())
             xs = [np.random.default_rng(n).standard_normal((n, WIDTH)).astype(np.float32) for n in sizes]
             got = [as_bytes(await loaded.infer({"x": x})) for x in xs]

@@ -320,7 +320,7 @@ async def test_few_recipes_give_the_plans_of_pictures_of_all_sizes(winograd: boo
             kernels.setdefault(recipe, set()).update(kernel.name for kernel in made.kernels)
 
     assert len(known) <= 3
-    assert winograd or max(map(len, kernels.values())) > len(made.kernels)
+    assert winograd or not rt.info.is_cpu or max(map(len, kernels.values())) > len(made.kernels)
 
 
 @pytest.mark.asyncio

@@ -67,7 +67,7 @@ def test_the_next_process_plans_what_was_asked_for_first(tmp_path: Path, monkeyp
         return likely(self, *given, asked=asked, **others)
 
     async def answer() -> Any:
-        async with Runtime("cpu", options=RuntimeOptions(cache_dir=tmp_path)) as rt:
+        async with Runtime(options=RuntimeOptions(cache_dir=tmp_path)) as rt:
             loaded = await rt.load(LINES.SerializeToString())
             await loaded.ready()
             return (await loaded.infer({"x": X}))["y"]

@@ -32,8 +32,8 @@ async def settled() -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("device", ["simulated", "host", "cpu"])
-async def test_a_chain_of_models_is_the_models_one_after_the_other(device: str) -> None:
+@pytest.mark.parametrize("device", ["simulated", "host", None])
+async def test_a_chain_of_models_is_the_models_one_after_the_other(device: str | None) -> None:
     """For shapes seen and new, by plans made and by recipe; the memory comes back when the tensors go."""
     async with asyncrt.Runtime(device) as rt:
         product, relu = await rt.load(PRODUCT), await rt.load(RELU)
@@ -76,7 +76,7 @@ async def test_a_chain_does_not_cross_the_bus() -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("device", [SimulatedDevice(seed=5), "cpu"])
+@pytest.mark.parametrize("device", [SimulatedDevice(seed=5), None])
 async def test_many_read_one_tensor_at_once(device: Any) -> None:
     """It may be two inputs of one request and go while requests run; those that are cancelled leave nothing behind."""
     async with asyncrt.Runtime(device) as rt:
@@ -119,8 +119,8 @@ def odd_outputs() -> onnx.ModelProto:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("device", ["simulated", "cpu"])
-async def test_outputs_of_all_sorts_are_used_alike(device: str) -> None:
+@pytest.mark.parametrize("device", ["simulated", None])
+async def test_outputs_of_all_sorts_are_used_alike(device: str | None) -> None:
     """What only the host has is on the host; an output that is a view of an input has memory of its own."""
     async with asyncrt.Runtime(device) as rt:
         odd, relu = await rt.load(odd_outputs()), await rt.load(RELU)
@@ -213,7 +213,7 @@ async def test_a_request_that_fails_leaves_its_inputs_as_they_were() -> None:
 @pytest.mark.asyncio
 async def test_a_tensor_outlives_its_model_and_not_its_runtime() -> None:
     """Its memory is the runtime's; who still holds it then is told."""
-    async with asyncrt.Runtime("cpu") as rt:
+    async with asyncrt.Runtime() as rt:
         relu, product = await rt.load(RELU), await rt.load(PRODUCT)
         left = (await relu.infer_on_device({"x": X}))["y"]
         await rt.unload(relu)
@@ -258,8 +258,8 @@ class Plain:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("device", ["host", "cpu"])
-async def test_other_libraries_see_memory_of_the_host_without_a_copy(device: str) -> None:
+@pytest.mark.parametrize("device", ["host", None])
+async def test_other_libraries_see_memory_of_the_host_without_a_copy(device: str | None) -> None:
     """Whoever sees it holds it; what is left of it then is given back."""
     async with asyncrt.Runtime(device) as rt:
         if not rt.info.shares_memory:

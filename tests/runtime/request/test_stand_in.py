@@ -46,7 +46,7 @@ class Driver:
         self.may = threading.Event()
         #: Raised by every build.
         self.error: Exception | None = None
-        self.device = open_device("cpu")
+        self.device = open_device(None)
         self._build = self.device.build
         self.device.build = self.build  # type: ignore[method-assign]
 
@@ -334,7 +334,7 @@ async def test_short_processes_get_kernels_in_the_end(
     driver.may.set()
     await closing
 
-    async with Runtime("cpu", options=options(tmp_path, warm=False)) as another:
+    async with Runtime(options=options(tmp_path, warm=False)) as another:
         loaded = await another.load(softmax())
         await loaded.ready([{"x": X.shape}])
         assert another.statistics().kernels.from_disk >= 1
@@ -450,7 +450,7 @@ def test_an_empty_folder_takes_no_compiler_before_the_first_answer(tmp_path: Pat
     nodes = [node("c = Conv(x, w)", pads=[1, 1, 1, 1]), node("t = Relu(c)"), node("y = GlobalAveragePool(t)")]
     picture = model(nodes, ["x f32[n,3,h,v]"], ["y"], {"w": w})
     x = np.random.default_rng(2).standard_normal((1, 3, 20, 30)).astype(np.float32)
-    with asyncrt.load_sync(picture, "cpu", options=options(tmp_path)) as loaded:
+    with asyncrt.load_sync(picture, options=options(tmp_path)) as loaded:
         first = loaded.infer_sync({"x": x})
         loaded.ready()
         loaded.ready([{"x": x.shape}])

@@ -86,7 +86,7 @@ async def run(
 def assert_close(expected: list[Array], got: list[Array]) -> None:
     """Kernels for more rows, or a longer past, may add in another order; what a token is chosen by stays."""
     for e, g in zip(expected, got, strict=True):
-        np.testing.assert_allclose(g, e, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(g, e, rtol=5e-7, atol=1e-5)
         np.testing.assert_array_equal(g.argmax(-1), e.argmax(-1))
 
 
