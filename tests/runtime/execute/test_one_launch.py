@@ -95,11 +95,11 @@ async def two(loaded: Model, size: int, seed: int) -> list[dict[str, Array]]:
     return list(await asyncio.gather(*[loaded.infer(given(size, seed)) for _ in range(2)]))
 
 
-async def folded(rt: Runtime, loaded: Model, size: int) -> None:
-    """Ask until the plan of a size is folded."""
+async def folded(rt: Runtime, loaded: Model, size: int, sets: int = 1) -> None:
+    """Ask until the plan of a size is folded, and so are as many sets of launches as that makes."""
     for _ in range(20):
         await two(loaded, size, 0)
-        if 1 in launches(rt):
+        if launches(rt).count(1) >= sets:
             return
         building = one_of(rt).building.task
         if building is not None:
@@ -117,8 +117,8 @@ async def test_a_plan_that_comes_again_is_one_launch_and_gives_the_same_bits(rt:
     loaded = await rt.load(SOURCE)
     expected = {size: await loaded.infer(given(size, size)) for size in (3, 40)}
 
-    for size in (3, 40):
-        await folded(rt, loaded, size)
+    for sets, size in enumerate((3, 40), 1):
+        await folded(rt, loaded, size, sets)
 
         for _ in range(3):
             assert all(same(result, expected[size]) for result in await two(loaded, size, size))
