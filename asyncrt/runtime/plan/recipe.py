@@ -4,8 +4,9 @@ Planning once with ints that remember how they were calculated (`traced_int.py`)
 and offset of the plan, and the answers that its decisions relied on. For other sizes with the same answers, a recipe
 gives in a fraction of the time the plan that planning would give: the same launches, with other numbers.
 
-A recipe is trusted only after its plans were compared with those that planning gave: at least twice, and until each
-size that can vary has varied. A recipe that was wrong is dropped, and none is made for that model again.
+A recipe is trusted only after its plans were compared with those that planning gave: at once at the sizes that it was
+made from, for which it then may be used; and twice at others, for all sizes of which those that have not varied are as
+they were. A recipe that was wrong is dropped, and none is made for that model again.
 """
 
 from __future__ import annotations
@@ -174,24 +175,39 @@ class Recipe:
     witness: tuple[int, ...]
     unseen: set[int]
     _checks: int = 0
+    _witnessed: bool = False
     #: Most steps of a decoder are the same at its next length.
     _latest: _Made | None = None
     _readers: dict[int, frozenset[int]] | None = None
 
     @property
     def trusted(self) -> bool:
-        """Whether what it gives has been compared often enough."""
+        """Whether what it gives for any sizes has been compared often enough."""
         return self._checks >= _CHECKS and not self.unseen
+
+    def trusted_for(self, sizes: tuple[int, ...]) -> bool:
+        """Whether what it gives for *sizes* has been compared often enough.
+
+        Decisions may hold for few sizes, and others that they hold for need not exist: then some sizes never vary.
+        """
+        if self._checks < _CHECKS:
+            return sizes == self.witness and self._witnessed
+        return not self.unseen or all(sizes[i] == self.witness[i] for i in self.unseen)
 
     def checked(self, sizes: tuple[int, ...]) -> None:
         """Note that it gave the right plan for *sizes*."""
+        if sizes == self.witness:
+            self._witnessed = True
+            return
         self._checks += 1
         self.unseen -= {i for i, (a, b) in enumerate(zip(sizes, self.witness, strict=True)) if a != b}
 
     def learns_by(self, sizes: tuple[int, ...]) -> bool:
         """Return whether `checked()` at *sizes* would tell something new, and the recipe holds for them."""
-        new = not self.unseen or any(sizes[i] != self.witness[i] for i in self.unseen)
-        return new and sizes != self.witness and self._numbers(sizes) is not None
+        if sizes == self.witness:
+            return False
+        new = self._checks < _CHECKS or any(sizes[i] != self.witness[i] for i in self.unseen)
+        return new and self._numbers(sizes) is not None
 
     def plan(self, sizes: tuple[int, ...], records: Callable[[], tuple[NodeRecord, ...]]) -> ChunkPlan | None:
         """Return what `plan_in_slices()` does."""

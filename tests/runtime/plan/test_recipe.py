@@ -30,6 +30,7 @@ from ..sequences.test_sequence import attention, fed_back
 
 OPTIONS = RuntimeOptions(warm=False)
 WITHOUT = RuntimeOptions(warm=False, without={"recipes"})
+EYE = {"w": np.eye(6, 8, dtype=np.float32)}
 SIZES = (1, 2, 3, 4, 7, 8, 9, 16, 17, 24, 33, 40, 70)
 
 
@@ -368,7 +369,7 @@ async def test_recipes_of_likely_sizes_are_compared_until_they_are_trusted() -> 
         for layouts in pictures:
             finished(scout.first(None, layouts, {}, (), HostBudget(1 << 30), runs=False, learns=False))
 
-        assert scout.by_recipe > 0.9 * len(pictures)
+        assert scout.by_recipe == len(pictures)
 
 
 def _rows_of_what_meets_again() -> object:
@@ -404,3 +405,18 @@ async def test_shape_arithmetic_that_only_requests_can_do_costs_neither_a_read_b
 
     assert len(net.program.chunks) == 1
     assert plans.by_recipe > 12
+
+
+@pytest.mark.asyncio
+async def test_a_recipe_is_used_for_what_it_was_compared_at_and_for_other_sizes_of_what_has_varied() -> None:
+    """At once for the sizes that it was made from; then for its rows in batches of any size, until rows have varied."""
+    async with Runtime(options=OPTIONS) as rt:
+        loaded = await rt.load(model([node("a = MatMul(x, w)"), node("y = Softmax(a)")], ["x f32[b,n,6]"], ["y"], EYE))
+        plans = network(loaded).plans
+        by_recipe = []
+        for batch, rows in [(20, 9), (20, 9), (30, 9), (40, 9), (50, 9), (50, 10), (60, 11)]:
+            layouts = [Layout(FLOAT32, (batch, rows, 6))]
+            finished(plans.first(None, layouts, {}, (), HostBudget(1 << 30), runs=False))
+            by_recipe.append(plans.by_recipe)
+
+    assert by_recipe == [0, 1, 1, 1, 2, 2, 3]
