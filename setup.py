@@ -17,7 +17,10 @@ EXTENSIONS = [
         py_limited_api=True,
         optional=True,
     )
-    for name in ("asyncrt/devices/opencl/_submit", "asyncrt/devices/opencl/_programs", "asyncrt/runtime/plan/_formulas")
+    for name in (
+        *("asyncrt/devices/opencl/_submit", "asyncrt/devices/opencl/_programs"),
+        *("asyncrt/runtime/plan/_formulas", "asyncrt/runtime/plan/_steps", "asyncrt/memory/_arena"),
+    )
 ]
 
 if sysconfig.get_config_var("Py_GIL_DISABLED"):  # such an interpreter has no limited API

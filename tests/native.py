@@ -26,6 +26,18 @@ def formulas(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return _built("asyncrt/runtime/plan/_formulas", tmp_path_factory.mktemp("native"))
 
 
+@pytest.fixture(scope="session")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """`asyncrt.runtime.plan._steps`."""
+    return _built("asyncrt/runtime/plan/_steps", tmp_path_factory.mktemp("native"))
+
+
+@pytest.fixture(scope="session")
+def arena(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """`asyncrt.memory._arena`."""
+    return _built("asyncrt/memory/_arena", tmp_path_factory.mktemp("native"))
+
+
 def _built(path: str, folder: Path) -> ModuleType:
     """Compile an extension with every warning an error, and import it; skip the test where that cannot be."""
     name = Path(path).name

@@ -665,8 +665,7 @@ class OpenCLDevice:
     def clock(self) -> int:
         return time.perf_counter_ns()
 
-    def pack(self, offsets: Sequence[int], ints: Sequence[int]) -> Record:
-        return pack_record(offsets, ints)
+    pack = staticmethod(pack_record)
 
     def close(self) -> None:
         streams, self._streams, self._addresses = self._streams, [], None

@@ -42,32 +42,28 @@ class Unfollowed(Exception):
     """A witness is used in a way that a recording cannot express, so there is none."""
 
 
-class _Line(NamedTuple):
-    """A formula, or a question and its answer.
+_Line: TypeAlias = tuple[str, str, str, str, bool]
+"""A formula or a question: the name of what the formula gives, "" for a question; the operator; names of numbers, or
+numbers, at its left and its right, which is 0 where one is negated; and the answer.
 
-    Attributes:
-        made: The name of what the formula gives; "" for a question.
-        left, right: Names of numbers, or numbers; what is negated has 0 at its right.
-    """
+A plain tuple, because a garbage collection does not go through those of texts: a recording has thousands.
+"""
 
-    made: str
-    symbol: str
-    left: str
-    right: str
-    answer: bool = True
 
-    @property
-    def may_fail(self) -> bool:
-        """Whether planning might divide by 0 there."""
-        return self.symbol in _DIVISIONS and _NAME.fullmatch(self.right) is not None
+def _may_fail(line: _Line) -> bool:
+    """Whether planning might divide by 0 there."""
+    _, symbol, _, right, _ = line
+    return symbol in _DIVISIONS and _NAME.fullmatch(right) is not None
 
-    def __str__(self) -> str:
-        if self.symbol == "neg":
-            return f"{self.made} = -{self.left}"
-        calculation = f"{self.left} {self.symbol} {self.right}"
-        if self.made:
-            return f"{self.made} = {calculation}"
-        return f"if {'not ' if self.answer else ''}({calculation}): return None"
+
+def _written(line: _Line) -> str:
+    """Return the line in Python."""
+    made, symbol, left, right, answer = line
+    if symbol == "neg":
+        return f"{made} = -{left}"
+    if made:
+        return f"{made} = {left} {symbol} {right}"
+    return f"if {'not ' if answer else ''}({left} {symbol} {right}): return None"
 
 
 class Recording:
@@ -97,7 +93,7 @@ class Recording:
         name = self._names.get(formula)
         if name is None:
             name = self._names[formula] = f"t{len(self._names)}"
-            self._lines.append(_Line(name, *formula))
+            self._lines.append((name, *formula, True))
         return Witness(value, name, self)
 
     def asked(self, symbol: str, left: str, right: str, answer: bool) -> bool:
@@ -105,7 +101,7 @@ class Recording:
         question = symbol, left, right
         if question not in self._asked:
             self._asked.add(question)
-            self._lines.append(_Line("", *question, answer))
+            self._lines.append(("", *question, answer))
         return answer
 
     def compiled(self, results: Sequence[int], lines: int = _PART, *, native: bool = True) -> Slices[Formulas]:
@@ -133,6 +129,12 @@ class Recording:
         begin, order = tuple(map(int, constants)), [places[name] for name in names]
         return functools.partial(_in_turn, functions, begin, order)
 
+    def forget(self) -> None:
+        """Let all lines go, for none is wanted any more: whoever holds a witness holds its recording."""
+        self._lines.clear()
+        self._names.clear()
+        self._asked.clear()
+
     def table(self, results: Sequence[int]) -> Slices[tuple[bytes, bytes, bytes] | None]:
         """Return lines, constants and the places of *results* as `_formulas.c` reads them; None if one is too large.
 
@@ -143,9 +145,9 @@ class Recording:
         for number, line in enumerate(reversed(self._lines), 1):
             if number % (8 * _PART) == 0:
                 yield
-            if not line.made or line.made in wanted or line.may_fail:
+            if not line[0] or line[0] in wanted or _may_fail(line):
                 lines.append(line)
-                wanted.update((line.left, line.right))
+                wanted.update(line[2:4])
         constants = [name for name in wanted if not _NAME.fullmatch(name)]
         if not all(-1 << 63 <= int(name) < 1 << 63 for name in constants):
             return None
@@ -154,9 +156,10 @@ class Recording:
         for number, line in enumerate(reversed(lines)):
             if number % (8 * _PART) == 0:
                 yield
-            code = _CODES[line.symbol] if line.made else 2 * _CODES[line.symbol] - _QUESTIONS + line.answer
-            table.extend((code, places[line.left], places[line.right]))
-            places[line.made] = known + number
+            made, symbol, left, right, answer = line
+            code = _CODES[symbol] if made else 2 * _CODES[symbol] - _QUESTIONS + answer
+            table.extend((code, places[left], places[right]))
+            places[made] = known + number
         order = array("i", [places[name] for name in names])
         return table.tobytes(), array("q", map(int, constants)).tobytes(), order.tobytes()
 
@@ -167,7 +170,7 @@ class Recording:
         """
         parts: list[_Part] = [_Part([], [], [])]
         wanted: dict[str, None] = {}
-        for number, line in enumerate(map(str, reversed(self._lines)), 1):
+        for number, line in enumerate(map(_written, reversed(self._lines)), 1):
             if number % (4 * _PART) == 0:
                 yield
             made, is_formula, formula = line.partition(" = ")
