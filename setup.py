@@ -11,13 +11,16 @@ from setuptools import Extension, setup
 
 EXTENSIONS = [
     Extension(
-        f"asyncrt.devices.opencl.{name}",
-        [f"asyncrt/devices/opencl/{name}.c"],
+        name.replace("/", "."),
+        [f"{name}.c"],
         define_macros=[("Py_LIMITED_API", "0x030B0000")],  # 3.11: the first in which buffers are part of it
         py_limited_api=True,
         optional=True,
     )
-    for name in ("_submit", "_programs")
+    for name in (
+        *("asyncrt/devices/opencl/_submit", "asyncrt/devices/opencl/_programs"),
+        *("asyncrt/runtime/plan/_formulas", "asyncrt/runtime/plan/_steps", "asyncrt/memory/_arena"),
+    )
 ]
 
 if sysconfig.get_config_var("Py_GIL_DISABLED"):  # such an interpreter has no limited API

@@ -7,7 +7,9 @@ size: the largest first, each at the lowest offset where no tensor that lives at
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -72,6 +74,9 @@ class Lifetimes:
             ]
             for i, (first, last) in enumerate(steps)
         ]  # fmt: skip
+        #: What places in C; None where Python does.
+        self.native = _native_place()
+        self._table = _table(self._first, self._beside)
         #: The sizes that were placed last, and where: those of a decoder's next step are often the same.
         self._latest: tuple[list[int], ArenaPlan] = [], ArenaPlan((), 0)
 
@@ -80,7 +85,13 @@ class Lifetimes:
         sizes = [-(-n // ALIGNMENT) * ALIGNMENT for n in nbytes]
         if sizes == self._latest[0]:
             return self._latest[1]
-        count, first = len(nbytes), self._first
+        plan = self._placed(sizes) if self.native is None else ArenaPlan(*self.native(sizes, *self._table))
+        self._latest = sizes, plan
+        return plan
+
+    def _placed(self, sizes: list[int]) -> ArenaPlan:
+        """As `_arena.c` does it."""
+        count, first = len(sizes), self._first
         offsets, ends = [0] * count, [-1] * count
         total = 0
         for i in sorted(range(count), key=lambda i: (-sizes[i], first[i])):
@@ -90,9 +101,23 @@ class Lifetimes:
             offset = _lowest(size, [(offsets[j], ends[j]) for j in self._beside[i] if ends[j] >= 0])
             offsets[i], ends[i] = offset, offset + size
             total = max(total, ends[i])
-        plan = ArenaPlan(tuple(offsets), total)
-        self._latest = sizes, plan
-        return plan
+        return ArenaPlan(tuple(offsets), total)
+
+
+def _table(first: list[int], beside: list[list[int]]) -> tuple[bytes, ...]:
+    """Return lifetimes as `_arena.c` reads them."""
+    starts = itertools.accumulate(map(len, beside), initial=0)
+    return tuple([array("i", numbers).tobytes() for numbers in (first, starts, itertools.chain(*beside))])
+
+
+@functools.cache
+def _native_place() -> Callable[..., tuple[tuple[int, ...], int]] | None:
+    """Return what places in C; None where it was not built."""
+    try:
+        from . import _arena
+    except ImportError:
+        return None
+    return _arena.place
 
 
 def _lowest(nbytes: int, taken: Iterable[tuple[int, int]]) -> int:

@@ -10,6 +10,7 @@ Source of the ordering rules: RMM's stream-ordered memory resources.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import operator
 from collections import deque
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 
-from asyncrt.devices.base import Device
+from asyncrt.devices.base import Device, GrowsMemory
 from asyncrt.errors import OutOfDeviceMemory
 from asyncrt.events import Event, Timeline
 
@@ -146,9 +147,9 @@ class MemoryPool:
         if self._reuse:
             slack = 1 if exact else _ANY if alone else 2
             buffer = self._take(size, lambda b: all(e.stream == stream for e in self._pending(b)), slack)
+        if buffer is None and alone:
+            buffer = self._grow(size, room)
         if buffer is None:
-            if alone:
-                self.trim()
             try:
                 buffer = self._allocate_room(size, room) or self._allocate(size)
             except OutOfDeviceMemory:
@@ -224,6 +225,31 @@ class MemoryPool:
                 break
             if not self._pending(self._free[position]):
                 self._release(self._free.pop(position))
+
+    def _grow(self, size: int, room: Room | None) -> Buffer | None:
+        """The largest free block made larger, so that memory which was in use stays so; all others go back.
+
+        None where the device cannot do that, or there is no room; then all free blocks go back.
+        """
+        grows = self._device if self._reuse and not self._keeps and isinstance(self._device, GrowsMemory) else None
+        last = self._free.pop() if grows is not None and self._free and not self._pending(self._free[-1]) else None
+        if last is not None:
+            self._held -= last.nbytes
+        self.trim()
+        if grows is None:
+            return None
+        larger, most = 0 if room is None else block_size(room()), self.limit - self._active - self._held
+        nbytes = larger if size < larger <= most else size
+        allocation: Any = None
+        with contextlib.suppress(OutOfDeviceMemory):
+            if nbytes <= most:
+                allocation = grows.grow(None if last is None else last.allocation, nbytes)
+        if allocation is not None:
+            self._allocated += 1
+            return Buffer(allocation, nbytes)
+        if last is not None:
+            self._device.release(last.allocation)
+        return None
 
     def _allocate_room(self, size: int, room: Room | None) -> Buffer | None:
         """A new block with room for more than *size*; None where none is wanted, or it would be at others' cost."""

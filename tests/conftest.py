@@ -16,7 +16,10 @@ os.environ.setdefault("ASYNCRT_WITHOUT", "stand_in")
 
 import asyncrt.devices.opencl.device  # noqa: F401  # before any test imports pyopencl, which then finds the drivers
 
-from .native import submit as submit  # fixtures
+from .native import arena as arena  # fixtures
+from .native import formulas as formulas
+from .native import steps as steps
+from .native import submit as submit
 from .ops.run import workbench
 from .paths import either_path as either_path
 from .paths import users_path as users_path

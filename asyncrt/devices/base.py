@@ -417,6 +417,25 @@ class Device(Protocol):
 
 
 @runtime_checkable
+class GrowsMemory(Protocol):
+    """A device that can make memory larger, and gains by it."""
+
+    def grow(self, allocation: Allocation | None, nbytes: int) -> Allocation | None:
+        """Return an allocation of *nbytes* bytes which takes the place of a smaller one that no command uses.
+
+        Args:
+            allocation: Is released, and what was in it is anything; None makes a new one, which can grow.
+
+        Returns:
+            None if that cannot be; then nothing was released.
+
+        Raises:
+            OutOfDeviceMemory: The driver refuses; then nothing was released.
+        """
+        ...
+
+
+@runtime_checkable
 class LoadsAhead(Protocol):
     """A device that gains by knowing early which programs will be wanted."""
 

@@ -17,19 +17,29 @@ HUGE = 1 << 21
 """Bytes of a huge page of x86-64, and of ARM with pages of 4 KiB; others are not asked for."""
 
 
-def huge_pages(nbytes: int) -> Array | None:
+_AHEAD = 4
+"""Times as many addresses are taken for memory that may grow as it has bytes at first."""
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+"""The system need not have memory for them all: the number is Linux's, whose name Python has from 3.13 on."""
+
+
+def huge_pages(nbytes: int, *, grows: bool = False) -> Array | None:
     """Return *nbytes* bytes, zeros, as far as it pays in huge pages; None if none of them is, or there are none.
 
     What is left behind the last huge page lies in small ones, if that is less than half of one. So at most half of a
     huge page is taken in vain.
+
+    Args:
+        grows: `grown()` may be asked for more of it.
     """
-    pages = (nbytes + HUGE // 2) // HUGE
+    pages = _pages(nbytes)
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is None or not pages:
         return None
-    size = max(nbytes, pages * HUGE)
+    size = max(nbytes, pages * HUGE) * (_AHEAD if grows else 1)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (_NO_RESERVE if grows else 0)
     try:
-        area = mmap.mmap(-1, size + HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        area = mmap.mmap(-1, size + HUGE, flags=flags)
         start = -np.frombuffer(area, np.uint8, 1).ctypes.data % HUGE
         area.madvise(advice, start, pages * HUGE)
     except OSError:
@@ -37,12 +47,34 @@ def huge_pages(nbytes: int) -> Array | None:
     return np.frombuffer(area, np.uint8, nbytes, start)
 
 
+def grown(memory: Array, nbytes: int) -> Array | None:
+    """Return the memory of `huge_pages` with so many bytes, of which the first are the same; None if others lie there.
+
+    Pages that were in use stay so: a page that a program uses for the first time has to be cleared, and in a virtual
+    machine its host may have to find it.
+    """
+    area = _area(memory)
+    start = memory.ctypes.data - np.frombuffer(area, np.uint8, 1).ctypes.data
+    if start + max(nbytes, _pages(nbytes) * HUGE) > len(area):
+        return None
+    area.madvise(mmap.MADV_HUGEPAGE, start, _pages(nbytes) * HUGE)
+    return np.frombuffer(area, np.uint8, nbytes, start)
+
+
+def _pages(nbytes: int) -> int:
+    return (nbytes + HUGE // 2) // HUGE
+
+
+def _area(memory: Array) -> mmap.mmap:
+    assert isinstance(memory.base, memoryview)
+    area = memory.base.obj
+    assert isinstance(area, mmap.mmap)
+    return area
+
+
 def give_back(memory: Array) -> None:
     """Give the memory of `huge_pages` back to the system at once, whoever still refers to it.
 
     It may still be read and written, but what was in it is gone.
     """
-    assert isinstance(memory.base, memoryview)
-    area = memory.base.obj
-    assert isinstance(area, mmap.mmap)
-    area.madvise(mmap.MADV_DONTNEED)
+    _area(memory).madvise(mmap.MADV_DONTNEED)

@@ -7,6 +7,7 @@ result does: each sum is one chain of ``fma``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -64,6 +65,7 @@ def _rows(columns: int, registers: Registers) -> int:
     return min(_MOST_ROWS, (registers.capacity - columns - registers.floats) // columns)
 
 
+@functools.cache
 def tile_of(registers: Registers) -> RegisterTile:
     """Return the tile that loads least for each multiplication: 8 × 32 with AVX-512, 6 × 16 with AVX2 or NEON."""
 

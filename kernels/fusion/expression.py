@@ -6,6 +6,7 @@ kernels give; no product and sum are joined into one rounding, in neither (`EACH
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Sequence
@@ -65,7 +66,21 @@ class Part(NamedTuple):
     @property
     def positions(self) -> list[int]:
         """The inputs that the expression reads from somewhere: those it names, but for literals."""
-        return [p for p in _used(self) if self.sources[p] is not None and _literal(self.call, p) is None]
+        return [p for p in _used(self.expression) if self.sources[p] is not None and _literal(self.call, p) is None]
+
+
+class _Term(NamedTuple):
+    """What of a part the text of a function depends on.
+
+    Attributes:
+        taken: Each input that it names, where that comes from, its dtype, and the literal that stands for it.
+        made: The dtype of its result.
+    """
+
+    number: int
+    expression: Expression
+    taken: tuple[tuple[int, int, DataType, str | None], ...]
+    made: DataType
 
 
 def function(parts: Sequence[Part], *, start: tuple[int, DataType] | None = None) -> Function:
@@ -75,21 +90,32 @@ def function(parts: Sequence[Part], *, start: tuple[int, DataType] | None = None
         parts: In order; the last one's result is the function's.
         start: The number of a part that is not among *parts*, and the dtype of its result: the first parameter.
     """
+    return composed(tuple(map(_term, parts)), start)
+
+
+def _term(part: Part) -> _Term:
+    call, sources = part.call, part.sources
+    taken = [(p, s, call.dtype(p), _literal(call, p)) for p in _used(part.expression) if (s := sources[p]) is not None]
+    return _Term(part.number, part.expression, tuple(taken), call.outputs[0].dtype)
+
+
+@functools.lru_cache(1024)  # the same for nearly all shapes
+def composed(terms: tuple[_Term, ...], start: tuple[int, DataType] | None) -> Function:
+    """Return what `function` does, of what its text depends on."""
     operands: dict[int, DataType] = {}
-    for part in parts:
-        for position in part.positions:
-            source = part.sources[position]
-            if source is not None and source >= 0:
-                operands[source] = part.call.dtype(position)
+    for term in terms:
+        for _, source, dtype, written in term.taken:
+            if written is None and source >= 0:
+                operands[source] = dtype
     numbers = {source: number for number, source in enumerate(operands)}
-    dtypes = {*operands.values(), *(p.call.outputs[0].dtype for p in parts)}
+    dtypes = {*operands.values(), *(term.made for term in terms)}
     dtypes |= set() if start is None else {start[1]}
-    vector = all(map(_is_vector, parts)) and dtypes <= ALL_VECTORS.keys()
-    helpers = list(dict.fromkeys(p.expression.helpers for p in parts))
+    vector = all(map(_is_vector, terms)) and dtypes <= ALL_VECTORS.keys()
+    helpers = list(dict.fromkeys(term.expression.helpers for term in terms))
     texts: list[str] = []
     values: tuple[float, ...] = ()
-    for part in parts:
-        text, values = constants.lift(_text(part, numbers), values)
+    for term in terms:
+        text, values = constants.lift(_text(term, numbers), values)
         texts.append(text)
     for wide in (False, True) if vector else (False,):
         parameters: list[str] = []
@@ -98,47 +124,46 @@ def function(parts: Sequence[Part], *, start: tuple[int, DataType] | None = None
             number, dtype = start
             parameters.append(f"const {_type(dtype, wide)} unrounded")
             lines.append(f"const {_type(dtype, wide)} t{number} = {_rounded('unrounded', dtype, wide)};")
-        for part, text in zip(parts, texts, strict=True):
-            dtype = part.call.outputs[0].dtype
-            lines.append(f"const {_type(dtype, wide)} t{part.number} = {_rounded(text, dtype, wide)};")
+        for term, text in zip(terms, texts, strict=True):
+            lines.append(f"const {_type(term.made, wide)} t{term.number} = {_rounded(text, term.made, wide)};")
         parameters += [f"const {_type(t, wide)} a{i}" for i, t in enumerate(operands.values())]
         parameters += [f"const float k{i}" for i in range(len(values))]
-        result = _type(parts[-1].call.outputs[0].dtype, wide)
+        result = _type(terms[-1].made, wide)
         head = f"inline {result} __attribute__((overloadable)) $_fused({', '.join(parameters)})"
-        helpers.append("\n  ".join([f"{head} {{", f"\n{EACH_ROUNDED}\n", *lines, f"return t{parts[-1].number};"]) + "\n}")
+        helpers.append("\n  ".join([f"{head} {{", f"\n{EACH_ROUNDED}\n", *lines, f"return t{terms[-1].number};"]) + "\n}")
     text = "\n".join(filter(None, dict.fromkeys(helpers)))
     return Function(text, tuple(operands), vector, not dtypes.isdisjoint(INTEGER_VECTORS), values)
 
 
-def _is_vector(part: Part) -> bool:
-    """Whether the part's expression holds for vectors of the dtypes that it has here."""
-    dtypes = {*(part.call.dtype(p) for p in part.positions), part.call.outputs[0].dtype}
-    return part.expression.vector and (part.expression.integers or dtypes <= VECTORS.keys())
+def _is_vector(term: _Term) -> bool:
+    """Whether the expression holds for vectors of the dtypes that it has here."""
+    read = [dtype for _, _, dtype, written in term.taken if written is None]
+    dtypes = {*read, term.made}
+    return term.expression.vector and (term.expression.integers or dtypes <= VECTORS.keys())
 
 
 def _type(dtype: DataType, wide: bool) -> str:
     return ALL_VECTORS[dtype] if wide else compute_type(dtype)
 
 
-def _used(part: Part) -> list[int]:
-    """The positions of the part's inputs that its expression names."""
-    numbers = dict.fromkeys(int(n) for n in re.findall(r"\ba(\d+)\b", part.expression.text))
-    return [part.expression.operands[n] for n in numbers]
+@functools.lru_cache(1024)
+def _used(expression: Expression) -> tuple[int, ...]:
+    """The positions of the inputs that an expression names."""
+    numbers = dict.fromkeys(int(n) for n in re.findall(r"\ba(\d+)\b", expression.text))
+    return tuple([expression.operands[n] for n in numbers])
 
 
-def _text(part: Part, numbers: dict[int, int]) -> str:
-    """The part's expression with the names that its operands have in the function."""
+def _text(term: _Term, numbers: dict[int, int]) -> str:
+    """The expression with the names that its operands have in the function."""
+    taken = {position: (source, written) for position, source, _, written in term.taken}
 
     def name(match: re.Match[str]) -> str:
-        position = part.expression.operands[int(match[1])]
-        literal = _literal(part.call, position)
-        if literal is not None:
-            return literal
-        source = part.sources[position]
-        assert source is not None
+        source, written = taken[term.expression.operands[int(match[1])]]
+        if written is not None:
+            return written
         return f"t{~source}" if source < 0 else f"a{numbers[source]}"
 
-    return re.sub(r"\ba(\d+)\b", name, part.expression.text)
+    return re.sub(r"\ba(\d+)\b", name, term.expression.text)
 
 
 def _literal(call: Call, position: int) -> str | None:

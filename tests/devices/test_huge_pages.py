@@ -6,7 +6,7 @@ import mmap
 
 import pytest
 
-from asyncrt.devices.huge_pages import HUGE, give_back, huge_pages
+from asyncrt.devices.huge_pages import HUGE, give_back, grown, huge_pages
 
 needs_huge_pages = pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has none to ask for")
 
@@ -39,3 +39,28 @@ def test_memory_that_is_given_back_is_the_systems_again_though_somebody_refers_t
     give_back(memory)
 
     assert not memory.any()
+
+
+@needs_huge_pages
+def test_memory_that_grows_begins_where_it_began_with_what_was_in_it() -> None:
+    """What is behind it is new; there is room for some times as much, and then no more."""
+    memory = huge_pages(HUGE, grows=True)
+    assert memory is not None
+    memory[:] = 1
+
+    larger = grown(memory, 3 * HUGE + 100)
+
+    assert larger is not None
+    assert larger.ctypes.data == memory.ctypes.data
+    assert larger[:HUGE].all()
+    assert not larger[HUGE:].any()
+    assert grown(larger, 64 * HUGE) is None
+
+
+@needs_huge_pages
+def test_memory_that_was_not_to_grow_lies_beside_that_of_others() -> None:
+    """Weights are as large as they are, and take no more addresses than that."""
+    memory = huge_pages(HUGE)
+    assert memory is not None
+
+    assert grown(memory, 4 * HUGE) is None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 import time
+from array import array
+from types import ModuleType
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,16 +57,27 @@ def test_tensors_that_live_together_do_not_overlap(tensors: list[Interval]) -> N
 @given(TENSORS, st.lists(st.lists(SIZES, min_size=40, max_size=40), max_size=3))
 @settings(max_examples=400)
 def test_the_same_tensors_at_other_sizes_get_the_plan_they_would_get(
-    tensors: list[Interval], others: list[list[int]]
+    arena: ModuleType, tensors: list[Interval], others: list[list[int]]
 ) -> None:
-    """Whatever was planned before: other sizes, these, or some that are as many steps of the alignment."""
-    lifetimes = Lifetimes([(t.first, t.last) for t in tensors])
+    """Whatever was planned before: other sizes, these, or some that are as many steps of the alignment. In C, too."""
+    lifetimes, in_c = [Lifetimes([(t.first, t.last) for t in tensors]) for _ in range(2)]
+    lifetimes.native, in_c.native = None, arena.place
     sizes = [[t.nbytes for t in tensors], *(other[: len(tensors)] for other in others)]
     sizes += [[max(1, n - n % 2) if n else 0 for n in given] for given in sizes]
 
     for given_now in (*sizes, *reversed(sizes)):
         expected = plan_arena([t._replace(nbytes=n) for t, n in zip(tensors, given_now, strict=True)])
-        assert expected == lifetimes.place(given_now)
+        assert expected == lifetimes.place(given_now) == in_c.place(given_now)
+
+
+def test_lifetimes_of_others_are_refused(arena: ModuleType) -> None:
+    """Rather than memory read that is not theirs."""
+    two, starts = array("i", [0, 0]).tobytes(), array("i", [0, 1, 2]).tobytes()
+
+    for beside in ([1], [1, 2], [1, -1]):
+        with pytest.raises(ValueError, match="lifetimes"):
+            arena.place([256, 256], two, starts, array("i", beside).tobytes())
+    assert arena.place([256, 512], two, starts, array("i", [1, 0]).tobytes()) == ((512, 0), 768)
 
 
 def test_a_chain_needs_room_for_two() -> None:

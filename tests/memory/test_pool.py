@@ -28,6 +28,21 @@ class FullDevice(SimulatedDevice):
         return super().allocate(nbytes)
 
 
+class GrowingDevice(FullDevice):
+    """A device that makes memory larger and knows which became which."""
+
+    def __init__(self, memory: int = 1 << 30) -> None:
+        super().__init__(memory=memory)
+        self.grown: list[tuple[int, int]] = []
+
+    def grow(self, allocation: Allocation | None, nbytes: int) -> Allocation:
+        larger = self.allocate(nbytes)
+        self.grown.append((0 if allocation is None else allocation.size, nbytes))
+        if allocation is not None:
+            self.release(allocation)
+        return larger
+
+
 def make(
     limit: int = 1 << 20, *, reuse: bool = True, device: SimulatedDevice | None = None
 ) -> tuple[MemoryPool, Timeline, SimulatedDevice]:
@@ -454,3 +469,54 @@ def test_memory_at_hand_is_what_nothing_uses() -> None:
     assert pool.statistics().leases == 0
     pool.acquire(900 * KB, 0).lease.drop()
     assert pool.at_hand(6 * KB) is None  # `acquire()` gives what is far too large back
+
+
+def _alone(pool: MemoryPool, *sizes: int) -> list[int]:
+    """Lease memory of these sizes, one after the other; returns how much there is after each."""
+    held = []
+    for nbytes in sizes:
+        pool.acquire(nbytes, 0, brief=True).lease.drop()
+        held.append(pool.statistics().held)
+    return held
+
+
+def test_the_block_of_requests_that_come_alone_grows_where_the_device_can_do_that() -> None:
+    """What was used of it stays in use: only what is new has to be found and cleared by the system."""
+    device = GrowingDevice()
+    pool, _, _ = make(device=device)
+
+    held = _alone(pool, 8 * KB, 16 * KB, 12 * KB, 64 * KB)
+
+    assert held == [8 * KB, 16 * KB, 16 * KB, 64 * KB]
+    assert device.grown == [(0, 8 * KB), (8 * KB, 16 * KB), (16 * KB, 64 * KB)]
+    assert device.allocated == 64 * KB
+    assert (pool.statistics().allocated, pool.statistics().reused) == (3, 1)
+
+
+def test_a_block_that_a_stream_still_uses_does_not_grow() -> None:
+    """Its commands have the memory as it is; it goes back when they are done."""
+    device = GrowingDevice()
+    pool, timeline, _ = make(device=device)
+    pool.acquire(8 * KB, 0, brief=True).lease.drop(after=[A])
+
+    held = _alone(pool, 16 * KB)
+    timeline.advance(A)
+    later = _alone(pool, 32 * KB)
+
+    assert device.grown == [(0, 8 * KB), (0, 16 * KB), (16 * KB, 32 * KB)]
+    assert (held, later) == ([24 * KB], [32 * KB])
+
+
+def test_a_block_that_cannot_grow_makes_room_for_another() -> None:
+    """The driver refuses, so a new one takes its place; and none grows beyond the limit for what may be asked later."""
+    device = GrowingDevice()
+    pool, _, _ = make(64 * KB, device=device)
+    held = _alone(pool, 8 * KB)
+    device.refusals = 1
+
+    held += _alone(pool, 32 * KB)
+    pool.acquire(48 * KB, 0, brief=True, room=lambda: 96 * KB).lease.drop()
+
+    assert device.grown == [(0, 8 * KB), (32 * KB, 48 * KB)]
+    assert held == [8 * KB, 32 * KB]
+    assert pool.statistics().held == device.allocated == 48 * KB

@@ -32,7 +32,7 @@ from asyncrt.devices.base import (
     Timing,
     launch_each,
 )
-from asyncrt.devices.huge_pages import give_back, huge_pages
+from asyncrt.devices.huge_pages import give_back, grown, huge_pages
 from asyncrt.errors import DeviceCommandError, DeviceError, KernelBuildError, OutOfDeviceMemory
 from asyncrt.layout import Array
 
@@ -396,9 +396,26 @@ class OpenCLDevice:
                 f"{self.info.spec}: {nbytes} bytes in one allocation; its driver allows {self.info.max_allocation}"
             )
         memory = huge_pages(nbytes) if self.info.is_cpu and self.info.shares_memory else None
+        return self._buffer(cl.mem_flags.READ_WRITE, max(nbytes, 1)) if memory is None else self._owned(memory)
+
+    def grow(self, allocation: Allocation | None, nbytes: int) -> Allocation | None:
+        if not self.info.is_cpu or not self.info.shares_memory or nbytes > self.info.max_allocation:
+            return None
+        before: Array | None = getattr(allocation, "own", None)
+        memory = None if before is None else grown(before, nbytes)
+        moves = memory is None
+        memory = huge_pages(nbytes, grows=True) if memory is None else memory
         if memory is None:
-            return self._buffer(cl.mem_flags.READ_WRITE, max(nbytes, 1))
-        buffer = self._buffer(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, nbytes, memory)
+            return None
+        buffer = self._owned(memory)
+        if allocation is not None:
+            allocation.release()
+        if before is not None and moves:
+            give_back(before)
+        return buffer
+
+    def _owned(self, memory: Array) -> Allocation:
+        buffer = self._buffer(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, memory.nbytes, memory)
         buffer.own = memory  # pyright: ignore[reportAttributeAccessIssue]
         return buffer
 
@@ -648,8 +665,7 @@ class OpenCLDevice:
     def clock(self) -> int:
         return time.perf_counter_ns()
 
-    def pack(self, offsets: Sequence[int], ints: Sequence[int]) -> Record:
-        return pack_record(offsets, ints)
+    pack = staticmethod(pack_record)
 
     def close(self) -> None:
         streams, self._streams, self._addresses = self._streams, [], None

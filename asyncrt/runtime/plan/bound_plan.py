@@ -77,7 +77,8 @@ def bind(
         if same is s and bound[0] is kernel:
             steps.append(bound)
             continue
-        steps.append((kernel, tuple(map(memory, s.buffers)), s.record, s.grid, s.group, s.local))
+        buffers = bound[1] if same is not None and same.buffers is s.buffers else tuple(map(memory, s.buffers))
+        steps.append((kernel, buffers, s.record, s.grid, s.group, s.local))
     records = plan.records
     if specialised:
         records = Deferred(lambda: tuple(
@@ -94,8 +95,8 @@ _UNKNOWN: tuple[Any, Any] = None, None
 def _shared(
     plan: ChunkPlan, constants: Mapping[Stored, Resident], like: BoundPlan | None
 ) -> Iterable[tuple[PlanStep | None, Any]]:
-    """Return for each step one that may be the same, and what that is bound to."""
-    if like is None or not plan.shared or len(plan.steps) != len(like.steps):
+    """Return for each step one that may be the same or have the same memory, and what that is bound to."""
+    if like is None or len(plan.steps) != len(like.steps):
         return itertools.repeat(_UNKNOWN)
     have = like.constants
     if constants is not have and any(constants[p.key] is not have.get(p.key) for p in plan.packings):

@@ -171,7 +171,7 @@ class Plans:
         kind, sizes = _kind(values, kept), sizes_of(layouts, self._axes)
         recipes = self._recipes.get(kind, [])
         for place, recipe in enumerate(recipes):
-            if recipe.trusted and (plan := recipe.plan(sizes, records)) is not None:
+            if recipe.trusted_for(sizes) and (plan := recipe.plan(sizes, records)) is not None:
                 if place:
                     recipes.insert(0, recipes.pop(place))
                 self._recipes[kind] = self._recipes.pop(kind)  # kinds used last come last
@@ -180,7 +180,7 @@ class Plans:
                 return self.keep_made(signature, plan)
         plan = self._light((yield from walk(budget)), records)
         if not self._checked(recipes, sizes, plan) and learns:
-            yield from self._learn(recipes, layouts, values, kept)
+            yield from self._learn(recipes, layouts, values, kept, plan)
         self._recipes.pop(kind, None)
         if recipes and self._follows:
             self._recipes[kind] = recipes
@@ -198,7 +198,8 @@ class Plans:
         Args:
             layouts, kept: As for `first()`, of a program that looks at no values.
         """
-        recipes = [r for r in self._recipes.get(_kind({}, kept), []) if r.trusted]
+        sizes = sizes_of(layouts, self._axes)
+        recipes = [r for r in self._recipes.get(_kind({}, kept), []) if r.trusted_for(sizes)]
         if not recipes:
             return None
 
@@ -208,7 +209,6 @@ class Plans:
 
         def work() -> Slices[ChunkPlan | None]:
             for recipe in recipes:
-                sizes = sizes_of(layouts, self._axes)
                 plan = yield from recipe.plan_in_slices(sizes, lambda: walked().known_records())
                 if plan is not None:
                     return with_origins(plan, walked()) if self._tools.origins else plan
@@ -241,7 +241,7 @@ class Plans:
     def _checked(self, recipes: list[Recipe], sizes: tuple[int, ...], plan: ChunkPlan) -> bool:
         """Check a recipe that is not trusted yet by a plan that was made without; returns whether there is one."""
         for recipe in recipes:
-            made = None if recipe.trusted else recipe.plan(sizes, tuple)
+            made = None if recipe.trusted_for(sizes) else recipe.plan(sizes, tuple)
             if made is not None:
                 if same(made, plan):
                     recipe.checked(sizes)
@@ -252,14 +252,19 @@ class Plans:
         return False
 
     def _learn(
-        self, recipes: list[Recipe], layouts: list[Layout], values: Mapping[int, Array], kept: tuple[KeptTensor, ...]
+        self,
+        recipes: list[Recipe],
+        layouts: list[Layout],
+        values: Mapping[int, Array],
+        kept: tuple[KeptTensor, ...],
+        plan: ChunkPlan,
     ) -> Slices[None]:
-        """Make a recipe, unless recipes come from elsewhere or do not pay for this model."""
+        """Make a recipe and compare it with *plan*, unless recipes come from elsewhere or do not pay for this model."""
         if self._scouted or self._makes >= _MAKES + self.by_recipe // 4:
             return
         self._makes += 1
         recipe_made = yield from make_recipe(self._program, layouts, values, kept, self._tools)
-        if recipe_made is not None:
+        if recipe_made is not None and self._checked([recipe_made], sizes_of(layouts, self._axes), plan):
             mine = _keys(recipe_made.packings)  # few of a model's recipes differ in them
             same_packings = (r.packings for r in recipes if _keys(r.packings) == mine)
             recipe_made.packings = next(same_packings, recipe_made.packings)

@@ -4,8 +4,9 @@ Planning once with ints that remember how they were calculated (`traced_int.py`)
 and offset of the plan, and the answers that its decisions relied on. For other sizes with the same answers, a recipe
 gives in a fraction of the time the plan that planning would give: the same launches, with other numbers.
 
-A recipe is trusted only after its plans were compared with those that planning gave: at least twice, and until each
-size that can vary has varied. A recipe that was wrong is dropped, and none is made for that model again.
+A recipe is trusted only after its plans were compared with those that planning gave: at once at the sizes that it was
+made from, for which it then may be used; and twice at others, for all sizes of which those that have not varied are as
+they were. A recipe that was wrong is dropped, and none is made for that model again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from asyncrt.dims import Dim
 from asyncrt.errors import AsyncrtError
 from asyncrt.graph.ir import Program
 from asyncrt.kernels.decide import Skip
-from asyncrt.kernels.impl import KernelChoice, KernelSource
+from asyncrt.kernels.impl import KernelChoice
 from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.resident.weights import Packing
 from asyncrt.layout import Array, DataType, Layout, Shape
@@ -49,49 +50,43 @@ from .chunk_plan import (
 from .memory_plan import MemoryPlan, aligned, staged_bytes
 from .parallel_lanes import LaneFinder, LanePlan, bytes_of, cost_of
 from .planner import list_chunk
+from .step_table import StepRecipe, StepTable, step_table
 from .tensors import Closed, Location, PlannedTensor
 from .tools import Tools
 from .traced_int import MARK, Recording, Unfollowed, Witness, text
 
 _CHECKS = 2
 _SLICE = 16  # steps that are written down without an interruption
-_BOUND_SLICE = 64  # and that are made by recipe, which takes some 50 us
+_BOUND_SLICE = 64  # and that are made by recipe, which takes some 50 us, or in C
+_NATIVE_SLICE = 512
 
 
 _Pick: TypeAlias = Callable[[Sequence[int]], tuple[int, ...]]
 
 
-@functools.lru_cache(4096)
 def _pick(places: tuple[int, ...]) -> _Pick:
-    """Return what takes the numbers at those places out of all, in less time than a loop, and as few objects as can be:
-    a garbage collection goes through those of all recipes.
-    """
+    """Return what takes the numbers at those places out of all, in less time than a loop."""
     if len(places) > 1:
         return operator.itemgetter(*places)
     first = places[0] if places else 0
     return operator.itemgetter(slice(first, first + len(places)))
 
 
-class _StepRecipe(NamedTuple):
-    node: int
-    kernel: Any
-    buffers: tuple[BufferName, ...]
-    bases: _Pick  # of where the tensors begin
-    offsets: _Pick  # this and what follows: of the numbers
+class _Picks(NamedTuple):
+    """What takes the numbers of a step out of all."""
+
+    bases: _Pick
+    offsets: _Pick
     ints: _Pick
     grid: _Pick
-    group: tuple[int, ...] | None
     local: _Pick
-    varying: tuple[int, ...]
-    choice: tuple[int, Callable[[int], KernelSource]] | None  # which number says the kernel, and what it says
-    reads: tuple[int, ...]  # all numbers that it is made of, and of each tensor `~` its place among the bases
 
 
 class _Made(NamedTuple):
     """The steps that a recipe gave last, and what they were made of."""
 
     numbers: tuple[int, ...]
-    base: list[int]
+    base: tuple[int, ...]
     steps: tuple[PlanStep, ...]
 
 
@@ -155,6 +150,7 @@ class Recipe:
         nbytes: What the steps read and write, for that.
         witness: The sizes that it was made from.
         unseen: Which of them have not been others yet in what it was compared with.
+        table: Makes the launches in C, where that was built.
     """
 
     numbers: Callable[..., tuple[int, ...] | None]
@@ -162,7 +158,7 @@ class Recipe:
     roots: tuple[int, ...]
     staged: tuple[_StagedRecipe, ...]
     uploads: tuple[tuple[int, int, int, int, bool], ...]
-    steps: tuple[_StepRecipe, ...]
+    steps: tuple[StepRecipe, ...]
     fetches: tuple[tuple[int, Layout, tuple[int, ...], BufferName | None, int, int, int | None, bool], ...]
     block: _BlockRecipe | None
     kept: tuple[_KeptRecipe, ...]
@@ -173,25 +169,42 @@ class Recipe:
     nbytes: tuple[int, ...]
     witness: tuple[int, ...]
     unseen: set[int]
+    table: StepTable | None = None
     _checks: int = 0
+    _witnessed: bool = False
     #: Most steps of a decoder are the same at its next length.
     _latest: _Made | None = None
     _readers: dict[int, frozenset[int]] | None = None
+    _picks: list[_Picks] | None = None
 
     @property
     def trusted(self) -> bool:
-        """Whether what it gives has been compared often enough."""
+        """Whether what it gives for any sizes has been compared often enough."""
         return self._checks >= _CHECKS and not self.unseen
+
+    def trusted_for(self, sizes: tuple[int, ...]) -> bool:
+        """Whether what it gives for *sizes* has been compared often enough.
+
+        Decisions may hold for few sizes, and others that they hold for need not exist: then some sizes never vary.
+        """
+        if self._checks < _CHECKS:
+            return sizes == self.witness and self._witnessed
+        return not self.unseen or all(sizes[i] == self.witness[i] for i in self.unseen)
 
     def checked(self, sizes: tuple[int, ...]) -> None:
         """Note that it gave the right plan for *sizes*."""
+        if sizes == self.witness:
+            self._witnessed = True
+            return
         self._checks += 1
         self.unseen -= {i for i, (a, b) in enumerate(zip(sizes, self.witness, strict=True)) if a != b}
 
     def learns_by(self, sizes: tuple[int, ...]) -> bool:
         """Return whether `checked()` at *sizes* would tell something new, and the recipe holds for them."""
-        new = not self.unseen or any(sizes[i] != self.witness[i] for i in self.unseen)
-        return new and sizes != self.witness and self._numbers(sizes) is not None
+        if sizes == self.witness:
+            return False
+        new = self._checks < _CHECKS or any(sizes[i] != self.witness[i] for i in self.unseen)
+        return new and self._numbers(sizes) is not None
 
     def plan(self, sizes: tuple[int, ...], records: Callable[[], tuple[NodeRecord, ...]]) -> ChunkPlan | None:
         """Return what `plan_in_slices()` does."""
@@ -231,7 +244,7 @@ class Recipe:
         yield
         staging = arena.offsets[-1] if staged.offsets else 0
         # Where each tensor begins: those of the arena, those that travel together, and 0 for memory of others.
-        base = [*arena.offsets, *(staging + s for s in staged.offsets), 0]
+        base = (*arena.offsets, *(staging + s for s in staged.offsets), 0)
         steps, shared = yield from self._bound_steps(numbers, base)
         return ChunkPlan(
             chunk=0,
@@ -279,37 +292,48 @@ class Recipe:
         if self.spreading is None:
             return None
         return self.spreading.spread([
-            cost_of(step.grid(numbers), step.group, numbers[n])
+            cost_of(_pick(step.grid)(numbers), step.group, numbers[n])
             for step, n in zip(self.steps, self.nbytes, strict=True)
         ])  # fmt: skip
 
     def _bound_steps(
-        self, numbers: tuple[int, ...], base: list[int]
+        self, numbers: tuple[int, ...], base: tuple[int, ...]
     ) -> Slices[tuple[tuple[PlanStep, ...], int]]:
         """Return the launches, for tensors that begin at *base*, and how many are those of the plan before.
 
         Raises:
-            struct.error: A number does not fit into a launch's record; planning says what does not fit.
+            struct.error, OverflowError: A number does not fit into a launch's record; planning says what does not fit.
         """
         before = self._latest
         steps: list[Any] = [None] * len(self.steps) if before is None else list(before.steps)
-        places = range(len(steps)) if before is None else self._differing(before, numbers, base)
-        for done, place in enumerate(places, 1):
-            steps[place] = self._bound_step(self.steps[place], numbers, base)
-            if done % _BOUND_SLICE == 0:
+        if self.table is not None:
+            shared = 0
+            for begin in range(0, len(steps), _NATIVE_SLICE):
+                end = min(begin + _NATIVE_SLICE, len(steps))
+                shared += self.table.put(steps, begin, end, numbers, base, before and (before.numbers, before.base))
                 yield
+        else:
+            places = range(len(steps)) if before is None else self._differing(before, numbers, base)
+            shared = len(steps) - len(places)
+            if self._picks is None:
+                self._picks = [_Picks(*map(_pick, step[-5:])) for step in self.steps]
+            for done, place in enumerate(places, 1):
+                steps[place] = self._bound_step(self.steps[place], self._picks[place], numbers, base)
+                if done % _BOUND_SLICE == 0:
+                    yield
         self._latest = _Made(numbers, base, tuple(steps))
-        return self._latest.steps, len(steps) - len(places)
+        return self._latest.steps, shared
 
-    def _bound_step(self, step: _StepRecipe, numbers: tuple[int, ...], base: list[int]) -> PlanStep:
-        node, kernel, buffers, bases, offsets, ints, grid, group, local, varying, choice, _ = step
-        if choice is not None:
-            kernel = choice[1](numbers[choice[0]])
-        sizes = ints(numbers)
-        record = self.pack(list(map(operator.add, bases(base), offsets(numbers))), sizes)
-        return PlanStep(node, kernel, buffers, record, grid(numbers), group, local(numbers), None, sizes, varying)
+    def _bound_step(
+        self, step: StepRecipe, picks: _Picks, numbers: tuple[int, ...], base: tuple[int, ...]
+    ) -> PlanStep:
+        """As `_steps.c` does it."""
+        kernel = step.kernel if step.chosen < 0 else step.kernel(numbers[step.chosen])
+        sizes, grid, local = picks.ints(numbers), picks.grid(numbers), picks.local(numbers)
+        record = self.pack(list(map(operator.add, picks.bases(base), picks.offsets(numbers))), sizes)
+        return PlanStep(step.node, kernel, step.buffers, record, grid, step.group, local, None, sizes, step.varying)
 
-    def _differing(self, before: _Made, numbers: tuple[int, ...], base: list[int]) -> Sequence[int]:
+    def _differing(self, before: _Made, numbers: tuple[int, ...], base: tuple[int, ...]) -> Sequence[int]:
         """Return the places of the steps that are made of other numbers now."""
         if self._readers is None:
             self._readers = _readers(self.steps)
@@ -322,7 +346,7 @@ class Recipe:
                 break
         return sorted(found)
 
-    def _bound_fetches(self, numbers: tuple[int, ...], base: list[int]) -> tuple[Fetch, ...]:
+    def _bound_fetches(self, numbers: tuple[int, ...], base: tuple[int, ...]) -> tuple[Fetch, ...]:
         return tuple([
             Fetch(
                 v, Layout(layout.dtype, tuple([numbers[d] for d in shape])),
@@ -349,7 +373,7 @@ class Recipe:
         ])  # fmt: skip
 
 
-def _readers(steps: Iterable[_StepRecipe]) -> dict[int, frozenset[int]]:
+def _readers(steps: Iterable[StepRecipe]) -> dict[int, frozenset[int]]:
     """Return which steps are made of each number, and of the beginning of each tensor."""
     found: dict[int, set[int]] = {}
     for place, step in enumerate(steps):
@@ -447,7 +471,7 @@ class _RecipeWriter:
         apart = set(closed.staged)
         if any(t.used and t.array is not None and t not in apart for t in memory.tensors):
             raise Unfollowed
-        steps: list[_StepRecipe] = []
+        steps: list[StepRecipe] = []
         for listed in memory.launches:
             steps.append(self._step(listed))
             if len(steps) % _SLICE == 0:
@@ -471,6 +495,7 @@ class _RecipeWriter:
         lifetimes = Lifetimes([(t.first, t.last) for t in closed.roots])
         yield
         numbers = yield from self._recording.compiled(self._results)
+        self._recording.forget()  # kernels that a number chooses hold witnesses
         return Recipe(
             spreading=spreading,
             nbytes=nbytes,
@@ -488,6 +513,7 @@ class _RecipeWriter:
             witness=self._sizes,
             unseen={i for i in range(len(self._sizes)) if f"x{i}" not in self._recording.fixed},
             numbers=numbers,
+            table=step_table(tuple(steps), len(self._bases) + 1, pack),
         )  # fmt: skip
 
     def _packings(self) -> tuple[Packing, ...]:
@@ -520,35 +546,32 @@ class _RecipeWriter:
     def _buffer(self, place: Location) -> BufferName:
         return place.base.buffer if isinstance(place.base, Home) else 0
 
-    def _step(self, listed: Any) -> _StepRecipe:
+    def _step(self, listed: Any) -> StepRecipe:
         node, _, launch, places, _, _ = listed
         if launch.group is not None and any(isinstance(n, Witness) for n in launch.group):
             raise Unfollowed
         kernel: Any = launch.kernel
-        choice = None
+        chosen = -1
         if isinstance(kernel, KernelChoice):
-            choice, kernel = (self._number(kernel.number), functools.cache(kernel.kernel)), kernel.now
-        if MARK in kernel.text:
+            chosen = self._number(kernel.number)
+            if MARK in kernel.now.text:
+                raise Unfollowed
+            kernel = functools.cache(kernel.kernel)
+        elif MARK in kernel.text:
             raise Unfollowed
         at = [self._at(p) for p in places if self._there(p)]
-        bases, offsets = tuple([base for base, _ in at]), tuple([offset for _, offset in at])
-        ints, grid, local = self._all(launch.ints), self._all(launch.grid), self._all(launch.local)
-        chooses = () if choice is None else (choice[0],)
-        # Nothing is read of those that count from the end: memory of others begins at 0.
-        reads = {*offsets, *ints, *grid, *local, *chooses, *[~base for base in bases if base >= 0]}
-        return _StepRecipe(
+        return StepRecipe(
             node,
             kernel,
             tuple([self._buffer(p) for p in places if self._there(p)]),
-            _pick(bases),
-            _pick(offsets),
-            _pick(ints),
-            _pick(grid),
             launch.group,
-            _pick(local),
             launch.varying,
-            choice,
-            tuple(sorted(reads)),
+            chosen,
+            tuple([base for base, _ in at]),
+            tuple([offset for _, offset in at]),
+            self._all(launch.ints),
+            self._all(launch.grid),
+            self._all(launch.local),
         )
 
     def _there(self, place: Location) -> bool:

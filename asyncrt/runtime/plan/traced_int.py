@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import operator
 import re
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,10 +26,14 @@ from asyncrt.runtime.cooperative import Slices
 MARK = "\N{WHITE SQUARE}"
 _PART = 128  # lines that are compiled without an interruption, which takes some tenths of a millisecond
 _NAME = re.compile(r"\b[tx]\d+\b")
+_DIVISIONS = ("//", "%")
+_CODES = {s: code for code, s in enumerate(("+", "-", "*", "//", "%", "neg", "==", "!=", "<", "<=", ">", ">="))}
+_QUESTIONS = _CODES["=="]
 _MAY_FAIL = re.compile(r"[/%] [tx]")  # where planning would divide by 0
 
 Formulas: TypeAlias = Callable[..., tuple[int, ...] | None]
-"""Numbers for sizes; None where an answer is another one."""
+"""Numbers for sizes; None, or `ZeroDivisionError`, where an answer is another one."""
+Evaluate: TypeAlias = Callable[[bytes, bytes, bytes, tuple[int, ...]], tuple[int, ...] | None]
 _Function: TypeAlias = Callable[..., tuple[tuple[int, ...], tuple[int, ...]] | None]
 """Results for the numbers that a part reads, and those that are read later; None where an answer is another one."""
 
@@ -37,51 +42,82 @@ class Unfollowed(Exception):
     """A witness is used in a way that a recording cannot express, so there is none."""
 
 
+_Line: TypeAlias = tuple[str, str, str, str, bool]
+"""A formula or a question: the name of what the formula gives, "" for a question; the operator; names of numbers, or
+numbers, at its left and its right, which is 0 where one is negated; and the answer.
+
+A plain tuple, because a garbage collection does not go through those of texts: a recording has thousands.
+"""
+
+
+def _may_fail(line: _Line) -> bool:
+    """Whether planning might divide by 0 there."""
+    _, symbol, _, right, _ = line
+    return symbol in _DIVISIONS and _NAME.fullmatch(right) is not None
+
+
+def _written(line: _Line) -> str:
+    """Return the line in Python."""
+    made, symbol, left, right, answer = line
+    if symbol == "neg":
+        return f"{made} = -{left}"
+    if made:
+        return f"{made} = {left} {symbol} {right}"
+    return f"if {'not ' if answer else ''}({left} {symbol} {right}): return None"
+
+
 class Recording:
-    """Formulas and answers, as lines of Python over the sizes ``x0, x1, ...``."""
+    """Formulas and answers, as lines of a calculation over the sizes ``x0, x1, ...``."""
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
-        self._names: dict[str, str] = {}
-        self._asked: set[str] = set()
+        self._lines: list[_Line] = []
+        self._names: dict[tuple[str, str, str], str] = {}
+        self._asked: set[tuple[str, str, str]] = set()
         #: Names of ints that can have no other value.
         self.fixed: set[str] = set()
-        self._sizes = 0
+        self._sizes: tuple[int, ...] = ()
 
     def size(self, value: int) -> Witness:
         """Return a size that is *value* now, and an argument of `compiled`."""
-        self._sizes += 1
-        return Witness(value, f"x{self._sizes - 1}", self)
+        self._sizes += (int(value),)
+        return Witness(value, f"x{len(self._sizes) - 1}", self)
 
     @property
     def asked_any(self) -> bool:
         """Whether a question was asked: it then holds for some sizes only."""
         return bool(self._asked)
 
-    def make(self, value: int, formula: str) -> Witness:
-        """Return the int that *formula* gives; equal formulas are one."""
+    def make(self, value: int, symbol: str, left: str, right: str = "0") -> Witness:
+        """Return the int that a formula gives; equal formulas are one."""
+        formula = symbol, left, right
         name = self._names.get(formula)
         if name is None:
             name = self._names[formula] = f"t{len(self._names)}"
-            self._lines.append(f"{name} = {formula}")
+            self._lines.append((name, *formula, True))
         return Witness(value, name, self)
 
-    def asked(self, question: str, answer: bool) -> bool:
-        """Note that *question* had that answer; returns it."""
+    def asked(self, symbol: str, left: str, right: str, answer: bool) -> bool:
+        """Note that a question had that answer; returns it."""
+        question = symbol, left, right
         if question not in self._asked:
             self._asked.add(question)
-            self._lines.append(f"if {'not ' if answer else ''}({question}): return None")
+            self._lines.append(("", *question, answer))
         return answer
 
-    def compiled(self, results: Sequence[int], lines: int = _PART) -> Slices[Formulas]:
+    def compiled(self, results: Sequence[int], lines: int = _PART, *, native: bool = True) -> Slices[Formulas]:
         """Return the function of the sizes that gives *results*; None where an answer is another one.
 
         Args:
             lines: How many are compiled at a time.
+            native: Evaluate them in C, where that was built and the numbers have 64 bits.
         """
         names = list(map(text, results))
+        if native and (evaluate := native_evaluate()) is not None:
+            table = yield from self.table(results)
+            if table is not None and evaluate(*table, self._sizes) is not None:
+                return functools.partial(_in_c, evaluate, *table)
         parts = yield from self._cut(dict.fromkeys(filter(_NAME.fullmatch, names)), lines)
-        taken = [f"x{i}" for i in range(self._sizes)]
+        taken = [f"x{i}" for i in range(len(self._sizes))]
         constants = [name for name in names if not _NAME.fullmatch(name)]
         made = [name for part in parts for name in part.made]
         places = {name: place for place, name in enumerate([*taken, *constants, *made])}
@@ -93,6 +129,40 @@ class Recording:
         begin, order = tuple(map(int, constants)), [places[name] for name in names]
         return functools.partial(_in_turn, functions, begin, order)
 
+    def forget(self) -> None:
+        """Let all lines go, for none is wanted any more: whoever holds a witness holds its recording."""
+        self._lines.clear()
+        self._names.clear()
+        self._asked.clear()
+
+    def table(self, results: Sequence[int]) -> Slices[tuple[bytes, bytes, bytes] | None]:
+        """Return lines, constants and the places of *results* as `_formulas.c` reads them; None if one is too large.
+
+        A number's place is that among the sizes, the constants, and the lines.
+        """
+        names = list(map(text, results))
+        wanted, lines = set(names), []
+        for number, line in enumerate(reversed(self._lines), 1):
+            if number % (8 * _PART) == 0:
+                yield
+            if not line[0] or line[0] in wanted or _may_fail(line):
+                lines.append(line)
+                wanted.update(line[2:4])
+        constants = [name for name in wanted if not _NAME.fullmatch(name)]
+        if not all(-1 << 63 <= int(name) < 1 << 63 for name in constants):
+            return None
+        places = {name: place for place, name in enumerate([*(f"x{i}" for i in range(len(self._sizes))), *constants])}
+        known, table = len(places), array("i")
+        for number, line in enumerate(reversed(lines)):
+            if number % (8 * _PART) == 0:
+                yield
+            made, symbol, left, right, answer = line
+            code = _CODES[symbol] if made else 2 * _CODES[symbol] - _QUESTIONS + answer
+            table.extend((code, places[left], places[right]))
+            places[made] = known + number
+        order = array("i", [places[name] for name in names])
+        return table.tobytes(), array("q", map(int, constants)).tobytes(), order.tobytes()
+
     def _cut(self, results: Mapping[str, object], lines: int) -> Slices[list[_Part]]:
         """Return the lines in parts, without those that no question and no result wants.
 
@@ -100,7 +170,7 @@ class Recording:
         """
         parts: list[_Part] = [_Part([], [], [])]
         wanted: dict[str, None] = {}
-        for number, line in enumerate(reversed(self._lines), 1):
+        for number, line in enumerate(map(_written, reversed(self._lines)), 1):
             if number % (4 * _PART) == 0:
                 yield
             made, is_formula, formula = line.partition(" = ")
@@ -134,6 +204,20 @@ def _compile(taken: list[str], part: _Part) -> _Function:
     exec(compile(source, "<recipe>", "exec"), {"__builtins__": {}}, scope)  # of ints and operators alone
     function: _Function = scope["numbers"]
     return function
+
+
+@functools.cache
+def native_evaluate() -> Evaluate | None:
+    """Return what evaluates formulas in C, with None where Python would divide by 0; None where it was not built."""
+    try:
+        from . import _formulas
+    except ImportError:
+        return None
+    return _formulas.evaluate if " ".join(_CODES) == _formulas.CODES else None
+
+
+def _in_c(evaluate: Evaluate, lines: bytes, constants: bytes, results: bytes, *sizes: int) -> tuple[int, ...] | None:
+    return evaluate(lines, constants, results, sizes)
 
 
 def _in_turn(
@@ -178,17 +262,17 @@ class Witness(int):
         """Return the plain int; from here on the recording holds for this value alone."""
         value = _plain(self)
         self.recording.fixed.add(self.name)
-        self.recording.asked(f"{self.name} == {value}", True)
+        self.recording.asked("==", self.name, str(value), True)
         return value
 
     def __hash__(self) -> int:
         return hash(self.settled())
 
     def __bool__(self) -> bool:
-        return self.recording.asked(f"{self.name} != 0", _plain(self) != 0)
+        return self.recording.asked("!=", self.name, "0", _plain(self) != 0)
 
     def __neg__(self) -> Witness:
-        return self.recording.make(-_plain(self), f"-{self.name}")
+        return self.recording.make(-_plain(self), "neg", self.name)
 
     def __abs__(self) -> int:
         return self if self >= 0 else -self
@@ -236,7 +320,7 @@ def _follow(symbol: str, function: Callable[[Any, Any], Any], *, swapped: bool) 
                 return self if other else 0
             if (symbol == "+" and other == 0) or (not swapped and (symbol, other) in (("-", 0), ("//", 1))):
                 return self
-        return self.recording.make(value, f"{text(a)} {symbol} {text(b)}")
+        return self.recording.make(value, symbol, text(a), text(b))
 
     return method
 
@@ -252,7 +336,7 @@ def _compare(symbol: str, function: Callable[[Any, Any], bool]) -> Callable[[Wit
             return answer
         if (symbol, answer) in (("==", True), ("!=", False)) and not isinstance(other, Witness):
             self.recording.fixed.add(self.name)
-        return self.recording.asked(f"{self.name} {symbol} {text(other)}", answer)
+        return self.recording.asked(symbol, self.name, text(other), answer)
 
     return method
 

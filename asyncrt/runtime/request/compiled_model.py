@@ -114,7 +114,9 @@ class CompiledModel:
             used=used, limit=options.weights_bytes, let_go=functools.partial(_unbind_one, self.plans),
         )  # fmt: skip
         session.dispatcher.when_lost.add(self.weights.fail)
-        bind_ahead = self._bound if options.weights_bytes is None else None
+        #: Otherwise those that were not asked for lately leave.
+        self._keeps_constants = options.weights_bytes is None
+        bind_ahead = self._bound if self._keeps_constants else None
         self.foresight = None
         if options.uses("next_plan"):
             self.foresight = Foresight(program, self.plans, session.dispatcher, bind_ahead)
@@ -122,8 +124,9 @@ class CompiledModel:
         #: What likely shapes need, if that was asked for.
         self.warming: Warming | None = None
         self._binding: dict[Planned, asyncio.Task[BoundPlan]] = {}
-        #: The plan that was bound last, as long as anybody has it: the next may share its steps.
-        self._latest_bound: Callable[[], BoundPlan | None] = lambda: None
+        #: Plans that were bound, as long as anybody has them, by the constants that they name: a later one may share
+        #: their steps.
+        self._bound_lately: weakref.WeakValueDictionary[int, BoundPlan] = weakref.WeakValueDictionary()
         #: The sizes of the arenas lately, by chunk; of equal ones in a row only the first.
         self._sizes: dict[int, ShapePredictor] = {}
 
@@ -264,7 +267,12 @@ class CompiledModel:
 
     def bind_at_once(self, planned: Planned) -> BoundPlan | None:
         """Bind a plan if all that it needs is at hand; else return None."""
-        constants = self.weights.at_hand(planned.plan.packings)
+        like, packings = self._like(planned.plan), planned.plan.packings
+        constants: Mapping[Stored, Resident] | None
+        if self._keeps_constants and like is not None:
+            constants = like.constants
+        else:
+            constants = self.weights.at_hand(packings)
         kernels = None if constants is None else self._impls.at_hand(planned.plan.kernels)
         if constants is None or kernels is None:
             return None
@@ -288,12 +296,17 @@ class CompiledModel:
     def _bound(
         self, plan: ChunkPlan, kernels: Mapping[Any, Any], constants: Mapping[Stored, Resident]
     ) -> BoundPlan:
-        like, special, generation = self._latest_bound(), None, 0
+        special, generation = None, 0
         if self._specialiser is not None:
             special, generation = self._specialiser.kernel, self._specialiser.generation
-        bound = bind(plan, kernels, constants, special, generation, like)
-        self._latest_bound = weakref.ref(bound)
+        bound = bind(plan, kernels, constants, special, generation, self._like(plan))
+        self._bound_lately[id(plan.packings)] = bound
         return bound
+
+    def _like(self, plan: ChunkPlan) -> BoundPlan | None:
+        """Return what was bound last of the plans that need the same constants and have them still, as those of one
+        recipe do."""
+        return self._bound_lately.get(id(plan.packings))
 
     def replayed(self, planned: Planned) -> None:
         """A plan is used again: ask for specialised kernels now and then, and bind it to those that have come."""

@@ -495,3 +495,24 @@ def test_nothing_is_prepared_where_pyopencl_makes_the_calls(
         for function in (opencl_arguments.loader, opencl_arguments.argument_setter, opencl_preset.preset_calls):
             function.cache_clear()
     assert device.prepare([], []) is not None
+
+
+@pytest.mark.parametrize("first", [1 << 12, 1 << 22])
+def test_memory_of_a_cpu_grows_in_huge_pages_whatever_it_was_before(first: int, device: OpenCLDevice) -> None:
+    """Commands use all of it, and what it took the place of is the system's again."""
+    if not (device.info.is_cpu and device.info.shares_memory):
+        assert device.grow(None, 1 << 22) is None
+        return
+    stream, memory, ends = device.open_stream(), device.allocate(first), []
+    for nbytes in (1 << 23, 1 << 24, 1 << 27):
+        memory = device.grow(memory, nbytes)
+        assert memory is not None
+        found = np.zeros(2, np.uint8)
+        for place, at in enumerate((0, nbytes - 4)):
+            stream.fill(memory, at, 4, 7)
+            stream.read(memory, at, found[place : place + 1])
+        stream.mark().wait()
+        ends += found.tolist()
+    device.release(memory)
+
+    assert ends == [7] * 6

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 from hypothesis import assume, given
@@ -120,10 +122,50 @@ def test_a_division_by_what_may_be_zero_has_no_answer_there(sizes: list[int], ot
     recording = Recording()
     assume(sizes[0] != 0)
     x = recording.size(sizes[0])
-    numbers = finished(recording.compiled([100 // x]))
+    numbers = finished(recording.compiled([100 // x], native=False))
 
     if other:
         assert numbers(other) == (100 // other,)
     else:
         with pytest.raises(ZeroDivisionError):
             numbers(0)
+
+
+_LARGE = st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(-9, 9)
+
+
+@given(
+    st.sampled_from(CALCULATIONS[:5] + CALCULATIONS[10:]),
+    st.tuples(*[st.integers(1, 40)] * 3),
+    st.tuples(*[_LARGE] * 3),
+)
+def test_formulas_in_c_give_what_python_gives_or_nothing(
+    formulas: ModuleType, calculate: Callable[[int, int, int], int], first: Sizes, second: Sizes
+) -> None:
+    """Quotients are rounded down. Where 64 bits do not do there is no answer: such a plan is made from the start."""
+    recording = Recording()
+    outcome = calculate(*(recording.size(s) for s in first))
+    table = finished(recording.table([outcome]))
+    numbers = finished(recording.compiled([outcome], native=False))
+    assert table is not None
+
+    again, other = [formulas.evaluate(*table, sizes) for sizes in (first, second)]
+
+    assert again == (calculate(*first),)
+    try:
+        expected = numbers(*second)
+    except ZeroDivisionError:
+        expected = None
+    assert other in (expected, None)
+    if expected is not None and max(map(abs, second)) < 1 << 30:
+        assert other == expected
+
+
+def test_lines_that_read_what_is_not_there_are_refused(formulas: ModuleType) -> None:
+    """Rather than memory of others."""
+    line = array("i", [0, 0, 2]).tobytes()
+
+    for lines, results in ((line, b""), (b"", array("i", [1]).tobytes())):
+        with pytest.raises(ValueError, match="before it is there"):
+            formulas.evaluate(lines, b"", results, (1,))
+    assert formulas.evaluate(line, array("q", [5, 7]).tobytes(), array("i", [3]).tobytes(), (1,)) == (8,)

@@ -1,0 +1,3 @@
+CODES: str
+
+def evaluate(lines: bytes, constants: bytes, results: bytes, sizes: tuple[int, ...], /) -> tuple[int, ...] | None: ...
