@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from asyncrt import Runtime, RuntimeOptions
-from asyncrt.devices.base import Allocation
+from asyncrt.devices.base import Allocation, GrowsMemory
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.memory.pool import PoolStatistics
 from asyncrt.runtime.model import Model
@@ -257,3 +257,36 @@ def test_idle_time_is_a_number_of_seconds(seconds: float) -> None:
     """Anything else is refused with the option's name."""
     with pytest.raises(ValueError, match=r"idle_release_s must be a number from 0 to 1000000000, got "):
         RuntimeOptions(idle_release_s=seconds)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("checked", [True, False])
+async def test_on_a_cpu_the_block_of_requests_that_come_alone_grows(
+    checked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was in use of it stays so, and results are what they were; also where all is checked."""
+    options = {"warm": False, "check_hazards": checked}
+    grown: list[int] = []
+    async with Runtime(streams=1, options=RuntimeOptions(**options, without={"preallocate"})) as rt:
+        device: Any = rt.session.device
+        if not (isinstance(device, GrowsMemory) and rt.info.is_cpu and rt.info.shares_memory):
+            pytest.skip("its memory does not grow")
+        grow = device.grow
+
+        def noted(allocation: Allocation | None, nbytes: int) -> Allocation | None:
+            larger: Allocation | None = grow(allocation, nbytes)
+            if allocation is not None and larger is not None:
+                grown.append(nbytes)
+            return larger
+
+        monkeypatch.setattr(device, "grow", noted)
+        loaded = await rt.load(growing())
+        got = [await step(loaded, rows, 4096) for rows in (200, 300, 400, 250)]
+        held = rt.statistics().memory.held
+    async with Runtime(streams=1, options=RuntimeOptions(**options, without={"pool"})) as rt:
+        loaded = await rt.load(growing())
+        expected = [await step(loaded, rows, 4096) for rows in (200, 300, 400, 250)]
+
+    assert got == expected
+    assert len(grown) == 2
+    assert held == grown[-1]

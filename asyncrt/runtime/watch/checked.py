@@ -314,3 +314,11 @@ class CheckedDevice(WatchedDevice):
     def release(self, allocation: Allocation) -> None:
         self._checks.released(allocation)
         super().release(allocation)
+
+    def grow(self, allocation: Allocation | None, nbytes: int) -> Allocation | None:
+        larger = super().grow(allocation, nbytes)
+        if larger is not None:
+            if allocation is not None:
+                self._checks.released(allocation)
+            self._checks.allocated(larger, nbytes)
+        return larger

@@ -16,6 +16,7 @@ from asyncrt.devices.base import (
     Allocation,
     Device,
     DeviceInfo,
+    GrowsMemory,
     Kernel,
     Mark,
     Prepared,
@@ -273,6 +274,9 @@ class WatchedDevice:
 
     def release(self, allocation: Allocation) -> None:
         self.device.release(allocation)
+
+    def grow(self, allocation: Allocation | None, nbytes: int) -> Allocation | None:
+        return self.device.grow(allocation, nbytes) if isinstance(self.device, GrowsMemory) else None
 
     def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
         begin = self.device.clock()
