@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -14,27 +15,36 @@ import asyncrt
 from . import measure as m
 from . import peers
 
+Cases: TypeAlias = Sequence[tuple[m.Row, m.Inputs]]
+"""What each case is called, and its inputs."""
 
-async def compare(
-    name: str, settings: m.Settings, model: Path | bytes, cases: Sequence[tuple[m.Row, m.Inputs]]
-) -> m.Report:
-    """Return the report of the benchmark *name*: a row for each case, which is what it is called and its inputs."""
-    others = peers.load(model)
+
+async def compare(name: str, settings: m.Settings, model: Path | bytes, cases: Cases) -> m.Report:
+    """Return the report of the benchmark *name*: a row for each case."""
+    return await compare_each(name, settings, [(model, cases)])
+
+
+async def compare_each(name: str, settings: m.Settings, models: Sequence[tuple[Path | bytes, Cases]]) -> m.Report:
+    """Return the report of the benchmark *name*, of several models one after the other: a row for each case."""
     rows: list[m.Row] = []
     measured: list[dict[str, list[float]]] = []
+    notes: dict[str, None] = {}
     largest = 0.0
-    with tempfile.TemporaryDirectory() as folder:
-        async with asyncrt.Runtime(settings.device, options=asyncrt.RuntimeOptions(cache_dir=Path(folder))) as rt:
-            loaded = await rt.load(model)
-            for case, inputs in cases:
-                called = ", ".join(f"{heading} {cell}" for heading, cell in case.items())
-                ours = await loaded.infer(inputs)
-                largest = max(largest, others.check(called, inputs, list(ours.values())))
-                turns = {peers.OURS: m.awaited(partial(loaded.infer, inputs), settings.block_s)}
-                measured.append(await m.interleave(turns | others.blocks(inputs, settings.block_s), settings))
-                rows.append(case | row(measured[-1]))
-                m.progress(f"{called}: {', '.join(map(m.show, row(measured[-1]).values()))}")
-            info = rt.info
+    for model, cases in models:
+        others = peers.load(model)
+        notes |= dict.fromkeys(others.notes)
+        with tempfile.TemporaryDirectory() as folder:
+            async with asyncrt.Runtime(settings.device, options=asyncrt.RuntimeOptions(cache_dir=Path(folder))) as rt:
+                loaded = await rt.load(model)
+                for case, inputs in cases:
+                    called = ", ".join(f"{heading} {cell}" for heading, cell in case.items())
+                    ours = await loaded.infer(inputs)
+                    largest = max(largest, others.check(called, inputs, list(ours.values())))
+                    turns = {peers.OURS: m.awaited(partial(loaded.infer, inputs), settings.block_s)}
+                    measured.append(await m.interleave(turns | others.blocks(inputs, settings.block_s), settings))
+                    rows.append(case | row(measured[-1]))
+                    m.progress(f"{called}: {', '.join(map(m.show, row(measured[-1]).values()))}")
+                info = rt.info
     return m.Report(
         name=name,
         command=f"python -m benchmarks.{name}{settings.flags}",
@@ -43,8 +53,8 @@ async def compare(
         summary=means(measured),
         notes=[
             "Over a peer: its median latency over asyncrt's; above 1, asyncrt is faster.",
-            *([f"Outputs differ by {largest:.1e} at most."] if others.runs else []),
-            *others.notes,
+            *([f"Outputs differ by {largest:.1e} at most."] if len(measured[0]) > 1 else []),
+            *notes,
         ],
     )
 

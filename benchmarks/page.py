@@ -21,6 +21,7 @@ from . import measure as m
 BENCHMARKS: Mapping[str, str] = {
     "minilm": "A sentence embedding",
     "resnet": "Pictures",
+    "vision": "Pictures in small networks",
     "real_models": "Trained models of Python packages",
     "decode": "Token after token",
     "new_shapes": "Shapes never seen before",

@@ -210,16 +210,21 @@ def _kernel(form: _IntegerProductForm) -> KernelSource:
     vstore16(v0, 0, o); vstore16(v1, 1, o);
     for (int j = 0; j < c1; j++) {form.last.element(form.made, "Y", "m * N + n0 + j", "n0 + j", "o[j]", form.result)}
   }}"""
-    helpers = _multiply(form) + form.last.helpers
+    helpers = multiply_bytes(form.registers, form.a, sums=form.sums) + form.last.helpers
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     ints = ("M", "N", "K", "zb_column", "sb_column", *form.last.ints, "per_item")
     return kernel(f"{form.name}_bytes", form.buffers, ints, body, helpers=helpers, attributes=one)
 
 
-def _multiply(form: _IntegerProductForm) -> str:
-    """``$_multiply``: all rows of a work-item times a panel, and the sums of the rows where they matter."""
-    flip, flip_one = (" ^ 0x80808080u", " ^ 0x80u") if form.a is INT8 else ("", "")
-    sums = "for (int i = 0; i < rows; i++) r[i] = $_sum(a + i * K, K);" if form.sums else ""
+def multiply_bytes(registers: Registers, a: DataType, *, sums: bool) -> str:
+    """Return ``$_multiply(rows, a, K, b, t, r)``: rows of K bytes times a packed panel, into ``t``, ``[rows, 32]``.
+
+    Args:
+        a: Of the rows' bytes.
+        sums: Whether the sums of the rows matter, which go to ``r``.
+    """
+    flip, flip_one = (" ^ 0x80808080u", " ^ 0x80u") if a is INT8 else ("", "")
+    summed = "for (int i = 0; i < rows; i++) r[i] = $_sum(a + i * K, K);" if sums else ""
     return f"""{FETCH}{DOT}
 inline uint8 $_numbers(__global const uchar* a) {{
   return (uint8)(as_uint4(vload16(0, a)), as_uint4(vload16(1, a))){flip};
@@ -229,14 +234,14 @@ inline uint $_number(__global const uchar* a, int bytes) {{
   for (int j = 0; j < bytes; j++) v |= ((uint)a[j]{flip_one}) << (8 * j);
   return v;
 }}
-{_SUM if form.sums else ""}
+{_SUM if sums else ""}
 #if $_NUMBERS == 1
-{_multiply_bytes(form, flip)}
+{_multiply_bytes(registers, flip)}
 #else
-{_multiply_shorts(form)}
+{_multiply_shorts(registers)}
 #endif
 inline void $_multiply(int rows, __global const uchar* a, int K, __global const int* b, int* t, uint* r) {{
-  {sums}
+  {summed}
   $_add(rows, a, K, b, t);
 }}"""
 
@@ -257,22 +262,22 @@ inline uint $_sum(__global const uchar* a, int bytes) {
 }"""
 
 
-def _multiply_bytes(form: _IntegerProductForm, flip: str) -> str:
+def _multiply_bytes(registers: Registers, flip: str) -> str:
     """``$_add(rows, a, K, b, t)`` where four bytes are a number: they are multiplied where they lie."""
     rows = Rows(
         "__global const uchar", f"(int)(as_uint(vload4({{k}}, {{a}})){flip})", True, "0",
         "(int)$_number({a} + 4 * depth, step & 3)",
     )  # fmt: skip
-    return f"""{add_tiles(form.registers, rows, "__global", fetch=_FETCH.format(p="row"))}
+    return f"""{add_tiles(registers, rows, "__global", fetch=_FETCH.format(p="row"))}
 inline void $_add(int rows, __global const uchar* a, int K, __global const int* b, int* t) {{
   $_tiles(rows, a, K, b, K / 4, t);
 }}"""
 
 
-def _multiply_shorts(form: _IntegerProductForm) -> str:
+def _multiply_shorts(registers: Registers) -> str:
     """``$_add(rows, a, K, b, t)`` where two shorts are a number: bytes are widened, a block of the depth at a time."""
     few = " ".join(f"if (rows == {h}) {{ $_few{h}(left, b, steps, t); continue; }}" for h in range(1, _FEW + 1))
-    return f"""{WIDEN}{add_tiles(form.registers, Rows("const int", "{a}[{k}]", True), "")}
+    return f"""{WIDEN}{add_tiles(registers, Rows("const int", "{a}[{k}]", True), "")}
 {"".join(map(_few, range(1, _FEW + 1)))}
 inline void $_widen(__global const int* b, int steps, int* panel) {{
   for (int k = 0; k < steps; k++, b += {PANEL}, panel += {PANEL}) {{

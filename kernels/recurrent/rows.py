@@ -190,6 +190,14 @@ def _gru(row: _RowForm) -> str:
 def _product(row: _RowForm, vector: str, first: str, last: str) -> str:
     """``gate[j] = sum over k of vector[k] * R[k][j]`` for j from *first* to before *last*."""
     dtype, real = row.dtype, row.real
+    if row.cell.rounds:
+        each = "j++" if row.cpu else "j += group"
+        return f"""
+    for (int j = {first}{"" if row.cpu else " + id"}; j < {last}; {each}) {{
+      {real} a = 0;
+      for (int k = 0; k < H; k++) a += {vector}[k] * (R[ro + k * GH + j] - RZ[d * GH + j]);
+      gate[j] = a * RS[d * GH + j];
+    }}"""
     if not row.cpu:
         return f"""
     for (int j = {first} + id; j < {last}; j += group) {{

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asyncrt.devices.base import Registers
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.codegen.tiles import PANEL, add_tiles, pair_rows, pair_tile
 from asyncrt.kernels.impl import KernelSource, Launch, Ref, WeightsRequest
+from asyncrt.kernels.int8.product import multiply_bytes, pack_bytes
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import FLOAT32, Array
+from asyncrt.layout import FLOAT32, INT32, UINT8, Array
 
 from .interface import INTS, CellForm
 
@@ -44,6 +44,20 @@ def gate_panels(index: int, gates: int, directions: int, hidden: int) -> Weights
     """Ask for input *index*, recurrent weights, as panels of each gate."""
     elements = directions * gates * round_up(hidden, PANEL) * hidden
     return WeightsRequest(index, f"recurrent panels of {gates}", _packer(gates), elements)
+
+
+def pack_byte_gates(weights: Array, gates: int) -> Array:
+    """Return recurrent weights ``[D, H, G * H]`` of bytes as those of each gate are by `pack_bytes`, ``[D, G, ...]``."""
+    return np.stack([[pack_bytes(gate) for gate in np.split(each, gates, axis=1)] for each in weights])
+
+
+_byte_packer = functools.cache(lambda gates: functools.partial(pack_byte_gates, gates=gates))
+
+
+def byte_panels(index: int, gates: int, directions: int, hidden: int) -> WeightsRequest:
+    """Ask for input *index*, recurrent weights of bytes, as panels of each gate."""
+    elements = directions * gates * round_up(hidden, PANEL) * (-(-hidden // 4) + 1)
+    return WeightsRequest(index, f"recurrent bytes of {gates}", _byte_packer(gates), elements)
 
 
 class RowBlocks(NamedTuple):
@@ -84,7 +98,7 @@ def _kernel(form: CellForm) -> KernelSource:
     body = f"""
   const int item = (int)get_global_id(0), d = item / blocks, n0 = item % blocks * height, rows = min(height, N - n0);
   const int panels = (H + {PANEL - 1}) / {PANEL}, HP = panels * {PANEL}, GH = {form.gates} * H;
-  const int ro = d * {form.gates} * HP * H, bo = d * 2 * GH, backwards = {form.backwards};
+  const int ro = d * {form.gates} * HP * {"((H + 3) / 4 + 1)" if form.rounds else "H"}, bo = d * 2 * GH, backwards = {form.backwards};
   __global float* const h = S + item * own;            /* [height, HP], as are the next two */
   __global float* const c = h + height * HP;
   __global float* const part = c + height * HP;
@@ -99,7 +113,8 @@ def _kernel(form: CellForm) -> KernelSource:
   }}"""
     ints = (*INTS, "blocks", "height", "own")
     name = f"{form.operator.lower()}_tiles"
-    return kernel(name, form.buffers(FLOAT32, FLOAT32), ints, body, helpers=form.functions + _helpers(form.registers))
+    buffers = form.buffers(FLOAT32, FLOAT32, packed=INT32)
+    return kernel(name, buffers, ints, body, helpers=form.functions + _SOME + _multiply(form))
 
 
 def _start(form: CellForm) -> str:
@@ -140,9 +155,11 @@ def _peephole(form: CellForm, position: int, cell: str) -> str:
     return f" + $_some(P + (d * 3 + {position}) * H, u, H) * {cell}" if form.optional.peepholes else ""
 
 
-def _product(vector: str, first: str, last: str) -> str:
+def _product(form: CellForm, vector: str, first: str, last: str) -> str:
     """Multiply the states at *vector* by the panels from *first* to before *last*, into ``gate``."""
-    return f"$_multiply(rows, {vector}, HP, R + ro, H, {first}, {last}, gate);"
+    if form.rounds:
+        return f"$_multiply_rounded(rows, {vector}, HP, (__global uchar*)part, H, R + ro, RS + d * GH, RZ + d * GH, gate);"
+    return f"$_multiply_panels(rows, {vector}, HP, R + ro, H, {first}, {last}, gate);"
 
 
 def _units(text: str) -> str:
@@ -158,32 +175,14 @@ def _units(text: str) -> str:
     }}"""
 
 
-_ROUNDED = """for (int r = 0; r < rows; r++) {
-      __global const float* const from = h + r * HP;
-      float16 least = 0.0f, most = 0.0f;
-      for (int u = 0; u < H; u += 16) {
-        const float16 v = $_some(from, u, H);
-        least = fmin(least, v); most = fmax(most, v);
-      }
-      const float8 l8 = fmin(least.lo, least.hi), m8 = fmax(most.lo, most.hi);
-      const float4 l4 = fmin(l8.lo, l8.hi), m4 = fmax(m8.lo, m8.hi);
-      const float low = fmin(fmin(l4.x, l4.y), fmin(l4.z, l4.w)), high = fmax(fmax(m4.x, m4.y), fmax(m4.z, m4.w));
-      const float scale = high > low ? (high - low) / 255.0f : 1.0f, zero = rint(clamp(-low / scale, 0.0f, 255.0f));
-      for (int u = 0; u < HP; u += 16) {
-        const float16 v = vload16(0, from + u), rounded = (clamp(rint(v / scale) + zero, 0.0f, 255.0f) - zero) * scale;
-        vstore16(rounded + (scale - scale) + (v - v), 0, part + r * HP + u);
-      }
-    }
-    """
-"""Writes the rows' states as they are after rounding to ``part``."""
 _STORE = "vstore16(now, 0, hu); $_put(now, Y + yo, u, H);"
 
 
 def _step(form: CellForm) -> str:
     """Return one step of an operator: new states, and the step's output."""
-    whole = _product("part" if form.rounds else "h", "0", f"{form.gates} * panels")
+    whole = _product(form, "h", "0", f"{form.gates} * panels")
     if form.operator == "LSTM":
-        return (_ROUNDED if form.rounds else "") + whole + _units(_lstm(form))
+        return whole + _units(_lstm(form))
     if form.operator == "RNN":
         return whole + _units(f"const float16 now = $_f0({_gate(form, 0)}, d); {_STORE}")
     if form.linear_before_reset:
@@ -196,8 +195,8 @@ def _step(form: CellForm) -> str:
         const float16 gz = $_f0({_gate(form, 0)}, d), gh = $_f1({_gate(form, 2)}, d);
         const float16 now = (1.0f - gz) * gh + gz * vload16(0, hu);
         {_STORE}"""
-    last = _product("part", "2 * panels", f"{form.gates} * panels")
-    return _product("h", "0", "2 * panels") + _units(reset) + last + _units(candidate)
+    last = _product(form, "part", "2 * panels", f"{form.gates} * panels")
+    return _product(form, "h", "0", "2 * panels") + _units(reset) + last + _units(candidate)
 
 
 def _lstm(form: CellForm) -> str:
@@ -212,8 +211,27 @@ def _lstm(form: CellForm) -> str:
         {_STORE}"""
 
 
-def _helpers(registers: Registers) -> str:
-    """What loads and stores some of a row's units, and multiplies rows by panels."""
+# Loads and stores some of a row's units.
+_SOME = """
+inline float16 $_some(__global const float* p, int from, int n) {
+  if (from + 16 <= n) return vload16(0, p + from);
+  float t[16];
+  for (int i = 0; i < 16; i++) t[i] = from + i < n ? p[from + i] : 0.0f;
+  return vload16(0, t);
+}
+inline void $_put(float16 v, __global float* p, int from, int n) {
+  if (from + 16 <= n) { vstore16(v, 0, p + from); return; }
+  float t[16];
+  vstore16(v, 0, t);
+  for (int i = 0; from + i < n; i++) p[from + i] = t[i];
+}"""
+
+
+def _multiply(form: CellForm) -> str:
+    """What multiplies rows by panels."""
+    if form.rounds:
+        return multiply_bytes(form.registers, UINT8, sums=False) + _rounded_product(form.gates)
+    registers = form.registers
     paired = range(1, pair_rows(registers) + 1)
     pairs = "".join(
         f"""
@@ -224,19 +242,7 @@ def _helpers(registers: Registers) -> str:
     )
     return f"""{add_tiles(registers, "__global", "__global", "__global", fetch=True)}
 {"".join(pair_tile(rows, "__global") for rows in paired)}
-inline float16 $_some(__global const float* p, int from, int n) {{
-  if (from + 16 <= n) return vload16(0, p + from);
-  float t[16];
-  for (int i = 0; i < 16; i++) t[i] = from + i < n ? p[from + i] : 0.0f;
-  return vload16(0, t);
-}}
-inline void $_put(float16 v, __global float* p, int from, int n) {{
-  if (from + 16 <= n) {{ vstore16(v, 0, p + from); return; }}
-  float t[16];
-  vstore16(v, 0, t);
-  for (int i = 0; from + i < n; i++) p[from + i] = t[i];
-}}
-inline void $_multiply(
+inline void $_multiply_panels(
     int rows, __global const float* a, int row, __global const float* b, int depth, int first, int last,
     __global float* sums) {{
   int p = first;{pairs}
@@ -245,4 +251,64 @@ inline void $_multiply(
     for (int i = 0; i < 2 * rows; i++) vstore16((float16)(0.0f), i, to);
     $_tiles(rows, a, row, 1, b + p * depth * {PANEL}, {PANEL}, depth, to);
   }}
+}}"""
+
+
+def _rounded_product(gates: int) -> str:
+    """``$_multiply_rounded``: rounds states to bytes, and multiplies them by all panels.
+
+    With sums of rows and of columns, as in `int8/product.py`; sums of integers are exact. A row in which there is
+    something that is not finite becomes NaN.
+    """
+    return f"""
+// Returns the scale; its bytes are in ``to``, ``zero`` stands for 0, and ``sum`` is the bytes' sum.
+inline float $_round(__global const float* from, int H, __global uchar* to, int* zero, int* sum) {{
+  float16 least = 0.0f, most = 0.0f, finite = 0.0f;
+  for (int u = 0; u < H; u += 16) {{
+    const float16 v = $_some(from, u, H);
+    least = fmin(least, v); most = fmax(most, v); finite += v - v;
+  }}
+  float low = 0.0f, high = 0.0f, extents[48];
+  vstore16(least, 0, extents); vstore16(most, 1, extents); vstore16(finite, 2, extents);
+  for (int i = 0; i < 16; i++) {{ low = fmin(low, extents[i]); high = fmax(high, extents[16 + i]); }}
+  const float scale = high > low ? (high - low) / 255.0f : 1.0f, shift = rint(clamp(-low / scale, 0.0f, 255.0f));
+  int16 sums = 0;
+  for (int u = 0; u < H; u += 16) {{
+    const int16 v = convert_int16(clamp(rint($_some(from, u, H) / scale) + shift, 0.0f, 255.0f));
+    const uchar16 bytes = convert_uchar16(v);
+    if (u + 16 <= H) {{ sums += v; vstore16(bytes, 0, to + u); continue; }}
+    uchar t[16];
+    vstore16(bytes, 0, t);
+    for (int i = 0; u + i < H; i++) {{ to[u + i] = t[i]; sums.s0 += t[i]; }}
+  }}
+  const int8 s8 = sums.lo + sums.hi;
+  const int4 s4 = s8.lo + s8.hi;
+  *zero = (int)shift; *sum = s4.x + s4.y + s4.z + s4.w;
+  float all = scale - scale;
+  for (int i = 0; i < 16; i++) all += extents[32 + i];
+  return scale + all;
+}}
+inline void $_multiply_rounded(
+    int rows, __global const float* h, int row, __global uchar* bytes, int H, __global const int* b,
+    __global const float* scales, __global const float* zeros, __global float* gate) {{
+  float scale[{_MOST}];
+  int zero[{_MOST}], sum[{_MOST}], t[{_MOST * PANEL}] __attribute__((aligned(64)));
+  for (int i = 0; i < rows; i++) {{
+    scale[i] = $_round(h + i * row, H, bytes + i * H, &zero[i], &sum[i]);
+    sum[i] -= H * zero[i];
+  }}
+  const int K4 = (H + 3) / 4;
+  for (int g = 0; g < {gates}; g++)
+    for (int n0 = 0; n0 < H; n0 += {PANEL}, b += (K4 + 1) * {PANEL}) {{
+      $_multiply(rows, bytes, H, b, t, 0);
+      for (int u = 0; u < {PANEL} && n0 + u < H; u += 16) {{
+        const float16 by = $_some(scales + g * H, n0 + u, H);
+        const int16 z = convert_int16($_some(zeros + g * H, n0 + u, H)), columns = vload16(0, b + K4 * {PANEL} + u);
+        for (int i = 0; i < rows; i++) {{
+          const int16 s = vload16(0, t + i * {PANEL} + u) - zero[i] * columns - z * sum[i];
+          vstore16(convert_float16(s) * (scale[i] * by), 0, gate + i * {PANEL} + u);
+        }}
+      }}
+      gate += rows * {PANEL};
+    }}
 }}"""

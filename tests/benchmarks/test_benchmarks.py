@@ -54,6 +54,8 @@ from benchmarks import (
     streams,
     trained,
     tune,
+    vision,
+    vision_networks,
     wheels,
 )  # fmt: skip
 from benchmarks.gpu_parts import findings
@@ -78,6 +80,14 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
             return minilm.bench(HOST, models.SMALL, [(1, 4), (2, 3)])
         case "resnet":
             return resnet.bench(HOST, networks.resnet((1, 1), width=4, classes=3), [(1, 33, 40), (2, 32, 32)])
+        case "vision":
+            chosen = {
+                "MobileNet": lambda: vision_networks.mobilenet_v3(4),
+                "EfficientNet": lambda: vision_networks.efficientnet_b0(2),
+                "YOLO": lambda: vision_networks.yolo_n(2),
+                "ViT": lambda: vision_networks.vit(1, 64),
+            }
+            return vision.bench(HOST, chosen, [(1, 32, 64)])
         case "real_models":
             return of_a_wheel()
         case "decode":

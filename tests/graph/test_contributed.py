@@ -339,8 +339,8 @@ def test_rows_of_a_quantised_table(bits: int, zeros: bool) -> None:
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 @pytest.mark.parametrize("per_column", [True, False])
 @pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("size", [6, 24])
-def test_a_quantised_lstm(direction: str, per_column: bool, rows: int, size: int) -> None:
+@pytest.mark.parametrize(("size", "dtype"), [(6, np.int8), (24, np.int8), (25, np.uint8)])
+def test_a_quantised_lstm(direction: str, per_column: bool, rows: int, size: int, dtype: type) -> None:
     """Weights are what they were; inputs are quantised, and each row's state before it is multiplied.
 
     ONNX Runtime takes one scale for the states of all rows, so each row is asked for by itself: rows have the same
@@ -351,8 +351,9 @@ def test_a_quantised_lstm(direction: str, per_column: bool, rows: int, size: int
     ways, width = (1 if direction == "forward" else 2), 5
     columns = (ways, 4 * size) if per_column else (ways,)
     scales = [rng.uniform(0.004, 0.02, columns).astype(np.float32) for _ in range(2)]
-    zero = np.zeros(columns, np.int8)
-    weights = [rng.integers(-64, 64, (ways, n, 4 * size)).astype(np.int8) for n in (width, size)]
+    middle = 0 if dtype is np.int8 else 64
+    zero = np.full(columns, middle, dtype)
+    weights = [(rng.integers(-64, 64, (ways, n, 4 * size)) + middle).astype(dtype) for n in (width, size)]
     bias = rng.standard_normal((ways, 8 * size)).astype(np.float32)
     once = rng.standard_normal((7, 1, width)).astype(np.float32)
     x = np.concatenate([np.roll(once, row, axis=0) for row in range(rows)], axis=1)

@@ -69,6 +69,28 @@ async def test_outputs_are_never_shared(rt: Runtime) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("device", DEVICES)
+async def test_small_results_come_in_one_read(device: str | None) -> None:
+    """However many they are, and whichever are the same; each is in memory of its own, and a large one comes alone."""
+    nodes = [node("a = Tanh(x)"), node("b = ReduceMax(a)"), node("twin = Identity(a)"), node("large = Expand(a, to)")]
+    wanted = ["a", "b", "twin", "large"]
+    x = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)
+    async with Runtime(device, options=RuntimeOptions(check_hazards=True, warm=False)) as rt:
+        loaded = await rt.load(model(nodes, ["x f32[a,b]"], wanted, {"to": i64(2000, 1, 1)}))
+        await loaded.infer({"x": x})
+        with asyncrt.debug.recording(rt) as log:
+            got = await loaded.infer({"x": x})
+    reads = sum("a read" in str(getattr(entry, "label", "")) for entry in log)
+
+    assert reads == 2
+    assert not any(np.shares_memory(got[one], got[other]) for one, other in itertools.combinations(wanted, 2))
+    np.testing.assert_allclose(got["twin"], np.tanh(x), rtol=1e-6)
+    np.testing.assert_array_equal(got["a"], got["twin"])
+    np.testing.assert_array_equal(got["b"].ravel(), got["a"].max())
+    np.testing.assert_array_equal(got["large"], np.broadcast_to(got["a"], (2000, 2, 3)))
+
+
+@pytest.mark.asyncio
 async def test_a_chain_of_skips_keeps_its_source_alive(rt: Runtime) -> None:
     """A reader at the end of a chain of skipped nodes finds the bytes that the first of them was given.
 

@@ -35,9 +35,9 @@ _TEXT_OPERATORS = (
 _OWN_OPERATORS = (
     (
         signature(
-            "RoundedStateLSTM", "X:F W:F R:F B:F? sequence_lens:i? initial_h:F? initial_c:F? P:F?",
-            "Y:F? Y_h:F? Y_c:F?", domain=OWN, activation_alpha=FLOATS, activation_beta=FLOATS, activations=STRINGS,
-            clip=FLOAT, direction="forward", hidden_size=INT, input_forget=0, layout=0,
+            "RoundedStateLSTM", "XW:f R_scale:f R:c B:f? sequence_lens:i? initial_h:f? initial_c:f? P:f? R_zero:f",
+            "Y:f? Y_h:f? Y_c:f?", domain=OWN, activation_alpha=FLOATS, activation_beta=FLOATS, activations=STRINGS,
+            clip=FLOAT, direction="forward", hidden_size=INT, input_forget=0,
         ),
         None,
     ),

@@ -13,7 +13,7 @@ from functools import partial
 
 from onnx import defs
 
-from asyncrt.layout import FLOAT32, INT32, UINT8
+from asyncrt.layout import FLOAT32, INT8, INT32, UINT8
 
 from .attention import ATTENTION, attention
 from .dense import channels_first, channels_last
@@ -168,16 +168,29 @@ def _attention(draft: Draft) -> tuple[str, ...]:
 
 
 def _lstm(draft: Draft) -> tuple[str, ...]:
-    """Its weights are transposed and quantised, and so are inputs, and states before they are multiplied."""
-    weights = []
-    for w, scale in ((1, 8), (2, 10)):
-        shift = draft.shaped(draft.cast(draft.inputs[scale + 1], FLOAT32), 0, 1, -1)
-        wide = draft.add("Sub", draft.cast(draft.inputs[w], FLOAT32), shift)
-        scaled = draft.add("Mul", wide, draft.shaped(draft.inputs[scale], 0, 1, -1))
-        weights.append(draft.add("Transpose", scaled, perm=[0, 2, 1]))
-    quantised = draft.several(3, "DynamicQuantizeLinear", draft.inputs[0])
-    steps = draft.add("DequantizeLinear", *quantised)
-    inputs = (steps, *weights, *(draft.input(i) for i in range(3, 8)))
+    """Its weights are transposed and quantised, and so are inputs, and states before they are multiplied.
+
+    The inputs of all steps are multiplied as one.
+    """
+    columns = [draft.dims(draft.inputs[1], axis, axis + 1) for axis in (0, 2)]
+
+    def each(index: int) -> str:
+        """A scale or a zero point for every column, which the file may have one of for all."""
+        return draft.add("Expand", draft.shaped(draft.inputs[index], 0, -1), draft.concat(*columns))
+
+    def flat(name: str) -> str:
+        return draft.shaped(name, -1)
+
+    weights = draft.add("Transpose", draft.inputs[1], perm=[1, 0, 2])
+    quantized, scale, zero = draft.several(3, "DynamicQuantizeLinear", draft.inputs[0])
+    zeros, scales = (zero, flat(each(9))), draft.add("Mul", scale, flat(each(8)))
+    products = _scaled_product(draft, quantized, draft.shaped(weights, 0, -1), zeros, scales, "")
+    recurrent, shift = draft.inputs[2], draft.cast(each(11), FLOAT32)
+    if draft.dtype(2) is UINT8:
+        middle = draft.constant(128, INT32)
+        recurrent = draft.cast(draft.add("Sub", draft.cast(recurrent, INT32), middle), INT8)
+        shift = draft.add("Sub", shift, draft.cast(middle, FLOAT32))
+    inputs = (products, each(10), recurrent, *(draft.input(i) for i in range(3, 8)), shift)
     return draft.several(3, "RoundedStateLSTM", *inputs, domain="asyncrt", **draft.attributes)
 
 

@@ -49,6 +49,7 @@ _TYPES: dict[str, Sequence[DataType]] = {
     "M": (INT32, INT64, BOOL, FLOAT32, FLOAT16),
     "A": DATA_TYPES,
     "b": (BOOL,),
+    "c": (INT8,),
     "f": (FLOAT32,),
     "i": (INT32,),
     "l": (INT64,),

@@ -70,11 +70,11 @@ class Arriving(NamedTuple):
         block, where = self.block, self.plan.block
         if block is not None and where is not None:
             where.check(block)
-            for fetch in self.plan.fetches:
-                if fetch.together and fetch.home is not None:
-                    dtype, shape = fetch.layout
-                    offset = fetch.home.offset - where.offset
-                    self.arrays[fetch.value] = np.ndarray(shape, dtype.numpy, block, offset)
+            together = [(f, f.home) for f in self.plan.fetches if f.together and f.home is not None]
+            for fetch, home in together:
+                dtype, shape = fetch.layout
+                array = np.ndarray(shape, dtype.numpy, block, home.offset - where.offset)
+                self.arrays[fetch.value] = array if len(together) == 1 else array.copy()
         return self.arrays
 
 

@@ -128,7 +128,7 @@ class Fetch(NamedTuple):
         source: Else the graph input whose bytes it is, from `offset` on; None if it is `array`.
         offset: Bytes.
         array: Else its value.
-        together: Whether it comes with the findings, in the plan's block.
+        together: Whether it comes in the plan's block.
     """
 
     value: int
@@ -148,7 +148,7 @@ class Looked(NamedTuple):
 
 
 class ReadBlock(NamedTuple):
-    """Bytes of the chunk's arena that the host reads in one transfer: findings, and a result behind them.
+    """Bytes of the chunk's arena that the host reads in one transfer: findings, if there are any, and results.
 
     Attributes:
         looked: Whose the findings are (see `kernels/indices.py`), in order from the beginning.

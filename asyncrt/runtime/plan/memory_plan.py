@@ -42,9 +42,9 @@ from .parallel_lanes import Branches
 from .tensors import Closed, Fetched, Listed, Location, PlannedTensor
 
 _SLICE = 12  # launches that are given their places without an interruption
-STAGED = 4096  # bytes: larger inputs are not worth a copy to travel with the others
-# Bytes of a result that comes down with what was found about indices. A transfer costs the host some 6 µs, which is
-# little for a larger one; and its bytes are then no others' for as long as the chunk lasts.
+STAGED = 4096  # bytes: larger inputs, and results, are not worth a copy to travel with the others
+# Bytes of a result that comes down with what was found about indices. A transfer costs the host some 6 µs, one on its
+# caller's thread, which is little for a larger one; and its bytes are then no others' for as long as the chunk lasts.
 TOGETHER = 1 << 18
 
 
@@ -226,8 +226,9 @@ class MemoryPlan:
         # Small host values and inputs lie side by side, so that they travel in one transfer.
         uploads = [t for t in self.tensors if t.used and (t.array is not None or t.source is not None)]
         up = [t for t in uploads if (t.nbytes <= STAGED if t.array is None else t.array.nbytes < LONG)]
-        down = [self.findings, *self._together(fetches)] if self.looked else []
-        up += down[:1]
+        looked = [self.findings] if self.looked else []
+        down = looked + self._together(fetches, with_findings=bool(looked))
+        up += looked
         staged = up + down
         staging = PlannedTensor(0, -1, max((t.last for t in staged), default=-1))
         apart = set(staged)
@@ -242,19 +243,21 @@ class MemoryPlan:
         return Closed(fetches, up, down, staging, [t for t in tensors if t.whole is None])
 
     @staticmethod
-    def _together(fetches: list[Fetched]) -> list[PlannedTensor]:
-        """The tensor of a result that is made to lie behind the findings, so that they travel in one transfer."""
+    def _together(fetches: list[Fetched], *, with_findings: bool) -> list[PlannedTensor]:
+        """The tensors of results that are made to lie side by side, so that they travel in one transfer: small ones,
+        and one that is not, behind the findings, where there is none that is."""
         read = [place.base for _, _, place, _ in fetches if place is not None]
-        return [
+        if len(read) < 2 and not with_findings:
+            return []
+        made = [
             base
-            for base in read
-            if isinstance(base, PlannedTensor)
-            and base.whole is None
-            and base.source is None
-            and base.array is None
-            and read.count(base) == 1
-            and base.nbytes <= TOGETHER
-        ][:1]
+            for base in dict.fromkeys(read)
+            if isinstance(base, PlannedTensor) and base.whole is None and base.source is None and base.array is None
+        ]
+        small = [base for base in made if len(read) > 1 and base.nbytes <= STAGED]
+        if with_findings and not small:
+            return [base for base in made if base.nbytes <= TOGETHER and read.count(base) == 1][:1]
+        return small
 
     @staticmethod
     def _stays(place: Location) -> bool:

@@ -70,7 +70,7 @@ class Closed(NamedTuple):
     Attributes:
         fetches: What the host gets.
         up: The tensors that go up together, in that order; the findings, if there are any, last.
-        down: Those that come down together: the findings and a result, or none.
+        down: Those that come down together: the findings, if there are any, and results; or none.
         staging: What all of these are part of.
         roots: The tensors that get a place in the arena of their own.
     """

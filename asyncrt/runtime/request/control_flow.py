@@ -84,25 +84,27 @@ class Collected:
     """
 
     def __init__(self, node: ProgramNode, outputs: int, budget: HostBudget) -> None:
-        self._node, self._budget, self._pieces = node, budget, 0
+        self._node, self._budget, self._nbytes, self._times = node, budget, 0, 0
+        #: Each piece is what some iterations made, one after the other.
         self.outputs: list[list[Array]] = [[] for _ in range(outputs)]
-
-    def add_several(self, results: Sequence[Array], times: int) -> None:
-        """Add what so many iterations made, which lies together for each output, and room behind it."""
-        for time in range(times):
-            self.add([each[time, ...] for each in results])
 
     def add(self, results: Sequence[Array]) -> None:
         """Add what an iteration made; raises `OutOfHostMemory` if that is too much."""
-        for pieces, piece in zip(self.outputs, results, strict=True):
+        self.add_several([each[np.newaxis] for each in results], 1)
+
+    def add_several(self, results: Sequence[Array], times: int) -> None:
+        """Add what so many iterations made, which lies together for each output, and room behind it."""
+        self._times += times
+        for pieces, each in zip(self.outputs, results, strict=True):
+            piece = each[:times]
             nbytes = piece.nbytes + _PIECE
-            self._budget.take(nbytes + piece.nbytes, f"'{self._node.name}': what {len(pieces) + 1} iterations made")
-            self._pieces += nbytes
+            self._budget.take(nbytes + piece.nbytes, f"'{self._node.name}': what {self._times} iterations made")
+            self._nbytes += nbytes
             pieces.append(piece)
 
     def let_go(self) -> None:
         """Note that the pieces were joined and are gone."""
-        self._budget.used -= self._pieces
+        self._budget.used -= self._nbytes
         self.outputs.clear()
 
 
@@ -226,14 +228,15 @@ async def _stacked(
     """Return what the iterations made, along a new axis."""
     if not results:
         return await body.no_elements(formals, index, axis, node)
-    shapes = list(dict.fromkeys(r.shape for r in results))
+    shapes = list(dict.fromkeys(r.shape[1:] for r in results))
     if len(shapes) > 1:
         raise ShapeError(
             f"'{node.name}': output {index} of its body is {show_shape(shapes[0])} in one iteration and "
             f"{show_shape(shapes[1])} in another; {node.operator.name} collects tensors of one shape"
         )
-    along = _axis(node, axis, results[0].ndim + 1)
-    return await off_loop(sum([r.nbytes for r in results]), lambda: _dense(np.stack(results, along)))
+    along = _axis(node, axis, results[0].ndim)
+    joined = functools.partial(np.concatenate, results)
+    return await off_loop(sum([r.nbytes for r in results]), lambda: _dense(np.moveaxis(joined(), 0, along)))
 
 
 def _axis(node: ProgramNode, axis: int, rank: int) -> int:

@@ -55,6 +55,7 @@ _OWN_PART, _GENERAL_S = 0.25, 300e-6  # see `own_part`
 _FORGETS = 0.99
 _FORGETS_OTHER = 0.999
 _LEAST_S = 1e-6  # of an iteration
+_TRIES = 3  # the first may have to make what the next ones find
 _STREAM = 0
 
 
@@ -102,12 +103,14 @@ class Usual:
     Attributes:
         together: In seconds, with all threads of the device.
         single: With the caller's thread alone; None if that was not tried.
+        tries: How often that was tried.
         guessed: Whether no request has run directly yet.
         latest: What the last one took that has.
     """
 
     together: float
     single: float | None = None
+    tries: int = 0
     guessed: bool = True
     latest: float = _LEAST_S
 
@@ -119,7 +122,7 @@ class Usual:
     @property
     def prefers_single(self) -> bool:
         """Whether the caller's thread is to do it alone, where the device can do that."""
-        return self.single is None or self.single <= self.together
+        return self.tries < _TRIES or self.single is None or self.single <= self.together
 
     def took(self, seconds: float, *, single: bool) -> None:
         """Note how long a request took.
@@ -133,7 +136,11 @@ class Usual:
             if self.single is not None:
                 self.single *= _FORGETS_OTHER
         else:
-            self.single = seconds if self.single is None else self.single + (seconds - self.single) / 4
+            self.tries += 1
+            if self.single is None or (self.tries <= _TRIES and seconds < self.single):
+                self.single = seconds
+            else:
+                self.single += (seconds - self.single) / 4
             self.together *= _FORGETS_OTHER
 
 

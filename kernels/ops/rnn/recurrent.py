@@ -6,6 +6,10 @@ the time of each batch row: one row at a time (`rows.py`), or on CPUs, where the
 Steps at or beyond a row's `sequence_lens` give zeros and leave the state as it is; the reverse direction begins at a
 row's last step.
 
+RoundedStateLSTM is what ONNX Runtime's DynamicQuantizeLSTM does once its inputs are multiplied: in place of X and W it
+takes the products, ``[T, N, D * 4 * H]``, and its recurrent weights are bytes, ``[D, H, 4 * H]``, with a scale and a zero
+point for each column.
+
 Source: ONNX LSTM-22, GRU-22, RNN-22.
 """
 
@@ -27,14 +31,14 @@ from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.impl import Impl, ImplBuilder, Ref, WeightsRequest, inp, out
 from asyncrt.kernels.indices import Indices
 from asyncrt.kernels.matmul.product import Operand, matmul
-from asyncrt.kernels.operator import Example, Operator
+from asyncrt.kernels.operator import Example, Operator, spread
 from asyncrt.kernels.patterns.copy import copy_launch
 from asyncrt.kernels.recurrent.interface import CellForm, OptionalInputs
 from asyncrt.kernels.recurrent.rows import scratch_bytes, walked
-from asyncrt.kernels.recurrent.tiles import LEAST, RowBlocks, cut_rows_into_blocks, gate_panels, tiled
+from asyncrt.kernels.recurrent.tiles import LEAST, RowBlocks, byte_panels, cut_rows_into_blocks, gate_panels, tiled
 from asyncrt.kernels.shapes import check, count
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT32, Array, Shape
+from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, INT32, Array, Shape
 from asyncrt.memory.view import View
 
 from ._activations import ACTIVATIONS, Chosen
@@ -49,7 +53,7 @@ class _Kind(NamedTuple):
         gates: Number of blocks of H rows in the weights.
         activations: Defaults of one direction.
         outputs: The most outputs that a node may have.
-        rounds: Whether products take states that are rounded to bytes.
+        rounds: Whether products take states that are rounded to bytes, and weights that are bytes.
     """
 
     name: str
@@ -116,9 +120,9 @@ def _settings(kind: _Kind, name: str, attributes: Attributes) -> _CellSettings:
 def _infer(kind: _Kind, call: Call) -> tuple[Shape, ...]:
     settings = _settings(kind, call.name, call.attributes)
     x, w, r = call.shape(0), call.shape(1), call.shape(2)
-    check(call, len(x) == len(w) == len(r) == 3, "data and weights must have three axes")
+    check(call, len(x) == len(r) == 3 == len(w) + kind.rounds, "data and weights must have three axes")
     n, t = (x[0], x[1]) if settings.batch_first else (x[1], x[0])
-    d, hidden = settings.directions, r[2]
+    d, hidden = settings.directions, r[1 if kind.rounds else 2]
 
     def fits(index: int, wanted: Sequence[int]) -> None:
         if call.has(index):
@@ -126,8 +130,14 @@ def _infer(kind: _Kind, call: Call) -> tuple[Shape, ...]:
             known = len(given) != len(wanted) or not any(isinstance(v, Dim) for v in (*given, *wanted))
             check(call, not known or given == tuple(wanted), f"input {index} is {list(given)}, not {list(wanted)}")
 
-    fits(1, (d, kind.gates * hidden, x[2]))
-    fits(2, (d, kind.gates * hidden, hidden))
+    if kind.rounds:
+        fits(0, (t, n, d * kind.gates * hidden))
+        fits(1, (d, kind.gates * hidden))
+        fits(2, (d, hidden, kind.gates * hidden))
+        fits(8, (d, kind.gates * hidden))
+    else:
+        fits(1, (d, kind.gates * hidden, x[2]))
+        fits(2, (d, kind.gates * hidden, hidden))
     fits(3, (d, 2 * kind.gates * hidden))
     fits(4, (n,))
     state = (n, d, hidden) if settings.batch_first else (d, n, hidden)
@@ -154,6 +164,11 @@ def _reference(kind: _Kind, attributes: Attributes, inputs: Sequence[Array | Non
     assert x is not None
     assert w is not None
     assert r is not None
+    if kind.rounds:
+        zeros = wide(8)
+        assert zeros is not None
+        r = ((r - zeros[:, None]) * w[:, None]).swapaxes(1, 2)
+        w = np.eye(x.shape[2]).reshape(settings.directions, -1, x.shape[2])  # the inputs are multiplied already
     if settings.batch_first:
         x = x.swapaxes(0, 1)
         h0, c0 = (None if s is None else s.swapaxes(0, 1) for s in (h0, c0))
@@ -264,27 +279,30 @@ class _LayerSizes(NamedTuple):
 def _sizes(kind: _Kind, settings: _CellSettings, call: Call) -> _LayerSizes:
     first, second, width = call.shape(0)
     steps, batch = (second, first) if settings.batch_first else (first, second)
-    directions, columns, _ = call.shape(1)
+    directions, columns = call.shape(1)[:2]
     return _LayerSizes(steps, batch, directions, columns // kind.gates, columns, width)
 
 
 def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     settings = _settings(kind, call.name, call.attributes)
     s, dtype, made = _sizes(kind, settings, call), call.dtype(0), ImplBuilder()
-    products = made.scratch(max(1, s.steps * s.batch * s.directions * s.columns) * dtype.itemsize)
+    nbytes = max(1, s.steps * s.batch * s.directions * s.columns) * dtype.itemsize
+    products = inp(0) if kind.rounds else made.scratch(nbytes)
     constant = call.constants[2] and traits.packed_weights
     tiles: RowBlocks | None = None
     if traits.is_cpu and dtype is FLOAT32 and constant and s.hidden >= LEAST:
         tiles = cut_rows_into_blocks(kind.gates, s.batch, s.directions, s.hidden, traits)
         states = made.scratch(tiles.nbytes)
-        by_state = made.weights(gate_panels(2, kind.gates, s.directions, s.hidden))
+        panels = byte_panels if kind.rounds else gate_panels
+        by_state = made.weights(panels(2, kind.gates, s.directions, s.hidden))
     else:
         states = made.scratch(scratch_bytes(kind.gates, dtype, s.directions * s.batch, s.hidden))
-        by_state = _transposed(call, 2, (0, 2, 1), "recurrent state", _pack_state, made, traits)
-    if s.steps:
+        order = (0, 2, 1)
+        by_state = inp(2) if kind.rounds else _transposed(call, 2, order, "recurrent state", _pack_state, made, traits)
+    if s.steps and not kind.rounds:
         _multiply_inputs(kind, call, s, products, made, traits)
     refs = (products, by_state, states, *(inp(i) for i in range(3, 8) if call.has(i)))
-    refs += tuple(out(i) for i in range(len(call.outputs)))
+    refs += (*(out(i) for i in range(len(call.outputs))), *((inp(1), inp(8)) if kind.rounds else ()))
     ints = (s.steps, s.batch, s.directions, s.hidden, *_strides(settings, s))
     real = "float16" if tiles else "double" if dtype is FLOAT64 else "float"
     form = CellForm(
@@ -407,7 +425,7 @@ def _operator(kind: _Kind, examples: tuple[Example, ...], name: str = "", domain
         reference=functools.partial(_reference, kind),
         implement=functools.partial(_implement, kind),
         indices=_lengths,
-        device_types=frozenset({FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT32}),
+        device_types=frozenset({FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT8, INT32}),
         examples=examples,
     )
 
@@ -422,6 +440,17 @@ def _examples(kind: _Kind) -> tuple[Example, ...]:
     )
 
 
+def _rounded_example(steps: int, batch: int, hidden: int, directions: int = 1, *, zero: int = 0) -> Example:
+    columns = 4 * hidden
+    scales = (0.002 + 0.01 * spread(directions, columns)).astype(np.float32)
+    zeros = np.rint(zero * spread(directions, columns, skip=5)).astype(np.float32)
+    shapes = (f"{steps},{batch},{directions * columns}", f"{directions},{hidden},{columns}", f"{directions},{2 * columns}")
+    attributes = {"hidden_size": hidden, "direction": "bidirectional" if directions == 2 else "forward"}
+    return Example(
+        (f"f32[{shapes[0]}]", scales, f"i8[{shapes[1]}]", f"f32[{shapes[2]}]", None, None, None, None, zeros), attributes, 3
+    )
+
+
 OPERATORS = (
     _operator(
         _LSTM,
@@ -431,8 +460,12 @@ OPERATORS = (
             _example(_LSTM, 4, 2, 3, 6, given=(3, 7), outputs=3),
         ),
     ),
-    # DynamicQuantizeLSTM of ONNX Runtime, but for its weights, which are floats here.
-    _operator(_ROUNDED_LSTM, _examples(_LSTM), "RoundedStateLSTM", "asyncrt"),
+    _operator(
+        _ROUNDED_LSTM,
+        (_rounded_example(3, 2, 5), _rounded_example(4, 3, 18, 2, zero=20), _rounded_example(2, 1, 32, zero=-3)),
+        "RoundedStateLSTM",
+        "asyncrt",
+    ),
     _operator(_GRU, (*_examples(_GRU), _example(_GRU, 4, 2, 3, 6, outputs=2, linear_before_reset=1))),
     _operator(_RNN, _examples(_RNN)),
 )

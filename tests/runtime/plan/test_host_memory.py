@@ -431,7 +431,7 @@ async def test_large_collected_outputs_are_put_together_on_a_thread(threads: Any
     """Along any axis; small ones at once."""
     async with Runtime("simulated", options=open_limit) as rt:
         loaded = await rt.load(collecting())
-        called = threads(np, "stack")
+        called = threads(np, "concatenate")
 
         for count, k in ((3, 5), (4, 1 << 17)):
             out = await loaded.infer({"x": f32(k), "n": np.array(count)})

@@ -20,7 +20,7 @@ from asyncrt.devices.opencl.submit import native_submitter
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared
 from asyncrt.layout import Array
 from asyncrt.runtime.request.callers_turns import TURN_S
-from asyncrt.runtime.request.direct import BRIEF_S, choose_way, own_part
+from asyncrt.runtime.request.direct import BRIEF_S, Usual, choose_way, own_part
 
 from ...builders import model, node
 
@@ -183,6 +183,21 @@ async def test_one_thread_does_what_it_does_sooner(
 
     better = device.runs - device.singles if alone else device.singles
     assert better > 500
+
+
+def test_the_first_time_by_itself_is_no_measure_of_a_thread() -> None:
+    """It may have to make what the next ones find, such as a queue of its own; a way that is slow is known by the
+    third."""
+    sooner, later = Usual(together=50e-6), Usual(together=50e-6)
+
+    for seconds in (500e-6, 30e-6, 31e-6):
+        assert sooner.prefers_single
+        sooner.took(seconds, single=True)
+    for seconds in (500e-6, 90e-6, 91e-6):
+        later.took(seconds, single=True)
+
+    assert sooner.prefers_single
+    assert not later.prefers_single
 
 
 @pytest.mark.asyncio
