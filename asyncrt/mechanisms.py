@@ -51,7 +51,7 @@ MECHANISMS: Mapping[Mechanism, str] = {
     "prepared_launches": "Launches of plans that come often have their arguments set beforehand.",
     "one_launch": "The steps of a brief plan are one launch, on CPUs and on GPUs whose driver takes PTX.",
     "native_submit": "A loop in C enqueues the launches of a plan.",
-    "direct": "A brief request that nobody else is in the way of runs on its caller's thread.",
+    "direct": "A brief request runs on its caller's thread where nobody else is in the way; callers take turns.",
     "share_steps": "Steps of a group's sequences run as one inference.",
     "pinned": "Transfers go through pinned memory, on a device that has memory of its own.",
     "pool": "Memory goes back to a pool, where events order its next use.",

@@ -168,7 +168,6 @@ def _reference(kind: _Kind, attributes: Attributes, inputs: Sequence[Array | Non
         zeros = wide(8)
         assert zeros is not None
         r = ((r - zeros[:, None]) * w[:, None]).swapaxes(1, 2)
-        w = np.eye(x.shape[2]).reshape(settings.directions, -1, x.shape[2])  # the inputs are multiplied already
     if settings.batch_first:
         x = x.swapaxes(0, 1)
         h0, c0 = (None if s is None else s.swapaxes(0, 1) for s in (h0, c0))
@@ -187,7 +186,9 @@ def _reference(kind: _Kind, attributes: Attributes, inputs: Sequence[Array | Non
             at = lengths - 1 - step if settings.reverse or d == 1 else np.full(n, step)
             live = (step < lengths)[:, None]
             xs = x[np.maximum(at, 0), rows]
-            new_h, new_c = _step(kind, settings, settings.activations[d], xs @ w[d].T, h, c, r[d], bias, peepholes)
+            columns = slice(d * gates * hidden, (d + 1) * gates * hidden)
+            products = xs[:, columns] if kind.rounds else xs @ w[d].T
+            new_h, new_c = _step(kind, settings, settings.activations[d], products, h, c, r[d], bias, peepholes)
             h, c = np.where(live, new_h, h), np.where(live, new_c, c)
             every[at[live[:, 0]], d, rows[live[:, 0]]] = h[live[:, 0]]
         finals[:, d] = h, c
