@@ -12,6 +12,7 @@ import selectors
 import sys
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -35,7 +36,7 @@ def on_own_thread(name: str, work: Callable[[], None]) -> asyncio.Future[None]:
     """Begin blocking work on a thread of its own; return a future that is done when the work is.
 
     The interpreter does not wait for the thread when it exits, because nothing ends one inside a driver. So this is not
-    `asyncio.to_thread()`, whose threads it joins.
+    `asyncio.to_thread()`, whose threads it joins. Where none can be started, the work is done before this returns.
     """
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -47,7 +48,10 @@ def on_own_thread(name: str, work: Callable[[], None]) -> asyncio.Future[None]:
             error = failure
         settle_later(ended, error, None)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        threading.Thread(target=run, name=name, daemon=True).start()
+    except RuntimeError:
+        run()
     return ended
 
 
@@ -154,6 +158,37 @@ class _Turns(selectors.DefaultSelector):
             self.wanted = False
 
 
+class _Workers(ThreadPoolExecutor):
+    """The threads of `asyncio.to_thread()`.
+
+    An interpreter that exits starts none, from Python 3.12 on: from `exits` on all is done by who asks for it.
+    """
+
+    exits = False
+
+    def submit(self, fn: Callable[..., _T], /, *args: Any, **kwargs: Any) -> Future[_T]:
+        if not self.exits:
+            return super().submit(fn, *args, **kwargs)
+        done: Future[_T] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that joins its threads itself, where asyncio's would start one more for that."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        super().__init__(selector)
+        self.workers = _Workers(thread_name_prefix="asyncrt-work")
+        self.set_default_executor(self.workers)
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as asyncio's
+        self.workers.shutdown()
+
+
 class LoopThread:
     """An event loop of asyncio's on a thread of its own, for callers that are on none of asyncio's.
 
@@ -168,7 +203,7 @@ class LoopThread:
         selector = _Turns()
         self._turns, self._turn = selector, selector.turn
         # On Windows asyncio's loops can start no processes with a selector; nothing here does.
-        self._runner = asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector))
+        self._runner = asyncio.Runner(loop_factory=lambda: _Loop(selector))
         self.loop = self._runner.get_loop()
         self._stop = asyncio.Event()
         self.calls: set[PendingCall[Any]] = set()
@@ -232,6 +267,11 @@ class LoopThread:
         finally:
             if has:
                 self._turn.release()
+
+    def exits(self) -> None:
+        """Note that the interpreter exits: what is still to be done must not need a new thread."""
+        assert isinstance(self.loop, _Loop)
+        self.loop.workers.exits = True
 
     def close(self) -> None:
         """End the loop, with what still runs there, and the thread. Blocks."""

@@ -322,6 +322,10 @@ class _Background:
         with self._lock:
             self._running.discard(event)
 
+    def exits(self) -> None:
+        """Note that the interpreter exits."""
+        self._thread.exits()
+
     def close(self) -> None:
         if self.runtime.left_behind:
             return
@@ -357,6 +361,7 @@ _open: set[_Background] = set()
 
 def _close_all() -> None:
     for background in tuple(_open):
+        background.exits()
         background.close()
 
 
@@ -364,7 +369,8 @@ def _close_at_exit(background: _Background) -> None:
     _open.add(background)
 
 
-# Closing a runtime needs worker threads, and those are refused once the interpreter has begun to join threads, which is
-# before `atexit` functions run. So this uses the hook by which concurrent.futures stops its own threads; hooks run
-# last in, first out, and concurrent.futures.thread, imported above, is already in.
+# Requests in flight may need worker threads. Those are refused once the interpreter has begun to join threads, which
+# is before `atexit` functions run; from Python 3.12 on no new one is started even then. So this uses the hook by which
+# concurrent.futures stops its own threads; hooks run last in, first out, and concurrent.futures.thread, imported above,
+# is already in.
 getattr(threading, "_register_atexit", atexit.register)(_close_all)
