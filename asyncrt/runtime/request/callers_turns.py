@@ -11,9 +11,17 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from asyncrt.loops import retrieved
+
+if TYPE_CHECKING:
+    from asyncrt.runtime.loop.dispatcher import Dispatcher
 
 TURN_S = 500e-6
 """For which such requests may go on in one turn of the event loop."""
+MIXED = 256
+"""Requests for which nobody waits for others to end, after one was there that is not brief: it may not be the last."""
 
 
 class CallersTurns:
@@ -28,12 +36,16 @@ class CallersTurns:
         self._loop, self._clock = loop, clock
         #: When the first request of this turn began.
         self._began: int | None = None
-        #: What the latest of them took, in seconds.
-        self._latest = TURN_S
+        #: What one of them takes lately, in seconds.
+        self._usual = TURN_S
         self._waiting: list[tuple[int, float, int, asyncio.Future[None]]] = []
         self._came = itertools.count()
         #: Whether the end of this turn is listened for.
         self._listens = False
+        #: For how many more requests nobody waits for those in flight: others than brief ones were among them.
+        self._mixed = 0
+        #: Done when those in flight that are waited for have ended.
+        self._drain: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<CallersTurns, {len(self._waiting)} wait>"
@@ -51,7 +63,31 @@ class CallersTurns:
     @property
     def free(self) -> bool:
         """Whether a request may run in this turn that has not waited."""
-        return not self._waiting and (self._began is None or self._clock() - self._began < TURN_S * 1e9)
+        return not self._waiting and self._has_time
+
+    @property
+    def _has_time(self) -> bool:
+        return self._began is None or self._clock() - self._began < TURN_S * 1e9
+
+    async def drained(self, dispatcher: Dispatcher) -> bool:
+        """Return when no request is in flight, or one that is not brief; False at once if one is so, or was lately.
+
+        One task looks for all who wait: each of them would be woken whenever a request has ended.
+        """
+        if not dispatcher.in_flight:
+            return True
+        if self._mixed or not dispatcher.only_brief:
+            self._mixed = self._mixed - 1 if self._mixed else MIXED
+            return False
+        if self._drain is None:
+            self._drain = self._loop.create_task(_no_longer(dispatcher))
+            self._drain.add_done_callback(self._is_drained)
+        await asyncio.wait((self._drain,))
+        return True
+
+    def _is_drained(self, drain: asyncio.Task[None]) -> None:
+        self._drain = None
+        retrieved(drain)
 
     async def wait(self, priority: int, until: float | None) -> None:
         """Return in a turn in which the caller may run a request, before anything else is awaited.
@@ -59,10 +95,14 @@ class CallersTurns:
         Args:
             until: When its request is too late.
         """
-        future: asyncio.Future[None] = self._loop.create_future()
-        heapq.heappush(self._waiting, (priority, math.inf if until is None else until, next(self._came), future))
-        self._listen()
-        await future
+        key = priority, math.inf if until is None else until, next(self._came)
+        while True:
+            future: asyncio.Future[None] = self._loop.create_future()
+            heapq.heappush(self._waiting, (*key, future))
+            self._listen()
+            await future
+            if self._has_time:  # those before it may have taken longer than was thought
+                return
 
     def begin(self) -> None:
         """Note that a request begins on the loop's thread."""
@@ -72,7 +112,7 @@ class CallersTurns:
 
     def took(self, seconds: float) -> None:
         """Note how long one took."""
-        self._latest = seconds
+        self._usual += (seconds - self._usual) / 4
 
     def _listen(self) -> None:
         if not self._listens:
@@ -87,6 +127,12 @@ class CallersTurns:
             *_, future = heapq.heappop(self._waiting)
             if not future.done():
                 future.set_result(None)
-                left -= self._latest
+                left -= self._usual
         if self._waiting:  # whatever becomes of those
             self._listen()
+
+
+async def _no_longer(dispatcher: Dispatcher) -> None:
+    """Return when the requests in flight are not all brief any more, or there are none."""
+    while dispatcher.only_brief:
+        await dispatcher.progress()

@@ -51,6 +51,8 @@ TRIAL_S = 2e-3
 """For which it may be kept to find out, a few times, how long steps of a sequence take there."""
 BESIDE_S = 150e-6
 """For which callers who ask at once wait for each other: what the general way takes of the event loop's thread."""
+_GAIN = 0.75
+"""Of what that was measured to take, for which they do as well."""
 _OWN_PART, _GENERAL_S = 0.25, 300e-6  # see `own_part`
 _FORGETS = 0.99
 _FORGETS_OTHER = 0.999
@@ -106,6 +108,7 @@ class Usual:
         tries: How often that was tried.
         guessed: Whether no request has run directly yet.
         latest: What the last one took that has.
+        beside: What one of many takes that are on the general way at once, from one end to the next; 0 if none did.
     """
 
     together: float
@@ -113,6 +116,7 @@ class Usual:
     tries: int = 0
     guessed: bool = True
     latest: float = _LEAST_S
+    beside: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -161,6 +165,8 @@ class Direct:
         self._chunk = model.program.chunks[0]
         self._usual: weakref.WeakKeyDictionary[BoundPlan, Usual] = weakref.WeakKeyDictionary()
         self._latest_step: Callable[[], BoundPlan | None] = lambda: None
+        #: Requests that had ended on the general way when one last ran here, and whether that one did not count.
+        self._ended_before, self._excused = 0, False
         self._launch_s = LAUNCH_S["cpu" if model.session.device.info.is_cpu else "gpu"]
 
     @property
@@ -184,16 +190,12 @@ class Direct:
             kept: What the sequence keeps that it is a step of.
         """
         dispatcher, turns = self._dispatcher, self._turns
-        if dispatcher.in_flight or turns.wanted:
-            if not self.suits(arrays, kept):
-                return False
-            while dispatcher.only_brief:
-                await dispatcher.progress()
-            if dispatcher.in_flight:
-                return False
-        if not turns.free:
+        others = dispatcher.in_flight or turns.wanted
+        if others and not (self.suits(arrays, kept) and await turns.drained(dispatcher)):
+            return False
+        if others or not turns.free:  # those who have waited for the same go on one after the other
             await turns.wait(priority, until)
-        return True
+        return not dispatcher.in_flight
 
     def suits(self, arrays: Mapping[int, Array], kept: KeptState | None = None) -> bool:
         """Whether callers of such a request had better take turns; for the arguments see `turn()`."""
@@ -203,8 +205,9 @@ class Direct:
     def gains_beside(self, bound: BoundPlan) -> bool:
         """Whether requests of a plan are sooner done one after the other, each on its caller's thread."""
         usual, presets = self._usual.get(bound), self._session.presets
-        brief = usual is not None and usual.seconds <= BESIDE_S
-        return brief and presets is not None and presets.ready(bound)
+        if usual is None or presets is None or usual.seconds > min(BRIEF_S, max(BESIDE_S, _GAIN * usual.beside)):
+            return False
+        return presets.ready(bound)
 
     def took_generally(self, bound: BoundPlan, seconds: float, *, others: int = 0, is_step: bool = False) -> None:
         """Note how long a request took on the general way, from its inputs to its results.
@@ -215,12 +218,14 @@ class Direct:
         """
         usual, seconds = self._usual.get(bound), seconds / (1 + others)
         if usual is None:
-            self._usual[bound] = Usual(own_part(seconds))
+            usual = self._usual[bound] = Usual(own_part(seconds))
         elif usual.guessed:  # the first of its shape may have been slow
             usual.together = min(usual.together, own_part(seconds))
-        elif usual.seconds > (BESIDE_S if others else BRIEF_S):
+        elif usual.seconds > (max(BESIDE_S, _GAIN * usual.beside) if others else BRIEF_S):
             # Something else may have been in the way: after a while it is tried again.
             usual.together *= _FORGETS
+        if others:
+            usual.beside += (seconds - usual.beside) / 4 if usual.beside else seconds
         if is_step:
             self._latest_step = weakref.ref(bound)
 
@@ -265,6 +270,13 @@ class Direct:
         model.replayed(planned)
         dispatcher.rest(on_loop=on_loop)
         return outcome.last, outcome.records
+
+    def _is_first_behind_others(self, seconds: float, usual: Usual) -> bool:
+        """Whether a request was slow because those before it had been on the general way: threads of the device that
+        look for more of those are in its way for milliseconds. Of two in a row one counts."""
+        before, self._ended_before = self._ended_before, self._dispatcher.ended
+        self._excused = before != self._ended_before and not self._excused and seconds > 2 * usual.seconds
+        return self._excused
 
     def _usual_of(self, bound: BoundPlan, kept: KeptState | None) -> Usual | None:
         """Return for how long a plan keeps who waits for it; of a new one of a sequence by the step before it."""
@@ -444,7 +456,8 @@ class Direct:
         took /= times
         if self._session.presets is not None:
             self._session.presets.took(bound, took)
-        usual.took(took, single=single)
+        if not self._is_first_behind_others(took, usual):
+            usual.took(took, single=single)
         return times, arriving.take(), collected
 
 
