@@ -180,13 +180,13 @@ class _Workers(ThreadPoolExecutor):
 class _Loop(asyncio.SelectorEventLoop):
     """An event loop that joins its threads itself, where asyncio's would start one more for that."""
 
-    def __init__(self, selector: selectors.BaseSelector) -> None:
+    def __init__(self, selector: selectors.BaseSelector, workers: _Workers) -> None:
         super().__init__(selector)
-        self.workers = _Workers(thread_name_prefix="asyncrt-work")
-        self.set_default_executor(self.workers)
+        self._workers = workers
+        self.set_default_executor(workers)
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as asyncio's
-        self.workers.shutdown()
+        self._workers.shutdown()
 
 
 class LoopThread:
@@ -200,10 +200,10 @@ class LoopThread:
     """
 
     def __init__(self, name: str) -> None:
-        selector = _Turns()
-        self._turns, self._turn = selector, selector.turn
+        selector, workers = _Turns(), _Workers(thread_name_prefix="asyncrt-work")
+        self._turns, self._turn, self._workers = selector, selector.turn, workers
         # On Windows asyncio's loops can start no processes with a selector; nothing here does.
-        self._runner = asyncio.Runner(loop_factory=lambda: _Loop(selector))
+        self._runner = asyncio.Runner(loop_factory=lambda: _Loop(selector, workers))
         self.loop = self._runner.get_loop()
         self._stop = asyncio.Event()
         self.calls: set[PendingCall[Any]] = set()
@@ -270,8 +270,7 @@ class LoopThread:
 
     def exits(self) -> None:
         """Note that the interpreter exits: what is still to be done must not need a new thread."""
-        assert isinstance(self.loop, _Loop)
-        self.loop.workers.exits = True
+        self._workers.exits = True
 
     def close(self) -> None:
         """End the loop, with what still runs there, and the thread. Blocks."""

@@ -6,6 +6,7 @@ import importlib.util
 import shutil
 import subprocess
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -14,28 +15,20 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="session")
-def submit(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """`asyncrt.devices.opencl._submit`."""
-    return _built("asyncrt/devices/opencl/_submit", tmp_path_factory.mktemp("native"))
+def _extension(path: str) -> Callable[[pytest.TempPathFactory], ModuleType]:
+    """Return a fixture that is the extension of a file."""
+
+    @pytest.fixture(scope="session", name=Path(path).name.lstrip("_"))
+    def extension(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+        return _built(path, tmp_path_factory.mktemp("native"))
+
+    return extension
 
 
-@pytest.fixture(scope="session")
-def formulas(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """`asyncrt.runtime.plan._formulas`."""
-    return _built("asyncrt/runtime/plan/_formulas", tmp_path_factory.mktemp("native"))
-
-
-@pytest.fixture(scope="session")
-def steps(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """`asyncrt.runtime.plan._steps`."""
-    return _built("asyncrt/runtime/plan/_steps", tmp_path_factory.mktemp("native"))
-
-
-@pytest.fixture(scope="session")
-def arena(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """`asyncrt.memory._arena`."""
-    return _built("asyncrt/memory/_arena", tmp_path_factory.mktemp("native"))
+submit = _extension("asyncrt/devices/opencl/_submit")
+formulas = _extension("asyncrt/runtime/plan/_formulas")
+steps = _extension("asyncrt/runtime/plan/_steps")
+arena = _extension("asyncrt/memory/_arena")
 
 
 def _built(path: str, folder: Path) -> ModuleType:

@@ -96,11 +96,7 @@ class Model:
             if names_device_tensors(inputs):
                 return self._shown(await infer_from_device(network, inputs, priority, until))
             arrays = await network.checked.take(inputs)
-        direct, here = network.direct, True
-        if direct is not None and direct.crowded:
-            here = await direct.turn(arrays, priority, until)
-            self._session.check_here()
-        outcome = network.attempt(arrays, until) if here else None
+        outcome = await network.attempt_in_turn(arrays, priority, until)
         if outcome is None:
             outcome = await network.infer(arrays, priority, deadline=until, may_stand_in=True)
         return self._named(*outcome)

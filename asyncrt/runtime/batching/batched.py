@@ -287,7 +287,7 @@ class Batched:
         here = number == self._came
         if direct.ran or direct.crowded:
             if direct.suits(arrays):
-                here = await direct.turn(arrays, priority, until)
+                here = await direct.take_turn(priority, until)
             else:
                 await asyncio.sleep(0)
                 here = number == self._came

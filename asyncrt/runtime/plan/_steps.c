@@ -113,8 +113,8 @@ static PyObject *packed(const head_t *head, const int32_t *place, const row_t *n
     return record;
 }
 
-/* One step: what `fixed` says, a tuple of node, kernel, buffers, group, varying and more, and what is made of numbers. Where a number
- * chooses the kernel, that is what is asked for it. */
+/* One step: what `fixed` says, a tuple of node, kernel, buffers, group, varying and more, and what is made of numbers.
+ * Where a number chooses the kernel, that is what is asked for it. */
 static PyObject *made(PyObject *make, PyObject *type, PyObject *fixed, const head_t *head, const row_t *numbers,
                       const row_t *base) {
     const int32_t *place = (const int32_t *)(head + 1), *sizes = place + 2 * head->buffers;

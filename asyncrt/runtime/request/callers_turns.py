@@ -11,29 +11,25 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-from asyncrt.loops import retrieved
-
-if TYPE_CHECKING:
-    from asyncrt.runtime.loop.dispatcher import Dispatcher
+from asyncrt.runtime.loop.dispatcher import Dispatcher
 
 TURN_S = 500e-6
 """For which such requests may go on in one turn of the event loop."""
-MIXED = 256
-"""Requests for which nobody waits for others to end, after one was there that is not brief: it may not be the last."""
+_MIXED = 256  # requests for which nobody waits for others to end, after one was there that is not brief
 
 
 class CallersTurns:
     """The turns of one event loop.
 
     Args:
+        dispatcher: Knows the requests that are in flight.
         loop: Whose turns these are.
         clock: Returns now in nanoseconds.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], int]) -> None:
-        self._loop, self._clock = loop, clock
+    def __init__(self, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop, clock: Callable[[], int]) -> None:
+        self._dispatcher, self._loop, self._clock = dispatcher, loop, clock
         #: When the first request of this turn began.
         self._began: int | None = None
         #: What one of them takes lately, in seconds.
@@ -44,7 +40,7 @@ class CallersTurns:
         self._listens = False
         #: For how many more requests nobody waits for those in flight: others than brief ones were among them.
         self._mixed = 0
-        #: Done when those in flight that are waited for have ended.
+        #: Done when those in flight that were waited for last have ended.
         self._drain: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
@@ -69,25 +65,25 @@ class CallersTurns:
     def _has_time(self) -> bool:
         return self._began is None or self._clock() - self._began < TURN_S * 1e9
 
-    async def drained(self, dispatcher: Dispatcher) -> bool:
+    async def drained(self) -> bool:
         """Return when no request is in flight, or one that is not brief; False at once if one is so, or was lately.
 
         One task looks for all who wait: each of them would be woken whenever a request has ended.
         """
-        if not dispatcher.in_flight:
+        if not self._dispatcher.in_flight:
             return True
-        if self._mixed or not dispatcher.only_brief:
-            self._mixed = self._mixed - 1 if self._mixed else MIXED
+        if self._mixed or not self._dispatcher.only_brief:
+            self._mixed = self._mixed - 1 if self._mixed else _MIXED
             return False
-        if self._drain is None:
-            self._drain = self._loop.create_task(_no_longer(dispatcher))
-            self._drain.add_done_callback(self._is_drained)
+        if self._drain is None or self._drain.done():
+            self._drain = self._loop.create_task(self._look())
         await asyncio.wait((self._drain,))
         return True
 
-    def _is_drained(self, drain: asyncio.Task[None]) -> None:
-        self._drain = None
-        retrieved(drain)
+    async def _look(self) -> None:
+        """Return when the requests in flight are not all brief any more, or there are none."""
+        while self._dispatcher.only_brief:
+            await self._dispatcher.progress()
 
     async def wait(self, priority: int, until: float | None) -> None:
         """Return in a turn in which the caller may run a request, before anything else is awaited.
@@ -130,9 +126,3 @@ class CallersTurns:
                 left -= self._usual
         if self._waiting:  # whatever becomes of those
             self._listen()
-
-
-async def _no_longer(dispatcher: Dispatcher) -> None:
-    """Return when the requests in flight are not all brief any more, or there are none."""
-    while dispatcher.only_brief:
-        await dispatcher.progress()

@@ -124,6 +124,11 @@ class Usual:
         return self.together if self.single is None else min(self.together, self.single)
 
     @property
+    def most_beside_s(self) -> float:
+        """For how long it may keep one caller so that all are answered sooner than on the general way."""
+        return max(BESIDE_S, _GAIN * self.beside)
+
+    @property
     def prefers_single(self) -> bool:
         """Whether the caller's thread is to do it alone, where the device can do that."""
         return self.tries < _TRIES or self.single is None or self.single <= self.together
@@ -189,9 +194,15 @@ class Direct:
             until: When it is too late.
             kept: What the sequence keeps that it is a step of.
         """
+        if (self._dispatcher.in_flight or self._turns.wanted) and not self.suits(arrays, kept):
+            return False
+        return await self.take_turn(priority, until)
+
+    async def take_turn(self, priority: int, until: float | None) -> bool:
+        """Do what `turn()` does, for a request that `suits()` or that nobody is in the way of."""
         dispatcher, turns = self._dispatcher, self._turns
         others = dispatcher.in_flight or turns.wanted
-        if others and not (self.suits(arrays, kept) and await turns.drained(dispatcher)):
+        if others and not await turns.drained():
             return False
         if others or not turns.free:  # those who have waited for the same go on one after the other
             await turns.wait(priority, until)
@@ -205,7 +216,7 @@ class Direct:
     def gains_beside(self, bound: BoundPlan) -> bool:
         """Whether requests of a plan are sooner done one after the other, each on its caller's thread."""
         usual, presets = self._usual.get(bound), self._session.presets
-        if usual is None or presets is None or usual.seconds > min(BRIEF_S, max(BESIDE_S, _GAIN * usual.beside)):
+        if usual is None or presets is None or usual.seconds > min(BRIEF_S, usual.most_beside_s):
             return False
         return presets.ready(bound)
 
@@ -221,7 +232,7 @@ class Direct:
             usual = self._usual[bound] = Usual(own_part(seconds))
         elif usual.guessed:  # the first of its shape may have been slow
             usual.together = min(usual.together, own_part(seconds))
-        elif usual.seconds > (max(BESIDE_S, _GAIN * usual.beside) if others else BRIEF_S):
+        elif usual.seconds > (usual.most_beside_s if others else BRIEF_S):
             # Something else may have been in the way: after a while it is tried again.
             usual.together *= _FORGETS
         if others:
@@ -271,9 +282,12 @@ class Direct:
         dispatcher.rest(on_loop=on_loop)
         return outcome.last, outcome.records
 
-    def _is_first_behind_others(self, seconds: float, usual: Usual) -> bool:
-        """Whether a request was slow because those before it had been on the general way: threads of the device that
-        look for more of those are in its way for milliseconds. Of two in a row one counts."""
+    def _excuses(self, seconds: float, usual: Usual) -> bool:
+        """Note that a request has run; returns whether what it took is not to count.
+
+        Threads of the device that look for more work are for milliseconds in the way of the first behind those on the
+        general way. Of two slow ones in a row one counts.
+        """
         before, self._ended_before = self._ended_before, self._dispatcher.ended
         self._excused = before != self._ended_before and not self._excused and seconds > 2 * usual.seconds
         return self._excused
@@ -456,7 +470,7 @@ class Direct:
         took /= times
         if self._session.presets is not None:
             self._session.presets.took(bound, took)
-        if not self._is_first_behind_others(took, usual):
+        if not self._excuses(took, usual):
             usual.took(took, single=single)
         return times, arriving.take(), collected
 

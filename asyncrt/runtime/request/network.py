@@ -293,6 +293,17 @@ class Network(CompiledModel):
                 raise
             raise said from error
 
+    async def attempt_in_turn(
+        self, arrays: Mapping[int, Array], priority: int, until: float | None, *, kept: KeptState | None = None
+    ) -> tuple[dict[int, Array], Records] | None:
+        """Do what `attempt()` does, on the event loop, when it is the caller's turn."""
+        if self.direct is not None and self.direct.crowded:
+            here = await self.direct.turn(arrays, priority, until, kept)
+            self.session.check_here()
+            if not here:
+                return None
+        return self.attempt(arrays, until, kept=kept)
+
     async def unload(self) -> None:
         """Refuse requests from now on; give everything back when those under way have ended, on the device as well.
 

@@ -135,6 +135,9 @@ class Replicas:
     def attempt(self, arrays: Mapping[int, Array], until: float | None, *, on_loop: bool = True) -> None:
         """No request runs on its caller's thread."""
 
+    async def attempt_in_turn(self, arrays: Mapping[int, Array], priority: int, until: float | None) -> None:
+        """Likewise."""
+
     @property
     def there(self) -> tuple[Replica, ...]:
         """Those whose devices are not lost.

@@ -95,7 +95,7 @@ class Session:
             checks=self.checks, on_idle=self.pool.trim, idle_s=options.idle_release_s, collector=self.collector,
             max_iterations=options.max_iterations,
         )  # fmt: skip
-        self.turns = CallersTurns(self.loop, device.clock)
+        self.turns = CallersTurns(self.dispatcher, self.loop, device.clock)
         self.dispatcher.when_lost.add(functools.partial(_keep_all, self.pool))
         self.binaries = kept_binaries(options) if info.takes_source else None
         self.kernels = ImplCache(

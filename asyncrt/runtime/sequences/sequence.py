@@ -22,7 +22,7 @@ from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.loop.trio_bridge import Elsewhere, anywhere
 from asyncrt.runtime.plan.between_steps import Between, between
-from asyncrt.runtime.plan.chunk_plan import KeptTensor, Records
+from asyncrt.runtime.plan.chunk_plan import KeptTensor
 from asyncrt.runtime.request.inputs import as_dict, take_inputs
 from asyncrt.runtime.request.network import Network
 
@@ -140,24 +140,14 @@ class Sequence:
         self, arrays: Mapping[int, Array], given: bool, priority: int, deadline: float | None
     ) -> dict[int, Array]:
         """Run a step; *given* says whether the caller has given any of the state."""
-        outcome = None if given else await self._on_this_thread(arrays, priority, deadline)
+        outcome = None
+        if not given:
+            outcome = await self._network.attempt_in_turn(arrays, priority, deadline, kept=self._kept)
         if outcome is None:
             outcome = await self._network.infer(arrays, priority, kept=self._kept, deadline=deadline)
         results, records = outcome
         self._network.note(records)
         return results
-
-    async def _on_this_thread(
-        self, arrays: Mapping[int, Array], priority: int, deadline: float | None
-    ) -> tuple[dict[int, Array], Records] | None:
-        """Run a brief step when it is the caller's turn; None if it goes the general way."""
-        direct = self._network.direct
-        if direct is not None and direct.crowded:
-            here = await direct.turn(arrays, priority, deadline, self._kept)
-            self._network.session.check_here()
-            if not here:
-                return None
-        return self._network.attempt(arrays, deadline, kept=self._kept)
 
     def _release(self) -> None:
         """Give the state's memory back."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+from collections.abc import AsyncIterator
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from asyncrt import DeadlineExceeded, DeviceCommandError, Model, Runtime
 from asyncrt.devices.faults import Fault, Faults
 from asyncrt.runtime.request.callers_turns import TURN_S, CallersTurns
 
-from .test_direct import PLAIN, SOURCE, Lending, expected, given
+from .test_direct import PLAIN, SOURCE, Lending, expected, given, ticking
 
 
 async def ask(loaded: Model, caller: int, times: int) -> None:
@@ -21,6 +23,15 @@ async def ask(loaded: Model, caller: int, times: int) -> None:
         inputs = given(1000 * caller + i)
         answer = await loaded.infer(inputs)
         np.testing.assert_allclose(expected(inputs), answer["y"], rtol=1e-6)
+
+
+@contextlib.asynccontextmanager
+async def known(device: Lending) -> AsyncIterator[tuple[Runtime, Model]]:
+    """A model of which one caller has had twenty answers."""
+    async with Runtime(device, options=PLAIN) as rt:
+        loaded = await rt.load(SOURCE)
+        await ask(loaded, 0, 20)
+        yield rt, loaded
 
 
 @pytest.mark.asyncio
@@ -43,9 +54,7 @@ async def test_callers_who_ask_at_once_from_the_start_run_on_their_own_threads(c
 async def test_callers_of_what_takes_longer_are_there_beside_each_other(users_path: None) -> None:
     """A request for which the event loop would be kept longer than on the general way waits for nobody."""
     device = Lending(seconds=1e-4)
-    async with Runtime(device, options=PLAIN) as rt:
-        loaded = await rt.load(SOURCE)
-        await ask(loaded, 0, 20)
+    async with known(device) as (_, loaded):
         before = device.runs
         await asyncio.gather(*(ask(loaded, caller, 20) for caller in range(4)))
 
@@ -56,33 +65,21 @@ async def test_callers_of_what_takes_longer_are_there_beside_each_other(users_pa
 @pytest.mark.asyncio
 async def test_callers_leave_the_event_loop_its_turns(users_path: None) -> None:
     """Another coroutine goes on at least as often as `TURN_S` and one request pass on the device."""
-    device, ticks = Lending(seconds=1e-5), 0
-
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            ticks += 1
-            await asyncio.sleep(0)
-
-    async with Runtime(device, options=PLAIN) as rt:
-        loaded = await rt.load(SOURCE)
-        await ask(loaded, 0, 20)
-        ticker, began, runs = asyncio.create_task(tick()), device.now, device.runs
-        ticks = 0
+    device = Lending(seconds=1e-5)
+    async with known(device) as (_, loaded), ticking() as ticks:
+        began, runs = device.now, device.runs
         await asyncio.gather(*(ask(loaded, caller, 100) for caller in range(8)))
-        ticker.cancel()
+        turns = ticks()
 
     assert device.runs >= runs + 750
-    assert ticks >= (device.now - began) / TURN_S * 0.5
+    assert turns >= (device.now - began) / TURN_S * 0.5
 
 
 @pytest.mark.asyncio
 async def test_brief_requests_do_not_wait_for_a_long_one(users_path: None) -> None:
     """While a request is there that is not known to be brief, they go beside it, and take turns again behind it."""
     device = Lending()
-    async with Runtime(device, options=PLAIN) as rt:
-        loaded = await rt.load(SOURCE)
-        await ask(loaded, 0, 20)
+    async with known(device) as (_, loaded):
         before = device.runs
         other = asyncio.create_task(loaded.infer(given(1, rows=7)))  # a new plan
         await asyncio.sleep(0)
@@ -98,9 +95,7 @@ async def test_brief_requests_do_not_wait_for_a_long_one(users_path: None) -> No
 async def test_one_that_fails_is_the_failure_of_its_caller_alone(users_path: None) -> None:
     """The others have their turns, and their own answers."""
     device = Lending()
-    async with Runtime(device, options=PLAIN) as rt:
-        loaded = await rt.load(SOURCE)
-        await ask(loaded, 0, 20)
+    async with known(device) as (rt, loaded):
         device.faults = Faults([Fault("launch")])
         outcomes = await asyncio.gather(*(ask(loaded, caller, 10) for caller in range(4)), return_exceptions=True)
         statistics = rt.statistics()
@@ -113,9 +108,7 @@ async def test_one_that_fails_is_the_failure_of_its_caller_alone(users_path: Non
 async def test_who_is_cancelled_or_late_while_it_waits_keeps_nobody(users_path: None) -> None:
     """Its turn goes to the next, and nothing of it is launched."""
     device = Lending()
-    async with Runtime(device, options=PLAIN) as rt:
-        loaded = await rt.load(SOURCE)
-        await ask(loaded, 0, 20)
+    async with known(device) as (rt, loaded):
 
         async def spend() -> int:
             rt.session.turns.begin()
@@ -142,23 +135,23 @@ async def test_who_is_cancelled_or_late_while_it_waits_keeps_nobody(users_path: 
 async def test_turns_go_by_priority_then_deadline_then_order() -> None:
     """Whoever waits; and as many in one turn as it has time for."""
     now, order = 0, list[str]()
-    turns = CallersTurns(asyncio.get_running_loop(), lambda: now)
 
-    async def wait(name: str, priority: int, until: float | None) -> None:
+    async def wait(turns: CallersTurns, name: str, priority: int, until: float | None) -> None:
         await turns.wait(priority, until)
         order.append(name)
 
-    turns.begin()
-    turns.took(TURN_S / 2)
-    waiting = [
-        asyncio.create_task(wait(*each))
-        for each in (("last", 1, 0.0), ("third", 0, None), ("fourth", 0, None), ("second", 0, 2.0), ("first", 0, 1.0))
-    ]
-    steps = []
-    while not all(task.done() for task in waiting):
-        await asyncio.sleep(0)
-        steps.append(len(order))
+    async with Runtime("simulated", options=PLAIN) as rt:
+        turns = CallersTurns(rt.session.dispatcher, asyncio.get_running_loop(), lambda: now)
+        turns.begin()
+        turns.took(TURN_S / 2)
+        came = (("last", 1, 0.0), ("third", 0, None), ("fourth", 0, None), ("second", 0, 2.0), ("first", 0, 1.0))
+        waiting = [asyncio.create_task(wait(turns, *each)) for each in came]
+        steps = []
+        while not all(task.done() for task in waiting):
+            await asyncio.sleep(0)
+            steps.append(len(order))
+        free = turns.free
 
     assert order == ["first", "second", "third", "fourth", "last"]
     assert max(b - a for a, b in itertools.pairwise(steps)) == 2
-    assert turns.free
+    assert free

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -63,6 +64,22 @@ class Counted(SimulatedPrepared):
             super().run(stream, writes, reads)
         finally:
             self._device.single = False
+
+
+@contextlib.asynccontextmanager
+async def ticking() -> AsyncIterator[Callable[[], int]]:
+    """Give what says how often another coroutine has gone on since this began."""
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            ticks += 1
+            await asyncio.sleep(0)
+
+    ticker = asyncio.create_task(tick())
+    yield lambda: ticks
+    ticker.cancel()
 
 
 def given(seed: int = 0, rows: int = 3) -> dict[str, Array]:
@@ -222,26 +239,19 @@ async def test_with_others_there_a_request_takes_its_place_among_them(users_path
 @pytest.mark.asyncio
 async def test_a_stream_of_brief_requests_leaves_the_event_loop_its_turns(users_path: None) -> None:
     """Another coroutine goes on at least as often as `TURN_S` passes on the device."""
-    device, ticks = Lending(seconds=2e-5), 0
-
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            ticks += 1
-            await asyncio.sleep(0)
-
+    device = Lending(seconds=2e-5)
     async with Runtime(device, options=PLAIN) as rt:
         loaded = await rt.load(SOURCE)
         for _ in range(5):
             await loaded.infer(given())
-        ticker, began, runs = asyncio.create_task(tick()), device.now, device.runs
-        ticks = 0
-        for _ in range(300):
-            await loaded.infer(given())
-        ticker.cancel()
+        async with ticking() as ticks:
+            began, runs = device.now, device.runs
+            for _ in range(300):
+                await loaded.infer(given())
+            turns = ticks()
 
     assert device.runs > runs + 250
-    assert ticks >= (device.now - began) / TURN_S * 0.8
+    assert turns >= (device.now - began) / TURN_S * 0.8
 
 
 @pytest.mark.asyncio
