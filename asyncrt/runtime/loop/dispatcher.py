@@ -131,11 +131,6 @@ class Dispatcher:
         return not self._waiting and self._quiet
 
     @property
-    def ended(self) -> int:
-        """How many requests have ended so far."""
-        return self._ended
-
-    @property
     def only_brief(self) -> bool:
         """Whether requests are there that are all brief, so that there will be none soon."""
         return bool(self._waiting) and not self._looked_on and all(w.brief for w in self._waiting.values())

@@ -36,6 +36,8 @@ class CallersTurns:
         self._usual = TURN_S
         self._waiting: list[tuple[int, float, int, asyncio.Future[None]]] = []
         self._came = itertools.count()
+        #: When a request ended last on the general way.
+        self._ended_at = 0
         #: Whether the end of this turn is listened for.
         self._listens = False
         #: For how many more requests nobody waits for those in flight: others than brief ones were among them.
@@ -109,6 +111,18 @@ class CallersTurns:
     def took(self, seconds: float) -> None:
         """Note how long one took."""
         self._usual += (seconds - self._usual) / 4
+
+    def between_ends(self, seconds: float, others: int) -> float | None:
+        """Note that a request has ended on the general way; returns the seconds from the end before it to its own, of
+        those in which it was there; None if no other was there meanwhile.
+
+        Args:
+            seconds: Which it took.
+            others: How many are still there.
+        """
+        before, self._ended_at = self._ended_at, self._clock()
+        between = (self._ended_at - before) / 1e9
+        return min(between, seconds) if others or between < seconds else None
 
     def _listen(self) -> None:
         if not self._listens:

@@ -18,6 +18,7 @@ the event loop's thread: one after the other they are all answered sooner.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -55,8 +56,9 @@ _GAIN = 0.75
 """Of what that was measured to take, for which they do as well."""
 _OWN_PART, _GENERAL_S = 0.25, 300e-6  # see `own_part`
 _FORGETS = 0.99
-_FORGETS_OTHER = 0.999
+_FORGETS_OTHER, _FORGETS_LEAST = 0.999, 1.01
 _LEAST_S = 1e-6  # of an iteration
+_OUTLIER = 2  # times what is usual
 _TRIES = 3  # the first may have to make what the next ones find
 _STREAM = 0
 
@@ -108,6 +110,7 @@ class Usual:
         tries: How often that was tried.
         guessed: Whether no request has run directly yet.
         latest: What the last one took that has.
+        least: What one took that nothing was in the way of; forgotten slowly.
         beside: What one of many takes that are on the general way at once, from one end to the next; 0 if none did.
     """
 
@@ -116,6 +119,7 @@ class Usual:
     tries: int = 0
     guessed: bool = True
     latest: float = _LEAST_S
+    least: float = math.inf
     beside: float = 0.0
 
     @property
@@ -124,9 +128,13 @@ class Usual:
         return self.together if self.single is None else min(self.together, self.single)
 
     @property
-    def most_beside_s(self) -> float:
-        """For how long it may keep one caller so that all are answered sooner than on the general way."""
-        return max(BESIDE_S, _GAIN * self.beside)
+    def gains_beside(self) -> bool:
+        """Whether callers who ask at once are answered sooner one after the other than on the general way.
+
+        That goes by the least: threads of the device that look for more work are for milliseconds in the way of the
+        first behind those on the general way.
+        """
+        return min(self.least, self.seconds) <= max(BESIDE_S, _GAIN * self.beside) and self.seconds <= BRIEF_S
 
     @property
     def prefers_single(self) -> bool:
@@ -136,12 +144,14 @@ class Usual:
     def took(self, seconds: float, *, single: bool) -> None:
         """Note how long a request took.
 
-        What is known of the other way is forgotten slowly, so that it is tried again.
+        One that took far longer than usual, and than the one before it, counts as one that took somewhat longer. What
+        is known of the other way is forgotten slowly, so that it is tried again.
         """
-        self.guessed, self.latest = False, max(seconds, _LEAST_S)
+        before, self.latest, self.guessed = self.latest, max(seconds, _LEAST_S), False
+        self.least = min(seconds, _FORGETS_LEAST * self.least)
         seconds = min(seconds, 4 * BRIEF_S)
         if not single:
-            self.together += (seconds - self.together) / 4
+            self.together += (min(seconds, max(before, _OUTLIER * self.together)) - self.together) / 4
             if self.single is not None:
                 self.single *= _FORGETS_OTHER
         else:
@@ -149,7 +159,7 @@ class Usual:
             if self.single is None or (self.tries <= _TRIES and seconds < self.single):
                 self.single = seconds
             else:
-                self.single += (seconds - self.single) / 4
+                self.single += (min(seconds, max(before, _OUTLIER * self.single)) - self.single) / 4
             self.together *= _FORGETS_OTHER
 
 
@@ -170,8 +180,6 @@ class Direct:
         self._chunk = model.program.chunks[0]
         self._usual: weakref.WeakKeyDictionary[BoundPlan, Usual] = weakref.WeakKeyDictionary()
         self._latest_step: Callable[[], BoundPlan | None] = lambda: None
-        #: Requests that had ended on the general way when one last ran here, and whether that one did not count.
-        self._ended_before, self._excused = 0, False
         self._launch_s = LAUNCH_S["cpu" if model.session.device.info.is_cpu else "gpu"]
 
     @property
@@ -216,9 +224,7 @@ class Direct:
     def gains_beside(self, bound: BoundPlan) -> bool:
         """Whether requests of a plan are sooner done one after the other, each on its caller's thread."""
         usual, presets = self._usual.get(bound), self._session.presets
-        if usual is None or presets is None or usual.seconds > min(BRIEF_S, usual.most_beside_s):
-            return False
-        return presets.ready(bound)
+        return usual is not None and presets is not None and usual.gains_beside and presets.ready(bound)
 
     def took_generally(self, bound: BoundPlan, seconds: float, *, others: int = 0, is_step: bool = False) -> None:
         """Note how long a request took on the general way, from its inputs to its results.
@@ -227,16 +233,17 @@ class Direct:
             others: How many there were beside it: then that is no more than a guess.
             is_step: Whether it was a step of a sequence.
         """
-        usual, seconds = self._usual.get(bound), seconds / (1 + others)
+        usual, own = self._usual.get(bound), own_part(seconds / (1 + others))
+        between = self._turns.between_ends(seconds, others)
         if usual is None:
-            usual = self._usual[bound] = Usual(own_part(seconds))
+            usual = self._usual[bound] = Usual(own)
         elif usual.guessed:  # the first of its shape may have been slow
-            usual.together = min(usual.together, own_part(seconds))
-        elif usual.seconds > (usual.most_beside_s if others else BRIEF_S):
+            usual.together = min(usual.together, own)
+        elif usual.seconds > BRIEF_S or (others and not usual.gains_beside):
             # Something else may have been in the way: after a while it is tried again.
             usual.together *= _FORGETS
-        if others:
-            usual.beside += (seconds - usual.beside) / 4 if usual.beside else seconds
+        if between is not None:
+            usual.beside += (between - usual.beside) / 4 if usual.beside else between
         if is_step:
             self._latest_step = weakref.ref(bound)
 
@@ -281,16 +288,6 @@ class Direct:
         model.replayed(planned)
         dispatcher.rest(on_loop=on_loop)
         return outcome.last, outcome.records
-
-    def _excuses(self, seconds: float, usual: Usual) -> bool:
-        """Note that a request has run; returns whether what it took is not to count.
-
-        Threads of the device that look for more work are for milliseconds in the way of the first behind those on the
-        general way. Of two slow ones in a row one counts.
-        """
-        before, self._ended_before = self._ended_before, self._dispatcher.ended
-        self._excused = before != self._ended_before and not self._excused and seconds > 2 * usual.seconds
-        return self._excused
 
     def _usual_of(self, bound: BoundPlan, kept: KeptState | None) -> Usual | None:
         """Return for how long a plan keeps who waits for it; of a new one of a sequence by the step before it."""
@@ -470,8 +467,7 @@ class Direct:
         took /= times
         if self._session.presets is not None:
             self._session.presets.took(bound, took)
-        if not self._excuses(took, usual):
-            usual.took(took, single=single)
+        usual.took(took, single=single)
         return times, arriving.take(), collected
 
 

@@ -217,6 +217,36 @@ def test_the_first_time_by_itself_is_no_measure_of_a_thread() -> None:
     assert not later.prefers_single
 
 
+def test_what_was_in_the_way_of_one_request_says_nothing_about_its_plan() -> None:
+    """A single slow one changes little, and nothing of how callers who ask at once go; several in a row do."""
+    usual = Usual(together=50e-6)
+    for _ in range(5):
+        usual.took(60e-6, single=True)
+
+    usual.took(8e-3, single=True)
+    assert usual.gains_beside
+    assert usual.seconds < 100e-6
+
+    for _ in range(3):
+        usual.took(8e-3, single=True)
+        usual.took(8e-3, single=False)
+    assert not usual.gains_beside
+
+
+def test_a_plan_that_becomes_slow_by_degrees_is_known_as_slow_beside_others() -> None:
+    """The least of what it took is forgotten within some hundred requests."""
+    usual = Usual(together=50e-6)
+    for _ in range(5):
+        usual.took(60e-6, single=True)
+    for _ in range(200):
+        usual.took(300e-6, single=True)
+        usual.took(300e-6, single=False)
+
+    assert not usual.gains_beside
+    usual.beside = 500e-6  # the general way takes even longer
+    assert usual.gains_beside
+
+
 @pytest.mark.asyncio
 async def test_with_others_there_a_request_takes_its_place_among_them(users_path: None) -> None:
     """While one is on its way, those that come are admitted and placed as ever."""
