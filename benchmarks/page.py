@@ -61,7 +61,8 @@ The rules:
 - Figures are medians. A ratio is of medians, and the brackets hold its 95 % interval, from a bootstrap over the turns.
 - Peers must give the same results, or there is no table. All calculate in float32, unless the table says otherwise.
 - A peer that is not installed is left out, and the table says so; `make bench` installs them.
-- All but ONNX Runtime can be told to use fewer instructions than the processor has: variables before a command did it.
+- NumPy can be told to use fewer instructions than the processor has, by variables before a command, OpenVINO in part
+  (its products by MLAS use all there are), and ONNX Runtime not at all: such a table flatters both.
 - Where others use more than a tenth of a core meanwhile, there is no table either: figures would say nothing.
 """
 

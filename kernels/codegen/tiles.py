@@ -94,35 +94,66 @@ def add_tiles(registers: Registers, a_space: str, b_space: str, sums_space: str,
     Args:
         fetch: ``b`` is one of many panels that follow one another in memory: ask for them early.
     """
-    more = ", soon, pace, near" if fetch else ""
-    most = tile_of(registers).rows
-    cases = " ".join(
-        f"case {h}: $_tile{h}(a + i * sa_m, sa_m, sa_k, b, step, depth, t + i * 32{more}); break;"
-        for h in range(1, most + 1)
-    )
-    heights = "".join(_tile(h, registers, a_space, b_space, sums_space, fetch) for h in range(1, most + 1))
-    return f"""{FETCH if fetch else ""}{heights}
+    return f"""{_heights(registers, a_space, b_space, sums_space, fetch, adds=True)}
 inline void $_tiles(
     int rows, {a_space} const float* a, int sa_m, int sa_k, {b_space} const float* b, int step, int depth,
     {sums_space} float* t) {{
-  int i = 0, tiles = (rows + {most - 1}) / {most};
-  {_FETCH_PLAN if fetch else ""}
-  for (; tiles > 0; tiles--) {{
-    const int height = (rows - i) / tiles;
-    switch (height) {{ {cases} }}
-    i += height;
-    {_FETCH_NEXT if fetch else ""}
-  }}
+  {_walk(registers, "t + i * 32", "", fetch)}
 }}"""
 
 
-def _tile(height: int, registers: Registers, a_space: str, b_space: str, sums_space: str, fetch: bool) -> str:
+def tile_functions(registers: Registers, a_space: str, b_space: str, *, fetch: bool = False) -> str:
+    """Return the functions that `walk_tiles` calls; the arguments are those of `add_tiles`."""
+    return _heights(registers, a_space, b_space, "", fetch, adds=False)
+
+
+def walk_tiles(registers: Registers, before: str, after: str, *, fetch: bool = False) -> str:
+    """Return statements that multiply rows and a panel as `add_tiles` does, whose arguments are variables here.
+
+    Sums begin as zeros, and ``t`` holds those of one tile: its ``height`` rows, from row ``i`` on.
+
+    Args:
+        before: Statements in front of a tile.
+        after: Statements behind it, which find its sums in the nearest cache.
+    """
+    return _walk(registers, "t", before, fetch, after)
+
+
+def _heights(registers: Registers, a_space: str, b_space: str, sums_space: str, fetch: bool, *, adds: bool) -> str:
+    """Return the functions of tiles of all heights."""
+    heights = range(1, tile_of(registers).rows + 1)
+    each = "".join(_tile(h, registers, a_space, b_space, sums_space, fetch, adds) for h in heights)
+    return f"{FETCH if fetch else ''}{each}"
+
+
+def _walk(registers: Registers, sums: str, before: str, fetch: bool, after: str = "") -> str:
+    """Return a loop over tiles of about equal height, whose sums are at *sums*."""
+    most, more = tile_of(registers).rows, ", soon, pace, near" if fetch else ""
+    cases = " ".join(
+        f"case {h}: $_tile{h}(a + i * sa_m, sa_m, sa_k, b, step, depth, {sums}{more}); break;"
+        for h in range(1, most + 1)
+    )
+    return f"""int i = 0, tiles = (rows + {most - 1}) / {most};
+  {_FETCH_PLAN if fetch else ""}
+  for (; tiles > 0; tiles--) {{
+    const int height = (rows - i) / tiles;
+    {before}
+    switch (height) {{ {cases} }}
+    {after}
+    i += height;
+    {_FETCH_NEXT if fetch else ""}
+  }}"""
+
+
+def _tile(
+    height: int, registers: Registers, a_space: str, b_space: str, sums_space: str, fetch: bool, adds: bool
+) -> str:
     """Return ``$_tile<height>``, which passes over the rows of a panel once, or once for each half of its columns."""
     passes = tile_of(registers).passes(height, registers)
     fetches = ["ASYNCRT_FETCH(soon); soon += pace;", "ASYNCRT_FETCH(row + near);"] if fetch else ["", ""]
     together = PANEL // 16 // passes  # vectors
     each = [
-        _pass(height, range(p * together, (p + 1) * together), " ".join(fetches[p::passes]), b_space)
+        _pass(height, range(p * together, (p + 1) * together), " ".join(fetches[p::passes]), b_space, adds)
         for p in range(passes)
     ]
     rows = " ".join(f"{a_space} const float* a{i} = a + {i} * sa_m;" for i in range(height))
@@ -135,10 +166,12 @@ inline void $_tile{height}(
 }}"""
 
 
-def _pass(height: int, vectors: range, fetch: str, b_space: str) -> str:
-    """Return statements that add the products of *height* rows and some vectors of a panel's columns to sums."""
+def _pass(height: int, vectors: range, fetch: str, b_space: str, adds: bool) -> str:
+    """Return statements for the products of *height* rows and some vectors of a panel's columns: sums, or added to them."""
     r, width = range(height), PANEL // 16
-    load = " ".join(f"float16 s{i}_{v} = vload16({width * i + v}, t);" for i in r for v in vectors)
+    load = " ".join(
+        f"float16 s{i}_{v} = {f'vload16({width * i + v}, t)' if adds else '0.0f'};" for i in r for v in vectors
+    )
     panel = ", ".join(f"b{v} = vload16({v}, row)" for v in vectors)
     multiply = " ".join(
         f"e = a{i}[k * sa_k]; " + " ".join(f"s{i}_{v} = fma(e, b{v}, s{i}_{v});" for v in vectors) for i in r

@@ -13,7 +13,18 @@ import numpy as np
 
 from asyncrt.kernels.arithmetic import greatest, least
 from asyncrt.kernels.codegen.source import kernel
-from asyncrt.kernels.codegen.tiles import FETCH, PANEL, add_tiles, fill_panel, pair_rows, pair_tile, widen_panel
+from asyncrt.kernels.codegen.tiles import (
+    FETCH,
+    PANEL,
+    add_tiles,
+    fill_panel,
+    pair_rows,
+    pair_tile,
+    tile_functions,
+    tile_of,
+    walk_tiles,
+    widen_panel,
+)
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.layout import FLOAT32, Array
 
@@ -63,50 +74,20 @@ def rows_per_item(m: int, tile: int, panels: int, compute_units: int) -> int:
 @functools.cache
 def tile_kernel(form: ProductForm, source: Source) -> KernelSource:
     """Return the kernel that computes tiles of a product."""
+    whole = source in (Source.PACKED, Source.ROWS)
     place = "const int n0 = (int)get_global_id(1) * 32, c0 = 0, c1 = min(32, N - n0);"
     if source is Source.ROWS:  # the last columns are multiplied with some of their neighbours, which are not stored
         place = "const int n0 = min((int)get_global_id(1) * 32, N - 32), c0 = (int)get_global_id(1) * 32 - n0, c1 = 32;"
-    if source is Source.ANY:
-        multiply = f"""float panel[{_DEPTH * PANEL}] __attribute__((aligned(64)));
-  for (int k = 0; k < K; k += {_DEPTH}) {{
-    const int depth = min({_DEPTH}, K - k);
-    $_fill(B + bo + k * sb_k + n0 * sb_n, sb_k, sb_n, depth, c1, panel);
-    $_tiles(rows, A + ao + m0 * sa_m + k * sa_k, sa_m, sa_k, panel, 32, depth, t);
-  }}"""
-    elif source is Source.NARROW:  # converted to float32 once for all rows
-        multiply = f"""float panel[{_DEPTH * PANEL}] __attribute__((aligned(64)));
-  for (int k = 0; k < K; k += {_DEPTH}) {{
-    const int depth = min({_DEPTH}, K - k);
-    $_widen(B + bo + n0 / 2 * K + k * 16, depth, panel);
-    $_tiles(rows, A + ao + m0 * sa_m + k * sa_k, sa_m, sa_k, panel, 32, depth, t);
-  }}"""
-    elif source is Source.BITS:
-        assert form.few is not None
-        multiply = f"""float panel[{_DEPTH * PANEL}] __attribute__((aligned(64)));
-  {few_bits.BLOCKS}
-  for (int k = 0; k < K; k += {_DEPTH}) {{
-    const int depth = min({_DEPTH}, K - k);
-    $_widen({", ".join(few_bits.panel_at(form.few, "(n0 / 32)"))}, k, depth, block, panel);
-    $_tiles(rows, A + ao + m0 * sa_m + k * sa_k, sa_m, sa_k, panel, 32, depth, t);
-  }}"""
-    else:
-        start = "n0" if source is Source.ROWS else "n0 * K"
-        multiply = f"$_tiles(rows, A + ao + m0 * sa_m, sa_m, sa_k, B + bo + {start}, sb_k, K, t);"
     body = f"""
   const int m0 = (int)get_global_id(0) * per_item, rows = min(per_item, M - m0);
   {place}
   {form.batch()}
-  float t[{_MOST * PANEL}] __attribute__((aligned(64)));
-  for (int i = 0; i < rows * 2; i++) vstore16((float16)(0.0f), i, t);
-  {_fetched_results(form)}
-  {multiply}
-  for (int i = 0; i < rows; i++) {{
-    const int m = m0 + i;
-    const float* const sums = t + i * 32;
-    {stored_row(form)}
-  }}"""
-    space = "" if source in (Source.ANY, Source.NARROW, Source.BITS) else "__global"
-    helpers = FETCH + form.last.helpers + add_tiles(form.registers, "__global", space, "", fetch=source is Source.PACKED)
+  {_whole(form, source) if whole else _piece_by_piece(form, source)}"""
+    helpers = FETCH + form.last.helpers
+    if whole:
+        helpers += tile_functions(form.registers, "__global", "__global", fetch=source is Source.PACKED)
+    else:
+        helpers += add_tiles(form.registers, "__global", "", "")
     helpers += fill_panel(FLOAT32, "") if source is Source.ANY else ""
     helpers += widen_panel("") if source is Source.NARROW else ""
     helpers += "" if form.few is None else few_bits.numbers(form.few) + few_bits.widen_panel(form.few)
@@ -114,6 +95,41 @@ def tile_kernel(form: ProductForm, source: Source) -> KernelSource:
     ints = (*form.ints, "per_item")
     name = f"{form.name}_{source.name.lower()}"
     return kernel(name, form.buffers, ints, body, helpers=helpers, attributes=one)
+
+
+def _whole(form: ProductForm, source: Source) -> str:
+    """Multiply a panel that is there as a whole: each tile's results are stored behind it."""
+    rows = tile_of(form.registers).rows
+    start = "n0" if source is Source.ROWS else "n0 * K"
+    walk = walk_tiles(
+        form.registers, _fetched_results(form, "m0 + i", "height"), _stored_rows(form, "m0 + i", "height"),
+        fetch=source is Source.PACKED,
+    )  # fmt: skip
+    return f"""__global const float* const a = A + ao + m0 * sa_m;
+  __global const float* const b = B + bo + {start};
+  const int step = sb_k, depth = K;
+  float t[{rows * PANEL}] __attribute__((aligned(64)));
+  {walk}"""
+
+
+def _piece_by_piece(form: ProductForm, source: Source) -> str:
+    """Multiply a panel that the work-item makes for itself, `_DEPTH` rows at a time: all tiles' sums are kept."""
+    at, blocks = "B + bo + k * sb_k + n0 * sb_n, sb_k, sb_n, depth, c1", ""
+    if source is Source.NARROW:  # converted to float32 once for all rows
+        at = "B + bo + n0 / 2 * K + k * 16, depth"
+    elif source is Source.BITS:
+        assert form.few is not None
+        at, blocks = f"{', '.join(few_bits.panel_at(form.few, '(n0 / 32)'))}, k, depth, block", few_bits.BLOCKS
+    return f"""float t[{_MOST * PANEL}] __attribute__((aligned(64))), panel[{_DEPTH * PANEL}] __attribute__((aligned(64)));
+  for (int i = 0; i < rows * 2; i++) vstore16((float16)(0.0f), i, t);
+  {_fetched_results(form, "m0", "rows")}
+  {blocks}
+  for (int k = 0; k < K; k += {_DEPTH}) {{
+    const int depth = min({_DEPTH}, K - k);
+    $_{"fill" if source is Source.ANY else "widen"}({at}, panel);
+    $_tiles(rows, A + ao + m0 * sa_m + k * sa_k, sa_m, sa_k, panel, 32, depth, t);
+  }}
+  {_stored_rows(form, "m0", "rows")}"""
 
 
 @functools.cache
@@ -146,13 +162,22 @@ def pair_kernel(form: ProductForm, source: Source) -> KernelSource:
     return kernel(f"{form.name}{'_narrow' if narrow else ''}_pairs", form.buffers, form.ints, body, helpers=helpers, attributes=one)
 
 
-def _fetched_results(form: ProductForm) -> str:
-    """Fetch where the results go, and the rows that they meet there: other cores wrote them, or had what was there last."""
+def _fetched_results(form: ProductForm, first: str, count: str) -> str:
+    """Fetch where rows of results go, and what they meet there: other cores wrote that, or had what was there last."""
     meets = form.last.fetched("n0", PANEL - 1)
-    return f"""for (int i = 0; i < rows; i++) {{
-    __global const float* const to = Y + (first + m0 + i) * N + n0;
+    return f"""for (int r = 0; r < {count}; r++) {{
+    __global const float* const to = Y + (first + {first} + r) * N + n0;
     ASYNCRT_FETCH_TO_WRITE(to); ASYNCRT_FETCH_TO_WRITE(to + {PANEL - 1});
-    {f"{form.rows('m0 + i')} {meets}" if meets else ""}
+    {f"{form.rows(f'{first} + r')} {meets}" if meets else ""}
+  }}"""
+
+
+def _stored_rows(form: ProductForm, first: str, count: str) -> str:
+    """Store rows of results from the sums ``t``."""
+    return f"""for (int r = 0; r < {count}; r++) {{
+    const int m = {first} + r;
+    const float* const sums = t + r * 32;
+    {stored_row(form)}
   }}"""
 
 
