@@ -109,6 +109,7 @@ class Usual:
         guessed: Whether no request has run directly yet.
         latest: What the last one took that has.
         beside: What one of many takes that are on the general way at once, from one end to the next; 0 if none did.
+        slow: What the latest ones took, if they took much longer, as far as that has not counted.
     """
 
     together: float
@@ -117,6 +118,7 @@ class Usual:
     guessed: bool = True
     latest: float = _LEAST_S
     beside: float = 0.0
+    slow: list[float] | None = None
 
     @property
     def seconds(self) -> float:
@@ -134,6 +136,23 @@ class Usual:
         return self.tries < _TRIES or self.single is None or self.single <= self.together
 
     def took(self, seconds: float, *, single: bool) -> None:
+        """Note how long a request took.
+
+        One that takes much longer counts when the next one does so, too. Anything may have been in the way of one:
+        whoever has the interpreter or the core, or threads of the device that look for more work.
+        """
+        known = self.single if single else self.together
+        if known is None or seconds <= 2 * known:
+            self.slow = None
+        elif self.slow is None:
+            self.slow = [seconds]
+            return
+        else:
+            while self.slow:
+                self._count(self.slow.pop(), single=single)
+        self._count(seconds, single=single)
+
+    def _count(self, seconds: float, *, single: bool) -> None:
         """Note how long a request took.
 
         What is known of the other way is forgotten slowly, so that it is tried again.
@@ -170,8 +189,6 @@ class Direct:
         self._chunk = model.program.chunks[0]
         self._usual: weakref.WeakKeyDictionary[BoundPlan, Usual] = weakref.WeakKeyDictionary()
         self._latest_step: Callable[[], BoundPlan | None] = lambda: None
-        #: Requests that had ended on the general way when one last ran here, and whether that one did not count.
-        self._ended_before, self._excused = 0, False
         self._launch_s = LAUNCH_S["cpu" if model.session.device.info.is_cpu else "gpu"]
 
     @property
@@ -273,24 +290,22 @@ class Direct:
         began = self._clock()
         if on_loop:
             self._turns.begin()
-        outcome = self._run(bound, usual, arrays) if kept is None else self._step(bound, usual, arrays, kept)
+        if watched := dispatcher.gaps.watched:
+            dispatcher.gaps.begin()
+        try:
+            outcome = self._run(bound, usual, arrays) if kept is None else self._step(bound, usual, arrays, kept)
+        except BaseException:
+            dispatcher.gaps.end()
+            raise
         if outcome is None:
             return None
+        if watched:
+            dispatcher.gaps.end()
         if on_loop:
             self._turns.took((self._clock() - began) / 1e9)
         model.replayed(planned)
         dispatcher.rest(on_loop=on_loop)
         return outcome.last, outcome.records
-
-    def _excuses(self, seconds: float, usual: Usual) -> bool:
-        """Note that a request has run; returns whether what it took is not to count.
-
-        Threads of the device that look for more work are for milliseconds in the way of the first behind those on the
-        general way. Of two slow ones in a row one counts.
-        """
-        before, self._ended_before = self._ended_before, self._dispatcher.ended
-        self._excused = before != self._ended_before and not self._excused and seconds > 2 * usual.seconds
-        return self._excused
 
     def _usual_of(self, bound: BoundPlan, kept: KeptState | None) -> Usual | None:
         """Return for how long a plan keeps who waits for it; of a new one of a sequence by the step before it."""
@@ -470,8 +485,7 @@ class Direct:
         took /= times
         if self._session.presets is not None:
             self._session.presets.took(bound, took)
-        if not self._excuses(took, usual):
-            usual.took(took, single=single)
+        usual.took(took, single=single)
         return times, arriving.take(), collected
 
 

@@ -163,6 +163,22 @@ async def test_what_takes_long_goes_the_general_way(users_path: None) -> None:
     assert device.runs > 100
 
 
+@pytest.mark.parametrize("single", [False, True])
+def test_one_slow_request_changes_nothing_and_two_in_a_row_count(single: bool) -> None:
+    """Whoever has the interpreter or the core may be in the way of one; a device that is slow is so again."""
+    usual = Usual(together=300e-6, single=300e-6)
+    for seconds in (300e-6, 5e-3, 300e-6, 5e-3, 300e-6):
+        usual.took(seconds, single=single)
+    once = usual.single if single else usual.together
+    usual.took(5e-3, single=single)
+    usual.took(5e-3, single=single)
+    twice = usual.single if single else usual.together
+
+    assert once == pytest.approx(300e-6, rel=0.01)
+    assert twice is not None
+    assert twice > 2 * BRIEF_S
+
+
 @pytest.mark.asyncio
 async def test_a_device_that_becomes_slow_is_not_waited_for_again(users_path: None) -> None:
     """After a few times."""
