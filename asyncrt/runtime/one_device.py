@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 2.0  # for a lost device
 _NODE_NBYTES = 128 << 10  # that plans and recipes for likely shapes take for each node of a model, about
+_WORTH = 16 << 20  # bytes that loading a model takes, after which freed memory is given back
 
 
 class OneDevice:
@@ -105,11 +105,12 @@ class OneDevice:
         self._networks.append(network)
         if session.collector is not None and not session.dispatcher.in_flight:
             session.collector.quiet()  # so that what was loaded is frozen before requests come
+        if _nbytes_of(network.program) < _WORTH:
+            return
         if network.warming is None or network.warming.whole.done():
-            await asyncio.to_thread(give_back_freed, _nbytes_of(network.program))
+            await asyncio.to_thread(give_back_freed)
         else:
-            give_back = functools.partial(_give_back_later, _nbytes_of(network.program))
-            network.warming.whole.add_done_callback(give_back)
+            network.warming.whole.add_done_callback(_give_back_later)
 
     async def _warm(
         self,
@@ -145,7 +146,7 @@ class OneDevice:
         await network.unload()
         if not self.session.dispatcher.lost:
             self._unloading = [n for n in self._unloading if n is not network or n.lets_go]
-        await asyncio.to_thread(give_back_freed, _nbytes_of(network.program))
+        await asyncio.to_thread(give_back_freed)
 
     def statistics(self) -> RuntimeStatistics:
         """Return counts of what was done here and what is held."""
@@ -210,18 +211,17 @@ class OneDevice:
             if session.checks is not None:
                 session.checks.finish()
             await session.kernels.close()
-            networks = self._all
-            for network in networks:
+            for network in self._all:
                 network.device_closed()
             session.pool.close()
             self._networks, self._leaving, self._unloading = [], [], []
-            await asyncio.to_thread(give_back_freed, sum(_nbytes_of(network.program) for network in networks))
+            await asyncio.to_thread(give_back_freed)
 
 
-def _give_back_later(nbytes: int, warmed: asyncio.Task[None]) -> None:
+def _give_back_later(warmed: asyncio.Task[None]) -> None:
     """Give freed memory back when all is there that likely shapes need; the first answers need not wait for it."""
     if not warmed.cancelled():
-        asyncio.get_running_loop().run_in_executor(None, give_back_freed, nbytes)
+        asyncio.get_running_loop().run_in_executor(None, give_back_freed)
 
 
 def _nbytes_of(program: Program) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
 
 import asyncrt
 from asyncrt.devices.simulated import SimulatedDevice
+from asyncrt.runtime import one_device
 
 from ..builders import model, node
 
@@ -68,3 +70,20 @@ async def test_a_model_is_unloaded_once_and_by_its_own_runtime() -> None:
             with pytest.raises(asyncrt.ArgumentError, match="loaded and not unloaded since"):
                 await rt.unload(wrong)  # type: ignore[arg-type]
         np.testing.assert_array_equal(-X, (await foreign.infer({"x": X}))["y"])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("ends", ["unload", "close"])
+async def test_freed_memory_is_given_back_however_small_the_model(ends: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small models add up; the event loop does not wait for it."""
+    threads: list[int] = []
+    monkeypatch.setattr(one_device, "give_back_freed", lambda: threads.append(threading.get_ident()))
+    async with asyncrt.Runtime("simulated") as rt:
+        loaded = await rt.load(NEGATIVE)
+        assert not threads
+        if ends == "unload":
+            await rt.unload(loaded)
+            assert len(threads) == 1
+
+    assert len(threads) == (2 if ends == "unload" else 1)
+    assert threading.get_ident() not in threads

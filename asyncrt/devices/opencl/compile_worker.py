@@ -2,7 +2,8 @@
 
 It is started as a script and imports nothing of asyncrt, whose import takes longer than that of pyopencl. Its arguments
 are how much it gives way, the device's ``platform:device`` and the libraries to load first; `compilers.py` has the
-other end of the pipes.
+other end of the pipes. It is started without `site`, which takes longer than all else of Python's start, and imports
+that once it gives way.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ def main() -> None:
     how, place, *libraries = sys.argv[1:]
     with contextlib.suppress(OSError):
         give_way(how)
+    if sys.flags.no_site:
+        import site
+
+        site.main()  # where pyopencl is found
     for library in libraries:
         ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
     import pyopencl as cl

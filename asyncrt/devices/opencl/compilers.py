@@ -41,9 +41,11 @@ class _Worker:
 
     def __init__(self, place: str, libraries: Sequence[str], how: str = worker.NOT) -> None:
         self.how = how
-        command = [sys.executable, "-P", str(_SCRIPT), how, place, *libraries]
+        command = [sys.executable, "-P", "-S", str(_SCRIPT), how, place, *libraries]
+        # A group of its own, so that the terminal's signals are not for it. In a session of its own it would give way
+        # to nobody: Linux shares processors out among sessions first (autogroup), and then within each.
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
         )  # fmt: skip
         self._requests = cast("BinaryIO", self._process.stdin)
         self._answers = cast("BinaryIO", self._process.stdout)

@@ -36,6 +36,7 @@ from asyncrt.scheduler.instructions import Admit, Expire, Instruction, LaunchChu
 from asyncrt.scheduler.state import SchedulerState
 
 from .completion import Completions
+from .gaps import Gaps
 from .gc_pauses import Collector
 from .idle import Idle
 from .marks import StreamMarks
@@ -99,6 +100,8 @@ class Dispatcher:
         self.when_lost: set[Callable[[DeviceLostError], None]] = set()
         self._changed: list[asyncio.Future[None]] = []
         self._idle = Idle(self._loop, idle_s, on_idle)
+        #: Between requests, for who works beside them.
+        self.gaps = Gaps()
         self._collector = collector
         self._max_iterations = max_iterations
         #: Since when no more requests are admitted, by `clock()`.
@@ -470,6 +473,8 @@ class Dispatcher:
                 future.set_result(None)
         if not self.marks and not self._waiting:
             self._idle.begin()
+            if self.gaps.watched:
+                self.gaps.end()
             if self._collector is not None:
                 self._collector.quiet()
         if self._short.refused:
@@ -477,6 +482,8 @@ class Dispatcher:
 
     def _stop_idling(self) -> None:
         self._idle.end()
+        if self.gaps.watched:
+            self.gaps.begin()
         if self._collector is not None:
             self._collector.busy()
 

@@ -1,7 +1,8 @@
 """How does memory get back to the system that this process has freed, but the C library keeps for later?
 
 Loading a model allocates a lot for a moment, on several threads, for each of which glibc keeps memory of its own. To
-give it back takes as long as the process is large, up to a tenth of a second, so that small models do without.
+give it back takes a fraction of a millisecond where little is to be given back, and a tenth of a millisecond for each
+megabyte otherwise, on a thread beside the event loop's.
 """
 
 from __future__ import annotations
@@ -11,17 +12,12 @@ import ctypes
 import functools
 from typing import Any
 
-_WORTH = 16 << 20  # bytes
 _M_ARENA_MAX = -8  # of malloc.h
 
 
-def give_back_freed(nbytes: int) -> None:
-    """Have the C library give back what it can, if it is one that does so when asked.
-
-    Args:
-        nbytes: How much came and went, about: little is not worth the time.
-    """
-    trim = _malloc_trim() if nbytes >= _WORTH else None
+def give_back_freed() -> None:
+    """Have the C library give back what it can, if it is one that does so when asked. Blocks for a moment."""
+    trim = _malloc_trim()
     if trim is not None:
         trim(0)
 

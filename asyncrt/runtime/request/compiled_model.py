@@ -155,8 +155,9 @@ class CompiledModel:
         """
         # Chunks behind a node with subgraphs depend on its results.
         guessed = [network for network in self.everywhere() if network.program.chunks[0].control is None]
+        gaps = self.session.dispatcher.gaps
         self.warming = Warming(
-            guessed, self._impls, busy, urgent=urgent, patience_s=patience_s, model=model, asked=asked
+            guessed, self._impls, busy, gaps, urgent=urgent, patience_s=patience_s, model=model, asked=asked
         )
         return self.warming
 

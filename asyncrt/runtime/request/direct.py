@@ -280,9 +280,17 @@ class Direct:
         began = self._clock()
         if on_loop:
             self._turns.begin()
-        outcome = self._run(bound, usual, arrays) if kept is None else self._step(bound, usual, arrays, kept)
+        if watched := dispatcher.gaps.watched:
+            dispatcher.gaps.begin()
+        try:
+            outcome = self._run(bound, usual, arrays) if kept is None else self._step(bound, usual, arrays, kept)
+        except BaseException:
+            dispatcher.gaps.end()
+            raise
         if outcome is None:
             return None
+        if watched:
+            dispatcher.gaps.end()
         if on_loop:
             self._turns.took((self._clock() - began) / 1e9)
         model.replayed(planned)

@@ -1,9 +1,9 @@
 """Brings what likely shapes need, constants and kernels, before requests ask for it or beside them.
 
 Plans for likely sizes say what that is. They are made on a thread, apart from those of requests, and their recipes are
-handed over when they are done. Once a caller may be there (`Warming.beside`), the thread pauses while requests are in
-flight and while what the most likely size needs is brought, and kernels are built one program after the other, behind
-those that requests wait for.
+handed over when they are done. Once a caller may be there, the thread works early in the gaps between requests
+(`asyncrt/runtime/loop/gaps.py`), or seldom where there are none, and not while what the most likely size needs is
+brought; and kernels are built one program after the other, behind those that requests wait for.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from asyncrt.kernels.resident.kernel_cache import ImplCache
 from asyncrt.kernels.resident.weights import WeightsCache
 from asyncrt.layout import Layout
 from asyncrt.loops import retrieved, tell_loop
+from asyncrt.runtime.loop.gaps import Gaps
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 from asyncrt.runtime.plan.plan_cache import Plans
 
@@ -85,6 +86,7 @@ class Warming:
         networks: The model and its subgraphs, as far as sizes can be guessed.
         kernels: Builds them.
         busy: Whether requests are in flight; asked on a thread.
+        gaps: The times between requests.
         urgent: Whether somebody waits for all of it.
         model: What the model is known by to the next process; None if by nothing.
         asked: Layouts of the inputs that the model's first request had the last time, if that is known.
@@ -99,6 +101,7 @@ class Warming:
         networks: Sequence[Warmed],
         kernels: ImplCache,
         busy: Callable[[], bool],
+        gaps: Gaps | None = None,
         *,
         urgent: bool,
         patience_s: float,
@@ -106,6 +109,7 @@ class Warming:
         asked: list[Layout] | None = None,
     ) -> None:
         self._model, self._asked = model, asked
+        self._gaps = gaps or Gaps()
         self._networks, self._kernels, self._busy, self._patience_s = networks, kernels, busy, patience_s
         self._urgent = urgent
         #: Those of which there is a plan.
@@ -161,6 +165,7 @@ class Warming:
         """Somebody waits for all of it: build as much at once as may be."""
         self._urgent = True
         self._awake.set()
+        self._gaps.ring()
         self._kernels.go_on()
         if not self.whole.done():
             self._kernels.begin(self._wanted, urgent=True)
@@ -183,6 +188,7 @@ class Warming:
         """Go no further."""
         self._stops = True
         self._awake.set()
+        self._gaps.ring()
         self.whole.cancel()
 
     async def ended(self) -> None:
@@ -198,13 +204,15 @@ class Warming:
             loop = asyncio.get_running_loop()
             found = functools.partial(tell_loop, loop, self._on_found)
             plans: list[tuple[Warmed, ChunkPlan]] = []
-            for network in self._networks:
-                with network.plans.scouting() as scout:
-                    told, asked = functools.partial(found, network), self._asked if self._is_model(network) else None
-                    made = await asyncio.to_thread(scout.likely, asked=asked, found=told, go_on=self._may_go_on)
-                    async with network.one_plan:
-                        network.plans.learn(scout)
-                plans += [(network, plan) for plan in made]
+            with self._gaps:
+                for network in self._networks:
+                    with network.plans.scouting() as scout:
+                        told = functools.partial(found, network)
+                        asked = self._asked if self._is_model(network) else None
+                        made = await asyncio.to_thread(scout.likely, asked=asked, found=told, go_on=self._may_go_on)
+                        async with network.one_plan:
+                            network.plans.learn(scout)
+                    plans += [(network, plan) for plan in made]
             self._planning = False
             for network, plan in plans:  # one after the other, so that no more than one needs is in use at once
                 await network.weights.ensure(plan.packings)
@@ -216,14 +224,30 @@ class Warming:
             for task in self._bringing:
                 task.cancel()
 
+    @property
+    def _may(self) -> bool:
+        """Whether planning is in nobody's way now."""
+        return self._gaps.open and not self._busy()
+
     def _may_go_on(self) -> bool:
         self._planned_s += time.perf_counter() - self._went_on
         bringing = bool(self._begun) and not self.first.done()
-        if pause := pause_of_planning(self._planned_s, busy=self._busy(), bringing=bringing):
-            self._awake.wait(pause)
+        if pause := pause_of_planning(self._planned_s, busy=not self._may, bringing=bringing):
+            self._pause(pause, bringing=bringing)
             self._planned_s = 0.0
         self._went_on = time.perf_counter()
         return not self._stops
+
+    def _pause(self, seconds: float, *, bringing: bool) -> None:
+        """Wait for so long, or where gaps between requests are long enough, only for the next."""
+        until = time.perf_counter() + seconds
+        while not self._awake.is_set() and (left := until - time.perf_counter()) > 0:
+            if bringing or not self._gaps.useful or self._gaps.open:  # or it is NumPy that has a request
+                self._awake.wait(left)
+            else:
+                self._gaps.wait(left, self._awake)
+                if self._may:
+                    return
 
     def _on_found(self, network: Warmed, plan: ChunkPlan) -> None:
         """The first plan of a network tells most of what it needs, and that begins to come at once."""

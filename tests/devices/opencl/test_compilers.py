@@ -193,6 +193,15 @@ def test_a_process_gives_way_as_it_is_told(how: str, said: str) -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == said
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="it takes Linux")
+def test_a_process_is_of_the_same_session_and_of_a_group_of_its_own(compilers: Compilers, stand_in: Path) -> None:
+    """Linux shares cores out among sessions first, whatever gives way in one; signals of a terminal go to a group."""
+    says = "import os; send(1, f'{os.getsid(0)} {os.getpgid(0) == os.getpid()}'.encode())"
+    stand_in.write_text(textwrap.dedent(STAND_IN) + says)
+
+    assert compilers.compile(b"", "a text") == f"{os.getsid(0)} True".encode()
+
+
 def test_a_process_that_gets_no_time_is_replaced_by_one_that_takes_some(
     compilers: Compilers, stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
