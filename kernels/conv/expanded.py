@@ -32,7 +32,7 @@ from .turned import turned_out
 
 _BLOCK, _WIDE = 16, 32  # channels of a work-item, and where rows are short, so that sums are as many
 _SHORT = 16  # positions
-_KEPT, _DONE = 12288, 4096  # elements of the lines, and of results that wait to be turned: 64 KiB
+_KEPT, _DONE = 13312, 4096  # elements of the lines, and of results that wait to be turned: 64 KiB
 _DEEP = 3 << 12  # elements of a block's weights, which are walked once for a few positions
 _PICTURE, _FEW = (
     1 << 17,
@@ -40,9 +40,9 @@ _PICTURE, _FEW = (
 )  # elements of a picture that stay near while each block reads them, and channels if they do not
 _TURNING = 512  # elements of registers: as many as hold 16 positions of 16 channels, twice
 _MADE = 16, 14  # positions of a tile in a block of 16, half as many in one of 32; each is another kernel
-_TWICE = 5  # of so many positions, at most one more is calculated a second time
+_TWICE = {16: 5, 32: 10}  # of so many positions, at most one more is calculated a second time
 _AHEAD = 64  # elements from what is multiplied to what is fetched: channels are far apart in memory
-_ROWS = 16  # of cells
+_ROWS = 7  # of cells
 _BANDS = 4  # work-items for each core, if rows are enough
 
 
@@ -109,27 +109,19 @@ def why_not_expanded(
         return "there is nothing to do"
     if between is not None and (between.operands or not between.vector):
         return "what lies between them takes more than the first one's results"
-    if not depthwise_channels.plain(after):
-        return "what follows is not calculated in vectors of positions"
+    if not depthwise_channels.plain(after) or (after is not None and any(o.view.strides[-1] for o in after.operands)):
+        return "what follows takes more than a number of each channel"
     if traits.registers.capacity < _TURNING:
         return "there are too few registers to turn results"
     if first.inputs >= _FEW and first.inputs * w.spatial[1] * w.spatial[2] > _PICTURE:
         return "each block of channels would fetch a large picture"
-    if _WIDE * first.inputs > _DEEP or _BLOCK * w.extents[1] * _line(second) > _KEPT:
-        return "what a work-item needs is more than a cache keeps"
-    if w.outs[2] * _BLOCK > _DONE:
-        return "rows are too long"
+    if _WIDE * first.inputs > _DEEP:
+        return "a block's weights are more than a cache keeps"
     block, row = _block(first, traits.registers), w.spatial[2]
     made = _made(block, row)
-    if row < made or (-row % made) * _TWICE > row or w.outs[2] < _seen(block, made):
+    if row < made or (-row % made) * _TWICE[block] > row or w.outs[2] < _seen(block, made):
         return "rows are too short for its tiles"
     return ""
-
-
-def _line(second: Convolution) -> int:
-    """Return how many positions a line has, with those that the windows see beside the input."""
-    w = second.window
-    return greatest((w.outs[2] - 1) * w.strides[2] + w.extents[2], w.spatial[2] + w.before[2])
 
 
 def _made(block: int, row: int) -> int:
@@ -172,11 +164,16 @@ def expanded(
     planes, cores = first.batch * blocks, traits.compute_units
     bands = -(-_BANDS * cores // planes)
     bands = bands + below(1, bands) * below(0, bands * planes % cores)  # as many for each core
-    bands = least(
-        bands, greatest(1, oh * w.strides[1] // (_BANDS * w.extents[1]))
-    )  # what two of them see is made twice
+    # What two of them see is made twice.
+    bands = least(bands, greatest(1, oh * w.strides[1] // (_BANDS * w.extents[1])))
     rows = -(-oh // bands)
-    fit = _DONE // (block * ow)
+    # Where a line would be too long, it is cut; all parts are of one width, and the last one is moved back.
+    most = least((_KEPT // (block * w.extents[1]) - w.extents[2]) // w.strides[2] + 1, _DONE // block)
+    across = -(-ow // most)
+    part = -(-ow // across)
+    made = _made(block, wide)
+    line = greatest((part - 1) * w.strides[2] + w.extents[2], made + w.before[2])
+    fit = _DONE // (block * part)
     together = -(-rows // -(-rows // least(fit, rows)))
     joined = epilogue.join(after, 2)[1]
     last = epilogue.bind(joined, joined.operands[0].view.shape if joined is not None and joined.operands else (1,))
@@ -184,13 +181,12 @@ def expanded(
     form = _Form((biases[0] is not None, biases[1] is not None), _renamed(inner.form), last.form)
     ints = (
         first.inputs, first.outputs, high, wide, oh, ow, w.size[1], *w.before[1:], w.strides[1], w.dilations[1], blocks,
-        _line(second), w.extents[1], rows, together,
+        line, w.extents[1], rows, together, across, part, w.strides[2],
     )  # fmt: skip
     refs = (inp(0), weights(0), weights(1), out(0), *(b for b in biases if b is not None), *last.refs)
     tile = _Tile(block, 1, w.size[2], w.strides[2], w.dilations[2])
-    made = _made(block, wide)
     k = chosen(made, lambda n: _kernel(form, tile._replace(made=n)))
-    launch = Launch(k, refs, (*ints, *inner.ints, *last.ints), (-(-oh // rows), planes), (1, 1))
+    launch = Launch(k, refs, (*ints, *inner.ints, *last.ints), (-(-oh // rows) * across, planes), (1, 1))
     requests = (
         WeightsRequest(1, f"conv{block} group 1, zeros", packer(1, block), blocks * first.inputs * block + ZEROS),
         depthwise_channels.filters_wanted(3, second, block),
@@ -205,19 +201,20 @@ def _renamed(form: epilogue.EpilogueForm) -> epilogue.EpilogueForm:
 
 
 _INTS = (
-    "C", "G", "H", "W", "OH", "OW", "KH", "ph", "pw", "sh", "dh", "blocks", "line", "lines", "rows", "together",
+    "C", "G", "H", "W", "OH", "OW", "KH", "ph", "pw", "sh", "dh", "blocks", "line", "lines", "rows", "together", "across", "part", "sw",
 )  # fmt: skip
 
 
 @functools.cache
 def _kernel(form: _Form, tile: _Tile) -> KernelSource:
     last, block, halves = form.last, tile.block, range(tile.block // 16)
-    again = all(step == 0 for step in last.steps)  # no operand lies as the result does, perhaps where it lies
     at, value = "y + row * OH * OW + p0 + c", "vload16(0, z + j * 16)"
     added, bias = (f"{n}[c0 + j]" if b else "0.0f" for n, b in zip(("added", "bias"), form.biased, strict=True))
     body = f"""
   const int block = (int)get_global_id(1) % blocks, n = (int)get_global_id(1) / blocks;
-  const int oh0 = (int)get_global_id(0) * rows, oh1 = min(oh0 + rows, OH);
+  const int oh0 = (int)get_global_id(0) / across * rows, oh1 = min(oh0 + rows, OH);
+  const int ow0 = min((int)get_global_id(0) % across * part, OW - part);
+  const int left0 = ow0 * sw - pw, w0 = max(0, left0), w1 = min(W, left0 + line);  /* columns that are seen */
   const int c0 = block * {block}, left = min({block}, G - c0), plane = H * W;
   __global const float* const xn = x + n * C * plane;
   __global const float* const wn = w + c0 * C;
@@ -227,14 +224,14 @@ def _kernel(form: _Form, tile: _Tile) -> KernelSource:
   for (int j = 0; j < {block}; j++) {{ add[j] = j < left ? {added} : 0.0f; start[j] = j < left ? {bias} : 0.0f; }}
   for (int i = 0; i < lines * line * {len(halves)}; i++) vstore16((float16)(0.0f), i, near);  /* the borders stay so */
   int places[{_ROWS}];
-  const int apart = together * OW * 16;  /* of the halves of what is done */
+  const int apart = together * part * 16;  /* of the halves of what is done */
   int next = max(0, oh0 * sh - ph);
   for (int g0 = oh0; g0 < oh1; g0 += together) {{
     const int g1 = min(g0 + together, oh1);
     for (int oh = g0; oh < g1; oh++) {{
       const int top = oh * sh - ph, end = min(H, top + (KH - 1) * dh + 1);
       for (next = max(next, top); next < end; next++) {{
-        float* const to = near + (next % lines * line + pw) * {block};
+        float* const to = near + (next % lines * line - left0) * {block};
         {_first(form, tile)}
       }}
       int k0 = KH, k1 = 0;  /* the rows of cells that are inside, and where what they see is kept */
@@ -246,16 +243,17 @@ def _kernel(form: _Form, tile: _Tile) -> KernelSource:
       }}
       for (int h = 0; h < {len(halves)}; h++) {{
         __global const float* const fh = fn + h * KH * {tile.cells * 16};
-        float* const to = done + h * apart + (oh - g0) * OW * 16;
+        float* const to = done + h * apart + (oh - g0) * part * 16;
         {_second(tile)}
       }}
     }}
-    const int count = (g1 - g0) * OW, p0 = g0 * OW;
-    for (int h = 0; h < {len(halves)}; h++)
+    const int runs = across == 1 ? 1 : g1 - g0, count = across == 1 ? (g1 - g0) * OW : part;  /* rows that follow each other */
+    for (int i = 0; i < runs * {len(halves)}; i++) {{
+      const int h = i % {len(halves)}, run = i / {len(halves)}, p0 = (g0 + run) * OW + ow0;
       for (int p = 0; p < count; p += 16) {{
-        const int c = {"max(0, min(p, count - 16))" if again else "p"};
+        const int c = max(0, min(p, count - 16));
         float z[256] __attribute__((aligned(64)));
-        $_turned_out(done + h * apart + c * 16, z);
+        $_turned_out(done + h * apart + (run * part + c) * 16, z);
         for (int j = 0; j < min(16, left - h * 16); j++) {{
           const int row = n * G + c0 + h * 16 + j;
           {last.rows("row")}
@@ -263,6 +261,7 @@ def _kernel(form: _Form, tile: _Tile) -> KernelSource:
           else {last.stored_some(at, "p0 + c", value, "count - c")}
         }}
       }}
+    }}
   }}"""
     ints = (*_INTS, *(f"between_{name}" for name in form.between.ints), *last.ints)
     helpers = FETCH + turned_out("") + SOME + form.between.helpers + last.helpers
@@ -283,8 +282,8 @@ def _first(form: _Form, tile: _Tile) -> str:
         for p in positions
         for h in halves
     )
-    return f"""for (int t = 0; t < W; t += {tile.made}) {{
-          const int iw = min(t, W - {tile.made});
+    return f"""for (int t = w0; t < w1; t += {tile.made}) {{
+          const int iw = min(t, w1 - {tile.made});
           __global const float* xp = xn + next * W + iw;
           __global const float* wp = wn;
           float* const own = to + iw * {tile.block};
@@ -313,8 +312,8 @@ def _second(tile: _Tile) -> str:
     )
     keep = " ".join(f"vstore16(a{p}, ow + {p}, to);" for p in positions)
     return f"""const float16 first = vload16(h, start);
-      for (int t = 0; t < OW; t += {tile.width}) {{
-        const int ow = min(t, OW - {tile.width});
+      for (int t = 0; t < part; t += {tile.width}) {{
+        const int ow = min(t, part - {tile.width});
         {zero}
         for (int kh = k0; kh < k1; kh++) {{
           const float* const from = near + places[kh] + ow * {tile.stride * tile.block} + h * 16;

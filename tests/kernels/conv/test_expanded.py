@@ -80,8 +80,12 @@ SIZES = {
     "every second position": ((1, 8, 30, 31), 32, window(30, 31, 3, stride=2)),
     "every second position of short rows": ((1, 8, 14, 14), 70, window(14, 14, 5, stride=2)),
     "rows that no window sees": ((1, 4, 18, 28), 16, window(18, 28, 1, stride=2)),
+    "a column that no window sees": ((1, 4, 9, 16), 16, window(9, 16, 1, stride=2)),
     "cells apart from each other": ((1, 7, 17, 15), 20, window(17, 15, 3, dilation=2)),
     "fewer positions than a vector": ((1, 6, 2, 7), 33, window(2, 7, 3)),
+    "rows in parts": ((1, 3, 9, 450), 35, window(9, 450, 3)),
+    "rows in parts, every second position": ((1, 3, 11, 701), 19, window(11, 701, 5, stride=2)),
+    "rows in parts of few columns": ((1, 3, 20, 168), 16, window(20, 168, 7, dilation=2)),
     "one row": ((1, 6, 1, 40), 33, window(1, 40, 3)),
 }
 
@@ -132,13 +136,13 @@ def test_what_is_not_finite_concerns_those_who_see_it(odd: float) -> None:
         ((1, 8, 28, 28), 32, window(28, 28, 3), DeviceTraits("gpu", 8)),
         ((1, 512, 14, 14), 512, window(14, 14, 3), CPU),
         ((1, 64, 112, 112), 128, window(112, 112, 3), CPU),
-        ((1, 8, 16, 400), 32, window(16, 400, 3), CPU),
         ((1, 8, 28, 28), 32, window(28, 28, 3, dilation=3), CPU),
         ((1, 8, 28, 28), 8, window(28, 28, 3), CPU),
         ((1, 8, 20, 20), 32, window(20, 20, 3), CPU),
+        ((1, 8, 12, 12), 32, window(12, 12, 3), CPU),
         ((1, 8, 8, 8), 32, window(8, 8, 3, stride=2), CPU),
     ],
-    ids=["few registers", "gpu", "deep", "large picture", "long rows", "far cells", "few channels", "no tile", "short"],
+    ids=["registers", "gpu", "deep", "large picture", "far cells", "few channels", "no tile", "no half tile", "short"],
 )
 def test_what_would_take_longer_so_is_left_to_two_kernels(
     x: tuple[int, ...], made: int, seen: Window, traits: DeviceTraits
