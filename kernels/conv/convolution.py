@@ -6,6 +6,7 @@ is calculated without those zeros (`transposed.py`); the kernels that check bord
 - packed: float32 on a CPU with constant weights (`packed.py`).
 - positions: such ones of one cell, where vectors of positions are fuller than those of channels (`pointwise.py`).
 - winograd: such ones of 3 × 3 cells (`winograd.py`).
+- expanded: such ones of one cell, together with the depthwise one that alone reads them (`expanded.py`, by `fusion`).
 - depthwise: float32 on a CPU, from few channels to few (`depthwise.py`), or in short rows (`depthwise_channels.py`).
 - planes: float32 on a CPU otherwise. A vector holds neighbouring positions of one channel.
 - matrix product: windows of one cell (in `ops.conv`).

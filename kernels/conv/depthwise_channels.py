@@ -8,6 +8,8 @@ multiplied.
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +21,7 @@ from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.codegen.tiles import tile_of
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, WeightsRequest, chosen, inp, scratch, weights
 from asyncrt.kernels.patterns.grid import round_up
+from asyncrt.kernels.patterns.window import Window
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Array
 
@@ -46,15 +49,20 @@ def suits(conv: Convolution, after: Epilogue | None) -> bool:
     w = conv.window
     flat = w.size[0] == w.spatial[0] == w.outs[0] == 1 and w.before[0] == 0
     depthwise = conv.inputs == conv.outputs == 1 and conv.group >= 16 and w.size != (1, 1, 1)
-    written = w.size[2] <= _WRITTEN and max(w.strides[2], w.dilations[2]) <= _NEAR and min(w.before) >= 0
-    if not (flat and depthwise and written) or w.outs[2] > _SHORT:
+    if not (flat and depthwise and near(w)) or w.outs[2] > _SHORT:
         return False
     _, high, _ = w.spatial
     enough = w.spatial[1] * w.spatial[2] >= 16 and w.outs[1] * w.outs[2] >= 16
-    return enough and high * max(_line(conv), w.spatial[2]) < _KEPT and _plain(after)
+    return enough and high * max(_line(conv), w.spatial[2]) < _KEPT and plain(after)
 
 
-def _plain(after: Epilogue | None) -> bool:
+def near(window: Window) -> bool:
+    """Whether a row of the window's cells can be written out in a kernel."""
+    written = window.size[2] <= _WRITTEN and max(window.strides[2], window.dilations[2]) <= _NEAR
+    return written and min(window.before) >= 0
+
+
+def plain(after: Epilogue | None) -> bool:
     """Whether *after* is calculated in vectors of positions that are one row."""
     return after is None or (after.vector and epilogue.join(after, 2)[0])
 
@@ -65,12 +73,23 @@ def _line(conv: Convolution) -> int:
     return (w.outs[2] - 1) * w.strides[2] + w.extents[2]
 
 
-def pack_filters(weight: Array) -> Array:
-    """Return a filter ``[M, 1, cells...]`` as ``[ceil(M / 16), cells, 16]``, padded with zeros."""
+def pack_filters(weight: Array, multiple: int = 16) -> Array:
+    """Return a filter ``[M, 1, cells...]`` as ``[ceil(M / 16), cells, 16]``, padded with zeros to a multiple of channels."""
     flat = weight.reshape(len(weight), -1)
-    packed = np.zeros((round_up(len(flat), 16), flat.shape[1]), weight.dtype)
+    packed = np.zeros((round_up(len(flat), multiple), flat.shape[1]), weight.dtype)
     packed[: len(flat)] = flat
     return np.ascontiguousarray(packed.reshape(-1, 16, flat.shape[1]).swapaxes(1, 2))
+
+
+def filters_wanted(source: int, conv: Convolution, multiple: int = 16) -> WeightsRequest:
+    """Return the filter of *conv*, which is input *source*, as kernels with vectors of channels read it."""
+    elements = round_up(conv.group, multiple) * math.prod(conv.window.size)
+    return WeightsRequest(source, f"depthwise, {multiple} channels", _packer(multiple), elements)
+
+
+@functools.cache
+def _packer(multiple: int) -> Callable[[Array], Array]:
+    return functools.partial(pack_filters, multiple=multiple)
 
 
 def by_channels(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> Impl:
@@ -95,8 +114,7 @@ def by_channels(conv: Convolution, traits: DeviceTraits, after: Epilogue | None)
     source, filters, target, *rest = bound.refs
     k = chosen(width, lambda n: _kernel(bound.form, _Tile(n, kw, w.strides[2], w.dilations[2])))
     launch = Launch(k, (source, filters, target, scratch(0), *rest), (*ints, *bound.ints), (items,), (1,))
-    request = WeightsRequest(1, "depthwise, 16 channels", pack_filters, blocks * kh * kw * 16)
-    return Impl(f"depthwise channels {width}", (launch,), (items * room * 4,), (request,))
+    return Impl(f"depthwise channels {width}", (launch,), (items * room * 4,), (filters_wanted(1, conv),))
 
 
 _INTS = (

@@ -71,6 +71,11 @@ def blocked(outputs: int, registers: Registers) -> float:
     return round_up(outputs, block) * costs[block]
 
 
+def block_of(outputs: int, registers: Registers) -> int:
+    """Return how many output channels a packed block has."""
+    return _block(outputs, _blocks(registers).costs)
+
+
 def pack_filters(weight: Array, group: int, block: int) -> Array:
     """Return a filter ``[M, C / group, cells...]`` as ``[group, ceil(M / group / block), C / group, cells, block]``, padded
     with zeros, and some more zeros behind it."""
@@ -87,7 +92,7 @@ def pack_filters(weight: Array, group: int, block: int) -> Array:
 
 
 @functools.cache
-def _packer(group: int, block: int) -> Callable[[Array], Array]:
+def packer(group: int, block: int) -> Callable[[Array], Array]:
     return functools.partial(pack_filters, group=group, block=block)
 
 
@@ -196,7 +201,7 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     request = WeightsRequest(
         1,
         f"conv{block} group {conv.group}, zeros",
-        _packer(conv.group, block),
+        packer(conv.group, block),
         conv.group * blocks * conv.inputs * cells * block + ZEROS,
     )
     name = f"packed {block}x{width}" if rows == 1 else f"packed {block}x{rows}x{width}"

@@ -22,13 +22,17 @@ __attribute__((noinline)) void $_turned(
 """
 
 
-def turned_out() -> str:
-    """Return ``$_turned_out(done, to)``, which turns the vectors of 16 positions into one for each channel."""
+def turned_out(space: str = "__global ") -> str:
+    """Return ``$_turned_out(done, to)``, which turns the vectors of 16 positions into one for each channel.
+
+    Args:
+        space: Where they lie: in buffers, or in the kernel's own memory.
+    """
     loads = " ".join(f"const float16 x{j} = vload16({j}, done);" for j in range(16))
     steps, names = turn([f"x{j}" for j in range(16)], "y")
     stores = " ".join(f"vstore16({name}, {j}, to);" for j, name in enumerate(names))
     return f"""
-inline void $_turned_out(__global const float* done, float* to) {{
+inline void $_turned_out({space}const float* done, float* to) {{
   {loads} {steps} {stores}
 }}
 """

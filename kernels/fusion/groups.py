@@ -7,7 +7,7 @@ the parts are carried out one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.epilogue import Epilogue, Operand
@@ -32,15 +32,15 @@ def fused_elementwise(operators: Sequence[Operator], wiring: Wiring, attributes:
         operators: Element-wise, or such that only move data: where they move none, they are passed by.
     """
 
-    def parts_of(call: Call) -> list[Part] | str:
-        return _parts(operators, wiring, call, None)
+    def found(call: Call) -> list[Part] | str:
+        return parts_of(operators, wiring, call, ())
 
     def fits(call: Call, traits: DeviceTraits) -> str:
-        parts = parts_of(call)
-        return parts if isinstance(parts, str) else _forbidden(parts, call, traits)
+        parts = found(call)
+        return parts if isinstance(parts, str) else forbidden(parts, call, traits)
 
     def implement(call: Call, traits: DeviceTraits) -> Impl:
-        parts = parts_of(call)
+        parts = found(call)
         assert not isinstance(parts, str), parts
         output = call.outputs[0]
         whole = function(parts)
@@ -48,7 +48,7 @@ def fused_elementwise(operators: Sequence[Operator], wiring: Wiring, attributes:
             layouts = [Layout(call.dtype(k), output.shape) for k in whole.operands]
             views: list[View | None] = [moved[k] for k in whole.operands]
         else:
-            layouts = [_operand(call, k) for k in whole.operands]
+            layouts = [operand(call, k) for k in whole.operands]
             views = [call.strided[k] if call.strided and layouts[i].shape else None for i, k in enumerate(whole.operands)]
         impl = elementwise(
             "fused", whole.call(), layouts, output, traits,
@@ -59,7 +59,7 @@ def fused_elementwise(operators: Sequence[Operator], wiring: Wiring, attributes:
 
     def takes_view(call: Call, index: int, view: View) -> bool:
         """Functions may differ in the last bits between vectors and single elements, which strides decide about."""
-        parts = parts_of(call)
+        parts = found(call)
         return not isinstance(parts, str) and all(p.expression.cheap for p in parts)
 
     return whole_operator(operators, wiring, attributes, fits, implement, takes_view)
@@ -77,11 +77,11 @@ def fused_product(
     with_epilogue = operators[product].with_epilogue
     assert with_epilogue is not None
 
-    def parts_of(call: Call) -> list[Part] | str:
-        return _parts(operators, wiring, call, product)
+    def found(call: Call) -> list[Part] | str:
+        return parts_of(operators, wiring, call, (product,))
 
     def fits(call: Call, traits: DeviceTraits) -> str:
-        parts, made, wanted = parts_of(call), call.parts[product].outputs[0], call.outputs[0]
+        parts, made, wanted = found(call), call.parts[product].outputs[0], call.outputs[0]
         if isinstance(parts, str):
             return parts
         if min(len(call.shape(0)), len(call.shape(1))) < 2:
@@ -90,17 +90,17 @@ def fused_product(
             return f"the result is larger than the product of '{call.parts[product].name}'"
         if made.dtype is not wanted.dtype and not operators[product].converts:
             return f"the result is {wanted.dtype}, the product {made.dtype}"
-        return _forbidden(parts, call, traits)
+        return forbidden(parts, call, traits)
 
     def implement(call: Call, traits: DeviceTraits) -> Impl:
-        parts = parts_of(call)
+        parts = found(call)
         assert not isinstance(parts, str), parts
         made = call.parts[product].outputs[0]
         whole = function(parts, start=(product, made.dtype))
         moved = _lying(parts, call)
         operands: list[Operand] = []
         for k in whole.operands:
-            dtype, shape = _operand(call, k)
+            dtype, shape = operand(call, k)
             if moved:
                 view = View.dense(made.shape).through(moved[k])
                 assert view is not None, "it fits"
@@ -206,11 +206,11 @@ def _last_shape(call: Call) -> Sequence[Shape]:
     return (call.parts[-1].outputs[0].shape,)
 
 
-def _parts(operators: Sequence[Operator], wiring: Wiring, call: Call, leave: int | None) -> list[Part] | str:
-    """Return the parts of *call* except number *leave*, or the reason why one of them is no expression here."""
+def parts_of(operators: Sequence[Operator], wiring: Wiring, call: Call, leave: Collection[int]) -> list[Part] | str:
+    """Return the parts of *call* except those whose numbers are in *leave*, or the reason why one of them is no expression here."""
     parts: list[Part] = []
     for number, (operator, sources, part) in enumerate(zip(operators, wiring, call.parts, strict=True)):
-        if number == leave:
+        if number in leave:
             continue
         found = _nothing_moved(operator, part) if operator.expression is None else operator.expression(part)
         if found is None:
@@ -239,7 +239,7 @@ def _lying(parts: Sequence[Part], call: Call) -> dict[int, View]:
     return found
 
 
-def _forbidden(parts: Sequence[Part], call: Call, traits: DeviceTraits) -> str:
+def forbidden(parts: Sequence[Part], call: Call, traits: DeviceTraits) -> str:
     """Return why *parts* should not be calculated for each element of the result; "" if they may be."""
     result = call.outputs[0]
     for part in parts:
@@ -257,7 +257,7 @@ def _forbidden(parts: Sequence[Part], call: Call, traits: DeviceTraits) -> str:
     return ""
 
 
-def _operand(call: Call, index: int) -> Layout:
+def operand(call: Call, index: int) -> Layout:
     """Return the layout of an operand as something to broadcast: one element is a scalar, whatever its rank."""
     shape = call.shape(index)
     return Layout(call.dtype(index), () if all(d == 1 for d in shape) else shape)

@@ -10,6 +10,7 @@ from asyncrt.graph.fusions import PATTERNS
 from asyncrt.graph.fusions.across import find_across
 from asyncrt.graph.fusions.base import Surroundings, fused_node
 from asyncrt.graph.fusions.elementwise import ELEMENTWISE
+from asyncrt.graph.fusions.expansion import find_expansion
 from asyncrt.graph.ir import Graph, ProgramNode
 from asyncrt.kernels.decide import SkipMode
 
@@ -21,6 +22,7 @@ def fuse(graph: Graph) -> None:
     found.by_pattern()
     found.across(SkipMode.ALWAYS)
     found.across(SkipMode.ALWAYS, SkipMode.AT_RUNTIME)
+    found.pairs()
     graph.fused = sorted(found.all, key=lambda whole: whole.id)
 
 
@@ -59,6 +61,19 @@ class _Groups:
                 self.all.append(whole)
                 self.taken.update(whole.parts)
                 self.calculated |= dict.fromkeys(whole.parts, whole)
+                within.update(whole.parts)
+        self.move_together()
+
+    def pairs(self) -> None:
+        """Convolutions, with what follows each, that are carried out together."""
+        smaller = dict(self.calculated)
+        within: set[ProgramNode] = set()
+        for node in reversed(self.graph.nodes):
+            group = None if node in within else find_expansion(node, smaller, self.around)
+            if group is not None:
+                whole = fused_node(group, smaller)
+                self.all.append(whole)
+                self.taken.update(whole.parts)
                 within.update(whole.parts)
         self.move_together()
 
