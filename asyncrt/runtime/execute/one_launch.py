@@ -1,8 +1,9 @@
 """May a plan be one launch, and of which kernel? The steps become rows of a table that one kernel walks.
 
-`kernels/persistent/walker.py` says what that gains, `scheduler/persistent.py` how many groups the kernel may have. The
-kernel is built in the background, of the kernels that a plan has and those that the plan before had, so that one serves
-many sizes. Until it is there, and where a plan gains nothing, the steps are launched.
+`kernels/persistent/walker.py` says what that gains, `scheduler/persistent.py` how many groups the kernel may have. A
+GPU builds the kernel for all likely sizes when a model is loaded. Where a plan has others, and on a processor, it is
+built in the background, of the kernels that a plan has and those that the plan before had, so that one serves many
+sizes. Until it is there, and where a plan gains nothing, the steps are launched.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import functools
 import logging
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from asyncrt.devices.base import Allocation, Device, FoldsLaunches, PreparedLaunch
@@ -32,7 +33,7 @@ from asyncrt.kernels.resident.kernel_cache import ImplCache
 from asyncrt.lru import LruCache
 from asyncrt.runtime.loop.background import BackgroundWork
 from asyncrt.runtime.plan.bound_plan import BoundPlan
-from asyncrt.runtime.plan.chunk_plan import PlanStep
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan, PlanStep
 from asyncrt.scheduler.persistent import groups_for
 
 _log = logging.getLogger("asyncrt")
@@ -210,6 +211,24 @@ class OneLaunch:
 
     # Walkers.
 
+    async def build_ahead(self, plans: Iterable[ChunkPlan]) -> None:
+        """Build the walker of the kernels that those of *plans* have which are brief, before one of them comes.
+
+        A processor needs its cores for other builds then: there a plan has to show first that it comes often.
+        """
+        if not self._folds.ptx:
+            return
+        sources: frozenset[KernelSource] = frozenset()
+        for plan in plans:
+            shapes = [shape for step in plan.steps if (shape := self._shape(step)) is not None]
+            together = sources.union(s.source for s in shapes)
+            whole = LEAST_STEPS <= len(shapes) == len(plan.steps) and len(together) <= _MOST_KERNELS
+            if whole and _is_brief([_least_wanted(s) for s in shapes], self._units, alone=True):
+                sources = together
+        if sources and not any(sources <= known for known, _ in self._walkers.items()):
+            self._latest = sources
+            await self._build(sources)
+
     def _walker(self, sources: frozenset[KernelSource]) -> tuple[Walker, Any] | None:
         """Return the walker of plans with these kernels; None if it is being built, or cannot be."""
         known = next((k for k, _ in self._walkers.items() if sources <= k), None)
@@ -246,6 +265,11 @@ def _is_brief(wanted: Sequence[int], groups: int, *, alone: bool) -> bool:
     """Return whether *groups* carry out steps that have something to do for so many in few turns."""
     turns = sum(-(-each // groups) for each in wanted)
     return turns <= (_TURNS if alone else _TURNS_BESIDE) * len(wanted)
+
+
+def _least_wanted(shape: _Shape) -> int:
+    """Return for how many groups of a walker a step has something to do, where its arrays leave room for many."""
+    return -(-math.prod(shape.groups) // max(1, LEAST_GROUP // math.prod(shape.group)))
 
 
 def _usual_group(grid: tuple[int, ...]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -87,6 +87,7 @@ class Warming:
         kernels: Builds them.
         busy: Whether requests are in flight; asked on a thread.
         gaps: The times between requests.
+        fold: Brings what makes one launch of such plans; None where nothing does.
         urgent: Whether somebody waits for all of it.
         model: What the model is known by to the next process; None if by nothing.
         asked: Layouts of the inputs that the model's first request had the last time, if that is known.
@@ -103,13 +104,14 @@ class Warming:
         busy: Callable[[], bool],
         gaps: Gaps | None = None,
         *,
+        fold: Callable[[Sequence[ChunkPlan]], Awaitable[None]] | None = None,
         urgent: bool,
         patience_s: float,
         model: str | None = None,
         asked: list[Layout] | None = None,
     ) -> None:
         self._model, self._asked = model, asked
-        self._gaps = gaps or Gaps()
+        self._gaps, self._fold = gaps or Gaps(), fold
         self._networks, self._kernels, self._busy, self._patience_s = networks, kernels, busy, patience_s
         self._urgent = urgent
         #: Those of which there is a plan.
@@ -219,6 +221,8 @@ class Warming:
             await self._bring(kernel for _, plan in plans for kernel in plan.kernels)
             for task in tuple(self._bringing):
                 await task
+            if self._fold is not None:
+                await self._fold([plan for _, plan in plans])
         finally:
             self._planning = False
             for task in self._bringing:

@@ -17,6 +17,7 @@ import pytest_asyncio
 
 from asyncrt import DeviceStalledError, Runtime, RuntimeOptions, load_sync
 from asyncrt.devices.base import Allocation
+from asyncrt.kernels.impl import KernelSource
 from asyncrt.layout import Array
 from asyncrt.runtime.execute import one_launch, prepared_launches
 from asyncrt.runtime.execute.one_launch import OneLaunch
@@ -109,6 +110,35 @@ async def folded(rt: Runtime, loaded: Model, size: int, sets: int = 1) -> None:
 
 def same(a: dict[str, Array], b: dict[str, Array]) -> bool:
     return all(np.array_equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("ptx", [True, False])
+async def test_a_gpu_has_the_kernel_of_likely_sizes_when_a_model_is_ready(
+    ptx: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has all that their steps need, so that no size that comes waits for another; a processor's cores build
+    nothing ahead."""
+    async with Runtime(streams=1, options=RuntimeOptions(without={"fuse"})) as runtime:
+        own, wanted = runtime.session, list[frozenset[KernelSource]]()
+        folding = Folding(own.device)
+        folding.ptx = ptx
+        assert own.presets is not None
+        own.presets.one = OneLaunch(folding, own.kernels, 1)
+
+        async def build(sources: frozenset[KernelSource]) -> None:
+            wanted.append(sources)
+
+        monkeypatch.setattr(own.presets.one, "_build", build)
+        loaded = await runtime.load(SOURCE)
+        await loaded.ready()
+        ahead = list(wanted)
+        for size in (1, 16, 40):
+            await two(loaded, size, 0)
+
+    assert len(ahead) == ptx
+    if ptx:
+        assert all(sources <= ahead[0] for sources in wanted)
 
 
 @pytest.mark.asyncio
