@@ -1,4 +1,8 @@
-"""Compiles kernels in processes beside this one, for drivers that compile one program after the other in a process.
+"""Compiles kernels in processes beside this one, for drivers that hold others up while they compile in a process.
+
+Intel's compiles one program after the other, and NVIDIA's lets no launch in meanwhile, for seconds where a program is
+large. What NVIDIA's has compiled for its processor it keeps in a folder of its own, and finds there in a moment when
+this process asks for the same.
 
 A process is started when there is much to compile, and ends when there was nothing for some seconds. A compiler that
 crashes takes its own process with it; in this one it would take the program.
@@ -19,13 +23,14 @@ from typing import BinaryIO, cast
 from asyncrt.errors import KernelBuildError
 
 from . import compile_worker as worker
-from .drivers import INTEL_CPU, preloaded
+from .drivers import INTEL_CPU, NVIDIA_GPU, preloaded
 from .info import cores
 
 _log = logging.getLogger(__name__)
 
-GAINS = frozenset({INTEL_CPU})
-"""Platforms, and kinds of their devices, whose driver does not compile side by side in a process."""
+GAINS = {INTEL_CPU: 8, NVIDIA_GPU: 4}
+"""Platforms, and kinds of their devices, whose driver holds others up, with how many processes there are at most: each
+takes 100 to 200 MB while it compiles, and of a GPU's memory some hundreds as long as it is there."""
 
 _SCRIPT = Path(worker.__file__)
 _MUCH = 48 << 10  # characters of a text that take longer to compile than a process takes to start: about half a second
@@ -33,7 +38,6 @@ _START_S = 30.0  # that a process has to start
 # The same where requests go first: compiled in this process it would take the time that they, or NumPy for them, need.
 _MUCH_GENTLY = 12 << 10
 _SLOW_S = 15.0  # that a text of some dozens of kernels takes on a core of its own, or longer
-_MOST = 8  # processes, each of which takes 100 to 200 MB while it compiles
 
 
 class _Worker:
@@ -91,8 +95,9 @@ class _Worker:
 
 
 def find_compilers(platform: str, kind: str, spec: str, name: str) -> Compilers | None:
-    """Return what compiles for a device; None where its driver does so side by side in this process."""
-    return Compilers(spec, name) if (platform, kind) in GAINS else None
+    """Return what compiles for a device; None where its driver does so in this process, beside all else."""
+    most = GAINS.get((platform, kind))
+    return None if most is None else Compilers(spec, name, most)
 
 
 class Compilers:
@@ -101,9 +106,11 @@ class Compilers:
     Args:
         spec: The device's, ``opencl:platform:device``.
         name: For messages.
+        most: Processes.
     """
 
-    def __init__(self, spec: str, name: str) -> None:
+    def __init__(self, spec: str, name: str, most: int) -> None:
+        self._most = most
         self._place = spec.removeprefix("opencl:")
         self._what = f"{spec} ({name})"
         self._lock = threading.Lock()
@@ -117,7 +124,7 @@ class Compilers:
     @property
     def at_once(self) -> int:
         """How many may compile at the same time: one on each core."""
-        return min(cores(), _MOST)
+        return min(cores(), self._most)
 
     def compile(self, options: bytes, text: str) -> bytes | None:
         """Return the binary of a program. Blocks.

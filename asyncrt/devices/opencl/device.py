@@ -40,7 +40,7 @@ from . import dot_product as opencl_dot
 from . import drivers
 from .ahead import load_all
 from .arguments import argument_setter, handle_of, raise_refused, refused
-from .compile_worker import ALWAYS
+from .compile_worker import ALWAYS, MUCH
 from .compilers import find_compilers
 from .copies import find_copies
 from .gate import find_gate
@@ -505,7 +505,9 @@ class OpenCLDevice:
     def build_gently(self) -> bool:
         if self.compilers is None:
             return False
-        self.compilers.how = ALWAYS
+        # A GPU's requests need little of the processor, and its compilers long: with no more than what others leave
+        # they would be taken for starved.
+        self.compilers.how = ALWAYS if self.info.is_cpu else MUCH
         return True
 
     def load_ahead(self, programs: Sequence[tuple[bytes, str]]) -> Sequence[Any]:
@@ -523,7 +525,7 @@ class OpenCLDevice:
 
     def _compiled_beside(self, text: str) -> bytes | None:
         """Return the binary of a text that another process has compiled, if one does."""
-        if self.compilers is None:
+        if self.compilers is None or own_instructions.MARK in text:
             return None
         binary = self.compilers.compile(self._options + self._dots.options(text, self._try), text)
         return None if binary is None or compiled_for(binary) != self._target else binary

@@ -122,6 +122,7 @@ class _Plan:
 
     Attributes:
         size: How many launches a set is.
+        is_step: Whether it is a step's of a sequence.
         numbers: Of the arenas that its steps use, once it has been used often.
         uses: How often it was enqueued since its sets were dropped, or in all.
         last: When it was used last.
@@ -134,6 +135,7 @@ class _Plan:
     """
 
     size: int
+    is_step: bool
     numbers: tuple[int, ...] | None = None
     uses: int = 0
     last: int = 0
@@ -254,7 +256,7 @@ class Presets:
         """Return what is known of a plan, which is little if it was not seen before."""
         plan = self._plans.get(bound)
         if plan is None:
-            plan = self._plans[bound] = _Plan(len(bound.steps))
+            plan = self._plans[bound] = _Plan(len(bound.steps), bool(bound.left.outputs))
             like = self._latest()
             known = None if like is None else self._plans.get(like)
             if like is not None and known is not None and shares_most(bound, like):
@@ -281,8 +283,14 @@ class Presets:
         return family is not None and family.tried < _TRIALS
 
     def _folds_for(self, plan: _Plan, company: Company) -> bool:
-        """Return whether a plan is to be one launch, if it can be."""
-        if self.one is None or company is Company.ANYTHING or plan.uses <= self.one.often or plan.family is not None:
+        """Return whether a plan is to be one launch, if it can be.
+
+        A step of a sequence is not: its launches have few groups each, and follow each other as soon as the groups of
+        one would meet; and there is a plan for each length.
+        """
+        if self.one is None or company is Company.ANYTHING or plan.uses <= self.one.often:
+            return False
+        if plan.is_step or plan.family is not None:
             return False
         if company is Company.OTHERS and self.one.gains_beside:
             return True

@@ -13,7 +13,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -104,7 +104,7 @@ class Warming:
         busy: Callable[[], bool],
         gaps: Gaps | None = None,
         *,
-        fold: Callable[[Sequence[ChunkPlan]], Awaitable[None]] | None = None,
+        fold: Callable[[Sequence[ChunkPlan]], Coroutine[Any, Any, None]] | None = None,
         urgent: bool,
         patience_s: float,
         model: str | None = None,
@@ -216,13 +216,14 @@ class Warming:
                             network.plans.learn(scout)
                     plans += [(network, plan) for plan in made]
             self._planning = False
+            if self._fold is not None:  # it takes as long as all the kernels, and needs none of them
+                self._bringing.add(task := asyncio.create_task(self._fold([plan for _, plan in plans])))
+                task.add_done_callback(retrieved)
             for network, plan in plans:  # one after the other, so that no more than one needs is in use at once
                 await network.weights.ensure(plan.packings)
             await self._bring(kernel for _, plan in plans for kernel in plan.kernels)
-            for task in tuple(self._bringing):
-                await task
-            if self._fold is not None:
-                await self._fold([plan for _, plan in plans])
+            for each in tuple(self._bringing):
+                await each
         finally:
             self._planning = False
             for task in self._bringing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from asyncrt.devices.opencl import compile_worker
 from asyncrt.devices.opencl import compilers as opencl_compilers
 from asyncrt.devices.opencl.compilers import Compilers, find_compilers
 from asyncrt.devices.opencl.device import OpenCLDevice
+from asyncrt.devices.opencl.nvidia.own_instructions import MARK
 from asyncrt.errors import KernelBuildError
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.layout import FLOAT32
@@ -46,7 +48,7 @@ def all_much(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def compilers(all_much: None) -> Iterator[Compilers]:
-    compilers = Compilers("opencl:0:0", "a processor")
+    compilers = Compilers("opencl:0:0", "a processor", 2)
     yield compilers
     compilers.close()
 
@@ -145,7 +147,7 @@ def test_no_process_is_started_for_a_short_text(stand_in: Path) -> None:
     """It would take longer to start than the text to compile. One that is there already is used."""
     answers = "send(1, b'first'); sys.stdin.buffer.read(17); send(1, b'second')"
     stand_in.write_text(textwrap.dedent(STAND_IN) + answers)
-    compilers = Compilers("opencl:0:0", "a processor")
+    compilers = Compilers("opencl:0:0", "a processor", 2)
 
     found = [compilers.compile(b"", text) for text in ("a", "a" * (1 << 20), "a")]
     compilers.close()
@@ -159,7 +161,7 @@ def test_where_requests_go_first_a_process_is_started_sooner(stand_in: Path) -> 
     stand_in.write_text(textwrap.dedent(STAND_IN) + "send(1, sys.argv[1].encode())")
     found = []
     for how in ("not", "always"):
-        compilers = Compilers("opencl:0:0", "a processor")
+        compilers = Compilers("opencl:0:0", "a processor", 2)
         compilers.how = how
         found.append(compilers.compile(b"", "a" * (20 << 10)))
         compilers.close()
@@ -167,11 +169,28 @@ def test_where_requests_go_first_a_process_is_started_sooner(stand_in: Path) -> 
     assert found == [None, b"always"]
 
 
+def test_instructions_of_one_processor_are_compiled_in_this_process(
+    device: OpenCLDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another process gave would be the program without them."""
+    asked: list[str] = []
+    monkeypatch.setattr(device.compilers, "compile", lambda options, text: asked.append(text))
+    body = f'const char* of_one = "{MARK}"; x[0] = of_one[0];'
+    sources = [kernel(f"marked{i}", (("x", FLOAT32, "rw"),), (), text) for i, text in enumerate((body, "x[0] = 1;"))]
+
+    for source in sources:
+        with contextlib.suppress(KernelBuildError):  # no driver of another processor takes them
+            device.build([source], None)
+
+    assert [sources[1].text in text for text in asked] == [True]
+
+
 def test_other_drivers_compile_in_this_process() -> None:
-    """They do so side by side, as far as is known."""
+    """They do so side by side, and others go on meanwhile, as far as is known."""
     assert find_compilers("Portable Computing Language", "cpu", "opencl:0:0", "") is None
     assert find_compilers("Intel(R) OpenCL", "gpu", "opencl:0:0", "") is None
     assert find_compilers("Intel(R) OpenCL", "cpu", "opencl:0:0", "") is not None
+    assert find_compilers("NVIDIA CUDA", "gpu", "opencl:0:0", "") is not None
 
 
 WAYS = """
@@ -247,7 +266,7 @@ def test_a_device_that_closes_waits_for_no_compiler(stand_in: Path, tmp_path: Pa
     os.mkfifo(begun)
     endless = f"open({str(begun)!r}, 'w').close(); import threading; threading.Event().wait()"
     stand_in.write_text(textwrap.dedent(STAND_IN) + endless)
-    compilers = Compilers("opencl:0:0", "a processor")
+    compilers = Compilers("opencl:0:0", "a processor", 2)
     with futures.ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(compilers.compile, b"", "a" * (1 << 20))
         begun.open().close()  # returns when the process opens it, too
