@@ -63,7 +63,9 @@ class OneDevice:
     @property
     def in_flight(self) -> int:
         """How many inferences have not ended."""
-        return self.session.dispatcher.in_flight + (0 if self.stand_ins is None else self.stand_ins.in_flight)
+        dispatcher = self.session.dispatcher
+        beside = 0 if self.stand_ins is None else self.stand_ins.in_flight
+        return dispatcher.in_flight + len(dispatcher.overlapping) + beside
 
     def asked(self, known: str | None) -> Asked | None:
         """Return the note of a model's first request; None where loading waits for all likely shapes, in any order.

@@ -273,6 +273,11 @@ class Presets:
             return False
         return not any(part.long for each in plan.sets.values() for part in each.parts)
 
+    def begins(self, bound: BoundPlan) -> bool:
+        """Whether the device works on a plan that is `ready()` while the host does something else."""
+        plan = self._plans.get(bound)
+        return plan is not None and any(part.begins for each in plan.sets.values() for part in each.parts)
+
     def shares(self, bound: BoundPlan) -> bool:
         """Whether a plan has the launches of a family, also when it comes for the first time."""
         return self._known(bound).family is not None

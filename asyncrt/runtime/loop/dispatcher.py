@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 from collections.abc import Callable, Iterable
 
 from asyncrt.devices.base import Mark, Stream, mark_behind
@@ -40,6 +41,7 @@ from .gaps import Gaps
 from .gc_pauses import Collector
 from .idle import Idle
 from .marks import StreamMarks
+from .overlapping import Overlapping
 from .pending_request import RUNS, PendingRequest, RunAgain
 from .shortage import Shortage
 from .submission import Submissions
@@ -61,6 +63,7 @@ class Dispatcher:
         idle_s: None never calls it.
         collector: Is told whether a request is there; None where Python collects when it likes.
         max_iterations: How often nodes of a request may go round.
+        most: Requests that may be in flight.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Dispatcher:
         idle_s: float | None = None,
         collector: Collector | None = None,
         max_iterations: int,
+        most: int = sys.maxsize,
     ) -> None:
         self.streams = streams
         self._make_state = make_state
@@ -102,6 +106,10 @@ class Dispatcher:
         self._idle = Idle(self._loop, idle_s, on_idle)
         #: Between requests, for who works beside them.
         self.gaps = Gaps()
+        #: Requests of which nothing else here knows.
+        self.overlapping = Overlapping(
+            min(len(streams), most), self._loop, self._may_overlap, self._stop_idling, self._tell
+        )
         self._collector = collector
         self._max_iterations = max_iterations
         #: Since when no more requests are admitted, by `clock()`.
@@ -131,6 +139,10 @@ class Dispatcher:
     @property
     def alone(self) -> bool:
         """Whether no request is known, all streams have passed all they were given, and nobody looks on."""
+        return not self._waiting and self._quiet and not self.overlapping
+
+    def _may_overlap(self) -> bool:
+        """Whether that is so but for those that overlap."""
         return not self._waiting and self._quiet
 
     @property
@@ -194,6 +206,7 @@ class Dispatcher:
         """
         if self._closing is not None:
             raise RuntimeClosedError("the runtime is closed")
+        self.overlapping.drain()
         self._stop_idling()
         self._waiting[request] = PendingRequest(priority, deadline)
         await self._ask(request, Submitted(request, priority, deadline))
@@ -379,7 +392,7 @@ class Dispatcher:
     @property
     def busy(self) -> bool:
         """Whether a stream has something to pass that was enqueued."""
-        return bool(len(self.marks))
+        return bool(len(self.marks)) or bool(self.overlapping)
 
     @property
     def settled(self) -> bool:
@@ -398,6 +411,7 @@ class Dispatcher:
         What is on a lost device is not waited for.
         """
         self._closing = self.clock()
+        self.overlapping.drain()
         if self.marks:
             self.ask_device()
         while self._waiting or (self.marks and not self.lost):
@@ -471,7 +485,7 @@ class Dispatcher:
         for future in changed:
             if not future.done():
                 future.set_result(None)
-        if not self.marks and not self._waiting:
+        if not self.marks and not self._waiting and not self.overlapping:
             self._idle.begin()
             if self.gaps.watched:
                 self.gaps.end()

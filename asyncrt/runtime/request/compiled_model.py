@@ -54,8 +54,8 @@ class Timed(Protocol):
         """Note how long a plan took, from its inputs to its results, beside so many other requests."""
         ...
 
-    def gains_beside(self, bound: BoundPlan) -> bool:
-        """Whether requests of a plan are sooner done one after the other, each on its caller's thread."""
+    def is_brief(self, bound: BoundPlan) -> bool:
+        """Whether it is worth it to wait until such a request has ended that goes the general way."""
         ...
 
     def iterate(

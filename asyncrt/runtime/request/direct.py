@@ -13,11 +13,13 @@ stream has passed all it was given. Whatever is not as plain as that goes the ge
 that has to be made, launches that are not prepared, a device that takes longer, checks and traces that look on.
 
 Callers who ask at once take turns (`callers_turns.py`), where each request takes less so than the general way takes of
-the event loop's thread: one after the other they are all answered sooner.
+the event loop's thread: one after the other they are all answered sooner. Where the device works by itself, a request
+of each of several callers is at work at once instead (`asyncrt/runtime/loop/overlapping.py`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,12 +29,13 @@ import attrs
 import numpy as np
 
 from asyncrt.devices.base import Prepared, Transfer
-from asyncrt.errors import OutOfDeviceMemory
+from asyncrt.errors import DeviceError, OutOfDeviceMemory
 from asyncrt.layout import Array
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.execute.prepared_launches import Company
 from asyncrt.runtime.execute.transfers import downloads, uploads
+from asyncrt.runtime.loop.overlapping import End
 from asyncrt.runtime.plan.between_steps import NOTHING, Between
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import Deferred, Records
@@ -52,6 +55,9 @@ TRIAL_S = 2e-3
 """For which it may be kept to find out, a few times, how long steps of a sequence take there."""
 BESIDE_S = 150e-6
 """For which callers who ask at once wait for each other: what the general way takes of the event loop's thread."""
+OVERLAP_S = 1e-3
+"""For which a request may take the device alone, of those that are at work beside each other: the event loop waits for
+one of them in each turn, for less the more there are."""
 _GAIN = 0.75
 """Of what that was measured to take, for which they do as well."""
 _OWN_PART, _GENERAL_S = 0.25, 300e-6  # see `own_part`
@@ -59,6 +65,7 @@ _FORGETS = 0.99
 _FORGETS_OTHER, _FORGETS_LEAST = 0.999, 1.01
 _LEAST_S = 1e-6  # of an iteration
 _OUTLIER = 2  # times what is usual
+_LEAST_AT_ONCE = 2
 _TRIES = 3  # the first may have to make what the next ones find
 _STREAM = 0
 
@@ -190,7 +197,7 @@ class Direct:
     @property
     def crowded(self) -> bool:
         """Whether who wants to run a request now has to ask for its `turn()`."""
-        return not self._turns.free or self._dispatcher.in_flight > 0
+        return not self._turns.free or self._dispatcher.in_flight > 0 or bool(self._dispatcher.overlapping)
 
     async def turn(
         self, arrays: Mapping[int, Array], priority: int, until: float | None, kept: KeptState | None = None
@@ -225,6 +232,89 @@ class Direct:
         """Whether requests of a plan are sooner done one after the other, each on its caller's thread."""
         usual, presets = self._usual.get(bound), self._session.presets
         return usual is not None and presets is not None and usual.gains_beside and presets.ready(bound)
+
+    def is_brief(self, bound: BoundPlan) -> bool:
+        """Whether it is worth it to wait until such a request has ended that goes the general way."""
+        return self.gains_beside(bound) or self._may_overlap(bound)
+
+    def overlapping(self, arrays: Mapping[int, Array]) -> Planned | None:
+        """Return the plan of a request that had better be at work beside those of other callers; None if it is none."""
+        if self._dispatcher.overlapping.most < _LEAST_AT_ONCE:
+            return None
+        planned = self._find(arrays, NOTHING)
+        return None if planned is None or planned.bound is None or not self._may_overlap(planned.bound) else planned
+
+    def _may_overlap(self, bound: BoundPlan) -> bool:
+        usual, presets = self._usual.get(bound), self._session.presets
+        if usual is None or presets is None or usual.seconds > OVERLAP_S:
+            return False
+        return presets.ready(bound) and presets.begins(bound)
+
+    async def overlap(
+        self, planned: Planned, arrays: Mapping[int, Array], priority: int, until: float | None
+    ) -> tuple[dict[int, Array], Records] | None:
+        """Do what `attempt()` does, beside requests of other callers.
+
+        Args:
+            planned: What `overlapping()` has returned.
+        """
+
+        def begin(stream: int) -> End | None:
+            return self._begin(stream, planned, arrays, until)
+
+        made: tuple[dict[int, Array], Records] | None
+        made = await self._dispatcher.overlapping.run(begin, priority, until)
+        return made
+
+    def _begin(
+        self, number: int, planned: Planned, arrays: Mapping[int, Array], until: float | None
+    ) -> End | None:
+        """Begin a request on the stream of a number; returns what ends it, or None if it has to go the general way."""
+        session, bound = self._session, planned.bound
+        assert bound is not None
+        assert session.presets is not None
+        if until is not None and until <= self._dispatcher.clock():
+            return None
+        if not HostBudget(self._model.tools.host_limit).fits(planned.results):
+            return None
+        arena = None
+        with contextlib.ExitStack() as undo:
+            if bound.plan.arena_nbytes:
+                room = self._model.room(self._chunk.index, bound.plan.arena_nbytes)
+                try:
+                    lease, waits = session.pool.acquire(bound.plan.arena_nbytes, number, room=room, brief=True)
+                except OutOfDeviceMemory:
+                    return None  # others may give some back, or say that there is none
+                undo.callback(lease.drop)
+                if waits:
+                    return None
+                arena = lease.allocation
+            prepared = session.presets.find(bound, [arena], apart=False, company=Company.OTHERS)
+            if prepared is None or not prepared[0].begins:
+                return None
+            stream = self._dispatcher.streams[number]
+            writes = _as_bytes(uploads(bound, [arena], arrays))
+            arriving, transfers = downloads(bound, stream, [arena], arrays)
+            began = self._clock()
+            try:
+                prepared[0].begin(stream, writes)
+            except DeviceError:
+                with contextlib.suppress(DeviceError):
+                    prepared[0].end(stream, ())  # what was enqueued uses the memory
+                raise
+            reads = _as_bytes(transfers)
+            kept = undo.pop_all()
+        self._model.replayed(planned)
+
+        def end() -> tuple[dict[int, Array], Records]:
+            with kept:
+                prepared[0].end(stream, reads)
+                session.check_stalled(bound, [arena], (self._clock() - began) / 1e9)
+            del writes[:]  # the device has read them
+            session.counters.requests += 1
+            return self._made(bound, 1, arriving.take())
+
+        return end
 
     def took_generally(self, bound: BoundPlan, seconds: float, *, others: int = 0, is_step: bool = False) -> None:
         """Note how long a request took on the general way, from its inputs to its results.
@@ -428,12 +518,18 @@ class Direct:
         finally:
             if lease is not None:
                 lease.drop()
-        session.counters.launches += times * len(plan.steps)
-        session.counters.skipped += times * plan.skipped
+        return Iterated(times, *self._made(bound, times, fetched), collected)
+
+    def _made(
+        self, bound: BoundPlan, times: int, fetched: Mapping[int, Array]
+    ) -> tuple[dict[int, Array], Records]:
+        """Count what a plan has done so many times; returns the outputs of the last, and what became of each node."""
+        counters = self._session.counters
+        counters.launches += times * len(bound.plan.steps)
+        counters.skipped += times * bound.plan.skipped
         records: Records = [bound.records] if isinstance(bound.records, Deferred) else list(bound.records)
         stays = bound.left.outputs  # on the device
-        last = {id: fetched[id] for id in self._model.program.outputs if id not in stays}
-        return Iterated(times, last, records, collected)
+        return {id: fetched[id] for id in self._model.program.outputs if id not in stays}, records
 
     def _finish(
         self,

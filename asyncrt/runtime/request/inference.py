@@ -112,7 +112,7 @@ class Inference:
         planned = await self.plan(chunk)
         plan, bound = planned.plan, planned.bound or await self.bind(planned)
         if plan.needs_device:
-            if self.is_all and model.timed is not None and model.timed.gains_beside(bound):
+            if self.is_all and model.timed is not None and model.timed.is_brief(bound):
                 self.dispatcher.is_brief(self.request)
             stream = await self.dispatcher.place(self.request, bound.work)
             waits, buffers = await self.lease(chunk, plan, stream)

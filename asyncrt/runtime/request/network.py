@@ -21,6 +21,7 @@ from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.execute.read_back import read_back
 from asyncrt.runtime.loop.pending_request import RunAgain, internal
 from asyncrt.runtime.plan.chunk_plan import Records
+from asyncrt.runtime.plan.plan_cache import Planned
 
 from .asked import Asked
 from .compiled_model import CompiledModel
@@ -297,12 +298,38 @@ class Network(CompiledModel):
         self, arrays: Mapping[int, Array], priority: int, until: float | None, *, kept: KeptState | None = None
     ) -> tuple[dict[int, Array], Records] | None:
         """Do what `attempt()` does, on the event loop, when it is the caller's turn."""
-        if self.direct is not None and self.direct.crowded:
-            here = await self.direct.turn(arrays, priority, until, kept)
+        direct = self.direct
+        if direct is not None and direct.crowded:
+            if kept is None and (planned := direct.overlapping(arrays)) is not None:
+                return await self._overlapped(direct, planned, arrays, priority, until)
+            here = await direct.turn(arrays, priority, until, kept)
             self.session.check_here()
             if not here:
                 return None
         return self.attempt(arrays, until, kept=kept)
+
+    async def _overlapped(
+        self, direct: Direct, planned: Planned, arrays: Mapping[int, Array], priority: int, until: float | None
+    ) -> tuple[dict[int, Array], Records] | None:
+        """Do what `attempt()` does beside other callers' requests, when there is a stream for it."""
+        if not await self.session.turns.drained():
+            return None
+        self.session.check_here()
+        if self._unloaded:
+            return None
+        self._under_way += 1
+        try:
+            return await direct.overlap(planned, arrays, priority, until)
+        except asyncio.CancelledError:
+            self._counters.cancelled += 1
+            raise
+        except Exception as error:
+            said = self._failed(error, "a request beside others")
+            if said is error:
+                raise
+            raise said from error
+        finally:
+            self._under_way -= 1
 
     async def unload(self) -> None:
         """Refuse requests from now on; give everything back when those under way have ended, on the device as well.

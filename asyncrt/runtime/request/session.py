@@ -93,7 +93,7 @@ class Session:
         self.dispatcher = Dispatcher(
             watched, _scheduler(options, count), timeline,
             checks=self.checks, on_idle=self.pool.trim, idle_s=options.idle_release_s, collector=self.collector,
-            max_iterations=options.max_iterations,
+            max_iterations=options.max_iterations, most=options.max_in_flight,
         )  # fmt: skip
         self.turns = CallersTurns(self.dispatcher, self.loop, device.clock)
         self.dispatcher.when_lost.add(functools.partial(_keep_all, self.pool))
@@ -204,6 +204,7 @@ class Session:
         self.check_open()
         if dispatcher.tracer is not None:
             raise AsyncrtError("a trace of this runtime is being taken", hint="wait until it has ended")
+        dispatcher.overlapping.drain()
         tracer = Tracer(self.device, self.pool.statistics, self.name)
         traced: list[TracedStream] = []
         with contextlib.ExitStack() as undo:

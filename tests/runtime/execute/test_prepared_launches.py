@@ -446,7 +446,7 @@ class Refusing(SimulatedDevice):
 
 
 class _Refusing:
-    long = busy = False
+    long = busy = begins = False
 
     def __init__(self, prepared: Prepared, device: Refusing) -> None:
         self._prepared, self._device = prepared, device

@@ -1,0 +1,138 @@
+"""Which requests of callers who ask at once are at work on a device that works by itself, a request on each stream?
+
+On the general way a brief request takes longer between threads than the device takes for it: one waits for its stream
+and wakes the event loop, which enqueues the next. Here the loop's thread begins a request on each stream and, in its
+next turn, waits for the one that it began first; meanwhile the others are at work. So a turn is kept for no longer than
+a brief request takes, and less the more of them there are.
+
+The scheduler, the timeline and the marks never hear of these: they begin while no request is known and every stream has
+passed all that it was given, and before one goes the general way all of them are ended. Who waits for a stream then
+goes it as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+End: TypeAlias = Callable[[], Any]
+"""Waits until a request is done, and returns its outcome or raises what it failed with. Its stream is free then."""
+Begin: TypeAlias = Callable[[int], End | None]
+"""Begins a request on a stream and returns what ends it; None if it has to go the general way."""
+
+
+class Overlapping:
+    """The requests that are at work so.
+
+    Args:
+        streams: How many there may be at once; each has a stream of that number.
+        loop: Whose thread begins and ends them.
+        may: Whether one may begin.
+        on_begun: Called when the first begins.
+        on_ended: Called when one has ended.
+    """
+
+    def __init__(
+        self,
+        streams: int,
+        loop: asyncio.AbstractEventLoop,
+        may: Callable[[], bool],
+        on_begun: Callable[[], None],
+        on_ended: Callable[[], None],
+    ) -> None:
+        self._loop, self._may, self._on_begun, self._on_ended = loop, may, on_begun, on_ended
+        self.most = streams
+        self._idle = deque(range(streams))
+        #: Those at work, in the order in which they were begun.
+        self._begun: deque[tuple[int, End, asyncio.Future[Any]]] = deque()
+        #: Those that wait for a stream: lower priorities first, then earlier deadlines, then who came first.
+        self._waiting: list[tuple[int, float, int, Begin, asyncio.Future[Any]]] = []
+        self._came = itertools.count()
+        #: Whether the next turn of the loop is ours.
+        self._listens = False
+
+    def __repr__(self) -> str:
+        return f"<Overlapping {len(self)} requests, {len(self._waiting)} wait>"
+
+    def __len__(self) -> int:
+        return len(self._begun)
+
+    async def run(self, begin: Begin, priority: int, until: float | None) -> Any:
+        """Return a request's outcome; None if it has to go the general way. Who is cancelled leaves it to its end.
+
+        Args:
+            until: Its deadline, by which it is ordered among those that wait.
+        """
+        if not self._may():
+            return None
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self._waiting or not self._idle:
+            deadline = math.inf if until is None else until
+            heapq.heappush(self._waiting, (priority, deadline, next(self._came), begin, future))
+        elif not self._begin(begin, future):
+            return None
+        return await future
+
+    def drain(self) -> None:
+        """End all that are at work, and let those that wait go the general way."""
+        while self._begun:
+            self._end_first()
+        waiting, self._waiting = self._waiting, []
+        for *_, future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def _begin(self, begin: Begin, future: asyncio.Future[Any]) -> bool:
+        stream = self._idle[0]
+        end = begin(stream)
+        if end is None:
+            return False
+        self._idle.popleft()
+        self._begun.append((stream, end, future))
+        if len(self._begun) == 1:
+            self._on_begun()
+        self._listen()
+        return True
+
+    def _end_first(self) -> None:
+        stream, end, future = self._begun.popleft()
+        try:
+            outcome = end()
+        except Exception as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(outcome)
+        finally:
+            self._idle.append(stream)
+        self._on_ended()
+
+    def _listen(self) -> None:
+        if not self._listens:
+            self._listens = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """End the one that was begun first, and begin those that wait for its stream."""
+        self._listens = False
+        if not self._may():
+            self.drain()
+        elif self._begun:
+            self._end_first()
+        while self._waiting and self._idle:
+            *_, begin, future = heapq.heappop(self._waiting)
+            if future.done():
+                continue
+            try:
+                if not self._begin(begin, future):
+                    future.set_result(None)
+            except Exception as error:
+                future.set_exception(error)
+        if self._begun:
+            self._listen()
