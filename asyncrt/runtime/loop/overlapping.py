@@ -24,6 +24,7 @@ End: TypeAlias = Callable[[], Any]
 """Waits until a request is done, and returns its outcome or raises what it failed with. Its stream is free then."""
 Begin: TypeAlias = Callable[[int], End | None]
 """Begins a request on a stream and returns what ends it; None if it has to go the general way."""
+_OFTEN = 3
 
 
 class Overlapping:
@@ -53,6 +54,8 @@ class Overlapping:
         #: Those that wait for a stream: lower priorities first, then earlier deadlines, then who came first.
         self._waiting: list[tuple[int, float, int, Begin, asyncio.Future[Any]]] = []
         self._came = itertools.count()
+        #: How often in a row one was at work whom nobody was beside; and whether somebody is beside those that are.
+        self._lonely, self._company = 0, False
         #: Whether the next turn of the loop is ours.
         self._listens = False
 
@@ -61,6 +64,15 @@ class Overlapping:
 
     def __len__(self) -> int:
         return len(self._begun)
+
+    @property
+    def lonely(self) -> bool:
+        """Whether nobody was beside those that were at work lately."""
+        return self._lonely >= _OFTEN
+
+    def expect(self) -> None:
+        """Somebody is there whose requests may be at work beside others."""
+        self._lonely = 0
 
     async def run(self, begin: Begin, priority: int, until: float | None) -> Any:
         """Return a request's outcome; None if it has to go the general way. Who is cancelled leaves it to its end.
@@ -96,6 +108,8 @@ class Overlapping:
         self._begun.append((stream, end, future))
         if len(self._begun) == 1:
             self._on_begun()
+        else:
+            self._company = True
         self._listen()
         return True
 
@@ -111,6 +125,8 @@ class Overlapping:
                 future.set_result(outcome)
         finally:
             self._idle.append(stream)
+        if not self._begun:
+            self._lonely, self._company = 0 if self._company else self._lonely + 1, False
         self._on_ended()
 
     def _listen(self) -> None:

@@ -42,7 +42,7 @@ ODD_SIZES = (
     (2, 16), (2, 64), (4, 1), (4, 3), (4, 33), (24, 1), (24, 33),
 )  # fmt: skip
 MANY_ROWS = tuple(
-    (batch, round(2 ** (half / 2)) + more) for batch in (8, 32) for half in range(7, 17) for more in range(3)
+    (batch, round(2 ** (half / 2)) + more) for batch in (8, 32, 128) for half in range(7, 17) for more in range(3)
 )
 """For GPUs, whose tiles follow from all rows together: those of one row of the batch tell little of others."""
 CLOSER_SIZES = (

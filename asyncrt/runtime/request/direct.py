@@ -197,7 +197,20 @@ class Direct:
     @property
     def crowded(self) -> bool:
         """Whether who wants to run a request now has to ask for its `turn()`."""
-        return not self._turns.free or self._dispatcher.in_flight > 0 or bool(self._dispatcher.overlapping)
+        return not self._turns.free or self.accompanied
+
+    @property
+    def accompanied(self) -> bool:
+        """Whether other callers have requests here, or wait for a turn."""
+        dispatcher = self._dispatcher
+        return self._turns.wanted or dispatcher.in_flight > 0 or bool(dispatcher.overlapping)
+
+    def has_company(self) -> bool:
+        """Whether other callers are here, or have been lately: one that asks again at once needs no other's stream."""
+        overlapping = self._dispatcher.overlapping
+        if self.accompanied:
+            overlapping.expect()
+        return not overlapping.lonely
 
     async def turn(
         self, arrays: Mapping[int, Array], priority: int, until: float | None, kept: KeptState | None = None

@@ -300,12 +300,15 @@ class Network(CompiledModel):
         """Do what `attempt()` does, on the event loop, when it is the caller's turn."""
         direct = self.direct
         if direct is not None and direct.crowded:
-            if kept is None and (planned := direct.overlapping(arrays)) is not None:
+            planned = None if kept is not None else direct.overlapping(arrays)
+            if planned is not None and direct.has_company():
                 return await self._overlapped(direct, planned, arrays, priority, until)
             here = await direct.turn(arrays, priority, until, kept)
             self.session.check_here()
             if not here:
                 return None
+            if planned is not None and direct.accompanied:  # by who has come meanwhile
+                return await self._overlapped(direct, planned, arrays, priority, until)
         return self.attempt(arrays, until, kept=kept)
 
     async def _overlapped(

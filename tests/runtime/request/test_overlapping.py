@@ -284,3 +284,20 @@ async def test_a_real_device_gives_the_same_bits(users_path: None, monkeypatch: 
 
     assert len(set(begun)) > 1
     assert (statistics.failed, statistics.memory.leases) == (0, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_caller_by_itself_has_the_whole_device(users_path: None) -> None:
+    """Also one that asks again at once, and again: its turn of the loop ends, and it goes on in the next. Once two ask,
+    both are at work."""
+    device = Working()
+    async with known(device) as (_, loaded):
+        begun = device.begun
+        await ask(loaded, 0, 100)
+        alone = device.begun - begun
+        device.most = 0
+        await asyncio.gather(ask(loaded, 0, 100), ask(loaded, 1, 100))
+
+    assert alone <= 3
+    assert device.most == 2
+    assert device.begun - begun > 150
