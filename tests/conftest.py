@@ -25,6 +25,7 @@ from .native import submit as submit
 from .ops.run import workbench
 from .paths import either_path as either_path
 from .paths import users_path as users_path
+from .programs import shared_programs as shared_programs
 
 # The same examples in each run, however busy the machine.
 hypothesis.settings.register_profile(
