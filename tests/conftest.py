@@ -16,13 +16,16 @@ os.environ.setdefault("ASYNCRT_WITHOUT", "stand_in")
 
 import asyncrt.devices.opencl.device  # noqa: F401  # before any test imports pyopencl, which then finds the drivers
 
-from .native import arena as arena  # fixtures
+from . import frozen
+from .frozen import counted_each_time as counted_each_time  # fixtures
+from .native import arena as arena
 from .native import formulas as formulas
 from .native import steps as steps
 from .native import submit as submit
 from .ops.run import workbench
 from .paths import either_path as either_path
 from .paths import users_path as users_path
+from .programs import shared_programs as shared_programs
 
 # The same examples in each run, however busy the machine.
 hypothesis.settings.register_profile(
@@ -44,6 +47,7 @@ def _numbers_of_its_own(request: pytest.FixtureRequest) -> None:
 def pytest_collection_finish() -> None:
     """Thousands of tests are objects that need not be gone through whenever a runtime rests and collects."""
     gc.collect()
+    frozen.count_once()
     gc.freeze()
 
 

@@ -34,7 +34,7 @@ def test_what_it_leaves_is_old() -> None:
     assert subprocess.check_output((sys.executable, "-c", program), text=True).split() == ["[2]"]
 
 
-def test_who_switched_collections_off_finds_them_off() -> None:
+def test_who_switched_collections_off_finds_them_off(counted_each_time: None) -> None:
     """A program that collects by itself, and has frozen what it holds, is left as it was."""
     gc.disable()
     gc.freeze()

@@ -180,6 +180,7 @@ async def test_of_a_table_of_embeddings_only_rows_that_were_wanted_are_in_memory
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.usefixtures("shared_programs")
 async def test_results_are_the_same_wherever_tensors_are(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

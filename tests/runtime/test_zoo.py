@@ -20,6 +20,7 @@ from ..zoo import BY_RECIPE, ZooModel, assert_equal, some, zoo
 from .request.test_next_plan import slow as slow  # a fixture
 
 MODELS = [pytest.param(m, id=m.name) for m in zoo()]
+pytestmark = pytest.mark.usefixtures("shared_programs")
 DECODER = next(m for m in zoo() if m.name == "gpt2_kv_dynamo20")
 
 

@@ -35,6 +35,7 @@ def test_many_models_give_the_same_bytes_in_every_way(either_path: str) -> None:
     assert sum(s.presets.replays for c in compared for s in c.seen) > 10 * len(compared)
 
 
+@pytest.mark.usefixtures("shared_programs")
 def test_models_give_the_same_bytes_in_every_way_on_opencl(either_path: str) -> None:
     """Fusion may add in another order, and stays within what the operators are allowed."""
     seen = [s for seed in range(1000, 1003) for s in compare(seed, opencl=True).seen]

@@ -545,6 +545,7 @@ async def test_a_group_without_elements_is_empty() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("zoo_model", [pytest.param(m, id=m.name) for m in some(zoo(), 2)])
+@pytest.mark.usefixtures("shared_programs")
 async def test_exported_models_give_the_same_without_fusion(zoo_model: ZooModel) -> None:
     """Floats differ by what another order of adding makes, in models with a normalisation in pieces; nothing else."""
     feeds = [zoo_model.inputs(case) for case in range(zoo_model.cases)]

@@ -527,6 +527,7 @@ async def test_what_is_another_bit_in_a_batch_is_not_batched(rt: Runtime) -> Non
 
 @pytest.mark.parametrize("name", ["bert_ts13", "distilbert_raw_dynamo18", "vit_ts17", "lstm_tagger_ts14"])
 @pytest.mark.asyncio
+@pytest.mark.usefixtures("shared_programs")
 async def test_real_models_are_batched_without_another_bit(name: str) -> None:
     """Whatever may be padded or not for it: each answer is, byte for byte, that of the request alone.
 
@@ -554,6 +555,7 @@ async def test_real_models_are_batched_without_another_bit(name: str) -> None:
      "gru_tagger_ts17", "whisper_encoder_ts18", "whisper_decoder_ts17", "seq2seq_nn_ts14", "unet_nearest_dynamo18"],
 )  # fmt: skip
 @pytest.mark.asyncio
+@pytest.mark.usefixtures("shared_programs")
 async def test_real_models_give_in_a_batch_what_they_give_alone(name: str) -> None:
     """Within the tolerance of the check on opening; requests of all the shapes of their cases, at once."""
     zoo = ZooModel(name, json.loads((FOLDER / f"{name}.json").read_text()))

@@ -125,6 +125,7 @@ async def outputs(
 @pytest.mark.asyncio
 @pytest.mark.parametrize("device", ["host", None], ids=lambda d: d or "opencl")
 @pytest.mark.parametrize("example", zoo(), ids=lambda z: z.name)
+@pytest.mark.usefixtures("shared_programs")
 async def test_a_kernel_uses_the_bytes_that_its_step_says_and_no_others(device: str | None, example: ZooModel) -> None:
     """On every model of the zoo and each of its cases, bit for bit."""
     plain, _ = await outputs(device, example, surrounded=False)

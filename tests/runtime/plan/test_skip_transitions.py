@@ -224,6 +224,7 @@ async def _outcomes(device: str | None, streams: int, without: Iterable[str] = (
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("device", ["simulated", "host", None], ids=lambda d: d or "opencl")
+@pytest.mark.usefixtures("shared_programs")
 async def test_skips_come_and_go_and_no_byte_changes(device: str | None) -> None:
     """Run to run, run to skip, skip to run, skip to skip: with every mechanism off the bytes are the same."""
     expected = await _outcomes(device, 1, without={"skip", "replay"})

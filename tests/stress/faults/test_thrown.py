@@ -199,6 +199,9 @@ def test_what_happened_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 # Batched requests.
 
+SAMPLES = [request(number, 3 + number, 1 + number, number) for number in range(2)]
+"""What tells whether they may be padded: nothing is thrown there, and drawn ones take longer than what decides."""
+
 
 def batched(seed: int) -> Callable[[Thrower], list[Any]]:
     """Callers of several shapes; some leave, some are late, and one fails where it runs."""
@@ -208,8 +211,11 @@ def batched(seed: int) -> Callable[[Thrower], list[Any]]:
         rt = Runtime(device, streams=1, options=RuntimeOptions(warm=False))
         with nothing_unseen():
             await rt.open()
-            waits = (await rt.load(canary())).batched(max_batch=4, max_delay=0.001, pad_values={"x": np.nan})
+            waits = (await rt.load(canary())).batched(
+                max_batch=4, max_delay=0.001, pad_values={"x": np.nan}, samples=SAMPLES
+            )
             await waits.open()
+            assert waits.pad_safety.padded == ("seq",)
             with thrower.armed():
                 async with asyncio.timeout(1000):
                     callers: list[asyncio.Future[Any]] = []
