@@ -16,9 +16,7 @@ os.environ.setdefault("ASYNCRT_WITHOUT", "stand_in")
 
 import asyncrt.devices.opencl.device  # noqa: F401  # before any test imports pyopencl, which then finds the drivers
 
-from . import frozen
-from .frozen import counted_each_time as counted_each_time  # fixtures
-from .native import arena as arena
+from .native import arena as arena  # fixtures
 from .native import formulas as formulas
 from .native import steps as steps
 from .native import submit as submit
@@ -47,7 +45,6 @@ def _numbers_of_its_own(request: pytest.FixtureRequest) -> None:
 def pytest_collection_finish() -> None:
     """Thousands of tests are objects that need not be gone through whenever a runtime rests and collects."""
     gc.collect()
-    frozen.count_once()
     gc.freeze()
 
 

@@ -7,7 +7,8 @@ Any other tensor that is kept, such as a recurrent state, is copied out of the s
 
 How much room is OpenVINO's rule for a known axis (`ShapePredictor.predict`), with the number of steps chosen so that
 the length comes out round: then the capacity depends on the length alone, and sequences that began with different
-prompts share plans.
+prompts share plans. There are more the longer it is, half of what there is at most: a new capacity takes a copy of all,
+and plans that are made step by step. One step's room is never used: memory that is full would need plans of its own.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ from .memory_plan import MemoryPlan
 from .numpy_launches import reference_append
 from .tensors import Location
 
-_STEPS = 128  # that there is room for, at most
+_STEPS = 128  # that there is room for, at most, where a tensor is short
 
 
 def grown(shape: Shape, axis: int) -> Shape:
     """Return the capacity to allocate for a tensor of *shape* that grows along *axis*."""
     predictor = ShapePredictor()
     predictor.record(shape)
-    capacity = predictor.predict(bits=0, axis=axis, iterations=_STEPS - shape[axis] % _STEPS)
+    steps = max(_STEPS, 1 << max(shape[axis].bit_length() - 2, 0))
+    capacity = predictor.predict(bits=0, axis=axis, iterations=steps - shape[axis] % steps)
     assert capacity is not None
     return capacity
 
@@ -67,7 +69,7 @@ class KeptMemory:
         slot = self._slots.pop(node.outputs[0])
         kept = memory.kept[slot]
         axis = next((a for a, (m, n) in enumerate(zip(parts[0].shape, output.shape, strict=True)) if m != n), 0)
-        there = all(room == dim if a != axis else room >= dim
+        there = all(room == dim if a != axis else room > dim
                     for a, (room, dim) in enumerate(zip(kept.capacity, output.shape, strict=True)))  # fmt: skip
         in_place = kept.layout.count > 0 and there
         capacity = kept.capacity if in_place else grown(output.shape, axis)

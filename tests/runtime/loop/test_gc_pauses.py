@@ -57,7 +57,7 @@ def collector(loop: FakeLoop) -> Iterator[Collector]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_frozen(counted_each_time: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever runtimes of other tests are open; and nothing is left frozen by these."""
     gc.unfreeze()
     gc.collect()

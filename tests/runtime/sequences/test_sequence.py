@@ -13,6 +13,7 @@ import pytest_asyncio
 import asyncrt
 from asyncrt import InputError, Model, Runtime, RuntimeOptions
 from asyncrt.layout import Array
+from asyncrt.runtime.plan.kv_append import grown
 
 from ...builders import i64, model, node
 
@@ -80,16 +81,25 @@ async def test_a_step_writes_the_new_rows_only(rt: Runtime) -> None:
 
     how = []
     async with loaded.sequence() as sequence:
-        for length in (126, 1, 1, 1):
+        for length in (125, 1, 1, 1):
             await sequence.infer({"x": floats(1, length, 6)})
             how.append([n.implementation for n in loaded.explain() if n.operator == "Concat"])
 
     assert how == [
-        ["appended, 126 of 126 written"] * 2,
+        ["appended, 125 of 125 written"] * 2,
+        ["appended, 1 of 126 written"] * 2,
         ["appended, 1 of 127 written"] * 2,
-        ["appended, 1 of 128 written"] * 2,
-        ["appended, 129 of 129 written"] * 2,
+        ["appended, 128 of 128 written"] * 2,
     ]
+
+
+def test_there_is_more_room_the_longer_it_is() -> None:
+    """So that all is copied, and plans are made anew, a few times; it is half of what there is at most, and depends on
+    the length alone."""
+    room = [grown((2, length, 6), 1)[1] for length in range(5000)]
+
+    assert list(dict.fromkeys(room)) == [128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144]
+    assert all(length < capacity <= max(length + 128, length * 1.5) for length, capacity in enumerate(room))
 
 
 @pytest.mark.asyncio
