@@ -123,6 +123,7 @@ class Dispatcher:
 
     def close(self) -> None:
         """Listen no more."""
+        self.overlapping.close()
         self.completions.close()
         self.marks.close()
 

@@ -99,6 +99,10 @@ class Overlapping:
             if not future.done():
                 future.set_result(None)
 
+    def close(self) -> None:
+        """Let none begin any more; those that were at work have ended."""
+        self._may, self._on_begun, self._on_ended = _never, _nothing, _nothing
+
     def _begin(self, begin: Begin, future: asyncio.Future[Any]) -> bool:
         stream = self._idle[0]
         end = begin(stream)
@@ -152,3 +156,11 @@ class Overlapping:
                 future.set_exception(error)
         if self._begun:
             self._listen()
+
+
+def _never() -> bool:
+    return False
+
+
+def _nothing() -> None:
+    """Nobody listens."""
