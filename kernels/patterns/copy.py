@@ -53,6 +53,31 @@ def copy_launch(
     return Launch(k, (source, target), (*ints, cut.chunk, cut.rows_per_item, *strides), cut.grid, (1, 1))
 
 
+def copy_two_launch(
+    sources: tuple[Ref, Ref], srcs: tuple[View, View], targets: tuple[Ref, Ref], dsts: tuple[View, View],
+    itemsize: int, traits: DeviceTraits,
+) -> Launch | None:
+    """Return the launch that makes two copies; None where they differ in more than in their buffers and offsets."""
+    (src, other), (dst, place) = srcs, dsts
+    if (src.shape, src.strides, dst.strides) != (other.shape, other.strides, place.strides) or 0 in src.shape:
+        return None
+    dims, (ss, ds) = collapse(src.shape, src.strides, dst.strides)
+    if len(dims) > MAX_AXES:
+        return None
+    inner, outer = dims[-1], dims[:-1]
+    rows = 1
+    for d in outer:
+        rows *= d
+    ints = (src.offset, dst.offset, other.offset, place.offset, inner, ss[-1], ds[-1], rows)
+    strides = tuple(x for axis in range(len(outer) - 1, -1, -1) for x in (outer[axis], ss[axis], ds[axis]))
+    k = _kernel_of_two(BITS[itemsize], len(outer), traits.is_cpu)
+    if not traits.is_cpu:
+        grid: tuple[int, ...] = (round_up(2 * rows * inner, GPU_GROUP),)
+        return Launch(k, (*sources, *targets), ints + strides, grid, (GPU_GROUP,))
+    cut = cut_rows(2 * rows, inner, traits)
+    return Launch(k, (*sources, *targets), (*ints, cut.chunk, cut.rows_per_item, *strides), cut.grid, (1, 1))
+
+
 def takes_any_view(call: Call, index: int, view: View) -> bool:
     """Copies and element-wise kernels read each element once: through any strides, at no more than a copy costs."""
     return True
@@ -100,6 +125,37 @@ def _gpu_kernel(dtype: DataType, axes: int) -> KernelSource:
   y[to + c * ti] = x[so + c * si];"""
     ints = ("so0", "to0", "n", "si", "ti", "rows", *_names(axes))
     return kernel("copy", (("x", dtype, "r"), ("y", dtype, "w")), ints, body)
+
+
+@functools.cache
+def _kernel_of_two(dtype: DataType, axes: int, is_cpu: bool) -> KernelSource:
+    chosen = f"""const int second = both >= rows, r = both - second * rows;
+    const int so0 = second ? so2 : so1, to0 = second ? to2 : to1;
+    __global const {dtype.c}* x = second ? x2 : x1;
+    __global {dtype.c}* y = second ? y2 : y1;
+    {_decode(axes)}"""
+    ints = ("chunk", "per_item") if is_cpu else ()
+    if is_cpu:
+        body = f"""
+  const int end = min(((int)get_global_id(1) + 1) * per_item, 2 * rows);
+  const int c0 = (int)get_global_id(0) * chunk, c1 = min(c0 + chunk, n);
+  for (int both = (int)get_global_id(1) * per_item; both < end; both++) {{
+    {chosen}
+    int c = c0;
+    if (si == 1 && ti == 1)
+      for (; c + 16 <= c1; c += 16) vstore16(vload16(0, x + so + c), 0, y + to + c);
+    for (; c < c1; c++) y[to + c * ti] = x[so + c * si];
+  }}"""
+    else:
+        body = f"""
+  const int id = (int)get_global_id(0);
+  if (id >= 2 * rows * n) return;
+  const int both = id / n, c = id - both * n;
+  {chosen}
+  y[to + c * ti] = x[so + c * si];"""
+    sizes = ("so1", "to1", "so2", "to2", "n", "si", "ti", "rows", *ints, *_names(axes))
+    buffers = (("x1", dtype, "r"), ("x2", dtype, "r"), ("y1", dtype, "w"), ("y2", dtype, "w"))
+    return kernel("copy_two", buffers, sizes, body)
 
 
 def materialise(call: Call, views: Sequence[ViewOf], traits: DeviceTraits) -> Impl:

@@ -9,17 +9,20 @@ How much room is OpenVINO's rule for a known axis (`ShapePredictor.predict`), wi
 the length comes out round: then the capacity depends on the length alone, and sequences that began with different
 prompts share plans. There are more the longer it is, half of what there is at most: a new capacity takes a copy of all,
 and plans that are made step by step. One step's room is never used: memory that is full would need plans of its own.
+
+Keys and values of a layer come one behind the other, and are alike: they are written in one launch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from asyncrt.errors import ShapeError
 from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.impl import Launch, inp, out
-from asyncrt.kernels.patterns.copy import copy_launch
+from asyncrt.kernels.patterns.copy import copy_launch, copy_two_launch
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Layout, Shape
 from asyncrt.memory.predictor import ShapePredictor
@@ -28,7 +31,7 @@ from asyncrt.memory.view import View
 from .chunk_plan import Home, Kept
 from .memory_plan import MemoryPlan
 from .numpy_launches import reference_append
-from .tensors import Location
+from .tensors import Listed, Location
 
 _STEPS = 128  # that there is room for, at most, where a tensor is short
 
@@ -43,6 +46,14 @@ def grown(shape: Shape, axis: int) -> Shape:
     return capacity
 
 
+class _Written(NamedTuple):
+    """A copy that was listed last."""
+
+    listed: Listed
+    view: View
+    part: View
+
+
 class KeptMemory:
     """Plans what a step keeps.
 
@@ -55,6 +66,7 @@ class KeptMemory:
         self._memory = memory
         self._traits = traits
         self._slots = {k.output: slot for slot, k in enumerate(memory.kept) if not k.done}
+        self._latest: _Written | None = None
 
     def appends(self, node: ProgramNode) -> bool:
         """Whether the node lays the past and what is new side by side, as an output that is kept."""
@@ -127,9 +139,53 @@ class KeptMemory:
             launch: Launch | None = reference_append(layout, view, part, capacity)
             places = (source, target, target)
         else:
+            if self._with_latest(node, layout, source, target, view, part, self._traits):
+                return
             launch = copy_launch(inp(0), view, out(0), part, layout.dtype.itemsize, self._traits)
         if launch is None:
             raise ShapeError(f"'{node.name}': nothing to keep")
         call = Call(node.name, node.attributes, (layout,), (None,), (layout,), strided=(view,))
         self._memory.read(source, node.id)
         self._memory.launch(node.id, call, launch, places, written=part)
+        self._latest = _Written(self._memory.launches[-1], view, part)
+
+    def _with_latest(
+        self,
+        node: ProgramNode,
+        layout: Layout,
+        source: Location,
+        target: Location,
+        view: View,
+        part: View,
+        traits: DeviceTraits,
+    ) -> bool:
+        """Make the copy that was listed just before do this one as well; False where they are not alike."""
+        latest, self._latest = self._latest, None
+        launches = self._memory.launches
+        if latest is None or launches[-1] is not latest.listed:
+            return False
+        first_source, first_target = latest.listed.places
+        first = latest.listed.call.outputs[0]
+        if first.dtype != layout.dtype or latest.part.offset != part.offset or latest.part.shape != part.shape:
+            return False
+        slots = [_slot_of(place) for place in (first_source, first_target, source, target)]
+        if slots[1] in (slots[2], slots[3]) or slots[0] == slots[3]:
+            return False  # one makes what the other reads, or both the same
+        joint = copy_two_launch(
+            (inp(0), inp(1)), (latest.view, view), (out(0), out(1)), (latest.part, part), layout.dtype.itemsize, traits
+        )
+        if joint is None:
+            return False
+        layouts = first, layout
+        call = Call(node.name, node.attributes, layouts, (None, None), layouts, strided=(latest.view, view))
+        for place in (first_source, source):
+            self._memory.read(place, node.id)
+        launches.pop()
+        self._memory.launch(node.id, call, joint, (first_source, source, first_target, target), written=part)
+        return True
+
+
+def _slot_of(place: Location) -> int | None:
+    """Return which kept tensor's memory it is; None if it is none's."""
+    base = place.base
+    return base.buffer.slot if isinstance(base, Home) and isinstance(base.buffer, Kept) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ import pytest_asyncio
 
 import asyncrt
 from asyncrt import InputError, Model, Runtime, RuntimeOptions
+from asyncrt.kernels.impl import Launch
+from asyncrt.kernels.patterns.copy import copy_two_launch
 from asyncrt.layout import Array
+from asyncrt.runtime.plan import kv_append
 from asyncrt.runtime.plan.kv_append import grown
 
 from ...builders import i64, model, node
@@ -91,6 +95,44 @@ async def test_a_step_writes_the_new_rows_only(rt: Runtime) -> None:
         ["appended, 1 of 127 written"] * 2,
         ["appended, 128 of 128 written"] * 2,
     ]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("chained", [False, True])
+async def test_keys_and_values_are_written_together_where_neither_needs_the_other(
+    chained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One launch for both, bit for bit; where the values are rows of the keys just written, each has its own."""
+    together: list[bool] = []
+
+    def noted(*given: Any) -> Launch | None:
+        launch = copy_two_launch(*given)
+        together.append(launch is not None)
+        return launch
+
+    monkeypatch.setattr(kv_append, "copy_two_launch", noted)
+    nodes = [
+        node("k3 = MatMul(x, wk)"), node("k4 = Reshape(k3, heads)"), node("k = Transpose(k4)", perm=[0, 2, 1, 3]),
+        node("v3 = Mul(k, two)"), node("present.key = Concat(past_key_values.key, k)", axis=2),
+        node("last = Slice(present.key, minus, far, axis)"),
+        node(f"present.value = Concat(past_key_values.value, {'last' if chained else 'v3'})", axis=2),
+        node("y = Add(present.key, present.value)"),
+    ]  # fmt: skip
+    past = ["past_key_values.key f32[batch,2,past,4]", "past_key_values.value f32[batch,2,past,4]"]
+    constants = {
+        "wk": floats(6, 8, seed=1), "heads": i64(0, 0, 2, 4), "two": np.full(1, 2, np.float32), "minus": i64(-1),
+        "far": i64(1 << 40), "axis": i64(2),
+    }  # fmt: skip
+    source = model(nodes, ["x f32[batch,1,6]", *past], ["y", "present.key", "present.value"], constants, opset=17)
+    steps = [floats(2, 1, 6, seed=i) for i in range(20)]
+    async with Runtime(options=RuntimeOptions(warm=False)) as rt:
+        loaded = await rt.load(source)
+        async with loaded.sequence() as sequence:
+            got = [(await sequence.infer({"x": x}))["y"] for x in steps]
+        expected = await fed_back(loaded, steps)
+
+    assert [y.tobytes() for y in got] == [y.tobytes() for y in expected]
+    assert any(together) != chained
 
 
 def test_there_is_more_room_the_longer_it_is() -> None:
