@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from asyncrt.errors import ShapeError
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, inp, out
 from asyncrt.kernels.operator import ViewOf
+from asyncrt.kernels.reach import MOST
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import UINT8, UINT16, UINT32, UINT64, DataType
 from asyncrt.memory.view import View, collapse
@@ -34,6 +36,69 @@ def copy_launch(
     """
     if 0 in src.shape:
         return None
+    walk = _walk(src, dst)
+    ints = (src.offset, dst.offset, *walk.ints)
+    if not traits.is_cpu:
+        k = _gpu_kernel(BITS[itemsize], walk.axes)
+        grid: tuple[int, ...] = (round_up(walk.rows * walk.inner, GPU_GROUP),)
+        return Launch(k, (source, target), ints + walk.strides, grid, (GPU_GROUP,))
+    cut = cut_rows(walk.rows, walk.inner, traits)
+    k = _cpu_kernel(BITS[itemsize], walk.axes, walk.unit)
+    return Launch(k, (source, target), (*ints, cut.chunk, cut.rows_per_item, *walk.strides), cut.grid, (1, 1))
+
+
+def copy_two_launch(
+    sources: tuple[Ref, Ref], srcs: tuple[View, View], targets: tuple[Ref, Ref], dsts: tuple[View, View],
+    itemsize: int, traits: DeviceTraits,
+) -> Launch | None:
+    """Return the launch that makes two copies; None where they differ in more than in their buffers and offsets, or
+    where it could not count the elements of both."""
+    (src, other), (dst, place) = srcs, dsts
+    if (src.shape, src.strides, dst.strides) != (other.shape, other.strides, place.strides) or 0 in src.shape:
+        return None
+    walk = _walk(src, dst)
+    if 2 * walk.rows * walk.inner > MOST:
+        return None
+    buffers, ints = (*sources, *targets), (src.offset, dst.offset, other.offset, place.offset, *walk.ints)
+    k = _kernel_of_two(BITS[itemsize], walk.axes, traits.is_cpu)
+    if not traits.is_cpu:
+        grid: tuple[int, ...] = (round_up(2 * walk.rows * walk.inner, GPU_GROUP),)
+        return Launch(k, buffers, ints + walk.strides, grid, (GPU_GROUP,))
+    cut = cut_rows(2 * walk.rows, walk.inner, traits)
+    return Launch(k, buffers, (*ints, cut.chunk, cut.rows_per_item, *walk.strides), cut.grid, (1, 1))
+
+
+class _Walk(NamedTuple):
+    """How a kernel goes through what is copied.
+
+    Attributes:
+        rows, inner: How many rows, and elements of one.
+        steps: From element to element of a row, of the source and of the target.
+        strides: Of each axis of the rows, the innermost first: its size, and the two strides.
+    """
+
+    rows: int
+    inner: int
+    steps: tuple[int, int]
+    strides: tuple[int, ...]
+
+    @property
+    def axes(self) -> int:
+        """Of the rows."""
+        return len(self.strides) // 3
+
+    @property
+    def ints(self) -> tuple[int, ...]:
+        """What kernels are told of the rows."""
+        return self.inner, *self.steps, self.rows
+
+    @property
+    def unit(self) -> bool:
+        """Whether elements of a row lie side by side."""
+        return self.steps[0] == 1 and self.steps[1] == 1
+
+
+def _walk(src: View, dst: View) -> _Walk:
     dims, (ss, ds) = collapse(src.shape, src.strides, dst.strides)
     if len(dims) > MAX_AXES:
         raise ShapeError(f"a copy over {len(dims)} axes that cannot be merged; at most {MAX_AXES} are supported")
@@ -41,41 +106,8 @@ def copy_launch(
     rows = 1
     for d in outer:
         rows *= d
-    ints = (src.offset, dst.offset, inner, ss[-1], ds[-1], rows)
     strides = tuple(x for axis in range(len(outer) - 1, -1, -1) for x in (outer[axis], ss[axis], ds[axis]))
-    if not traits.is_cpu:
-        k = _gpu_kernel(BITS[itemsize], len(outer))
-        grid: tuple[int, ...] = (round_up(rows * inner, GPU_GROUP),)
-        return Launch(k, (source, target), ints + strides, grid, (GPU_GROUP,))
-    unit = ss[-1] == 1 and ds[-1] == 1
-    cut = cut_rows(rows, inner, traits)
-    k = _cpu_kernel(BITS[itemsize], len(outer), unit)
-    return Launch(k, (source, target), (*ints, cut.chunk, cut.rows_per_item, *strides), cut.grid, (1, 1))
-
-
-def copy_two_launch(
-    sources: tuple[Ref, Ref], srcs: tuple[View, View], targets: tuple[Ref, Ref], dsts: tuple[View, View],
-    itemsize: int, traits: DeviceTraits,
-) -> Launch | None:
-    """Return the launch that makes two copies; None where they differ in more than in their buffers and offsets."""
-    (src, other), (dst, place) = srcs, dsts
-    if (src.shape, src.strides, dst.strides) != (other.shape, other.strides, place.strides) or 0 in src.shape:
-        return None
-    dims, (ss, ds) = collapse(src.shape, src.strides, dst.strides)
-    if len(dims) > MAX_AXES:
-        return None
-    inner, outer = dims[-1], dims[:-1]
-    rows = 1
-    for d in outer:
-        rows *= d
-    ints = (src.offset, dst.offset, other.offset, place.offset, inner, ss[-1], ds[-1], rows)
-    strides = tuple(x for axis in range(len(outer) - 1, -1, -1) for x in (outer[axis], ss[axis], ds[axis]))
-    k = _kernel_of_two(BITS[itemsize], len(outer), traits.is_cpu)
-    if not traits.is_cpu:
-        grid: tuple[int, ...] = (round_up(2 * rows * inner, GPU_GROUP),)
-        return Launch(k, (*sources, *targets), ints + strides, grid, (GPU_GROUP,))
-    cut = cut_rows(2 * rows, inner, traits)
-    return Launch(k, (*sources, *targets), (*ints, cut.chunk, cut.rows_per_item, *strides), cut.grid, (1, 1))
+    return _Walk(rows, inner, (ss[-1], ds[-1]), strides)
 
 
 def takes_any_view(call: Call, index: int, view: View) -> bool:

@@ -190,6 +190,8 @@ class Presets:
         self._clock = itertools.count()
         self._replays = 0
         self._rebound = 0
+        #: Whether the device works by itself on launches that were prepared (`Prepared.begins`).
+        self.begins = False
 
     def __repr__(self) -> str:
         return f"<Presets {self.statistics()}>"
@@ -272,11 +274,6 @@ class Presets:
         if plan is None or plan.uses < OFTEN:
             return False
         return not any(part.long for each in plan.sets.values() for part in each.parts)
-
-    def begins(self, bound: BoundPlan) -> bool:
-        """Whether the device works on a plan that is `ready()` while the host does something else."""
-        plan = self._plans.get(bound)
-        return plan is not None and any(part.begins for each in plan.sets.values() for part in each.parts)
 
     def shares(self, bound: BoundPlan) -> bool:
         """Whether a plan has the launches of a family, also when it comes for the first time."""
@@ -393,6 +390,7 @@ class Presets:
             steps = [bound.steps[segment.begin : segment.end] for segment in bound.plan.lanes.segments]
         parts = [self._device.prepare(part, memory, self._native) for part in steps]
         found = [part for part in parts if part is not None]
+        self.begins = self.begins or any(part.begins for part in found)
         generation = 0 if self.one is None else self.one.generation
         return _Set(found, used, one, generation) if len(found) == len(parts) else None
 

@@ -252,7 +252,8 @@ class Direct:
 
     def overlapping(self, arrays: Mapping[int, Array]) -> Planned | None:
         """Return the plan of a request that had better be at work beside those of other callers; None if it is none."""
-        if self._dispatcher.overlapping.most < _LEAST_AT_ONCE:
+        presets = self._session.presets
+        if presets is None or not presets.begins or self._dispatcher.overlapping.most < _LEAST_AT_ONCE:
             return None
         planned = self._find(arrays, NOTHING)
         return None if planned is None or planned.bound is None or not self._may_overlap(planned.bound) else planned
@@ -261,7 +262,7 @@ class Direct:
         usual, presets = self._usual.get(bound), self._session.presets
         if usual is None or presets is None or usual.seconds > OVERLAP_S:
             return False
-        return presets.ready(bound) and presets.begins(bound)
+        return presets.begins and presets.ready(bound)
 
     async def overlap(
         self, planned: Planned, arrays: Mapping[int, Array], priority: int, until: float | None

@@ -10,7 +10,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import Impl, inp, out
-from asyncrt.kernels.patterns.copy import copy_two_launch
+from asyncrt.kernels.patterns.copy import copy_launch, copy_two_launch
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, layout_of
 from asyncrt.memory.view import View
@@ -72,3 +72,12 @@ def test_what_differs_is_no_pair(traits: DeviceTraits) -> None:
 
     for other, place in ((View.dense((4, 3)), View.dense((4, 3))), (turned, dense), (dense, turned)):
         assert copy_two_launch((inp(0), inp(1)), (dense, other), (out(0), out(1)), (dense, place), 4, traits) is None
+
+
+@on_every_device
+def test_more_than_a_kernel_counts_is_no_pair(traits: DeviceTraits) -> None:
+    """Each of them can be counted, but not both."""
+    large = View.dense((1 << 30, 1))
+
+    assert copy_launch(inp(0), large, out(0), large, 1, traits) is not None
+    assert copy_two_launch((inp(0), inp(1)), (large, large), (out(0), out(1)), (large, large), 1, traits) is None

@@ -22,6 +22,7 @@ from asyncrt.events import Event
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.loop.overlapping import End, Overlapping
 
+from .test_callers_turns import ask
 from .test_direct import PLAIN, SOURCE, expected, given, ticking
 
 STREAMS = 3
@@ -68,14 +69,6 @@ class Noted(SimulatedPrepared):
     def end(self, stream: Any, reads: Sequence[Transfer]) -> None:
         self._device.at_work -= 1
         super().end(stream, reads)
-
-
-async def ask(loaded: Model, caller: int, times: int) -> None:
-    """Ask for one answer after the other, each with inputs of its own, and look at each."""
-    for i in range(times):
-        inputs = given(1000 * caller + i)
-        answer = await loaded.infer(inputs)
-        np.testing.assert_allclose(expected(inputs), answer["y"], rtol=1e-6)
 
 
 @contextlib.asynccontextmanager
