@@ -19,6 +19,7 @@ class DeviceTraits:
         registers: Of a CPU device's cores: how large a tile of sums they hold.
         packed_weights: Whether matrix products may ask for packed weights.
         winograd: Whether convolutions may multiply transformed tiles.
+        split_floats: Whether tensor cores may multiply the parts of float32 (`codegen/mma.py`).
         narrow_weights: Whether the float32 weights of products, where they are constants, are numbers that bfloat16 has
             (`graph/passes/round_weights.py`), so that kernels may keep them so.
         local_memory: Bytes of local memory that a work-group may have.
@@ -30,6 +31,7 @@ class DeviceTraits:
     features: frozenset[str] = frozenset()
     packed_weights: bool = True
     winograd: bool = True
+    split_floats: bool = True
     narrow_weights: bool = False
     registers: Registers = AVX512
     local_memory: int = 1 << 15

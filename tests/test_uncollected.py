@@ -63,7 +63,7 @@ def test_who_switched_collections_off_finds_them_off(monkeypatch: pytest.MonkeyP
             monkeypatch.setitem(sys.modules, "asyncrt_of_this_test", sys)
             made: list[object] = [[]]
         assert not gc.isenabled()
-        assert gc.get_freeze_count() == frozen
+        assert frozen - 1000 < gc.get_freeze_count() <= frozen  # what other threads let go is frozen no more
         assert any(one is made for one in gc.get_objects(generation=0))
     finally:
         gc.unfreeze()

@@ -1,18 +1,57 @@
-"""Functions for kernels whose device multiplies matrices of half precision with NVIDIA's `mma.sync` (feature "mma").
+"""Functions for kernels whose device multiplies matrices with NVIDIA's `mma.sync` (feature "mma").
 
 OpenCL C has no words for them; NVIDIA's compiler takes PTX (Parallel Thread Execution ISA, 9.7.14). Lanes of 32 work-items
 hold parts of the matrices as that document draws them: of a result of 16 × 8, lane l has columns ``l % 4 * 2`` and the next
 of rows ``l / 4`` and ``l / 4 + 8``.
+
+Factors have half precision, or the 11 significant bits of TF32: a float32 is the sum of two such numbers, but for an error
+like those of its own rounding.
 """
 
 from __future__ import annotations
 
-from asyncrt.layout import BFLOAT16, FLOAT16, DataType
+from typing import NamedTuple
+
+from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, DataType
 
 TYPES = {FLOAT16: "f16", BFLOAT16: "bf16"}
-"""Of the dtypes that can be multiplied, the name in PTX."""
+"""Of the dtypes that can be multiplied as they are, the name in PTX."""
 
 LANES = 32
+
+
+class Numbers(NamedTuple):
+    """How factors lie in local memory.
+
+    Attributes:
+        word: Their type there, in OpenCL C.
+        nbytes: Of one.
+    """
+
+    word: str
+    nbytes: int
+
+    @property
+    def chunk(self) -> int:
+        """Elements of a copy, of a row of the matrices that lanes read, and between lines, so that banks differ."""
+        return COPY // self.nbytes
+
+    @staticmethod
+    def of(dtype: DataType) -> Numbers:
+        return _FLOATS if dtype is FLOAT32 else _HALVES
+
+
+COPY = 16
+"""Bytes of a copy."""
+_HALVES, _FLOATS = Numbers("ushort", 2), Numbers("float", 4)
+
+
+def split(bits: str, rest: str) -> str:
+    """Make the float of these *bits* the sum of two numbers of 11 bits, of which *rest* is the second.
+
+    The first is rounded; of both, tensor cores do not read what is beyond 11 bits.
+    """
+    return f"const float v = as_float({bits}); {bits} += 0x1000; {rest} = as_uint(v - as_float({bits} & 0xffffe000u));"
 
 
 _COPIES = """
@@ -67,9 +106,24 @@ inline float asyncrt_of_lane(const float x, const int other) {
 }
 #endif"""
 
+_SPLIT = """
+#ifndef ASYNCRT_MMA_TF32
+#define ASYNCRT_MMA_TF32
+// Rows of four floats, where `asyncrt_matrices` has rows of eight halves.
+#define asyncrt_matrices_of_floats asyncrt_matrices
+// c += a b, of 16 x 8 and 8 x 8; of a float's bits the last 13 are not read.
+inline void asyncrt_mma_tf32(float* c, const uint* a, const uint b0, const uint b1) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
+"""
+
 
 def helpers(dtype: DataType) -> str:
     """Return the functions: products, matrices from local memory to lanes, and copies that go on beside other work."""
+    if dtype is FLOAT32:
+        return f"{_COPIES}{_SPLIT}"
     t = TYPES[dtype]
     return f"""{_COPIES}
 #ifndef ASYNCRT_MMA_{t}

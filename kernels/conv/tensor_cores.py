@@ -11,7 +11,7 @@ import functools
 from asyncrt.kernels.codegen.mma import LANES, TYPES, helpers
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import KernelSource
-from asyncrt.kernels.matmul.tensor_cores import DEPTH, HELD, PAD, MatrixTile, choose_tile, products
+from asyncrt.kernels.matmul.tensor_cores import DEPTH, HALF_TILES, HELD, PAD, MatrixTile, choose_tile, products
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import DataType
 
@@ -19,9 +19,9 @@ from .patches import CHUNK, Patches, PatchForm
 
 _LINE = DEPTH + PAD
 _RUN = 64  # elements that memory hands over at once
-# Of the device, that tiles must keep busy whose sums are not cut: windows are read piece by piece, and what one group
-# waits for meanwhile another one calculates.
-_PERCENT = 150
+# Tiles whose sums are not cut must keep more of the device busy: windows are read piece by piece, and what one group waits
+# for meanwhile another one calculates.
+_CHOICES = tuple((tile, 150 if tile.slices == 1 else percent) for tile, percent in HALF_TILES)
 _ACROSS = 4  # groups of lanes side by side where the epilogue has operands: registers are short then
 
 
@@ -34,7 +34,7 @@ def by_tensor_cores(
     form: PatchForm, product: Patches, groups: int, traits: DeviceTraits
 ) -> tuple[KernelSource, MatrixTile]:
     """Return the kernel of *groups* products, and the tile that each of its work-groups calculates."""
-    tile = choose_tile(product.rows, product.columns, groups, traits, _PERCENT)
+    tile = choose_tile(_CHOICES, product.rows, product.columns, groups, traits)
     if tile.slices == 1 and form.conv.last.dtypes:
         tile = tile._replace(across=_ACROSS)
     return patches_kernel(form, tile), tile

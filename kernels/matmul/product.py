@@ -1,8 +1,8 @@
 """Matrix products: what MatMul and Gemm share, and which kernel carries one out.
 
 On CPU devices float32 goes to the tiles of `cpu.py`, whatever the strides; on GPUs every dtype goes to the shared tiles
-of `gpu.py`, few rows of floats to `few_rows.py`, and half precision to tensor cores where there are some. Every other case is
-the generic kernel, one result per work-item.
+of `gpu.py`, few rows of floats to `few_rows.py`, and floats of 16 and 32 bits to tensor cores where there are some. Every
+other case is the generic kernel, one result per work-item.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .gpu import (
     slices_kernel,
 )
 from .interface import ProductForm
-from .tensor_cores import choose_stages, choose_tile, takes, tensor_core_kernel
+from .tensor_cores import choices_of, choose_stages, choose_tile, takes, tensor_core_kernel
 from .warpgroups import choose_warpgroups, warpgroup_kernel
 
 __all__ = ["Bias", "Epilogue", "Operand", "bits_arguments", "matmul", "matmul_few_bits"]
@@ -204,17 +204,18 @@ def _other(p: _BoundProduct, traits: DeviceTraits) -> tuple[Launch, str]:
         grid = (-(-p.n // strip.columns) * strip.group, 1, p.batches)
         launch = Launch(strip_kernel(p.form, strip), p.refs, p.ints, grid, (strip.group, 1, 1))
         return launch, f"tensor cores, strips of {strip.columns}"
-    if takes(p.form, p.left, p.right, traits):
-        turned, large = p.right[-2] != 1, choose_warpgroups(p.m, p.n, p.k, p.batches, traits)
+    stream = choose_stream(p.form, sizes, p.left, p.right, traits)
+    if takes(p.form, p.left, p.right, traits) and (stream is None or p.form.a is not FLOAT32):
+        turned = p.right[-2] != 1
+        large = None if p.form.a is FLOAT32 else choose_warpgroups(p.m, p.n, p.k, p.batches, traits)
         if large is not None:
             grid = (-(-p.n // large.columns) * large.group, -(-p.m // large.rows), p.batches)
             launch = Launch(warpgroup_kernel(p.form, large, turned), p.refs, p.ints, grid, (large.group, 1, 1))
             return launch, f"warpgroups {large.rows}x{large.columns}"
-        tile = choose_tile(p.m, p.n, p.batches, traits)
+        tile = choose_tile(choices_of(p.form.a), p.m, p.n, p.batches, traits)
         grid = (-(-p.n // tile.columns) * tile.group, -(-p.m // tile.rows), p.batches)
-        source = tensor_core_kernel(p.form, tile, turned, choose_stages(tile, turned, traits))
+        source = tensor_core_kernel(p.form, tile, turned, choose_stages(p.form.a, tile, turned, traits))
         return Launch(source, p.refs, p.ints, grid, (tile.group, 1, 1)), f"tensor cores {tile.rows}x{tile.columns}"
-    stream = choose_stream(p.form, sizes, p.left, p.right, traits)
     if stream is not None:
         grid = (-(-p.n // stream.columns) * -(-p.m // stream.rows) * stream.group, 1, p.batches)
         launch = Launch(stream_kernel(p.form, stream), p.refs, p.ints, grid, (stream.group, 1, 1))

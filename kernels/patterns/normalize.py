@@ -19,7 +19,6 @@ from asyncrt.layout import FLOAT32, FLOAT64, DataType
 from .grid import cut_rows
 
 _GROUP = 128
-_HELD = (2, 4, 6, 8)  # elements of a row that each work-item of a GPU reads once: as few as suffice
 _SUMS = 4  # of a row on a CPU: an addition waits for the one before
 
 # How a row's shift and factor come from its sums: `first` is summed over elements x to give `a`, then `second` to give
@@ -90,14 +89,31 @@ def normalize_rows(
     a = affine or Affine(source, None, dtype)
     ints = (rows, n, a.scale_row, a.bias_row, a.groups, a.length)
     if not traits.is_cpu:
-        return Launch(_gpu_kernel(form, _held(n)), tuple(buffers), (*ints, 1), (rows * _GROUP,), (_GROUP,))
+        share = _share(n)
+        groups = -(-rows * share.lanes // _GROUP)
+        return Launch(_gpu_kernel(form, share), tuple(buffers), (*ints, 1), (groups * _GROUP,), (_GROUP,))
     cut = cut_rows(rows, n, traits)
     return Launch(_cpu_kernel(form), tuple(buffers), (*ints, cut.rows_per_item), cut.grid[1:], (1,))
 
 
-def _held(n: int) -> int:
-    """Return how many elements of a row of *n* a work-item of a GPU reads once."""
-    return next((held for held in _HELD if n <= held * _GROUP), _HELD[-1])
+class _Share(NamedTuple):
+    """How a GPU's work-items share a row.
+
+    Attributes:
+        lanes: Work-items of a row: few, so that their sums are soon added, and a group has several rows.
+        held: Elements that each of them reads once.
+    """
+
+    lanes: int
+    held: int
+
+
+_SHARES = (_Share(32, 4), _Share(32, 8), _Share(32, 12), _Share(64, 8), _Share(64, 12), _Share(128, 8))
+
+
+def _share(n: int) -> _Share:
+    """Return how work-items share a row of *n* elements: the least that holds it, or the largest."""
+    return next((share for share in _SHARES if n <= share.lanes * share.held), _SHARES[-1])
 
 
 class _NormalizationForm(NamedTuple):
@@ -215,8 +231,9 @@ def _cpu_kernel(form: _NormalizationForm) -> KernelSource:
 
 
 @functools.cache
-def _gpu_kernel(form: _NormalizationForm, most: int) -> KernelSource:
-    """A work-group takes a row. Each work-item reads up to *most* elements, and their factors, once and together."""
+def _gpu_kernel(form: _NormalizationForm, share: _Share) -> KernelSource:
+    """A work-group takes some rows. Each work-item reads its elements, and their factors, once and together."""
+    lanes, most = share
     t, own_factors = _type(form), form.scaled and not form.grouped
     first, second, shift, factor = _STATISTICS[form.statistics]
     x = f"LOAD({form.dtype.name}, x, o + c)"
@@ -235,10 +252,10 @@ def _gpu_kernel(form: _NormalizationForm, most: int) -> KernelSource:
         return f"""
   #pragma unroll
   for (int i = 0; i < {most}; i++) {{
-    const int c = id + i * {_GROUP};
-    if (c < n) {{ {kept} {text} }}
+    const int c = lane + i * {lanes};
+    if (c < end) {{ {kept} {text} }}
   }}
-  for (int c = id + {most * _GROUP}; c < n; c += {_GROUP}) {{ {again} {text} }}"""
+  for (int c = lane + {most * lanes}; c < end; c += {lanes}) {{ {again} {text} }}"""
 
     def total(name: str, term: str, parts: str) -> str:
         if not term:
@@ -246,11 +263,11 @@ def _gpu_kernel(form: _NormalizationForm, most: int) -> KernelSource:
         return f"""
   {t} own_{name} = 0;
   {each(f"own_{name} += {term};")}
-  {parts}[id] = own_{name};
+  {parts}[line][lane] = own_{name};
   barrier(CLK_LOCAL_MEM_FENCE);
   {t}4 sums_{name} = 0;
   #pragma unroll
-  for (int i = 0; i < {_GROUP // 4}; i++) sums_{name} += vload4(i, {parts});
+  for (int i = 0; i < {lanes // 4}; i++) sums_{name} += vload4(i, {parts}[line]);
   const {t} {name} = (sums_{name}.x + sums_{name}.y) + (sums_{name}.z + sums_{name}.w);"""
 
     text = "(v - shift) * factor"
@@ -263,23 +280,25 @@ def _gpu_kernel(form: _NormalizationForm, most: int) -> KernelSource:
         text += " * w" if form.scaled else ""
         text += " + z" if form.biased else ""
         text = f"STORE({form.result.name}, y, o + c, {text});"
+    rows = _GROUP // lanes
     body = f"""
-  __local {t} parts[{_GROUP}] __attribute__((aligned(16))); __local {t} others[{_GROUP}] __attribute__((aligned(16)));
+  __local {t} parts[{rows}][{lanes}] __attribute__((aligned(16))); __local {t} others[{rows}][{lanes}] __attribute__((aligned(16)));
   const {t} eps = {form.epsilon};
-  const int id = (int)get_local_id(0), r = (int)get_group_id(0), o = r * n;
+  const int line = (int)get_local_id(0) / {lanes}, lane = (int)get_local_id(0) % {lanes};
+  const int place = (int)get_group_id(0) * {rows} + line, end = place < rows ? n : 0, r = min(place, rows - 1), o = r * n;
   const int so = r * scale_row, bo = r * bias_row;
   {start}
   {arrays}
   #pragma unroll
   for (int i = 0; i < {most}; i++) {{
-    const int c = id + i * {_GROUP};
-    if (c < n) {{ {reads} }}
+    const int c = min(lane + i * {lanes}, max(n, 1) - 1);
+    {reads}
   }}
   {total("a", first, "parts")}
   const {t} shift = {shift};
   {total("b", second, "others")}
   const {t} factor = {factor};
-  if (id == 0) {{ {_keep(form)} }}
+  if (lane == 0 && place < rows) {{ {_keep(form)} }}
   {each(text)}"""
     group = f"__attribute__((reqd_work_group_size({_GROUP}, 1, 1)))"
     return kernel(f"normalize_{form.statistics}", _buffers(form), _INTS, body, attributes=group)

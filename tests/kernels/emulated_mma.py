@@ -16,7 +16,7 @@ from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.conv import tensor_cores as convolutions
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.matmul import few_rows_mma, tensor_cores, warpgroups
-from asyncrt.layout import FLOAT16, DataType
+from asyncrt.layout import FLOAT16, FLOAT32, DataType
 
 from ..ops.run import workbench
 
@@ -62,8 +62,40 @@ inline uint4 asyncrt_stream4(const __global void* p) { return *(const __global u
 """
 
 
+_SPLIT = """
+#ifndef EMULATED_TF32
+#define EMULATED_TF32
+inline float emulated_read_tf32(const uint word) { return as_float(word & 0xffffe000u); }
+inline void emulated_matrices_of_floats(uint* r, const __local float* space, const int at, __local uint* shared) {
+  shared[get_local_id(0)] = at;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int q = 0; q < 4; q++)
+    r[q] = as_uint(space[shared[EMULATED_WARP + q * 8 + EMULATED_LANE / 4] + EMULATED_LANE % 4]);
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
+inline void emulated_mma_tf32(float* c, const uint* a, const uint b0, const uint b1, __local uint* shared) {
+  const int id = (int)get_local_id(0);
+  for (int q = 0; q < 4; q++) shared[id * 6 + q] = a[q];
+  shared[id * 6 + 4] = b0; shared[id * 6 + 5] = b1;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int x = 0; x < 4; x++) {
+    const int row = EMULATED_LANE / 4 + x / 2 * 8, column = EMULATED_LANE % 4 * 2 + x % 2;
+    for (int k = 0; k < 8; k++)
+      c[x] += emulated_read_tf32(shared[(EMULATED_WARP + row % 8 * 4 + k % 4) * 6 + row / 8 + k / 4 * 2])
+          * emulated_read_tf32(shared[(EMULATED_WARP + column * 4 + k % 4) * 6 + 4 + k / 4]);
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+}
+#define asyncrt_matrices_of_floats(r, p) emulated_matrices_of_floats(r, space, (p) - space, emulated)
+#define asyncrt_mma_tf32(c, a, b0, b1) emulated_mma_tf32(c, a, b0, b1, emulated)
+#endif
+"""
+
+
 def _helpers(dtype: DataType) -> str:
     """Return what `mma.helpers` does, for any device."""
+    if dtype is FLOAT32:
+        return f"{_COMMON}{_SPLIT}"
     t = mma.TYPES[dtype]
     read = "vload_half(0, (const half*)&own)" if dtype is FLOAT16 else "asyncrt_bf16_load(own)"
     write = "vstore_half_rte(v, 0, (half*)&own)" if dtype is FLOAT16 else "own = asyncrt_bf16_store(v)"

@@ -277,6 +277,7 @@ def _tools(device: Device, options: RuntimeOptions, streams: int) -> Tools:
         registers=info.registers,
         packed_weights=options.uses("packed_weights"),
         winograd=options.uses("winograd"),
+        split_floats=options.uses("split_floats"),
         narrow_weights=options.precision == "bf16",
     )
     return Tools(

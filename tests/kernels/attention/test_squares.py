@@ -72,18 +72,38 @@ def test_rows_are_those_of_plain_arithmetic(case: Case) -> None:
         (Case(mask="bool"), "bfloat16"),
         (Case(keys=70, size=128, value_size=128, softcap=2.0, mask="float32"), "float16"),
         (Case(kv_heads=2, group=3, queries=50, size=40, value_size=24, causal=True, offset=100, left=30), "float16"),
+        (Case(), "float32"),
+        (Case(mask="bool", batch=2, keys=31), "float32"),
+        (Case(keys=70, size=64, value_size=64, softcap=2.0, mask="float32"), "float32"),
+        (Case(kv_heads=2, group=3, queries=50, size=36, value_size=20, causal=True, offset=100, left=30), "float32"),
     ],
     ids=str,
 )
 def test_tensor_cores_give_the_same(case: Case, dtype: str) -> None:
-    """Of half precision: the weights are rounded to it before they meet the values."""
+    """Of half precision: the weights are rounded to it before they meet the values. Of floats: as exactly as others."""
     inputs = given(case._replace(dtype=dtype, mask=dtype if case.mask == "float32" else case.mask))
     expected = plain(case, *[x.astype(np.float64) if x.dtype != bool else x for x in inputs])
 
     result = attend(case, inputs, frozenset({"mma"}))
 
-    tolerance = {"float16": 2e-3, "bfloat16": 1e-2}[dtype]
+    tolerance = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 2e-6}[dtype]
     np.testing.assert_allclose(result.astype(np.float64), expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.usefixtures("emulated_mma")
+def test_what_has_no_two_parts_gives_what_it_gives_without_tensor_cores() -> None:
+    """Infinities and NaN among queries, keys and values, and the largest floats; other rows are as they were."""
+    case = Case(queries=70, keys=40)
+    inputs = given(case)
+    usual = attend(case, inputs, frozenset({"mma"}))
+    query, key, value = inputs
+    query[0, 0, 3, 5], query[0, 0, 9, 7], query[0, 0, 66, 2] = np.nan, np.inf, np.finfo(np.float32).max
+    value[0, 1, 7, 3], key[0, 1, 11, 4] = np.inf, -3e38
+
+    result = attend(case, inputs, frozenset({"mma"}))
+
+    np.testing.assert_allclose(result, attend(case, inputs), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(np.delete(result[0, 0], [3, 9, 66], 0), np.delete(usual[0, 0], [3, 9, 66], 0))
 
 
 PARTED = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import attrs
 import ml_dtypes
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from asyncrt.kernels.matmul.gpu import Regime, choose_regime
 from asyncrt.kernels.matmul.interface import ProductForm
 from asyncrt.kernels.matmul.product import Operand, matmul
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import Array, Layout, dtype_of, layout_of
+from asyncrt.layout import FLOAT16, FLOAT32, Array, DataType, Layout, dtype_of, layout_of
 from asyncrt.memory.view import View
 from asyncrt.runtime.plan.traced_int import Recording
 
@@ -121,20 +122,26 @@ MMA = DeviceTraits("gpu", 132, max_group=1024, features=frozenset({"mma"}))
 
 
 @pytest.mark.parametrize(
-    ("m", "n", "tile"),
+    ("dtype", "m", "n", "tile"),
     [
-        (4096, 4096, tensor_cores.LARGE),
-        (64, 16384, tensor_cores.FLAT),
-        (1024, 384, tensor_cores.MIDDLE),
-        (256, 384, tensor_cores.SMALL),
-        (16, 384, tensor_cores.TINY),
-        (16, 50257, tensor_cores.TINY),
-        (17, 50257, tensor_cores.SMALL),
+        (FLOAT16, 4096, 4096, tensor_cores.LARGE),
+        (FLOAT16, 64, 16384, tensor_cores.FLAT),
+        (FLOAT16, 1024, 384, tensor_cores.MIDDLE),
+        (FLOAT16, 256, 384, tensor_cores.SMALL),
+        (FLOAT16, 16, 384, tensor_cores.TINY),
+        (FLOAT16, 16, 50257, tensor_cores.TINY),
+        (FLOAT16, 17, 50257, tensor_cores.SMALL),
+        (FLOAT32, 4096, 1536, tensor_cores.TALL),
+        (FLOAT32, 1024, 1536, tensor_cores.SQUARE),
+        (FLOAT32, 1024, 384, tensor_cores.SMALL),
+        (FLOAT32, 64, 384, tensor_cores.TINY),
     ],
 )
-def test_tensor_cores_get_tiles_that_fill_the_device(m: int, n: int, tile: tensor_cores.MatrixTile) -> None:
+def test_tensor_cores_get_tiles_that_fill_the_device(
+    dtype: DataType, m: int, n: int, tile: tensor_cores.MatrixTile
+) -> None:
     """Where there are few, work-items share a sum."""
-    assert tensor_cores.choose_tile(m, n, 1, MMA) is tile
+    assert tensor_cores.choose_tile(tensor_cores.choices_of(dtype), m, n, 1, MMA) is tile
 
 
 @pytest.mark.parametrize(
@@ -147,7 +154,11 @@ def test_tensor_cores_get_tiles_that_fill_the_device(m: int, n: int, tile: tenso
         ((24, 1, 4), (40, 1, 0), np.float16, MMA, False),
         ((1, 24, 0), (40, 1, 0), np.float16, MMA, False),
         ((24, 1, 0), (40, 2, 0), np.float16, MMA, False),
-        ((24, 1, 0), (40, 1, 0), np.float32, MMA, False),
+        ((20, 1, 4), (40, 1, 0), np.float32, MMA, True),
+        ((18, 1, 0), (40, 1, 0), np.float32, MMA, False),
+        ((24, 1, 2), (40, 1, 0), np.float32, MMA, False),
+        ((24, 1, 0), (40, 1, 0), np.float32, attrs.evolve(MMA, split_floats=False), False),
+        ((24, 1, 0), (40, 1, 0), np.float64, MMA, False),
         ((24, 1, 0), (40, 1, 0), np.float16, LARGE, False),
     ],
 )
@@ -163,6 +174,7 @@ def test_tensor_cores_get_rows_that_begin_where_a_copy_may(
 
 
 LARGE_TILE, FLAT_TILE = tensor_cores.LARGE, tensor_cores.FLAT
+TALL_TILE, SQUARE_TILE = tensor_cores.TALL, tensor_cores.SQUARE
 MIDDLE_TILE, SMALL_TILE, TINY_TILE = tensor_cores.MIDDLE, tensor_cores.SMALL, tensor_cores.TINY
 
 
@@ -181,6 +193,14 @@ MIDDLE_TILE, SMALL_TILE, TINY_TILE = tensor_cores.MIDDLE, tensor_cores.SMALL, te
         (TINY_TILE, (3, 5, 264), (264, 33), "F", "bfloat16"),
         (SMALL_TILE, (3, 40, 72), (3, 72, 136), "C", "bfloat16"),
         (SMALL_TILE, (17, 200), (200, 33), "F", "bfloat16"),
+        (TALL_TILE, (130, 72), (72, 132), "C", "float32"),
+        (TALL_TILE, (3, 17, 204), (204, 33), "F", "float32"),
+        (SQUARE_TILE, (130, 132), (132, 72), "C", "float32"),
+        (SQUARE_TILE, (70, 68), (68, 33), "F", "float32"),
+        (SMALL_TILE, (3, 40, 76), (3, 76, 136), "C", "float32"),
+        (SMALL_TILE, (17, 4), (4, 33), "F", "float32"),
+        (TINY_TILE, (3, 37, 264), (264, 33), "F", "float32"),
+        (TINY_TILE, (37, 200), (200, 24), "C", "float32"),
     ],
 )
 def test_tensor_cores_give_the_product(
@@ -191,15 +211,36 @@ def test_tensor_cores_give_the_product(
     monkeypatch.setattr("asyncrt.kernels.matmul.product.choose_strip", lambda *given: None)
     monkeypatch.setattr("asyncrt.kernels.matmul.product.tensor_core_kernel", tensor_cores.tensor_core_kernel)
     rng = np.random.default_rng(0)
-    number = np.float16 if dtype == "float16" else ml_dtypes.bfloat16
+    monkeypatch.setattr("asyncrt.kernels.matmul.product.choose_stream", lambda *given: None)
+    number = ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
     a, b = (rng.standard_normal(s).astype(number) for s in (left, right))
 
     got, which = product(a, b, order, MMA)
 
     assert which == f"tensor cores {tile.rows}x{tile.columns}"
     wanted = a.astype(np.float64) @ b.astype(np.float64)
-    tolerance = {"float16": 1e-3, "bfloat16": 1e-2}[dtype]
+    tolerance = {"float16": 1e-3, "bfloat16": 1e-2, "float32": 1e-6}[dtype]
     np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max())
+
+
+@pytest.mark.usefixtures("emulated_mma")
+@pytest.mark.parametrize("tile", [SQUARE_TILE, TALL_TILE])
+def test_floats_that_have_no_two_parts_are_multiplied_as_they_are(tile: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Infinities stay infinite, NaN stays NaN, the largest floats become neither, and neighbours do not change."""
+    monkeypatch.setattr("asyncrt.kernels.matmul.product.choose_tile", lambda *given: tile)
+    monkeypatch.setattr("asyncrt.kernels.matmul.product.tensor_core_kernel", tensor_cores.tensor_core_kernel)
+    a, b = np.ones((70, 72), np.float32), np.full((72, 40), 0.5, np.float32)
+    plain, _ = product(a, b, "C", MMA)
+    a[3, 5], a[7, 9], a[60] = np.inf, np.nan, 0
+    a[60, 4], a[69, 8], b[30, 6] = np.finfo(np.float32).max, -np.inf, np.inf
+    with np.errstate(invalid="ignore"):
+        wanted = a @ b
+
+    got, which = product(a, b, "C", MMA)
+
+    assert which == f"tensor cores {tile.rows}x{tile.columns}"
+    np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_array_equal(np.delete(got, [3, 7, 60, 69], 0)[:, :6], np.delete(plain, [3, 7, 60, 69], 0)[:, :6])
 
 
 def test_the_choice_of_a_tile_is_a_comparison_that_holds_for_many_sizes() -> None:
@@ -208,7 +249,7 @@ def test_the_choice_of_a_tile_is_a_comparison_that_holds_for_many_sizes() -> Non
     rows = recording.size(1000)
 
     choose_regime(rows, 384, 384, 1, 4, LARGE)
-    tensor_cores.choose_tile(rows, 384, 1, MMA)
+    tensor_cores.choose_tile(tensor_cores.HALF_TILES, rows, 384, 1, MMA)
 
     assert recording.asked_any
     assert not recording.fixed
