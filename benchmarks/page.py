@@ -46,6 +46,7 @@ NEEDS_GPU = frozenset({"gpu"})
 """Run by name alone: `python -m benchmarks gpu`, where there is a GPU, and best PyTorch for it."""
 
 PAGE = m.ROOT / "docs" / "benchmarks.md"
+_GLANCE = "## At a glance"
 
 HEAD = """\
 # Benchmarks
@@ -87,8 +88,9 @@ def page(reports: Sequence[m.Report], noisy: bool = False, plots: Mapping[str, P
 
 
 def put(report: m.Report, file: Path = PAGE) -> None:
-    """Put a report's section into the page that there is, in the place of one before; what else is there stays."""
-    text = with_section(file.read_text(encoding="utf-8"), section([report]))
+    """Put a report's section and its rows of the first table into the page, in the place of those before; the rest stays."""
+    text = with_rows(file.read_text(encoding="utf-8"), BENCHMARKS[report.name], _rows(report))
+    text = with_section(text, section([report]))
     file.write_text(text, encoding="utf-8")
     typer.echo(f"\n{file} has the figures of {report.name}")
 
@@ -103,19 +105,32 @@ def with_section(text: str, made: str) -> str:
     return before + made + other + rest
 
 
+def with_rows(text: str, title: str, rows: Sequence[str]) -> str:
+    """Return a page whose first table has these rows of a benchmark, behind the others'."""
+    before, found, behind = text.partition(f"\n{_GLANCE}\n\n")
+    if not found:
+        return text
+    table, _, rest = behind.partition("\n\n")
+    kept = [line for line in table.splitlines() if not line.startswith(f"| {title} |")]
+    return before + found + "\n".join([*kept, *rows]) + "\n\n" + rest
+
+
 def glance(reports: Sequence[m.Report], noisy: bool = False) -> str:
     """Return a table of all ratios that sum a benchmark up; empty if there is none."""
-    rows = [
-        f"| {BENCHMARKS[report.name]} | {heading} | {report.processor} | {cell} | `{report.command}` |"
-        for report in reports
-        if report.quiet or noisy
-        for heading, cell in report.summary.items()
-        if isinstance(cell, m.Ratio)
-    ]
+    rows = [row for report in reports if report.quiet or noisy for row in _rows(report)]
     if not rows:
         return ""
     head = ["| benchmark | figure | processor | ratio | command |", "| --- | --- | --- | ---: | --- |"]
-    return "\n## At a glance\n\n" + "\n".join(head + rows) + "\n"
+    return f"\n{_GLANCE}\n\n" + "\n".join(head + rows) + "\n"
+
+
+def _rows(report: m.Report) -> list[str]:
+    """Return a report's rows of the first table."""
+    return [
+        f"| {BENCHMARKS[report.name]} | {heading} | {report.processor} | {cell} | `{report.command}` |"
+        for heading, cell in report.summary.items()
+        if isinstance(cell, m.Ratio)
+    ]
 
 
 def section(reports: Sequence[m.Report], noisy: bool = False, plots: Mapping[str, Path] = {}) -> str:

@@ -232,6 +232,16 @@ def test_a_report_takes_its_sections_place_in_a_page() -> None:
     assert page.with_section(old, "\n## On a GPU\n\nnew\n") == old + "\n## On a GPU\n\nnew\n"
 
 
+def test_one_reports_rows_of_the_first_table_are_exchanged() -> None:
+    """Other benchmarks' rows stay; a page without that table stays as it is."""
+    old = "# Benchmarks\n\n## At a glance\n\n| a | b |\n| --- | --- |\n| Memory | 1 |\n| Loading | 2 |\n\n## Memory\n"
+
+    new = page.with_rows(old, "Memory", ["| Memory | 3 |"])
+
+    assert new == old.replace("| Memory | 1 |\n| Loading | 2 |", "| Loading | 2 |\n| Memory | 3 |")
+    assert page.with_rows("# Benchmarks\n\n## Memory\n", "Memory", ["| Memory | 3 |"]) == "# Benchmarks\n\n## Memory\n"
+
+
 def test_models_that_do_not_run_are_listed_and_count_in_no_mean() -> None:
     """A row says that there is nothing to compare, and a note why; a request of a model has a row of its own."""
     report = asyncio.run(smallest("real_models"))
