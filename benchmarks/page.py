@@ -88,7 +88,7 @@ def page(reports: Sequence[m.Report], noisy: bool = False, plots: Mapping[str, P
 
 
 def put(report: m.Report, file: Path = PAGE) -> None:
-    """Put a report's section and its rows of the first table into the page, in the place of those before; the rest stays."""
+    """Put a report's section, and its rows of the first table, into the page, in the place of those before."""
     text = with_rows(file.read_text(encoding="utf-8"), BENCHMARKS[report.name], _rows(report))
     text = with_section(text, section([report]))
     file.write_text(text, encoding="utf-8")
