@@ -9,7 +9,7 @@ is calculated without those zeros (`transposed.py`); the kernels that check bord
 - expanded: such ones of one cell, together with the depthwise one that alone reads them (`expanded.py`, by `fusion`).
 - depthwise: float32 on a CPU, from few channels to few (`depthwise.py`), or in short rows (`depthwise_channels.py`).
 - planes: float32 on a CPU otherwise. A vector holds neighbouring positions of one channel.
-- matrix product: windows of one cell (in `ops.conv`).
+- matrix product: windows of one cell (in `ops.conv`); on GPUs, where its kernels may copy rows.
 - shared, sliced sums, tensor cores: on GPUs, tiles of the product of filter and patches (`gpu.py`).
 - generic: any dtype, one result at a time, with checked borders.
 

@@ -205,7 +205,7 @@ def _other(p: _BoundProduct, traits: DeviceTraits) -> tuple[Launch, str]:
         launch = Launch(strip_kernel(p.form, strip), p.refs, p.ints, grid, (strip.group, 1, 1))
         return launch, f"tensor cores, strips of {strip.columns}"
     stream = choose_stream(p.form, sizes, p.left, p.right, traits)
-    if takes(p.form, p.left, p.right, traits) and (stream is None or p.form.a is not FLOAT32):
+    if takes((p.form.a, p.form.b), p.left, p.right, traits) and (stream is None or p.form.a is not FLOAT32):
         turned = p.right[-2] != 1
         large = None if p.form.a is FLOAT32 else choose_warpgroups(p.m, p.n, p.k, p.batches, traits)
         if large is not None:

@@ -89,16 +89,17 @@ def choose_stages(dtype: DataType, tile: MatrixTile, turned: bool, traits: Devic
     return _MANY_STAGES if 2 * nbytes <= traits.local_memory else _FEW_STAGES
 
 
-def takes(form: ProductForm, a: tuple[int, ...], b: tuple[int, ...], traits: DeviceTraits) -> bool:
+def takes(types: tuple[DataType, DataType], a: tuple[int, ...], b: tuple[int, ...], traits: DeviceTraits) -> bool:
     """Return whether tensor cores can multiply operands of these strides, of batches, rows and columns, then the offset.
 
     Copies of 16 bytes must begin at multiples of 16 bytes.
     """
-    if "mma" not in traits.features or form.b is not form.a:
+    dtype, other = types
+    if "mma" not in traits.features or other is not dtype:
         return False
-    if form.a not in TYPES and not (form.a is FLOAT32 and traits.split_floats):
+    if dtype not in TYPES and not (dtype is FLOAT32 and traits.split_floats):
         return False
-    chunk = Numbers.of(form.a).chunk
+    chunk = Numbers.of(dtype).chunk
     *left, last = a[:-1]
     if last != 1 or any(s % chunk for s in (*left, a[-1])):
         return False

@@ -55,7 +55,7 @@ from .batch_axes import find_axes
 from .invariance import Invariance
 from .pad import check_pad_values, join, joined_nbytes, with_masks
 from .pad_safety import PadSafety, check_pad_safety
-from .split import split
+from .split import owned, split
 
 _log = logging.getLogger("asyncrt.batching")
 
@@ -91,7 +91,7 @@ class _Caller:
         future: None until its caller waits.
         alone: The batch that it is the only one of, and that its caller is to run.
         begun: Whether the batch that it is in is being run.
-        answer: Outputs, or an error.
+        answer: Outputs, which are parts of a batch's unless it ran alone, or an error.
         noted: What `Watch.came()` returned.
     """
 
@@ -364,6 +364,7 @@ class Batched:
             if request.alone is None and request.answer is None:
                 request.future = self._loop.create_future()
                 await request.future
+            alone = request.alone is not None
             if request.alone is not None:
                 batch, request.alone, request.begun = request.alone, None, True
                 self._tell(Began(self._loop.time(), batch), state)
@@ -371,7 +372,7 @@ class Batched:
             if isinstance(request.answer, Exception):
                 raise request.answer
             assert request.answer is not None
-            return request.answer
+            return request.answer if alone else await owned(request.answer)
         finally:
             if request.answer is None:
                 self._tell(Left(self._loop.time(), number), state)
@@ -503,7 +504,7 @@ class Batched:
             )
         self._network.note(records)
         parts = [(m.rows, m.sizes) for m in members]
-        answers = await off_loop(sum([a.nbytes for a in outputs.values()]), lambda: split(self._axes, outputs, parts))
+        answers = split(self._axes, outputs, parts)
         if self._invariance is not None and not await self._invariance.holds(batch, shapes, requests, answers):
             return False
         for member, answer in zip(members, answers, strict=True):

@@ -11,6 +11,8 @@ from operator import itemgetter
 
 from asyncrt.dims import Dim
 from asyncrt.layout import Array
+from asyncrt.memory.host import allocating
+from asyncrt.runtime.cooperative import off_loop
 
 from .batch_axes import BatchAxes, TensorAxes
 
@@ -18,7 +20,7 @@ from .batch_axes import BatchAxes, TensorAxes
 def split(
     axes: BatchAxes, outputs: Mapping[int, Array], requests: Sequence[tuple[int, Mapping[str, int]]]
 ) -> list[dict[int, Array]]:
-    """Return each request's outputs, in memory of their own.
+    """Return each request's outputs, as parts of those of the inference.
 
     Args:
         outputs: Of the inference, by value id.
@@ -35,8 +37,19 @@ def split(
                 begin += rows
             for axis, length in cuts:
                 place[axis] = slice(0, length(sizes))
-            answer[tensor.id] = whole[tuple(place)].copy()
+            answer[tensor.id] = whole[tuple(place)]
     return answers
+
+
+async def owned(answer: Mapping[int, Array]) -> dict[int, Array]:
+    """Return a request's outputs in memory of their own, so that none holds the others'.
+
+    Raises:
+        OutOfHostMemory: There is none left for them.
+    """
+    nbytes = sum([part.nbytes for part in answer.values()])
+    with allocating(f"an answer of {nbytes} bytes"):
+        return await off_loop(nbytes, lambda: {id: part.copy() for id, part in answer.items()})
 
 
 def _cuts(

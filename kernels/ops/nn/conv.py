@@ -22,6 +22,7 @@ from asyncrt.kernels.conv.interface import Convolution
 from asyncrt.kernels.conv.packed import packs
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.matmul.product import Bias, Operand, matmul
+from asyncrt.kernels.matmul.tensor_cores import takes
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.window import Window, output_dims, patch_elements, patches, window
 from asyncrt.kernels.shapes import check, count
@@ -127,6 +128,15 @@ def _product(call: Call, positions: int, traits: DeviceTraits, epilogue: Epilogu
     )
 
 
+def _is_better_as_product(conv: Convolution, positions: int, traits: DeviceTraits) -> bool:
+    """Whether a window of one cell has better kernels as a matrix product: those whose operands are copied by rows.
+
+    Those of convolutions read single elements, of any image.
+    """
+    left, right = (0, conv.inputs, 1, 0), (conv.inputs * positions, positions, 1, 0)
+    return takes((conv.dtype, conv.dtype), left, right, traits)
+
+
 def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None) -> Impl:
     x, w = call.shape(0), call.shape(1)
     group = call.attributes.get("group", 1)
@@ -134,9 +144,11 @@ def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None
     fast = not traits.is_cpu or call.dtype(0) is FLOAT32
     joins, joined = join(epilogue, 2)
     conv = Convolution(call.dtype(0), x[0], group, w[1], w[0] // group, view.as_3d(call.name), bias=call.has(2))
-    packed = packs(call.dtype(0), w[0], traits, constant=call.constants[1]) or suits_patches(conv, traits)
-    if group == 1 and _is_product(view) and x[1] > 0 and fast and joins and not packed:
-        return _product(call, count(view.outs), traits, joined)
+    if group == 1 and _is_product(view) and x[1] > 0 and fast and joins:
+        packed = packs(call.dtype(0), w[0], traits, constant=call.constants[1])
+        positions = count(view.outs)
+        if not packed and (not suits_patches(conv, traits) or _is_better_as_product(conv, positions, traits)):
+            return _product(call, positions, traits, joined)
     return convolution(conv, traits, constant=call.constants[1], after=epilogue)
 
 

@@ -11,7 +11,8 @@ import pytest
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.epilogue import Epilogue, Operand
 from asyncrt.kernels.conv import tensor_cores
-from asyncrt.kernels.impl import inp
+from asyncrt.kernels.impl import Impl, inp
+from asyncrt.kernels.matmul import tensor_cores as products
 from asyncrt.kernels.matmul.gpu import Regime
 from asyncrt.kernels.matmul.tensor_cores import FLAT, LARGE, MIDDLE, SMALL, TINY, MatrixTile
 from asyncrt.kernels.operator import Operator
@@ -40,8 +41,8 @@ CASES: dict[str, tuple[Operator, tuple[int, ...], tuple[int, ...], dict[str, Any
 
 def convolved(
     case: str, dtype: Any, traits: DeviceTraits, *, constant: bool, adds: bool = True
-) -> tuple[Array, Array, str]:
-    """Return what is expected, what came, and the name of the kernel; another tensor may be added to the results."""
+) -> tuple[Array, Array, Impl]:
+    """Return what is expected, what came, and from what; another tensor may be added to the results."""
     operator, data, filters, attributes = CASES[case]
     rng = np.random.default_rng(0)
     outputs = filters[1] * attributes.get("group", 1) if operator is conv_transpose.OPERATOR else filters[0]
@@ -60,7 +61,7 @@ def convolved(
     if not adds:
         impl, other = operator.implement(call, traits), np.zeros_like(other)
     (got,) = run_impl(impl, call, [*inputs, other] if adds else inputs)
-    return expected + other.astype(np.float64), got.astype(np.float64), impl.name
+    return expected + other.astype(np.float64), got.astype(np.float64), impl
 
 
 @pytest.mark.parametrize(
@@ -75,9 +76,9 @@ def test_each_regime_gives_the_convolution(
     """Of sizes that fill no tile, of windows beyond the borders, of filters that were packed and of others."""
     monkeypatch.setattr("asyncrt.kernels.conv.gpu.choose_regime", lambda *given: regime)
 
-    expected, got, name = convolved(case, np.float32, GPU, constant=constant)
+    expected, got, impl = convolved(case, np.float32, GPU, constant=constant)
 
-    assert regime.value in name
+    assert regime.value in impl.name
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
@@ -105,11 +106,37 @@ def test_tensor_cores_give_the_convolution(
     """Of half precision, with sums in float32."""
     monkeypatch.setattr(tensor_cores, "choose_tile", lambda *given: tile)
 
-    expected, got, name = convolved(case, dtype, MMA, constant=True)
+    expected, got, impl = convolved(case, dtype, MMA, constant=True)
 
-    assert f"tensor cores {tile.rows}x{tile.columns}" in name
+    assert f"tensor cores {tile.rows}x{tile.columns}" in impl.name
     if tile.slices == 1:  # whose lanes are others where nothing is added
         alone, without, _ = convolved(case, dtype, MMA, constant=True, adds=False)
         np.testing.assert_allclose(without, alone, rtol=2e-3, atol=2e-3 * np.abs(alone).max())
     tolerance = 2e-3 if dtype is np.float16 else 2e-2
+    np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * np.abs(expected).max())
+
+
+@pytest.mark.usefixtures("emulated_mma")
+@pytest.mark.parametrize(
+    ("data", "dtype", "kernel"),
+    [
+        ((3, 40, 6, 8), np.float16, "conv1x1_mma"),
+        ((3, 40, 8), ml_dtypes.bfloat16, "conv1x1_mma"),
+        ((3, 40, 3, 4), np.float16, "conv_mma"),
+        ((3, 44, 6, 8), np.float16, "conv_mma"),
+        ((3, 44, 3, 4), np.float32, "conv1x1_mma"),
+        ((3, 42, 3, 4), np.float32, "conv_s"),
+    ],
+)
+def test_windows_of_one_cell_are_products_where_copies_may_begin_at_rows(
+    data: tuple[int, ...], dtype: Any, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have the better kernels; of others, elements are read one by one."""
+    monkeypatch.setattr("asyncrt.kernels.matmul.product.tensor_core_kernel", products.tensor_core_kernel)
+    monkeypatch.setitem(CASES, "case", (conv.OPERATOR, data, (70, data[1], *(1 for _ in data[2:])), {}))
+
+    expected, got, impl = convolved("case", dtype, MMA, constant=True)
+
+    assert impl.launches[-1].kernel.name.startswith(kernel)
+    tolerance = {np.float32: 2e-6, np.float16: 2e-3}.get(dtype, 2e-2)
     np.testing.assert_allclose(got, expected, rtol=tolerance, atol=tolerance * np.abs(expected).max())

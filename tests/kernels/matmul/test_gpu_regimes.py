@@ -10,13 +10,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from asyncrt.devices.base import AVX512
 from asyncrt.kernels.call import Attributes, Call
-from asyncrt.kernels.codegen.epilogue import bind
 from asyncrt.kernels.impl import inp, out
 from asyncrt.kernels.matmul import tensor_cores
 from asyncrt.kernels.matmul.gpu import Regime, choose_regime
-from asyncrt.kernels.matmul.interface import ProductForm
 from asyncrt.kernels.matmul.product import Operand, matmul
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT16, FLOAT32, Array, DataType, Layout, dtype_of, layout_of
@@ -168,9 +165,8 @@ def test_tensor_cores_get_rows_that_begin_where_a_copy_may(
     """At multiples of 16 bytes; everything else goes to the kernels for any device."""
     type = dtype_of(dtype)
     assert type is not None
-    form = ProductForm("product", type, type, None, "", "", len(a) - 3, False, bind(None, (1, 1)).form, AVX512)
 
-    assert tensor_cores.takes(form, a, b, traits) is taken
+    assert tensor_cores.takes((type, type), a, b, traits) is taken
 
 
 LARGE_TILE, FLAT_TILE = tensor_cores.LARGE, tensor_cores.FLAT
