@@ -45,6 +45,13 @@ MANY_ROWS = tuple(
     (batch, round(2 ** (half / 2)) + more) for batch in (8, 32, 128) for half in range(7, 17) for more in range(3)
 )
 """For GPUs, whose tiles follow from all rows together: those of one row of the batch tell little of others."""
+GPU_SIZES = (
+    *SIZES[:3],
+    # There kernels also follow from whether rows of positions begin where a copy may: sizes that are asked for often
+    # come before those that are only different, which may use up the time.
+    (1, 224, 224), (8, 224, 224), (32, 224, 224), (1, 480, 640), (1, 640, 640),
+    *SIZES[3:], *MANY_ROWS,
+)  # fmt: skip
 CLOSER_SIZES = (
     # How wide a tile is follows from the positions of a row, or of all rows together: few sizes have one of its own.
     # Neighbours are far apart in time: where planning ends early, what has been tried is of all kinds.

@@ -19,7 +19,7 @@ from asyncrt.runtime.cooperative import Slices, finished
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 from .chunk_plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, PlanStep, State, start_state
-from .likely_sizes import BATCHES, CLOSER_SIZES, MANY_ROWS, NBYTES, ODD_SIZES, SIZES, GuessAllowance, sample_layouts
+from .likely_sizes import BATCHES, CLOSER_SIZES, GPU_SIZES, NBYTES, ODD_SIZES, SIZES, GuessAllowance, sample_layouts
 from .planner import prepare_in_slices
 from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
 from .tools import Tools, new_memo
@@ -340,7 +340,7 @@ class Plans:
         self._guessed.clear()
         allowance = allowance or GuessAllowance(self._program, min(NBYTES, self._tools.host_limit), go_on=go_on)
         sizes = [] if asked is None else [asked]
-        sizes += sample_layouts(self._program, SIZES if self._tools.traits.is_cpu else SIZES + MANY_ROWS)
+        sizes += sample_layouts(self._program, SIZES if self._tools.traits.is_cpu else GPU_SIZES)
         for layouts in sizes[:1]:  # somebody may wait for what it needs, and a recipe takes as long again
             self._try(layouts, plans, allowance, learns=False)
         for layouts in sizes:

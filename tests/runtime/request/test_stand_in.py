@@ -89,6 +89,13 @@ def slow_numpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     may.set()
 
 
+@pytest.fixture
+def numpys() -> Callable[[], list[str]]:
+    """Return the names of NumPy's threads; those of other tests' devices, which were there before, do not count."""
+    before = {*threading.enumerate()}
+    return lambda: [t.name for t in threading.enumerate() if t not in before and t.name.startswith("asyncrt-host")]
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Return when it holds."""
     async with asyncio.timeout(60):
@@ -158,15 +165,17 @@ async def test_after_the_first_answers_requests_wait_for_kernels(
 
 
 @pytest.mark.asyncio
-async def test_nothing_is_left_of_numpy_when_no_kernel_is_missing(driver: Driver, tmp_path: Path) -> None:
+async def test_nothing_is_left_of_numpy_when_no_kernel_is_missing(
+    driver: Driver, numpys: Callable[[], list[str]], tmp_path: Path
+) -> None:
     """Its thread ends, and a shape with other kernels brings another."""
     async with Runtime(driver.device, options=options(tmp_path)) as rt:
         loaded = await rt.load(softmax())
         await loaded.infer({"x": X})
-        during = [t.name for t in threading.enumerate() if t.name.startswith("asyncrt-host")]
+        during = numpys()
         driver.may.set()
         await loaded.ready()
-        await until(lambda: not any(t.name.startswith("asyncrt-host") for t in threading.enumerate()))
+        await until(lambda: not numpys())
 
         assert during == ["asyncrt-host-0", "asyncrt-host-1"]
         assert rt.statistics().stood_in == 1
@@ -301,7 +310,9 @@ async def test_a_kernel_that_the_driver_refuses_is_told(driver: Driver, tmp_path
 
 
 @pytest.mark.asyncio
-async def test_a_runtime_that_is_closed_meanwhile_answers_who_is_there(driver: Driver, tmp_path: Path) -> None:
+async def test_a_runtime_that_is_closed_meanwhile_answers_who_is_there(
+    driver: Driver, numpys: Callable[[], list[str]], tmp_path: Path
+) -> None:
     """What NumPy has begun runs out; who waits for kernels is told."""
     rt = Runtime(driver.device, options=options(tmp_path))
     await rt.open()
@@ -317,7 +328,7 @@ async def test_a_runtime_that_is_closed_meanwhile_answers_who_is_there(driver: D
         await waiting
 
     np.testing.assert_allclose(y["y"], wanted(X), rtol=1e-5)
-    assert not any(t.name.startswith("asyncrt-host") for t in threading.enumerate())
+    assert not numpys()
 
 
 @pytest.mark.asyncio
