@@ -117,15 +117,17 @@ def with_rows(text: str, title: str, rows: Sequence[str]) -> str:
 
 def glance(reports: Sequence[m.Report], noisy: bool = False) -> str:
     """Return a table of all ratios that sum a benchmark up; empty if there is none."""
-    rows = [row for report in reports if report.quiet or noisy for row in _rows(report)]
+    rows = [row for report in reports for row in _rows(report, noisy)]
     if not rows:
         return ""
     head = ["| benchmark | figure | processor | ratio | command |", "| --- | --- | --- | ---: | --- |"]
     return f"\n{_GLANCE}\n\n" + "\n".join(head + rows) + "\n"
 
 
-def _rows(report: m.Report) -> list[str]:
-    """Return a report's rows of the first table."""
+def _rows(report: m.Report, noisy: bool = False) -> list[str]:
+    """Return a report's rows of the first table; none if others used the machine, unless *noisy*."""
+    if not (report.quiet or noisy):
+        return []
     return [
         f"| {BENCHMARKS[report.name]} | {heading} | {report.processor} | {cell} | `{report.command}` |"
         for heading, cell in report.summary.items()

@@ -299,10 +299,10 @@ def _results(form: AttentionForm, value_size: int) -> str:
         }}
     }}
   }}
-  {_plainly(form, value_size) if floats else ""}"""
+  {_plainly(form) if floats else ""}"""
 
 
-def _plainly(form: AttentionForm, value_size: int) -> str:
+def _plainly(form: AttentionForm) -> str:
     """Calculate this work-item's results of the rows of `again` as sums of products of whole floats."""
     return f"""for (int h = 0; h < 2; h++)
     for (int d = lane % 4 * 2; d < vsize && again >> h & 1; d += d % 2 ? 7 : 1) {{

@@ -11,7 +11,7 @@ import functools
 from asyncrt.kernels.codegen.mma import LANES, TYPES, helpers
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import KernelSource
-from asyncrt.kernels.matmul.tensor_cores import DEPTH, HALF_TILES, HELD, PAD, MatrixTile, choose_tile, products
+from asyncrt.kernels.matmul.tensor_cores import DEPTH, HALF_TILES, HELD, PAD, MatrixTile, choose_tile, products, zeros
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import DataType
 
@@ -62,10 +62,7 @@ def patches_kernel(form: PatchForm, tile: MatrixTile) -> KernelSource:
   {_fetches(form, tile)}
   float s[{mi}][{ni}][4];
   uint b[{run // 2}];
-  #pragma unroll
-  for (int i = 0; i < {mi}; i++)
-    #pragma unroll
-    for (int j = 0; j < {ni}; j++) {{ s[i][j][0] = 0; s[i][j][1] = 0; s[i][j][2] = 0; s[i][j][3] = 0; }}
+  {zeros("s", mi, ni)}
   for (int step = -1; step < steps; step++) {{
     if (step >= 0) {{
       ASYNCRT_WAIT_FOR_COPIES(0);

@@ -127,7 +127,7 @@ def tensor_core_kernel(form: ProductForm, tile: MatrixTile, turned: bool, stages
   const int steps = (K + {depth * tile.slices - 1}) / {depth * tile.slices}, start = slice * steps * {depth};
   __local {word}* mine = space + slice * {stages * stage};
   float c[{mi}][{ni}][4];
-  {_zeros("c", mi, ni)}
+  {zeros("c", mi, ni)}
   for (int step = {1 - stages}; step < steps; step++) {{
     if (step >= 0) {{
       ASYNCRT_WAIT_FOR_COPIES({stages - 2});
@@ -157,7 +157,7 @@ def tensor_core_kernel(form: ProductForm, tile: MatrixTile, turned: bool, stages
     return kernel(name, form.buffers, form.ints, body, helpers=texts, attributes=group)
 
 
-def _zeros(sums: str, mi: int, ni: int) -> str:
+def zeros(sums: str, mi: int, ni: int) -> str:
     """Set a work-item's *sums* to 0."""
     return f"""#pragma unroll
   for (int i = 0; i < {mi}; i++)
@@ -217,7 +217,7 @@ def split_products(mi: int, ni: int, line_a: int, line_b: int, sums: str, *, tur
         for left, right in (("low", "b"), ("a", "rest"), ("a", "b"))
     )
     return f"""float part[{mi}][{ni}][4];
-    {_zeros("part", mi, ni)}
+    {zeros("part", mi, ni)}
     #pragma unroll
     for (int k = 0; k < {DEPTH // 2}; k += 8) {{
       uint a[{mi}][4], low[{mi}][4], b[{ni}][2], rest[{ni}][2];

@@ -27,11 +27,12 @@ NBYTES = 4 << 20
 # Of the thread's own time; models of the zoo take up to 5 ms for each node.
 _PATIENCE_S, _PATIENCE_PER_NODE_S = 2.0, 0.05
 
+_PICTURES = (1, 224, 320), (1, 320, 480), (1, 480, 416)
 # What the first dim and the others, in turn, may be. Pictures come first: a recipe of theirs holds for most sizes.
 # Height and width are no one size, and many models take steps of 32 only. Decisions change at few sizes: half an octave
 # apart most are met, each by as many as make a recipe trusted.
 SIZES = (
-    (1, 224, 320), (1, 320, 480), (1, 480, 416),
+    *_PICTURES,
     *[(1, round(2 ** (half / 2)) + more) for half in range(4, 17) for more in range(3)],
     (3, 17), (5, 18), (3, 66), (5, 69),
 )  # fmt: skip
@@ -46,11 +47,11 @@ MANY_ROWS = tuple(
 )
 """For GPUs, whose tiles follow from all rows together: those of one row of the batch tell little of others."""
 GPU_SIZES = (
-    *SIZES[:3],
+    *_PICTURES,
     # There kernels also follow from whether rows of positions begin where a copy may: sizes that are asked for often
     # come before those that are only different, which may use up the time.
     (1, 224, 224), (8, 224, 224), (32, 224, 224), (1, 480, 640), (1, 640, 640),
-    *SIZES[3:], *MANY_ROWS,
+    *SIZES[len(_PICTURES) :], *MANY_ROWS,
 )  # fmt: skip
 CLOSER_SIZES = (
     # How wide a tile is follows from the positions of a row, or of all rows together: few sizes have one of its own.
