@@ -51,7 +51,7 @@ MECHANISMS: Mapping[Mechanism, str] = {
     "recipes": "The plan of a new shape is made by the formulas of another shape's plan.",
     "next_plan": "The plan of a sequence's next step is made while the device works on the step before.",
     "prepared_launches": "Launches of plans that come often have their arguments set beforehand.",
-    "one_launch": "The steps of a brief plan are one launch, on CPUs and on GPUs whose driver takes PTX.",
+    "one_launch": "Where steps are brief, those of a plan are one launch, on CPUs and on GPUs whose driver takes PTX.",
     "native_submit": "A loop in C enqueues the launches of a plan.",
     "direct": "A brief request runs on its caller's thread where nobody else is in the way; callers take turns.",
     "share_steps": "Steps of a group's sequences run as one inference.",

@@ -450,12 +450,13 @@ class LoadsAhead(Protocol):
 
 @runtime_checkable
 class FoldsLaunches(Protocol):
-    """A device on which work-groups of one kernel may wait for each other, where its features have "persistent".
+    """A device on which one kernel may carry out many launches, where its features have "persistent".
 
     Attributes:
         space: Bytes of local memory for the arrays of one group's steps.
         lanes: Work-items that go in step: parts of a group that meet are multiples of so many.
-        ptx: Whether they meet by PTX; otherwise a kernel may have one group, of one work-item.
+        ptx: Whether all groups are there at once and meet by PTX; otherwise they have one work-item, and wait for none
+            that has not begun.
     """
 
     space: int

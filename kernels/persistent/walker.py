@@ -9,13 +9,17 @@ Groups that wait for each other must all be on the device: `scheduler/persistent
 that wait give up after a while and say so in memory.
 
 The barriers are PTX (Parallel Thread Execution ISA): `barrier` among part of a work-group, and `red.release` and
-`ld.acquire` among all of them. Other devices have neither; there all work-groups, the kernel's and those of the
-steps, have one work-item, and there is one group alone.
+`ld.acquire` among all of them.
+
+On a processor nobody promises that two groups run at the same time. There each group, which has one work-item as those
+of the steps have, takes the next work-groups of a step that nobody has taken, until there are none, and waits for those
+that others have taken: never for a group that has not begun. A thread that wakes up late finds the rest, or nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
+import platform
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -47,6 +51,7 @@ typedef struct { int x0, x1, x2, g0, g1, g2, w0, w1, w2, n0, n1, n2, slot, size;
 """
 
 _MEET = """
+#define ASYNCRT_STEP inline
 inline void asyncrt_meet_beside(const asyncrt_place* at) {
   asm volatile("barrier.sync %0, %1;" :: "r"(at->slot + 1), "r"(at->size) : "memory");
 }
@@ -65,9 +70,20 @@ inline int asyncrt_meet(__global uint* meeting, const uint awaited, const int pa
   }
 }
 """
-_MEET_ALONE = """
-#define asyncrt_meet_beside(at) barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
-inline int asyncrt_meet(__global uint* meeting, const uint awaited, const int patience) { return 1; }
+_PAUSES = {"x86_64": "pause", "AMD64": "pause", "aarch64": "yield", "arm64": "yield"}
+"""By the machine, what leaves a core's other thread alone for a moment."""
+_SHARE = """
+#define ASYNCRT_STEP __attribute__((noinline))  // a third less to compile, and as fast
+#define asyncrt_meet_beside(at) ((void)0)
+// The first of the next work-groups of a step that nobody has taken.
+inline int asyncrt_take(__global int* share, const int many) {
+  return __atomic_fetch_add(share, many, __ATOMIC_RELAXED);
+}
+// Behind all work-groups of a step, of which this group carried out so many.
+inline void asyncrt_share(__global int* share, const int done, const int total) {
+  if (done) __atomic_fetch_add(share + 1, done, __ATOMIC_RELEASE);
+  while (__atomic_load_n(share + 1, __ATOMIC_ACQUIRE) < total) { PAUSE }
+}
 """
 
 
@@ -92,7 +108,11 @@ class Walker(NamedTuple):
 
 
 MEETING_NBYTES = 16
-"""Of what groups meet by: how many have come, whether one gave up, and how many have left; zeros between launches."""
+"""Of what groups meet by: how many have come, whether one gave up, and how many have left; zeros between launches.
+Where they share the work-groups of each step, how many have left, and `SHARE_NBYTES` for each step."""
+SHARE_NBYTES = 64
+"""Of how many work-groups of a step were taken, and how many are done; other cores look at the next step's."""
+_PARTS = 8  # that each group takes of a step, if all come: the last ends little later than the first
 
 
 class Function(NamedTuple):
@@ -112,7 +132,7 @@ def function_of(source: KernelSource) -> Function | None:
     moved = placed(source.text, "asyncrt_space")
     if moved is None:
         return None
-    head = "inline void \\2(const asyncrt_place* asyncrt_at, __local char* asyncrt_space, \\3) {"
+    head = "ASYNCRT_STEP void \\2(const asyncrt_place* asyncrt_at, __local char* asyncrt_space, \\3) {"
     return Function(_SIGNATURE.sub(head, moved.text, count=1), moved.nbytes)
 
 
@@ -129,11 +149,11 @@ def walker(sources: Sequence[KernelSource], group: int, space: int, arenas: int,
     assert all(functions)
     texts = [f.text for f in functions if f is not None]
     helpers = "\n".join(
-        [_TYPES, _MEET if ptx else _MEET_ALONE, *_defined(), *texts, *_undefined()]
+        [_TYPES, _MEET if ptx else _share(), *_defined(), *texts, *_undefined()]
     )
     names = tuple(f"m{i}" for i in range(arenas))
     buffers = (("table", INT32, "r"), ("meeting", INT32, "rw"), *((n, UINT8, "rw") for n in names))
-    body = _body(sources, group, space, names)
+    body = _meeting_body(sources, group, space, names) if ptx else _sharing_body(sources, space, names)
     attributes = f"__attribute__((reqd_work_group_size({group}, 1, 1)))"
     name = "walk_" + hashlib.sha256("".join(s.name for s in sources).encode()).hexdigest()[:8]
     source = kernel(name, buffers, INTS, body, helpers=helpers, attributes=attributes)
@@ -156,7 +176,7 @@ def _undefined() -> list[str]:
     return [f"#undef {name}" for name in (*_PLACES, "get_global_id", "get_global_size", "barrier")]
 
 
-def _call(source: KernelSource, place: int) -> str:
+def _call(source: KernelSource, place: int, row: str) -> str:
     """Write the call of a step's function, with its buffers and its record from the row."""
     text = source.text
     match = _SIGNATURE.search(text)
@@ -173,14 +193,72 @@ def _call(source: KernelSource, place: int) -> str:
             locals_ += 1
         else:
             record = HEADER_NBYTES + 8 * len(source.accesses)
-            given.append(f"*(const __local {source.name}_args*)((const __local char*)row + {record})")
+            given.append(f"*(const {row} {source.name}_args*)((const {row} char*)row + {record})")
     return f"      case {place}: {source.name}(&place, own, {', '.join(given)}); break;"
 
 
-def _body(sources: Sequence[KernelSource], group: int, space: int, names: Sequence[str]) -> str:
+def _share() -> str:
+    pause = _PAUSES.get(platform.machine())
+    return _SHARE.replace("PAUSE", "" if pause is None else f'__asm__ volatile("{pause}");')
+
+
+def _arenas(names: Sequence[str]) -> str:
+    return " ".join(f"arenas[{i}] = (ulong){name};" for i, name in enumerate(names))
+
+
+def _calls(sources: Sequence[KernelSource], *, row: str) -> str:
+    """Write the call of a row's step, as the work-group *v* of it. The row lies in memory of the kind *row*."""
+    calls = "\n".join(_call(source, i, row) for i, source in enumerate(sources))
+    return f"""
+      place.g0 = v; place.g1 = place.g2 = 0;
+      if (place.n0 != total) {{
+        place.g0 = v % place.n0; place.g1 = v / place.n0 % place.n1; place.g2 = v / place.n0 / place.n1;
+      }}
+      switch (row[0]) {{
+{calls}
+      }}"""
+
+
+def _sharing_body(sources: Sequence[KernelSource], space: int, names: Sequence[str]) -> str:
+    """Write the walk of groups of one work-item, each of which takes what is left of a step."""
+    numbers = max(len(names), 1)
+    return f"""
+  __local char own[{max(space, 1)}] __attribute__((aligned(128)));
+  ulong arenas[{numbers}];
+  #define ASYNCRT_BUFFER(i) (buffers[i] < {numbers} ? arenas[buffers[i]] : buffers[i])
+  const int groups = (int)get_num_groups(0);
+  {_arenas(names)}
+  for (int step = 0; step < steps; step++) {{
+    const __global int* row = table + step * {ROW_NBYTES // 4};
+    const __global ulong* buffers = (const __global ulong*)(row + {HEADER_NBYTES // 4});
+    __global int* share = meeting + {MEETING_NBYTES // 4} + step * {SHARE_NBYTES // 4};
+    const int total = row[1], many = groups == 1 ? total : (total + {_PARTS} * groups - 1) / ({_PARTS} * groups);
+    asyncrt_place place;
+    place.n0 = row[2]; place.n1 = row[3]; place.n2 = row[4]; place.w0 = place.w1 = place.w2 = 1;
+    place.x0 = place.x1 = place.x2 = 0; place.slot = 0; place.size = 1;
+    int done = 0;
+    for (int begin; (begin = groups == 1 ? done : asyncrt_take(share, many)) < total; ) {{
+      const int end = min(begin + many, total);
+      for (int v = begin; v < end; v++) {{{_calls(sources, row="__global")}
+      }}
+      done += end - begin;
+    }}
+    if (groups > 1) asyncrt_share(share, done, total);
+  }}
+  // The last to leave puts everything back as it was.
+  if (groups > 1 && __atomic_add_fetch(meeting, 1, __ATOMIC_ACQ_REL) == groups) {{
+    for (int step = 0; step < steps; step++) {{
+      __global int* share = meeting + {MEETING_NBYTES // 4} + step * {SHARE_NBYTES // 4};
+      share[0] = share[1] = 0;
+    }}
+    meeting[0] = 0;
+  }}
+  #undef ASYNCRT_BUFFER"""
+
+
+def _meeting_body(sources: Sequence[KernelSource], group: int, space: int, names: Sequence[str]) -> str:
+    """Write the walk of groups that meet behind each step, of which each takes its turns."""
     words = ROW_NBYTES // 4
-    calls = "\n".join(_call(source, i) for i, source in enumerate(sources))
-    arenas = " ".join(f"arenas[{i}] = (ulong){name};" for i, name in enumerate(names))
     return f"""
   __local char space[{max(space, 1)}] __attribute__((aligned(128)));
   __local int rows[{2 * words}] __attribute__((aligned(16)));
@@ -188,7 +266,7 @@ def _body(sources: Sequence[KernelSource], group: int, space: int, names: Sequen
   __local int all;
   #define ASYNCRT_BUFFER(i) (buffers[i] < {max(len(names), 1)} ? arenas[buffers[i]] : buffers[i])
   const int id = (int)get_local_id(0), mine = (int)get_group_id(0), groups = (int)get_num_groups(0);
-  if (id == 0) {{ all = 1; {arenas} }}
+  if (id == 0) {{ all = 1; {_arenas(names)} }}
   for (int i = id; i < {words}; i += {group}) rows[i] = table[i];
   barrier(CLK_LOCAL_MEM_FENCE);
   for (int step = 0; step < steps; step++) {{
@@ -211,14 +289,8 @@ def _body(sources: Sequence[KernelSource], group: int, space: int, names: Sequen
       for (int i = 0; i < {-(-words // group)}; i++)
         if (id + i * {group} < {words}) coming[i] = table[(step + 1) * {words} + id + i * {group}];
     }}
-    for (int v = place.slot < slots ? place.slot * groups + mine : total; v < total; v += groups * slots) {{
-      place.g0 = v; place.g1 = place.g2 = 0;
-      if (place.n0 != total) {{
-        place.g0 = v % place.n0; place.g1 = v / place.n0 % place.n1; place.g2 = v / place.n0 / place.n1;
-      }}
-      switch (row[0]) {{
-{calls}
-      }}
+    const int first = place.slot < slots ? place.slot * groups + mine : total;
+    for (int v = first; v < total; v += groups * slots) {{{_calls(sources, row="__local")}
       asyncrt_meet_beside(&place);
     }}
     if (step + 1 < steps) {{

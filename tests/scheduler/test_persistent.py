@@ -50,3 +50,11 @@ def test_where_there_are_more_streams_than_units_such_kernels_are_not_launched()
 def test_a_rule_that_gives_more_groups_is_caught(mutant: Callable[..., int]) -> None:
     """The first test here would fail with it."""
     assert together(mutant)
+
+
+def test_groups_that_share_steps_may_be_any_number_and_are_no_more_than_have_something_to_do() -> None:
+    """A request beside others that is brief has one: a core for each."""
+    assert persistent.groups_sharing(1000, 16, alone=True) == 16
+    assert persistent.groups_sharing(3, 16, alone=True) == 3
+    assert persistent.groups_sharing(1000, 16, alone=False) == 1
+    assert persistent.groups_sharing(0, 16, alone=True) == 1

@@ -24,6 +24,7 @@ from asyncrt.kernels.persistent.walker import (
     MEETING_NBYTES,
     MOST_GROUP,
     MOST_SLOTS,
+    SHARE_NBYTES,
     Function,
     Walker,
     function_of,
@@ -34,7 +35,7 @@ from asyncrt.lru import LruCache
 from asyncrt.runtime.loop.background import BackgroundWork
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, PlanStep
-from asyncrt.scheduler.persistent import groups_for
+from asyncrt.scheduler.persistent import groups_for, groups_sharing
 
 _log = logging.getLogger("asyncrt")
 
@@ -42,6 +43,11 @@ LEAST_STEPS = 3
 MOST_ARENAS = 64
 _MOST_KERNELS = 32
 _OFTEN_CPU = 16  # times that a plan has come: it takes a processor's own cores to build the kernel
+_LONG_STEP_S = 200e-6
+"""What a step takes of a processor, on average, of whose time a launch is less than a twentieth."""
+_SHARED_S = 0.5e-3
+"""What a plan takes that shares a processor's cores with other requests in each step: of a briefer one most goes into
+that."""
 _WALKERS = 16
 PATIENCE_S = 1.0
 """For which a group waits for the others: no plan that is folded takes a tenth of that."""
@@ -90,8 +96,7 @@ class OneLaunch:
         assert isinstance(device, FoldsLaunches)
         self._device, self._folds = device, device
         self._impls = impls
-        # Without PTX a kernel has one group, which waits for no other.
-        self._units, self._streams = (device.info.compute_units, streams) if self._folds.ptx else (1, 1)
+        self._units, self._streams = device.info.compute_units, streams
         self._functions: weakref.WeakKeyDictionary[KernelSource, Function | None] = weakref.WeakKeyDictionary()
         #: Work-items of each kernel's work-groups.
         self._sizes: weakref.WeakKeyDictionary[KernelSource, int] = weakref.WeakKeyDictionary()
@@ -106,6 +111,8 @@ class OneLaunch:
         self.often = 1 if self._folds.ptx else _OFTEN_CPU
         #: Whether launches gain most of what one saves where requests are beside each other.
         self.gains_beside = self._folds.ptx
+        #: Whether groups wait for none that has not begun: then others may come at any time.
+        self.shares = not self._folds.ptx
         #: Changes when a walker was built: a plan that could not be folded may be by now.
         self.generation = 0
         #: Whether groups waited for each other in vain; then nothing is folded any more.
@@ -114,11 +121,17 @@ class OneLaunch:
     def __repr__(self) -> str:
         return f"<OneLaunch {len(self._walkers)} walkers, {len(self.tables)} tables>"
 
-    def fold(self, bound: BoundPlan, *, alone: bool) -> PreparedLaunch | None:
+    def gains(self, steps: int, seconds: float) -> bool:
+        """Return whether a plan may gain by being one launch whose steps, launched each, take so long; where that is
+        to be measured, it was."""
+        return not self.shares or seconds < steps * _LONG_STEP_S
+
+    def fold(self, bound: BoundPlan, seconds: float, *, alone: bool) -> PreparedLaunch | None:
         """Return the launch that carries out a plan; None if there is none, or not yet.
 
         Args:
-            alone: Whether nothing else is on any stream until it has ended.
+            seconds: What its steps take, launched each.
+            alone: Whether nothing else is on any stream until it has ended, or on a processor, until now.
         """
         if self.stalled:
             return None
@@ -128,11 +141,16 @@ class OneLaunch:
             if table is None:
                 return None
             self.tables[bound] = table
-        groups = groups_for(max(table.wanted), self._units, self._streams, alone=alone)
-        if not groups or (self._folds.ptx and not _is_brief(table.wanted, groups, alone=alone)):
-            return None
+        wanted, nbytes = max(table.wanted), MEETING_NBYTES
+        if self._folds.ptx:
+            groups = groups_for(wanted, self._units, self._streams, alone=alone)
+            if not groups or not _is_brief(table.wanted, groups, alone=alone):
+                return None
+        else:
+            groups = groups_sharing(wanted, self._units, alone=alone or seconds > _SHARED_S)
+            nbytes += SHARE_NBYTES * len(table.wanted)
         walks = table.walker
-        meeting = self._folds.holding(bytes(MEETING_NBYTES))
+        meeting = self._folds.holding(bytes(nbytes))
         spare = (table.memory,) * (walks.arenas - len(table.numbers))
         buffers = (table.memory, meeting, *table.numbers, *spare)
         record = self._device.pack((0,) * len(buffers), (len(table.wanted), int(1000 * PATIENCE_S)))

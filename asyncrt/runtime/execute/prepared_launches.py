@@ -31,7 +31,8 @@ from .one_launch import OneLaunch
 OFTEN = 8  # times that a plan is enqueued before its launches are prepared, which costs what 2 or 3 replays save
 LAUNCH_NBYTES = 4096
 """What a driver takes for one launch with its arguments set, at most; about 1500 where it is small."""
-_TRIALS, _FORGETS = 5, 1.001
+_TRIALS, _SELDOM = 5, 64  # times that each way is tried first; and one of so many uses is of the other way
+_DOWN, _UP = 0.25, 1.02  # see `Trial.took`
 _AGAIN = 7  # uses for which what was found is not looked for again, which takes a tenth of the briefest request
 _SETS = 64  # per plan: as many requests of one signature as are in flight at once by default
 
@@ -55,6 +56,7 @@ class Company(enum.Enum):
     """What else may be on the device while a plan's launches are."""
 
     NOBODY = "nothing, until they have ended"
+    NOBODY_YET = "nothing, but others may come"
     OTHERS = "launches of other requests"
     ANYTHING = "nobody knows"
 
@@ -98,20 +100,28 @@ class Trial:
 
     Attributes:
         times: How often that was measured.
-        seconds: The least of it, which is forgotten slowly.
+        seconds: What it takes where little is in the way: a quarter of the measurements are less, or fewer.
     """
 
     times: int = 0
     seconds: float = math.inf
 
     def took(self, seconds: float) -> None:
+        """Note a measurement. What is in the way makes it longer, never shorter, so less counts for more."""
         self.times += 1
-        self.seconds = min(seconds, self.seconds * _FORGETS)
+        if self.times <= _TRIALS:
+            self.seconds = min(seconds, self.seconds)
+        elif seconds < self.seconds:
+            self.seconds += _DOWN * (seconds - self.seconds)
+        else:
+            self.seconds = min(seconds, _UP * self.seconds)
 
 
 def better_folded(one: Trial, steps: Trial) -> bool:
-    """Return whether a plan that is alone is to be one launch: by what both ways took, once both were tried."""
-    if one.times < _TRIALS or steps.times < _TRIALS:
+    """Return whether a plan that is alone is to be one launch: by what both ways took, once both were tried. The other
+    way is tried again from time to time."""
+    less = min(one.times, steps.times)
+    if less < _TRIALS or less * _SELDOM < one.times + steps.times:
         return one.times <= steps.times
     return one.seconds <= steps.seconds
 
@@ -220,6 +230,8 @@ class Presets:
         if (plan.family is None and plan.uses <= often) or not plan.size:
             return None
         plan.last = next(self._clock)
+        if company is Company.NOBODY_YET:
+            company = Company.NOBODY if self.one is not None and self.one.shares else Company.ANYTHING
         stalled = self.one is not None and self.one.stalled
         if company is Company.NOBODY and not stalled and (latest := plan.same_again(memory)) is not None:
             plan.again -= 1
@@ -296,9 +308,12 @@ class Presets:
             return False
         if company is Company.OTHERS and self.one.gains_beside:
             return True
-        if company is Company.OTHERS and not all(trial.times >= _TRIALS for trial in plan.trials):
+        one, steps = plan.trials
+        if not self.one.gains(plan.size, steps.seconds):
             return False
-        return better_folded(*plan.trials)
+        if company is Company.OTHERS:
+            return min(one.times, steps.times) >= _TRIALS and one.seconds <= steps.seconds
+        return better_folded(one, steps)
 
     def _may_be_folded(self, found: _Set, company: Company) -> bool:
         """Return whether launches that were prepared before may be one now, or may be one no more."""
@@ -306,13 +321,19 @@ class Presets:
         return one is not None and company is not Company.ANYTHING and one.differs(found.one, found.generation)
 
     def took(self, bound: BoundPlan, seconds: float) -> None:
-        """Note how long a plan took that was alone on the device."""
+        """Note how long a plan took on its caller's thread, alone on the device."""
         plan = self._plans.get(bound)
         if plan is None:
             return
         if plan.family is not None:
             plan.family.tried += 1
         if self.one is not None:
+            plan.trials[not plan.folded].took(seconds)
+
+    def took_generally(self, bound: BoundPlan, seconds: float) -> None:
+        """Note how long a plan took on the general way, alone, from when it was enqueued to its results."""
+        plan = self._plans.get(bound)
+        if plan is not None and self.one is not None and self.one.shares:
             plan.trials[not plan.folded].took(seconds)
 
     def check(self, bound: BoundPlan, memory: Sequence[Allocation], seconds: float) -> None:
@@ -341,12 +362,13 @@ class Presets:
                 return found
         if len(plan.sets) < _SETS and self._make_room(plan):
             return self._prepare(bound, plan, memory, used, use)
-        alike = next((key for key, s in plan.sets.items() if key[0] == use and not s.busy), None)
+        # One launch that is on the device still meets where another of the same set would.
+        alike = next((key for key, s in plan.sets.items() if key[0] == use and not (s.busy or s.one)), None)
         if alike is None:
             other = next((key for key, s in plan.sets.items() if not s.busy), None)
             if other is None:
                 return None
-            del plan.sets[other]  # of another kind: a new one takes its place
+            del plan.sets[other]  # a new one takes its place
             return self._prepare(bound, plan, memory, used, use)
         oldest = plan.sets.pop(alike)
         for part in oldest.parts:
@@ -379,7 +401,7 @@ class Presets:
         """Return a new set; None if the device gains nothing by it, or the plan does not come often enough."""
         one = None
         if self.one is not None and use.company is not Company.ANYTHING:
-            one = self.one.fold(bound, alone=use.company is Company.NOBODY)
+            one = self.one.fold(bound, plan.trials[1].seconds, alone=use.company is Company.NOBODY)
         steps: list[Sequence[PreparedLaunch]] = [bound.steps if one is None else (one,)]
         if one is None and plan.uses <= OFTEN and plan.family is None:
             return None

@@ -123,8 +123,10 @@ class Inference:
             self.events.append(self.dispatcher.launched(self.request, stream, bound))
             fetched = await self.wait(bound, arriving)
             model.session.check_stalled(bound, buffers, (model.session.device.clock() - began) / 1e9)
+            seconds, others = (model.session.device.clock() - began) / 1e9, self.dispatcher.in_flight - 1
+            if not others and model.session.presets is not None:
+                model.session.presets.took_generally(bound, seconds)
             if model.timed is not None:
-                seconds, others = (model.session.device.clock() - began) / 1e9, self.dispatcher.in_flight - 1
                 model.timed.took_generally(bound, seconds, others=others, is_step=self.kept is not None)
         else:
             self.check_results(planned)
