@@ -11,9 +11,9 @@ that wait give up after a while and say so in memory.
 The barriers are PTX (Parallel Thread Execution ISA): `barrier` among part of a work-group, and `red.release` and
 `ld.acquire` among all of them.
 
-On a processor nobody promises that two groups run at the same time. There each group, which has one work-item as those
-of the steps have, takes the next work-groups of a step that nobody has taken, until there are none, and waits for those
-that others have taken: never for a group that has not begun. A thread that wakes up late finds the rest, or nothing.
+On a processor nobody promises that two groups run at the same time. There each group, which has one work-item, takes
+the next work-groups of a step that nobody has taken, until there are none, and waits for those that others have taken:
+never for a group that has not begun. A thread that wakes up late finds the rest, or nothing.
 """
 
 from __future__ import annotations
@@ -220,7 +220,8 @@ def _calls(sources: Sequence[KernelSource], *, row: str) -> str:
 
 
 def _sharing_body(sources: Sequence[KernelSource], space: int, names: Sequence[str]) -> str:
-    """Write the walk of groups of one work-item, each of which takes what is left of a step."""
+    """Write the walk of groups of one work-item, each of which takes what is left of a step, and does what the items of
+    its work-groups do one after the other."""
     numbers = max(len(names), 1)
     return f"""
   __local char own[{max(space, 1)}] __attribute__((aligned(128)));
@@ -234,13 +235,18 @@ def _sharing_body(sources: Sequence[KernelSource], space: int, names: Sequence[s
     __global int* share = meeting + {MEETING_NBYTES // 4} + step * {SHARE_NBYTES // 4};
     const int total = row[1], many = groups == 1 ? total : (total + {_PARTS} * groups - 1) / ({_PARTS} * groups);
     asyncrt_place place;
-    place.n0 = row[2]; place.n1 = row[3]; place.n2 = row[4]; place.w0 = place.w1 = place.w2 = 1;
-    place.x0 = place.x1 = place.x2 = 0; place.slot = 0; place.size = 1;
+    place.n0 = row[2]; place.n1 = row[3]; place.n2 = row[4]; place.w0 = row[5]; place.w1 = row[6]; place.w2 = row[7];
+    place.slot = 0; place.size = row[9];
     int done = 0;
     for (int begin; (begin = groups == 1 ? done : asyncrt_take(share, many)) < total; ) {{
       const int end = min(begin + many, total);
-      for (int v = begin; v < end; v++) {{{_calls(sources, row="__global")}
-      }}
+      for (int v = begin; v < end; v++)
+        for (int x = 0; x < place.size; x++) {{
+          place.x0 = x; place.x1 = place.x2 = 0;
+          if (place.w0 != place.size) {{
+            place.x0 = x % place.w0; place.x1 = x / place.w0 % place.w1; place.x2 = x / place.w0 / place.w1;
+          }}{_calls(sources, row="__global")}
+        }}
       done += end - begin;
     }}
     if (groups > 1) asyncrt_share(share, done, total);

@@ -185,7 +185,7 @@ class OneLaunch:
             own = tuple(places[b] if isinstance(b, int) else next(addresses) for b in buffers)
             row = Row(kernel, shape.groups, shape.group, 1, own, record, local, walks.own[kernel])
             fitting = walks.space // row.local_nbytes if row.local_nbytes else MOST_SLOTS
-            slots = min(walks.group // size, fitting, MOST_SLOTS)
+            slots = 1 if self.shares else min(walks.group // size, fitting, MOST_SLOTS)
             if slots < 1 or row.nbytes > ROW_NBYTES or len(local) > 2:
                 return None
             rows.append(row._replace(slots=slots))
@@ -204,7 +204,8 @@ class OneLaunch:
         grid = (*step.grid, 1, 1)[:3]
         group = (*(step.group or _usual_group(step.grid)), 1, 1)[:3]
         size = math.prod(group)
-        most = MOST_GROUP if self._folds.ptx else 1
+        # Without PTX one work-item does the work of a group, one after the other, which must not wait for each other.
+        most = 1 if self.shares and "barrier(" in source.text else MOST_GROUP
         if size > most or size % self._folds.lanes or any(g % w for g, w in zip(grid, group, strict=True)):
             return None
         self._sizes[source] = size

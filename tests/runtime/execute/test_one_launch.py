@@ -168,6 +168,7 @@ async def test_groups_that_share_steps_do_each_part_once(
     own.presets.one = OneLaunch(Folding(own.device, units), own.kernels, 1)
     own.presets.one.often = 1
     monkeypatch.setattr(prepared_launches, "better_folded", lambda one, steps: True)
+    monkeypatch.setattr(one_launch, "_LONG_STEP_S", 1.0)
     wanted = list[int]()
     fold = own.presets.one.fold
 
@@ -261,17 +262,42 @@ async def test_what_is_not_a_function_is_launched_step_by_step(
 
 
 @pytest.mark.asyncio
-async def test_steps_of_larger_groups_are_launched_where_groups_have_one_work_item(rt: Runtime) -> None:
+async def test_one_work_item_does_the_work_of_a_group_whose_items_do_not_wait_for_each_other(rt: Runtime) -> None:
     """On a CPU, the tables of a Resize are made by work-groups of 64."""
     nodes = [node("a = Neg(x)"), node("r = Resize(a, , s)", mode="linear"), node("b = Exp(r)"), node("y = Neg(b)")]
     scales = {"s": np.array([1, 1, 1.5, 1.5], np.float32)}
     loaded = await rt.load(model(nodes, ["x f32[1,2,h,w]"], ["y"], scales, opset=13))
     x = {"x": np.random.default_rng(3).standard_normal((1, 2, 6, 8)).astype(np.float32)}
 
-    results = [await asyncio.gather(loaded.infer(x), loaded.infer(x)) for _ in range(prepared_launches.OFTEN + 3)]
+    expected = await loaded.infer(x)
 
-    assert all(same(r, results[0][0]) for both in results for r in both)
-    assert one_of(rt)._folds.ptx or 1 not in launches(rt)  # noqa: SLF001
+    results = []
+    for _ in range(20):
+        results += await asyncio.gather(loaded.infer(x), loaded.infer(x))
+        building = one_of(rt).building.task
+        if building is not None:
+            await building
+
+    assert all(same(r, expected) for r in results)
+    assert 1 in launches(rt)
+
+
+@pytest.mark.asyncio
+async def test_groups_whose_work_items_wait_for_each_other_are_launched_where_there_is_one_item(rt: Runtime) -> None:
+    """They cannot be carried out one after the other; with PTX they meet."""
+    loaded = await rt.load(SOURCE)
+    await loaded.infer(given(5, 1))
+    presets = rt.session.presets
+    assert presets is not None
+    step = next(iter(presets._plans)).plan.steps[0]  # noqa: SLF001
+    assert isinstance(step.kernel, KernelSource)
+    waits = attrs.evolve(step.kernel, text=step.kernel.text + "// barrier(CLK_LOCAL_MEM_FENCE);")
+
+    one = one_of(rt)
+    found = [one._shape(step._replace(kernel=waits, grid=(n, 1, 1), group=(n, 1, 1))) for n in (1, 64)]  # noqa: SLF001
+
+    assert found[0] is not None or one._folds.ptx  # noqa: SLF001
+    assert (found[1] is not None) == one._folds.ptx  # noqa: SLF001
 
 
 def test_a_plan_that_is_alone_goes_the_way_that_took_less() -> None:
