@@ -299,12 +299,12 @@ class Presets:
     def _folds_for(self, plan: _Plan, company: Company) -> bool:
         """Return whether a plan is to be one launch, if it can be.
 
-        A step of a sequence is not: its launches have few groups each, and follow each other as soon as the groups of
-        one would meet; and there is a plan for each length.
+        A step of a sequence is not, where there is a plan for each length. Nor is any on a GPU, an iteration of a loop
+        as little: its launches have few groups each, and follow each other as soon as the groups of one would meet.
         """
         if self.one is None or company is Company.ANYTHING or plan.uses <= self.one.often:
             return False
-        if plan.is_step or plan.family is not None:
+        if plan.family is not None or (plan.is_step and not self.one.shares):
             return False
         if company is Company.OTHERS and self.one.gains_beside:
             return True

@@ -18,6 +18,7 @@ from asyncrt import DeviceStalledError, Runtime, RuntimeOptions, load_sync
 from asyncrt.devices.base import Allocation
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.layout import Array
+from asyncrt.mechanisms import Mechanism
 from asyncrt.runtime.execute import one_launch, prepared_launches
 from asyncrt.runtime.execute.one_launch import OneLaunch
 from asyncrt.runtime.execute.prepared_launches import Trial, better_folded
@@ -26,6 +27,7 @@ from asyncrt.runtime.model import Model
 from asyncrt.runtime.request import session
 
 from ...builders import model, node
+from ..request.test_control_flow import body
 
 WEIGHTS = np.random.default_rng(0).standard_normal((16, 24)).astype(np.float32)
 SOURCE = model(
@@ -191,6 +193,35 @@ async def test_groups_that_share_steps_do_each_part_once(
     assert 1 < max(wanted) <= units
     assert launches(rt).count(1) >= 1
     assert all(same(result, expected) for result in results)
+
+
+@pytest.mark.asyncio
+async def test_iterations_of_a_loop_are_one_launch_on_a_processor(
+    users_path: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a loop carries stays on the device from one to the next; all of them have one plan, which comes often."""
+    turned = node("r = Transpose(s)", perm=[1, 0])
+    nodes = [node("m = MatMul(v, w)"), node("s = Softmax(m)"), turned, node("t = Tanh(r)")]
+    monkeypatch.setattr(one_launch, "_LONG_STEP_S", 1.0)
+    loop = node("y, rows = Loop(n,, x)", body=body(nodes, ["v f32[16,16]"], "c t s"))
+    square = np.random.default_rng(1).standard_normal((16, 16)).astype(np.float32)
+    source = model([loop], ["x f32[16,16]", "n i64[]"], ["y", "rows"], {"w": square})
+    inputs = {"x": square.T.copy(), "n": np.array(40, np.int64)}
+    results = []
+    for without in ({"one_launch"}, set[Mechanism]()):
+        async with Runtime(options=RuntimeOptions(warm=False, without={*without, "fuse"})) as runtime:
+            one = runtime.session.presets.one if runtime.session.presets is not None else None
+            if one is not None and not one.shares:
+                pytest.skip("a GPU begins them as fast as their groups would meet")
+            loaded = await runtime.load(source)
+            for _ in range(60):
+                results.append(await loaded.infer(inputs))
+                if one is not None and one.building.task is not None:
+                    await one.building.task
+            folded = 1 in launches(runtime)
+
+    assert folded
+    assert all(same(result, results[0]) for result in results)
 
 
 @pytest.mark.asyncio
