@@ -31,6 +31,6 @@ def groups_sharing(wanted: int, compute_units: int, *, alone: bool) -> int:
 
     Args:
         wanted: For how many there is something to do.
-        alone: Whether it may have all compute units; otherwise it gets one.
+        alone: Whether it may have all compute units; otherwise it gets one, which leaves the others to the others.
     """
     return max(1, min(wanted, compute_units)) if alone else 1

@@ -45,9 +45,8 @@ _MOST_KERNELS = 32
 _OFTEN_CPU = 16  # times that a plan has come: it takes a processor's own cores to build the kernel
 _LONG_STEP_S = 200e-6
 """What a step takes of a processor, on average, of whose time a launch is less than a twentieth."""
-_SHARED_S = 0.5e-3
-"""What a plan takes that shares a processor's cores with other requests in each step: of a briefer one most goes into
-that."""
+_BRIEF_S = 0.5e-3
+"""What a plan takes that is one launch also beside other requests on a processor: it leaves the other cores to them."""
 _WALKERS = 16
 PATIENCE_S = 1.0
 """For which a group waits for the others: no plan that is folded takes a tenth of that."""
@@ -126,11 +125,14 @@ class OneLaunch:
         to be measured, it was."""
         return not self.shares or seconds < steps * _LONG_STEP_S
 
-    def fold(self, bound: BoundPlan, seconds: float, *, alone: bool) -> PreparedLaunch | None:
+    def gains_among(self, seconds: float) -> bool:
+        """Return whether a plan whose steps take so long gains by being one launch beside other requests."""
+        return seconds <= _BRIEF_S
+
+    def fold(self, bound: BoundPlan, *, alone: bool) -> PreparedLaunch | None:
         """Return the launch that carries out a plan; None if there is none, or not yet.
 
         Args:
-            seconds: What its steps take, launched each.
             alone: Whether nothing else is on any stream until it has ended, or on a processor, until now.
         """
         if self.stalled:
@@ -147,7 +149,7 @@ class OneLaunch:
             if not groups or not _is_brief(table.wanted, groups, alone=alone):
                 return None
         else:
-            groups = groups_sharing(wanted, self._units, alone=alone or seconds > _SHARED_S)
+            groups = groups_sharing(wanted, self._units, alone=alone)
             nbytes += SHARE_NBYTES * len(table.wanted)
         walks = table.walker
         meeting = self._folds.holding(bytes(nbytes))

@@ -312,7 +312,8 @@ class Presets:
         if not self.one.gains(plan.size, steps.seconds):
             return False
         if company is Company.OTHERS:
-            return min(one.times, steps.times) >= _TRIALS and one.seconds <= steps.seconds
+            tried = min(one.times, steps.times) >= _TRIALS
+            return tried and one.seconds <= steps.seconds and self.one.gains_among(steps.seconds)
         return better_folded(one, steps)
 
     def _may_be_folded(self, found: _Set, company: Company) -> bool:
@@ -401,7 +402,7 @@ class Presets:
         """Return a new set; None if the device gains nothing by it, or the plan does not come often enough."""
         one = None
         if self.one is not None and use.company is not Company.ANYTHING:
-            one = self.one.fold(bound, plan.trials[1].seconds, alone=use.company is Company.NOBODY)
+            one = self.one.fold(bound, alone=use.company is Company.NOBODY)
         steps: list[Sequence[PreparedLaunch]] = [bound.steps if one is None else (one,)]
         if one is None and plan.uses <= OFTEN and plan.family is None:
             return None

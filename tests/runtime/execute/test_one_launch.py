@@ -174,8 +174,8 @@ async def test_groups_that_share_steps_do_each_part_once(
     wanted = list[int]()
     fold = own.presets.one.fold
 
-    def noted(bound: Any, seconds: float, *, alone: bool) -> Any:
-        launch = fold(bound, seconds, alone=alone)
+    def noted(bound: Any, *, alone: bool) -> Any:
+        launch = fold(bound, alone=alone)
         wanted.append(0 if launch is None else launch[3][0])
         return launch
 
@@ -329,6 +329,43 @@ async def test_groups_whose_work_items_wait_for_each_other_are_launched_where_th
 
     assert found[0] is not None or one._folds.ptx  # noqa: SLF001
     assert (found[1] is not None) == one._folds.ptx  # noqa: SLF001
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("brief", [False, True])
+async def test_beside_others_only_a_brief_plan_is_one_launch_on_a_processor(
+    rt: Runtime, brief: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of several groups would keep cores that wait, and one of one group would leave cores idle."""
+    one = one_of(rt)
+    if not one.shares:
+        pytest.skip("a GPU's launches take what they take")
+    one.gains_beside = False
+    monkeypatch.setattr(one_launch, "_BRIEF_S", 1.0 if brief else 0.0)
+    monkeypatch.setattr(one_launch, "_LONG_STEP_S", 1.0)
+    fold, company = one.fold, list[bool]()
+
+    def noted(bound: Any, *, alone: bool) -> Any:
+        company.append(not alone)
+        return fold(bound, alone=alone)
+
+    monkeypatch.setattr(one, "fold", noted)
+    monkeypatch.setattr(Trial, "took", lambda self, seconds: _tried(self, 1e-4))
+    loaded = await rt.load(SOURCE)
+    expected = await loaded.infer(given(5, 1))
+    for _ in range(100):  # alone, until both ways were tried
+        await loaded.infer(given(5, 1))
+        if one.building.task is not None:
+            await one.building.task
+
+    for _ in range(10):
+        assert all(same(result, expected) for result in await two(loaded, 5, 1))
+
+    assert any(company) == brief
+
+
+def _tried(trial: Trial, seconds: float) -> None:
+    trial.times, trial.seconds = trial.times + 1, seconds
 
 
 def test_a_plan_that_is_alone_goes_the_way_that_took_less() -> None:
