@@ -230,7 +230,9 @@ class Presets:
         if (plan.family is None and plan.uses <= often) or not plan.size:
             return None
         plan.last = next(self._clock)
-        if company is Company.NOBODY_YET:
+        if apart:
+            company = Company.ANYTHING
+        elif company is Company.NOBODY_YET:
             company = Company.NOBODY if self.one is not None and self.one.shares else Company.ANYTHING
         stalled = self.one is not None and self.one.stalled
         if company is Company.NOBODY and not stalled and (latest := plan.same_again(memory)) is not None:
@@ -241,7 +243,7 @@ class Presets:
         if plan.numbers is None:
             plan.numbers = tuple(sorted({b for _, buffers, *_ in bound.steps for b in buffers if isinstance(b, int)}))
         used = tuple([memory[n] for n in plan.numbers])
-        if apart or not self._folds_for(plan, company):
+        if not self._folds_for(plan, company):
             company = Company.ANYTHING
         key = _Use(apart, company), tuple(map(id, used))
         found = plan.sets.get(key)
