@@ -207,8 +207,9 @@ class OneLaunch:
         group = (*(step.group or _usual_group(step.grid)), 1, 1)[:3]
         size = math.prod(group)
         # Without PTX one work-item does the work of a group, one after the other, which must not wait for each other.
-        most = 1 if self.shares and "barrier(" in source.text else MOST_GROUP
-        if size > most or size % self._folds.lanes or any(g % w for g, w in zip(grid, group, strict=True)):
+        if self.shares and size > 1 and "barrier(" in source.text:
+            return None
+        if size > MOST_GROUP or size % self._folds.lanes or any(g % w for g, w in zip(grid, group, strict=True)):
             return None
         self._sizes[source] = size
         return _Shape(source, tuple(g // w for g, w in zip(grid, group, strict=True)), group)  # type: ignore[arg-type]

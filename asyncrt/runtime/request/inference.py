@@ -122,8 +122,8 @@ class Inference:
             arriving = await enqueue(self.request, bound, stream, waits, self.present, buffers, self.events)
             self.events.append(self.dispatcher.launched(self.request, stream, bound))
             fetched = await self.wait(bound, arriving)
-            model.session.check_stalled(bound, buffers, (model.session.device.clock() - began) / 1e9)
             seconds, others = (model.session.device.clock() - began) / 1e9, self.dispatcher.in_flight - 1
+            model.session.check_stalled(bound, buffers, seconds)
             if not others and model.session.presets is not None:
                 model.session.presets.took_generally(bound, seconds)
             if model.timed is not None:
