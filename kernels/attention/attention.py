@@ -67,7 +67,8 @@ def attention(a: Attention, traits: DeviceTraits, *, scratches: int = 0) -> tupl
             return launches, f"group per row{', parts of the keys' if nbytes else ''}", nbytes
         few = fits(a, form, traits) and a.group * a.queries <= ROWS and shares_keys(a, traits)
         if matrices_fit(a, form, traits) and not few:
-            return (matrices(a, form, tuple(refs), ints),), f"tensor cores, {SQUARES} rows", 0
+            launch, tile = matrices(a, form, tuple(refs), ints, traits)
+            return (launch,), f"tensor cores, {tile} rows", 0
         if squares_fit(a, form, traits):
             return (squares(a, form, tuple(refs), ints),), f"group per {SQUARES} rows", 0
         if fits(a, form, traits):

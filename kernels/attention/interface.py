@@ -123,11 +123,18 @@ def bounds(form: AttentionForm, i: str, lo: str, hi: str) -> str:
 
 def biased(form: AttentionForm, score: str, mask: str) -> str:
     """*score* with the mask's element at index *mask*."""
-    if form.mask is None:
-        return score
-    if form.mask is BOOL:
-        return f"(M[{mask}] ? {score} : -INFINITY)"
-    return f"({score} + LOAD({form.mask.name}, M, {mask}))"
+    return score if form.mask is None else with_element(form, score, element(form, mask))
+
+
+def element(form: AttentionForm, index: str) -> str:
+    """The mask's element at *index*."""
+    assert form.mask is not None
+    return f"LOAD({form.mask.name}, M, {index})"
+
+
+def with_element(form: AttentionForm, score: str, element: str) -> str:
+    """*score* with an *element* of the mask."""
+    return f"({element} ? {score} : -INFINITY)" if form.mask is BOOL else f"({score} + {element})"
 
 
 def vector_score(form: AttentionForm) -> str:

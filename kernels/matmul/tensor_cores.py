@@ -15,7 +15,7 @@ import functools
 from typing import NamedTuple, TypeAlias
 
 from asyncrt.kernels.codegen.mma import COPY, LANES, TYPES, Numbers, helpers, split
-from asyncrt.kernels.codegen.source import kernel
+from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, DataType
@@ -64,8 +64,8 @@ TALL, SQUARE = MatrixTile(128, 64, 2, 2, 1), MatrixTile(64, 64, 1, 2, 2)
 Choices: TypeAlias = tuple[tuple[MatrixTile, int], ...]
 """Tiles, the largest first, and how many percent of the device each must keep busy. What none of them does, `TINY` does."""
 
-HALF_TILES: Choices = tuple((tile, 70) for tile in (LARGE, FLAT, MIDDLE, SMALL))
-FLOAT_TILES: Choices = ((TALL, 300), (SQUARE, 150), (SMALL, 70))  # smaller: there are two sums for each result
+HALF_TILES: Choices = ((LARGE, 70), (FLAT, 70), (MIDDLE, 50), (SMALL, 35))
+FLOAT_TILES: Choices = ((TALL, 300), (SQUARE, 150), (SMALL, 35))  # smaller: there are two sums for each result
 
 
 def choices_of(dtype: DataType) -> Choices:
@@ -126,12 +126,13 @@ def tensor_core_kernel(form: ProductForm, tile: MatrixTile, turned: bool, stages
   {form.batch()}
   const int steps = (K + {depth * tile.slices - 1}) / {depth * tile.slices}, start = slice * steps * {depth};
   __local {word}* mine = space + slice * {stages * stage};
+  {_first_held(form, tile)}
   float c[{mi}][{ni}][4];
   {zeros("c", mi, ni)}
   for (int step = {1 - stages}; step < steps; step++) {{
     if (step >= 0) {{
       ASYNCRT_WAIT_FOR_COPIES({stages - 2});
-      barrier(CLK_LOCAL_MEM_FENCE);
+      {"asyncrt_lanes_meet();" if lanes == LANES else "barrier(CLK_LOCAL_MEM_FENCE);"}
     }}
     const int next = step + {stages - 1};
     if (next < steps) {{
@@ -262,8 +263,7 @@ def _results(form: ProductForm, tile: MatrixTile, mi: int, ni: int) -> str:
     """Store the sums, a row by adjacent lanes; parts of them are added in local memory first."""
     if tile.slices == 1:
         return _rows_of_lanes(form, mi, ni)
-    size = tile.rows * tile.columns
-    held = min(HELD, size // tile.group)
+    size, held = tile.rows * tile.columns, _held(tile)
     parts = " + ".join(f"parts[e + {s * size}]" for s in range(tile.slices))
     return f"""__local float* parts = (__local float*)space;
   #pragma unroll
@@ -276,24 +276,53 @@ def _results(form: ProductForm, tile: MatrixTile, mi: int, ni: int) -> str:
         parts[slice * {size} + r * {tile.columns} + column + j * 8 + lane % 4 * 2 + x % 2] = c[i][j][x];
       }}
   barrier(CLK_LOCAL_MEM_FENCE);
+  #pragma unroll 1
   for (int e0 = id; e0 < {size}; e0 += {held * tile.group}) {{
-    {form.held(held)}
+    {compute_type(form.a)} y[{held}];
     #pragma unroll
     for (int i = 0; i < {held}; i++) {{
-      const int e = e0 + i * {tile.group}, m = m0 + e / {tile.columns}, n = n0 + e % {tile.columns};
-      {form.rows("m")}
-      if (m < M && n < N) {{ {form.hold("i", "m", "n")} }}
-    }}
-    #pragma unroll
-    for (int i = 0; i < {held}; i++) {{
-      const int e = e0 + i * {tile.group}, m = m0 + e / {tile.columns}, n = n0 + e % {tile.columns};
+      {_element(tile, "e0")}
       if (m < M && n < N) {{
         float sum = {parts};
         {_finite(form)}
-        {form.element("sum", "m", "n", "i")}
+        {form.calculated("y[i]", "sum", "i")}
       }}
     }}
+    {_hold(form, tile, f"e0 + {held * tile.group}") if size > held * tile.group else ""}
+    #pragma unroll
+    for (int i = 0; i < {held}; i++) {{
+      {_element(tile, "e0")}
+      if (m < M && n < N) STORE({form.a.name}, Y, (first + m) * N + n, y[i]);
+    }}
   }}"""
+
+
+def _held(tile: MatrixTile) -> int:
+    """Of how many results a work-item reads what belongs to them at once, where sums have several parts."""
+    return min(HELD, tile.rows * tile.columns // tile.group)
+
+
+def _first_held(form: ProductForm, tile: MatrixTile) -> str:
+    """Read what belongs to this work-item's first results before they are calculated, where sums have several parts."""
+    if tile.slices == 1:
+        return ""
+    return f"""{form.held(_held(tile))}
+  {_hold(form, tile, "id")}"""
+
+
+def _hold(form: ProductForm, tile: MatrixTile, first: str) -> str:
+    """Read what belongs to this work-item's results from *first* on."""
+    return f"""#pragma unroll
+    for (int i = 0; i < {_held(tile)}; i++) {{
+      {_element(tile, first)}
+      {form.rows("m")}
+      if (m < M && n < N) {{ {form.hold("i", "m", "n")} }}
+    }}"""
+
+
+def _element(tile: MatrixTile, first: str) -> str:
+    """Say which result is this work-item's *i*-th from *first* on, where sums have several parts."""
+    return f"const int e = {first} + i * {tile.group}, m = m0 + e / {tile.columns}, n = n0 + e % {tile.columns};"
 
 
 def _rows_of_lanes(form: ProductForm, mi: int, ni: int) -> str:

@@ -57,19 +57,20 @@ class WarpgroupTile(NamedTuple):
 
 WIDE = WarpgroupTile(2, 256, 4, 1, 2048)
 NARROW, FLAT = WarpgroupTile(2, 128, 3, 0, DEPTH), WarpgroupTile(1, 128, 4, 0, DEPTH)
+SLIM = WarpgroupTile(1, 64, 4, 0, DEPTH)
 
 
 def choose_warpgroups(m: int, n: int, k: int, batches: int, traits: DeviceTraits) -> WarpgroupTile | None:
     """Return the largest tile of which each processor has one, and of which less than half is empty; None if there is none.
 
-    Of the wide tile's columns no more than a ninth may be. Two of the others fit a processor, so that one stores results
+    Of the smallest it is enough if each second processor has one. Of the wide tile's columns no more than a ninth may be. Two of the others fit a processor, so that one stores results
     while the other multiplies, which counts where sums are short.
     """
     if "wgmma" not in traits.features:
         return None
-    for tile in (WIDE, NARROW, FLAT):
+    for tile in (WIDE, NARROW, FLAT, SLIM):
         across = -(-n // tile.columns)
-        enough = -(-m // tile.rows) * across * batches >= traits.compute_units
+        enough = -(-m // tile.rows) * across * batches * (2 if tile is SLIM else 1) >= traits.compute_units
         full = 2 * m > tile.rows and (9 * n >= 8 * across * tile.columns or tile is not WIDE)
         if enough and full and k >= tile.least and tile.nbytes <= traits.local_memory:
             return tile

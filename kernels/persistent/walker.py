@@ -56,9 +56,12 @@ inline void asyncrt_meet_beside(const asyncrt_place* at) {
   asm volatile("barrier.sync %0, %1;" :: "r"(at->slot + 1), "r"(at->size) : "memory");
 }
 inline ulong asyncrt_now(void) { ulong t; asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t) :: "memory"); return t; }
-// Behind all that every group has written before. Returns whether they all came.
-inline int asyncrt_meet(__global uint* meeting, const uint awaited, const int patience) {
+// Behind all that this group has written.
+inline void asyncrt_come(__global uint* meeting) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" :: "l"(meeting) : "memory");
+}
+// Behind all that every group has written before it came. Returns whether they all came.
+inline int asyncrt_meet(__global uint* meeting, const uint awaited, const int patience) {
   const ulong begun = asyncrt_now();
   for (uint looks = 1;; looks++) {
     uint come, ended;
@@ -125,7 +128,7 @@ class Function(NamedTuple):
 def function_of(source: KernelSource) -> Function | None:
     """Return a kernel as a function of another; None if it cannot be one."""
     if MARK in source.text:
-        return None  # its local memory begins at a multiple of more than the others' does
+        return None  # with it all other steps are slower by a fifth
     signature = _SIGNATURE.search(source.text)
     if signature is None or _ID.search(source.text[: signature.start()]):
         return None  # what comes before would ask where it is, too, and is not told
@@ -263,7 +266,8 @@ def _sharing_body(sources: Sequence[KernelSource], space: int, names: Sequence[s
 
 
 def _meeting_body(sources: Sequence[KernelSource], group: int, space: int, names: Sequence[str]) -> str:
-    """Write the walk of groups that meet behind each step, of which each takes its turns."""
+    """Write the walk of groups that meet behind each step, of which each takes its turns. What a group has to do next
+    it finds out while it waits for the others."""
     words = ROW_NBYTES // 4
     return f"""
   __local char space[{max(space, 1)}] __attribute__((aligned(128)));
@@ -288,6 +292,12 @@ def _meeting_body(sources: Sequence[KernelSource], group: int, space: int, names
       place.x0 = own_id % place.w0; place.x1 = own_id / place.w0 % place.w1; place.x2 = own_id / place.w0 / place.w1;
     }}
     __local char* own = space + place.slot * row[10];
+    const int first = place.slot < slots ? place.slot * groups + mine : total;
+    if (step) {{
+      if (id == 0) all = asyncrt_meet((__global uint*)meeting, step * groups, patience);
+      barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+      if (!all) return;
+    }}
     // What the next step is comes from memory while this one is carried out.
     int coming[{-(-words // group)}];
     if (step + 1 < steps) {{
@@ -295,7 +305,6 @@ def _meeting_body(sources: Sequence[KernelSource], group: int, space: int, names
       for (int i = 0; i < {-(-words // group)}; i++)
         if (id + i * {group} < {words}) coming[i] = table[(step + 1) * {words} + id + i * {group}];
     }}
-    const int first = place.slot < slots ? place.slot * groups + mine : total;
     for (int v = first; v < total; v += groups * slots) {{{_calls(sources, row="__local")}
       asyncrt_meet_beside(&place);
     }}
@@ -305,11 +314,7 @@ def _meeting_body(sources: Sequence[KernelSource], group: int, space: int, names
         if (id + i * {group} < {words}) rows[(step + 1) % 2 * {words} + id + i * {group}] = coming[i];
     }}
     barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-    if (step + 1 < steps) {{
-      if (id == 0) all = asyncrt_meet((__global uint*)meeting, (step + 1) * groups, patience);
-      barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-      if (!all) return;
-    }}
+    if (id == 0 && step + 1 < steps) asyncrt_come((__global uint*)meeting);
   }}
   // The last to leave puts the meeting back as it was.
   if (id == 0 && atomic_inc((volatile __global uint*)meeting + 2) == groups - 1) {{ meeting[2] = 0; meeting[0] = 0; }}

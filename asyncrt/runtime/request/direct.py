@@ -99,6 +99,12 @@ def choose_way(
     return Way(True, "it is brief, and nobody else is there")
 
 
+def may_keep_s(launches: int, launch_s: float) -> float:
+    """Return for how long a request of so many launches may keep its caller's thread: on the general way they would,
+    for *launch_s* each."""
+    return BRIEF_S + launch_s * launches
+
+
 def own_part(general_s: float) -> float:
     """Return what the device takes, by a guess, of the seconds that a request takes on the general way.
 
@@ -343,7 +349,7 @@ class Direct:
             usual = self._usual[bound] = Usual(own)
         elif usual.guessed:  # the first of its shape may have been slow
             usual.together = min(usual.together, own)
-        elif usual.seconds > BRIEF_S or (others and not usual.gains_beside):
+        elif usual.seconds > self._most_s(bound, None) or (others and not usual.gains_beside):
             # Something else may have been in the way: after a while it is tried again.
             usual.together *= _FORGETS
         if between is not None:
@@ -412,14 +418,11 @@ class Direct:
         return usual
 
     def _most_s(self, bound: BoundPlan, kept: KeptState | None) -> float:
-        """Return for how long a request may keep its caller's thread.
-
-        Launching a step of a sequence on the general way would keep it, too: the plan of its length is new.
-        """
+        """Return for how long a request may keep its caller's thread; at first longer, of a new family of plans."""
         presets = self._session.presets
-        if kept is None or presets is None:
-            return BRIEF_S
-        return TRIAL_S if presets.tries(bound) else BRIEF_S + self._launch_s * len(bound.steps)
+        if kept is not None and presets is not None and presets.tries(bound):
+            return TRIAL_S
+        return may_keep_s(len(bound.steps), self._launch_s)
 
     def _step(
         self, bound: BoundPlan, usual: Usual, arrays: Mapping[int, Array], kept: KeptState

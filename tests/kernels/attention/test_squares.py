@@ -66,6 +66,7 @@ def test_rows_are_those_of_plain_arithmetic(case: Case) -> None:
 
 
 @pytest.mark.usefixtures("emulated_mma")
+@pytest.mark.parametrize(("kernel", "units"), [("64 rows", 1), ("16 rows", 132)])
 @pytest.mark.parametrize(
     ("case", "dtype"),
     [
@@ -79,28 +80,30 @@ def test_rows_are_those_of_plain_arithmetic(case: Case) -> None:
     ],
     ids=str,
 )
-def test_tensor_cores_give_the_same(case: Case, dtype: str) -> None:
-    """Of half precision: the weights are rounded to it before they meet the values. Of floats: as exactly as others."""
+def test_tensor_cores_give_the_same(case: Case, dtype: str, kernel: str, units: int) -> None:
+    """Of half precision: the weights are rounded to it before they meet the values. Of floats: as exactly as others.
+    Also where a work-group's parts share the keys, as there are fewer tiles than processors."""
     inputs = given(case._replace(dtype=dtype, mask=dtype if case.mask == "float32" else case.mask))
     expected = plain(case, *[x.astype(np.float64) if x.dtype != bool else x for x in inputs])
 
-    result = attend(case, inputs, frozenset({"mma"}))
+    result = attend(case, inputs, frozenset({"mma"}), kernel, units)
 
     tolerance = {"float16": 2e-3, "bfloat16": 1e-2, "float32": 2e-6}[dtype]
     np.testing.assert_allclose(result.astype(np.float64), expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
 @pytest.mark.usefixtures("emulated_mma")
-def test_what_has_no_two_parts_gives_what_it_gives_without_tensor_cores() -> None:
+@pytest.mark.parametrize(("kernel", "units"), [("64 rows", 1), ("16 rows", 132)])
+def test_what_has_no_two_parts_gives_what_it_gives_without_tensor_cores(kernel: str, units: int) -> None:
     """Infinities and NaN among queries, keys and values, and the largest floats; other rows are as they were."""
     case = Case(queries=70, keys=40)
     inputs = given(case)
-    usual = attend(case, inputs, frozenset({"mma"}))
+    usual = attend(case, inputs, frozenset({"mma"}), kernel, units)
     query, key, value = inputs
     query[0, 0, 3, 5], query[0, 0, 9, 7], query[0, 0, 66, 2] = np.nan, np.inf, np.finfo(np.float32).max
     value[0, 1, 7, 3], key[0, 1, 11, 4] = np.inf, -3e38
 
-    result = attend(case, inputs, frozenset({"mma"}))
+    result = attend(case, inputs, frozenset({"mma"}), kernel, units)
 
     np.testing.assert_allclose(result, attend(case, inputs), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(np.delete(result[0, 0], [3, 9, 66], 0), np.delete(usual[0, 0], [3, 9, 66], 0))
@@ -238,7 +241,7 @@ def attend(
 ) -> Array:
     impl = chosen(case, inputs, features, units)
     assert kernel in impl.name
-    assert ("tensor cores" in impl.name) == (bool(features) and kernel == "64 rows")
+    assert ("tensor cores" in impl.name) == (bool(features) and kernel in ("64 rows", "16 rows"))
     target = layout_of(inputs[0]).dtype
     shape = (case.batch, case.kv_heads * case.group, case.queries, case.value_size)
     layouts, made = tuple(layout_of(x) for x in inputs), Layout(target, shape)

@@ -14,7 +14,7 @@ from asyncrt.kernels.impl import inp
 from asyncrt.kernels.matmul import warpgroups
 from asyncrt.kernels.matmul.interface import ProductForm
 from asyncrt.kernels.matmul.product import Bias, Operand
-from asyncrt.kernels.matmul.warpgroups import FLAT, NARROW, WIDE, WarpgroupTile, choose_warpgroups
+from asyncrt.kernels.matmul.warpgroups import FLAT, NARROW, SLIM, WIDE, WarpgroupTile, choose_warpgroups
 from asyncrt.kernels.persistent.walker import function_of
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT16, FLOAT32
@@ -37,14 +37,16 @@ HOPPER = DeviceTraits("gpu", 132, max_group=1024, features=frozenset({"mma", "wg
         (16384, 384, 1536, NARROW),
         (4096, 384, 1536, FLAT),
         (1024, 1536, 384, FLAT),
-        (1024, 384, 1536, None),
+        (1024, 384, 1536, SLIM),
+        (256, 1152, 384, SLIM),
+        (256, 384, 1536, None),
         (16384, 1536, 32, None),
         (64, 50257, 4096, FLAT),
         (32, 50257, 4096, None),
     ],
 )
 def test_large_products_get_them(m: int, n: int, k: int, tile: WarpgroupTile | None) -> None:
-    """Where each processor has a tile, and a stage of local memory is full."""
+    """Where each processor has a tile, or each second one a small tile, and a stage of local memory is full."""
     assert choose_warpgroups(m, n, k, 1, HOPPER) is tile
 
 
@@ -75,6 +77,8 @@ def test_the_choice_is_a_comparison_that_holds_for_many_sizes() -> None:
         (NARROW, (130, 72), (72, 136), "C", "float16"),
         (NARROW, (3, 40, 264), (3, 264, 33), "F", "bfloat16"),
         (FLAT, (70, 72), (72, 136), "C", "float16"),
+        (SLIM, (70, 136), (136, 136), "C", "float16"),
+        (SLIM, (3, 40, 72), (72, 33), "F", "bfloat16"),
         (WIDE, (17, 200), (200, 272), "C", "bfloat16"),
         (WIDE, (130, 320), (320, 40), "F", "float16"),
     ],

@@ -21,7 +21,7 @@ from asyncrt.devices.opencl.submit import native_submitter
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared
 from asyncrt.layout import Array
 from asyncrt.runtime.request.callers_turns import TURN_S
-from asyncrt.runtime.request.direct import BRIEF_S, Usual, choose_way, own_part
+from asyncrt.runtime.request.direct import BRIEF_S, LAUNCH_S, Usual, choose_way, may_keep_s, own_part
 
 from ...builders import model, node
 
@@ -107,6 +107,12 @@ def test_which_way_a_request_goes(situation: dict[str, Any], way: tuple[bool, st
 
     assert direct == way[0]
     assert way[1] in why
+
+
+@pytest.mark.parametrize(("kind", "direct"), [("cpu", False), ("gpu", True)])
+def test_what_launches_would_keep_the_thread_for_counts_too(kind: str, direct: bool) -> None:
+    """Fifty launches take a GPU's driver as long as waiting for them; a processor's takes them sooner."""
+    assert choose_way(1.5 * BRIEF_S, alone=True, most_s=may_keep_s(50, LAUNCH_S[kind])).direct == direct
 
 
 @pytest.mark.parametrize(("general_s", "tried"), [(100e-6, True), (600e-6, True), (900e-6, False), (3e-3, False)])
