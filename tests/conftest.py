@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
+import tempfile
 import zlib
 
 import hypothesis
@@ -20,7 +22,7 @@ from .native import arena as arena  # fixtures
 from .native import formulas as formulas
 from .native import steps as steps
 from .native import submit as submit
-from .ops.run import workbench
+from .ops.run import PROGRAMS, workbench
 from .paths import either_path as either_path
 from .paths import users_path as users_path
 from .programs import shared_programs as shared_programs
@@ -30,6 +32,10 @@ hypothesis.settings.register_profile(
     "suite", derandomize=True, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
 )
 hypothesis.settings.load_profile("suite")
+
+# The first process of a run makes the folder; those that it starts inherit its name.
+_made = None if PROGRAMS in os.environ else tempfile.mkdtemp(prefix="asyncrt-programs-")
+os.environ.setdefault(PROGRAMS, _made or "")
 
 
 @pytest.fixture(autouse=True)
@@ -53,4 +59,10 @@ def pytest_sessionfinish() -> None:
     """What is still to be imported looks at what is there; and the device of tests of operators is closed."""
     gc.unfreeze()
     if workbench.cache_info().currsize:
-        workbench().device.close()
+        workbench().close()
+
+
+def pytest_unconfigure() -> None:
+    """What the run's processes have built is removed by the one that made the folder."""
+    if _made is not None:
+        shutil.rmtree(_made, ignore_errors=True)

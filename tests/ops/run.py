@@ -5,12 +5,16 @@ Most of the time of such tests is the driver's compiler's, so a process has one 
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
+import os
 import re
 import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -18,6 +22,7 @@ import numpy as np
 
 from asyncrt.devices.base import Device, Stream
 from asyncrt.devices.find import open_device
+from asyncrt.errors import KernelBuildError
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.impl import FOUND, Impl, Ref
 from asyncrt.kernels.indices import FINDING
@@ -34,28 +39,72 @@ _NAMES = {
 _TOLERANCES = {"float16": (2e-3, 2e-3), "bfloat16": (2e-2, 2e-2), "float32": (2e-5, 2e-5), "float64": (1e-6, 1e-6)}
 
 
-_MOST = 1000  # kernels that are kept
+PROGRAMS = "ASYNCRT_TEST_PROGRAMS"
+"""The variable with the folder in which the processes of a test run find what one of them has built."""
+_MOST = 1000  # kernels that are kept in memory
 
 
 class Workbench:
-    """The best device, and the kernels that were built for it: the newest of them stay."""
+    """The best device, a stream of it, and the kernels that were built for it: the newest of them stay."""
 
     def __init__(self) -> None:
         self.device = open_device(None)
+        self.stream = self.device.open_stream()
         self._built: OrderedDict[Any, Any] = OrderedDict()
+        self._folder = Path(os.environ[PROGRAMS])
+
+    def close(self) -> None:
+        self.stream.close()
+        self.device.close()
 
     def kernels(self, sources: Iterable[Any]) -> dict[Any, Any]:
-        """Return a kernel for each source; the driver builds what is not there."""
+        """Return a kernel for each source; the driver builds those that are nowhere as one program."""
         wanted = dict.fromkeys(sources)
-        missing = [source for source in wanted if source not in self._built]
+        missing = [source for source in wanted if source not in self._built and not self._load(source)]
         if missing:
-            self._built.update(self.device.build(missing, None)[0])
+            for source in missing:
+                assert_whole(source)
+            built, binary = self.device.build(missing, None)
+            self._built.update(built)
+            self._keep(missing, binary)
         for source in wanted:
             self._built.move_to_end(source)
         found = {source: self._built[source] for source in wanted}
         while len(self._built) > _MOST:
             self._built.popitem(last=False)
         return found
+
+    def _path(self, source: Any) -> Path:
+        return self._folder / hashlib.sha256(f"{source.name} {source.text}".encode()).hexdigest()
+
+    def _load(self, source: Any) -> bool:
+        """Take a kernel from the program in which a process of this test run has built it, if one has."""
+        try:
+            binary = self._path(source).read_bytes()
+        except FileNotFoundError:
+            return False
+        self._built.update(self.device.build([source], binary)[0])
+        return True
+
+    def _keep(self, sources: Sequence[Any], binary: bytes | None) -> None:
+        """Let other processes find the program of *sources*, whole or not at all."""
+        if binary is None:
+            return
+        written = self._folder / f"{os.getpid()}.new"
+        written.write_bytes(binary)
+        for source in sources:
+            with contextlib.suppress(FileExistsError):
+                os.link(written, self._path(source))
+        written.unlink()
+
+
+def assert_whole(source: Any) -> None:
+    """Whether a kernel's text defines what it calls: another one of the same program may define it, too."""
+    code = re.sub(r"//.*|^\s*#.*", "", source.text, flags=re.MULTILINE)
+    macros, functions = r"#\s*define (\w+)", r"(\w+)\([^()]*\)\s*{"
+    defined = {*re.findall(macros, source.text), *re.findall(functions, source.text)}
+    missing = set(re.findall(r"\basyncrt_\w+|\bASYNCRT_\w+", code)) - defined
+    assert not missing, f"{source.name} lacks {missing}"
 
 
 @functools.cache
@@ -131,6 +180,43 @@ def type_of(given: Any, array: Array) -> DataType:
     return layout_of(array).dtype
 
 
+VARIANTS = ((False, True), (True, True), (True, False))
+"""Whether all inputs but the first of an example are constants, and whether weights may be packed."""
+
+
+def host_only(operator: Operator, inputs: Sequence[Array | None], expected: Sequence[Array]) -> str:
+    """Say why the best device has no kernel that gives *expected*; nothing if it has one."""
+    if operator.implement is None or not operator.has_kernel(None if inputs[0] is None else layout_of(inputs[0]).dtype):
+        return "runs on the host"
+    if any(a is not None and a.dtype == np.float64 for a in inputs) and "fp64" not in best_device().info.features:
+        return "the device has no float64"
+    if any(a is not None and a.dtype == STRING.numpy for a in (*inputs, *expected)):
+        return "texts are on the host"
+    return ""
+
+
+def build(impls: Iterable[Impl]) -> None:
+    """Build all kernels of *impls* as one program, which takes the driver less than one for each."""
+    workbench().kernels([launch.kernel for impl in impls for launch in impl.launches])
+
+
+@functools.cache
+def build_examples(operator: Operator) -> None:
+    """Build the kernels of all examples of an operator in each variant; what fails, fails again in its own test."""
+    impls = []
+    for example in operator.examples:
+        with contextlib.suppress(Exception):
+            inputs = arrays(example)
+            expected = reference(operator, example, inputs)
+            if operator.implement is None or host_only(operator, inputs, expected):
+                continue
+            for constant, packed in VARIANTS:
+                call = make_call(operator, example, inputs, expected, constant=constant)
+                impls.append(operator.implement(call, traits_of(best_device(), packed_weights=packed)))
+    with contextlib.suppress(KernelBuildError):
+        build(impls)
+
+
 def reference(operator: Operator, example: Example, inputs: Sequence[Array | None]) -> list[Array]:
     results = operator.reference(Attributes(example.attributes, example.opset or 21, example.outputs), inputs)
     return [np.asarray(r) for r in results][: example.outputs]
@@ -144,7 +230,7 @@ def run_impl(impl: Impl, call: Call, inputs: Sequence[Array | None], finding: Ar
     """
     device = best_device()
     found = np.zeros(FINDING.shape, np.int32) if finding is None else finding
-    stream = device.open_stream()
+    stream = workbench().stream
     buffers = _upload(impl, call, inputs, device, stream)
     kernels = workbench().kernels(launch.kernel for launch in impl.launches)
     for launch in impl.launches:
@@ -165,7 +251,6 @@ def run_impl(impl: Impl, call: Call, inputs: Sequence[Array | None], finding: Ar
 
     stream.when_reached(stream.mark(), tell)
     reached.wait()
-    stream.close()
     for buffer in buffers.values():
         device.release(buffer)
     if failures:

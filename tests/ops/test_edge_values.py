@@ -5,6 +5,8 @@ The cases come from the examples in the registry, so that a new operator is amon
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 from onnx import defs
 
 from asyncrt.devices.base import Device
+from asyncrt.errors import KernelBuildError
 from asyncrt.graph.passes.fold_constants import evaluate
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.decide import Run, decide
@@ -24,7 +27,7 @@ from asyncrt.kernels.registry import operators
 from asyncrt.layout import DATA_TYPES, FLOAT64, Array, DataType, layout_of
 
 from .run import arrays as arrays_of
-from .run import assert_close, make_call, of_numbers, reference, run_impl, traits_of
+from .run import assert_close, best_device, build, build_examples, make_call, of_numbers, reference, run_impl, traits_of
 
 BY_NAME = sorted((o for o in operators().values() if o.implement is not None), key=lambda o: o.name)
 _SIZE = 1 << 20  # elements of a result; examples have a few thousand
@@ -85,25 +88,30 @@ def _expected(operator: Operator, example: Example, inputs: list[Array | None]) 
         return None
 
 
-def _check(
-    operator: Operator,
-    example: Example,
-    what: str,
-    inputs: list[Array | None],
-    device: Device,
-) -> bool:
-    expected = _expected(operator, example, inputs)
+def _calls(
+    operator: Operator, example: Example, inputs: list[Array | None], expected: list[Array] | None, device: Device
+) -> list[Call]:
+    """Return what kernels are asked for, without constants and with them; nothing where the host gives it."""
     first = inputs[0]
     if expected is None or not operator.has_kernel(None if first is None else layout_of(first).dtype):
-        return False
+        return []
     wide = any(a is not None and a.dtype == np.float64 for a in (*inputs, *expected))
     if wide and "fp64" not in device.info.features:
-        return False
-    assert operator.implement is not None
-    for constant in (False, True) if operator.value_hints else (False,):
-        call = make_call(operator, example, inputs, expected, constant=constant)
-        if sum(o.count for o in call.outputs) > _SIZE or not isinstance(decide(operator, call, skip=False), Run):
-            return False
+        return []
+    constants = (False, True) if operator.value_hints else (False,)
+    calls = [make_call(operator, example, inputs, expected, constant=constant) for constant in constants]
+    return [
+        call for call in calls
+        if sum(o.count for o in call.outputs) <= _SIZE and isinstance(decide(operator, call, skip=False), Run)
+    ]  # fmt: skip
+
+
+def _check(operator: Operator, example: Example, what: str, inputs: list[Array | None], device: Device) -> bool:
+    expected = _expected(operator, example, inputs)
+    calls = _calls(operator, example, inputs, expected, device)
+    for call in calls:
+        assert operator.implement is not None
+        assert expected is not None
         finding = np.zeros(FINDING.shape, np.int32)
         got = run_impl(operator.implement(call, traits_of(device)), call, inputs, finding)
         assert not finding[0], f"{operator.name}, {what}: a kernel refused an index that the reference took"
@@ -111,8 +119,8 @@ def _check(
             if "tiny" in what:  # a step between may leave float32 where the reference's does not
                 keep = np.isfinite(e.astype(np.float64)) & np.isfinite(g.astype(np.float64))
                 e, g = np.where(keep, e, 0).astype(e.dtype), np.where(keep, g, 0).astype(g.dtype)
-            assert_close(e, g, f"{operator.name}, {what}, output {number}, constant={constant}")
-    return True
+            assert_close(e, g, f"{operator.name}, {what}, output {number}, constants={any(call.constants)}")
+    return bool(calls)
 
 
 @pytest.mark.parametrize("operator", BY_NAME, ids=lambda o: o.name)
@@ -120,6 +128,7 @@ def test_kernels_give_at_the_edges_what_folding_gives(
     operator: Operator, device: Device
 ) -> None:
     """Zeros, infinities, NaN, the limits of integers: one meaning, wherever a node is carried out."""
+    build_examples(operator)
     for number, example in enumerate(operator.examples):
         if not of_numbers(given := arrays_of(example)) or not of_numbers(reference(operator, example, given)):
             continue
@@ -162,17 +171,39 @@ _ATTRIBUTES: dict[str, tuple[dict[str, Any], ...]] = {
 }
 
 
+def _pairs(operator: Operator, dtype: DataType, count: int) -> Iterator[tuple[Example, list[Array | None]]]:
+    """Each edge of a dtype beside each other, for every choice of attributes."""
+    edges = [v for values in _edges(dtype.numpy).values() for v in values] + [1, 2, 3, 7]
+    values = np.array([*edges, -2, -1.5] if dtype.is_float else edges, dtype.numpy)
+    pairs = (np.repeat(values, values.size), np.tile(values, values.size))
+    for chosen in _ATTRIBUTES.get(operator.name, ({},)):
+        yield Example((), chosen, opset=22), list(pairs[:count])
+
+
+@functools.cache
+def _build_pairs(operator: Operator) -> None:
+    """Build what calculates the pairs of all dtypes."""
+    impls = []
+    types, count = _same_type(operator) or ([], 0)
+    for dtype in types:
+        for example, inputs in _pairs(operator, dtype, count):
+            expected = _expected(operator, example, inputs)
+            for call in _calls(operator, example, inputs, expected, best_device()):
+                assert operator.implement is not None
+                impls.append(operator.implement(call, traits_of(best_device())))
+    with contextlib.suppress(KernelBuildError):  # the test of its dtype raises it again
+        build(impls)
+
+
 @pytest.mark.parametrize(("operator", "dtype", "count"), ELEMENTWISE)
 def test_each_edge_meets_each_other(
     operator: Operator, dtype: DataType, count: int, device: Device
 ) -> None:
     """Element by element, in every dtype that ONNX allows: divisions by 0, the least integer over -1, 0 times inf."""
-    edges = [v for values in _edges(dtype.numpy).values() for v in values] + [1, 2, 3, 7]
-    values = np.array([*edges, -2, -1.5] if dtype.is_float else edges, dtype.numpy)
-    pairs = (np.repeat(values, values.size), np.tile(values, values.size))
+    _build_pairs(operator)
     checked = [
-        _check(operator, Example((), chosen, opset=22), f"{dtype} {chosen}", list(pairs[:count]), device)
-        for chosen in _ATTRIBUTES.get(operator.name, ({},))
+        _check(operator, example, f"{dtype} {example.attributes}", inputs, device)
+        for example, inputs in _pairs(operator, dtype, count)
     ]
 
     assert any(checked) or (dtype is FLOAT64 and "fp64" not in device.info.features)

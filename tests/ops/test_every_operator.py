@@ -17,10 +17,22 @@ from asyncrt.graph.onnx_types import proto_of
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.registry import operators
 from asyncrt.kinds import shown_to_caller
-from asyncrt.layout import STRING, PartialLayout, layout_of
+from asyncrt.layout import STRING, PartialLayout
 
 from ..second_opinion import onnxruntime_session
-from .run import arrays, assert_close, assert_same, make_call, reference, run_impl, traits_of, type_of
+from .run import (
+    VARIANTS,
+    arrays,
+    assert_close,
+    assert_same,
+    build_examples,
+    host_only,
+    make_call,
+    reference,
+    run_impl,
+    traits_of,
+    type_of,
+)
 
 CASES = [
     pytest.param(operator, example, id=f"{operator.name}-{index}")
@@ -36,14 +48,11 @@ _AS_ONNXRUNTIME = {"DictVectorizer"}
 def test_kernels_agree_with_the_reference(operator: Operator, example: Example, device: Device) -> None:
     """An operator's kernels give what its NumPy reference gives, whether its inputs are constants or not."""
     inputs = arrays(example)
-    if operator.implement is None or not operator.has_kernel(None if inputs[0] is None else layout_of(inputs[0]).dtype):
-        pytest.skip("runs on the host")
-    if any(a is not None and a.dtype == np.float64 for a in inputs) and "fp64" not in device.info.features:
-        pytest.skip("the device has no float64")
     expected = reference(operator, example, inputs)
-    if any(a is not None and a.dtype == STRING.numpy for a in (*inputs, *expected)):
-        pytest.skip("texts are on the host")
-    for constant, packed in ((False, True), (True, True), (True, False)):
+    if operator.implement is None or host_only(operator, inputs, expected):
+        pytest.skip(host_only(operator, inputs, expected))
+    build_examples(operator)
+    for constant, packed in VARIANTS:
         call = make_call(operator, example, inputs, expected, constant=constant)
         impl = operator.implement(call, traits_of(device, packed_weights=packed))
         got = run_impl(impl, call, inputs)

@@ -51,8 +51,10 @@ def run(request: pytest.FixtureRequest) -> Run:
             with anyio.fail_after(30):
                 return await main()
 
+        before = {*threading.enumerate()}
         result = anyio.run(bounded, backend=backend, backend_options=options)
-        assert [t.name for t in threading.enumerate() if t.name.startswith("asyncrt-")] == []
+        left = {*threading.enumerate()} - before
+        assert [t.name for t in left if t.name.startswith("asyncrt-")] == []
         return result
 
     return run
