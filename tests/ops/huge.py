@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from asyncrt.errors import AsyncrtError, SizeLimitError
 from asyncrt.graph.build import build_program
 from asyncrt.graph.ir import Program
 from asyncrt.kernels.operator import Example, Operator
+from asyncrt.kernels.reach import MOST
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, Layout, layout_of
 from asyncrt.options import RuntimeOptions
@@ -166,13 +168,28 @@ class Scaled:
         return False
 
 
+def most_elements(plan: ChunkPlan) -> int:
+    """Return how many elements the largest tensor of a plan's steps has."""
+    calls = [step.origin.call for step in plan.steps if step.origin is not None]
+    assert len(calls) == len(plan.steps)
+    return max(t.count for call in calls for t in (*call.inputs, *call.outputs) if t is not None)
+
+
 def largest(scaled: Scaled, group: Sequence[Atom], traits: DeviceTraits) -> int:
-    """Return by how much the group may be multiplied at most."""
+    """Return by how much the group may be multiplied at most.
+
+    Every second guess is that the largest tensor goes on growing by the same power, until it reaches `MOST`.
+    """
     low, high = 1000, MANY
-    while high - low > 1:
-        middle = (low + high) // 2
+    most, twice = (most_elements(scaled.plan(group, times, traits)) for times in (low, 2 * low))
+    power = max(1, round(math.log2(twice / most)))
+    for guesses in itertools.cycle((True, False)):
+        if high - low == 1:
+            break
+        middle = int(low * (MOST / most) ** (1 / power)) if guesses else (low + high) // 2
+        middle = min(max(middle, low + 1), high - 1)
         try:
-            scaled.plan(group, middle, traits)
+            most = most_elements(scaled.plan(group, middle, traits))
         except SizeLimitError:
             high = middle
         else:
