@@ -15,7 +15,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -41,6 +41,8 @@ _TOLERANCES = {"float16": (2e-3, 2e-3), "bfloat16": (2e-2, 2e-2), "float32": (2e
 
 PROGRAMS = "ASYNCRT_TEST_PROGRAMS"
 """The variable with the folder in which the processes of a test run find what one of them has built."""
+Variant: TypeAlias = tuple[bool, DeviceTraits]
+"""Whether all inputs of an example but the first are constants, and for which device its kernels are chosen."""
 _MOST = 1000  # kernels that are kept in memory
 
 
@@ -180,8 +182,10 @@ def type_of(given: Any, array: Array) -> DataType:
     return layout_of(array).dtype
 
 
-VARIANTS = ((False, True), (True, True), (True, False))
-"""Whether all inputs but the first of an example are constants, and whether weights may be packed."""
+def variants() -> tuple[Variant, ...]:
+    """How the best device carries an example out: whether all inputs but the first are constants, and packed ones."""
+    usual, unpacked = traits_of(best_device()), traits_of(best_device(), packed_weights=False)
+    return (False, usual), (True, usual), (True, unpacked)
 
 
 def host_only(operator: Operator, inputs: Sequence[Array | None], expected: Sequence[Array]) -> str:
@@ -201,8 +205,8 @@ def build(impls: Iterable[Impl]) -> None:
 
 
 @functools.cache
-def build_examples(operator: Operator) -> None:
-    """Build the kernels of all examples of an operator in each variant; what fails, fails again in its own test."""
+def build_examples(operator: Operator, *ways: Variant) -> None:
+    """Build the kernels of an operator's examples, each in these ways; what fails, fails again in its own test."""
     impls = []
     for example in operator.examples:
         with contextlib.suppress(Exception):
@@ -210,9 +214,9 @@ def build_examples(operator: Operator) -> None:
             expected = reference(operator, example, inputs)
             if operator.implement is None or host_only(operator, inputs, expected):
                 continue
-            for constant, packed in VARIANTS:
+            for constant, traits in ways:
                 call = make_call(operator, example, inputs, expected, constant=constant)
-                impls.append(operator.implement(call, traits_of(best_device(), packed_weights=packed)))
+                impls.append(operator.implement(call, traits))
     with contextlib.suppress(KernelBuildError):
         build(impls)
 

@@ -27,7 +27,18 @@ from asyncrt.kernels.registry import operators
 from asyncrt.layout import DATA_TYPES, FLOAT64, Array, DataType, layout_of
 
 from .run import arrays as arrays_of
-from .run import assert_close, best_device, build, build_examples, make_call, of_numbers, reference, run_impl, traits_of
+from .run import (
+    assert_close,
+    best_device,
+    build,
+    build_examples,
+    make_call,
+    of_numbers,
+    reference,
+    run_impl,
+    traits_of,
+    variants,
+)
 
 BY_NAME = sorted((o for o in operators().values() if o.implement is not None), key=lambda o: o.name)
 _SIZE = 1 << 20  # elements of a result; examples have a few thousand
@@ -128,7 +139,7 @@ def test_kernels_give_at_the_edges_what_folding_gives(
     operator: Operator, device: Device
 ) -> None:
     """Zeros, infinities, NaN, the limits of integers: one meaning, wherever a node is carried out."""
-    build_examples(operator)
+    build_examples(operator, *variants())
     for number, example in enumerate(operator.examples):
         if not of_numbers(given := arrays_of(example)) or not of_numbers(reference(operator, example, given)):
             continue

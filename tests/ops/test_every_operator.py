@@ -12,7 +12,6 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import RuntimeImplementationError
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NotImplementedByRuntime
 
-from asyncrt.devices.base import Device
 from asyncrt.graph.onnx_types import proto_of
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.registry import operators
@@ -21,7 +20,6 @@ from asyncrt.layout import STRING, PartialLayout
 
 from ..second_opinion import onnxruntime_session
 from .run import (
-    VARIANTS,
     arrays,
     assert_close,
     assert_same,
@@ -30,8 +28,8 @@ from .run import (
     make_call,
     reference,
     run_impl,
-    traits_of,
     type_of,
+    variants,
 )
 
 CASES = [
@@ -45,20 +43,21 @@ _AS_ONNXRUNTIME = {"DictVectorizer"}
 
 
 @pytest.mark.parametrize(("operator", "example"), CASES)
-def test_kernels_agree_with_the_reference(operator: Operator, example: Example, device: Device) -> None:
+def test_kernels_agree_with_the_reference(operator: Operator, example: Example) -> None:
     """An operator's kernels give what its NumPy reference gives, whether its inputs are constants or not."""
     inputs = arrays(example)
     expected = reference(operator, example, inputs)
     if operator.implement is None or host_only(operator, inputs, expected):
         pytest.skip(host_only(operator, inputs, expected))
-    build_examples(operator)
-    for constant, packed in VARIANTS:
+    build_examples(operator, *variants())
+    for constant, traits in variants():
         call = make_call(operator, example, inputs, expected, constant=constant)
-        impl = operator.implement(call, traits_of(device, packed_weights=packed))
+        impl = operator.implement(call, traits)
         got = run_impl(impl, call, inputs)
 
         for i, (e, g) in enumerate(zip(expected, got, strict=True)):
-            assert_close(e, g, f"{operator.name} output {i} constant={constant} packed={packed} by {impl.name}")
+            what = f"{operator.name} output {i} constant={constant} packed={traits.packed_weights} by {impl.name}"
+            assert_close(e, g, what)
 
 
 @pytest.mark.parametrize(("operator", "example"), CASES)

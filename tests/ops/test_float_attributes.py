@@ -5,10 +5,12 @@ The attributes are those of ONNX's schemas, so that a new operator's are among t
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -18,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 
 import asyncrt
 from asyncrt.devices.base import Device
-from asyncrt.errors import AsyncrtError
+from asyncrt.errors import AsyncrtError, KernelBuildError
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.registry import operators
@@ -27,7 +29,7 @@ from asyncrt.layout import Array, layout_of
 
 from ..paths import off
 from ..second_opinion import onnxruntime_session
-from .run import arrays, make_call, reference, run_impl, traits_of, workbench
+from .run import arrays, best_device, build, make_call, reference, run_impl, traits_of
 
 NUMBERS = (-1.5, -0.0, math.inf, -math.inf, math.nan)
 _LISTS = ("activation_alpha", "activation_beta")
@@ -89,14 +91,16 @@ def _refused(operator: Operator, example: Example, inputs: list[Array | None]) -
     return False
 
 
-@pytest.mark.parametrize(("operator", "name", "number"), CASES)
-def test_kernels_take_any_number_as_an_attribute(
-    operator: Operator, name: str, number: float, device: Device
-) -> None:
-    """Kernels for CPUs give what the reference gives; those for GPUs are text that compiles, too."""
-    if operator.implement is None:
-        pytest.skip("runs on the host")
-    call = None
+class Asked(NamedTuple):
+    """What a kernel gets, what it should give, and the call that it is chosen for."""
+
+    inputs: list[Array | None]
+    expected: list[Array]
+    call: Call
+
+
+def _asked(operator: Operator, name: str, number: float, device: Device) -> Iterator[Asked]:
+    """Each example that kernels carry out, without constants and with them."""
     for example in _examples(operator, name, number):
         inputs = arrays(example)
         first = inputs[0]
@@ -107,16 +111,45 @@ def test_kernels_take_any_number_as_an_attribute(
         with np.errstate(all="ignore"):
             expected = reference(operator, example, inputs)
         for constant in (False, True):
-            call = make_call(operator, example, inputs, expected, constant=constant)
-            got = run_impl(operator.implement(call, traits_of(device)), call, inputs)
-            if not (device.info.is_cpu or math.isfinite(number)):
-                continue  # what a GPU makes an integer of NaN is its own affair
-            for i, (e, g) in enumerate(zip(expected, got, strict=True)):
-                _assert_same(e, g, f"{operator.name} {dict(example.attributes)} output {i}, constant={constant}")
+            yield Asked(inputs, expected, make_call(operator, example, inputs, expected, constant=constant))
+
+
+@functools.cache
+def _build_numbers(operator: Operator, name: str) -> None:
+    """Build the kernels for all numbers of an attribute; what fails, fails again in the test of its number."""
+    device = best_device()
+    for_gpus = DeviceTraits("gpu", features=traits_of(device).features)
+    usual, gpu = [], []
+    for number in NUMBERS:
+        with contextlib.suppress(Exception):
+            calls = [asked.call for asked in _asked(operator, name, number, device)]
+            assert operator.implement is not None
+            usual += [operator.implement(call, traits_of(device)) for call in calls]
+            gpu += [operator.implement(call, for_gpus) for call in calls[-1:]]
+    for impls in (usual, gpu):
+        with contextlib.suppress(KernelBuildError):
+            build(impls)
+
+
+@pytest.mark.parametrize(("operator", "name", "number"), CASES)
+def test_kernels_take_any_number_as_an_attribute(
+    operator: Operator, name: str, number: float, device: Device
+) -> None:
+    """Kernels for CPUs give what the reference gives; those for GPUs are text that compiles, too."""
+    if operator.implement is None:
+        pytest.skip("runs on the host")
+    _build_numbers(operator, name)
+    call = None
+    for inputs, expected, call in _asked(operator, name, number, device):
+        got = run_impl(operator.implement(call, traits_of(device)), call, inputs)
+        if not (device.info.is_cpu or math.isfinite(number)):
+            continue  # what a GPU makes an integer of NaN is its own affair
+        for i, (e, g) in enumerate(zip(expected, got, strict=True)):
+            _assert_same(e, g, f"{operator.name} {dict(call.attributes)} output {i}, constants={any(call.constants)}")
     if call is None:
         return
     gpu = operator.implement(call, DeviceTraits("gpu", features=traits_of(device).features))
-    workbench().kernels(launch.kernel for launch in gpu.launches)
+    build([gpu])
 
 
 def _single(operator: Operator, example: Example, inputs: list[Array | None], *, then: str = "") -> onnx.ModelProto:

@@ -22,7 +22,7 @@ from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BOOL, FLOAT32, INT64, Array, Layout
 
 from ...second_opinion import onnxruntime_session
-from ..run import arrays, assert_close, make_call, reference, run_impl
+from ..run import arrays, assert_close, build_examples, make_call, reference, run_impl
 
 MINE = (
     "Gather", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSum",
@@ -35,13 +35,17 @@ def named(name: str) -> Operator:
     return operators()[("", name)]
 
 
+def traits_on(device: Device, kind: str) -> DeviceTraits:
+    """Return what kernels of one class of devices are chosen for, which need not be the device's own."""
+    return DeviceTraits(kind, 4, min(256, device.info.max_group), device.info.features)
+
+
 def outputs_on(device: Device, kind: str, name: str, example: Example, expected: Sequence[Array]) -> list[Array]:
-    """Run the kernels of one class of devices, which need not be the device's own."""
+    """Run the kernels of one class of devices."""
     operator, inputs = named(name), arrays(example)
     call = make_call(operator, example, inputs, expected, constant=False)
     assert operator.implement is not None
-    traits = DeviceTraits(kind, 4, min(256, device.info.max_group), device.info.features)
-    return run_impl(operator.implement(call, traits), call, inputs)
+    return run_impl(operator.implement(call, traits_on(device, kind)), call, inputs)
 
 
 GPU_CASES = [
@@ -58,6 +62,7 @@ def test_gpu_kernels_agree_with_the_reference(name: str, example: Example, devic
     if any(a is not None and a.dtype == np.float64 for a in inputs) and "fp64" not in device.info.features:
         pytest.skip("the device has no float64")
     expected = reference(named(name), example, inputs)
+    build_examples(named(name), (False, traits_on(device, "gpu")))
 
     got = outputs_on(device, "gpu", name, example, expected)
 
@@ -72,7 +77,7 @@ def found_by(
     operator, inputs, finding = named(name), arrays(example), np.zeros(FINDING.shape, np.int32)
     call = make_call(operator, example, inputs, expected, constant=False)
     assert operator.implement is not None
-    impl = operator.implement(call, DeviceTraits(kind, 4, min(256, device.info.max_group), device.info.features))
+    impl = operator.implement(call, traits_on(device, kind))
     assert impl.looks_at_indices
     return run_impl(impl, call, inputs, finding), noted(finding)
 

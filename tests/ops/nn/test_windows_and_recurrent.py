@@ -22,7 +22,7 @@ from asyncrt.kernels.registry import operators
 from asyncrt.layout import FLOAT32, Array, Layout
 
 from ...second_opinion import onnxruntime_session
-from ..run import arrays, assert_close, best_device, make_call, reference, run_impl, traits_of
+from ..run import arrays, assert_close, best_device, build_examples, make_call, reference, run_impl, traits_of
 
 FAMILY = (
     "Conv", "ConvTranspose", "BatchNormalization", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool", "MaxPool",
@@ -73,7 +73,8 @@ def check_kernels(name: str, example: Example, inputs: Sequence[Array | None], k
 @pytest.mark.parametrize("name", FAMILY)
 def test_kernels_for_gpus_agree_with_the_reference(name: str) -> None:
     """The examples' results do not depend on the class of device that kernels are chosen for."""
-    it = operator(name)
+    it, traits = operator(name), attrs.evolve(traits_of(best_device()), kind="gpu")
+    build_examples(it, (False, traits), (True, traits))
     for example in it.examples:
         check_kernels(name, example, arrays(example), ("gpu",))
 
