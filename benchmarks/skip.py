@@ -26,7 +26,9 @@ STEPS = (0, 24, 60)  # no-op nodes in the first graph, which has as many nodes t
 CHANNELS, ROWS = 64, 8
 LARGE_ROWS, LARGE_CHANNELS = 1024, 512  # 2 MB in float32
 LARGE_STEPS = 24
+QUICK, QUICK_LARGE = (0, 24), (256, 128)
 
+_SETTLE_S = 0.005  # all peers are asyncrt: there are no threads of others that spin
 _FAR = 1 << 40  # the end of a slice: whether it keeps everything depends on the size at hand
 
 NO_OPS = ("Transpose", "Slice", "Expand", "Identity", "Reshape", "Transpose")
@@ -97,9 +99,12 @@ class Bench:
 
 
 async def bench(
-    settings: m.Settings, steps: tuple[int, ...] = STEPS, large: tuple[int, int] = (LARGE_ROWS, LARGE_CHANNELS)
+    settings: m.Settings, steps: tuple[int, ...] | None = None, large: tuple[int, int] | None = None
 ) -> m.Report:
     """Measure graphs with as many no-op nodes as *steps*, whole rounds of `NO_OPS`, and one on tensors of *large*."""
+    settings = attrs.evolve(settings, settle_s=min(settings.settle_s, _SETTLE_S))
+    steps = steps or (QUICK if settings.quick else STEPS)
+    large = large or (QUICK_LARGE if settings.quick else (LARGE_ROWS, LARGE_CHANNELS))
     async with AsyncExitStack() as stack:
         graphs = Bench(settings, stack, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         x = random(1, ROWS, CHANNELS)

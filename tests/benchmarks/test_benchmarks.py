@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import math
 import os
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from asyncrt.cli import search
 from asyncrt.devices.base import AVX512, DeviceInfo, Registers
 from benchmarks import all as everything
 from benchmarks import (
@@ -68,6 +70,29 @@ HOST = Settings(device="host", blocks=2, block_s=0.0, settle_s=0.0)
 OPENCL = Settings(blocks=2, block_s=0.0, settle_s=0.0)
 
 
+@pytest.fixture(scope="module")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT of one layer, with few kernels."""
+    file = tmp_path_factory.mktemp("models") / "bert.onnx"
+    file.write_bytes(networks.encoder(np.float32, 1, 32, 256).SerializeToString())
+    return file
+
+
+@pytest.fixture
+def hurried(tiny_bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Benchmarks measure less than figures need: no block has to agree with another, and nothing is large."""
+    monkeypatch.setattr(models, "SMALL", tiny_bert)
+    monkeypatch.setattr(measure, "_LONGEST_WARMUP", 1)
+    monkeypatch.setattr(search, "PRECISION", 2.0)
+    monkeypatch.setattr(tune.tune, "_ENOUGH_FOR_P99", 10)
+    monkeypatch.setattr(tune, "TURN_S", 0.01)
+    monkeypatch.setattr(tune, "LENGTHS", "length=lognormal:24:0.5:64")
+    monkeypatch.setattr(growth, "READINGS", 4)
+    monkeypatch.setattr(gpu_parts.new, "_KNOWN", 2)
+    for name, size in {"WIDTH": 16, "INNER": 32, "LAYERS": 1}.items():
+        monkeypatch.setattr(streams, name, size)
+
+
 def words(shape: str) -> dict[str, str]:
     """Return a request to the small BERT."""
     return {"input_ids": f"i64[{shape}]<100", "attention_mask": f"i64[{shape}]=1"}
@@ -95,7 +120,7 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
         case "new_shapes":
             return new_shapes.bench(HOST, models.SMALL, lengths=[5, 6], rounds=1)
         case "compiled":
-            return compiled.bench(OPENCL, models.SMALL, [7])
+            return compiled.bench(OPENCL, models.SMALL, [2])
         case "growth":
             return growth.bench(HOST, many=10)
         case "memory":
@@ -106,7 +131,7 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
             return cancelling.bench(HOST, models.SMALL, lengths=[4, 5], callers=3)
         case "tune":
             # With a latency that no machine misses: slow trials halve the rate, and so last longer and longer.
-            return tune.bench(OPENCL, [1], [0.0], searched=([1, 8], [0.0]), rounds=2, seconds=0.01, max_p99=10.0)
+            return tune.bench(OPENCL, [1], [0.0], searched=([1, 2], [0.0]), rounds=2, seconds=0.01, max_p99=10.0)
         case "skip":
             return skip.bench(HOST, steps=(0, 6), large=(4, 8))
         case "per_node":
@@ -116,7 +141,7 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
         case "streams":
             return streams.bench(OPENCL, count=2, blocks=1)
         case "loop":
-            return loop.bench(HOST, callers=4, lengths=4)
+            return loop.bench(HOST, callers=2, lengths=2)
         case "gemm":
             return gemm.bench(OPENCL, rows_of=[1, 3], sizes=[40])
         case "precision":
@@ -128,6 +153,12 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
         case "gpu":
             return gpu.bench(attrs.evolve(HOST, device="host,host", quick=True))
     raise AssertionError(f"no test runs the benchmark {name!r}")
+
+
+@functools.cache
+def report_of(name: str) -> Report:
+    """Return what a benchmark with as little to do as it takes reports, for tests that look at different parts."""
+    return asyncio.run(smallest(name))
 
 
 SHIPPED = (
@@ -162,10 +193,11 @@ def columns(plot: plots.Plot) -> set[str]:
             return {plot.label}
 
 
+@pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("name", page.BENCHMARKS)
 def test_every_benchmark_gives_a_report_that_survives_its_file(name: str) -> None:
     """Rows of equal headings, figures that are numbers, ratios within their intervals; JSON loses nothing."""
-    report = asyncio.run(smallest(name))
+    report = report_of(name)
 
     assert report.name == name
     assert report.command.startswith(f"python -m benchmarks.{name}")
@@ -242,9 +274,10 @@ def test_one_reports_rows_of_the_first_table_are_exchanged() -> None:
     assert page.with_rows("# Benchmarks\n\n## Memory\n", "Memory", ["| Memory | 3 |"]) == "# Benchmarks\n\n## Memory\n"
 
 
+@pytest.mark.usefixtures("hurried")
 def test_models_that_do_not_run_are_listed_and_count_in_no_mean() -> None:
     """A row says that there is nothing to compare, and a note why; a request of a model has a row of its own."""
-    report = asyncio.run(smallest("real_models"))
+    report = report_of("real_models")
 
     small, again, odd = report.rows
     assert [row["first input"] for row in report.rows] == ["1×5", "2×9", "2×3"]
@@ -379,9 +412,10 @@ def test_a_command_begins_with_the_variables_that_chose_instructions() -> None:
     )
 
 
+@pytest.mark.usefixtures("hurried")
 def test_skipped_nodes_are_counted_not_only_timed() -> None:
     """As many launches as without the no-ops; with skipping off, one more for each of them."""
-    report = asyncio.run(smallest("skip"))
+    report = report_of("skip")
 
     assert report.summary["launches that a graph with no-ops has more than one without"] == 0
     fused_none, fused, none, some, large, others = report.rows
@@ -392,9 +426,10 @@ def test_skipped_nodes_are_counted_not_only_timed() -> None:
     assert large["launches"] == skip.LARGE_STEPS
 
 
+@pytest.mark.usefixtures("hurried")
 def test_loops_of_pyopencl_launch_the_kernels_that_asyncrt_launches() -> None:
     """What is compared is the way of launching, so the kernels are the same, and as many."""
-    report = asyncio.run(smallest("per_node"))
+    report = report_of("per_node")
 
     assert "The loops launch the 6 kernels" in report.notes[0]
     assert report.summary["kernels that asyncrt launches"] == "6 for 6 nodes"
