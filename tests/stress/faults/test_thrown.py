@@ -18,10 +18,13 @@ import pytest
 import asyncrt
 from asyncrt import DeadlineExceeded, InternalError, Overloaded, Runtime, RuntimeOptions
 from asyncrt.devices.simulated import SimulatedDevice
+from asyncrt.runtime.batching import batched as batching
+from asyncrt.runtime.batching.pad_safety import check_pad_safety
 from asyncrt.scheduler.policies import policy_names
 
 from ... import virtual_loop
 from ...builders import model, node
+from ...zoo import some
 from ..batching import canary, request
 from ..scenarios import (
     ROOMY,
@@ -61,6 +64,10 @@ def decides(file: str, function: str) -> bool:
     return any(part in file for part in DECIDES) and function not in LOOKS
 
 
+def batches(file: str, function: str) -> bool:
+    return "/scheduler/batching/" in file and decides(file, function)
+
+
 def carries_out(file: str, function: str) -> bool:
     return any(file.endswith(name) and function in functions for name, functions in CARRY_OUT.items())
 
@@ -80,11 +87,11 @@ def thrown_from_everywhere(
     """One run for each line, and for each of *times* that it runs; gives what became of each.
 
     Args:
-        each: Take each second, third and so on of them.
+        each: Take each second, third and so on of them, as `some` does.
     """
     counting = Thrower(wanted)
     scenario(counting)
-    for at in places(counting.met, times)[::each]:
+    for at in some(places(counting.met, times), each):
         thrower = Thrower(wanted, at, always)
         try:
             outcome = scenario(thrower)
@@ -150,9 +157,9 @@ def test_whatever_a_policy_raises_only_one_request_meets(policy: str) -> None:
     ("options", "times", "each"),
     [
         pytest.param(TIGHT, (0.0,), 1, id="tight"),
-        pytest.param(TIGHT, (0.4, 0.8, 1.0), 2, id="tight, later", marks=pytest.mark.slow),
-        pytest.param(ROOMY, (0.0, 0.6), 2, id="roomy", marks=pytest.mark.slow),
-        pytest.param(SPREAD, (0.0, 0.6), 2, id="spread", marks=pytest.mark.slow),
+        pytest.param(TIGHT, (0.4, 0.8, 1.0), 5, id="tight, later", marks=pytest.mark.slow),
+        pytest.param(ROOMY, (0.0, 0.6), 5, id="roomy", marks=pytest.mark.slow),
+        pytest.param(SPREAD, (0.0, 0.6), 5, id="spread", marks=pytest.mark.slow),
     ],
 )
 def test_whatever_the_scheduler_raises_only_one_request_meets(
@@ -165,8 +172,8 @@ def test_whatever_the_scheduler_raises_only_one_request_meets(
         assert_only_one_met_it(outcome, at)
         told[any(isinstance(e, InternalError) for e in outcome.errors)] += 1
 
-    assert told[True] > 25, told
-    assert sum(told.values()) > 100, told
+    assert told[True] > 20, told
+    assert sum(told.values()) > 50, told
 
 
 @pytest.mark.slow
@@ -175,7 +182,7 @@ def test_what_the_scheduler_raises_each_time_hangs_nobody() -> None:
     wanted = lambda file, function: file.endswith("/scheduler/state.py") and decides(file, function)  # noqa: E731
     scenario = requests(ROOMY)
     failed = 0
-    for _, outcome in thrown_from_everywhere(scenario, (0.0,), wanted, always=True):
+    for _, outcome in thrown_from_everywhere(scenario, (0.0,), wanted, always=True, each=2):
         for index, got in enumerate([*outcome.together, *outcome.after]):
             if isinstance(got, dict):
                 assert expected(index) == got
@@ -183,7 +190,7 @@ def test_what_the_scheduler_raises_each_time_hangs_nobody() -> None:
                 assert isinstance(got, asyncio.CancelledError | asyncrt.AsyncrtError), got
         failed += len(outcome.errors)
 
-    assert failed > 100
+    assert failed > 50
 
 
 def test_what_happened_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -238,6 +245,20 @@ def batched(seed: int) -> Callable[[Thrower], list[Any]]:
     return lambda thrower: virtual_loop.run(main(thrower))
 
 
+@pytest.fixture
+def _padding_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run finds out about padding holds for all that follow."""
+    found: list[Any] = []
+
+    async def once(*given: Any, **more: Any) -> Any:
+        if not found:
+            found.append(await check_pad_safety(*given, **more))
+        return found[0]
+
+    monkeypatch.setattr(batching, "check_pad_safety", once)
+    batched(1)(Thrower(decides))
+
+
 def assert_own(number: int, got: Any) -> bool:
     """A caller has what is its own, or knows why not; returns whether it met what was thrown."""
     key = number % 9
@@ -256,19 +277,24 @@ def assert_own(number: int, got: Any) -> bool:
     return False
 
 
+@pytest.mark.usefixtures("_padding_is_known")
 @pytest.mark.parametrize(
-    ("times", "each"), [((0.0,), 1), pytest.param((0.5,), 3, marks=pytest.mark.slow)], ids=["first", "later"]
+    ("wanted", "times", "each"),
+    [(batches, (0.0,), 1), pytest.param(decides, (0.0, 0.5), 7, marks=pytest.mark.slow)],
+    ids=["first", "later"],
 )
-def test_whatever_batching_raises_only_one_caller_meets(times: tuple[float, ...], each: int) -> None:
+def test_whatever_batching_raises_only_one_caller_meets(
+    wanted: Callable[[str, str], bool], times: tuple[float, ...], each: int
+) -> None:
     """At each line of what decides who runs with whom: others have what is theirs, and closing returns."""
     told = Counter[int]()
-    for at, outcomes in thrown_from_everywhere(batched(1), times, decides, each=each):
+    for at, outcomes in thrown_from_everywhere(batched(1), times, wanted, each=each):
         met = sum(assert_own(number, got) for number, got in enumerate(outcomes))
         assert met <= 1, at
         told[met] += 1
 
     assert told[1] > 20, told
-    assert sum(told.values()) > 100, told
+    assert sum(told.values()) > 80, told
 
 
 # Groups of sequences.
