@@ -21,7 +21,7 @@ from asyncrt.runtime.plan.accesses import Touch, touches
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, PlanStep
 from asyncrt.runtime.watch.watched import WatchedStream
 
-from ...zoo import ZooModel, zoo
+from ...zoo import ZooModel, some, zoo
 
 
 def flags(regions: Sequence[Region], nbytes: int) -> Array:
@@ -90,24 +90,26 @@ class Surrounds(WatchedStream):
             kept = self.contents(buffer)
             used = flags([t.region for t in told], kept.size)
             written = flags([t.region for t in told if t.write], kept.size)
-            noisy = np.where(used, kept, self.noise.integers(0, 256, kept.size).astype(np.uint8))
+            noisy = self.noise.integers(0, 256, kept.size, np.uint8)
+            np.copyto(noisy, kept, where=used)
             self.stream.write(buffer, 0, noisy)
             before.append((buffer, kept, noisy, used, written))
         super().launch(kernel, buffers, record, grid, group, local)
         self.launches += 1
         for buffer, kept, noisy, used, written in before:
             after = self.contents(buffer)
-            np.testing.assert_array_equal(noisy[~written], after[~written], err_msg=f"{name}: it wrote elsewhere")
-            self.stream.write(buffer, 0, np.where(used, after, kept))
+            assert not ((noisy != after) & ~written).any(), f"{name}: it wrote elsewhere"
+            np.copyto(after, kept, where=~used)
+            self.stream.write(buffer, 0, after)
         self.finish()
 
 
 async def outputs(
     device: str | None, example: ZooModel, *, surrounded: bool, told: Callable[[PlanStep], tuple[Touch, ...]] = touches
 ) -> tuple[list[bytes], int]:
-    """The outputs of each of a model's cases, and how many launches were surrounded."""
+    """The outputs of a model's cases, on the host of `some`, and how many launches were surrounded."""
     found: list[bytes] = []
-    options = RuntimeOptions(warm=False, check_hazards=True)
+    options = RuntimeOptions(warm=False, check_hazards=True, without=() if surrounded else {"recipes"})
     async with Runtime(device, streams=1, options=options) as rt:
         loaded = await rt.load(example.path)
         (checked,) = rt.session.dispatcher.streams
@@ -116,7 +118,7 @@ async def outputs(
         around.told = told
         if surrounded:
             checked.stream = around
-        for case in range(example.cases):
+        for case in some(range(example.cases), 2 if device == "host" else 1):
             results = await loaded.infer(example.inputs(case))
             found += [results[name].tobytes() for name in sorted(results)]
     return found, around.launches
@@ -127,7 +129,7 @@ async def outputs(
 @pytest.mark.parametrize("example", zoo(), ids=lambda z: z.name)
 @pytest.mark.usefixtures("shared_programs")
 async def test_a_kernel_uses_the_bytes_that_its_step_says_and_no_others(device: str | None, example: ZooModel) -> None:
-    """On every model of the zoo and each of its cases, bit for bit."""
+    """On every model of the zoo and each of its cases, bit for bit; on the host, whose kernels are NumPy's, on some."""
     plain, _ = await outputs(device, example, surrounded=False)
     noisy, launches = await outputs(device, example, surrounded=True)
 
