@@ -16,7 +16,7 @@ from ..paths import AS_USERS_RUN_IT, CHECKED
 from .compare import WAYS, compare, results
 from .graphs import draw_model
 
-SEEDS = {CHECKED: range(30, 60), AS_USERS_RUN_IT: range(60, 90)}
+SEEDS = {CHECKED: range(30, 44), AS_USERS_RUN_IT: range(50, 64)}
 FEATURES = {
     "If", "Loop", "NonZero", "Concat", "Split", "Slice", "Transpose", "Reshape", "Expand", "Gather", "Pad", "Tile",
     "Identity", "Squeeze", "Unsqueeze", "Where", "MatMul", "Softmax", "ReduceSum", "Range", "Dropout", "input returned",
@@ -38,14 +38,14 @@ def test_many_models_give_the_same_bytes_in_every_way(either_path: str) -> None:
 @pytest.mark.usefixtures("shared_programs")
 def test_models_give_the_same_bytes_in_every_way_on_opencl(either_path: str) -> None:
     """Fusion may add in another order, and stays within what the operators are allowed."""
-    seen = [s for seed in range(1000, 1003) for s in compare(seed, opencl=True).seen]
+    seen = [s for seed in range(1000, 1002) for s in compare(seed, opencl=True).seen]
 
     assert sum(s.presets.replays for s in seen) > 0
     assert (sum(s.native for s in seen) > 0) == (native_submitter() is not None)
     assert sum(s.by_recipe for s in seen) > 0
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(chance=st.randoms(use_true_random=False))
 def test_models_that_shrink_give_the_same_bytes(chance: random.Random) -> None:
     """Drawn by Hypothesis, which finds a small model where a large one fails."""

@@ -84,12 +84,17 @@ async def at_each(scenario: Callable[[int], Awaitable[tuple[int, Any]]]) -> int:
 @pytest.mark.parametrize("again", AGAIN)
 @pytest.mark.parametrize("spec", ["simulated", "host", None], ids=lambda d: d or "opencl")
 @pytest.mark.parametrize("options", [TIGHT, SPREAD], ids=["tight", "spread"])
-async def test_an_inference(spec: str | None, options: RuntimeOptions, again: int, either_path: str) -> None:
+async def test_an_inference(
+    spec: str | None, options: RuntimeOptions, again: int, either_path: str, request: pytest.FixtureRequest
+) -> None:
     """Beside others on the same model, whose results stay exact; then one more succeeds, and nothing is left.
 
-    Where it is checked they are planned; as users run it, each has run before, and its launches are prepared.
+    Where it is checked they are planned; as users run it, each has run before, and its launches are prepared. Programs
+    are loaded for each runtime where the first request meets that, and is cancelled once.
     """
     known = either_path == AS_USERS_RUN_IT
+    if known or again:
+        request.getfixturevalue("shared_programs")
     streams = 2
     async with Runtime(spec, streams=streams, options=ROOMY) as rt:
         loaded = await rt.load(two_chunks())
