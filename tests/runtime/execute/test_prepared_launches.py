@@ -144,7 +144,7 @@ async def test_other_inputs_on_the_same_memory_give_their_own_results(rt: Runtim
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("name", [pytest.param(m, id=m.name) for m in some(zoo(), 2, 1)])
+@pytest.mark.parametrize("name", [pytest.param(m, id=m.name) for m in some(zoo(), 4, 1)])
 @pytest.mark.usefixtures("shared_programs")
 async def test_exported_models_give_the_same_bytes(
     name: ZooModel, submit: ModuleType, monkeypatch: pytest.MonkeyPatch

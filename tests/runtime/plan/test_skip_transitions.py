@@ -18,8 +18,10 @@ import pytest
 from asyncrt import Model, Runtime, RuntimeOptions
 from asyncrt.kernels.registry import operators
 from asyncrt.layout import Array
+from asyncrt.mechanisms import Mechanism
 
 from ...builders import i64, model, node
+from ...zoo import some
 
 
 class Scenario(NamedTuple):
@@ -222,19 +224,27 @@ async def _outcomes(device: str | None, streams: int, without: Iterable[str] = (
     return results
 
 
+WAYS: Sequence[tuple[int, set[Mechanism]]] = [
+    (2, set()), (1, set()), (2, {"replay"}), (2, {"pool"}), (2, {"views"}), (2, {"in_place"}),
+]  # fmt: skip
+"""On how many streams, and without what."""
+
+
 @pytest.mark.asyncio
-@pytest.mark.parametrize("device", ["simulated", "host", None], ids=lambda d: d or "opencl")
+@pytest.mark.parametrize(
+    ("device", "ways"),
+    [("simulated", WAYS), ("host", some(WAYS, 2, 1)), (None, some(WAYS, 2))],
+    ids=["simulated", "host", "opencl"],
+)
 @pytest.mark.usefixtures("shared_programs")
-async def test_skips_come_and_go_and_no_byte_changes(device: str | None) -> None:
+async def test_skips_come_and_go_and_no_byte_changes(
+    device: str | None, ways: Sequence[tuple[int, set[Mechanism]]]
+) -> None:
     """Run to run, run to skip, skip to run, skip to skip: with every mechanism off the bytes are the same."""
     expected = await _outcomes(device, 1, without={"skip", "replay"})
 
-    assert expected == await _outcomes(device, 2)
-    assert expected == await _outcomes(device, 1)
-    assert expected == await _outcomes(device, 2, without={"pool"})
-    assert expected == await _outcomes(device, 2, without={"replay"})
-    assert expected == await _outcomes(device, 2, without={"views"})
-    assert expected == await _outcomes(device, 2, without={"in_place"})
+    for streams, without in ways:
+        assert expected == await _outcomes(device, streams, without=without), (streams, without)
 
 
 def test_every_operator_with_a_skip_rule_has_a_scenario() -> None:

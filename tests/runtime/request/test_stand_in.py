@@ -218,6 +218,7 @@ async def test_who_is_cancelled_leaves_numpy_at_once(
 
         np.testing.assert_allclose(y["y"], wanted(X), rtol=1e-5)
         assert (rt.statistics().stood_in, rt.statistics().in_flight) == (1, 0)
+        driver.may.set()  # or closing waits for what is built
 
 
 @pytest.mark.asyncio
@@ -235,6 +236,7 @@ async def test_who_waits_for_numpy_too_long_is_told(
         await first
 
         assert rt.statistics().stood_in == 1
+        driver.may.set()
 
 
 @both
