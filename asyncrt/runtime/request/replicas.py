@@ -41,8 +41,9 @@ class Replica(Network):
     ) -> None:
         super().__init__(program, session, instead)
         self.backlog, self.costs = backlog, costs
-        # Who waits for one device on the event loop's thread keeps the others waiting as well.
-        self.direct = None
+        # Who has one device alone on the event loop's thread keeps the others waiting; those at work on all of its
+        # streams take the thread for their beginnings and ends.
+        self._aside, self.direct = self.direct, None
         self._choice: Choice | None = None
 
     @property
@@ -76,9 +77,11 @@ class Replica(Network):
         self.backlog.begin(clock(), request, UNKNOWN_NS if cost is None else cost)
         missed = self._impls.missed
         try:
-            outcome = await super().infer(
-                arrays, priority, kept=kept, request=request, deadline=deadline, may_stand_in=may_stand_in
-            )
+            outcome = None if kept is not None else await self._overlapping(arrays, priority, deadline)
+            if outcome is None:
+                outcome = await super().infer(
+                    arrays, priority, kept=kept, request=request, deadline=deadline, may_stand_in=may_stand_in
+                )
         except BaseException:
             self.backlog.drop(request)
             raise
@@ -86,6 +89,20 @@ class Replica(Network):
         if self._impls.missed == missed and not self._impls.building:  # how long a build takes is another question
             self.costs.took(kind, size, took)
         return outcome
+
+
+    async def _overlapping(
+        self, arrays: Mapping[int, Array], priority: int, until: float | None
+    ) -> tuple[dict[int, Array], Records] | None:
+        """Run a brief request on the event loop's thread, on a stream of its own; None if it goes the general way."""
+        planned = None if self._aside is None else self._aside.overlapping(arrays)
+        if self._aside is None or planned is None:
+            return None
+        return await self._overlapped(self._aside, planned, arrays, priority, until)
+
+    def close(self) -> None:
+        super().close()
+        self._aside = None
 
 
 def _kind(arrays: Mapping[int, Array]) -> tuple[tuple[tuple[int, ...], ...], int]:

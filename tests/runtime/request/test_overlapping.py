@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
@@ -94,6 +95,27 @@ async def test_callers_who_ask_at_once_have_a_stream_each(callers: int, users_pa
     assert device.most == min(callers, STREAMS)
     assert (statistics.requests, statistics.failed, statistics.memory.leases) == (120 + 50 * callers, 0, 0)
     assert statistics.in_flight == device.at_work == 0
+
+
+@pytest.mark.asyncio
+async def test_those_of_several_devices_are_at_work_on_the_streams_of_each(users_path: None) -> None:
+    """Each device has its share of them, and each caller its own answers."""
+    devices = [Working(), Working()]
+    for number, device in enumerate(devices):
+        device.info = attrs.evolve(device.info, spec=f"working:{number}")
+    async with Runtime(devices, streams=STREAMS, options=PLAIN) as rt:
+        loaded = await rt.load(SOURCE)
+        await asyncio.gather(*(ask(loaded, caller, 60) for caller in range(8)))
+        begun = [device.begun for device in devices]
+        await asyncio.gather(*(ask(loaded, caller, 50) for caller in range(16)))
+        statistics = rt.statistics()
+
+    shares = [device.begun - before for device, before in zip(devices, begun, strict=True)]
+    assert sum(shares) >= 0.9 * 16 * 50
+    assert min(shares) >= 0.3 * sum(shares)
+    assert [device.most for device in devices] == [STREAMS, STREAMS]
+    assert (statistics.requests, statistics.failed, statistics.memory.leases) == (8 * 60 + 16 * 50, 0, 0)
+    assert statistics.in_flight == sum(device.at_work for device in devices) == 0
 
 
 @pytest.mark.asyncio
