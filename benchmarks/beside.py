@@ -39,6 +39,7 @@ async def compare_each(name: str, settings: m.Settings, models: Sequence[tuple[P
                 for case, inputs in cases:
                     called = ", ".join(f"{heading} {cell}" for heading, cell in case.items())
                     ours = await loaded.infer(inputs)
+                    await m.settle(loaded, inputs, rt)
                     largest = max(largest, others.check(called, inputs, list(ours.values())))
                     turns = {peers.OURS: m.awaited(partial(loaded.infer, inputs), settings.block_s)}
                     measured.append(await m.interleave(turns | others.blocks(inputs, settings.block_s), settings))

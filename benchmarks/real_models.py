@@ -142,6 +142,7 @@ async def found_here(
                 found.append(Found(samples={}, notes=[_refusal(peers.OURS, error)], kernels=None, first=None))
                 continue
             built, first = rt.statistics().kernels_built, time.perf_counter() - start
+            await m.settle(loaded, inputs, rt)
             against = disagreements(others, inputs, list(ours.values()))
             turns = {peers.OURS: m.awaited(partial(loaded.infer, inputs), chosen.block_s)}
             same = {name: turn for name, turn in others.blocks(inputs, chosen.block_s).items() if name not in against}
