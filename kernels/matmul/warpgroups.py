@@ -63,8 +63,9 @@ SLIM = WarpgroupTile(1, 64, 4, 0, DEPTH)
 def choose_warpgroups(m: int, n: int, k: int, batches: int, traits: DeviceTraits) -> WarpgroupTile | None:
     """Return the largest tile of which each processor has one, and of which less than half is empty; None if there is none.
 
-    Of the smallest it is enough if each second processor has one. Of the wide tile's columns no more than a ninth may be. Two of the others fit a processor, so that one stores results
-    while the other multiplies, which counts where sums are short.
+    Of the smallest it is enough if each second processor has one. Of the wide tile's columns no more than a ninth may be
+    empty. Two of the others fit a processor, so that one stores results while the other multiplies, which counts where
+    sums are short.
     """
     if "wgmma" not in traits.features:
         return None
