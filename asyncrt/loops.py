@@ -101,6 +101,11 @@ class PendingCall(Generic[_T]):
         finally:
             del error  # which has this frame
 
+    @property
+    def succeeded(self) -> bool:
+        """Whether the coroutine, which has ended, returned something."""
+        return self._error is None
+
     def cancel(self) -> None:
         """Cancel the coroutine, once, from any thread; it has ended when `ended` says so."""
         tell_loop(self._thread.loop, self._cancel)

@@ -1,8 +1,8 @@
 """On which loop does a runtime run whose callers are not on asyncio's? On one of asyncio's, on a thread of its own.
 
 A runtime that is opened on trio gets such a thread. Each of its public coroutines then runs there as a task, and the
-caller waits for its end; who is cancelled cancels the task, and goes on when that has ended. On asyncio nothing is
-between: a coroutine is the method's own.
+caller waits for its end; who is cancelled cancels the task, and goes on when that has ended, with its result if it came
+too late. On asyncio nothing is between: a coroutine is the method's own.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ class Elsewhere:
         pending = self._thread.begin(call, tell)
         try:
             await ended.wait()
-        except BaseException:
+        except BaseException as error:
             pending.cancel()
             with trio.CancelScope(shield=True):
                 await ended.wait()
-            raise
+            if not (isinstance(error, trio.Cancelled) and pending.succeeded):
+                raise  # else it was done before it could be cancelled: the caller's next checkpoint raises
         return pending.result()
 
     async def close(self) -> None:
