@@ -147,6 +147,7 @@ async def soak(
 ) -> Soaked:
     """Run and return what came of it; a wrong result is raised."""
     chance = random.Random(seed)
+    before = {*threading.enumerate()}
     opened = open_device(device)
     counting = Counting(opened)
     threads = threading.active_count()
@@ -178,7 +179,7 @@ async def soak(
                 while rt.session.dispatcher.busy:
                     await rt.session.dispatcher.progress()
                 points.append((done, resident()))
-    left = left_in(rt, counting)
+    left = left_in(rt, counting, before)
     assert threading.active_count() >= threads
     counted = points[len(points) // 3 :]
     grows = growth(counted) if len(counted) > 2 else (0.0, 0.0)
@@ -194,8 +195,8 @@ async def ended(tasks: list[asyncio.Task[None]]) -> int:
     return sum(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
 
 
-def left_in(rt: Runtime, counting: Counting) -> dict[str, int]:
-    """Return what is left of a runtime that is closed, by name."""
+def left_in(rt: Runtime, counting: Counting, before: set[threading.Thread]) -> dict[str, int]:
+    """Return what is left of a runtime that is closed, by name; *before* are threads that were there before it."""
     statistics = rt.statistics()
     return {
         "allocations": counting.count,
@@ -208,7 +209,7 @@ def left_in(rt: Runtime, counting: Counting) -> dict[str, int]:
         "things kept for marks": rt.session.dispatcher.marks.held,
         "builds": statistics.kernels.pending,
         "tasks": len(asyncio.all_tasks()) - 1,
-        "threads of streams": sum(t.name.startswith("asyncrt-") for t in threading.enumerate()),
+        "threads of streams": sum(t.name.startswith("asyncrt-") for t in {*threading.enumerate()} - before),
     }
 
 
