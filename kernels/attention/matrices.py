@@ -58,49 +58,50 @@ class _Tile(NamedTuple):
     """What a work-group multiplies at a time.
 
     Attributes:
-        rows: Of queries.
-        keys: Of which each group of 32 work-items takes *some*.
+        rows: Of queries: `ROWS`, or those of one group of 32 work-items, whose keys all groups share.
+        keys: At a time.
     """
 
     rows: int
     keys: int
-    some: int
+
+    @property
+    def shared(self) -> bool:
+        """Whether the groups share the keys of the same rows."""
+        return self.rows != ROWS
+
+    @property
+    def some(self) -> int:
+        """How many of the keys a group takes."""
+        return self.keys // _WARPS if self.shared else self.keys
 
     @property
     def row(self) -> str:
         """The first row of a work-item's group."""
-        return "warp * 16" if self.rows == ROWS else "0"
+        return "0" if self.shared else f"warp * {_EACH}"
 
     @property
     def key(self) -> str:
         """The first of its keys."""
-        return "0" if self.rows == ROWS else f"warp * {self.some}"
+        return f"warp * {self.some}" if self.shared else "0"
 
     @property
     def stores(self) -> str:
         """Which of these groups have results."""
-        return "" if self.rows == ROWS else "warp == 0 && "
-
-    @classmethod
-    def of(cls, form: AttentionForm, rows: int) -> _Tile:
-        """Return the tile of so many rows."""
-        if rows == ROWS:
-            keys = 32 if form.query is FLOAT32 else 64
-            return cls(rows, keys, keys)
-        return cls(rows, 64, 64 // _WARPS)
+        return "warp == 0 && " if self.shared else ""
 
 
 @functools.cache
 def matrix_kernel(form: AttentionForm, size: int, value_size: int, rows: int = ROWS) -> KernelSource:
     """*size*, *value_size*: Of the heads, as multiples of 16. *rows*: Of a work-group."""
-    tile, numbers = _Tile.of(form, rows), Numbers.of(form.query)
-    keys = tile.keys
+    keys = 32 if rows == ROWS and form.query is FLOAT32 else 64
+    tile, numbers = _Tile(rows, keys), Numbers.of(form.query)
     word, k_line, v_line = numbers.word, size + numbers.chunk, value_size + numbers.chunk
     stage = keys * (k_line + v_line)
     two = 2 * numbers.nbytes * stage <= _LOCAL_BYTES
     before = keys if two else 0  # how far ahead keys are copied
     place = f"((%s) - lo) / {keys} % 2 * {stage}" if two else "0"
-    found = 0 if rows == ROWS else (_FOUND + value_size // 2) * _GROUP * 4 // numbers.nbytes
+    found = (_FOUND + value_size // 2) * _GROUP * 4 // numbers.nbytes if tile.shared else 0
     floats = form.query is FLOAT32
     multiply, add = (_float_scores, _float_sums) if floats else (_half_scores, _half_sums)
     body = f"""
@@ -135,7 +136,7 @@ def matrix_kernel(form: AttentionForm, size: int, value_size: int, rows: int = R
     {add(form, tile, value_size, v_line)}
     barrier(CLK_LOCAL_MEM_FENCE);
   }}
-  {"" if rows == ROWS else _joined(value_size)}
+  {_joined(value_size) if tile.shared else ""}
   {_results(form, tile, value_size)}"""
     group = f"__attribute__((reqd_work_group_size({_GROUP}, 1, 1)))"
     name = f"attention_mma{rows}_{size}_{value_size}"

@@ -90,15 +90,15 @@ class Replica(Network):
             self.costs.took(kind, size, took)
         return outcome
 
-
     async def _overlapping(
         self, arrays: Mapping[int, Array], priority: int, until: float | None
     ) -> tuple[dict[int, Array], Records] | None:
         """Run a brief request on the event loop's thread, on a stream of its own; None if it goes the general way."""
-        planned = None if self._aside is None else self._aside.overlapping(arrays)
-        if self._aside is None or planned is None:
+        aside = self._aside
+        planned = None if aside is None else aside.overlapping(arrays)
+        if aside is None or planned is None:
             return None
-        return await self._overlapped(self._aside, planned, arrays, priority, until)
+        return await self._overlapped(aside, planned, arrays, priority, until)
 
     def close(self) -> None:
         super().close()
