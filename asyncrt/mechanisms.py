@@ -26,6 +26,7 @@ Mechanism: TypeAlias = Literal[
     "next_plan",
     "prepared_launches",
     "one_launch",
+    "own_cores",
     "native_submit",
     "direct",
     "share_steps",
@@ -52,6 +53,7 @@ MECHANISMS: Mapping[Mechanism, str] = {
     "next_plan": "The plan of a sequence's next step is made while the device works on the step before.",
     "prepared_launches": "Launches of plans that come often have their arguments set beforehand.",
     "one_launch": "Where steps are brief, those of a plan are one launch, on CPUs and on GPUs whose driver takes PTX.",
+    "own_cores": "Where about as many requests are there as cores, each has one, on CPUs whose driver can do that.",
     "native_submit": "A loop in C enqueues the launches of a plan.",
     "direct": "A brief request runs on its caller's thread where nobody else is in the way; callers take turns.",
     "share_steps": "Steps of a group's sequences run as one inference.",
@@ -72,6 +74,7 @@ BUILDS_ON: Mapping[Mechanism, Mechanism] = {
     "next_plan": "recipes",
     "prepared_launches": "replay",
     "one_launch": "prepared_launches",
+    "own_cores": "prepared_launches",
     "direct": "prepared_launches",
     "page_constants": "disk_cache",
 }

@@ -84,7 +84,7 @@ class DeviceInfo:
         max_group: Largest work-group.
         local_memory: Bytes of local memory that it may have.
         features: Any of "fp64", "fp16", "command_buffer", "mma" (PTX of tensor cores), "wgmma" (that of
-            Hopper's), "persistent" (`FoldsLaunches`).
+            Hopper's), "persistent" (`FoldsLaunches`), "local_thread" (`Prepared.single`).
         registers: Of one of its cores; only kernels for CPUs ask for them.
         identity: Everything a compiled kernel depends on.
         shares_memory: Whether it computes in the host's memory, and so can use data where it lies; see `Device.adopt`.
@@ -298,7 +298,13 @@ class Prepared(Protocol):
         ...
 
     def run(
-        self, stream: Stream, writes: Sequence[Transfer], reads: Sequence[Transfer], *, single: bool = False
+        self,
+        stream: Stream,
+        writes: Sequence[Transfer],
+        reads: Sequence[Transfer],
+        *,
+        single: bool = False,
+        stop: bytearray | None = None,
     ) -> None:
         """Copy to the device, launch, copy from it, and return when all of it is done. Only where it *runs*.
 
@@ -307,6 +313,7 @@ class Prepared(Protocol):
         Args:
             stream: Nothing may be on its way there.
             single: Let the calling thread do all of it. Only where it can.
+            stop: A byte; once it is not 0, no more is launched, and nothing read.
         """
         ...
 

@@ -106,7 +106,13 @@ class SimulatedPrepared:
 
 
     def run(
-        self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer], *, single: bool = False
+        self,
+        stream: Any,
+        writes: Sequence[Transfer],
+        reads: Sequence[Transfer],
+        *,
+        single: bool = False,
+        stop: bytearray | None = None,
     ) -> None:
         """Carry all of it out; the clock runs meanwhile."""
         self.begin(stream, writes)

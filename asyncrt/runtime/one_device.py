@@ -65,7 +65,7 @@ class OneDevice:
         """How many inferences have not ended."""
         dispatcher = self.session.dispatcher
         beside = 0 if self.stand_ins is None else self.stand_ins.in_flight
-        return dispatcher.in_flight + len(dispatcher.overlapping) + beside
+        return dispatcher.in_flight + len(dispatcher.overlapping) + len(dispatcher.own_cores) + beside
 
     def asked(self, known: str | None) -> Asked | None:
         """Return the note of a model's first request; None where loading waits for all likely shapes, in any order.

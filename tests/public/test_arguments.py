@@ -205,7 +205,7 @@ def test_a_mechanism_goes_with_what_it_builds_on(monkeypatch: pytest.MonkeyPatch
 
     gone = {name for name in MECHANISMS if not without.uses(name)}
 
-    assert gone == {"replay", "recipes", "next_plan", "prepared_launches", "direct", "one_launch"}
+    assert gone == {"replay", "recipes", "next_plan", "prepared_launches", "direct", "one_launch", "own_cores"}
     assert [name for name in MECHANISMS if not RuntimeOptions().uses(name)] == []
 
 

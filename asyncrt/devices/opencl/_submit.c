@@ -32,6 +32,8 @@ typedef int32_t(CL_CALL *set_argument_t)(void *kernel, uint32_t index, size_t nb
 
 /* What the tables' records hold, as Python's struct module spells it: a caller made for others must not use this. */
 #define LAYOUT "PNN3N3N PN"
+/* Counts the changes of what the functions below take. */
+#define CALLS 2
 
 typedef struct {
     void *kernel;
@@ -58,6 +60,20 @@ static int open_table(PyObject *object, size_t size, Py_buffer *table) {
     return 0;
 }
 
+/* A byte that another thread sets when no more is to be launched; None is one that nobody sets. */
+static int open_stop(PyObject *stopping, Py_buffer *stop) {
+    return stopping == Py_None || PyObject_GetBuffer(stopping, stop, PyBUF_WRITABLE) == 0;
+}
+
+static void close_stop(Py_buffer *stop) {
+    if (stop->buf != NULL)
+        PyBuffer_Release(stop);
+}
+
+static const char NEVER = 0;
+
+static const volatile char *stopped_by(const Py_buffer *stop) { return stop->len > 0 ? stop->buf : &NEVER; }
+
 PyDoc_STRVAR(submit_doc, "submit(enqueue, queue, launches, stop, /)\n--\n\n"
                          "Enqueue launches in order, until one is refused, or the first byte of stop is not 0.\n\n"
                          "Returns how many were enqueued, and what the driver answered to the next one, or 0.");
@@ -67,15 +83,13 @@ static PyObject *submit(PyObject *module, PyObject *arguments) {
     PyObject *object, *stopping;
     Py_buffer table, stop = {0};
     if (!PyArg_ParseTuple(arguments, "KKOO:submit", &enqueue_address, &queue_address, &object, &stopping) ||
-        (stopping != Py_None && PyObject_GetBuffer(stopping, &stop, PyBUF_WRITABLE) < 0))
+        !open_stop(stopping, &stop))
         return NULL;
     if (!open_table(object, sizeof(launch_t), &table)) {
-        if (stop.buf != NULL)
-            PyBuffer_Release(&stop);
+        close_stop(&stop);
         return NULL;
     }
-    static const char never = 0;
-    const volatile char *stopped = stop.len > 0 ? stop.buf : &never; /* another thread sets it */
+    const volatile char *stopped = stopped_by(&stop);
     enqueue_t enqueue = (enqueue_t)(uintptr_t)enqueue_address;
     void *queue = (void *)(uintptr_t)queue_address;
     const launch_t *launch = table.buf;
@@ -90,8 +104,7 @@ static PyObject *submit(PyObject *module, PyObject *arguments) {
     }
     Py_END_ALLOW_THREADS
     PyBuffer_Release(&table);
-    if (stop.buf != NULL)
-        PyBuffer_Release(&stop);
+    close_stop(&stop);
     return Py_BuildValue("ni", (Py_ssize_t)done, (int)status);
 }
 
@@ -292,6 +305,7 @@ typedef struct {
     Py_buffer table;
     transfer_t *sources, *targets;
     Py_ssize_t up, down;
+    const volatile char *stopped;
 } work_t;
 
 static int open_work(work_t *work, PyObject *functions, unsigned long long queue, PyObject *writes, PyObject *launches,
@@ -304,6 +318,7 @@ static int open_work(work_t *work, PyObject *functions, unsigned long long queue
     work->write = (copy_t)(uintptr_t)write, work->read = (copy_t)(uintptr_t)read;
     work->finish = (finish_t)(uintptr_t)finish, work->flush = (finish_t)(uintptr_t)flush;
     work->queue = (void *)(uintptr_t)queue;
+    work->stopped = &NEVER;
     work->up = PyTuple_Size(writes), work->down = PyTuple_Size(reads);
     work->sources = open_transfers(writes, PyBUF_SIMPLE);
     work->targets = work->sources == NULL ? NULL : open_transfers(reads, PyBUF_WRITABLE);
@@ -325,41 +340,49 @@ static void close_work(work_t *work) {
 static Py_ssize_t carry_out(const work_t *work, int waits, int32_t *status) {
     const launch_t *launch = work->table.buf, *end = launch + (size_t)work->table.len / sizeof(launch_t);
     Py_ssize_t done = copy_all(work->write, work->queue, work->sources, work->up, 0, status);
-    for (; launch < end && !*status; launch++, done += !*status)
+    for (; launch < end && !*status && !*work->stopped; launch++, done += !*status)
         *status = work->enqueue(work->queue, launch->kernel, (uint32_t)launch->axes, NULL, launch->grid,
                                 launch->grouped ? launch->group : NULL, 0, NULL, NULL);
-    if (!*status)
+    int reads = !*status && launch == end;
+    if (reads)
         done += copy_all(work->read, work->queue, work->targets, work->down, 1, status);
     if (!waits && !*status)
         *status = work->flush(work->queue);
-    else if (*status || !work->down) { /* whatever was enqueued is done before its memory is somebody else's */
+    else if (*status || !reads || !work->down) { /* whatever was enqueued is done before its memory is somebody else's */
         int32_t end_status = work->finish(work->queue);
         *status = *status ? *status : end_status;
     }
     return done;
 }
 
-PyDoc_STRVAR(copy_and_launch_doc, "copy_and_launch(functions, queue, writes, launches, reads, waits, /)\n--\n\n"
+PyDoc_STRVAR(copy_and_launch_doc, "copy_and_launch(functions, queue, writes, launches, reads, waits, stop, /)\n--\n\n"
                       "Copy to the device, enqueue launches, copy from it, and return when all of it is done; or at "
-                      "once, if it is not to be waited for. Then nothing may be read.\n\n"
+                      "once, if it is not to be waited for. Then nothing may be read.\n"
+                      "Once the first byte of stop is not 0, nothing more is launched, and nothing read.\n\n"
                       "Returns how many commands were enqueued, and what the driver answered to the next one, or 0.");
 
 static PyObject *copy_and_launch(PyObject *module, PyObject *arguments) {
     unsigned long long queue;
-    PyObject *functions, *writes, *launches, *reads;
+    PyObject *functions, *writes, *launches, *reads, *stopping;
     work_t work;
     int waits;
-    if (!PyArg_ParseTuple(arguments, "O!KO!OO!p:copy_and_launch", &PyTuple_Type, &functions, &queue, &PyTuple_Type,
-                          &writes, &launches, &PyTuple_Type, &reads, &waits) ||
-        !open_work(&work, functions, queue, writes, launches, reads))
+    Py_buffer stop = {0};
+    if (!PyArg_ParseTuple(arguments, "O!KO!OO!pO:copy_and_launch", &PyTuple_Type, &functions, &queue, &PyTuple_Type,
+                          &writes, &launches, &PyTuple_Type, &reads, &waits, &stopping) ||
+        !open_stop(stopping, &stop))
         return NULL;
     int32_t status = 0;
-    Py_ssize_t done;
-    Py_BEGIN_ALLOW_THREADS
-    done = carry_out(&work, waits, &status);
-    Py_END_ALLOW_THREADS
-    close_work(&work);
-    return Py_BuildValue("ni", done, (int)status);
+    Py_ssize_t done = 0;
+    int opened = open_work(&work, functions, queue, writes, launches, reads);
+    if (opened) {
+        work.stopped = stopped_by(&stop);
+        Py_BEGIN_ALLOW_THREADS
+        done = carry_out(&work, waits, &status);
+        Py_END_ALLOW_THREADS
+        close_work(&work);
+    }
+    close_stop(&stop);
+    return opened ? Py_BuildValue("ni", done, (int)status) : NULL;
 }
 
 /* Bytes that go from one place on the host to another each time; each of the places goes on by a step of its own. */
@@ -469,7 +492,9 @@ static int execute(PyObject *module) {
         POINTER = PyUnicode_InternFromString("pointer");
     if (HANDLE == NULL)
         HANDLE = PyUnicode_InternFromString("handle");
-    return POINTER == NULL || HANDLE == NULL ? -1 : PyModule_AddStringConstant(module, "LAYOUT", LAYOUT);
+    if (POINTER == NULL || HANDLE == NULL || PyModule_AddIntConstant(module, "CALLS", CALLS) < 0)
+        return -1;
+    return PyModule_AddStringConstant(module, "LAYOUT", LAYOUT);
 }
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)execute}, {0, NULL}};

@@ -80,8 +80,7 @@ class _Loaded:
         self.program, self.int_ptr = program, program.int_ptr
 
 
-_BY_LOCAL_THREAD = "cl_intel_exec_by_local_thread"
-_THREAD_LOCAL = 1 << 31  # CL_QUEUE_THREAD_LOCAL_EXEC_ENABLE_INTEL, of that extension
+_THREAD_LOCAL = 1 << 31  # CL_QUEUE_THREAD_LOCAL_EXEC_ENABLE_INTEL, of cl_intel_exec_by_local_thread
 # Seconds between two looks at an event, where waiting for it would take a core that others need.
 _LOOK_S = 50e-6
 
@@ -337,7 +336,7 @@ class OpenCLDevice:
         self.compilers = find_compilers(self.info.platform, self.info.kind, spec, self.info.name)
         self.builds_at_once = self.compilers.at_once if self.compilers else 2
         #: Whether there are queues whose commands the thread that enqueues them carries out by itself.
-        self.single = _BY_LOCAL_THREAD in device.extensions.split()
+        self.single = "local_thread" in self.info.features
         self.gate = find_gate(self.info.platform, self.info.kind, self.context.int_ptr)
         self._addresses: Addresses | None = None
         self.ptx = "mma" in self.info.features

@@ -35,6 +35,7 @@ def describe(device: Any, spec: str) -> DeviceInfo:
         name
         for name, extension in (
             ("fp64", "cl_khr_fp64"), ("fp16", "cl_khr_fp16"), ("command_buffer", "cl_khr_command_buffer"),
+            ("local_thread", "cl_intel_exec_by_local_thread"),
         )
         if extension in extensions
     }  # fmt: skip

@@ -174,19 +174,26 @@ class OpenCLPrepared:
 
 
     def run(
-        self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer], *, single: bool = False
+        self,
+        stream: Any,
+        writes: Sequence[Transfer],
+        reads: Sequence[Transfer],
+        *,
+        single: bool = False,
+        stop: bytearray | None = None,
     ) -> None:
         """Copy to the device, launch on an `OpenCLStream`, copy from it, and return when all of it is done.
 
         Args:
             single: On the stream's own queue for that, whose commands this thread carries out by itself.
+            stop: A byte; once it is not 0, no more is launched, and nothing read.
 
         Raises:
             DeviceError: The driver refuses a command, or one failed. What was enqueued before it is done.
         """
         stream.native += 1
         queue = stream.single_queue_address() if single else stream.queue_address()
-        self._check(self._calls.run(queue, writes, reads), len(writes))
+        self._check(self._calls.run(queue, writes, reads, stop=stop), len(writes))
 
     def repeat(
         self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer], again: Again, *, single: bool = False

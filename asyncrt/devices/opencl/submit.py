@@ -23,6 +23,8 @@ from .arguments import loader, refused
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 LAYOUT = "PNN3N3N PN"
 """What a launch's record and an argument's hold: `launch_t` and `argument_t` in `_submit.c`."""
+CALLS = 2
+"""How what it takes has changed: `CALLS` there."""
 _LAUNCH, _ARGUMENT = (struct.Struct(f"@{layout}") for layout in LAYOUT.split())
 
 
@@ -65,6 +67,7 @@ class Calls(Protocol):
         *,
         launches: bool = True,
         waits: bool = True,
+        stop: bytearray | None = None,
     ) -> tuple[int, int] | None:
         """Carry them out between copies to the device and from it; returns as `submit()` does, when all is done.
 
@@ -73,6 +76,7 @@ class Calls(Protocol):
         Args:
             launches: Whether they are enqueued; else only the copies are.
             waits: Whether to wait; else the device may begin, and nothing is to be read.
+            stop: A byte; once it is not 0, no more is launched, and nothing read.
         """
         ...
 
@@ -160,6 +164,7 @@ class _PythonCalls:
         *,
         launches: bool = True,
         waits: bool = True,
+        stop: bytearray | None = None,
     ) -> tuple[int, int] | None:
         return None
 
@@ -245,9 +250,10 @@ class _NativeCalls(NamedTuple):
         *,
         launches: bool = True,
         waits: bool = True,
+        stop: bytearray | None = None,
     ) -> tuple[int, int] | None:
         table = self.table if launches else b""
-        return self.runs((self.enqueue, *self.copies), queue, tuple(writes), table, tuple(reads), waits)
+        return self.runs((self.enqueue, *self.copies), queue, tuple(writes), table, tuple(reads), waits, stop)
 
     def repeat(
         self, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer], again: Again
@@ -312,6 +318,6 @@ def why_not_built() -> str:
         from . import _submit
     except ImportError:
         return "asyncrt.devices.opencl._submit was not built; install asyncrt again with a C compiler at hand"
-    if _submit.LAYOUT != LAYOUT or not hasattr(_submit, "repeat"):
+    if _submit.LAYOUT != LAYOUT or getattr(_submit, "CALLS", 1) != CALLS:
         return "asyncrt.devices.opencl._submit was built of another version; install asyncrt again"
     return ""

@@ -14,21 +14,25 @@ from asyncrt.devices.base import Reached
 
 
 class Waiter:
-    """Waits for one stream's marks on a thread of its own, which ends with `close()`."""
+    """Waits for one stream's marks on a thread of its own, from the first of them to `close()`."""
 
     def __init__(self, name: str) -> None:
         self._inbox: queue.SimpleQueue[tuple[Callable[[], None], Reached] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._started = False
 
     def watch(self, wait: Callable[[], None], callback: Reached) -> None:
         """Call *callback* after *wait* returned, or with what it raised."""
         self._inbox.put((wait, callback))
+        if not self._started:
+            self._started = True
+            self._thread.start()
 
     def close(self) -> None:
         """Finish what is being watched and end the thread. Blocks."""
         self._inbox.put(None)
-        self._thread.join()
+        if self._started:
+            self._thread.join()
 
     def _run(self) -> None:
         while (item := self._inbox.get()) is not None:

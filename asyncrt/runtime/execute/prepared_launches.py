@@ -363,10 +363,11 @@ class Presets:
             found = self._take_over(bound, plan, plan.family, memory, used)
             if found is not None:
                 return found
-        if len(plan.sets) < _SETS and self._make_room(plan):
-            return self._prepare(bound, plan, memory, used, use)
         # One launch that is on the device still meets where another of the same set would.
         alike = next((key for key, s in plan.sets.items() if key[0] == use and not (s.busy or s.one)), None)
+        plenty = alike is None or 2 * (self._launches() + plan.size) <= self._most
+        if plenty and len(plan.sets) < _SETS and self._make_room(plan):
+            return self._prepare(bound, plan, memory, used, use)
         if alike is None:
             other = next((key for key, s in plan.sets.items() if not s.busy), None)
             if other is None:
@@ -420,13 +421,24 @@ class Presets:
         return _Set(found, used, one, generation) if len(found) == len(parts) else None
 
     def _make_room(self, plan: _Plan) -> bool:
-        """Make room for a set; returns whether there is. Those of other plans go only for a plan's first one."""
+        """Make room for a set; returns whether there is.
+
+        Of other plans go those that were used longest ago: the sets that they have beside another one, and all of them
+        only for a plan's first.
+        """
         if plan.size > self._most:
             return False
         while self._launches() + plan.size > self._most:
-            if plan.sets:
+            others = [p for p in self._plans.values() if p.sets and p is not plan]
+            spare = [p for p in others if len(p.sets) > 1]
+            if plan.sets and not spare:
                 return False
-            _forget(min((p for p in self._plans.values() if p.sets), key=lambda p: p.last))
+            oldest = min(spare or others, key=lambda p: p.last)
+            if spare:
+                oldest.sets.popitem(last=False)
+                oldest.latest = None
+            else:
+                _forget(oldest)
         return True
 
     def _launches(self) -> int:

@@ -113,6 +113,15 @@ def downloads(
     return Arriving(plan, results, block), transfers
 
 
+def as_bytes(transfers: Iterable[Transfer]) -> list[Transfer]:
+    """Return those that are any; what is not one of NumPy's own dtypes gives no buffer, but its bytes do."""
+    return [
+        t if t.host.dtype.isbuiltin == 1 else t._replace(host=t.host.reshape(-1).view(np.uint8))
+        for t in transfers
+        if t.host.nbytes
+    ]
+
+
 def short_copies(plan: ChunkPlan, arrays: Mapping[int, Array]) -> dict[int, Array]:
     """Return what a chunk gives that needs no device, but for `BoundPlan.copies`; by value id."""
     return host_copies([f for f in plan.fetches if not is_long_copy(f)], arrays)

@@ -42,6 +42,7 @@ from .gc_pauses import Collector
 from .idle import Idle
 from .marks import StreamMarks
 from .overlapping import Overlapping
+from .own_cores import OwnCores
 from .pending_request import RUNS, PendingRequest, RunAgain
 from .shortage import Shortage
 from .submission import Submissions
@@ -64,6 +65,8 @@ class Dispatcher:
         collector: Is told whether a request is there; None where Python collects when it likes.
         max_iterations: How often nodes of a request may go round.
         most: Requests that may be in flight.
+        cores: How many the device has.
+        open_stream: Opens a stream for a core that has requests of its own; None where none may.
     """
 
     def __init__(
@@ -78,6 +81,8 @@ class Dispatcher:
         collector: Collector | None = None,
         max_iterations: int,
         most: int = sys.maxsize,
+        cores: int = 1,
+        open_stream: Callable[[], Stream] | None = None,
     ) -> None:
         self.streams = streams
         self._make_state = make_state
@@ -110,6 +115,11 @@ class Dispatcher:
         self.overlapping = Overlapping(
             min(len(streams), most), self._loop, self._may_overlap, self._stop_idling, self._tell
         )
+        #: Nor of these.
+        self.own_cores = OwnCores(
+            cores, most, open_stream, self._loop, lambda: len(self._waiting), lambda: not self._looked_on,
+            self._stop_idling, self._tell,
+        )  # fmt: skip
         self._collector = collector
         self._max_iterations = max_iterations
         #: Since when no more requests are admitted, by `clock()`.
@@ -124,6 +134,7 @@ class Dispatcher:
     def close(self) -> None:
         """Listen no more."""
         self.overlapping.close()
+        self.own_cores.close()
         self.completions.close()
         self.marks.close()
 
@@ -140,7 +151,12 @@ class Dispatcher:
     @property
     def alone(self) -> bool:
         """Whether no request is known, all streams have passed all they were given, and nobody looks on."""
-        return not self._waiting and self._quiet and not self.overlapping
+        return not self._waiting and self._quiet and not self._beside
+
+    @property
+    def _beside(self) -> bool:
+        """Whether requests are at work of which the scheduler does not know."""
+        return bool(self.overlapping) or bool(self.own_cores)
 
     def _may_overlap(self) -> bool:
         """Whether that is so but for those that overlap."""
@@ -393,7 +409,7 @@ class Dispatcher:
     @property
     def busy(self) -> bool:
         """Whether a stream has something to pass that was enqueued."""
-        return bool(len(self.marks)) or bool(self.overlapping)
+        return bool(len(self.marks)) or self._beside
 
     @property
     def settled(self) -> bool:
@@ -415,7 +431,7 @@ class Dispatcher:
         self.overlapping.drain()
         if self.marks:
             self.ask_device()
-        while self._waiting or (self.marks and not self.lost):
+        while self._waiting or ((self.marks or self.own_cores) and not self.lost):
             await self.progress()
         self._stop_idling()
         self._idle.close()
@@ -458,6 +474,7 @@ class Dispatcher:
         for waiting in self._waiting.values():
             if waiting.future is not None and not waiting.future.done():
                 waiting.future.set_exception(self._loss())
+        self.own_cores.lose(self._loss())
         for tell in list(self.when_lost):
             try:
                 tell(self._loss())
@@ -486,7 +503,7 @@ class Dispatcher:
         for future in changed:
             if not future.done():
                 future.set_result(None)
-        if not self.marks and not self._waiting and not self.overlapping:
+        if not self.marks and not self._waiting and not self._beside:
             self._idle.begin()
             if self.gaps.watched:
                 self.gaps.end()

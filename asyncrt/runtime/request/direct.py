@@ -20,21 +20,21 @@ of each of several callers is at work at once instead (`asyncrt/runtime/loop/ove
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
-import numpy as np
 
-from asyncrt.devices.base import Prepared, Transfer
+from asyncrt.devices.base import Prepared, Stream, Transfer
 from asyncrt.errors import DeviceError, OutOfDeviceMemory
 from asyncrt.layout import Array
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.execute.prepared_launches import Company
-from asyncrt.runtime.execute.transfers import downloads, uploads
+from asyncrt.runtime.execute.transfers import Arriving, as_bytes, downloads, uploads
 from asyncrt.runtime.loop.overlapping import End
 from asyncrt.runtime.plan.between_steps import NOTHING, Between
 from asyncrt.runtime.plan.bound_plan import BoundPlan
@@ -68,6 +68,7 @@ _OUTLIER = 2  # times what is usual
 _LEAST_AT_ONCE = 2
 _TRIES = 3  # the first may have to make what the next ones find
 _STREAM = 0
+_NO_STREAM = -1  # of those that others know
 
 
 class Way(NamedTuple):
@@ -176,6 +177,59 @@ class Usual:
             self.together *= _FORGETS_OTHER
 
 
+class _Ready(NamedTuple):
+    """What a request beside others has to do, and has.
+
+    Attributes:
+        prepared: Its launches.
+        memory: That they use.
+        writes: What comes before them.
+        reads: What comes behind them.
+        arriving: What is read so.
+        held: Gives the memory back.
+    """
+
+    prepared: Prepared
+    memory: Sequence[Any]
+    writes: Sequence[Transfer]
+    reads: Sequence[Transfer]
+    arriving: Arriving
+    held: contextlib.ExitStack
+
+
+class OwnCoreWork:
+    """A request that a thread carries out alone; see `asyncrt.runtime.loop.own_cores.Work`.
+
+    Args:
+        ready: What it is.
+        outcome: Returns what has become of it, after so many seconds of work.
+        clock: Returns now in nanoseconds.
+    """
+
+    def __init__(
+        self, ready: _Ready, outcome: Callable[[float], tuple[dict[int, Array], Records]], clock: Callable[[], int]
+    ) -> None:
+        self._ready, self._outcome, self._clock = ready, outcome, clock
+        self._seconds = 0.0
+        self._stop = bytearray(1)
+        ready.prepared.busy = True  # until it has ended they are this memory's
+
+    def carry_out(self, stream: Stream) -> None:
+        ready, began = self._ready, self._clock()
+        ready.prepared.run(stream, ready.writes, ready.reads, single=True, stop=self._stop)
+        self._seconds = (self._clock() - began) / 1e9
+
+    def stop(self) -> None:
+        self._stop[0] = 1
+
+    def end(self, error: BaseException | None) -> tuple[dict[int, Array], Records]:
+        with self._ready.held:
+            self._ready.prepared.busy = False
+            if error is not None:
+                raise error
+            return self._outcome(self._seconds)
+
+
 class Direct:
     """Runs requests of one model on their callers' threads, where that is the way they go.
 
@@ -209,7 +263,8 @@ class Direct:
     def accompanied(self) -> bool:
         """Whether other callers have requests here, or wait for a turn."""
         dispatcher = self._dispatcher
-        return self._turns.wanted or dispatcher.in_flight > 0 or bool(dispatcher.overlapping)
+        beside = dispatcher.overlapping or dispatcher.own_cores
+        return self._turns.wanted or dispatcher.in_flight > 0 or bool(beside)
 
     def has_company(self) -> bool:
         """Whether other callers are here, or have been lately: one that asks again at once needs no other's stream."""
@@ -290,6 +345,36 @@ class Direct:
         self, number: int, planned: Planned, arrays: Mapping[int, Array], until: float | None
     ) -> End | None:
         """Begin a request on the stream of a number; returns what ends it, or None if it has to go the general way."""
+        ready = self._ready(number, planned, arrays, until)
+        if ready is None:
+            return None
+        stream, prepared = self._dispatcher.streams[number], ready.prepared
+        began = self._clock()
+        with contextlib.ExitStack() as undo:
+            undo.enter_context(ready.held)
+            try:
+                prepared.begin(stream, ready.writes)
+            except DeviceError:
+                with contextlib.suppress(DeviceError):
+                    prepared.end(stream, ())  # what was enqueued uses the memory
+                raise
+            kept = undo.pop_all()
+
+        def end() -> tuple[dict[int, Array], Records]:
+            with kept:
+                prepared.end(stream, ready.reads)
+                return self._ended(planned, ready, (self._clock() - began) / 1e9)
+
+        return end
+
+    def _ready(
+        self, number: int, planned: Planned, arrays: Mapping[int, Array], until: float | None
+    ) -> _Ready | None:
+        """Return what a request beside others has to do, and has; None if it has to go the general way.
+
+        Args:
+            number: Of the stream whose commands use its memory; -1 if those are of none that others know.
+        """
         session, bound = self._session, planned.bound
         assert bound is not None
         assert session.presets is not None
@@ -310,31 +395,50 @@ class Direct:
                     return None
                 arena = lease.allocation
             prepared = session.presets.find(bound, [arena], apart=False, company=Company.OTHERS)
-            if prepared is None or not prepared[0].begins:
+            if prepared is None or not (prepared[0].single if number == _NO_STREAM else prepared[0].begins):
                 return None
-            stream = self._dispatcher.streams[number]
-            writes = _as_bytes(uploads(bound, [arena], arrays))
-            arriving, transfers = downloads(bound, stream, [arena], arrays)
-            began = self._clock()
-            try:
-                prepared[0].begin(stream, writes)
-            except DeviceError:
-                with contextlib.suppress(DeviceError):
-                    prepared[0].end(stream, ())  # what was enqueued uses the memory
-                raise
-            reads = _as_bytes(transfers)
-            kept = undo.pop_all()
+            writes = as_bytes(uploads(bound, [arena], arrays))
+            arriving, transfers = downloads(bound, self._dispatcher.streams[max(number, _STREAM)], [arena], arrays)
+            return _Ready(prepared[0], [arena], writes, as_bytes(transfers), arriving, undo.pop_all())
+
+    def _ended(self, planned: Planned, ready: _Ready, seconds: float) -> tuple[dict[int, Array], Records]:
+        """Return the outcome of a request that was at work beside others, for so many seconds."""
+        bound = planned.bound
+        assert bound is not None
+        self._session.check_stalled(bound, ready.memory, seconds)
         self._model.replayed(planned)
+        self._session.counters.requests += 1
+        return self._made(bound, 1, ready.arriving.take())
 
-        def end() -> tuple[dict[int, Array], Records]:
-            with kept:
-                prepared[0].end(stream, reads)
-                session.check_stalled(bound, [arena], (self._clock() - began) / 1e9)
-            del writes[:]  # the device has read them
-            session.counters.requests += 1
-            return self._made(bound, 1, arriving.take())
+    def for_own_core(self, arrays: Mapping[int, Array]) -> Planned | None:
+        """Return the plan of a request that had better have a core of its own now; None if it is none."""
+        own_cores, presets = self._dispatcher.own_cores, self._session.presets
+        planned = self._find(arrays, NOTHING) if presets is not None and own_cores.wanted else None
+        if presets is None or planned is None or planned.bound is None:
+            return None
+        usual = self._usual.get(planned.bound)
+        if usual is None or usual.seconds <= BESIDE_S or not own_cores.suits(usual.seconds):  # the brief take turns
+            return None
+        return planned if presets.ready(planned.bound) else None
 
-        return end
+    async def on_own_core(
+        self, planned: Planned, arrays: Mapping[int, Array], priority: int, until: float | None
+    ) -> tuple[dict[int, Array], Records] | None:
+        """Do what `attempt()` does, on a core of its own.
+
+        Args:
+            planned: What `for_own_core()` has returned.
+        """
+
+        def begin() -> OwnCoreWork | None:
+            ready = self._ready(_NO_STREAM, planned, arrays, until)
+            if ready is None:
+                return None
+            return OwnCoreWork(ready, functools.partial(self._ended, planned, ready), self._clock)
+
+        made: tuple[dict[int, Array], Records] | None
+        made = await self._dispatcher.own_cores.run(begin, priority, until)
+        return made
 
     def took_generally(self, bound: BoundPlan, seconds: float, *, others: int = 0, is_step: bool = False) -> None:
         """Note how long a request took on the general way, from its inputs to its results.
@@ -563,10 +667,10 @@ class Direct:
         Returns:
             How often, what the host gets of the last time, when it is there, and what is collected of each.
         """
-        writes = _as_bytes(uploads(bound, memory, arrays))
+        writes = as_bytes(uploads(bound, memory, arrays))
         stream = self._dispatcher.streams[_STREAM]
         arriving, transfers = downloads(bound, stream, memory, arrays)
-        reads = _as_bytes(transfers)
+        reads = as_bytes(transfers)
         single = prepared.single and usual.prefers_single
         times, collected = 1, dict[int, Array]()
         began = self._clock()
@@ -590,15 +694,6 @@ class Direct:
             self._session.presets.took(bound, took)
         usual.took(took, single=single)
         return times, arriving.take(), collected
-
-
-def _as_bytes(transfers: Iterable[Transfer]) -> list[Transfer]:
-    """Return those that are any; what is not one of NumPy's own dtypes gives no buffer, but its bytes do."""
-    return [
-        t if t.host.dtype.isbuiltin == 1 else t._replace(host=t.host.reshape(-1).view(np.uint8))
-        for t in transfers
-        if t.host.nbytes
-    ]
 
 
 def can_be_direct(model: CompiledModel) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from asyncrt.arguments import check_deadline
@@ -303,6 +303,9 @@ class Network(CompiledModel):
             planned = None if kept is not None else direct.overlapping(arrays)
             if planned is not None and direct.has_company():
                 return await self._overlapped(direct, planned, arrays, priority, until)
+            alone = None if kept is not None else direct.for_own_core(arrays)
+            if alone is not None:
+                return await self._beside_others(direct.on_own_core(alone, arrays, priority, until))
             here = await direct.turn(arrays, priority, until, kept)
             self.session.check_here()
             if not here:
@@ -318,11 +321,18 @@ class Network(CompiledModel):
         if not await self.session.turns.drained():
             return None
         self.session.check_here()
+        return await self._beside_others(direct.overlap(planned, arrays, priority, until))
+
+    async def _beside_others(
+        self, outcome: Coroutine[Any, Any, tuple[dict[int, Array], Records] | None]
+    ) -> tuple[dict[int, Array], Records] | None:
+        """Return the outcome of a request of which the scheduler does not know."""
         if self._unloaded:
+            outcome.close()
             return None
         self._under_way += 1
         try:
-            return await direct.overlap(planned, arrays, priority, until)
+            return await outcome
         except asyncio.CancelledError:
             self._counters.cancelled += 1
             raise
@@ -344,8 +354,10 @@ class Network(CompiledModel):
         while self._standing_in or (self._under_way and not dispatcher.lost):
             await (asyncio.wait(self._standing_in) if self._standing_in else dispatcher.progress())
         # Who was cancelled has ended before what it enqueued; nothing of this model comes behind these.
-        behind = set(dispatcher.marks.pending)
-        while not dispatcher.lost and not behind.isdisjoint(dispatcher.marks.pending):
+        behind, begun = set(dispatcher.marks.pending), set(dispatcher.own_cores.begun)
+        while not dispatcher.lost and not (
+            behind.isdisjoint(dispatcher.marks.pending) and begun.isdisjoint(dispatcher.own_cores.begun)
+        ):
             await dispatcher.progress()
         self.last = None
         await self.stop()

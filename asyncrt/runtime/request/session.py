@@ -94,6 +94,8 @@ class Session:
             watched, _scheduler(options, count), timeline,
             checks=self.checks, on_idle=self.pool.trim, idle_s=options.idle_release_s, collector=self.collector,
             max_iterations=options.max_iterations, most=options.max_in_flight,
+            cores=info.compute_units,
+            open_stream=opening if streams is None and _may_own_cores(info, options) else None,
         )  # fmt: skip
         self.turns = CallersTurns(self.dispatcher, self.loop, device.clock)
         self.dispatcher.when_lost.add(functools.partial(_keep_all, self.pool))
@@ -258,6 +260,11 @@ def stream_count(info: DeviceInfo) -> int:
     if info.kind == "gpu":
         return 4
     return max(min(2, info.compute_units), min(info.compute_units // 4, 8))
+
+
+def _may_own_cores(info: DeviceInfo, options: RuntimeOptions) -> bool:
+    """Whether requests may have cores of their own."""
+    return info.compute_units > 1 and "local_thread" in info.features and options.uses("own_cores")
 
 
 def _scheduler(options: RuntimeOptions, streams: int) -> Callable[[], SchedulerState]:

@@ -14,6 +14,7 @@ import pytest
 from asyncrt.devices.base import Again, Move, Transfer
 from asyncrt.devices.opencl import submit as opencl_submit
 from asyncrt.devices.opencl.arguments import Handle, handle_of
+from asyncrt.devices.opencl.submit import CALLS as CALLS_VERSION
 from asyncrt.devices.opencl.submit import LAYOUT, Calls, DriverCall, NativeSubmitter, PythonSubmitter
 from asyncrt.errors import DeviceCommandError
 
@@ -200,14 +201,16 @@ def test_a_table_of_other_records_is_refused(submit: ModuleType) -> None:
     assert loader.seen == []
 
 
-@pytest.mark.parametrize("layout", ["PN PN", LAYOUT])
+@pytest.mark.parametrize(("layout", "calls"), [("PN PN", CALLS_VERSION), (LAYOUT, CALLS_VERSION - 1), (LAYOUT, None)])
 def test_an_extension_of_another_version_is_not_used(
-    layout: str, submit: ModuleType, monkeypatch: pytest.MonkeyPatch
+    layout: str, calls: int | None, submit: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that was built before the tables were changed, or without a function; what to do about it is said."""
-    assert submit.LAYOUT == LAYOUT
+    """One that was built before the tables or the functions were changed; what to do about it is said."""
+    assert (submit.LAYOUT, submit.CALLS) == (LAYOUT, CALLS_VERSION)
     stale = ModuleType("asyncrt.devices.opencl._submit")
     stale.LAYOUT = layout  # type: ignore[attr-defined]
+    if calls is not None:
+        stale.CALLS = calls  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, stale.__name__, stale)
     monkeypatch.setattr("asyncrt.devices.opencl._submit", stale, raising=False)
     opencl_submit.why_not_built.cache_clear()
@@ -313,6 +316,30 @@ def test_launches_are_begun_and_ended_by_two_calls(refused: int, submit: ModuleT
     assert (first, copier.seen) == ((3, 0), [*begun, ("flush",)])
     assert calls.run(0xABC, (), (Transfer(arena, 8, result),), launches=False) == (1, 0)
     assert copier.seen[4:] == [("read", 0xA0, 8, 3, True)]
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_what_is_told_to_stop_launches_no_more_and_reads_nothing(stopped: bool, submit: ModuleType) -> None:
+    """What was enqueued by then is waited for, because its memory is another's afterwards."""
+    arena, result, stop = Memory(handle_of(0xA0)), np.zeros(3, np.uint8), bytearray(1)
+
+    class Stopping(Copier):
+        def answer(self) -> int:
+            stop[0] = stopped and len(self.seen) == 2
+            return super().answer()
+
+    copier = Stopping()
+    begun = [("write", 0xA0, 64, 8, False), *((0xABC, *call) for call in CALLS[:2])]
+
+    answer = copier.calls(submit).run(
+        0xABC, (Transfer(arena, 64, np.array(7)),), (Transfer(arena, 8, result),), stop=stop
+    )
+
+    if stopped:
+        assert (answer, copier.seen) == ((2, 0), [*begun[:2], ("finish",)])
+        assert not result.any()
+    else:
+        assert (answer, copier.seen) == ((4, 0), [*begun, ("read", 0xA0, 8, 3, True)])
 
 
 def test_launches_without_results_are_waited_for(submit: ModuleType) -> None:

@@ -19,7 +19,7 @@ from asyncrt.devices.base import Allocation, Prepared, PreparedLaunch, Stream
 from asyncrt.devices.opencl import device as opencl
 from asyncrt.devices.opencl import submit as opencl_submit
 from asyncrt.devices.opencl.gate import GAINS, Gate
-from asyncrt.devices.simulated import SimulatedDevice, SimulatedStream
+from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared, SimulatedStream
 from asyncrt.layout import Array
 from asyncrt.runtime.execute import prepared_launches as preset
 from asyncrt.runtime.execute.prepared_launches import PresetStatistics
@@ -277,6 +277,37 @@ async def test_a_plan_may_go_while_it_is_in_flight(device: str | None, monkeypat
 
     assert kept == launches
     assert rt.statistics().presets.launches == 0
+
+
+@pytest.mark.asyncio
+async def test_where_room_is_short_a_plan_binds_what_it_has_or_takes_what_others_can_spare(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Beyond half of the room it has another set only while all of its own are busy; others keep one."""
+    monkeypatch.setattr(preset, "OFTEN", 1)
+    async with Runtime("simulated", options=options()) as probe:
+        launches = await launches_of(probe, await probe.load(SOURCE), given(5))
+    made: list[Prepared] = []
+
+    class Noting(SimulatedDevice):
+        def prepare(
+            self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+        ) -> Prepared | None:
+            made.append(SimulatedPrepared(launches, memory))
+            return made[-1]
+
+    room = 4 * launches * preset.LAUNCH_NBYTES
+    kept: list[tuple[int, int]] = []
+    async with Runtime(Noting(), options=options(plan_bytes=room, without={"pool", "direct"})) as rt:
+        loaded = await rt.load(SOURCE)
+        for size, times in ((5, 8), (6, 8), (6, 1), (6, 1), (5, 1)):
+            for _ in range(times):  # each time in other memory
+                await loaded.infer(given(size))
+            for prepared in made[2:]:  # those of the second plan
+                prepared.busy = True
+            kept.append((len(made), rt.statistics().presets.launches // launches))
+
+    assert kept == [(2, 2), (3, 3), (4, 4), (5, 4), (5, 4)]
 
 
 @pytest.mark.asyncio
