@@ -113,7 +113,8 @@ class OwnCores:
         return seconds * self._cores <= _LONGEST_S
 
     async def run(self, begin: Begin, priority: int, until: float | None) -> Any:
-        """Return a request's outcome; None if it has to go the general way. Who is cancelled leaves it to its end.
+        """Return a request's outcome; None if it has to go the general way. Of who is cancelled it stops before long,
+        and what it uses is given back when it has.
 
         Args:
             until: Its deadline: if it has not begun by then, it goes the general way, which is told of it.
@@ -194,14 +195,14 @@ class OwnCores:
             if not future.done():
                 future.set_result(outcome)
         while self._waiting and len(self._begun) < self._most:
-            *_, begin, future = heapq.heappop(self._waiting)
-            if future.done():
+            *_, begin, waits = heapq.heappop(self._waiting)
+            if waits.done():
                 continue
             try:
-                if not self._begin(begin, future):
-                    future.set_result(None)
+                if not self._begin(begin, waits):
+                    waits.set_result(None)
             except Exception as failure:
-                future.set_exception(failure)
+                waits.set_exception(failure)
         self._on_ended()
 
 
