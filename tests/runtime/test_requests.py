@@ -12,7 +12,16 @@ import pytest
 import pytest_asyncio
 
 import asyncrt
-from asyncrt import InputError, OutOfDeviceMemory, Runtime, RuntimeClosedError, RuntimeOptions, ShapeError
+from asyncrt import (
+    DeviceCommandError,
+    InputError,
+    OutOfDeviceMemory,
+    Runtime,
+    RuntimeClosedError,
+    RuntimeOptions,
+    ShapeError,
+)
+from asyncrt.devices.faults import Fault, Faults
 from asyncrt.devices.simulated import SimulatedDevice
 
 from ..builders import i64, model, node
@@ -360,3 +369,29 @@ async def test_closing_waits_for_requests_in_flight(rt: Runtime) -> None:
     await rt.close()
 
     np.testing.assert_array_equal(expected["v7"], (await task)["v7"])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("refused", ["read", "launch"])
+async def test_memory_of_a_request_that_is_refused_half_way_stays_its_own_until_the_device_has_passed_it(
+    refused: str,
+) -> None:
+    """What was enqueued still runs: another stream that takes the memory comes after that."""
+    device = SimulatedDevice()
+    rt = Runtime(device, streams=2, options=RuntimeOptions(warm=False, check_hazards=True, without={"fuse"}))
+    async with rt:
+        loaded = await rt.load(model([node("s = Softmax(x)"), node("y = Neg(s)")], ["x f32[a,4]"], ["y"]))
+        inputs = [{"x": np.full((3, 4), n, np.float32)} for n in range(4)]
+        await loaded.infer(inputs[0])
+        calls = device.faults.calls
+        device.faults = Faults([Fault(refused, 2 if refused == "launch" else 1)])
+        first = asyncio.ensure_future(loaded.infer(inputs[1]))
+        with pytest.raises(DeviceCommandError, match=f"injected: {refused}"):
+            await first
+        busy = [buffer.busy_until for buffer in rt.session.pool.free]
+        others = await asyncio.gather(*map(loaded.infer, inputs[2:]))
+
+    assert calls["launch"] == 2
+    assert any(busy)
+    for other in others:
+        np.testing.assert_allclose(other["y"], -0.25, rtol=1e-6)
