@@ -117,7 +117,7 @@ class Dispatcher:
         )
         #: Nor of these.
         self.own_cores = OwnCores(
-            cores, most, open_stream, self._loop, lambda: len(self._waiting), lambda: not self._looked_on,
+            cores, most, open_stream, self._loop, lambda: len(self._waiting), self._may_own_core,
             self._stop_idling, self._tell,
         )  # fmt: skip
         self._collector = collector
@@ -161,6 +161,10 @@ class Dispatcher:
     def _may_overlap(self) -> bool:
         """Whether that is so but for those that overlap."""
         return not self._waiting and self._quiet
+
+    def _may_own_core(self) -> bool:
+        """Whether nobody looks on, and nobody waits for memory, which those that come later would take."""
+        return not self._looked_on and not self._short.refused
 
     @property
     def only_brief(self) -> bool:
@@ -390,7 +394,7 @@ class Dispatcher:
         self.check_lost()
 
     def _resolve_shortage(self, request: int) -> None:
-        if not self.marks:
+        if not self.marks and not self._beside:
             try:
                 self._short.resolve(self.state.statistics())
             except Exception as failure:

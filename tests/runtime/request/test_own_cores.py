@@ -214,3 +214,34 @@ async def test_who_looks_on_sees_all_requests(noted: Noted) -> None:
 
     assert traced == []
     assert noted.threads
+
+
+@pytest.mark.asyncio
+async def test_who_finds_no_memory_waits_until_they_give_theirs_back(noted: Noted) -> None:
+    """A request on the general way, while all memory there may be is in use on cores: it is refused none, and those
+    that come later take none before it."""
+    async with known() as (rt, loaded):
+        other = given(99, 40)
+        wanted = (await loaded.infer(other))["y"].tobytes()
+        rt.session.pool.trim()
+        noted.hold.clear()
+        tasks = [asyncio.ensure_future(loaded.infer(given(seed))) for seed in range(2 * rt.info.compute_units)]
+        await asyncio.sleep(0)
+        while rt.session.dispatcher.in_flight:  # noqa: ASYNC110  # what was first went the general way
+            await asyncio.sleep(0)
+        rt.session.pool.limit = rt.statistics().memory.active
+        late = asyncio.ensure_future(loaded.infer(other))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        waited = not late.done()
+        later = asyncio.ensure_future(loaded.infer(given(1)))
+        await asyncio.sleep(0)
+        generally = rt.session.dispatcher.in_flight
+        rt.session.pool.limit *= 16
+        noted.hold.set()
+        await asyncio.gather(*tasks, later)
+        answer = (await late)["y"].tobytes()
+
+    assert waited
+    assert generally == 2
+    assert answer == wanted
