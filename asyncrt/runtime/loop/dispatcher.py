@@ -151,10 +151,10 @@ class Dispatcher:
     @property
     def alone(self) -> bool:
         """Whether no request is known, all streams have passed all they were given, and nobody looks on."""
-        return not self._waiting and self._quiet and not self._beside
+        return not self._waiting and self._quiet and not self.beside
 
     @property
-    def _beside(self) -> bool:
+    def beside(self) -> bool:
         """Whether requests are at work of which the scheduler does not know."""
         return bool(self.overlapping) or bool(self.own_cores)
 
@@ -394,7 +394,7 @@ class Dispatcher:
         self.check_lost()
 
     def _resolve_shortage(self, request: int) -> None:
-        if not self.marks and not self._beside:
+        if not self.marks and not self.beside:
             try:
                 self._short.resolve(self.state.statistics())
             except Exception as failure:
@@ -413,7 +413,7 @@ class Dispatcher:
     @property
     def busy(self) -> bool:
         """Whether a stream has something to pass that was enqueued."""
-        return bool(len(self.marks)) or self._beside
+        return bool(len(self.marks)) or self.beside
 
     @property
     def settled(self) -> bool:
@@ -507,7 +507,7 @@ class Dispatcher:
         for future in changed:
             if not future.done():
                 future.set_result(None)
-        if not self.marks and not self._waiting and not self._beside:
+        if not self.marks and not self._waiting and not self.beside:
             self._idle.begin()
             if self.gaps.watched:
                 self.gaps.end()

@@ -13,12 +13,11 @@ goes it as well.
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
-import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeAlias
+
+from .waiting_line import WaitingLine, tell
 
 End: TypeAlias = Callable[[], Any]
 """Waits until a request is done, and returns its outcome or raises what it failed with. Its stream is free then."""
@@ -51,9 +50,8 @@ class Overlapping:
         self._idle = deque(range(streams))
         #: Those at work, in the order in which they were begun.
         self._begun: deque[tuple[int, End, asyncio.Future[Any]]] = deque()
-        #: Those that wait for a stream: lower priorities first, then earlier deadlines, then who came first.
-        self._waiting: list[tuple[int, float, int, Begin, asyncio.Future[Any]]] = []
-        self._came = itertools.count()
+        #: Those that wait for a stream.
+        self._waiting: WaitingLine[Begin] = WaitingLine()
         #: How often in a row one was at work whom nobody was beside; and whether somebody is beside those that are.
         self._lonely, self._company = 0, False
         #: Whether the next turn of the loop is ours.
@@ -84,8 +82,7 @@ class Overlapping:
             return None
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._waiting or not self._idle:
-            deadline = math.inf if until is None else until
-            heapq.heappush(self._waiting, (priority, deadline, next(self._came), begin, future))
+            self._waiting.push(priority, until, begin, future)
         elif not self._begin(begin, future):
             return None
         return await future
@@ -94,10 +91,8 @@ class Overlapping:
         """End all that are at work, and let those that wait go the general way."""
         while self._begun:
             self._end_first()
-        waiting, self._waiting = self._waiting, []
-        for *_, future in waiting:
-            if not future.done():
-                future.set_result(None)
+        for future in self._waiting.leave():
+            future.set_result(None)
 
     def close(self) -> None:
         """Let none begin any more; those that were at work have ended."""
@@ -120,13 +115,7 @@ class Overlapping:
     def _end_first(self) -> None:
         stream, end, future = self._begun.popleft()
         try:
-            outcome = end()
-        except Exception as error:
-            if not future.done():
-                future.set_exception(error)
-        else:
-            if not future.done():
-                future.set_result(outcome)
+            tell(future, end)
         finally:
             self._idle.append(stream)
         if not self._begun:
@@ -145,15 +134,7 @@ class Overlapping:
             self.drain()
         elif self._begun:
             self._end_first()
-        while self._waiting and self._idle:
-            *_, begin, future = heapq.heappop(self._waiting)
-            if future.done():
-                continue
-            try:
-                if not self._begin(begin, future):
-                    future.set_result(None)
-            except Exception as error:
-                future.set_exception(error)
+        self._waiting.begin_next(lambda: self._idle, self._begin)
         if self._begun:
             self._listen()
 

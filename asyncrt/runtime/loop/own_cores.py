@@ -12,8 +12,7 @@ use is nobody else's, from before they begin until they have ended. Requests on 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
+import functools
 import math
 import queue
 import threading
@@ -22,6 +21,8 @@ from typing import Any, Protocol, TypeAlias
 
 from asyncrt.devices.base import Stream
 from asyncrt.loops import tell_loop
+
+from .waiting_line import WaitingLine, tell
 
 _PART = 0.75
 """Of the cores, each of which has a request, that answer as many as all of them do together."""
@@ -86,9 +87,8 @@ class OwnCores:
         self._enough = math.inf if open_stream is None or most < enough(cores) else enough(cores)
         #: Those that a thread works on, or will before long.
         self._begun: dict[asyncio.Future[Any], Work] = {}
-        #: Those that are to begin: lower priorities first, then earlier deadlines, then who came first.
-        self._waiting: list[tuple[int, float, int, Begin, asyncio.Future[Any]]] = []
-        self._came = itertools.count()
+        #: Those that are to begin.
+        self._waiting: WaitingLine[Begin] = WaitingLine()
         self._inbox: queue.SimpleQueue[tuple[Work, asyncio.Future[Any]] | None] = queue.SimpleQueue()
         self._threads = 0
 
@@ -123,9 +123,8 @@ class OwnCores:
             return None
         future: asyncio.Future[Any] = self._loop.create_future()
         alarm = None
-        if self._waiting or len(self._begun) >= self._most:
-            deadline = math.inf if until is None else until
-            heapq.heappush(self._waiting, (priority, deadline, next(self._came), begin, future))
+        if self._waiting or not self._has_room():
+            self._waiting.push(priority, until, begin, future)
             if until is not None:
                 alarm = self._loop.call_at(until, self._give_up, future)
         elif not self._begin(begin, future):
@@ -143,10 +142,8 @@ class OwnCores:
 
     def lose(self, error: BaseException) -> None:
         """The device is lost: tell all who wait."""
-        waiting, self._waiting = self._waiting, []
-        for future in (*self._begun, *[future for *_, future in waiting]):
-            if not future.done():
-                future.set_exception(error)
+        for future in (*self._waiting.leave(), *[future for future in self._begun if not future.done()]):
+            future.set_exception(error)
         self._begun.clear()
 
     def close(self) -> None:
@@ -160,6 +157,9 @@ class OwnCores:
         """The deadline has come of a request that waits, or has begun."""
         if future not in self._begun and not future.done():
             future.set_result(None)
+
+    def _has_room(self) -> bool:
+        return len(self._begun) < self._most
 
     def _begin(self, begin: Begin, future: asyncio.Future[Any]) -> bool:
         if self._threads < min(self._cores, len(self._begun) + 1):
@@ -186,23 +186,8 @@ class OwnCores:
         work = self._begun.pop(future, None)
         if work is None:
             return  # the device was lost
-        try:
-            outcome = work.end(error)
-        except Exception as failure:
-            if not future.done():
-                future.set_exception(failure)
-        else:
-            if not future.done():
-                future.set_result(outcome)
-        while self._waiting and len(self._begun) < self._most:
-            *_, begin, waits = heapq.heappop(self._waiting)
-            if waits.done():
-                continue
-            try:
-                if not self._begin(begin, waits):
-                    waits.set_result(None)
-            except Exception as failure:
-                waits.set_exception(failure)
+        tell(future, functools.partial(work.end, error))
+        self._waiting.begin_next(self._has_room, self._begin)
         self._on_ended()
 
 

@@ -263,8 +263,7 @@ class Direct:
     def accompanied(self) -> bool:
         """Whether other callers have requests here, or wait for a turn."""
         dispatcher = self._dispatcher
-        beside = dispatcher.overlapping or dispatcher.own_cores
-        return self._turns.wanted or dispatcher.in_flight > 0 or bool(beside)
+        return self._turns.wanted or dispatcher.in_flight > 0 or dispatcher.beside
 
     def has_company(self) -> bool:
         """Whether other callers are here, or have been lately: one that asks again at once needs no other's stream."""
