@@ -12,17 +12,24 @@ import contextlib
 import ctypes
 import os
 import select
+import signal
 import struct
 import sys
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 REQUEST, ANSWER = struct.Struct("<QQ"), struct.Struct("<BQ")
 READY, COMPILED, REFUSED = range(3)
 IDLE_S = 10.0  # without a request, after which the process ends
-NOT, MUCH, ALWAYS = "not", "much", "always"
-"""How much it gives way to others: not at all; so that it has a tenth of a core that both want; or so that it has only
-what they leave."""
-_NICE = {MUCH: 10, ALWAYS: 19}
+NOT, GENTLY = "not", "gently"
+"""How much it gives way to others: not at all, or so that it has a tenth of a core that both want."""
+_NICE = 10
+_YIELD_S = 2e-4
+"""After which a process that gives way offers the processor again, also while the driver compiles.
+
+A driver's threads offer theirs (`sched_yield`) while they wait for the next kernel, and had it back at the next tick of
+Linux's clock only, as much as four milliseconds later, when a process that compiles had taken it.
+"""
 
 
 def received(pipe: BinaryIO, nbytes: int) -> bytes:
@@ -37,13 +44,26 @@ def received(pipe: BinaryIO, nbytes: int) -> bytes:
 
 
 def give_way(how: str) -> None:
-    """Let others go first from now on. On Linux, what gives way always has no share of its own."""
-    if how == NOT:
+    """Let others go first from now on."""
+    if how != NOT and hasattr(os, "nice"):
+        os.nice(_NICE)
+
+
+@contextlib.contextmanager
+def yielding(how: str) -> Iterator[None]:
+    """Offer the processor again and again meanwhile, where others go first."""
+    if how == NOT or sys.platform != "linux":
+        yield
         return
-    if how == ALWAYS and hasattr(os, "SCHED_IDLE"):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    elif hasattr(os, "nice"):
-        os.nice(_NICE[how])
+    libc = ctypes.CDLL(None)
+    libc.signal.argtypes, libc.signal.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
+    # The handler is C's own: one of Python's would not run before the driver returns.
+    libc.signal(signal.SIGALRM, ctypes.cast(libc.sched_yield, ctypes.c_void_p))
+    signal.setitimer(signal.ITIMER_REAL, _YIELD_S, _YIELD_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def main() -> None:
@@ -69,7 +89,9 @@ def main() -> None:
     while select.select([requests], [], [], IDLE_S)[0]:
         try:
             options, text = REQUEST.unpack(received(requests, REQUEST.size))
-            kind, answer = _compiled(cl, context, chosen, received(requests, options), received(requests, text))
+            given = received(requests, options), received(requests, text)
+            with yielding(how):
+                kind, answer = _compiled(cl, context, chosen, *given)
         except EOFError:
             return
         _send(answers, kind, answer)

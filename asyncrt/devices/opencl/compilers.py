@@ -37,7 +37,6 @@ _MUCH = 48 << 10  # characters of a text that take longer to compile than a proc
 _START_S = 30.0  # that a process has to start
 # The same where requests go first: compiled in this process it would take the time that they, or NumPy for them, need.
 _MUCH_GENTLY = 12 << 10
-_SLOW_S = 15.0  # that a text of some dozens of kernels takes on a core of its own, or longer
 
 
 class _Worker:
@@ -67,18 +66,12 @@ class _Worker:
 
         Raises:
             EOFError: The process ended before.
-            TimeoutError: It gives way always, and has not come to it.
         """
         try:
             self._requests.write(worker.REQUEST.pack(len(options), len(text)) + options + text)
             self._requests.flush()
         except OSError as error:
             raise EOFError from error
-        if self.how == worker.ALWAYS and not select.select([self._answers], [], [], _SLOW_S)[0]:
-            raise TimeoutError
-        return self._answer()
-
-    def _answer(self) -> tuple[int, bytes]:
         kind, nbytes = worker.ANSWER.unpack(worker.received(self._answers, worker.ANSWER.size))
         return kind, worker.received(self._answers, nbytes)
 
@@ -135,16 +128,12 @@ class Compilers:
         Raises:
             KernelBuildError: The process ended while it compiled.
         """
-        encoded, starved = text.encode(), False
+        encoded = text.encode()
         least = _MUCH if self.how == worker.NOT else min(_MUCH, _MUCH_GENTLY)
-        while (found := self._take(starved or len(encoded) >= least)) is not None:
+        while (found := self._take(len(encoded) >= least)) is not None:
             compiler, fresh = found
             try:
                 kind, binary = compiler.compile(options, encoded)
-            except TimeoutError:
-                starved = True
-                self._give_way_less(compiler)
-                continue
             except EOFError:
                 with self._lock:
                     self._busy.discard(compiler)
@@ -160,16 +149,6 @@ class Compilers:
             self._give_back(compiler)
             return binary if kind == worker.COMPILED else None
         return None
-
-    def _give_way_less(self, starved: _Worker) -> None:
-        """Replace the processes that get nothing done, because others leave no time at all, as they are needed."""
-        with self._lock:
-            self.how = worker.MUCH
-            self._busy.discard(starved)
-            idle, self._idle = self._idle, []
-        starved.kill()
-        for compiler in (starved, *idle):
-            compiler.ended()
 
     def _take(self, much: bool) -> tuple[_Worker, bool] | None:
         """Return a process, and whether it was started for this."""

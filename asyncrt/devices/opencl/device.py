@@ -40,7 +40,7 @@ from . import dot_product as opencl_dot
 from . import drivers
 from .ahead import load_all
 from .arguments import argument_setter, handle_of, raise_refused, refused
-from .compile_worker import ALWAYS, MUCH
+from .compile_worker import GENTLY
 from .compilers import find_compilers
 from .copies import find_copies
 from .gate import find_gate
@@ -504,9 +504,7 @@ class OpenCLDevice:
     def build_gently(self) -> bool:
         if self.compilers is None:
             return False
-        # A GPU's requests need little of the processor, and its compilers long: with no more than what others leave
-        # they would be taken for starved.
-        self.compilers.how = ALWAYS if self.info.is_cpu else MUCH
+        self.compilers.how = GENTLY
         return True
 
     def load_ahead(self, programs: Sequence[tuple[bytes, str]]) -> Sequence[Any]:
