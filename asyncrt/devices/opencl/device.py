@@ -47,6 +47,7 @@ from .gate import find_gate
 from .info import Probe, cores, describe
 from .nvidia import own_instructions
 from .nvidia.persistent import LANES, Addresses, local_space
+from .one_thread import compiling_thread
 from .pinned import PinnedBlock, PinnedMemory, PinnedTransfers
 from .prepared import JOINS, LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
 from .record import pack_record
@@ -559,8 +560,13 @@ class OpenCLDevice:
             KernelBuildError: The driver refused it; with its log.
         """
         program = _Program(self.context, text)
+        options = self._options + self._dots.options(text, self._try)
+        thread = compiling_thread(self.info.platform, self.info.kind)
         try:
-            program._build(self._options + self._dots.options(text, self._try), [self.cl_device])
+            if thread is None:
+                program._build(options, [self.cl_device])
+            else:
+                thread.call(lambda: program._build(options, [self.cl_device]))
         except cl.Error as error:
             log = f"{error}\n{program.get_build_info(self.cl_device, cl.program_build_info.LOG)}"
             hint = ""
