@@ -92,6 +92,7 @@ class ChunkEnqueuer:
         idle = () if lanes is None else dispatcher.idle_beside(own)
         traced, prepared = one_by_one(dispatcher.streams[own]), None
         if presets is not None and not traced:
-            company = Company.OTHERS if dispatcher.in_flight > 1 else Company.NOBODY_YET
+            others = dispatcher.in_flight > 1 or len(dispatcher.marks) > 0
+            company = Company.OTHERS if others else Company.NOBODY_YET
             prepared = presets.find(bound, memory, bool(idle), company)
         return prepared, choose_route(own, lanes, idle, prepared, presets is not None, traced)

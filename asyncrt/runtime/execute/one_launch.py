@@ -8,12 +8,15 @@ sizes. Until it is there, and where a plan gains nothing, the steps are launched
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import logging
 import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import attrs
 
 from asyncrt.devices.base import Allocation, Device, FoldsLaunches, PreparedLaunch
 from asyncrt.errors import AsyncrtError
@@ -48,6 +51,7 @@ _LONG_STEP_S = 200e-6
 _BRIEF_S = 0.5e-3
 """What a plan takes that is one launch also beside other requests on a processor: it leaves the other cores to them."""
 _WALKERS = 16
+_MOST_LOCAL = 2  # `__local` arguments that a row has room for
 PATIENCE_S = 1.0
 """For which a group waits for the others: no plan that is folded takes a tenth of that."""
 # Steps whose groups take so many turns on average keep the device busy by themselves: to launch them costs nothing
@@ -80,6 +84,43 @@ class _Table(NamedTuple):
     memory: Allocation
     numbers: tuple[int, ...]
     wanted: tuple[int, ...]
+
+
+@attrs.define(eq=False)
+class TurningTable:
+    """One launch for plans that share most of theirs: its table is that of one of them at a time.
+
+    Attributes:
+        launch: Carries out the plan that it is now.
+        first: The launches of the plan that it was first.
+        constants: What all of them read, held by this; the plan itself is not, whose end is that of this.
+        rows: The first plan's.
+        table: Where they lie, and which numbers are in the place of arenas.
+        address: Of the table in the host's memory.
+        now: By their places, the rows of the plan that it is now, as far as they differ from the first's.
+        known: Such rows of the plans that it was.
+    """
+
+    launch: PreparedLaunch
+    first: Sequence[PreparedLaunch]
+    constants: object
+    rows: Sequence[Row]
+    table: _Table
+    address: int
+    now: Mapping[int, bytes] = attrs.Factory(dict)
+    known: weakref.WeakKeyDictionary[BoundPlan, Mapping[int, bytes]] = attrs.Factory(weakref.WeakKeyDictionary)
+
+    def become(self, rows: Mapping[int, bytes]) -> None:
+        """Have other rows from now on in the place of the first plan's. Nothing on the device may read the table."""
+        for place in self.now.keys() - rows.keys():
+            self._write(place, pack((self.rows[place],)))
+        for place, row in rows.items():
+            if self.now.get(place) is not row:
+                self._write(place, row)
+        self.now = rows
+
+    def _write(self, place: int, row: bytes) -> None:
+        ctypes.memmove(self.address + place * ROW_NBYTES, row, len(row))
 
 
 class OneLaunch:
@@ -143,6 +184,57 @@ class OneLaunch:
             if table is None:
                 return None
             self.tables[bound] = table
+        return self._launch(table, alone=alone)
+
+    def turning(self, bound: BoundPlan) -> TurningTable | None:
+        """Return one launch for a plan and those that share most launches with it; None if there is none, or not yet.
+
+        Only on a processor, whose memory the host writes as well.
+        """
+        found = None if self.stalled or not self.shares else self._table_and_rows(bound)
+        if found is None:
+            return None
+        table, rows = found
+        launch = self._launch(table, alone=True)
+        if launch is None:
+            return None
+        address = self._folds.addresses([table.memory])[0]
+        return TurningTable(launch, bound.steps, bound.constants, rows, table, address)
+
+    def turn(self, turning: TurningTable, bound: BoundPlan) -> bool:
+        """Let a table be that of a plan which shares most launches with the one that it is; returns whether it can be.
+
+        Nothing on the device may read the table.
+        """
+        rows = turning.known.get(bound)
+        if rows is None:
+            rows = self._other_rows(turning, bound)
+            if rows is None:
+                return False
+            turning.known[bound] = rows
+        turning.become(rows)
+        return True
+
+    def _other_rows(self, turning: TurningTable, bound: BoundPlan) -> Mapping[int, bytes] | None:
+        """Return, by their places, a plan's rows that differ from the first's; None if one has no room, or has other
+        memory."""
+        found: dict[int, bytes] = {}
+        for place, (step, launch) in enumerate(zip(bound.plan.steps, bound.steps, strict=True)):
+            first = turning.first[place]
+            if launch is first:
+                continue
+            shape = self._shape(step)
+            _, buffers, record, _, _, local = launch
+            if shape is None or buffers != first[1] or len(local) > _MOST_LOCAL:
+                return None
+            row = turning.rows[place]._replace(groups=shape.groups, group=shape.group, record=record, local=local)
+            if row.nbytes > ROW_NBYTES:
+                return None
+            found[place] = pack((row,))[: row.nbytes]
+        return found
+
+    def _launch(self, table: _Table, *, alone: bool) -> PreparedLaunch | None:
+        """Return the launch that walks a table; None where it has too many groups, or too few."""
         wanted, nbytes = max(table.wanted), MEETING_NBYTES
         if self._folds.ptx:
             groups = groups_for(wanted, self._units, self._streams, alone=alone)
@@ -159,6 +251,10 @@ class OneLaunch:
         return table.kernel, buffers, record, (groups * walks.group,), (walks.group,), ()
 
     def _table(self, bound: BoundPlan) -> _Table | None:
+        found = self._table_and_rows(bound)
+        return None if found is None else found[0]
+
+    def _table_and_rows(self, bound: BoundPlan) -> tuple[_Table, Sequence[Row]] | None:
         shapes = [self._shape(step) for step in bound.plan.steps]
         if len(shapes) < LEAST_STEPS or any(shape is None for shape in shapes):
             return None
@@ -172,7 +268,7 @@ class OneLaunch:
         if rows is None:
             return None
         wanted = tuple(-(-row.total // row.slots) for row in rows)
-        return _Table(walks, kernel, self._folds.holding(pack(rows)), numbers, wanted)
+        return _Table(walks, kernel, self._folds.holding(pack(rows)), numbers, wanted), rows
 
     def _rows(
         self, bound: BoundPlan, shapes: Sequence[_Shape], walks: Walker, numbers: tuple[int, ...]
@@ -188,7 +284,7 @@ class OneLaunch:
             row = Row(kernel, shape.groups, shape.group, 1, own, record, local, walks.own[kernel])
             fitting = walks.space // row.local_nbytes if row.local_nbytes else MOST_SLOTS
             slots = 1 if self.shares else min(walks.group // size, fitting, MOST_SLOTS)
-            if slots < 1 or row.nbytes > ROW_NBYTES or len(local) > 2:
+            if slots < 1 or row.nbytes > ROW_NBYTES or len(local) > _MOST_LOCAL:
                 return None
             rows.append(row._replace(slots=slots))
         return rows

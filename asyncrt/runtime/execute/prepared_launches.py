@@ -6,7 +6,8 @@ only enqueues them. On other memory a plan gets another set of launches, up to a
 bound to that memory. How many launches there may be in all is bounded, too.
 
 The plans of a sequence's lengths share most launches, and few come often. They have one set, which each takes over from
-the one before it: only the records of launches that differ are set anew.
+the one before it: only the records of launches that differ are set anew. On a processor they have one launch together
+as well, of whose table the rows that differ are written anew while nothing is on the device.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from asyncrt.devices.base import Allocation, Device, Prepared, PreparedLaunch
 from asyncrt.errors import DeviceError, DeviceStalledError
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 
-from .one_launch import OneLaunch
+from .one_launch import OneLaunch, TurningTable
 
 OFTEN = 8  # times that a plan is enqueued before its launches are prepared, which costs what 2 or 3 replays save
 LAUNCH_NBYTES = 4096
@@ -156,6 +157,11 @@ class _Plan:
     again: int = 0
     family: _Family | None = None
 
+    @property
+    def ways(self) -> tuple[Trial, Trial]:
+        """How long it takes either way, or those do with which it shares most launches."""
+        return self.trials if self.family is None else self.family.trials
+
     def same_again(self, memory: Sequence[Allocation]) -> _Set | None:
         """Return what was used last, where it may be used again for such memory without another look."""
         latest, numbers = self.latest, self.numbers
@@ -171,10 +177,18 @@ class _Family:
     Attributes:
         owner: The one that has the set now, as long as anybody has that plan.
         tried: How often one ran on its caller's thread.
+        uses: How often one was enqueued where it may be one launch.
+        trials: How long one took when it was alone: as one launch, and step by step.
+        folded: The set that is one launch, and its table; None if there is none.
+        refused: How many kernels for that had been built when there could be none.
     """
 
     owner: Callable[[], _Plan | None]
     tried: int = 0
+    uses: int = 0
+    trials: tuple[Trial, Trial] = attrs.Factory(lambda: (Trial(), Trial()))
+    folded: tuple[_Set, TurningTable] | None = None
+    refused: int | None = None
 
 
 class Presets:
@@ -243,6 +257,12 @@ class Presets:
         if plan.numbers is None:
             plan.numbers = tuple(sorted({b for _, buffers, *_ in bound.steps for b in buffers if isinstance(b, int)}))
         used = tuple([memory[n] for n in plan.numbers])
+        if plan.family is not None and company is Company.NOBODY:
+            turned = self._turned(bound, plan, plan.family, memory, used)
+            plan.folded, plan.latest, plan.again = turned is not None, None, 0
+            if turned is not None:
+                self._replays += 1
+                return turned.parts
         if not self._folds_for(plan, company):
             company = Company.ANYTHING
         key = _Use(apart, company), tuple(map(id, used))
@@ -301,8 +321,9 @@ class Presets:
     def _folds_for(self, plan: _Plan, company: Company) -> bool:
         """Return whether a plan is to be one launch, if it can be.
 
-        A step of a sequence is not, where there is a plan for each length. Nor is any on a GPU, an iteration of a loop
-        as little: its launches have few groups each, and follow each other as soon as the groups of one would meet.
+        Where there is a plan for each length, they have one launch together (`_turned`). A step of a sequence is none
+        on a GPU, an iteration of a loop as little: its launches have few groups each, and follow each other as soon as
+        the groups of one would meet.
         """
         if self.one is None or company is Company.ANYTHING or plan.uses <= self.one.often:
             return False
@@ -318,6 +339,38 @@ class Presets:
             return tried and one.seconds <= steps.seconds and self.one.gains_among(steps.seconds)
         return better_folded(one, steps)
 
+    def _turned(
+        self, bound: BoundPlan, plan: _Plan, family: _Family, memory: Sequence[Allocation], used: tuple[Allocation, ...]
+    ) -> _Set | None:
+        """Return the one launch of a family as that of a plan, where it gains; None if it is to be launched in steps.
+
+        Nothing of the family is on the device.
+        """
+        one = self.one
+        family.uses += 1
+        if one is None or not one.shares or one.stalled or family.uses <= one.often:
+            return None
+        if not one.gains(plan.size, family.trials[1].seconds) or not better_folded(*family.trials):
+            return None
+        if family.folded is None:
+            if family.refused == one.generation:
+                return None
+            family.refused = one.generation
+            table = one.turning(bound)
+            part = None if table is None else self._device.prepare((table.launch,), memory, self._native)
+            if table is None or part is None:
+                return None
+            family.folded = _Set([part], used, table.launch, one.generation), table
+            return family.folded[0]
+        found, table = family.folded
+        if not one.turn(table, bound):
+            family.folded = None
+            return None
+        if not all(map(operator.is_, used, found.memory)):
+            found.parts[0].bind(memory)
+            found.memory = used
+        return found
+
     def _may_be_folded(self, found: _Set, company: Company) -> bool:
         """Return whether launches that were prepared before may be one now, or may be one no more."""
         one = self.one
@@ -331,13 +384,13 @@ class Presets:
         if plan.family is not None:
             plan.family.tried += 1
         if self.one is not None:
-            plan.trials[not plan.folded].took(seconds)
+            plan.ways[not plan.folded].took(seconds)
 
     def took_generally(self, bound: BoundPlan, seconds: float) -> None:
         """Note how long a plan took on the general way, alone, from when it was enqueued to its results."""
         plan = self._plans.get(bound)
         if plan is not None and self.one is not None and self.one.shares:
-            plan.trials[not plan.folded].took(seconds)
+            plan.ways[not plan.folded].took(seconds)
 
     def check(self, bound: BoundPlan, memory: Sequence[Allocation], seconds: float) -> None:
         """Raise `DeviceStalledError` if a plan that took so long was one launch whose groups gave up."""

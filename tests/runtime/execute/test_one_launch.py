@@ -23,8 +23,10 @@ from asyncrt.runtime.execute import one_launch, prepared_launches
 from asyncrt.runtime.execute.one_launch import OneLaunch
 from asyncrt.runtime.execute.prepared_launches import Trial, better_folded
 from asyncrt.runtime.execute.specialise import OFTEN
+from asyncrt.runtime.loop.marks import StreamMarks
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.request import session
+from benchmarks import networks
 
 from ...builders import model, node
 from ..request.test_control_flow import body
@@ -222,6 +224,74 @@ async def test_iterations_of_a_loop_are_one_launch_on_a_processor(
 
     assert folded
     assert all(same(result, results[0]) for result in results)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("without", [set[Mechanism](), {"direct"}])
+async def test_lengths_of_a_sequence_are_one_launch_on_a_processor(
+    without: set[Mechanism], users_path: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its table is that of one length at a time, to and fro where sequences take turns; they give the bits of launches.
+
+    Beside each other, and until the device has passed all that it was given, they are launched; and so is a plan whose
+    constants lie elsewhere.
+    """
+    monkeypatch.setattr(one_launch, "_LONG_STEP_S", 1.0)
+    monkeypatch.setattr(prepared_launches, "better_folded", lambda one, steps: True)
+    turned: list[bool] = []
+    turn = OneLaunch.turn
+
+    def noted(*given: Any) -> bool:
+        dispatcher = runtime.session.dispatcher
+        assert dispatcher.in_flight <= 1
+        assert not dispatcher.marks.pending
+        turned.append(turn(*given))
+        return turned[-1]
+
+    monkeypatch.setattr(OneLaunch, "turn", noted)
+    network, tokens = networks.decoder(2, 32, 2, 60), [networks.next_token(length) for length in range(60)]
+
+    async def decode(loaded: Model) -> list[bytes]:
+        async with loaded.sequence() as sequence:
+            return [(await sequence.infer(token))["logits"].tobytes() for token in tokens]
+
+    async with Runtime(streams=1, options=RuntimeOptions(warm=False, without={*without, "one_launch"})) as runtime:
+        expected = await decode(await runtime.load(network))
+    async with Runtime(streams=1, options=RuntimeOptions(warm=False, without=without)) as runtime:
+        one = one_of(runtime)
+        if not one.shares:
+            pytest.skip("a GPU begins its launches as fast as their groups would meet")
+        loaded = await runtime.load(network)
+        assert await decode(loaded) == expected
+        assert one.building.task is not None
+        await one.building.task
+        assert await decode(loaded) == expected
+        begun = len(turned)
+        async with loaded.sequence() as ahead, loaded.sequence() as behind:
+            for token in tokens[:20]:
+                await ahead.infer(token)
+            for place in range(40):
+                for sequence, at in ((ahead, place + 20), (behind, place)):
+                    assert (await sequence.infer(tokens[at]))["logits"].tobytes() == expected[at]
+        alternating = len(turned) - begun
+        beside = await asyncio.gather(decode(loaded), decode(loaded))
+        with monkeypatch.context() as patched:
+            patched.setattr(StreamMarks, "__len__", lambda marks: 1)  # as behind a request that was cancelled
+            before = len(turned)
+            assert await decode(loaded) == expected
+            assert len(turned) == before
+        presets = runtime.session.presets
+        assert presets is not None
+        tables = [p.family.folded[1] for p in presets._plans.values() if p.family and p.family.folded]  # noqa: SLF001
+        bound = next(iter(presets._plans))  # noqa: SLF001
+        kernel, buffers, *rest = bound.steps[0]
+        elsewhere: Any = (kernel, (object(),) * len(buffers), *rest)
+        assert not turn(one, tables[0], attrs.evolve(bound, steps=(elsewhere, *bound.steps[1:])))
+
+    assert begun > len(tokens) // 2
+    assert alternating > 80  # of 100 steps; one whose memory grows has other launches
+    assert all(turned)
+    assert beside == [expected, expected]
 
 
 @pytest.mark.asyncio

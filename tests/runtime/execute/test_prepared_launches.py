@@ -585,7 +585,7 @@ async def test_the_lengths_of_a_sequence_have_one_set_of_launches(
 
     async with Runtime(streams=1, options=RuntimeOptions(warm=False, without={"prepared_launches"})) as rt:
         expected = await decode(await rt.load(network))
-    async with Runtime(streams=1, options=RuntimeOptions(warm=False)) as rt:
+    async with Runtime(streams=1, options=RuntimeOptions(warm=False, without={"one_launch"})) as rt:
         loaded = await rt.load(network)
         for _ in range(2):
             assert await decode(loaded) == expected
