@@ -14,6 +14,7 @@ from typing import NamedTuple
 ROW_NBYTES = 512
 """Of a row: what work-items copy into local memory before they carry out the step."""
 HEADER_NBYTES = 64
+_MOST_LOCAL = 2  # `__local` arguments whose places are in the header
 _HEADER = struct.Struct("=14i8x")
 
 
@@ -51,6 +52,11 @@ class Row(NamedTuple):
         return HEADER_NBYTES + 8 * len(self.buffers) + len(self.record)
 
     @property
+    def fits(self) -> bool:
+        """Whether a row of the table has room for it and its ``__local`` arguments."""
+        return self.nbytes <= ROW_NBYTES and len(self.local) <= _MOST_LOCAL
+
+    @property
     def local_nbytes(self) -> int:
         """Bytes of local memory of one work-group."""
         return self.own + sum(-(-n // 16) * 16 for n in self.local)
@@ -71,7 +77,7 @@ def pack(rows: Sequence[Row]) -> bytes:
 
 
 def _offsets(row: Row) -> tuple[int, int]:
-    """Return where its ``__local`` arguments begin, of which there are two at most."""
+    """Return where its ``__local`` arguments begin, of which there are `_MOST_LOCAL` at most."""
     first = row.own
     second = first + -(-row.local[0] // 16) * 16 if row.local else first
     return first, second

@@ -43,7 +43,6 @@ class _Worker:
     """A process that compiles; one thread at a time may use it."""
 
     def __init__(self, place: str, libraries: Sequence[str], how: str = worker.NOT) -> None:
-        self.how = how
         command = [sys.executable, "-P", "-S", str(_SCRIPT), how, place, *libraries]
         # A group of its own, so that the terminal's signals are not for it. In a session of its own it would give way
         # to nobody: Linux shares processors out among sessions first (autogroup), and then within each.

@@ -51,7 +51,6 @@ _LONG_STEP_S = 200e-6
 _BRIEF_S = 0.5e-3
 """What a plan takes that is one launch also beside other requests on a processor: it leaves the other cores to them."""
 _WALKERS = 16
-_MOST_LOCAL = 2  # `__local` arguments that a row has room for
 PATIENCE_S = 1.0
 """For which a group waits for the others: no plan that is folded takes a tenth of that."""
 # Steps whose groups take so many turns on average keep the device busy by themselves: to launch them costs nothing
@@ -95,8 +94,7 @@ class TurningTable:
         first: The launches of the plan that it was first.
         constants: What all of them read, held by this; the plan itself is not, whose end is that of this.
         rows: The first plan's.
-        table: Where they lie, and which numbers are in the place of arenas.
-        address: Of the table in the host's memory.
+        address: Where they lie in the host's memory.
         now: By their places, the rows of the plan that it is now, as far as they differ from the first's.
         known: Such rows of the plans that it was.
     """
@@ -105,7 +103,6 @@ class TurningTable:
     first: Sequence[PreparedLaunch]
     constants: object
     rows: Sequence[Row]
-    table: _Table
     address: int
     now: Mapping[int, bytes] = attrs.Factory(dict)
     known: weakref.WeakKeyDictionary[BoundPlan, Mapping[int, bytes]] = attrs.Factory(weakref.WeakKeyDictionary)
@@ -199,7 +196,7 @@ class OneLaunch:
         if launch is None:
             return None
         address = self._folds.addresses([table.memory])[0]
-        return TurningTable(launch, bound.steps, bound.constants, rows, table, address)
+        return TurningTable(launch, bound.steps, bound.constants, rows, address)
 
     def turn(self, turning: TurningTable, bound: BoundPlan) -> bool:
         """Let a table be that of a plan which shares most launches with the one that it is; returns whether it can be.
@@ -225,10 +222,10 @@ class OneLaunch:
                 continue
             shape = self._shape(step)
             _, buffers, record, _, _, local = launch
-            if shape is None or buffers != first[1] or len(local) > _MOST_LOCAL:
+            if shape is None or buffers != first[1]:
                 return None
             row = turning.rows[place]._replace(groups=shape.groups, group=shape.group, record=record, local=local)
-            if row.nbytes > ROW_NBYTES:
+            if not row.fits:
                 return None
             found[place] = pack((row,))[: row.nbytes]
         return found
@@ -284,7 +281,7 @@ class OneLaunch:
             row = Row(kernel, shape.groups, shape.group, 1, own, record, local, walks.own[kernel])
             fitting = walks.space // row.local_nbytes if row.local_nbytes else MOST_SLOTS
             slots = 1 if self.shares else min(walks.group // size, fitting, MOST_SLOTS)
-            if slots < 1 or row.nbytes > ROW_NBYTES or len(local) > _MOST_LOCAL:
+            if slots < 1 or not row.fits:
                 return None
             rows.append(row._replace(slots=slots))
         return rows
