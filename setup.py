@@ -18,7 +18,7 @@ EXTENSIONS = [
         optional=True,
     )
     for name in (
-        *("asyncrt/devices/opencl/_submit", "asyncrt/devices/opencl/_programs"),
+        *("asyncrt/devices/opencl/_submit", "asyncrt/devices/opencl/_launcher", "asyncrt/devices/opencl/_programs"),
         *("asyncrt/runtime/plan/_formulas", "asyncrt/runtime/plan/_steps", "asyncrt/memory/_arena"),
     )
 ]

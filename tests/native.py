@@ -26,6 +26,7 @@ def _extension(path: str) -> Callable[[pytest.TempPathFactory], ModuleType]:
 
 
 submit = _extension("asyncrt/devices/opencl/_submit")
+launcher = _extension("asyncrt/devices/opencl/_launcher")
 formulas = _extension("asyncrt/runtime/plan/_formulas")
 steps = _extension("asyncrt/runtime/plan/_steps")
 arena = _extension("asyncrt/memory/_arena")

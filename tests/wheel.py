@@ -64,7 +64,7 @@ def main() -> None:
         headers = Path(sysconfig.get_paths()["include"], "Python.h").is_file()
         limited = not sysconfig.get_config_var("Py_GIL_DISABLED")
         if sys.platform == "linux" and shutil.which("cc") and headers and limited:
-            built = {f"asyncrt/devices/opencl/{part}.abi3.so" for part in ("_submit", "_programs")}
+            built = {f"asyncrt/devices/opencl/{part}.abi3.so" for part in ("_submit", "_launcher", "_programs")}
             assert built <= set(names), "there is a compiler, but what it makes is not in the wheel"
             assert wheel.name.split("-")[2:4] == ["cp311", "abi3"], f"{wheel.name} is for one version of Python"
         environment = out / "venv"

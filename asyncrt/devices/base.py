@@ -470,8 +470,14 @@ class FoldsLaunches(Protocol):
     lanes: int
     ptx: bool
 
+    def find_by(self, kernel: Kernel) -> None:
+        """Find addresses by a kernel from now on: it writes where its first buffer begins into its second one, as a
+        long at the place that is its one size."""
+        ...
+
     def addresses(self, allocations: Sequence[Allocation]) -> Sequence[int]:
-        """Return where allocations begin in the device's memory; each stays there until it is released. Blocks."""
+        """Return where allocations begin in the device's memory; each stays there until it is released. Blocks; only
+        after `find_by()`."""
         ...
 
     def holding(self, data: bytes) -> Allocation:
@@ -480,6 +486,48 @@ class FoldsLaunches(Protocol):
 
     def read_now(self, allocation: Allocation, nbytes: int) -> bytes:
         """Return the first bytes of an allocation, whatever runs meanwhile. Blocks."""
+        ...
+
+
+class Launcher(Protocol):
+    """A thread that carries out prepared launches on a device's streams, while the event loop's goes on with Python.
+
+    It begins them in the order in which they were posted, on each stream one at a time, and ends first what it began
+    first. All of this is called on one thread.
+    """
+
+    def post(
+        self, prepared: Prepared, stream: Stream, writes: Sequence[Transfer], reads: Sequence[Transfer]
+    ) -> Callable[[], None]:
+        """Let it do what `Prepared.run()` does; returns what raises, once that was collected, what it failed with.
+
+        Until then the launches stay bound to their memory, and what is copied is not changed.
+        """
+        ...
+
+    def collect(self) -> int:
+        """Return how many have ended since this was called last: of those not collected, those posted first."""
+        ...
+
+    def wait(self) -> None:
+        """Return when all have ended that were posted. Blocks."""
+        ...
+
+    def close(self) -> None:
+        """End the thread when that is so. Blocks."""
+        ...
+
+
+@runtime_checkable
+class LaunchesAside(Protocol):
+    """A device on which such a thread may carry out launches."""
+
+    def open_launcher(self, file: int) -> Launcher | None:
+        """Start a thread; None where the device gains nothing by it, or there can be none.
+
+        Args:
+            file: An eventfd, to which it writes when something can be collected.
+        """
         ...
 
 

@@ -24,6 +24,7 @@ from asyncrt.devices.base import (
     Allocation,
     Binaries,
     Kernel,
+    Launcher,
     Mark,
     Prepared,
     PreparedLaunch,
@@ -40,14 +41,15 @@ from . import dot_product as opencl_dot
 from . import drivers
 from .ahead import load_all
 from .arguments import argument_setter, handle_of, raise_refused, refused
-from .compile_worker import GENTLY
-from .compilers import find_compilers
+from .compiling.compilers import find_compilers
+from .compiling.one_thread import compiling_thread
+from .compiling.worker import GENTLY
 from .copies import find_copies
 from .gate import find_gate
 from .info import Probe, cores, describe
+from .launcher import native_launcher
 from .nvidia import own_instructions
 from .nvidia.persistent import LANES, Addresses, local_space
-from .one_thread import compiling_thread
 from .pinned import PinnedBlock, PinnedMemory, PinnedTransfers
 from .prepared import JOINS, LONG_CPU, LONG_GPU, OpenCLPrepared, preset_calls
 from .record import pack_record
@@ -434,8 +436,11 @@ class OpenCLDevice:
 
     def _looks(self) -> Addresses:
         if self._addresses is None:
-            self._addresses = Addresses(cl, self.context, self.cl_device, self.compile)
+            self._addresses = Addresses(cl, self.context, self.cl_device)
         return self._addresses
+
+    def find_by(self, kernel: Kernel) -> None:
+        self._looks().finder = kernel
 
     def addresses(self, allocations: Sequence[Allocation]) -> Sequence[int]:
         try:
@@ -597,6 +602,10 @@ class OpenCLDevice:
         return OpenCLPrepared(
             calls, submitter, launches, memory, long, self.gate, joins=joins, single=self.single, lends=self.info.is_cpu
         )  # fmt: skip
+
+    def open_launcher(self, file: int) -> Launcher | None:
+        works_alone = not self.info.is_cpu and (self.info.platform, self.info.kind) in JOINS
+        return native_launcher(file) if works_alone else None
 
     def probe(self, kept: Binaries | None = None) -> None:
         """Build and run a two-line kernel, and see what the driver compiles for.

@@ -21,7 +21,7 @@ from asyncrt.devices.base import Again, Allocation, PreparedLaunch, Transfer
 from .arguments import SetArguments, argument_setter, loader, refused
 from .drivers import INTEL_CPU, NVIDIA_GPU
 from .gate import Gate, are_tiny
-from .submit import Arguments, DriverCall, Submitter
+from .submit import Arguments, DriverCall, Post, Submitter
 
 # Launches that take a driver more than a millisecond: 1 µs each on Intel's runtime, 4 on an H200. A thread costs some
 # tenths of one, so it is not worth it for fewer.
@@ -172,7 +172,6 @@ class OpenCLPrepared:
         if status:
             raise refused(self._what(done), status)
 
-
     def run(
         self,
         stream: Any,
@@ -193,7 +192,7 @@ class OpenCLPrepared:
         """
         stream.native += 1
         queue = stream.single_queue_address() if single else stream.queue_address()
-        self._check(self._calls.run(queue, writes, reads, stop=stop), len(writes))
+        self.check(self._calls.run(queue, writes, reads, stop=stop), len(writes))
 
     def repeat(
         self, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer], again: Again, *, single: bool = False
@@ -208,7 +207,7 @@ class OpenCLPrepared:
         assert outcome is not None, "these launches cannot be run"
         times, done, status = outcome
         stream.native += times
-        self._check((done, status), len(writes))
+        self.check((done, status), len(writes))
         return times
 
     def begin(self, stream: Any, writes: Sequence[Transfer]) -> None:
@@ -218,7 +217,7 @@ class OpenCLPrepared:
             DeviceError: The driver refuses a command.
         """
         stream.native += 1
-        self._check(self._calls.run(stream.queue_address(), writes, (), waits=False), len(writes))
+        self.check(self._calls.run(stream.queue_address(), writes, (), waits=False), len(writes))
 
     def end(self, stream: Any, reads: Sequence[Transfer]) -> None:
         """Copy from an `OpenCLStream`, and return when all that was begun is done.
@@ -227,10 +226,29 @@ class OpenCLPrepared:
             DeviceError: As `run()` does.
         """
         outcome = self._calls.run(stream.queue_address(), (), reads, launches=False)
-        self._check(outcome, -len(self._launches) - 1)
+        self.check(outcome, -len(self._launches) - 1)
 
-    def _check(self, outcome: tuple[int, int] | None, copied: int) -> None:
-        """Raise what the driver answered, if it refused a command; *copied* come before the launches."""
+    def hand_over(
+        self, post: Post, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer]
+    ) -> None:
+        """Let another thread do what `run()` does; `check()` is for its outcome.
+
+        Args:
+            post: Takes the addresses of the driver's functions and of a queue, and the copies around the launches.
+        """
+        stream.native += 1
+        self._calls.hand_over(post, stream.queue_address(), writes, reads)
+
+    def check(self, outcome: tuple[int, int] | None, copied: int) -> None:
+        """Raise what the driver answered, if it refused a command.
+
+        Args:
+            outcome: How many commands it took, and what it answered to the next one, or 0.
+            copied: How many copies come before the launches.
+
+        Raises:
+            DeviceError: It refused one.
+        """
         assert outcome is not None, "these launches cannot be run"
         done, status = outcome
         if status:

@@ -14,7 +14,7 @@ import itertools
 import operator
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from asyncrt.devices.base import Again, Allocation, PreparedLaunch, Transfer
 
@@ -34,6 +34,10 @@ class DriverCall(NamedTuple):
     kernel: int
     grid: tuple[int, ...]
     group: tuple[int, ...] | None
+
+
+Post: TypeAlias = Callable[[tuple[int, ...], int, tuple[Transfer, ...], bytearray, tuple[Transfer, ...]], None]
+"""Hands launches and the copies around them to a thread: the driver's functions, a queue, and what there is to do."""
 
 
 class Arguments(Protocol):
@@ -84,6 +88,10 @@ class Calls(Protocol):
         self, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer], again: Again
     ) -> tuple[int, int, int] | None:
         """Do what `run()` does several times; returns how often it was done, and what that returns of the last time."""
+        ...
+
+    def hand_over(self, post: Post, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> None:
+        """Let a thread of native code do what `run()` does; only where it would not return None."""
         ...
 
 
@@ -172,6 +180,9 @@ class _PythonCalls:
         self, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer], again: Again
     ) -> tuple[int, int, int] | None:
         return None
+
+    def hand_over(self, post: Post, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> None:
+        raise NotImplementedError("only native code hands launches over")
 
 
 def _sizes(sizes: tuple[int, ...] | None) -> ctypes.Array[ctypes.c_size_t] | None:
@@ -262,6 +273,9 @@ class _NativeCalls(NamedTuple):
         return self.repeats(
             functions, queue, tuple(writes), self.table, tuple(reads), moves, again.most, again.going, again.findings
         )
+
+    def hand_over(self, post: Post, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> None:
+        post((self.enqueue, *self.copies), queue, tuple(writes), self.table, tuple(reads))
 
 
 def _launch(call: DriverCall) -> bytes:

@@ -21,6 +21,7 @@ import attrs
 from asyncrt.devices.base import Allocation, Device, FoldsLaunches, PreparedLaunch
 from asyncrt.errors import AsyncrtError
 from asyncrt.kernels.impl import KernelSource
+from asyncrt.kernels.persistent.finder import FINDER
 from asyncrt.kernels.persistent.table import ROW_NBYTES, Row, pack
 from asyncrt.kernels.persistent.walker import (
     LEAST_GROUP,
@@ -364,12 +365,13 @@ class OneLaunch:
         group = (LEAST_GROUP if most <= LEAST_GROUP else MOST_GROUP) if self._folds.ptx else 1
         walks = walker(ordered, group, self._folds.space, MOST_ARENAS, ptx=self._folds.ptx)
         try:
-            kernel = (await self._impls.ensure([walks.source], urgent=False))[walks.source]
+            kernels = await self._impls.ensure([walks.source, FINDER], urgent=False)
         except AsyncrtError as error:
             self._refused.add(sources)
             _log.info("plans of %d kernels are launched step by step: %s", len(sources), error)
             return
-        self._walkers.put(sources, (walks, kernel))
+        self._folds.find_by(kernels[FINDER])
+        self._walkers.put(sources, (walks, kernels[walks.source]))
         self.generation += 1
 
 

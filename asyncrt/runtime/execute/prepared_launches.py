@@ -61,6 +61,8 @@ class Company(enum.Enum):
     OTHERS = "launches of other requests"
     ANYTHING = "nobody knows"
 
+    __hash__ = object.__hash__  # that of `Enum` is Python's, and takes longer than all else of looking for launches
+
 
 class _Use(NamedTuple):
     """What launches are for.
@@ -134,6 +136,7 @@ class _Plan:
     Attributes:
         size: How many launches a set is.
         is_step: Whether it is a step's of a sequence.
+        long: Whether enqueueing its launches takes so long that a thread should do it.
         numbers: Of the arenas that its steps use, once it has been used often.
         uses: How often it was enqueued since its sets were dropped, or in all.
         last: When it was used last.
@@ -147,6 +150,7 @@ class _Plan:
 
     size: int
     is_step: bool
+    long: bool = False
     numbers: tuple[int, ...] | None = None
     uses: int = 0
     last: int = 0
@@ -305,9 +309,7 @@ class Presets:
     def ready(self, bound: BoundPlan) -> bool:
         """Whether a plan was enqueued so often that its launches are prepared from now on, and in a moment enqueued."""
         plan = self._plans.get(bound)
-        if plan is None or plan.uses < OFTEN:
-            return False
-        return not any(part.long for each in plan.sets.values() for part in each.parts)
+        return plan is not None and plan.uses >= OFTEN and not plan.long
 
     def shares(self, bound: BoundPlan) -> bool:
         """Whether a plan has the launches of a family, also when it comes for the first time."""
@@ -470,6 +472,7 @@ class Presets:
         parts = [self._device.prepare(part, memory, self._native) for part in steps]
         found = [part for part in parts if part is not None]
         self.begins = self.begins or any(part.begins for part in found)
+        plan.long = any(part.long for part in found)
         generation = 0 if self.one is None else self.one.generation
         return _Set(found, used, one, generation) if len(found) == len(parts) else None
 

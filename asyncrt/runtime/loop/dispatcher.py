@@ -20,7 +20,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable
 
-from asyncrt.devices.base import Mark, Stream, mark_behind
+from asyncrt.devices.base import Launcher, Mark, Stream, mark_behind
 from asyncrt.errors import (
     DeadlineExceeded,
     DeviceError,
@@ -67,6 +67,7 @@ class Dispatcher:
         most: Requests that may be in flight.
         cores: How many the device has.
         open_stream: Opens a stream for a core that has requests of its own; None where none may.
+        open_launcher: Starts a thread that launches in place of the event loop's; see `LaunchesAside`.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Dispatcher:
         most: int = sys.maxsize,
         cores: int = 1,
         open_stream: Callable[[], Stream] | None = None,
+        open_launcher: Callable[[int], Launcher | None] | None = None,
     ) -> None:
         self.streams = streams
         self._make_state = make_state
@@ -113,7 +115,7 @@ class Dispatcher:
         self.gaps = Gaps()
         #: Requests of which nothing else here knows.
         self.overlapping = Overlapping(
-            min(len(streams), most), self._loop, self._may_overlap, self._stop_idling, self._tell
+            len(streams), most, self._loop, open_launcher, self._may_overlap, self._stop_idling, self._tell
         )
         #: Nor of these.
         self.own_cores = OwnCores(
@@ -225,9 +227,10 @@ class Dispatcher:
             DeadlineExceeded: It is *deadline* by the loop's clock. All that waits for anything raises it by then.
             RuntimeClosedError: No more are admitted.
         """
+        if self.overlapping:
+            await self.overlapping.drained()
         if self._closing is not None:
             raise RuntimeClosedError("the runtime is closed")
-        self.overlapping.drain()
         self._stop_idling()
         self._waiting[request] = PendingRequest(priority, deadline)
         await self._ask(request, Submitted(request, priority, deadline))

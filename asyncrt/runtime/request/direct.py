@@ -347,21 +347,27 @@ class Direct:
         ready = self._ready(number, planned, arrays, until)
         if ready is None:
             return None
-        stream, prepared = self._dispatcher.streams[number], ready.prepared
-        began = self._clock()
+        stream, launcher = self._dispatcher.streams[number], self._dispatcher.overlapping.launcher
+        prepared, began = ready.prepared, self._clock()
         with contextlib.ExitStack() as undo:
             undo.enter_context(ready.held)
-            try:
-                prepared.begin(stream, ready.writes)
-            except DeviceError:
-                with contextlib.suppress(DeviceError):
-                    prepared.end(stream, ())  # what was enqueued uses the memory
-                raise
+            if launcher is not None:
+                wait = launcher.post(prepared, stream, ready.writes, ready.reads)
+                prepared.busy = True  # it is not enqueued yet
+            else:
+                wait = functools.partial(prepared.end, stream, ready.reads)
+                try:
+                    prepared.begin(stream, ready.writes)
+                except DeviceError:
+                    with contextlib.suppress(DeviceError):
+                        prepared.end(stream, ())  # what was enqueued uses the memory
+                    raise
             kept = undo.pop_all()
 
         def end() -> tuple[dict[int, Array], Records]:
             with kept:
-                prepared.end(stream, ready.reads)
+                prepared.busy = False
+                wait()
                 return self._ended(planned, ready, (self._clock() - began) / 1e9)
 
         return end

@@ -11,7 +11,7 @@ import functools
 from asyncio import get_running_loop
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from asyncrt.devices.base import Allocation, BuildsGently, Device, DeviceInfo, LoadsAhead, Stream
+from asyncrt.devices.base import Allocation, BuildsGently, Device, DeviceInfo, LaunchesAside, LoadsAhead, Stream
 from asyncrt.errors import AsyncrtError, DeviceLostError, RuntimeClosedError, WrongLoopError
 from asyncrt.events import Timeline
 from asyncrt.kernels.resident.kernel_cache import ImplCache
@@ -96,6 +96,7 @@ class Session:
             max_iterations=options.max_iterations, most=options.max_in_flight,
             cores=info.compute_units,
             open_stream=opening if streams is None and _may_own_cores(info, options) else None,
+            open_launcher=device.open_launcher if native and isinstance(device, LaunchesAside) else None,
         )  # fmt: skip
         self.turns = CallersTurns(self.dispatcher, self.loop, device.clock)
         self.dispatcher.when_lost.add(functools.partial(_keep_all, self.pool))

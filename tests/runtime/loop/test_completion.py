@@ -114,7 +114,7 @@ async def test_nothing_is_written_to_a_file_that_is_closed() -> None:
     """It may be another one's by then: a device that was lost reports late, and nobody is told."""
     world = World()
     world.watch(1)
-    file = world.completions.file
+    file = world.completions.wake_up.file
     world.completions.close()
     other = os.eventfd(0, os.EFD_NONBLOCK)
 
@@ -133,7 +133,7 @@ def test_a_file_goes_with_a_loop_that_is_closed_alone() -> None:
     """Who closes no runtime must not run out of files."""
 
     async def forget() -> int:
-        file = World().completions.file
+        file = World().completions.wake_up.file
         assert file is not None
         return file
 

@@ -16,6 +16,7 @@ from asyncrt import DeviceCommandError, Model, Runtime, RuntimeClosedError, Runt
 from asyncrt.devices.base import Allocation, Prepared, PreparedLaunch, Transfer
 from asyncrt.devices.faults import Fault, Faults
 from asyncrt.devices.opencl import device as opencl
+from asyncrt.devices.opencl.launcher import native_launcher
 from asyncrt.devices.opencl.prepared import OpenCLPrepared
 from asyncrt.devices.opencl.submit import native_submitter
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared
@@ -246,7 +247,7 @@ async def test_streams_go_by_priority_then_deadline_then_order() -> None:
     """Whoever waits for one; who is cancelled while it waits takes none."""
     order, told = list[str](), list[str]()
     overlapping = Overlapping(
-        1, asyncio.get_running_loop(), lambda: True, lambda: told.append("begun"), lambda: told.append("ended")
+        1, 9, asyncio.get_running_loop(), None, lambda: True, lambda: told.append("begun"), lambda: told.append("ended")
     )
 
     async def run(name: str, priority: int, until: float | None) -> None:
@@ -268,20 +269,20 @@ async def test_streams_go_by_priority_then_deadline_then_order() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_real_device_gives_the_same_bits(users_path: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixteen callers of two sizes: as one after the other, whichever way each goes."""
+@pytest.mark.parametrize("aside", [True, False], ids=["a thread in C", "the loop's thread"])
+async def test_a_real_device_gives_the_same_bits(
+    aside: bool, users_path: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixteen callers of two sizes, some of whom leave early: as one after the other, whichever way each goes."""
     if native_submitter() is None:
         pytest.skip("only native code begins what the device does by itself")
-    made, begun = OpenCLPrepared, list[int]()
+    made, streams = OpenCLPrepared, set[int]()
     monkeypatch.setattr(opencl, "OpenCLPrepared", lambda *a, lends, **k: made(*a, lends=False, **k))
+    opened = native_launcher if aside else lambda file: None
+    monkeypatch.setattr(opencl.OpenCLDevice, "open_launcher", lambda self, file: opened(file))
     monkeypatch.setattr("asyncrt.runtime.request.direct.OVERLAP_S", 1.0)
-    begin = made.begin
-
-    def noted(self: Any, stream: Any, writes: Sequence[Transfer]) -> None:
-        begun.append(stream.index)
-        begin(self, stream, writes)
-
-    monkeypatch.setattr(made, "begin", noted)
+    for name in ("begin", "hand_over"):
+        monkeypatch.setattr(made, name, noting(getattr(made, name), streams))
     async with Runtime(streams=STREAMS, options=RuntimeOptions(check_hazards=False)) as rt:
         loaded = await rt.load(SOURCE)
         await loaded.ready()
@@ -291,14 +292,37 @@ async def test_a_real_device_gives_the_same_bits(users_path: None, monkeypatch: 
         async def caller(n: int) -> None:
             for i in range(40):
                 rows = 3 if (n + i) % 2 else 9
+                if (n + i) % 11 == 0:
+                    left = asyncio.create_task(loaded.infer(given(n, rows=rows)))
+                    await asyncio.sleep(0)
+                    left.cancel()
+                    await asyncio.wait((left,))
                 assert (await loaded.infer(given(n, rows=rows)))["y"].tobytes() == alone[n, rows]
 
-        for _ in range(2):
-            await asyncio.gather(*map(caller, range(16)))
+        async def others() -> None:
+            for rows in range(10, 22):  # new plans, which go the general way
+                inputs = given(rows, rows=rows)
+                np.testing.assert_allclose(expected(inputs), (await loaded.infer(inputs))["y"], rtol=1e-6)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*map(caller, range(16)))
+        streams.clear()
+        await asyncio.gather(*map(caller, range(16)), others())
+        assert (rt.session.dispatcher.overlapping.launcher is not None) == aside
         statistics = rt.statistics()
 
-    assert len(set(begun)) > 1
-    assert (statistics.failed, statistics.memory.leases) == (0, 0)
+    assert len(streams) > 1
+    assert (statistics.failed, statistics.memory.leases, statistics.in_flight) == (0, 0, 0)
+
+
+def noting(method: Any, streams: set[int]) -> Any:
+    """Return a method of launches that notes the streams which they are begun on."""
+
+    def noted(self: Any, *arguments: Any) -> Any:
+        streams.update(a.index for a in arguments if isinstance(a, opencl.OpenCLStream))
+        return method(self, *arguments)
+
+    return noted
 
 
 @pytest.mark.asyncio

@@ -13,10 +13,9 @@ import numpy as np
 
 from asyncrt.devices.base import Allocation
 
+from ..record import pack_record
+
 LANES = 32
-_ADDRESS = """__kernel void asyncrt_address(__global uchar* buffer, __global ulong* addresses, const int i) {
-  addresses[i] = (ulong)buffer;
-}"""
 _OWN_NBYTES = 8 << 10  # of the walker itself: rows, addresses, and what its groups meet by
 _LOCAL_KIB = {(9, 0): 208}
 """KiB of local memory that the arrays of one kernel may take, by compute capability, where it was tried. The driver
@@ -44,24 +43,27 @@ class Addresses:
     Args:
         cl: pyopencl.
         context, device: Of all buffers.
-        program: Builds a text.
+
+    Attributes:
+        finder: The kernel by which they are found.
     """
 
-    def __init__(self, cl: Any, context: Any, device: Any, program: Any) -> None:
+    finder: Any = None
+
+    def __init__(self, cl: Any, context: Any, device: Any) -> None:
         self._cl, self._context = cl, context
         self._queue = cl.CommandQueue(context, device)
-        self._kernel = cl.Kernel(program(_ADDRESS), "asyncrt_address")
 
     def of(self, allocations: Sequence[Allocation]) -> list[int]:
         """Return the address of each; blocks for those that were not asked for before."""
         cl = self._cl
         fresh = list({id(a): a for a in allocations if getattr(a, "address", None) is None}.values())
         if fresh:
-            found = np.zeros(len(fresh), np.uint64)
+            found = np.zeros(len(fresh), np.int64)
             target = cl.Buffer(self._context, cl.mem_flags.WRITE_ONLY, found.nbytes)
             for i, allocation in enumerate(fresh):
-                self._kernel.set_args(allocation, target, np.int32(i))
-                cl.enqueue_nd_range_kernel(self._queue, self._kernel, (1,), None)
+                self.finder.set_args(allocation, target, pack_record((0, 0), (i,)))
+                cl.enqueue_nd_range_kernel(self._queue, self.finder, (1,), None)
             cl.enqueue_copy(self._queue, found, target)
             for allocation, address in zip(fresh, found, strict=True):
                 allocation.address = int(address)

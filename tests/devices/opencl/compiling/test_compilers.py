@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 
 from asyncrt import Runtime, RuntimeOptions
-from asyncrt.devices.opencl import compile_worker
-from asyncrt.devices.opencl import compilers as opencl_compilers
-from asyncrt.devices.opencl.compilers import Compilers, find_compilers
+from asyncrt.devices.opencl.compiling import compilers as opencl_compilers
+from asyncrt.devices.opencl.compiling import worker
+from asyncrt.devices.opencl.compiling.compilers import Compilers, find_compilers
 from asyncrt.devices.opencl.device import OpenCLDevice
 from asyncrt.devices.opencl.nvidia.own_instructions import MARK
 from asyncrt.errors import KernelBuildError
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.layout import FLOAT32
 
-from ...builders import model, node
+from ....builders import model, node
 
 #: What stands in for a process that compiles: it says that it is ready, reads a request, and then does something else.
 STAND_IN = """
@@ -196,7 +196,7 @@ def test_other_drivers_compile_in_this_process() -> None:
 WAYS = """
 import os, signal, sys
 sys.path.insert(0, os.path.dirname(sys.argv[1]))
-import compile_worker as worker
+import worker
 before = os.nice(0)
 worker.give_way(sys.argv[2])
 with worker.yielding(sys.argv[2]):
@@ -211,7 +211,7 @@ print(os.nice(0) - before, yields, signal.getitimer(signal.ITIMER_REAL)[1] > 0)
 @pytest.mark.parametrize(("how", "said"), [("not", "0 False False"), ("gently", "10 True False")])
 def test_a_process_gives_way_as_it_is_told(how: str, said: str) -> None:
     """Not at all, or by a lower priority and by offering the processor again and again while the driver compiles."""
-    command = [sys.executable, "-c", WAYS, str(compile_worker.__file__), how]
+    command = [sys.executable, "-c", WAYS, str(worker.__file__), how]
 
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == said
 

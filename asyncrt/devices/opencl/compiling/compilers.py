@@ -22,9 +22,9 @@ from typing import BinaryIO, cast
 
 from asyncrt.errors import KernelBuildError
 
-from . import compile_worker as worker
-from .drivers import INTEL_CPU, NVIDIA_GPU, preloaded
-from .info import cores
+from ..drivers import INTEL_CPU, NVIDIA_GPU, preloaded
+from ..info import cores
+from . import worker
 
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ import pytest
 
 from asyncrt.devices.find import open_device
 from asyncrt.devices.opencl import device as opencl_device
+from asyncrt.devices.opencl.compiling.one_thread import OneThread, compiling_thread
 from asyncrt.devices.opencl.device import OpenCLDevice
-from asyncrt.devices.opencl.one_thread import OneThread, compiling_thread
 from asyncrt.errors import KernelBuildError
 
 
@@ -43,7 +43,7 @@ def test_an_error_is_raised_where_it_was_asked_for() -> None:
 FORKED = """
 import os
 from asyncrt.devices.opencl.drivers import INTEL_CPU
-from asyncrt.devices.opencl.one_thread import compiling_thread
+from asyncrt.devices.opencl.compiling.one_thread import compiling_thread
 compiling_thread(*INTEL_CPU).call(lambda: None)
 child = os.fork()
 if child == 0:

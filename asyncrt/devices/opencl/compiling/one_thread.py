@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from .drivers import INTEL_CPU
+from ..drivers import INTEL_CPU
 
 KEEPS = frozenset({INTEL_CPU})
 """Platforms, and kinds of their devices, whose compiler keeps memory for each thread."""
