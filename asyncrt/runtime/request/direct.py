@@ -31,6 +31,7 @@ import attrs
 from asyncrt.devices.base import Prepared, Stream, Transfer
 from asyncrt.errors import DeviceError, OutOfDeviceMemory
 from asyncrt.layout import Array
+from asyncrt.memory.buffer import Lease
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.execute.prepared_launches import Company
@@ -186,7 +187,7 @@ class _Ready(NamedTuple):
         writes: What comes before them.
         reads: What comes behind them.
         arriving: What is read so.
-        held: Gives the memory back.
+        lease: Of that memory; None if it uses none.
     """
 
     prepared: Prepared
@@ -194,7 +195,12 @@ class _Ready(NamedTuple):
     writes: Sequence[Transfer]
     reads: Sequence[Transfer]
     arriving: Arriving
-    held: contextlib.ExitStack
+    lease: Lease | None
+
+    def give_back(self) -> None:
+        """Let others have its memory."""
+        if self.lease is not None:
+            self.lease.drop()
 
 
 class OwnCoreWork:
@@ -223,11 +229,13 @@ class OwnCoreWork:
         self._stop[0] = 1
 
     def end(self, error: BaseException | None) -> tuple[dict[int, Array], Records]:
-        with self._ready.held:
+        try:
             self._ready.prepared.busy = False
             if error is not None:
                 raise error
             return self._outcome(self._seconds)
+        finally:
+            self._ready.give_back()
 
 
 class Direct:
@@ -349,26 +357,27 @@ class Direct:
             return None
         stream, launcher = self._dispatcher.streams[number], self._dispatcher.overlapping.launcher
         prepared, began = ready.prepared, self._clock()
-        with contextlib.ExitStack() as undo:
-            undo.enter_context(ready.held)
+        try:
             if launcher is not None:
                 wait = launcher.post(prepared, stream, ready.writes, ready.reads)
                 prepared.busy = True  # it is not enqueued yet
             else:
                 wait = functools.partial(prepared.end, stream, ready.reads)
-                try:
-                    prepared.begin(stream, ready.writes)
-                except DeviceError:
-                    with contextlib.suppress(DeviceError):
-                        prepared.end(stream, ())  # what was enqueued uses the memory
-                    raise
-            kept = undo.pop_all()
+                prepared.begin(stream, ready.writes)
+        except BaseException:
+            if launcher is None:
+                with contextlib.suppress(DeviceError):
+                    prepared.end(stream, ())  # what was enqueued uses the memory
+            ready.give_back()
+            raise
 
         def end() -> tuple[dict[int, Array], Records]:
-            with kept:
+            try:
                 prepared.busy = False
                 wait()
                 return self._ended(planned, ready, (self._clock() - began) / 1e9)
+            finally:
+                ready.give_back()
 
         return end
 
@@ -387,24 +396,28 @@ class Direct:
             return None
         if not HostBudget(self._model.tools.host_limit).fits(planned.results):
             return None
-        arena = None
-        with contextlib.ExitStack() as undo:
-            if bound.plan.arena_nbytes:
-                room = self._model.room(self._chunk.index, bound.plan.arena_nbytes)
-                try:
-                    lease, waits = session.pool.acquire(bound.plan.arena_nbytes, number, room=room, brief=True)
-                except OutOfDeviceMemory:
-                    return None  # others may give some back, or say that there is none
-                undo.callback(lease.drop)
-                if waits:
-                    return None
-                arena = lease.allocation
-            prepared = session.presets.find(bound, [arena], apart=False, company=Company.OTHERS)
-            if prepared is None or not (prepared[0].single if number == _NO_STREAM else prepared[0].begins):
+        lease = None
+        if bound.plan.arena_nbytes:
+            room = self._model.room(self._chunk.index, bound.plan.arena_nbytes)
+            try:
+                lease, waits = session.pool.acquire(bound.plan.arena_nbytes, number, room=room, brief=True)
+            except OutOfDeviceMemory:
+                return None  # others may give some back, or say that there is none
+            if waits:
+                lease.drop()
                 return None
-            writes = as_bytes(uploads(bound, [arena], arrays))
-            arriving, transfers = downloads(bound, self._dispatcher.streams[max(number, _STREAM)], [arena], arrays)
-            return _Ready(prepared[0], [arena], writes, as_bytes(transfers), arriving, undo.pop_all())
+        ready = None
+        try:
+            arena = None if lease is None else lease.allocation
+            prepared = session.presets.find(bound, [arena], apart=False, company=Company.OTHERS)
+            if prepared is not None and (prepared[0].single if number == _NO_STREAM else prepared[0].begins):
+                writes = as_bytes(uploads(bound, [arena], arrays))
+                arriving, reads = downloads(bound, self._dispatcher.streams[max(number, _STREAM)], [arena], arrays)
+                ready = _Ready(prepared[0], [arena], writes, as_bytes(reads), arriving, lease)
+            return ready
+        finally:
+            if ready is None and lease is not None:
+                lease.drop()
 
     def _ended(self, planned: Planned, ready: _Ready, seconds: float) -> tuple[dict[int, Array], Records]:
         """Return the outcome of a request that was at work beside others, for so many seconds."""
