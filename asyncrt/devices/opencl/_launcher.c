@@ -3,17 +3,22 @@
  * It takes what was posted in that order, has one work of each queue at a time on the device, and ends first what it
  * began first. What has ended is collected in the order in which it was posted; the number 1, written to an eventfd,
  * says that there is something to collect.
+ * While it waits for the device it can begin nothing. So when it has said that something can be collected, it waits a
+ * moment for what Python posts then, before it waits for the device, or falls asleep.
  * launcher.py posts and collects, on one thread, which is the event loop's.
  */
 
 #include "_work.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #ifdef _WIN32
 #include <process.h>
 #define getpid _getpid
+#define sched_yield()
 #else
+#include <sched.h>
 #include <unistd.h>
 #endif
 
@@ -35,6 +40,9 @@ typedef struct {
     line_t posted, begun, ended;
     size_t unfinished; /* posted and not ended */
     int asleep, waited_for, told, stopping;
+    int fresh;             /* whether something was posted since something ended last */
+    int64_t patience;      /* nanoseconds for which it waits for that */
+    int64_t patient_until; /* by the clock of `now` */
     int file;
     int owner; /* the process whose thread it is: a copy of that process has none */
 } launcher_t;
@@ -71,6 +79,12 @@ static void begin_job(launcher_t *launcher, job_t *job) {
     push(&launcher->begun, job);
 }
 
+static int64_t now(void) {
+    struct timespec time;
+    timespec_get(&time, TIME_UTC);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
 static void tell(int file) {
 #ifndef _WIN32
     const uint64_t one = 1;
@@ -84,6 +98,8 @@ static void end_first_job(launcher_t *launcher) {
     job->done += end_work(&job->work, &job->status, job->whole);
     PyThread_acquire_lock(launcher->lock, WAIT_LOCK);
     push(&launcher->ended, job);
+    launcher->fresh = 0;
+    launcher->patient_until = now() + launcher->patience;
     if (!launcher->told)
         tell(launcher->file);
     launcher->told = 1;
@@ -105,6 +121,11 @@ static void free_launcher(launcher_t *launcher) {
     free(launcher);
 }
 
+/* Whether it is to wait for what Python posts next. */
+static int is_patient(const launcher_t *launcher) {
+    return !launcher->fresh && !launcher->waited_for && !launcher->stopping && now() < launcher->patient_until;
+}
+
 /* What the thread does; it never calls Python. */
 static void serve(void *argument) {
     launcher_t *launcher = argument;
@@ -115,6 +136,9 @@ static void serve(void *argument) {
             pop(&launcher->posted);
             PyThread_release_lock(launcher->lock);
             begin_job(launcher, job);
+        } else if (job == NULL && is_patient(launcher)) {
+            PyThread_release_lock(launcher->lock);
+            sched_yield();
         } else if (launcher->begun.first != NULL) {
             PyThread_release_lock(launcher->lock);
             end_first_job(launcher);
@@ -185,13 +209,14 @@ static launcher_t *opened(PyObject *capsule) {
     return NULL;
 }
 
-PyDoc_STRVAR(start_doc, "start(file, /)\n--\n\n"
+PyDoc_STRVAR(start_doc, "start(file, patience, /)\n--\n\n"
                         "Start a thread, and return its launcher. It writes to the eventfd when something can be "
-                        "collected.");
+                        "collected, and then waits for so many nanoseconds for what is posted.");
 
 static PyObject *start(PyObject *module, PyObject *arguments) {
     int file;
-    if (!PyArg_ParseTuple(arguments, "i:start", &file))
+    long long patience;
+    if (!PyArg_ParseTuple(arguments, "iL:start", &file, &patience))
         return NULL;
     launcher_t *launcher = calloc(1, sizeof(launcher_t));
     if (launcher == NULL)
@@ -200,6 +225,7 @@ static PyObject *start(PyObject *module, PyObject *arguments) {
 #ifndef _WIN32
     launcher->file = dup(file); /* as long as the thread is there no other file has its number */
 #endif
+    launcher->patience = patience;
     launcher->owner = (int)getpid();
     launcher->lock = PyThread_allocate_lock();
     launcher->awake = PyThread_allocate_lock();
@@ -242,6 +268,7 @@ static PyObject *post(PyObject *module, PyObject *arguments) {
     PyThread_acquire_lock(launcher->lock, WAIT_LOCK);
     push(&launcher->posted, job);
     launcher->unfinished++;
+    launcher->fresh = 1;
     wake_up(launcher);
     PyThread_release_lock(launcher->lock);
     Py_RETURN_NONE;

@@ -3,7 +3,7 @@ from typing import Any
 LAYOUT: str
 CALLS: int
 
-def start(file: int, /) -> Any: ...
+def start(file: int, patience: int, /) -> Any: ...
 def post(
     launcher: Any,
     functions: tuple[int, ...],

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+PATIENCE_NS = 150_000
+"""For which the thread waits for the next request when one has ended, before it waits for the device: about what the
+event loop takes to collect a result, and its caller to ask again."""
+
+
 class OpenCLLauncher:
     """Carries out `OpenCLPrepared`s.
 
@@ -33,7 +38,7 @@ class OpenCLLauncher:
     """
 
     def __init__(self, module: ModuleType, file: int) -> None:
-        self._module, self._thread = module, module.start(file)
+        self._module, self._thread = module, module.start(file, PATIENCE_NS)
         self._posted: deque[_Posted] = deque()
 
     def __repr__(self) -> str:

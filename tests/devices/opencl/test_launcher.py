@@ -25,6 +25,7 @@ from .test_submit import Copier, Memory
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="there is no eventfd on this system")
 ARENA = Memory(handle_of(0xA0))
+WHOLE = ["write", "launch", "launch"]  # what is begun
 
 
 class Driver(Copier):
@@ -110,8 +111,7 @@ def test_each_queue_has_one_at_a_time_and_the_first_ends_first(world: World) -> 
 
     world.run()
 
-    whole = ["write", "launch", "launch"]
-    begun = {queue: [(what, queue) for what in whole] for queue in (1, 2)}
+    begun = {queue: [(what, queue) for what in WHOLE] for queue in (1, 2)}
     assert world.driver.story == [
         *begun[1], *begun[2], ("read", 1), *begun[1], ("read", 2), *begun[2], ("read", 1), ("read", 2)
     ]  # fmt: skip
@@ -119,6 +119,26 @@ def test_each_queue_has_one_at_a_time_and_the_first_ends_first(world: World) -> 
     for check, result in posted:
         check()
         assert result.any()
+
+
+def test_when_one_has_ended_the_next_is_waited_for_before_the_device(
+    launcher: ModuleType, submit: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the thread waits for the device it can begin nothing, so callers who ask at once would take turns."""
+    monkeypatch.setattr(opencl_launcher, "PATIENCE_NS", 10**12)
+    world = World(launcher, submit)
+    world.post(1), world.post(2)
+    world.driver.allowed.set()
+    while not world.launcher.collect():
+        os.sched_yield()
+    at_work = world.driver.story[:]
+    world.post(1)
+    world.launcher.wait()
+
+    assert at_work == [(what, 1) for what in WHOLE] + [(what, 2) for what in WHOLE] + [("read", 1)]
+    assert world.driver.story[7:] == [*((what, 1) for what in WHOLE), ("read", 2), ("read", 1)]
+    world.launcher.close()
+    os.close(world.file)
 
 
 def test_the_event_loop_is_told_once_until_it_collects(world: World) -> None:
@@ -204,7 +224,7 @@ def test_what_is_no_work_is_not_posted(world: World) -> None:
 def test_a_copy_of_the_process_ends_without_it(launcher: ModuleType) -> None:
     """A process that was forked has no such thread to wait for."""
     file = os.eventfd(0)
-    native = launcher.start(file)
+    native = launcher.start(file, 0)
     child = os.fork()
     if not child:
         del native
