@@ -54,7 +54,7 @@ MECHANISMS: Mapping[Mechanism, str] = {
     "prepared_launches": "Launches of plans that come often have their arguments set beforehand.",
     "one_launch": "Where steps are brief, those of a plan are one launch, on CPUs and on GPUs whose driver takes PTX.",
     "own_cores": "Where about as many requests are there as cores, each has one, on CPUs whose driver can do that.",
-    "native_submit": "A loop in C enqueues the launches of a plan.",
+    "native_submit": "A loop in C enqueues the launches of a plan; on GPUs a thread in C may do so.",
     "direct": "A brief request runs on its caller's thread where nobody else is in the way; callers take turns.",
     "share_steps": "Steps of a group's sequences run as one inference.",
     "pinned": "Transfers go through pinned memory, on a device that has memory of its own.",

@@ -49,7 +49,7 @@ class Folding:
         self.lanes, self.ptx, self.space = (device.lanes if device.ptx else 1), device.ptx, 24 << 10
         units = device.info.compute_units if device.ptx else units
         self.info = attrs.evolve(device.info, compute_units=units)
-        self.addresses, self.holding = device.addresses, device.holding
+        self.addresses, self.holding, self.find_by = device.addresses, device.holding, device.find_by
         self.gave_up = False
 
     def __getattr__(self, name: str) -> Any:
