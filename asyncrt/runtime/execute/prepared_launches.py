@@ -234,6 +234,8 @@ class Presets:
         memory: Sequence[Allocation],
         apart: bool,
         company: Company = Company.ANYTHING,
+        *,
+        now: bool = False,
     ) -> Sequence[Prepared] | None:
         """Return a plan's launches, bound to a request's memory; None if they are to be enqueued one by one.
 
@@ -241,9 +243,10 @@ class Presets:
             memory: What the numbers among the buffers of the plan's steps stand for.
             apart: Whether the launches of each segment of the plan's lanes are wanted; otherwise there is one part.
             company: What else may be on the device meanwhile.
+            now: Prepare them even if the plan did not come often yet.
         """
         plan = self._known(bound)
-        plan.uses += 1
+        plan.uses = max(plan.uses, OFTEN) + 1 if now else plan.uses + 1
         often = OFTEN if self.one is None else min(self.one.often, OFTEN)
         if (plan.family is None and plan.uses <= often) or not plan.size:
             return None
@@ -310,6 +313,11 @@ class Presets:
         """Whether a plan was enqueued so often that its launches are prepared from now on, and in a moment enqueued."""
         plan = self._plans.get(bound)
         return plan is not None and plan.uses >= OFTEN and not plan.long
+
+    def is_long(self, bound: BoundPlan) -> bool:
+        """Whether enqueueing a plan's launches, where they are prepared, takes so long that a thread should do it."""
+        plan = self._plans.get(bound)
+        return plan is not None and plan.long
 
     def shares(self, bound: BoundPlan) -> bool:
         """Whether a plan has the launches of a family, also when it comes for the first time."""

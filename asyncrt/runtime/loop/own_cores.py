@@ -81,7 +81,7 @@ class OwnCores:
         on_begun: Callable[[], None],
         on_ended: Callable[[], None],
     ) -> None:
-        self._cores, self._open_stream, self._loop = cores, open_stream, loop
+        self.cores, self._open_stream, self._loop = cores, open_stream, loop
         self._most = min(most, _AHEAD * cores)
         self._others, self._may, self._on_begun, self._on_ended = others, may, on_begun, on_ended
         self._enough = math.inf if open_stream is None or most < enough(cores) else enough(cores)
@@ -109,8 +109,8 @@ class OwnCores:
         return len(self) + self._others() + 1 >= self._enough
 
     def suits(self, seconds: float) -> bool:
-        """Whether one of them may be a request that takes so long with all cores."""
-        return seconds * self._cores <= _LONGEST_S
+        """Whether one of them may be a request that takes one core so long."""
+        return seconds <= _LONGEST_S
 
     async def run(self, begin: Begin, priority: int, until: float | None) -> Any:
         """Return a request's outcome; None if it has to go the general way. Of who is cancelled it stops before long,
@@ -162,7 +162,7 @@ class OwnCores:
         return len(self._begun) < self._most
 
     def _begin(self, begin: Begin, future: asyncio.Future[Any]) -> bool:
-        if self._threads < min(self._cores, len(self._begun) + 1):
+        if self._threads < min(self.cores, len(self._begun) + 1):
             self._start_thread()
         work = begin() if self._threads else None
         if work is None:

@@ -254,6 +254,8 @@ class Direct:
         self._clock = model.session.device.clock
         self._chunk = model.program.chunks[0]
         self._usual: weakref.WeakKeyDictionary[BoundPlan, Usual] = weakref.WeakKeyDictionary()
+        #: What a unit of `BoundPlan.work` takes one core, in seconds; None if none had a core of its own yet.
+        self._core_s: float | None = None
         self._latest_step: Callable[[], BoundPlan | None] = lambda: None
         self._launch_s = LAUNCH_S["cpu" if model.session.device.info.is_cpu else "gpu"]
 
@@ -409,8 +411,9 @@ class Direct:
         ready = None
         try:
             arena = None if lease is None else lease.allocation
-            prepared = session.presets.find(bound, [arena], apart=False, company=Company.OTHERS)
-            if prepared is not None and (prepared[0].single if number == _NO_STREAM else prepared[0].begins):
+            alone = number == _NO_STREAM  # on a core of its own; the general way would keep all of them
+            prepared = session.presets.find(bound, [arena], apart=False, company=Company.OTHERS, now=alone)
+            if prepared is not None and (prepared[0].single if alone else prepared[0].begins):
                 writes = as_bytes(uploads(bound, [arena], arrays))
                 arriving, reads = downloads(bound, self._dispatcher.streams[max(number, _STREAM)], [arena], arrays)
                 ready = _Ready(prepared[0], [arena], writes, as_bytes(reads), arriving, lease)
@@ -428,6 +431,13 @@ class Direct:
         self._session.counters.requests += 1
         return self._made(bound, 1, ready.arriving.take())
 
+    def _ended_alone(self, planned: Planned, ready: _Ready, seconds: float) -> tuple[dict[int, Array], Records]:
+        """Do what `_ended()` does for a request that had a core of its own."""
+        assert planned.bound is not None
+        each, before = seconds / planned.bound.work, self._core_s
+        self._core_s = each if before is None else before + (each - before) / 4
+        return self._ended(planned, ready, seconds)
+
     def for_own_core(self, arrays: Mapping[int, Array]) -> Planned | None:
         """Return the plan of a request that had better have a core of its own now; None if it is none."""
         own_cores, presets = self._dispatcher.own_cores, self._session.presets
@@ -435,9 +445,14 @@ class Direct:
         if presets is None or planned is None or planned.bound is None:
             return None
         usual = self._usual.get(planned.bound)
-        if usual is None or usual.seconds <= BESIDE_S or not own_cores.suits(usual.seconds):  # the brief take turns
+        if usual is None or presets.is_long(planned.bound):
             return None
-        return planned if presets.ready(planned.bound) else None
+        if self._core_s is None:
+            brief, seconds = usual.seconds <= BESIDE_S, usual.seconds * own_cores.cores
+        else:  # what one took on the general way, beside those on cores of their own, says less
+            seconds = self._core_s * planned.bound.work
+            brief = seconds <= BESIDE_S
+        return planned if own_cores.suits(seconds) and not brief else None  # the brief take turns
 
     async def on_own_core(
         self, planned: Planned, arrays: Mapping[int, Array], priority: int, until: float | None
@@ -452,7 +467,7 @@ class Direct:
             ready = self._ready(_NO_STREAM, planned, arrays, until)
             if ready is None:
                 return None
-            return OwnCoreWork(ready, functools.partial(self._ended, planned, ready), self._clock)
+            return OwnCoreWork(ready, functools.partial(self._ended_alone, planned, ready), self._clock)
 
         made: tuple[dict[int, Array], Records] | None
         made = await self._dispatcher.own_cores.run(begin, priority, until)

@@ -100,8 +100,8 @@ async def test_those_on_the_general_way_count_as_well() -> None:
 
         assert not alone
         assert there.own.wanted
-        assert there.own.suits(0.1)
-        assert not there.own.suits(0.2)
+        assert there.own.suits(0.2)
+        assert not there.own.suits(0.3)
 
 
 @pytest.mark.asyncio
