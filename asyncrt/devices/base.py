@@ -489,24 +489,46 @@ class FoldsLaunches(Protocol):
         ...
 
 
-class Launcher(Protocol):
-    """A thread that carries out prepared launches on a device's streams, while the event loop's goes on with Python.
+class Posted(Protocol):
+    """What a launcher was given.
 
-    It begins them in the order in which they were posted, on each stream one at a time, and ends first what it began
-    first. All of this is called on one thread.
+    Attributes:
+        seconds: What it took, once it was collected.
+    """
+
+    seconds: float
+
+    def check(self) -> None:
+        """Raise what it failed with, once it was collected."""
+        ...
+
+
+class Launcher(Protocol):
+    """Threads that carry out prepared launches, while the event loop's goes on with Python.
+
+    One for all streams begins them in the order in which they were posted, on each stream one at a time, and ends first
+    what it began first. Those with a stream each carry out one after the other. All of this is called on one thread.
     """
 
     def post(
-        self, prepared: Prepared, stream: Stream, writes: Sequence[Transfer], reads: Sequence[Transfer]
-    ) -> Callable[[], None]:
-        """Let it do what `Prepared.run()` does; returns what raises, once that was collected, what it failed with.
+        self,
+        prepared: Prepared,
+        stream: Stream | None,
+        writes: Sequence[Transfer],
+        reads: Sequence[Transfer],
+        stop: bytearray | None = None,
+    ) -> Posted:
+        """Let a thread do what `Prepared.run()` does.
 
-        Until then the launches stay bound to their memory, and what is copied is not changed.
+        Until it was collected the launches stay bound to their memory, and what is copied is not changed.
+
+        Args:
+            stream: None where each thread has its own.
         """
         ...
 
-    def collect(self) -> int:
-        """Return how many have ended since this was called last: of those not collected, those posted first."""
+    def collect(self) -> Sequence[Posted]:
+        """Return those that have ended since this was called last, in the order in which they have."""
         ...
 
     def wait(self) -> None:
@@ -514,19 +536,20 @@ class Launcher(Protocol):
         ...
 
     def close(self) -> None:
-        """End the thread when that is so. Blocks."""
+        """End the threads when that is so. Blocks."""
         ...
 
 
 @runtime_checkable
 class LaunchesAside(Protocol):
-    """A device on which such a thread may carry out launches."""
+    """A device on which such threads may carry out launches."""
 
-    def open_launcher(self, file: int) -> Launcher | None:
-        """Start a thread; None where the device gains nothing by it, or there can be none.
+    def open_launcher(self, file: int, own: Sequence[Stream] = ()) -> Launcher | None:
+        """Start them; None where the device gains nothing by it, or there can be none.
 
         Args:
-            file: An eventfd, to which it writes when something can be collected.
+            file: An eventfd, to which they write when something can be collected.
+            own: A stream for each, whose commands it carries out by itself; none for one thread for all streams.
         """
         ...
 

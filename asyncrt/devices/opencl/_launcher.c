@@ -1,10 +1,11 @@
-/* How does Python go on while a driver is called for many requests? A thread without Python does it.
+/* How does Python go on while a driver is called for many requests? Threads without Python do it.
  *
- * It takes what was posted in that order, has one work of each queue at a time on the device, and ends first what it
- * began first. What has ended is collected in the order in which it was posted; the number 1, written to an eventfd,
- * says that there is something to collect.
- * While it waits for the device it can begin nothing. So when it has said that something can be collected, it waits a
- * moment for what Python posts then, before it waits for the device, or falls asleep.
+ * One thread for all queues takes what was posted in that order, has one work of each queue at a time on the device, and
+ * ends first what it began first. While it waits for the device it can begin nothing; so when it has said that something
+ * can be collected, it waits a moment for what Python posts then, before it waits for the device, or falls asleep.
+ * Threads with a queue each, whose commands the thread that enqueues them carries out by itself, do one work after the
+ * other from beginning to end, whichever was posted first.
+ * The number 1, written to an eventfd, says that there is something to collect.
  * launcher.py posts and collects, on one thread, which is the event loop's.
  */
 
@@ -25,29 +26,51 @@
 typedef struct job {
     struct job *next;
     work_t work;
+    Py_buffer stop;
+    long long number; /* it was the how manieth */
     Py_ssize_t done;
     int32_t status;
     int whole;
+    int64_t began, took; /* nanoseconds */
 } job_t;
 
 typedef struct {
     job_t *first, **end;
 } line_t;
 
-/* The lists are guarded by `lock`, but for `begun`, which is the thread's. The other two are binary semaphores. */
-typedef struct {
-    PyThread_type_lock lock, awake, over;
-    line_t posted, begun, ended;
+typedef struct launcher launcher_t;
+
+typedef struct worker {
+    launcher_t *launcher;
+    void *queue;              /* its own; NULL: each work has one */
+    line_t begun;             /* nobody else's */
+    struct worker *next;      /* of those that sleep */
+    PyThread_type_lock awake; /* a binary semaphore, taken while it sleeps */
+} worker_t;
+
+struct launcher {
+    PyThread_type_lock lock; /* of all that follows, and of those that sleep */
+    PyThread_type_lock over; /* a binary semaphore, for who waits until nothing is unfinished */
+    line_t posted, ended;
+    long long posts;
     size_t unfinished; /* posted and not ended */
-    int asleep, waited_for, told, stopping;
+    worker_t *asleep;
+    size_t threads; /* that have not ended */
+    int waited_for, told, stopping;
     int fresh;             /* whether something was posted since something ended last */
-    int64_t patience;      /* nanoseconds for which it waits for that */
+    int64_t patience;      /* nanoseconds for which that is waited for */
     int64_t patient_until; /* by the clock of `now` */
     int file;
-    int owner; /* the process whose thread it is: a copy of that process has none */
-} launcher_t;
+    int owner; /* the process whose threads they are: a copy of that process has none */
+    size_t count;
+    worker_t workers[];
+};
 
 static const char *const NAME = "asyncrt.launcher";
+
+static void lock(launcher_t *launcher) { PyThread_acquire_lock(launcher->lock, WAIT_LOCK); }
+
+static void unlock(launcher_t *launcher) { PyThread_release_lock(launcher->lock); }
 
 static void clear_line(line_t *line) { line->first = NULL, line->end = &line->first; }
 
@@ -65,141 +88,182 @@ static job_t *pop(line_t *line) {
     return job;
 }
 
-static int at_work(const launcher_t *launcher, const void *queue) {
-    for (const job_t *job = launcher->begun.first; job != NULL; job = job->next)
-        if (job->work.queue == queue)
-            return 1;
-    return 0;
-}
-
-static void begin_job(launcher_t *launcher, job_t *job) {
-    job->done = begin_work(&job->work, &job->status, &job->whole);
-    if (!job->status)
-        job->status = job->work.flush(job->work.queue);
-    push(&launcher->begun, job);
-}
-
 static int64_t now(void) {
     struct timespec time;
+#ifdef _WIN32
     timespec_get(&time, TIME_UTC);
+#else
+    clock_gettime(CLOCK_MONOTONIC, &time);
+#endif
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-static void tell(int file) {
+/* With the lock. */
+static void tell(launcher_t *launcher) {
 #ifndef _WIN32
     const uint64_t one = 1;
-    if (write(file, &one, sizeof one) < 0) { /* that it is read is overdue */
+    if (!launcher->told && write(launcher->file, &one, sizeof one) < 0) { /* that it is read is overdue */
     }
 #endif
+    launcher->told = 1;
 }
 
-static void end_first_job(launcher_t *launcher) {
-    job_t *job = pop(&launcher->begun);
+/* Whether the first that was posted may begin on this thread. */
+static int may_begin(const worker_t *worker) {
+    const job_t *wanted = worker->launcher->posted.first, *job = worker->begun.first;
+    if (wanted == NULL || worker->queue != NULL)
+        return wanted != NULL && job == NULL;
+    while (job != NULL && job->work.queue != wanted->work.queue)
+        job = job->next;
+    return job == NULL;
+}
+
+static void begin_job(worker_t *worker, job_t *job) {
+    job->began = now();
+    if (worker->queue != NULL)
+        job->work.queue = worker->queue;
+    job->done = begin_work(&job->work, &job->status, &job->whole);
+    if (!job->status && worker->queue == NULL)
+        job->status = job->work.flush(job->work.queue);
+    push(&worker->begun, job);
+}
+
+/* Returns with the lock. */
+static void end_first_job(worker_t *worker) {
+    launcher_t *launcher = worker->launcher;
+    job_t *job = pop(&worker->begun);
     job->done += end_work(&job->work, &job->status, job->whole);
-    PyThread_acquire_lock(launcher->lock, WAIT_LOCK);
+    int64_t ended = now();
+    job->took = ended - job->began;
+    lock(launcher);
     push(&launcher->ended, job);
     launcher->fresh = 0;
-    launcher->patient_until = now() + launcher->patience;
-    if (!launcher->told)
-        tell(launcher->file);
-    launcher->told = 1;
-    int over = !--launcher->unfinished && launcher->waited_for;
-    if (over)
+    launcher->patient_until = ended + launcher->patience;
+    tell(launcher);
+    if (!--launcher->unfinished && launcher->waited_for) {
         launcher->waited_for = 0;
-    PyThread_release_lock(launcher->lock);
-    if (over)
         PyThread_release_lock(launcher->over);
+    }
+}
+
+/* Whether to wait for what Python posts next. */
+static int is_patient(const launcher_t *launcher) {
+    return launcher->patience && launcher->posted.first == NULL && !launcher->fresh && !launcher->waited_for &&
+           !launcher->stopping && now() < launcher->patient_until;
+}
+
+/* With the lock: let one that sleeps look again. */
+static void wake_one(launcher_t *launcher) {
+    worker_t *worker = launcher->asleep;
+    if (worker != NULL) {
+        launcher->asleep = worker->next;
+        PyThread_release_lock(worker->awake);
+    }
+}
+
+/* With the lock, which is given up meanwhile. */
+static void fall_asleep(worker_t *worker) {
+    launcher_t *launcher = worker->launcher;
+    worker->next = launcher->asleep;
+    launcher->asleep = worker;
+    unlock(launcher);
+    PyThread_acquire_lock(worker->awake, WAIT_LOCK);
+    lock(launcher);
 }
 
 static void free_launcher(launcher_t *launcher) {
 #ifndef _WIN32
     close(launcher->file);
 #endif
-    for (PyThread_type_lock *each = &launcher->lock; each <= &launcher->over; each++)
-        if (*each != NULL)
-            PyThread_free_lock(*each);
+    for (size_t i = 0; i < launcher->count; i++)
+        if (launcher->workers[i].awake != NULL)
+            PyThread_free_lock(launcher->workers[i].awake);
+    if (launcher->over != NULL)
+        PyThread_free_lock(launcher->over);
+    if (launcher->lock != NULL)
+        PyThread_free_lock(launcher->lock);
     free(launcher);
 }
 
-/* Whether it is to wait for what Python posts next. */
-static int is_patient(const launcher_t *launcher) {
-    return !launcher->fresh && !launcher->waited_for && !launcher->stopping && now() < launcher->patient_until;
+/* With the lock, which is given up: a thread less; without any, everything is given back. */
+static void leave(launcher_t *launcher, size_t threads) {
+    launcher->threads -= threads;
+    int last = !launcher->threads;
+    unlock(launcher);
+    if (last)
+        free_launcher(launcher);
 }
 
-/* What the thread does; it never calls Python. */
+/* What a thread does; it never calls Python. */
 static void serve(void *argument) {
-    launcher_t *launcher = argument;
+    worker_t *worker = argument;
+    launcher_t *launcher = worker->launcher;
+    lock(launcher);
     for (;;) {
-        PyThread_acquire_lock(launcher->lock, WAIT_LOCK);
-        job_t *job = launcher->posted.first;
-        if (job != NULL && !at_work(launcher, job->work.queue)) {
-            pop(&launcher->posted);
-            PyThread_release_lock(launcher->lock);
-            begin_job(launcher, job);
-        } else if (job == NULL && is_patient(launcher)) {
-            PyThread_release_lock(launcher->lock);
+        if (may_begin(worker)) {
+            job_t *job = pop(&launcher->posted);
+            unlock(launcher);
+            begin_job(worker, job);
+            lock(launcher);
+        } else if (is_patient(launcher)) {
+            unlock(launcher);
             sched_yield();
-        } else if (launcher->begun.first != NULL) {
-            PyThread_release_lock(launcher->lock);
-            end_first_job(launcher);
+            lock(launcher);
+        } else if (worker->begun.first != NULL) {
+            unlock(launcher);
+            end_first_job(worker);
         } else if (launcher->stopping) {
-            PyThread_release_lock(launcher->lock);
-            free_launcher(launcher);
+            leave(launcher, 1);
             return;
         } else {
-            launcher->asleep = 1;
-            PyThread_release_lock(launcher->lock);
-            PyThread_acquire_lock(launcher->awake, WAIT_LOCK);
+            fall_asleep(worker);
         }
     }
 }
 
-/* With the lock held. */
-static void wake_up(launcher_t *launcher) {
-    if (launcher->asleep) {
-        launcher->asleep = 0;
-        PyThread_release_lock(launcher->awake);
-    }
-}
-
-/* Return when nothing that was posted is unfinished. The thread needs no Python for it. */
+/* Return when nothing that was posted is unfinished. The threads need no Python for it. */
 static void wait_until_over(launcher_t *launcher) {
-    PyThread_acquire_lock(launcher->lock, WAIT_LOCK);
+    lock(launcher);
     int waits = launcher->waited_for = launcher->unfinished > 0;
-    PyThread_release_lock(launcher->lock);
+    unlock(launcher);
     if (waits)
         PyThread_acquire_lock(launcher->over, WAIT_LOCK);
 }
 
 static void free_job(job_t *job) {
     close_work(&job->work);
+    close_stop(&job->stop);
     PyMem_Free(job);
 }
 
 static job_t *take_ended(launcher_t *launcher) {
-    PyThread_acquire_lock(launcher->lock, WAIT_LOCK);
+    lock(launcher);
     job_t *ended = launcher->ended.first;
     clear_line(&launcher->ended);
     launcher->told = 0;
-    PyThread_release_lock(launcher->lock);
+    unlock(launcher);
     return ended;
 }
 
-/* Let the thread end, which gives the rest back, when what was posted has. */
+/* Let the threads end, which give the rest back, when what was posted has. Nobody waits for what never ends: of that,
+   and what else was not collected by then, the callers' memory is never given back. */
 static void stop(PyObject *capsule) {
     launcher_t *launcher = PyCapsule_GetContext(capsule) == NULL ? PyCapsule_GetPointer(capsule, NAME) : NULL;
     if (launcher == NULL || launcher->owner != (int)getpid())
         return;
     PyCapsule_SetContext(capsule, capsule); /* stopped */
-    wait_until_over(launcher);
-    for (job_t *job = take_ended(launcher), *next; job != NULL; job = next) {
+    lock(launcher);
+    int over = !launcher->unfinished;
+    unlock(launcher);
+    for (job_t *job = over ? take_ended(launcher) : NULL, *next; job != NULL; job = next) {
         next = job->next;
         free_job(job);
     }
-    PyThread_acquire_lock(launcher->lock, WAIT_LOCK);
+    lock(launcher);
     launcher->stopping = 1;
-    wake_up(launcher);
-    PyThread_release_lock(launcher->lock);
+    while (launcher->asleep != NULL)
+        wake_one(launcher);
+    leave(launcher, 0);
 }
 
 static launcher_t *opened(PyObject *capsule) {
@@ -209,75 +273,111 @@ static launcher_t *opened(PyObject *capsule) {
     return NULL;
 }
 
-PyDoc_STRVAR(start_doc, "start(file, patience, /)\n--\n\n"
-                        "Start a thread, and return its launcher. It writes to the eventfd when something can be "
-                        "collected, and then waits for so many nanoseconds for what is posted.");
+static PyThread_type_lock taken(void) {
+    PyThread_type_lock semaphore = PyThread_allocate_lock();
+    if (semaphore != NULL)
+        PyThread_acquire_lock(semaphore, WAIT_LOCK);
+    return semaphore;
+}
+
+/* Without threads; NULL where there is no memory. */
+static launcher_t *new_launcher(int file, int64_t patience, size_t count) {
+    launcher_t *launcher = calloc(1, sizeof(launcher_t) + count * sizeof(worker_t));
+    if (launcher == NULL)
+        return NULL;
+    clear_line(&launcher->posted), clear_line(&launcher->ended);
+    launcher->patience = patience;
+    launcher->owner = (int)getpid();
+#ifndef _WIN32
+    launcher->file = dup(file); /* as long as a thread is there no other file has its number */
+#endif
+    launcher->lock = PyThread_allocate_lock();
+    launcher->over = taken();
+    int made = launcher->lock != NULL && launcher->over != NULL;
+    for (launcher->count = count; count-- > 0;) {
+        worker_t *worker = &launcher->workers[count];
+        worker->launcher = launcher;
+        worker->awake = taken();
+        clear_line(&worker->begun);
+        made = made && worker->awake != NULL;
+    }
+    if (made)
+        return launcher;
+    free_launcher(launcher);
+    return NULL;
+}
+
+PyDoc_STRVAR(start_doc,
+             "start(file, patience, queues, /)\n--\n\n"
+             "Start a thread for each of the queues, or one for all if there is none, and return the launcher. They write "
+             "to the eventfd when something can be collected; one for all waits then for so many nanoseconds for what "
+             "is posted.");
 
 static PyObject *start(PyObject *module, PyObject *arguments) {
     int file;
     long long patience;
-    if (!PyArg_ParseTuple(arguments, "iL:start", &file, &patience))
+    PyObject *queues;
+    if (!PyArg_ParseTuple(arguments, "iLO!:start", &file, &patience, &PyTuple_Type, &queues))
         return NULL;
-    launcher_t *launcher = calloc(1, sizeof(launcher_t));
+    size_t own = (size_t)PyTuple_Size(queues);
+    launcher_t *launcher = new_launcher(file, own ? 0 : patience, own ? own : 1);
     if (launcher == NULL)
         return PyErr_NoMemory();
-    clear_line(&launcher->posted), clear_line(&launcher->begun), clear_line(&launcher->ended);
-#ifndef _WIN32
-    launcher->file = dup(file); /* as long as the thread is there no other file has its number */
-#endif
-    launcher->patience = patience;
-    launcher->owner = (int)getpid();
-    launcher->lock = PyThread_allocate_lock();
-    launcher->awake = PyThread_allocate_lock();
-    launcher->over = PyThread_allocate_lock();
-    PyObject *capsule = NULL;
-    if (launcher->lock != NULL && launcher->awake != NULL && launcher->over != NULL) {
-        PyThread_acquire_lock(launcher->awake, WAIT_LOCK);
-        PyThread_acquire_lock(launcher->over, WAIT_LOCK);
-        capsule = PyCapsule_New(launcher, NAME, stop);
-        if (capsule != NULL && PyThread_start_new_thread(serve, launcher) != (unsigned long)-1)
-            return capsule;
+    for (size_t i = 0; i < own && !PyErr_Occurred(); i++)
+        launcher->workers[i].queue = PyLong_AsVoidPtr(PyTuple_GetItem(queues, (Py_ssize_t)i));
+    PyObject *capsule = PyErr_Occurred() ? NULL : PyCapsule_New(launcher, NAME, stop);
+    if (capsule == NULL) {
+        free_launcher(launcher);
+        return NULL;
     }
-    if (capsule != NULL) {
-        PyCapsule_SetContext(capsule, capsule); /* its end finds nothing to stop */
-        Py_DECREF(capsule);
-    }
-    free_launcher(launcher);
-    if (!PyErr_Occurred())
-        PyErr_SetString(PyExc_RuntimeError, "no thread can be started");
+    lock(launcher);
+    for (size_t i = 0; i < launcher->count; i++)
+        launcher->threads += PyThread_start_new_thread(serve, &launcher->workers[i]) != (unsigned long)-1;
+    int some = launcher->threads > 0;
+    unlock(launcher);
+    if (some)
+        return capsule;
+    Py_DECREF(capsule);
+    PyErr_SetString(PyExc_RuntimeError, "no thread can be started");
     return NULL;
 }
 
-PyDoc_STRVAR(post_doc, "post(launcher, functions, queue, writes, launches, reads, /)\n--\n\n"
-                       "Let the thread copy to the device, launch, copy from it, and wait for that.");
+PyDoc_STRVAR(post_doc,
+             "post(launcher, functions, queue, writes, launches, reads, stop, /)\n--\n\n"
+             "Let a thread copy to the device, launch, copy from it, and wait for that; on its own queue if it has one.\n"
+             "Once the first byte of stop is not 0, nothing more is launched, and nothing read.\n\n"
+             "Returns the how manieth it is, from 0 on.");
 
 static PyObject *post(PyObject *module, PyObject *arguments) {
     unsigned long long queue;
-    PyObject *capsule, *functions, *writes, *launches, *reads;
-    if (!PyArg_ParseTuple(arguments, "OO!KO!OO!:post", &capsule, &PyTuple_Type, &functions, &queue, &PyTuple_Type,
-                          &writes, &launches, &PyTuple_Type, &reads))
+    PyObject *capsule, *functions, *writes, *launches, *reads, *stopping;
+    if (!PyArg_ParseTuple(arguments, "OO!KO!OO!O:post", &capsule, &PyTuple_Type, &functions, &queue, &PyTuple_Type,
+                          &writes, &launches, &PyTuple_Type, &reads, &stopping))
         return NULL;
     launcher_t *launcher = opened(capsule);
     job_t *job = launcher == NULL ? NULL : PyMem_Calloc(1, sizeof(job_t));
     if (job == NULL)
         return launcher == NULL ? NULL : PyErr_NoMemory();
-    if (!open_work(&job->work, functions, queue, writes, launches, reads)) {
+    if (!open_stop(stopping, &job->stop) || !open_work(&job->work, functions, queue, writes, launches, reads)) {
+        close_stop(&job->stop);
         PyMem_Free(job);
         return NULL;
     }
-    PyThread_acquire_lock(launcher->lock, WAIT_LOCK);
+    job->work.stopped = stopped_by(&job->stop);
+    lock(launcher);
+    long long number = job->number = launcher->posts++;
     push(&launcher->posted, job);
     launcher->unfinished++;
     launcher->fresh = 1;
-    wake_up(launcher);
-    PyThread_release_lock(launcher->lock);
-    Py_RETURN_NONE;
+    wake_one(launcher);
+    unlock(launcher);
+    return PyLong_FromLongLong(number);
 }
 
 PyDoc_STRVAR(collect_doc, "collect(launcher, /)\n--\n\n"
-                          "Return what has become of each work that has ended since, in the order in which they were "
-                          "posted: how many commands were enqueued, and what the driver answered to the next one, or "
-                          "0.");
+                          "Return what has become of each work that has ended since, in the order in which they have: "
+                          "the how manieth it was, how many commands were enqueued, what the driver answered to the "
+                          "next one, or 0, and the nanoseconds from its beginning to its end.");
 
 static PyObject *collect(PyObject *module, PyObject *capsule) {
     launcher_t *launcher = opened(capsule);
@@ -286,7 +386,9 @@ static PyObject *collect(PyObject *module, PyObject *capsule) {
         return NULL;
     for (job_t *job = take_ended(launcher), *next; job != NULL; job = next) {
         next = job->next;
-        PyObject *outcome = outcomes == NULL ? NULL : Py_BuildValue("ni", job->done, (int)job->status);
+        PyObject *outcome = NULL;
+        if (outcomes != NULL)
+            outcome = Py_BuildValue("LniL", job->number, job->done, (int)job->status, (long long)job->took);
         if (outcome == NULL || PyList_Append(outcomes, outcome) < 0)
             Py_CLEAR(outcomes);
         Py_XDECREF(outcome);

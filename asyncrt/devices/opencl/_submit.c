@@ -16,18 +16,6 @@ typedef struct {
     size_t index;
 } argument_t;
 
-/* A byte that another thread sets when no more is to be launched; None is one that nobody sets. */
-static int open_stop(PyObject *stopping, Py_buffer *stop) {
-    return stopping == Py_None || PyObject_GetBuffer(stopping, stop, PyBUF_WRITABLE) == 0;
-}
-
-static void close_stop(Py_buffer *stop) {
-    if (stop->buf != NULL)
-        PyBuffer_Release(stop);
-}
-
-static const volatile char *stopped_by(const Py_buffer *stop) { return stop->len > 0 ? stop->buf : &NEVER; }
-
 PyDoc_STRVAR(submit_doc, "submit(enqueue, queue, launches, stop, /)\n--\n\n"
                          "Enqueue launches in order, until one is refused, or the first byte of stop is not 0.\n\n"
                          "Returns how many were enqueued, and what the driver answered to the next one, or 0.");

@@ -75,7 +75,19 @@ static const void *variable_of(PyObject *buffer, PyObject *memory) {
     return variable;
 }
 
+/* A byte that another thread sets when no more is to be launched; None is one that nobody sets. */
+static int open_stop(PyObject *stopping, Py_buffer *stop) {
+    return stopping == Py_None || PyObject_GetBuffer(stopping, stop, PyBUF_WRITABLE) == 0;
+}
+
+static void close_stop(Py_buffer *stop) {
+    if (stop->buf != NULL)
+        PyBuffer_Release(stop);
+}
+
 static const char NEVER = 0;
+
+static const volatile char *stopped_by(const Py_buffer *stop) { return stop->len > 0 ? stop->buf : &NEVER; }
 
 typedef struct {
     void *buffer;

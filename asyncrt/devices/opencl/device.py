@@ -603,7 +603,9 @@ class OpenCLDevice:
             calls, submitter, launches, memory, long, self.gate, joins=joins, single=self.single, lends=self.info.is_cpu
         )  # fmt: skip
 
-    def open_launcher(self, file: int) -> Launcher | None:
+    def open_launcher(self, file: int, own: Sequence[Any] = ()) -> Launcher | None:
+        if own:
+            return native_launcher(file, [stream.single_queue_address() for stream in own]) if self.single else None
         works_alone = not self.info.is_cpu and (self.info.platform, self.info.kind) in JOINS
         return native_launcher(file) if works_alone else None
 

@@ -1,15 +1,17 @@
-"""Who calls the driver for requests that are at work beside each other? A thread in C (`_launcher.c`).
+"""Who calls the driver for requests that are at work beside each other? Threads in C (`_launcher.c`).
 
 To enqueue a request's copies and launches takes a driver some 50 to 400 microseconds, and to wait for its end and copy
 its results as much again. The event loop's thread would do nothing else meanwhile, and a thread of Python's would wait
-for the interpreter between its calls. A driver may have one lock for a context, so there is one thread for a device.
+for the interpreter between its calls, for as long as the loop is busy.
+
+A driver may have one lock for a context, so there is one thread for all streams of a device; where threads carry out by
+themselves what they enqueue, each has a stream of its own.
 """
 
 from __future__ import annotations
 
 import functools
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from asyncrt.devices.base import Prepared, Stream, Transfer
@@ -26,58 +28,15 @@ PATIENCE_NS = 150_000
 event loop takes to collect a result, and its caller to ask again."""
 
 
-class OpenCLLauncher:
-    """Carries out `OpenCLPrepared`s.
+class OpenCLPosted:
+    """What was posted, and what has become of it; see `Posted`."""
 
-    Args:
-        module: The extension.
-        file: An eventfd that it writes to.
-
-    Raises:
-        RuntimeError: The system has no more threads.
-    """
-
-    def __init__(self, module: ModuleType, file: int) -> None:
-        self._module, self._thread = module, module.start(file, PATIENCE_NS)
-        self._posted: deque[_Posted] = deque()
-
-    def __repr__(self) -> str:
-        return f"<OpenCLLauncher {len(self._posted)} posted>"
-
-    def post(
-        self, prepared: Prepared, stream: Stream, writes: Sequence[Transfer], reads: Sequence[Transfer]
-    ) -> Callable[[], None]:
-        """Let the thread copy to the device, launch on an `OpenCLStream`, and copy from it; see `Launcher`."""
-        assert isinstance(prepared, OpenCLPrepared)
-        prepared.hand_over(functools.partial(self._module.post, self._thread), stream, writes, reads)
-        posted = _Posted(prepared, len(writes))
-        self._posted.append(posted)
-        return posted.check
-
-    def collect(self) -> int:
-        """Return how many have ended that were posted first."""
-        outcomes = self._module.collect(self._thread)
-        for outcome in outcomes:
-            self._posted.popleft().outcome = outcome
-        return len(outcomes)
-
-    def wait(self) -> None:
-        """Return when all have ended. Blocks."""
-        self._module.wait(self._thread)
-
-    def close(self) -> None:
-        """End the thread when that is so. Blocks."""
-        self._module.close(self._thread)
-
-
-class _Posted:
-    """What was posted, and what has become of it."""
-
-    __slots__ = ("_copied", "_prepared", "outcome")
+    __slots__ = ("_copied", "_prepared", "outcome", "seconds")
 
     def __init__(self, prepared: OpenCLPrepared, copied: int) -> None:
         self._prepared, self._copied = prepared, copied
         self.outcome: tuple[int, int] | None = None
+        self.seconds = 0.0
 
     def check(self) -> None:
         """Raise what it failed with.
@@ -88,7 +47,59 @@ class _Posted:
         self._prepared.check(self.outcome, self._copied)
 
 
-def native_launcher(file: int) -> OpenCLLauncher | None:
+class OpenCLLauncher:
+    """Carries out `OpenCLPrepared`s.
+
+    Args:
+        module: The extension.
+        file: An eventfd that it writes to.
+        queues: Those of threads that have one each; none for one thread of all streams.
+
+    Raises:
+        RuntimeError: The system has no more threads.
+    """
+
+    def __init__(self, module: ModuleType, file: int, queues: Sequence[int] = ()) -> None:
+        self._module, self._threads = module, module.start(file, PATIENCE_NS, tuple(queues))
+        self._posted: dict[int, OpenCLPosted] = {}
+
+    def __repr__(self) -> str:
+        return f"<OpenCLLauncher {len(self._posted)} posted>"
+
+    def post(
+        self,
+        prepared: Prepared,
+        stream: Stream | None,
+        writes: Sequence[Transfer],
+        reads: Sequence[Transfer],
+        stop: bytearray | None = None,
+    ) -> OpenCLPosted:
+        """Let a thread copy to the device, launch on an `OpenCLStream`, and copy from it; see `Launcher`."""
+        assert isinstance(prepared, OpenCLPrepared)
+        post = functools.partial(self._module.post, self._threads)
+        number = prepared.hand_over(post, stream, writes, reads, stop)
+        posted = self._posted[number] = OpenCLPosted(prepared, len(writes))
+        return posted
+
+    def collect(self) -> Sequence[OpenCLPosted]:
+        """Return those that have ended, in the order in which they have."""
+        ended = []
+        for number, done, status, took in self._module.collect(self._threads):
+            posted = self._posted.pop(number)
+            posted.outcome, posted.seconds = (done, status), took / 1e9
+            ended.append(posted)
+        return ended
+
+    def wait(self) -> None:
+        """Return when all have ended. Blocks."""
+        self._module.wait(self._threads)
+
+    def close(self) -> None:
+        """End the threads when that is so. Blocks."""
+        self._module.close(self._threads)
+
+
+def native_launcher(file: int, queues: Sequence[int] = ()) -> OpenCLLauncher | None:
     """Return a launcher that writes to an eventfd; None where it was not built, or no thread can be started."""
     if native_submitter() is None:
         return None
@@ -99,6 +110,6 @@ def native_launcher(file: int) -> OpenCLLauncher | None:
     if (_launcher.LAYOUT, _launcher.CALLS) != (LAYOUT, CALLS):
         return None
     try:
-        return OpenCLLauncher(_launcher, file)
+        return OpenCLLauncher(_launcher, file, queues)
     except RuntimeError:
         return None

@@ -229,15 +229,23 @@ class OpenCLPrepared:
         self.check(outcome, -len(self._launches) - 1)
 
     def hand_over(
-        self, post: Post, stream: Any, writes: Sequence[Transfer], reads: Sequence[Transfer]
-    ) -> None:
-        """Let another thread do what `run()` does; `check()` is for its outcome.
+        self,
+        post: Post,
+        stream: Any,
+        writes: Sequence[Transfer],
+        reads: Sequence[Transfer],
+        stop: bytearray | None = None,
+    ) -> int:
+        """Let another thread do what `run()` does, and return what *post* does; `check()` is for its outcome.
 
         Args:
-            post: Takes the addresses of the driver's functions and of a queue, and the copies around the launches.
+            post: Gives it to that thread.
+            stream: None where the thread has a queue of its own.
         """
+        if stream is None:
+            return self._calls.hand_over(post, 0, writes, reads, stop)
         stream.native += 1
-        self._calls.hand_over(post, stream.queue_address(), writes, reads)
+        return self._calls.hand_over(post, stream.queue_address(), writes, reads, stop)
 
     def check(self, outcome: tuple[int, int] | None, copied: int) -> None:
         """Raise what the driver answered, if it refused a command.

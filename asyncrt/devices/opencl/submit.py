@@ -36,8 +36,11 @@ class DriverCall(NamedTuple):
     group: tuple[int, ...] | None
 
 
-Post: TypeAlias = Callable[[tuple[int, ...], int, tuple[Transfer, ...], bytearray, tuple[Transfer, ...]], None]
-"""Hands launches and the copies around them to a thread: the driver's functions, a queue, and what there is to do."""
+Post: TypeAlias = Callable[
+    [tuple[int, ...], int, tuple[Transfer, ...], bytearray, tuple[Transfer, ...], bytearray | None], int
+]
+"""Hands launches and the copies around them to a thread, and returns which work that is. It takes the driver's
+functions, a queue, what there is to do, and a byte that stops it."""
 
 
 class Arguments(Protocol):
@@ -90,7 +93,9 @@ class Calls(Protocol):
         """Do what `run()` does several times; returns how often it was done, and what that returns of the last time."""
         ...
 
-    def hand_over(self, post: Post, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> None:
+    def hand_over(
+        self, post: Post, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer], stop: bytearray | None
+    ) -> int:
         """Let a thread of native code do what `run()` does; only where it would not return None."""
         ...
 
@@ -181,7 +186,9 @@ class _PythonCalls:
     ) -> tuple[int, int, int] | None:
         return None
 
-    def hand_over(self, post: Post, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> None:
+    def hand_over(
+        self, post: Post, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer], stop: bytearray | None
+    ) -> int:
         raise NotImplementedError("only native code hands launches over")
 
 
@@ -274,8 +281,10 @@ class _NativeCalls(NamedTuple):
             functions, queue, tuple(writes), self.table, tuple(reads), moves, again.most, again.going, again.findings
         )
 
-    def hand_over(self, post: Post, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer]) -> None:
-        post((self.enqueue, *self.copies), queue, tuple(writes), self.table, tuple(reads))
+    def hand_over(
+        self, post: Post, queue: int, writes: Sequence[Transfer], reads: Sequence[Transfer], stop: bytearray | None
+    ) -> int:
+        return post((self.enqueue, *self.copies), queue, tuple(writes), self.table, tuple(reads), stop)
 
 
 def _launch(call: DriverCall) -> bytes:

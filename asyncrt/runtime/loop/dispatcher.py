@@ -37,6 +37,7 @@ from asyncrt.scheduler.instructions import Admit, Expire, Instruction, LaunchChu
 from asyncrt.scheduler.state import SchedulerState
 
 from .completion import Completions
+from .crew import Crew, TellEnd
 from .gaps import Gaps
 from .gc_pauses import Collector
 from .idle import Idle
@@ -66,7 +67,7 @@ class Dispatcher:
         max_iterations: How often nodes of a request may go round.
         most: Requests that may be in flight.
         cores: How many the device has.
-        open_stream: Opens a stream for a core that has requests of its own; None where none may.
+        open_crew: Returns threads for cores that have requests of their own; None where none may.
         open_launcher: Starts a thread that launches in place of the event loop's; see `LaunchesAside`.
     """
 
@@ -83,7 +84,7 @@ class Dispatcher:
         max_iterations: int,
         most: int = sys.maxsize,
         cores: int = 1,
-        open_stream: Callable[[], Stream] | None = None,
+        open_crew: Callable[[int, TellEnd], Crew] | None = None,
         open_launcher: Callable[[int], Launcher | None] | None = None,
     ) -> None:
         self.streams = streams
@@ -115,12 +116,12 @@ class Dispatcher:
         self.gaps = Gaps()
         #: Requests of which nothing else here knows.
         self.overlapping = Overlapping(
-            len(streams), most, self._loop, open_launcher, self._may_overlap, self._stop_idling, self._tell
+            len(streams), most, self._loop, open_launcher, self._may_overlap, self._stop_idling, self.tell
         )
         #: Nor of these.
         self.own_cores = OwnCores(
-            cores, most, open_stream, self._loop, lambda: len(self._waiting), self._may_own_core,
-            self._stop_idling, self._tell,
+            cores, most, open_crew, self._loop, lambda: len(self._waiting), self._may_own_core,
+            self._stop_idling, self.tell,
         )  # fmt: skip
         self._collector = collector
         self._max_iterations = max_iterations
@@ -487,7 +488,7 @@ class Dispatcher:
                 tell(self._loss())
             except Exception:  # others are to hear of it, too
                 _log.exception("telling that the device is lost")
-        self._tell()
+        self.tell()
 
     def _on_reached(self, event: Event, error: BaseException | None) -> None:
         try:
@@ -505,7 +506,8 @@ class Dispatcher:
         self.marks.release(event)
         self._handle(Reached(event), error, tell=True)
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Wake up those who wait for progress."""
         changed, self._changed = self._changed, []
         for future in changed:
             if not future.done():
@@ -534,7 +536,7 @@ class Dispatcher:
             if self._alarm is not None or self.state.next_deadline is not None:
                 self._set_alarm()
             if tell:
-                self._tell()
+                self.tell()
         except Exception as failure:
             self._start_over(failure, getattr(happening, "request", None))
 
@@ -554,7 +556,7 @@ class Dispatcher:
             for number, waiting in self._waiting.items():
                 waiting.forgotten(failure, to_blame=number == request)
             self._short.refused.clear()
-            self._tell()
+            self.tell()
             self._set_alarm()
         except Exception as again:
             self._lose(again)

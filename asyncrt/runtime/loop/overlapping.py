@@ -138,8 +138,8 @@ class Overlapping:
             future.set_result(None)
 
     def close(self) -> None:
-        """Let none begin any more; those that were at work have ended."""
-        if self.launcher is not None:
+        """Let none begin any more; those that were at work have ended, or their device is lost."""
+        if self.launcher is not None and not self._begun:
             self.launcher.close()
         if self._wake_up is not None:
             self._wake_up.close()
@@ -198,7 +198,7 @@ class Overlapping:
     def _collect(self) -> None:
         """End those that the thread has ended, and begin those that wait for their streams."""
         if self.launcher is not None:
-            self._go_on(self.launcher.collect())
+            self._go_on(len(self.launcher.collect()))
 
     def _go_on(self, ended: int) -> None:
         for _ in range(ended):

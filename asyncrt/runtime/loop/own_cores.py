@@ -14,14 +14,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-import queue
-import threading
 from collections.abc import Callable, Collection
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
-from asyncrt.devices.base import Stream
-from asyncrt.loops import tell_loop
-
+from .crew import Crew, TellEnd, Work
 from .waiting_line import WaitingLine, tell
 
 _PART = 0.75
@@ -36,22 +32,6 @@ def enough(cores: int) -> int:
     return max(2, round(_PART * cores))
 
 
-class Work(Protocol):
-    """A request that is ready to be carried out."""
-
-    def carry_out(self, stream: Stream) -> None:
-        """Do all of it, on the thread that calls this; raises what fails."""
-        ...
-
-    def stop(self) -> None:
-        """Nobody waits for it any more: let it end soon."""
-        ...
-
-    def end(self, error: BaseException | None) -> Any:
-        """Give back what it has used, and return its outcome or raise what it failed with. On the event loop."""
-        ...
-
-
 Begin: TypeAlias = Callable[[], Work | None]
 """Makes a request ready; returns None if it has to go the general way."""
 
@@ -62,7 +42,8 @@ class OwnCores:
     Args:
         cores: How many there are.
         most: Requests that may be at work, or ready for it.
-        open_stream: Opens a stream for a thread; None where no request may have a core.
+        open_crew: Returns threads for so many cores, which call what they are given when a request has ended; None
+            where no request may have a core.
         loop: Where requests begin and end.
         others: Returns how many requests are on the general way.
         may: Whether one may begin.
@@ -74,23 +55,23 @@ class OwnCores:
         self,
         cores: int,
         most: int,
-        open_stream: Callable[[], Stream] | None,
+        open_crew: Callable[[int, TellEnd], Crew] | None,
         loop: asyncio.AbstractEventLoop,
         others: Callable[[], int],
         may: Callable[[], bool],
         on_begun: Callable[[], None],
         on_ended: Callable[[], None],
     ) -> None:
-        self.cores, self._open_stream, self._loop = cores, open_stream, loop
+        self.cores, self._open_crew, self._loop = cores, open_crew, loop
         self._most = min(most, _AHEAD * cores)
         self._others, self._may, self._on_begun, self._on_ended = others, may, on_begun, on_ended
-        self._enough = math.inf if open_stream is None or most < enough(cores) else enough(cores)
+        self._enough = math.inf if open_crew is None or most < enough(cores) else enough(cores)
         #: Those that a thread works on, or will before long.
         self._begun: dict[asyncio.Future[Any], Work] = {}
         #: Those that are to begin.
         self._waiting: WaitingLine[Begin] = WaitingLine()
-        self._inbox: queue.SimpleQueue[tuple[Work, asyncio.Future[Any]] | None] = queue.SimpleQueue()
-        self._threads = 0
+        #: The threads, once there was one to begin.
+        self._crew: Crew | None = None
 
     def __repr__(self) -> str:
         return f"<OwnCores {len(self._begun)} requests, {len(self._waiting)} wait>"
@@ -148,10 +129,10 @@ class OwnCores:
 
     def close(self) -> None:
         """Let the threads end, when they have done what was begun; nothing may begin any more."""
-        self._enough, self._open_stream = math.inf, None
+        self._enough, self._open_crew = math.inf, None
         self._others, self._may, self._on_begun, self._on_ended = int, bool, _nothing, _nothing
-        for _ in range(self._threads):
-            self._inbox.put(None)
+        if self._crew is not None:
+            self._crew.close()
 
     def _give_up(self, future: asyncio.Future[Any]) -> None:
         """The deadline has come of a request that waits, or has begun."""
@@ -162,25 +143,17 @@ class OwnCores:
         return len(self._begun) < self._most
 
     def _begin(self, begin: Begin, future: asyncio.Future[Any]) -> bool:
-        if self._threads < min(self.cores, len(self._begun) + 1):
-            self._start_thread()
-        work = begin() if self._threads else None
+        if self._crew is None:
+            assert self._open_crew is not None
+            self._crew = self._open_crew(self.cores, self._ended)
+        work = begin() if self._crew.has(len(self._begun) + 1) else None
         if work is None:
             return False
         self._begun[future] = work
         if len(self._begun) == 1:
             self._on_begun()
-        self._inbox.put((work, future))
+        self._crew.give(work, future)
         return True
-
-    def _start_thread(self) -> None:
-        assert self._open_stream is not None
-        serve = _serving(self._inbox, self._open_stream(), self._loop, self._ended)
-        try:
-            threading.Thread(target=serve, name=f"asyncrt-core-{self._threads}", daemon=True).start()
-        except RuntimeError:  # the system has no more
-            return
-        self._threads += 1
 
     def _ended(self, future: asyncio.Future[Any], error: BaseException | None) -> None:
         work = self._begun.pop(future, None)
@@ -193,25 +166,3 @@ class OwnCores:
 
 def _nothing() -> None:
     """Nobody listens."""
-
-
-def _serving(
-    inbox: queue.SimpleQueue[tuple[Work, asyncio.Future[Any]] | None],
-    stream: Stream,
-    loop: asyncio.AbstractEventLoop,
-    ended: Callable[[asyncio.Future[Any], BaseException | None], None],
-) -> Callable[[], None]:
-    """Return what a thread does: carry out what is ready, one request after the other."""
-
-    def serve() -> None:
-        while (item := inbox.get()) is not None:
-            work, future = item
-            error: BaseException | None = None
-            try:
-                work.carry_out(stream)
-            except BaseException as failure:
-                error = failure
-            tell_loop(loop, ended, future, error)
-            del item, work, future, error  # hold nothing of it while idle
-
-    return serve

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from asyncrt.devices.base import Prepared, Stream, Transfer
+from asyncrt.devices.base import Launcher, Posted, Prepared, Stream, Transfer
 from asyncrt.errors import DeviceError, OutOfDeviceMemory
 from asyncrt.layout import Array
 from asyncrt.memory.buffer import Lease
@@ -216,6 +216,7 @@ class OwnCoreWork:
         self, ready: _Ready, outcome: Callable[[float], tuple[dict[int, Array], Records]], clock: Callable[[], int]
     ) -> None:
         self._ready, self._outcome, self._clock = ready, outcome, clock
+        self._posted: Posted | None = None
         self._seconds = 0.0
         self._stop = bytearray(1)
         ready.prepared.busy = True  # until it has ended they are this memory's
@@ -225,6 +226,11 @@ class OwnCoreWork:
         ready.prepared.run(stream, ready.writes, ready.reads, single=True, stop=self._stop)
         self._seconds = (self._clock() - began) / 1e9
 
+    def hand_over(self, launcher: Launcher) -> Posted:
+        ready = self._ready
+        self._posted = launcher.post(ready.prepared, None, ready.writes, ready.reads, self._stop)
+        return self._posted
+
     def stop(self) -> None:
         self._stop[0] = 1
 
@@ -233,7 +239,7 @@ class OwnCoreWork:
             self._ready.prepared.busy = False
             if error is not None:
                 raise error
-            return self._outcome(self._seconds)
+            return self._outcome(self._seconds if self._posted is None else self._posted.seconds)
         finally:
             self._ready.give_back()
 
@@ -361,7 +367,7 @@ class Direct:
         prepared, began = ready.prepared, self._clock()
         try:
             if launcher is not None:
-                wait = launcher.post(prepared, stream, ready.writes, ready.reads)
+                wait = launcher.post(prepared, stream, ready.writes, ready.reads).check
                 prepared.busy = True  # it is not enqueued yet
             else:
                 wait = functools.partial(prepared.end, stream, ready.reads)

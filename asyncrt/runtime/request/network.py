@@ -266,7 +266,7 @@ class Network(CompiledModel):
                 raise
             raise said from error
         finally:
-            self._under_way -= 1
+            self._left()
             dispatcher.end(request)
 
     def _failed(self, error: Exception, what: str) -> AsyncrtError:
@@ -342,7 +342,13 @@ class Network(CompiledModel):
                 raise
             raise said from error
         finally:
-            self._under_way -= 1
+            self._left()
+
+    def _left(self) -> None:
+        """Note that a request is under way no more; who unloads the model may wait for that alone."""
+        self._under_way -= 1
+        if self._unloaded:
+            self._dispatcher.tell()
 
     async def unload(self) -> None:
         """Refuse requests from now on; give everything back when those under way have ended, on the device as well.

@@ -24,6 +24,7 @@ from asyncrt.runtime.counters import Counters
 from asyncrt.runtime.execute.one_launch import PATIENCE_S, OneLaunch
 from asyncrt.runtime.execute.prepared_launches import Presets
 from asyncrt.runtime.execute.specialise import Specialiser
+from asyncrt.runtime.loop.crew import Crew, TellEnd, find_crew
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.loop.gc_pauses import Collector
 from asyncrt.runtime.loop.trio_bridge import Elsewhere
@@ -86,6 +87,12 @@ class Session:
         native = options.uses("native_submit")
         opening = functools.partial(device.open_stream, options.uses("pinned"), options.spin, native)
         opened: list[Stream] = [opening() for _ in range(count)]
+
+        aside = device if native and isinstance(device, LaunchesAside) else None
+
+        def crew(cores: int, ended: TellEnd) -> Crew:
+            return find_crew(aside, cores, opening, self.loop, ended)
+
         watched, timeline = self._watched(opened, opening())
         limit = options.memory_limit or info.memory * 9 // 10
         self.pool = MemoryPool(self.memory_device, timeline, limit, reuse=options.uses("pool"))
@@ -95,8 +102,8 @@ class Session:
             checks=self.checks, on_idle=self.pool.trim, idle_s=options.idle_release_s, collector=self.collector,
             max_iterations=options.max_iterations, most=options.max_in_flight,
             cores=info.compute_units,
-            open_stream=opening if streams is None and _may_own_cores(info, options) else None,
-            open_launcher=device.open_launcher if native and isinstance(device, LaunchesAside) else None,
+            open_crew=crew if streams is None and _may_own_cores(info, options) else None,
+            open_launcher=None if aside is None else aside.open_launcher,
         )  # fmt: skip
         self.turns = CallersTurns(self.dispatcher, self.loop, device.clock)
         self.dispatcher.when_lost.add(functools.partial(_keep_all, self.pool))

@@ -33,11 +33,12 @@ class Driver(Copier):
 
     def __init__(self, refused: int = -1) -> None:
         super().__init__(refused)
-        self.allowed = threading.Event()
+        self.allowed, self.waiting = threading.Event(), list[int]()
         #: What was asked for, and on which queue.
         self.story: list[tuple[str, int]] = []
 
     def _write(self, queue: int, *rest: Any) -> int:
+        self.waiting.append(queue)
         self.allowed.wait()
         self.story.append(("write", queue))
         return super()._write(queue, *rest)
@@ -78,17 +79,20 @@ class Prepared(OpenCLPrepared):
 class World:
     """A launcher, and what is posted to it."""
 
-    def __init__(self, launcher: ModuleType, submit: ModuleType, refused: int = -1) -> None:
+    def __init__(
+        self, launcher: ModuleType, submit: ModuleType, refused: int = -1, queues: tuple[int, ...] = ()
+    ) -> None:
         self.file = os.eventfd(0, os.EFD_NONBLOCK)
         self.driver = Driver(refused)
         self.prepared = Prepared(self.driver, submit)
-        self.launcher = OpenCLLauncher(launcher, self.file)
+        self.launcher = OpenCLLauncher(launcher, self.file, queues)
 
-    def post(self, queue: int) -> tuple[Callable[[], None], Any]:
+    def post(self, queue: int | None, stop: bytearray | None = None) -> tuple[Callable[[], None], Any]:
         """Post what writes, launches twice, and reads; returns what checks it, and what is read into."""
         result = np.zeros(3, np.uint8)
-        writes, reads = (Transfer(ARENA, 64, np.array(queue)),), (Transfer(ARENA, 8, result),)  # type: ignore[arg-type]
-        return self.launcher.post(self.prepared, Stream(queue), writes, reads), result  # type: ignore[arg-type]
+        writes, reads = (Transfer(ARENA, 64, np.array(7)),), (Transfer(ARENA, 8, result),)  # type: ignore[arg-type]
+        stream = None if queue is None else Stream(queue)
+        return self.launcher.post(self.prepared, stream, writes, reads, stop).check, result  # type: ignore[arg-type]
 
     def run(self) -> None:
         """Let the driver begin, and return when all has ended."""
@@ -115,7 +119,7 @@ def test_each_queue_has_one_at_a_time_and_the_first_ends_first(world: World) -> 
     assert world.driver.story == [
         *begun[1], *begun[2], ("read", 1), *begun[1], ("read", 2), *begun[2], ("read", 1), ("read", 2)
     ]  # fmt: skip
-    assert world.launcher.collect() == 4
+    assert len(world.launcher.collect()) == 4
     for check, result in posted:
         check()
         assert result.any()
@@ -148,12 +152,12 @@ def test_the_event_loop_is_told_once_until_it_collects(world: World) -> None:
     world.run()
 
     assert os.eventfd_read(world.file) == 1
-    assert [world.launcher.collect(), world.launcher.collect()] == [3, 0]
+    assert [len(world.launcher.collect()), len(world.launcher.collect())] == [3, 0]
     with pytest.raises(BlockingIOError):
         os.eventfd_read(world.file)
     world.post(1)
     world.launcher.wait()
-    assert (os.eventfd_read(world.file), world.launcher.collect()) == (1, 1)
+    assert (os.eventfd_read(world.file), len(world.launcher.collect())) == (1, 1)
 
 
 @pytest.mark.parametrize("refused", [0, 1, 2])
@@ -164,7 +168,7 @@ def test_what_is_refused_fails_alone_when_it_is_over(refused: int, launcher: Mod
 
     world.run()
 
-    assert world.launcher.collect() == 2
+    assert len(world.launcher.collect()) == 2
     what = ["a copy", "launch 0", "launch 1"][refused]
     with pytest.raises(DeviceCommandError, match=what) as caught:
         first()
@@ -177,13 +181,54 @@ def test_what_is_refused_fails_alone_when_it_is_over(refused: int, launcher: Mod
     os.close(world.file)
 
 
+def test_threads_with_a_queue_each_carry_out_one_after_the_other(launcher: ModuleType, submit: ModuleType) -> None:
+    """As many at once as there are threads, each whole, on the thread's queue; whoever is free takes the next."""
+    world = World(launcher, submit, queues=(5, 6))
+    posted = [world.post(None) for _ in range(6)]
+
+    while len(world.driver.waiting) < 2:
+        os.sched_yield()
+    world.run()
+
+    assert sorted({queue for _, queue in world.driver.story}) == [5, 6]
+    for own in (5, 6):
+        assert [what for what, queue in world.driver.story if queue == own][:4] == [*WHOLE, "read"]
+    assert len(world.driver.story) == 6 * 4
+    ended = world.launcher.collect()
+    assert len(ended) == 6
+    assert all(each.seconds > 0 for each in ended)
+    for check, result in posted:
+        check()
+        assert result.any()
+    world.launcher.close()
+    os.close(world.file)
+
+
+def test_who_is_stopped_launches_no_more_and_reads_nothing(launcher: ModuleType, submit: ModuleType) -> None:
+    """What was enqueued by then is waited for, and the thread goes on with the next."""
+    world = World(launcher, submit, queues=(5,))
+    stop = bytearray(1)
+    (first, nothing), (second, something) = world.post(None, stop), world.post(None)
+    stop[0] = 1
+
+    world.run()
+
+    assert world.driver.story == [("write", 5), ("finish", 5), *((what, 5) for what in WHOLE), ("read", 5)]
+    assert len(world.launcher.collect()) == 2
+    first(), second()
+    assert not nothing.any()
+    assert something.any()
+    world.launcher.close()
+    os.close(world.file)
+
+
 def test_who_waits_returns_at_once_where_nothing_was_posted(world: World) -> None:
     """And where all has been collected."""
     world.launcher.wait()
     world.post(1)
     world.run()
     world.launcher.wait()
-    assert world.launcher.collect() == 1
+    assert len(world.launcher.collect()) == 1
     world.launcher.wait()
 
 
@@ -218,13 +263,13 @@ def test_what_is_no_work_is_not_posted(world: World) -> None:
         world.launcher.post(world.prepared, Stream(1), (Transfer(object(), 0, np.array(1)),), ())  # type: ignore[arg-type]
     world.post(1)
     world.run()
-    assert world.launcher.collect() == 1
+    assert len(world.launcher.collect()) == 1
 
 
 def test_a_copy_of_the_process_ends_without_it(launcher: ModuleType) -> None:
     """A process that was forked has no such thread to wait for."""
     file = os.eventfd(0)
-    native = launcher.start(file, 0)
+    native = launcher.start(file, 0, ())
     child = os.fork()
     if not child:
         del native

@@ -13,6 +13,7 @@ import pytest
 
 from asyncrt import DeviceLostError
 from asyncrt.devices.simulated import SimulatedDevice
+from asyncrt.runtime.loop.crew import ThreadCrew
 from asyncrt.runtime.loop.own_cores import OwnCores, enough
 
 CORES = 2
@@ -32,9 +33,10 @@ class Cores:
         self.others, self.may = 0, True
         self.told: list[str] = []
         self.begun = queue.SimpleQueue[str]()
-        device = SimulatedDevice()
+        device, loop = SimulatedDevice(), asyncio.get_running_loop()
         self.own = OwnCores(
-            cores, most, device.open_stream, asyncio.get_running_loop(), lambda: self.others, lambda: self.may,
+            cores, most, lambda cores, ended: ThreadCrew(cores, device.open_stream, loop, ended), loop,
+            lambda: self.others, lambda: self.may,
             lambda: self.told.append("begun"), lambda: self.told.append("ended"),
         )  # fmt: skip
 

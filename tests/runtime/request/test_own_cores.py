@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 from asyncrt import DeviceCommandError, IndexOutOfRange, Model, Runtime, RuntimeClosedError, RuntimeOptions
+from asyncrt.devices.opencl.device import OpenCLDevice
+from asyncrt.devices.opencl.launcher import OpenCLPosted
 from asyncrt.devices.opencl.submit import native_submitter
 from asyncrt.layout import Array
 from asyncrt.runtime.loop import own_cores
@@ -47,26 +49,52 @@ class Noted:
         self.hold.set()
 
 
-@pytest.fixture
-def noted(monkeypatch: pytest.MonkeyPatch, users_path: None) -> Noted:
-    """Let no request run on its caller's thread, and two be enough, on a machine of any number of cores."""
-    notes, carry_out = Noted(), OwnCoreWork.carry_out
+@pytest.fixture(params=["python"])
+def noted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, users_path: None) -> Noted:
+    """Let no request run on its caller's thread, and two be enough, on a machine of any number of cores.
 
-    def noting(work: OwnCoreWork, stream: Any) -> None:
+    Requests are carried out by threads of Python's, or natively, where none can be held before it begins.
+    """
+    notes, carry_out, hand_over = Noted(), OwnCoreWork.carry_out, OwnCoreWork.hand_over
+
+    def begins() -> Exception | None:
         notes.threads.append(threading.current_thread().name)
         assert notes.hold.wait(60)
         failure, notes.fails = notes.fails, None
+        return failure
+
+    def noting(work: OwnCoreWork, stream: Any) -> None:
+        failure = begins()
         if failure is not None:
             raise failure
         carry_out(work, stream)
 
+    def handing(work: OwnCoreWork, launcher: Any) -> Any:
+        failure, posted = begins(), hand_over(work, launcher)
+        if failure is not None:
+            failing[posted] = failure
+        return posted
+
+    def check(posted: OpenCLPosted) -> None:
+        passed(posted)
+        if posted in failing:
+            raise failing.pop(posted)
+
+    failing, passed = dict[OpenCLPosted, Exception](), OpenCLPosted.check
+    monkeypatch.setattr(OpenCLPosted, "check", check)
     monkeypatch.setattr(OwnCoreWork, "carry_out", noting)
+    monkeypatch.setattr(OwnCoreWork, "hand_over", handing)
+    if request.param == "python":
+        monkeypatch.setattr(OpenCLDevice, "open_launcher", lambda self, file, own=(): None)
     monkeypatch.setattr(direct, "BESIDE_S", 0.0)
     monkeypatch.setattr(direct, "may_keep_s", lambda launches, launch_s: 0.0)
     monkeypatch.setattr(own_cores, "_PART", 0.0)
     if native_submitter() is None:
         pytest.skip("the extension was not built")
     return notes
+
+
+either = pytest.mark.parametrize("noted", ["python", "native"], indirect=True)
 
 
 def given(seed: int, words: int = 5) -> dict[str, Array]:
@@ -93,6 +121,7 @@ async def often(loaded: Model) -> None:
 
 
 @pytest.mark.asyncio
+@either
 async def test_each_of_many_requests_has_a_core_and_the_bits_that_it_has_alone(noted: Noted) -> None:
     """Of several shapes at once; the counts go on as for any request."""
     inputs = [given(seed, 3 + seed % 3) for seed in range(24)]
@@ -104,7 +133,8 @@ async def test_each_of_many_requests_has_a_core_and_the_bits_that_it_has_alone(n
 
     assert [a["y"].tobytes() for a in alone] == [t["y"].tobytes() for t in together]
     assert len(threads) >= 20
-    assert {t.rstrip("0123456789") for t in threads} == {"asyncrt-core-"}
+    natively = {threading.main_thread().name}  # there the event loop gives them to the threads
+    assert {t.rstrip("0123456789") for t in threads} in (natively, {"asyncrt-core-"})
     assert after.requests - before.requests == 24
     assert after.failed == 0
 
@@ -121,6 +151,7 @@ async def test_without_the_mechanism_or_with_streams_counted_out_none_has_one(no
 
 
 @pytest.mark.asyncio
+@either
 async def test_a_request_that_fails_leaves_its_neighbours_exact(noted: Noted) -> None:
     """Its command on the device, or an index that is out of range: it is told, the others have their bits."""
     inputs = [given(seed) for seed in range(12)]
@@ -140,6 +171,35 @@ async def test_a_request_that_fails_leaves_its_neighbours_exact(noted: Noted) ->
     for number, result in enumerate(results):
         if isinstance(result, dict):
             assert result["y"].tobytes() == wanted[number]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("noted", ["native"], indirect=True)
+async def test_threads_without_python_leave_neighbours_of_cancelled_ones_exact(noted: Noted) -> None:
+    """At whatever point they are cancelled, and beside requests of new shapes; a model is unloaded in the middle."""
+    inputs = [given(seed) for seed in range(16)]
+    async with known() as (rt, loaded):
+        wanted = [(await loaded.infer(i))["y"].tobytes() for i in inputs]
+        for turns in range(12):
+            tasks = [asyncio.ensure_future(loaded.infer(i)) for i in inputs]
+            others = [asyncio.ensure_future(loaded.infer(given(n, 20 + turns))) for n in range(2)]
+            for _ in range(turns % 6):
+                await asyncio.sleep(0)
+            for task in tasks[turns % 3 :: 3]:
+                task.cancel()
+            for number, result in enumerate(await asyncio.gather(*tasks, return_exceptions=True)):
+                if isinstance(result, dict):
+                    assert result["y"].tobytes() == wanted[number]
+                else:
+                    assert isinstance(result, asyncio.CancelledError)
+            await asyncio.gather(*others)
+        last = [asyncio.ensure_future(loaded.infer(i)) for i in inputs]
+        await asyncio.sleep(0)
+        await rt.unload(loaded)
+        answers = await asyncio.gather(*last)
+
+    assert [a["y"].tobytes() for a in answers] == wanted
+    assert len(noted.threads) >= 100
 
 
 @pytest.mark.asyncio
@@ -181,6 +241,7 @@ async def test_cancelled_ones_give_their_memory_back_and_leave_neighbours_exact(
 
 
 @pytest.mark.asyncio
+@either
 async def test_a_runtime_that_is_closed_answers_those_that_are_there(noted: Noted) -> None:
     """Those at work and those that wait for a core; later ones are refused."""
     async with Runtime(options=PLAIN) as rt:
@@ -203,6 +264,7 @@ async def test_a_runtime_that_is_closed_answers_those_that_are_there(noted: Note
 
 
 @pytest.mark.asyncio
+@either
 async def test_who_looks_on_sees_all_requests(noted: Noted) -> None:
     """While a trace is taken none has a core of its own: a trace tells of the streams of the runtime."""
     async with known() as (rt, loaded):
