@@ -1,18 +1,17 @@
 """Which caller may run a request on its own thread next, where several want to, and for how long in a turn of the loop?
 
 Everything else on the event loop waits meanwhile, so one turn has time for `TURN_S` of such requests. Who comes later
-waits for a turn that follows: first who has the lower priority, then the earlier deadline, then who came first.
+waits for a turn that follows (`asyncrt.runtime.loop.waiting_line`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
-import math
+from collections import deque
 from collections.abc import Callable
 
 from asyncrt.runtime.loop.dispatcher import Dispatcher
+from asyncrt.runtime.loop.waiting_line import WaitingLine
 
 TURN_S = 500e-6
 """For which such requests may go on in one turn of the event loop."""
@@ -34,8 +33,9 @@ class CallersTurns:
         self._began: int | None = None
         #: What one of them takes lately, in seconds.
         self._usual = TURN_S
-        self._waiting: list[tuple[int, float, int, asyncio.Future[None]]] = []
-        self._came = itertools.count()
+        self._line: WaitingLine[None] = WaitingLine()
+        #: Those whose turn it was when there was no time left: they go first.
+        self._again: deque[asyncio.Future[None]] = deque()
         #: When a request ended last on the general way.
         self._ended_at = 0
         #: Whether the end of this turn is listened for.
@@ -46,7 +46,7 @@ class CallersTurns:
         self._drain: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<CallersTurns, {len(self._waiting)} wait>"
+        return f"<CallersTurns, {len(self._line) + len(self._again)} wait>"
 
     @property
     def ran(self) -> bool:
@@ -56,12 +56,12 @@ class CallersTurns:
     @property
     def wanted(self) -> bool:
         """Whether others wait for one."""
-        return bool(self._waiting)
+        return bool(self._line) or bool(self._again)
 
     @property
     def free(self) -> bool:
         """Whether a request may run in this turn that has not waited."""
-        return not self._waiting and self._has_time
+        return not self.wanted and self._has_time
 
     @property
     def _has_time(self) -> bool:
@@ -93,14 +93,15 @@ class CallersTurns:
         Args:
             until: When its request is too late.
         """
-        key = priority, math.inf if until is None else until, next(self._came)
-        while True:
-            future: asyncio.Future[None] = self._loop.create_future()
-            heapq.heappush(self._waiting, (*key, future))
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._line.push(priority, until, None, future)
+        self._listen()
+        await future
+        while not self._has_time:  # those before it took longer than was thought
+            future = self._loop.create_future()
+            self._again.append(future)
             self._listen()
             await future
-            if self._has_time:  # those before it may have taken longer than was thought
-                return
 
     def begin(self) -> None:
         """Note that a request begins on the loop's thread."""
@@ -133,10 +134,17 @@ class CallersTurns:
         """This turn has ended: let as many of those who wait go on in the next as it has time for."""
         self._began, self._listens = None, False
         left = TURN_S
-        while self._waiting and left > 0:
-            *_, future = heapq.heappop(self._waiting)
-            if not future.done():
-                future.set_result(None)
-                left -= self._usual
-        if self._waiting:  # whatever becomes of those
+        while left > 0 and (future := self._next()) is not None:
+            future.set_result(None)
+            left -= self._usual
+        if self.wanted:  # whatever becomes of those
             self._listen()
+
+    def _next(self) -> asyncio.Future[None] | None:
+        """Return by what the next is told that still waits."""
+        while self._again:
+            future = self._again.popleft()
+            if not future.done():
+                return future
+        found = self._line.pop()
+        return None if found is None else found[1]
