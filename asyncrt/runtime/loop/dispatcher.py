@@ -228,10 +228,10 @@ class Dispatcher:
             DeadlineExceeded: It is *deadline* by the loop's clock. All that waits for anything raises it by then.
             RuntimeClosedError: No more are admitted.
         """
-        if self.overlapping:
-            await self.overlapping.drained()
         if self._closing is not None:
             raise RuntimeClosedError("the runtime is closed")
+        if self.overlapping:
+            await self.overlapping.drained()
         self._stop_idling()
         self._waiting[request] = PendingRequest(priority, deadline)
         await self._ask(request, Submitted(request, priority, deadline))
@@ -439,7 +439,7 @@ class Dispatcher:
         self.overlapping.drain()
         if self.marks:
             self.ask_device()
-        while self._waiting or ((self.marks or self.own_cores) and not self.lost):
+        while self._waiting or ((self.marks or self.own_cores or self.overlapping.held) and not self.lost):
             await self.progress()
         self._stop_idling()
         self._idle.close()

@@ -92,6 +92,11 @@ class Overlapping:
         """Whether nobody was beside those that were at work lately."""
         return self._lonely >= _OFTEN
 
+    @property
+    def held(self) -> bool:
+        """Whether somebody waits until none is at work."""
+        return self._held > 0
+
     def expect(self) -> None:
         """Somebody is there whose requests may be at work beside others."""
         self._lonely = 0
@@ -122,6 +127,7 @@ class Overlapping:
                 await asyncio.wait((self._drain,))
             finally:
                 self._held -= 1
+                self._on_ended()  # who closes waits for those who wait
 
     def drain(self) -> None:
         """Do the same at once. Blocks."""

@@ -203,14 +203,19 @@ async def test_who_is_cancelled_leaves_its_memory_until_the_device_is_done(users
 @pytest.mark.asyncio
 @pytest.mark.parametrize("close", ["runtime", "model"])
 async def test_what_closes_waits_for_those_at_work(close: str, users_path: None) -> None:
-    """They are answered, and those that wait are answered or told."""
+    """They are answered, those that wait for them to end as well, and those that wait for a stream are answered or
+    told."""
     device = Working()
     async with known(device) as (rt, loaded):
         asked = [asyncio.create_task(loaded.infer(given(n))) for n in range(8 * STREAMS)]
         await device.works.wait()
+        general = asyncio.create_task(loaded.infer(given(1, rows=17)))  # it waits until the others have ended
+        await asyncio.sleep(0)
+        assert rt.session.dispatcher.overlapping.held
         await (rt.close() if close == "runtime" else rt.unload(loaded))
         assert device.at_work == 0
         outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        np.testing.assert_allclose(expected(given(1, rows=17)), (await general)["y"], rtol=1e-6)
 
     answered = [n for n, outcome in enumerate(outcomes) if isinstance(outcome, dict)]
     assert len(answered) >= STREAMS
