@@ -13,6 +13,7 @@ EXTENSIONS = [
     Extension(
         name.replace("/", "."),
         [f"{name}.c"],
+        depends=["asyncrt/devices/opencl/_work.h"],  # so it is in the archive of sources, too
         define_macros=[("Py_LIMITED_API", "0x030B0000")],  # 3.11: the first in which buffers are part of it
         py_limited_api=True,
         optional=True,

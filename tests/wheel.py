@@ -44,7 +44,8 @@ print("the wheel works:", asyncrt.__version__)
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
-        build = [sys.executable, "-m", "build", "--wheel", "--outdir", folder, str(ROOT)]
+        # The wheel is built of the archive of sources, so that one is whole, too.
+        build = [sys.executable, "-m", "build", "--outdir", folder, str(ROOT)]
         subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
         (wheel,) = out.glob("*.whl")
         names = zipfile.ZipFile(wheel).namelist()
