@@ -280,7 +280,7 @@ static PyThread_type_lock taken(void) {
     return semaphore;
 }
 
-/* Without threads; NULL where there is no memory. */
+/* Without threads; NULL where there is no memory, or no file can be opened. */
 static launcher_t *new_launcher(int file, int64_t patience, size_t count) {
     launcher_t *launcher = calloc(1, sizeof(launcher_t) + count * sizeof(worker_t));
     if (launcher == NULL)
@@ -293,7 +293,7 @@ static launcher_t *new_launcher(int file, int64_t patience, size_t count) {
 #endif
     launcher->lock = PyThread_allocate_lock();
     launcher->over = taken();
-    int made = launcher->lock != NULL && launcher->over != NULL;
+    int made = launcher->file >= 0 && launcher->lock != NULL && launcher->over != NULL;
     for (launcher->count = count; count-- > 0;) {
         worker_t *worker = &launcher->workers[count];
         worker->launcher = launcher;
@@ -410,17 +410,13 @@ static PyObject *wait(PyObject *module, PyObject *capsule) {
 }
 
 PyDoc_STRVAR(close_doc, "close(launcher, /)\n--\n\n"
-                        "Let the thread end, when all has ended that was posted; what is not collected yet never is.");
+                        "Let the threads end, when all has ended that was posted; what is not collected yet never is.");
 
 static PyObject *close_launcher(PyObject *module, PyObject *capsule) {
-    launcher_t *launcher = opened(capsule);
-    if (launcher == NULL)
-        return NULL;
-    Py_BEGIN_ALLOW_THREADS
-    wait_until_over(launcher);
-    Py_END_ALLOW_THREADS
-    stop(capsule);
-    Py_RETURN_NONE;
+    PyObject *waited = wait(module, capsule);
+    if (waited != NULL)
+        stop(capsule);
+    return waited;
 }
 
 static PyMethodDef methods[] = {
@@ -439,7 +435,7 @@ static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)execute}, {0, NULL}};
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_launcher",
-    .m_doc = "A thread that launcher.py hands work to, in C.",
+    .m_doc = "Threads that launcher.py hands work to, in C.",
     .m_methods = methods,
     .m_slots = slots,
 };

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from asyncrt.devices.base import Launcher
 
 from .waiting_line import WaitingLine, tell
-from .wake_up import WakeUp
+from .wake_up import WakeUp, started
 
 End: TypeAlias = Callable[[], Any]
 """Waits until a request is done, and returns its outcome or raises what it failed with. Its stream is free then."""
@@ -63,8 +63,10 @@ class Overlapping:
         on_ended: Callable[[], None],
     ) -> None:
         self._loop, self._may, self._on_begun, self._on_ended = loop, may, on_begun, on_ended
-        self._wake_up = WakeUp(loop, self._collect) if open_launcher is not None else None
-        self.launcher = self._started(open_launcher)
+        self.launcher: Launcher | None
+        self._wake_up: WakeUp | None
+        found = None if open_launcher is None else started(loop, self._collect, open_launcher)
+        self.launcher, self._wake_up = (None, None) if found is None else found
         each = 1 if self.launcher is None else _AHEAD
         self.most = min(each * streams, most)
         #: The streams of those that may begin.
@@ -151,16 +153,6 @@ class Overlapping:
             self._wake_up.close()
         self.launcher = self._wake_up = None
         self._may, self._on_begun, self._on_ended = _never, _nothing, _nothing
-
-    def _started(self, open_launcher: Callable[[int], Launcher | None] | None) -> Launcher | None:
-        wake_up = self._wake_up
-        if wake_up is None or open_launcher is None:
-            return None
-        launcher = None if wake_up.file is None else open_launcher(wake_up.file)
-        if launcher is None:
-            wake_up.close()
-            self._wake_up = None
-        return launcher
 
     def _begin(self, begin: Begin, future: asyncio.Future[Any]) -> bool:
         stream = self._idle[0]

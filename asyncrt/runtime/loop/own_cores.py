@@ -149,10 +149,13 @@ class OwnCores:
         work = begin() if self._crew.has(len(self._begun) + 1) else None
         if work is None:
             return False
+        try:
+            self._crew.give(work, future)
+        except Exception as error:
+            work.end(error)  # raises it
         self._begun[future] = work
         if len(self._begun) == 1:
             self._on_begun()
-        self._crew.give(work, future)
         return True
 
     def _ended(self, future: asyncio.Future[Any], error: BaseException | None) -> None:

@@ -10,6 +10,8 @@ import os
 import weakref
 from collections.abc import Callable
 
+from asyncrt.devices.base import Launcher
+
 
 class WakeUp:
     """An eventfd that the loop listens to.
@@ -41,6 +43,18 @@ class WakeUp:
         if self.file is not None:
             os.eventfd_read(self.file)
         self._call()
+
+
+def started(
+    loop: asyncio.AbstractEventLoop, call: Callable[[], object], open_launcher: Callable[[int], Launcher | None]
+) -> tuple[Launcher, WakeUp] | None:
+    """Return a launcher that lets the loop call something when it can be collected; None where that cannot be."""
+    wake_up = WakeUp(loop, call)
+    launcher = None if wake_up.file is None else open_launcher(wake_up.file)
+    if launcher is None:
+        wake_up.close()
+        return None
+    return launcher, wake_up
 
 
 def _listened(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> int | None:

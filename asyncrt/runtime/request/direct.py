@@ -198,7 +198,8 @@ class _Ready(NamedTuple):
     lease: Lease | None
 
     def give_back(self) -> None:
-        """Let others have its memory."""
+        """It is over: its launches may be bound to other memory, and others may have its own."""
+        self.prepared.busy = False
         if self.lease is not None:
             self.lease.drop()
 
@@ -236,7 +237,6 @@ class OwnCoreWork:
 
     def end(self, error: BaseException | None) -> tuple[dict[int, Array], Records]:
         try:
-            self._ready.prepared.busy = False
             if error is not None:
                 raise error
             return self._outcome(self._seconds if self._posted is None else self._posted.seconds)
@@ -381,7 +381,6 @@ class Direct:
 
         def end() -> tuple[dict[int, Array], Records]:
             try:
-                prepared.busy = False
                 wait()
                 return self._ended(planned, ready, (self._clock() - began) / 1e9)
             finally:

@@ -279,3 +279,27 @@ async def test_of_a_lost_device_all_are_told() -> None:
 
         assert [type(r) for r in results] == [DeviceLostError] * 3
         assert not any(r.gave_back for r in requests)
+
+
+@pytest.mark.asyncio
+async def test_what_no_thread_can_be_given_is_given_back() -> None:
+    """Its caller is told why, and nothing is held for it."""
+
+    class Refusing(ThreadCrew):
+        def give(self, work: Any, future: asyncio.Future[Any]) -> None:
+            raise MemoryError("no room")
+
+    loop = asyncio.get_running_loop()
+    there = Cores()
+    there.own = OwnCores(
+        CORES, 64, lambda cores, ended: Refusing(cores, SimulatedDevice().open_stream, loop, ended), loop,
+        lambda: 0, lambda: True, list, list,
+    )  # fmt: skip
+    request = Request(there, "a")
+
+    with pytest.raises(MemoryError, match="no room"):
+        await there.own.run(lambda: request, 0, None)
+
+    assert request.gave_back
+    assert not len(there.own)
+    there.own.close()
