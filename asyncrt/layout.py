@@ -110,6 +110,7 @@ STRING = DataType("string", _TEXTS, "", 8)
 _EVERY = (*DATA_TYPES, *NARROW_TYPES, *([STRING] if STRING.numpy.kind == "T" else []))
 _BY_NUMPY = {t.numpy: t for t in _EVERY}
 _BY_ONNX = {t.onnx: t for t in _EVERY}
+_BY_NAME = {t.name: t for t in _EVERY}
 
 
 def dtype_of(dtype: npt.DTypeLike) -> DataType | None:
@@ -120,6 +121,11 @@ def dtype_of(dtype: npt.DTypeLike) -> DataType | None:
 def dtype_from_onnx(number: int) -> DataType | None:
     """Return the `DataType` of a number of `onnx.TensorProto.DataType`, or None if asyncrt has none."""
     return _BY_ONNX.get(number)
+
+
+def dtype_named(name: str) -> DataType:
+    """Return the `DataType` of that name; `KeyError` if asyncrt has none."""
+    return _BY_NAME[name]
 
 
 class Layout(NamedTuple):

@@ -36,6 +36,7 @@ Mechanism: TypeAlias = Literal[
     "map_files",
     "page_constants",
     "disk_cache",
+    "kept_programs",
     "stand_in",
 ]
 
@@ -63,6 +64,7 @@ MECHANISMS: Mapping[Mechanism, str] = {
     "map_files": "Large tensors stay in a model's files until they are needed.",
     "page_constants": "Large constants lie in unnamed files, of which the system keeps in memory what is used.",
     "disk_cache": "Compiled kernels are kept on disk.",
+    "kept_programs": "What a model became when it was loaded is kept on disk, and found when it is loaded again.",
     "stand_in": "NumPy answers requests while kernels that they need are being built.",
 }
 """What each is, in the present tense: without it, that does not happen."""
@@ -77,6 +79,7 @@ BUILDS_ON: Mapping[Mechanism, Mechanism] = {
     "own_cores": "prepared_launches",
     "direct": "prepared_launches",
     "page_constants": "disk_cache",
+    "kept_programs": "disk_cache",
 }
 """Those that a runtime has only with another."""
 

@@ -21,7 +21,7 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 from asyncrt.arguments import check_text, each_of, shown
 from asyncrt.devices.find import open_device
 from asyncrt.errors import ArgumentError, InputError, ModelTypeError, NoDeviceError
-from asyncrt.graph.reading import ModelSource
+from asyncrt.graph.reading.source import ModelSource
 from asyncrt.layout import Array, dtype_of
 from asyncrt.options import RuntimeOptions
 from asyncrt.runtime.explain.explain import Explanation

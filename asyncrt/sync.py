@@ -31,7 +31,7 @@ from asyncrt.runtime.runtime import Runtime, Wanted
 from asyncrt.runtime.statistics import RuntimeStatistics
 
 if TYPE_CHECKING:
-    from asyncrt.graph.reading import ModelSource
+    from asyncrt.graph.reading.source import ModelSource
     from asyncrt.runtime.explain.explain import Explanation
     from asyncrt.runtime.model import Model
     from asyncrt.runtime.request.warming import Progress

@@ -6,6 +6,7 @@ values (a `Call`) and nothing else: no neighbour, no request, no device memory. 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +15,12 @@ from typing import Any, NamedTuple, TypeAlias
 import attrs
 import numpy as np
 
+from asyncrt.dims import Undetermined
+from asyncrt.errors import IndexOutOfRange
 from asyncrt.layout import Array, DataType, Layout, Shape
 from asyncrt.memory.view import View
 
-from .call import Attributes, Call
+from .call import Attributes, Call, ValueUnknown
 from .codegen.epilogue import Epilogue
 from .impl import Impl
 from .indices import Indices
@@ -215,3 +218,27 @@ def host_nbytes(operator: Operator, call: Call) -> int:
     elements = sum([x.count for x in outputs])
     elements += elements if operator.views is not None else sum([x.count for x in call.inputs if x is not None])
     return sum([x.nbytes for x in outputs]) + 8 * elements
+
+
+def evaluate(operator: Operator, call: Call, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    """Return a node's outputs, computed on the host, without NumPy's warnings of overflows and the like.
+
+    `infer` checks the inputs first, so that the reference never sees inputs that do not fit.
+
+    Raises:
+        IndexOutOfRange: The node takes indices, and one is out of range. All other errors are the operator's.
+    """
+    with np.errstate(all="ignore"):
+        with contextlib.suppress(Undetermined, ValueUnknown):
+            operator.infer(call)
+        if operator.evaluate is not None:
+            return operator.evaluate(call)
+        indices = None if operator.indices is None else operator.indices(call)
+        if indices is not None and (array := inputs[indices.input]) is not None:
+            indices.check(call.name, array)
+        # Parts of files may begin anywhere, and where an array does may decide in which order NumPy adds.
+        given = [None if a is None else np.require(a, None, "A") for a in inputs]
+        try:
+            return operator.reference(call.attributes, given)
+        except IndexOutOfRange as error:
+            raise error.at(call.name) from None

@@ -10,11 +10,22 @@ from __future__ import annotations
 import mmap
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from asyncrt.layout import Array
+
+_PIECE = 1 << 20
+"""Bytes that are read at a time of a file that is gone through once."""
+
+
+class Digest(Protocol):
+    """A digest of `hashlib`."""
+
+    def update(self, data: memoryview, /) -> None:
+        """Add bytes."""
+        ...
 
 
 class PagedFile(mmap.mmap):
@@ -52,6 +63,14 @@ def mapping_of(array: Array) -> mmap.mmap | None:
     if isinstance(base, memoryview):
         base = base.obj
     return base if isinstance(base, mmap.mmap) else None
+
+
+def update_digest(digest: Digest, data: Array) -> None:
+    """Add the bytes of a vector to a digest; of those of a file few are in memory at a time."""
+    for start in range(0, len(data), _PIECE):
+        piece = data[start : start + _PIECE]
+        digest.update(piece.data)
+        forget(piece)
 
 
 def forget(array: Array) -> None:

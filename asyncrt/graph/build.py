@@ -16,18 +16,18 @@ from asyncrt.options import RuntimeOptions
 
 from .importer import import_model
 from .ir import Chunk, Graph, Placement, Program, ProgramNode, Value
-from .mapped import LEAST, forget_files, with_memory
 from .passes import run_passes
 from .passes.find_formulas import symbolic_values
 from .passes.memory_dependencies import memory_dependencies
 from .passes.value_inputs import decisive_values
-from .reading import ModelSource
+from .reading.mapped import LEAST, forget_files, with_memory
+from .reading.source import ModelBytes, ModelSource
 
 _log = logging.getLogger("asyncrt")
 _NAMED = 4  # nodes that a warning names
 
 
-def build_program(source: ModelSource, traits: DeviceTraits, options: RuntimeOptions) -> Program:
+def build_program(source: ModelSource | ModelBytes, traits: DeviceTraits, options: RuntimeOptions) -> Program:
     """Import a model and run the passes. Takes as long as the model is large: call it off the event loop.
 
     Raises:
@@ -89,6 +89,7 @@ def _program(graph: Graph) -> Program:
         symbolic=symbolic_values(graph),
         kinds=_kinds(graph),
         declared=declared,
+        other_files=graph.other_files,
     )
 
 

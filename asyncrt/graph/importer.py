@@ -50,13 +50,15 @@ from .ir import Graph, ProgramNode, Subgraph, Value
 from .names import Names
 from .onnx_types import type_of_proto, type_of_string
 from .order import in_order
-from .reading import ModelSource, read_model
+from .reading.limits import check_rank
+from .reading.model import read_model
+from .reading.source import ModelBytes, ModelSource
+from .reading.tensors import TensorReader, dtype_name
 from .rewriting.contributed import DOMAINS, contributed_schema
 from .rewriting.draft import Draft, Rule
 from .rewriting.rules import OPSETS, find_rule
 from .sparse import dense
 from .subgraphs import CONTROL_FLOW, LABELS, check_subgraphs, formal_types, formal_values
-from .tensors import TensorReader, check_rank, dtype_name
 
 _UNKNOWN = PartialLayout(None, None)
 _SCHEMAS = 1024  # operators, in one version of each, of which is kept what their schemas say
@@ -74,7 +76,7 @@ FLAGS = frozenset({
 differ: for some anything but 0 is yes, for others anything but 1 is no."""
 
 
-def import_model(source: ModelSource, options: RuntimeOptions) -> Graph:
+def import_model(source: ModelSource | ModelBytes, options: RuntimeOptions) -> Graph:
     """Read and check a model.
 
     Raises:
@@ -88,7 +90,9 @@ def import_model(source: ModelSource, options: RuntimeOptions) -> Graph:
             opsets = {"": 1}  # the first files could not say it
         functions = LocalFunctions(model, opsets, options.max_nodes)
         shared = _Shared(options, functions, TensorReader(folder, options), Names())
-        return _Importer(model.graph, shared).run(opsets, large)
+        graph = _Importer(model.graph, shared).run(opsets, large)
+        graph.other_files = shared.tensors.other_files
+        return graph
     except RecursionError as error:
         raise ModelFormatError("the model's functions use each other too deeply") from error
 

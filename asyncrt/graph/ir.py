@@ -19,6 +19,9 @@ from asyncrt.layout import Array, DataType, PartialLayout
 
 from .symbolic import SymbolicValues
 
+FOREVER = 1 << 30
+"""The id of a last reader that comes after all nodes."""
+
 
 class Placement(enum.Enum):
     """Where a node runs."""
@@ -85,6 +88,7 @@ class ProgramNode:
         subgraphs: What an If, a Loop or a Scan holds; such a node is carried out by the network.
         parts: For a node that stands for several (see `passes/fuse.py`): these, in order, unchanged. Its number and
             output are the last one's, so that what is known of how long values live holds either way.
+        build: Makes its operator, of those of the parts, the wiring in `attributes`, and the parts' attributes.
         apart: What is carried out where shapes forbid that: the parts, or nodes that stand for some of them.
         guards: Of the branches that it is in, the outermost first; a request that one of them keeps out of a branch
             knows nothing of the nodes there, nor of what they make.
@@ -104,6 +108,7 @@ class ProgramNode:
     captures: tuple[int, ...] = ()
     subgraphs: tuple[Subgraph, ...] = ()
     parts: tuple[ProgramNode, ...] = ()
+    build: Callable[..., Operator] | None = None
     apart: tuple[ProgramNode, ...] = ()
     guards: tuple[Guard, ...] = ()
 
@@ -144,6 +149,7 @@ class Graph:
         depth: How many nodes it is inside of; 0 is the model's own graph, the only one that surely runs.
         fused: Nodes that stand for several of `nodes`, which come one after the other.
         varying: Inputs that are others in each iteration of a Loop or Scan, within one request.
+        other_files: Whether tensors of it lie in other files than the model.
     """
 
     name: str
@@ -155,6 +161,7 @@ class Graph:
     depth: int = 0
     fused: list[ProgramNode] = attrs.Factory(list)
     varying: frozenset[int] = frozenset()
+    other_files: bool = False
 
     def keep(self, nodes: Iterable[ProgramNode]) -> None:
         """Replace the graph's nodes by *nodes*, number them, and note the producer and the readers of each value."""
@@ -287,6 +294,7 @@ class Program:
         declared: The inputs whose values each node may see: those that its operator declares and that can matter.
         kinds: A number for each node, also for those that stand for several; nodes of one number differ only in
             which values they take and make.
+        other_files: Whether tensors of it lay in other files than the model.
     """
 
     name: str
@@ -303,6 +311,7 @@ class Program:
     symbolic: SymbolicValues
     kinds: Mapping[ProgramNode, int]
     declared: Mapping[ProgramNode, tuple[int, ...]]
+    other_files: bool = False
 
     def __repr__(self) -> str:
         return f"<Program {self.name!r}: {len(self.nodes)} nodes, {len(self.chunks)} chunks>"

@@ -25,7 +25,8 @@ from .statistics import RuntimeStatistics, together
 
 if TYPE_CHECKING:
     from asyncrt.graph.ir import Program
-    from asyncrt.graph.reading import ModelSource
+    from asyncrt.graph.kept.programs import Found
+    from asyncrt.graph.reading.source import ModelSource
     from asyncrt.kernels.resident.store import BinaryStore
     from asyncrt.kernels.traits import DeviceTraits
     from asyncrt.scheduler.balancing import Backlog
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from .model import Model
     from .one_device import OneDevice
+    from .request.network import Network
     from .request.replicas import Replicas
     from .request.session import Session
     from .request.warming import Progress
@@ -72,6 +74,8 @@ class Runtime:
         #: What each of several devices has to do.
         self._backlogs: tuple[Backlog, ...] = ()
         self._closing: asyncio.Task[None] | None = None
+        #: Programs that are being written for the next process.
+        self._keeping: set[asyncio.Future[None]] = set()
         #: Where it runs if it was opened on another loop than one of asyncio's.
         self.elsewhere: Elsewhere | None = None
 
@@ -182,7 +186,7 @@ class Runtime:
 
     async def _open_devices(self) -> None:
         # What runs models is some hundred modules; they are imported while the driver is tried.
-        imported = asyncio.create_task(asyncio.to_thread(_import_machinery))
+        imported = asyncio.create_task(asyncio.to_thread(_import_machinery, self.options))
         try:
             if any(isinstance(wanted, str | None) for wanted in self._wanted):
                 binaries = functools.partial(_binaries, self.options)
@@ -229,7 +233,7 @@ class Runtime:
             KernelBuildError: The driver refused a kernel.
             OutOfDeviceMemory: The weights do not fit.
         """
-        from asyncrt.graph.reading import likeness
+        from asyncrt.graph.reading.source import likeness
 
         from .model import Model
 
@@ -240,8 +244,9 @@ class Runtime:
         if known is not None:
             for i in there:
                 self._devices[i].session.kernels.foretell(known)
-        programs = await self._compiled(source, [self._devices[i] for i in there])
+        found = await self._compiled(source, known, [self._devices[i] for i in there])
         self.check_open()
+        programs = [each.program for each in found]
         if len(self._devices) == 1:
             from .request.network import Network
 
@@ -249,19 +254,39 @@ class Runtime:
             asked = device.asked(known)
             network = Network(programs[0], device.session, device.stand_ins, asked)
             await device.load(network, known, progress, asked)
+            self._keep_later(found[0], network)
             return Model(network)
-        return Model(await self._on_several(there, programs, known, progress))
+        replicas = await self._on_several(there, programs, known, progress)
+        for each in set(found):
+            self._keep_later(each, replicas.each[0])
+        return Model(replicas)
 
-    async def _compiled(self, source: ModelSource, devices: list[OneDevice]) -> list[Program]:
+    async def _compiled(self, source: ModelSource, known: str | None, devices: list[OneDevice]) -> list[Found]:
         """Return the model as compiled for each device; for devices that are alike it is read and compiled once."""
-        from asyncrt.graph.build import build_program
+        from asyncrt.graph.kept.programs import find_program
 
-        made: dict[DeviceTraits, Program] = {}
+        made: dict[DeviceTraits, Found] = {}
         for device in devices:
-            traits = device.session.tools.traits
+            traits, store = device.session.tools.traits, device.session.binaries
             if traits not in made:
-                made[traits] = await asyncio.to_thread(build_program, source, traits, self.options)
+                made[traits] = await asyncio.to_thread(find_program, source, known, traits, self.options, store)
         return [made[device.session.tools.traits] for device in devices]
+
+    def _keep_later(self, found: Found, network: Network) -> None:
+        """Keep a model's program when all is there that likely shapes need, or when that has been given up."""
+        keep, loop = found.keep, asyncio.get_running_loop()
+        if keep is None:
+            return
+
+        def begin(_: object = None) -> None:
+            keeping = loop.run_in_executor(None, keep)
+            self._keeping.add(keeping)
+            keeping.add_done_callback(self._keeping.discard)
+
+        if network.warming is None:
+            begin()
+        else:
+            network.warming.whole.add_done_callback(begin)
 
     async def _on_several(
         self,
@@ -424,10 +449,11 @@ class Runtime:
         self._closing.result()
 
     async def _close(self) -> None:
-        if len(self._devices) == 1:
-            await self._devices[0].close()
-            return
         outcomes = await asyncio.gather(*(device.close() for device in self._devices), return_exceptions=True)
+        await asyncio.sleep(0)  # models that were still on their way begin to be kept
+        here = [keeping for keeping in self._keeping if keeping.get_loop() is asyncio.get_running_loop()]
+        if here:
+            await asyncio.wait(here)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -467,14 +493,13 @@ def _names(specs: list[str]) -> list[str]:
     return names
 
 
-def _import_machinery() -> None:
+def _import_machinery(options: RuntimeOptions) -> None:
     """Import what an open runtime needs: whoever only names `Runtime` does without. Blocks."""
-    from asyncrt.graph import build  # noqa: F401
-    from asyncrt.kernels.registry import operators
+    from asyncrt.graph.kept.programs import import_ahead
 
     from . import model, one_device  # noqa: F401  # and with it networks and sessions
 
-    operators()
+    import_ahead(options, _binaries(options))
 
 
 def _binaries(options: RuntimeOptions) -> BinaryStore | None:

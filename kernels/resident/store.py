@@ -9,17 +9,39 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import mmap
 import os
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import BinaryIO, NamedTuple, TypeVar
 
+import numpy as np
 import platformdirs
 
+from asyncrt.memory.paged import update_digest
 from asyncrt.options import RuntimeOptions
 
 _MAGIC = b"asyncrt-kernels-1\n"
+_DIGEST = hashlib.sha256().digest_size
+
+ALIGNMENT = 64
+"""At which the body of an entry begins in its file, in bytes."""
+
+_Bytes = TypeVar("_Bytes", bytes, mmap.mmap)
+
+
+class Entry(NamedTuple):
+    """What lies under a key, as a part of its file.
+
+    Attributes:
+        body: Its bytes.
+        is_whole: Whether they are what was put there. It reads all of them.
+    """
+
+    body: memoryview
+    is_whole: Callable[[], bool]
 
 
 def cache_folder(options: RuntimeOptions) -> Path:
@@ -45,30 +67,39 @@ class BinaryStore:
 
     def get(self, key: str) -> bytes | None:
         """Return what was put under *key*, or None: absent, damaged, or of somebody else."""
+        data = self._read(key, lambda file: file.read())
+        return data[_begin(key) :] if data is not None and _is_whole(data, key) else None
+
+    def map(self, key: str) -> Entry | None:
+        """Return what was put under *key* as a part of its file, of which the system reads what is used; None as `get()`.
+
+        Whether it is whole is for the caller to ask, for that reads all of it.
+        """
+        data = self._read(key, lambda file: mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return None if data is None else Entry(memoryview(data)[_begin(key) :], lambda: _is_whole(data, key))
+
+    def _read(self, key: str, read: Callable[[BinaryIO], _Bytes]) -> _Bytes | None:
+        """Return the file of an entry as *read* gives it, if nobody else may have written it."""
         if not self.usable:
             return None
         path = self.path_of(key)
         try:
-            with open(path, "rb", opener=_open_itself) as f:
-                status = os.fstat(f.fileno())
+            with open(path, "rb", opener=_open_itself) as file:
+                status = os.fstat(file.fileno())
                 if not _private(status) or not stat.S_ISREG(status.st_mode) or status.st_size > self.max_bytes:
                     return None
-                data = f.read()
-        except (OSError, MemoryError):
+                data = read(file)
+        except (OSError, ValueError, MemoryError):  # an empty file cannot be mapped
             return None
         with contextlib.suppress(OSError):  # one that may only be read is as good
             os.utime(path)
-        head = _MAGIC + key.encode() + b"\n"
-        body = data[len(head) + 32 :]
-        if not data.startswith(head) or hashlib.sha256(head + body).digest() != data[len(head) : len(head) + 32]:
-            return None
-        return body
+        return data
 
     def put(self, key: str, body: bytes) -> None:
         """Keep *body* under *key*, whole or not at all."""
         self.put_all([(key, body)])
 
-    def put_all(self, entries: Iterable[tuple[str, bytes]]) -> None:
+    def put_all(self, entries: Iterable[tuple[str, bytes | bytearray]]) -> None:
         """Keep each body under its key, in this order, each whole or not at all."""
         if not self.usable:
             return
@@ -77,12 +108,14 @@ class BinaryStore:
                 self._write(key, body)
             self._shrink()
 
-    def _write(self, key: str, body: bytes) -> None:
-        head = _MAGIC + key.encode() + b"\n"
+    def _write(self, key: str, body: bytes | bytearray) -> None:
+        head = _head(key)
+        digest = hashlib.sha256(head)
+        digest.update(body)
         handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=".new-")
         try:
             with os.fdopen(handle, "wb") as f:
-                f.write(head + hashlib.sha256(head + body).digest() + body)
+                f.writelines((head, digest.digest(), body))
             os.replace(temporary, self.path_of(key))
         except BaseException:
             with contextlib.suppress(OSError):
@@ -115,6 +148,27 @@ class BinaryStore:
             with contextlib.suppress(OSError):
                 path.unlink()
                 total -= size
+
+
+def _head(key: str) -> bytes:
+    """Return what the file of an entry begins with; filled up so that its body is aligned."""
+    head = _MAGIC + key.encode() + b"\n"
+    return head + b"\n" * (-(len(head) + _DIGEST) % ALIGNMENT)
+
+
+def _begin(key: str) -> int:
+    """Return where the body of an entry begins, behind the digest."""
+    return len(_head(key)) + _DIGEST
+
+
+def _is_whole(data: bytes | mmap.mmap, key: str) -> bool:
+    """Whether the file of an entry says that it is of *key*, and matches its own digest."""
+    head, begin = _head(key), _begin(key)
+    if len(data) < begin or data[: len(head)] != head:
+        return False
+    digest = hashlib.sha256(head)
+    update_digest(digest, np.asarray(memoryview(data)[begin:]))
+    return digest.digest() == data[len(head) : begin]
 
 
 def _open_itself(path: str, flags: int) -> int:

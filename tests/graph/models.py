@@ -11,8 +11,8 @@ from onnx import helper, numpy_helper
 
 from asyncrt.graph.build import build_program
 from asyncrt.graph.ir import Program
-from asyncrt.graph.passes.fold_constants import evaluate
 from asyncrt.kernels.call import Call
+from asyncrt.kernels.operator import evaluate
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array, layout_of
 from asyncrt.options import RuntimeOptions

@@ -13,9 +13,9 @@ import onnx
 import pytest
 
 from asyncrt import ModelFormatError, Runtime, RuntimeOptions
-from asyncrt.graph import mapped
 from asyncrt.graph.ir import Program
-from asyncrt.graph.mapped import check, file_of, map_file, with_memory
+from asyncrt.graph.reading import mapped
+from asyncrt.graph.reading.mapped import check, file_of, map_file, with_memory
 from asyncrt.kernels.resident import weights
 from asyncrt.layout import Array
 from asyncrt.memory.paged import forget, pages_of
@@ -106,7 +106,7 @@ def test_a_file_of_somebody_else_is_read(tmp_path: Path, monkeypatch: pytest.Mon
         fields[4] = owner[0]
         return os.stat_result(fields)
 
-    monkeypatch.setattr("asyncrt.graph.mapped.os.fstat", fstat)
+    monkeypatch.setattr("asyncrt.graph.reading.mapped.os.fstat", fstat)
     others = map_file(path)
     owner[0] = 0
 

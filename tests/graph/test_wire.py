@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from asyncrt.graph.wire import without_tensors
+from asyncrt.graph.reading.wire import without_tensors
 
 from ..zoo import zoo
 from .models import f32, model, node

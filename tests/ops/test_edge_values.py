@@ -18,11 +18,10 @@ from onnx import defs
 
 from asyncrt.devices.base import Device
 from asyncrt.errors import KernelBuildError
-from asyncrt.graph.passes.fold_constants import evaluate
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.decide import Run, decide
 from asyncrt.kernels.indices import FINDING
-from asyncrt.kernels.operator import Example, Operator
+from asyncrt.kernels.operator import Example, Operator, evaluate
 from asyncrt.kernels.registry import operators
 from asyncrt.layout import DATA_TYPES, FLOAT64, Array, DataType, layout_of
 

@@ -10,7 +10,7 @@ import pytest
 import asyncrt
 from asyncrt import RuntimeOptions
 from asyncrt.devices.opencl.submit import native_submitter
-from asyncrt.graph import mapped
+from asyncrt.graph.reading import mapped
 from asyncrt.kernels.resident import weights
 from asyncrt.layout import Array
 from asyncrt.runtime.statistics import RuntimeStatistics

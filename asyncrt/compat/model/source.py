@@ -25,7 +25,7 @@ from asyncrt.compat.errors import (
 )
 from asyncrt.compat.options import SessionOptions
 from asyncrt.compat.shared import configuration
-from asyncrt.graph.reading import read_model
+from asyncrt.graph.reading.model import read_model
 from asyncrt.public import ModelFormatError, RuntimeOptions
 
 from . import edits

@@ -135,6 +135,6 @@ def fused_node(group: FusionGroup, smaller: Mapping[ProgramNode, ProgramNode] = 
     attributes = Attributes({**group.attributes, "wiring": wiring}, last.attributes.opset)
     return ProgramNode(
         last.id, last.name, operator, attributes, tuple(inputs), last.outputs, last.output_types, last.place,
-        chunk=last.chunk, parts=parts, apart=tuple(dict.fromkeys(smaller.get(p, p) for p in parts)),
+        chunk=last.chunk, parts=parts, build=group.build, apart=tuple(dict.fromkeys(smaller.get(p, p) for p in parts)),
         guards=last.guards,  # those of the others are among them: all that they make is for the last
     )  # fmt: skip

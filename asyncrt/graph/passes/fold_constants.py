@@ -6,16 +6,13 @@ A node whose inputs are all constants becomes a constant. A small integer node o
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Sequence
-
 import numpy as np
 
 from asyncrt.dims import Dim, Undetermined
-from asyncrt.errors import AsyncrtError, IndexOutOfRange, ModelError, ModelFormatError
+from asyncrt.errors import AsyncrtError, ModelError, ModelFormatError
 from asyncrt.graph.ir import Graph, ProgramNode
 from asyncrt.kernels.call import Call, ValueUnknown
-from asyncrt.kernels.operator import Operator, host_nbytes
+from asyncrt.kernels.operator import evaluate, host_nbytes
 from asyncrt.layout import Array, DataType, PartialLayout
 from asyncrt.memory.host import HostBudget
 from asyncrt.options import RuntimeOptions
@@ -25,30 +22,6 @@ _WORKSPACE = 16  # times the bytes that may be folded, or are given: what an eva
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
-
-
-def evaluate(operator: Operator, call: Call, inputs: Sequence[Array | None]) -> Sequence[Array]:
-    """Return a node's outputs, computed on the host, without NumPy's warnings of overflows and the like.
-
-    `infer` checks the inputs first, so that the reference never sees inputs that do not fit.
-
-    Raises:
-        IndexOutOfRange: The node takes indices, and one is out of range. All other errors are the operator's.
-    """
-    with np.errstate(all="ignore"):
-        with contextlib.suppress(Undetermined, ValueUnknown):
-            operator.infer(call)
-        if operator.evaluate is not None:
-            return operator.evaluate(call)
-        indices = None if operator.indices is None else operator.indices(call)
-        if indices is not None and (array := inputs[indices.input]) is not None:
-            indices.check(call.name, array)
-        # Parts of files may begin anywhere, and where an array does may decide in which order NumPy adds.
-        given = [None if a is None else np.require(a, None, "A") for a in inputs]
-        try:
-            return operator.reference(call.attributes, given)
-        except IndexOutOfRange as error:
-            raise error.at(call.name) from None
 
 
 def as_model_error(node: ProgramNode, failed: str, error: Exception) -> ModelError:

@@ -11,8 +11,8 @@ from asyncrt.errors import ModelError, ModelFormatError, ModelLimitError
 from asyncrt.graph.branches import JOIN, comparable, decidable, infer_join, inlined
 from asyncrt.graph.invariants import without_invariants
 from asyncrt.graph.ir import Graph, ProgramNode
+from asyncrt.graph.reading.limits import check_rank
 from asyncrt.graph.subgraphs import chosen_branch, free_dim, infer_outputs, spliced
-from asyncrt.graph.tensors import check_rank
 from asyncrt.kernels.call import Call, ValueUnknown
 from asyncrt.layout import Array, Layout, PartialLayout, show_shape
 from asyncrt.memory.host import HostBudget, host_limit

@@ -6,9 +6,7 @@ the life of the tensor it stands for.
 
 from __future__ import annotations
 
-from asyncrt.graph.ir import Graph
-
-FOREVER = 1 << 30
+from asyncrt.graph.ir import FOREVER, Graph
 
 
 def memory_dependencies(graph: Graph) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncrt.devices.base import Stream, Transfer
-from asyncrt.graph.mapped import check
+from asyncrt.graph.reading.mapped import check
 from asyncrt.kernels.resident.weights import Stored
 from asyncrt.kinds import is_plain
 from asyncrt.layout import Array

@@ -7,9 +7,8 @@ import functools
 import numpy as np
 
 from asyncrt.graph.ir import ProgramNode
-from asyncrt.graph.passes.fold_constants import evaluate
 from asyncrt.kernels.call import Call
-from asyncrt.kernels.operator import host_nbytes
+from asyncrt.kernels.operator import evaluate, host_nbytes
 from asyncrt.kinds import nbytes_of
 from asyncrt.layout import Array, DataType, whole_numbers
 from asyncrt.memory.host import HostBudget

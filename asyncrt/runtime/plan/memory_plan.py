@@ -11,8 +11,7 @@ import struct
 import numpy as np
 
 from asyncrt.errors import SizeLimitError
-from asyncrt.graph.ir import Chunk, Program, ProgramNode
-from asyncrt.graph.passes.memory_dependencies import FOREVER
+from asyncrt.graph.ir import FOREVER, Chunk, Program, ProgramNode
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.decide import Skip
 from asyncrt.kernels.impl import Impl, Launch

@@ -18,8 +18,7 @@ from typing import NamedTuple
 import attrs
 
 from asyncrt.devices.base import DeviceInfo
-from asyncrt.graph.ir import Program
-from asyncrt.graph.passes.memory_dependencies import FOREVER
+from asyncrt.graph.ir import FOREVER, Program
 from asyncrt.kernels.impl import Access
 from asyncrt.kernels.resident.weights import Stored
 from asyncrt.layout import Shape

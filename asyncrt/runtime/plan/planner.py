@@ -17,9 +17,8 @@ from typing import Any
 import attrs
 
 from asyncrt.graph.branches import takes
-from asyncrt.graph.ir import Chunk, Placement, Program, ProgramNode
-from asyncrt.graph.passes.memory_dependencies import FOREVER
-from asyncrt.graph.tensors import check_rank
+from asyncrt.graph.ir import FOREVER, Chunk, Placement, Program, ProgramNode
+from asyncrt.graph.reading.limits import check_rank
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.decide import Apart, Decision, Empty, Run, Skip, Viewed, decide, decide_together, wants_dense
 from asyncrt.kernels.impl import Impl, inp, out

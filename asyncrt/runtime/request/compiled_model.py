@@ -20,7 +20,7 @@ import numpy as np
 
 from asyncrt.errors import AsyncrtError, OutOfDeviceMemory, RuntimeClosedError
 from asyncrt.graph.ir import Chunk, Program
-from asyncrt.graph.mapped import check, used
+from asyncrt.graph.reading.mapped import check, used
 from asyncrt.kernels.resident.store import cache_folder
 from asyncrt.kernels.resident.weights import Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array, Layout

@@ -19,7 +19,7 @@ import attrs
 from asyncrt.devices.host import HostDevice
 from asyncrt.errors import DeviceError, OutOfDeviceMemory, OutOfHostMemory
 from asyncrt.graph.ir import Program
-from asyncrt.graph.mapped import check, file_of
+from asyncrt.graph.reading.mapped import check, file_of
 from asyncrt.layout import Array
 from asyncrt.memory.host import host_limit
 from asyncrt.runtime.execute.kept_state import KeptState

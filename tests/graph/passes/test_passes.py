@@ -14,9 +14,8 @@ from asyncrt.dims import Dim
 from asyncrt.errors import ModelFormatError, ModelLimitError
 from asyncrt.graph import importer
 from asyncrt.graph.importer import import_model
-from asyncrt.graph.ir import Placement
+from asyncrt.graph.ir import FOREVER, Placement
 from asyncrt.graph.passes.infer_layouts import infer_layouts
-from asyncrt.graph.passes.memory_dependencies import FOREVER
 from asyncrt.kernels.decide import SkipMode
 from asyncrt.kernels.registry import find_operator
 from asyncrt.layout import Array, PartialShape, show_shape

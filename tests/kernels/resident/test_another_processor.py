@@ -90,9 +90,9 @@ def process(folder: Path, target: str | None = None, *, given: str = "") -> Said
 def entries(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the key and the program of each entry that is one."""
     for path in folder.glob("*.bin"):
-        _, key, rest = path.read_bytes().split(b"\n", 2)
-        if b"|kernel " not in key:
-            yield key.decode(), rest[32:]
+        key = path.read_bytes().split(b"\n", 2)[1].decode()
+        if "|kernel " not in key and not key.startswith(("program of", "constants ", "modules of")):
+            yield key, BinaryStore(folder).get(key) or b""
 
 
 def has(feature: str) -> bool:

@@ -13,7 +13,7 @@ from asyncrt import Runtime, RuntimeOptions
 from asyncrt.devices.base import LoadsAhead
 from asyncrt.devices.find import open_device
 from asyncrt.devices.opencl.ahead import load_all
-from asyncrt.graph.reading import likeness
+from asyncrt.graph.reading.source import likeness
 from asyncrt.kernels.resident.foretold import Foretold
 from asyncrt.kernels.resident.store import BinaryStore
 

@@ -6,32 +6,21 @@ protobuf parses the rest.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import itertools
-import os
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-import numpy as np
 import onnx
 
-from asyncrt.arguments import check_path
 from asyncrt.errors import ModelFormatError
+from asyncrt.graph.functions import subgraphs, walk
 from asyncrt.layout import Array
 from asyncrt.options import RuntimeOptions
 
 from . import mapped
-from .functions import subgraphs, walk
-from .tensors import check_size
+from .source import ModelBytes, ModelSource, bytes_of
 from .wire import without_tensors
-
-ModelSource: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
-
-
-_END = 1 << 14  # bytes
 
 
 class Read(NamedTuple):
@@ -48,7 +37,7 @@ class Read(NamedTuple):
     large: Mapping[int, Array]
 
 
-def read_model(source: ModelSource, options: RuntimeOptions) -> Read:
+def read_model(source: ModelSource | ModelBytes, options: RuntimeOptions) -> Read:
     """Read a model.
 
     Args:
@@ -65,52 +54,15 @@ def read_model(source: ModelSource, options: RuntimeOptions) -> Read:
     if isinstance(source, onnx.ModelProto):
         model, where = source, "the given model"
     else:
-        if isinstance(source, bytes | bytearray | memoryview):
-            data, where = np.frombuffer(bytes(source), np.uint8), "the given bytes"
-        else:
-            path = check_path("a model that is neither bytes nor an onnx.ModelProto", source)
-            folder, where = path.absolute().parent.resolve(), f"'{path}'"
-            check_size(path.stat().st_size, options, where)
-            if path.exists() and not path.is_file() and not path.is_dir():
-                raise ModelFormatError(f"{where} is not a regular file")
-            file = mapped.map_file(path) if options.uses("map_files") else None
-            data = np.frombuffer(path.read_bytes() if file is None else file, np.uint8)
-        check_size(data.nbytes, options, where)
-        model, large = _parse(data, where, options)
+        given = source if isinstance(source, ModelBytes) else bytes_of(source, options)
+        folder, where = given.folder, given.where
+        model, large = _parse(given.data, where, options)
     if not model.graph.output:
         raise ModelFormatError(f"{where} holds no ONNX graph with an output")
     for text in _texts(model):
         if not isinstance(text, str):  # protobuf gives what is not UTF-8 as bytes
             raise ModelFormatError(f"a name in {where} is no UTF-8 text: {text!r}")
     return Read(model, folder, large)
-
-
-def likeness(source: ModelSource, options: RuntimeOptions) -> str | None:
-    """Return what a model is likely to be known by when it is loaded again the same way; None if that takes too long.
-
-    It goes by the size and both ends of the file, so two models may be alike: nothing that is right or wrong may depend
-    on it. Raises nothing: whoever reads the model does.
-    """
-    ends: tuple[bytes, ...] = ()
-    nbytes = 0
-    if isinstance(source, bytes):
-        nbytes, ends = len(source), (source[:_END], source[-_END:])
-    elif isinstance(source, str | os.PathLike):
-        with contextlib.suppress(Exception), open(source, "rb", opener=_without_waiting) as file:
-            status = os.fstat(file.fileno())
-            if stat.S_ISREG(status.st_mode):
-                nbytes, begin = status.st_size, file.read(_END)
-                file.seek(max(0, nbytes - _END))
-                ends = begin, file.read(_END)
-    if not ends:
-        return None
-    asked = f"{nbytes}|{options.precision}|{sorted(options.without)}".encode()
-    return hashlib.sha256(b"".join((asked, *ends))).hexdigest()
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a file, and wait for nobody who writes to a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _parse(data: Array, where: str, options: RuntimeOptions) -> tuple[onnx.ModelProto, Mapping[int, Array]]:

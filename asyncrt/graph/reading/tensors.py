@@ -9,11 +9,12 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from asyncrt.errors import ModelError, ModelFormatError, ModelLimitError, ModelTypeError
+from asyncrt.errors import ModelError, ModelFormatError, ModelTypeError
 from asyncrt.layout import BOOL, UINT8, Array, DataType, dtype_from_onnx
 from asyncrt.options import RuntimeOptions
 
 from . import mapped
+from .limits import check_rank, check_size
 
 
 class TensorReader:
@@ -21,12 +22,16 @@ class TensorReader:
 
     Args:
         folder: Where external data may lie; None if the model did not come from a file.
+
+    Attributes:
+        other_files: Whether tensors lay there.
     """
 
     def __init__(self, folder: Path | None, options: RuntimeOptions) -> None:
         self._folder = folder
         self._options = options
         self._nbytes = 0
+        self.other_files = False
         self._files: dict[Path, mapped.MappedFile | None] = {}
 
     def read(self, tensor: onnx.TensorProto, what: str, raw: Array | None = None) -> Array:
@@ -88,6 +93,7 @@ class TensorReader:
     def _external(self, tensor: onnx.TensorProto, what: str, nbytes: int, dtype: DataType) -> Array:
         fields = {entry.key: entry.value for entry in tensor.external_data}
         location = fields.get("location", "")
+        self.other_files = True
         if self._folder is None:
             raise ModelFormatError(
                 f"{what} lies in the external file '{location}', and the model was not given as a path",
@@ -121,24 +127,6 @@ class TensorReader:
             if isinstance(error, ModelError):
                 raise
             raise ModelFormatError(f"{what} cannot be read from '{location}'", detail=str(error)) from error
-
-
-def check_size(nbytes: int, options: RuntimeOptions, what: str) -> None:
-    """Raise `ModelLimitError` if *nbytes* are more than the options allow."""
-    if nbytes > options.max_model_bytes:
-        raise ModelLimitError(
-            f"{what} has {nbytes} bytes; RuntimeOptions.max_model_bytes is {options.max_model_bytes}",
-            hint="raise max_model_bytes, if the model is to be trusted",
-        )
-
-
-def check_rank(rank: int, what: str, most: int) -> None:
-    """Raise `ModelLimitError` if *rank* is higher than the options allow; while loading and in every request."""
-    if rank > most:
-        raise ModelLimitError(
-            f"{what} has rank {rank}; RuntimeOptions.max_rank is {most}",
-            hint="raise max_rank, if the model is to be trusted",
-        )
 
 
 def dtype_name(number: int) -> str:
