@@ -517,14 +517,15 @@ class OpenCLDevice:
         loads = load_all()
         if loads is None or self._target is None:
             return ()
-        fitting = [(binary, name) for binary, name in programs if compiled_for(binary) == self._target]
-        found = loads(self.context.int_ptr, self.cl_device.int_ptr, self._options, fitting)
-        held: list[Any] = []
-        for (binary, _), address in zip(fitting, found, strict=True):
+        fitting = {hashlib.sha256(b).digest(): (b, name) for b, name in programs if compiled_for(b) == self._target}
+        held = {digest: there for digest in fitting if (there := self._programs.get(digest)) is not None}
+        missing = [digest for digest in fitting if digest not in held]
+        found = loads(self.context.int_ptr, self.cl_device.int_ptr, self._options, [fitting[d] for d in missing])
+        for digest, address in zip(missing, found, strict=True):
             if address:
                 loaded = _Loaded(_Program.from_int_ptr(address, retain=False))
-                held.append(self._programs.setdefault(hashlib.sha256(binary).digest(), loaded))
-        return held
+                held[digest] = self._programs.setdefault(digest, loaded)
+        return list(held.values())
 
     def _compiled_beside(self, text: str) -> bytes | None:
         """Return the binary of a text that another process has compiled, if one does."""

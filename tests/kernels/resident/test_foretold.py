@@ -12,6 +12,7 @@ import pytest
 from asyncrt import Runtime, RuntimeOptions
 from asyncrt.devices.base import LoadsAhead
 from asyncrt.devices.find import open_device
+from asyncrt.devices.opencl import device as opencl_device
 from asyncrt.devices.opencl.ahead import load_all
 from asyncrt.graph.reading.source import likeness
 from asyncrt.kernels.resident.foretold import Foretold
@@ -75,6 +76,33 @@ async def test_the_next_process_loads_ahead_what_the_first_plan_wanted(tmp_path:
     assert kernels.built == 0
     assert again.later <= kernels.from_disk - len(again.ahead)
     np.testing.assert_array_equal(wanted, got)
+
+
+@pytest.mark.asyncio
+async def test_what_is_loaded_is_not_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that comes back while its kernels are at hand asks the driver, which keeps some of each, for nothing."""
+    given: list[str] = []
+    loads = load_all()
+    if loads is None:
+        pytest.skip("nothing is loaded ahead without native code")
+
+    def noted(context: int, device: int, options: bytes, programs: Sequence[tuple[bytes, str]]) -> tuple[int, ...]:
+        given.extend(name for _, name in programs)
+        return loads(context, device, options, programs)
+
+    _, wanted, _ = await answers(tmp_path)
+    monkeypatch.setattr(opencl_device, "load_all", lambda: noted)
+    async with Runtime(cast("Any", open_device(None)), options=RuntimeOptions(cache_dir=tmp_path)) as rt:
+        for _ in range(3):
+            loaded = await rt.load(SOFTMAX.SerializeToString())
+            await loaded.ready()
+            outputs = await loaded.infer({"x": X})
+            await rt.unload(loaded)
+        kernels = rt.statistics().kernels
+
+    assert given
+    assert len(given) == len(set(given)) <= kernels.kernels
+    np.testing.assert_array_equal(wanted, outputs["y"])
 
 
 def test_programs_that_are_none_are_left_out() -> None:
