@@ -14,7 +14,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import attrs
@@ -65,6 +65,8 @@ with warnings.catch_warnings():
     import pyopencl as cl
 
 _log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 # Nothing that changes results: no fast-math. Warnings are of no use to users of the runtime.
 _OPTIONS = b"-cl-std=CL1.2 -w"
@@ -514,17 +516,15 @@ class OpenCLDevice:
         return True
 
     def load_ahead(self, programs: Sequence[tuple[bytes, str]]) -> Sequence[Any]:
-        loads = load_all()
-        if loads is None or self._target is None:
+        if load_all() is None or self._target is None:
             return ()
         fitting = {hashlib.sha256(b).digest(): (b, name) for b, name in programs if compiled_for(b) == self._target}
         held = {digest: there for digest in fitting if (there := self._programs.get(digest)) is not None}
         missing = [digest for digest in fitting if digest not in held]
-        found = loads(self.context.int_ptr, self.cl_device.int_ptr, self._options, [fitting[d] for d in missing])
-        for digest, address in zip(missing, found, strict=True):
-            if address:
-                loaded = _Loaded(_Program.from_int_ptr(address, retain=False))
-                held[digest] = self._programs.setdefault(digest, loaded)
+        loaded = self._load_all([fitting[digest] for digest in missing])
+        for digest, program in zip(missing, loaded, strict=True):
+            if program is not None:
+                held[digest] = self._programs.setdefault(digest, _Loaded(program))
         return list(held.values())
 
     def _compiled_beside(self, text: str) -> bytes | None:
@@ -548,16 +548,32 @@ class OpenCLDevice:
         Args:
             name: Of one of its kernels, by which other threads go on meanwhile.
         """
-        loads = None if name is None else load_all()
-        if loads is not None and name is not None:
-            (address,) = loads(self.context.int_ptr, self.cl_device.int_ptr, self._options, [(binary, name)])
-            return _Program.from_int_ptr(address, retain=False) if address else None
-        try:
+        if name is not None and load_all() is not None:
+            return self._load_all([(binary, name)])[0]
+
+        def load() -> Any:
             program = _Program(self.context, [self.cl_device], [binary])
             program._build(self._options, [self.cl_device])
             return program
+
+        try:
+            return self._call(load, brief=True)
         except Exception:
             return None
+
+    def _load_all(self, programs: Sequence[tuple[bytes, str]]) -> list[Any]:
+        """Return the programs of binaries, each with the name of one of its kernels; None for what is refused."""
+        loads = load_all()
+        if loads is None or not programs:
+            return [None] * len(programs)
+        context, device = self.context.int_ptr, self.cl_device.int_ptr
+        found = self._call(lambda: loads(context, device, self._options, programs), brief=True)
+        return [_Program.from_int_ptr(address, retain=False) if address else None for address in found]
+
+    def _call(self, work: Callable[[], _Result], brief: bool = False) -> _Result:
+        """Call the driver's compiler, on the thread that it wants to be called on; it is *brief* to load a program."""
+        thread = compiling_thread(self.info.platform, self.info.kind)
+        return work() if thread is None else thread.call(work, brief=brief)
 
     def compile(self, text: str) -> Any:
         """Return pyopencl's program of an OpenCL C text.
@@ -567,12 +583,8 @@ class OpenCLDevice:
         """
         program = _Program(self.context, text)
         options = self._options + self._dots.options(text, self._try)
-        thread = compiling_thread(self.info.platform, self.info.kind)
         try:
-            if thread is None:
-                program._build(options, [self.cl_device])
-            else:
-                thread.call(lambda: program._build(options, [self.cl_device]))
+            self._call(lambda: program._build(options, [self.cl_device]))
         except cl.Error as error:
             log = f"{error}\n{program.get_build_info(self.cl_device, cl.program_build_info.LOG)}"
             hint = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from asyncrt.devices.opencl import device as opencl_device
 from asyncrt.devices.opencl.compiling.one_thread import OneThread, compiling_thread
 from asyncrt.devices.opencl.device import OpenCLDevice
 from asyncrt.errors import KernelBuildError
+from asyncrt.kernels.impl import KernelSource
 
 
 def test_all_calls_are_made_on_one_thread() -> None:
@@ -28,6 +30,28 @@ def test_all_calls_are_made_on_one_thread() -> None:
 
     assert [number for number, _ in answers] == [0, 1, 2, 3]
     assert len({ident for _, ident in answers}) == 1
+
+
+def test_what_is_brief_goes_before_what_may_take_long() -> None:
+    """Each kind in the order in which it was asked for; what has begun is not stopped."""
+    thread, begun, goes_on, order = OneThread("one"), threading.Event(), threading.Event(), list[str]()
+
+    def first() -> None:
+        begun.set()
+        goes_on.wait()
+        order.append("first")
+
+    calls = (("long", False), ("longer", False), ("brief", True), ("briefer", True))
+    with ThreadPoolExecutor(1 + len(calls)) as callers:
+        callers.submit(thread.call, first)
+        begun.wait()
+        for number, (name, brief) in enumerate(calls, 1):
+            callers.submit(thread.call, functools.partial(order.append, name), brief=brief)
+            while thread._calls.qsize() < number:  # type: ignore[union-attr]  # noqa: SLF001  # until it stands in line
+                pass
+        goes_on.set()
+
+    assert order == ["first", "brief", "briefer", "long", "longer"]
 
 
 def test_an_error_is_raised_where_it_was_asked_for() -> None:
@@ -91,3 +115,42 @@ def test_devices_that_come_and_go_compile_on_one_thread(monkeypatch: pytest.Monk
             list(callers.map(compile_some, devices))
 
     assert len(found) == 1
+
+
+def test_devices_that_come_and_go_load_on_that_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One program or many, with native code or without; what is no program is refused as ever."""
+    found: set[int] = set()
+    source = KernelSource("one", "kernel void one(global float* x) { x[0] = 1; }", (), 0)
+    program, load_all = opencl_device._Program, opencl_device.load_all
+
+    class Noted(program):  # type: ignore[valid-type, misc]
+        def _build(self, *given: Any) -> Any:
+            found.add(threading.get_ident())
+            return super()._build(*given)
+
+    def noted(*given: Any) -> Any:
+        found.add(threading.get_ident())
+        loads = load_all()
+        assert loads is not None
+        return loads(*given)
+
+    def load_some(device: Any) -> None:
+        load = device._load  # noqa: SLF001  # where all programs come through
+        assert load(binary) is not None
+        assert load(b"no program") is None
+        device.load_ahead([(binary, "one")])
+        assert load(binary, "one") is not None
+
+    with contextlib.ExitStack() as stack:
+        devices: list[Any] = [stack.enter_context(contextlib.closing(open_device(None))) for _ in range(3)]
+        thread = compiling_thread(devices[0].info.platform, devices[0].info.kind)
+        if thread is None:
+            pytest.skip("this driver keeps nothing for a thread")
+        _, binary = devices[0].build([source], None)
+        assert binary is not None
+        monkeypatch.setattr(opencl_device, "_Program", Noted)
+        monkeypatch.setattr(opencl_device, "load_all", lambda: None if load_all() is None else noted)
+        with ThreadPoolExecutor(3) as callers:
+            list(callers.map(load_some, devices))
+
+    assert found == {thread.call(threading.get_ident)}
