@@ -103,6 +103,12 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+async def turns(count: int) -> None:
+    """Let the loop turn so often: what needs nothing else is done then."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 def softmax() -> onnx.ModelProto:
     nodes = [("Tanh", ["x"], ["t"]), ("Softmax", ["t"], ["s"]), ("Add", ["s", "x"], ["y"])]
     return make([helper.make_node(*n) for n in nodes], {"x": "float n 8"}, ["y"])
@@ -186,15 +192,18 @@ async def test_nothing_is_left_of_numpy_when_no_kernel_is_missing(
 async def test_who_waits_for_numpy_goes_to_the_device_when_the_kernels_are_there(
     driver: Driver, slow_numpy: threading.Event, tmp_path: Path
 ) -> None:
-    """Also who has begun: what NumPy has not done by then nobody wants."""
+    """Also who has begun: what NumPy has not done by then nobody wants, and it is not done."""
     async with Runtime(driver.device, options=options(tmp_path)) as rt:
         loaded = await rt.load(softmax())
         asked = [asyncio.create_task(loaded.infer({"x": X})) for _ in range(3)]
         await until(lambda: rt.statistics().in_flight == 3 and not rt.session.dispatcher.in_flight)
         driver.may.set()
         outputs = [await request for request in asked]
+        await turns(20)
+        left = rt.statistics().in_flight
         slow_numpy.set()
 
+        assert left == 0
         for y in outputs:
             np.testing.assert_allclose(y["y"], wanted(X), rtol=1e-5)
         assert rt.statistics().stood_in == 0
@@ -213,9 +222,12 @@ async def test_who_is_cancelled_leaves_numpy_at_once(
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
+        await turns(20)
+        left = rt.statistics().in_flight
         slow_numpy.set()
         y = await loaded.infer({"x": X})
 
+        assert left == 0
         np.testing.assert_allclose(y["y"], wanted(X), rtol=1e-5)
         assert (rt.statistics().stood_in, rt.statistics().in_flight) == (1, 0)
         driver.may.set()  # or closing waits for what is built
