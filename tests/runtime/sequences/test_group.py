@@ -18,6 +18,7 @@ import asyncrt
 from asyncrt import DeadlineExceeded, Model, Runtime, RuntimeOptions, Sequence, SequenceGroup, Sharing
 from asyncrt.devices.faults import Fault
 from asyncrt.devices.simulated import SimulatedDevice
+from asyncrt.errors import IndexOutOfRange
 from asyncrt.layout import Array
 
 from ...builders import i64, model, node
@@ -215,6 +216,24 @@ async def test_memory_comes_back_when_a_sequence_is_closed() -> None:
 
     assert 0 < one < both
     assert (none, leases) == (0, 0)
+
+
+@pytest.mark.asyncio
+async def test_a_step_that_fails_leaves_its_sequence_where_it_was_and_holds_nothing(rt: Runtime) -> None:
+    """It may be tried again with what is right, and ends as if it had never failed; then its memory comes back."""
+    loaded = await rt.load(FOLDER / "gpt2_kv_ts14.onnx")
+    expected = await run(GPT2, loaded, loaded.sequence(), 0, [3, 1])
+
+    async with loaded.sequences() as group, group.sequence() as sequence:
+        got = [*(await sequence.infer(GPT2.inputs(loaded, 0, 3, 0))).values()]
+        held = rt.statistics().memory.leases
+        right = GPT2.inputs(loaded, 3, 1, 0)
+        with pytest.raises(IndexOutOfRange):
+            await sequence.infer({**right, "input_ids": np.full((1, 1), 1 << 20)})
+        got += (await sequence.infer(right)).values()
+
+    assert rt.statistics().memory.leases == 0 < held
+    assert_close(expected, got)
 
 
 @pytest.mark.asyncio
