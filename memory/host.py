@@ -7,8 +7,7 @@ depend on what others do.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from types import TracebackType
 
 from asyncrt.devices.host import physical_memory
 from asyncrt.errors import AsyncrtError, OutOfHostMemory
@@ -65,15 +64,26 @@ class HostBudget:
         return HostBudget(self.limit, self.used)
 
 
-@contextlib.contextmanager
-def allocating(what: str) -> Iterator[None]:
-    """Turn a refusal of the system, which NumPy tells as `MemoryError`, into `OutOfHostMemory`."""
-    try:
-        yield
-    except MemoryError as error:
-        if isinstance(error, AsyncrtError):
-            raise
-        raise refused(what, error) from error
+class allocating:
+    """Turn a refusal of the system, which NumPy tells as `MemoryError`, into `OutOfHostMemory`.
+
+    Args:
+        what: Wants the memory; begins the message.
+    """
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, MemoryError) and not isinstance(error, AsyncrtError):
+            raise refused(self._what, error) from error
 
 
 def refused(what: str, error: MemoryError) -> OutOfHostMemory:

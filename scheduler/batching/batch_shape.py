@@ -39,6 +39,12 @@ class BatchShape:
             total += factor
         return total
 
+    def joined(self, other: BatchShape) -> BatchShape:
+        """Return the form that this one and *other*, which is equal in what must be, both fit in."""
+        sizes = largest(self.sizes, other.sizes)
+        # Mostly it is one of the two, which is there already.
+        return other if sizes == other.sizes and self.terms == other.terms else self.padded_to(sizes)
+
     def padded_to(self, sizes: tuple[int, ...]) -> BatchShape:
         """Return the form with other sizes."""
         return self if sizes == self.sizes else BatchShape(self.exact, sizes, self.terms)

@@ -10,7 +10,7 @@ import math
 
 import attrs
 
-from .batch_shape import BatchShape, largest
+from .batch_shape import BatchShape
 from .cost import Line
 from .options import USUAL_ROWS, BatchOptions
 from .waiting import QueuedRequest, WaitingQueue
@@ -61,14 +61,15 @@ def form_group(
         group.full = True
         return group
     for same in queue.alike(head, at, equal=options.mode != "cost"):
-        form = group.form.padded_to(largest(group.form.sizes, same[0].form.sizes))
+        form = group.form.joined(same[0].form)
         before = group.work
         for request in same:
             if request is head:
                 continue
             rows, own = group.rows + request.rows, group.own + request.work
             work = rows * form.per_row
-            if rows > usual and rows > most_rows(options, work, share):
+            most = usual if rows < usual else most_rows(options, work, share)
+            if rows > most:
                 # Somebody with fewer rows may fit; but if nobody else can, the batch is as full as it gets.
                 group.full = group.full or request.rows == 1
                 continue
@@ -87,7 +88,7 @@ def form_group(
                 due = min(due, _due(request, work, line, start))
             group.members.append(request)
             group.form, group.rows, group.own, group.due, before = form, rows, own, due, work
-            if rows >= usual and rows >= most_rows(options, work, share):
+            if rows >= most:
                 group.full = True
                 return group
     return group

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -250,14 +249,12 @@ class Batched:
             arrays = await self._checked.take(self._with_masks(inputs))
             self._check_not_closed()
         self._came = number = self._came + 1
-        alone = await self._asks_alone(number, arrays, priority, until)
+        alone = self.state.idle and await self._asks_alone(number, arrays, priority, until)
         rows, shape, sizes, nbytes = self._axes.form(arrays)
-        due = math.inf if until is None else until
-        arrived = Arrived(
-            self._loop.time(), number, shape, rows, nbytes, priority, due, until is not None
-        )
         if until is None:
+            arrived = Arrived(self._loop.time(), number, shape, rows, nbytes, priority)
             return await self._answer(arrived, arrays, sizes, until, alone)
+        arrived = Arrived(self._loop.time(), number, shape, rows, nbytes, priority, until, True)
         scope = asyncio.timeout_at(until)
         try:
             async with scope:
@@ -276,13 +273,14 @@ class Batched:
     async def _asks_alone(
         self, number: int, arrays: Mapping[int, Array], priority: int, until: float | None
     ) -> bool:
-        """Return whether a request has nobody to be put together with, so that its caller's thread may run it.
+        """Return whether a request that comes while nothing runs has nobody to be put together with, so that its
+        caller's thread may run it.
 
         Where another one ran so in this turn of the event loop, others may come in the next: they are waited for. What
         is so brief that callers take turns is not put together: on their threads all are answered sooner.
         """
         direct = self._network.direct
-        if direct is None or not self.state.idle:
+        if direct is None:
             return False
         here = number == self._came
         if direct.ran or direct.crowded:
@@ -298,27 +296,42 @@ class Batched:
     def _with_masks(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
         return with_masks(self._axes, inputs, self._limit)
 
-    async def _answer(
+    def _answer(
         self, arrived: Arrived, arrays: dict[int, Array], sizes: Mapping[str, int], until: float | None, alone: bool
-    ) -> dict[str, Array]:
-        """Return the outputs of a request that comes now, whoever runs it."""
+    ) -> Coroutine[Any, Any, dict[str, Array]]:
+        """Return what gives the outputs of a request that comes now, whoever runs it; it is to be awaited at once."""
         state = self.state
         try:
             batch = state.begin_at_once(arrived)
         except Exception as failure:
             self._start_over(failure, state)
             raise internal(failure) from failure
-        if batch is None:
-            caller = _Caller(arrays, arrived.rows, sizes, arrived.priority, until)
-            if self.watch is not None:
-                caller.noted = self.watch.came()
-            outputs = await self._wait(arrived, caller, state)
-        else:
-            try:
-                outputs = await self._run_alone(batch, arrays, arrived.priority, until, state, here=alone)
-            except BaseException:
-                self._tell(Left(self._loop.time(), arrived.request), state)
-                raise
+        if batch is not None:
+            return self._run_at_once(batch, arrived, arrays, until, state, here=alone)
+        caller = _Caller(arrays, arrived.rows, sizes, arrived.priority, until)
+        if self.watch is not None:
+            caller.noted = self.watch.came()
+        return self._wait(arrived, caller, state)
+
+    async def _run_at_once(
+        self,
+        batch: int,
+        arrived: Arrived,
+        arrays: dict[int, Array],
+        until: float | None,
+        state: BatchingState,
+        *,
+        here: bool,
+    ) -> dict[str, Array]:
+        """Return the outputs of a request that has begun as it came."""
+        try:
+            outputs = await self._run_alone(batch, arrays, arrived.priority, until, state, here=here)
+        except BaseException:
+            self._tell(Left(self._loop.time(), arrived.request), state)
+            raise
+        return self._named(outputs)
+
+    def _named(self, outputs: Mapping[int, Array]) -> dict[str, Array]:
         names = self._names
         return {names[id]: array for id, array in outputs.items()}
 
@@ -350,7 +363,7 @@ class Batched:
         finally:
             self._tell(BatchFinished(self._loop.time(), batch, typical), state)
 
-    async def _wait(self, arrived: Arrived, request: _Caller, state: BatchingState) -> dict[int, Array]:
+    async def _wait(self, arrived: Arrived, request: _Caller, state: BatchingState) -> dict[str, Array]:
         """Return the outputs of a request whose turn may come later, and which others may share a batch with."""
         # A scope of anyio around the call says when its answer is due; the scope sees to it itself if it is late. Of a
         # request that begins at once nothing hangs on that.
@@ -372,14 +385,15 @@ class Batched:
             if isinstance(request.answer, Exception):
                 raise request.answer
             assert request.answer is not None
-            return request.answer if alone else await owned(request.answer)
+            return self._named(request.answer if alone else await owned(request.answer))
         finally:
             if request.answer is None:
                 self._tell(Left(self._loop.time(), number), state)
                 if request.alone is not None:  # it was to run it, and has not
                     self._tell(BatchFinished(self._loop.time(), request.alone, False), state)
             del self._requests[number]
-            self._wake_close()
+            if self._closed:
+                self._emptied.set()
 
     @anywhere
     async def close(self) -> None:
@@ -412,9 +426,6 @@ class Batched:
                     self._carry_out(instruction, state)
             except Exception as failure:
                 self._start_over(failure, state, getattr(happening, "request", None))
-        self._wake_close()
-
-    def _wake_close(self) -> None:
         if self._closed:
             self._emptied.set()
 
@@ -489,8 +500,9 @@ class Batched:
 
     async def _answer_all(self, members: list[_Caller], sizes: Mapping[str, int]) -> bool:
         """Run requests as one; returns whether they have their answers, or should rather run alone."""
-        requests, shapes = [m.arrays for m in members], [tuple(m.sizes.items()) for m in members]
-        batch = sum(m.rows for m in members), *sizes.values()
+        requests = [m.arrays for m in members]
+        batch = sum([m.rows for m in members]), *sizes.values()
+        shapes = [] if self._invariance is None else [tuple(m.sizes.items()) for m in members]
         if self._invariance is not None and self._invariance.refuses(batch, shapes):
             return False
         nbytes = joined_nbytes(self._axes, requests[0], batch[0], sizes)
