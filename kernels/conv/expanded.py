@@ -34,10 +34,8 @@ _BLOCK, _WIDE = 16, 32  # channels of a work-item, and where rows are short, so 
 _SHORT = 16  # positions
 _KEPT, _DONE = 13312, 4096  # elements of the lines, and of results that wait to be turned: 64 KiB
 _DEEP = 3 << 12  # elements of a block's weights, which are walked once for a few positions
-_PICTURE, _FEW = (
-    1 << 17,
-    32,
-)  # elements of a picture that stay near while each block reads them, and channels if they do not
+# Elements of a picture that stay near while each block reads them, about, and channels if they need not.
+_PICTURE, _FEW = 1 << 17, 32
 _TURNING = 512  # elements of registers: as many as hold 16 positions of 16 channels, twice
 _MADE = 16, 14  # positions of a tile in a block of 16, half as many in one of 32; each is another kernel
 _TWICE = {16: 5, 32: 10}  # of so many positions, at most one more is calculated a second time
@@ -113,7 +111,7 @@ def why_not_expanded(
         return "what follows takes more than a number of each channel"
     if traits.registers.capacity < _TURNING:
         return "there are too few registers to turn results"
-    if first.inputs >= _FEW and first.inputs * w.spatial[1] * w.spatial[2] > _PICTURE:
+    if first.inputs >= _FEW and w.spatial[1] * w.spatial[2] > _near(first.inputs):
         return "each block of channels would fetch a large picture"
     if _WIDE * first.inputs > _DEEP:
         return "a block's weights are more than a cache keeps"
@@ -122,6 +120,16 @@ def why_not_expanded(
     if row < made or (-row % made) * _TWICE[block] > row or w.outs[2] < _seen(block, made):
         return "rows are too short for its tiles"
     return ""
+
+
+def _near(inputs: int) -> int:
+    """Return how many positions a picture of so many channels may have that stays near.
+
+    A power of four, so that layers of a network, each of half the sides, go past theirs at the same sizes of what the
+    network is given: each size at which one of them does has plans of its own.
+    """
+    positions = (2 * _PICTURE - 1) // inputs
+    return 1 << (positions.bit_length() - 1) // 2 * 2
 
 
 def _made(block: int, row: int) -> int:

@@ -30,7 +30,8 @@ _LEAST = 160  # positions, of which at most a tenth are calculated twice
 # that count has to be a ninth at least: channels lie far apart in memory, and tiles of positions walk all of them.
 _FINISH, _TURNED = 4, 12
 _GAIN = (10, 9)
-_ALIASES = 1024  # channels that are so many elements apart share few places of a cache: results find none there
+# Channels that are so many elements apart share few places of a cache: from so many on, results find none there.
+_ALIASES, _ALIASED = 1024, 12288
 _WORK = 1 << 17  # products of vectors that a work-item should have
 
 
@@ -41,7 +42,8 @@ def suits_positions(conv: Convolution, traits: DeviceTraits, after: Epilogue | N
         return False
     if not w.is_identity or not epilogue.join(after, 2)[0] or _positions(conv) < _LEAST:
         return False
-    return conv.outputs <= conv.inputs or _positions(conv) % _ALIASES != 0
+    positions = _positions(conv)
+    return conv.outputs <= conv.inputs or positions < _ALIASED or positions % _ALIASES != 0
 
 
 def _gains(inputs: int, outputs: int, registers: Registers) -> bool:

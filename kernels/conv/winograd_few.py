@@ -28,7 +28,7 @@ from asyncrt.layout import FLOAT32, Array
 from .interface import ConvForm, Convolution, bind_conv
 from .transforms import POINTS, SEEN, TILE, made, numbered, seen, transformed
 
-_FULL = 60  # per cent of the tiles in vectors that are results
+_LEAST = 160  # positions: of the tiles in vectors half and more are results
 _MOST_TILES = 96  # of a work-item: six vectors
 _TRANSFORMED = 1 << 12  # tiles × channels that are transformed at once, 590 KB: a core's second cache
 _PLACES = _MOST_TILES + 16  # for numbers of tiles, and what vectors at the end of them write
@@ -57,7 +57,7 @@ class _Cut(NamedTuple):
 def suits_few(conv: Convolution) -> bool:
     """Whether vectors of tiles are full enough for *conv*."""
     _, oh, ow = conv.window.outs
-    return 100 * oh * ow > _FULL * TILE * TILE * round_up(-(-oh // TILE) * -(-ow // TILE), 16)
+    return oh * ow >= _LEAST
 
 
 def pack_filters(weight: Array, group: int, rows: int) -> Array:

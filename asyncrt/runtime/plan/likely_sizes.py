@@ -125,18 +125,18 @@ def sample_layouts(program: Program, sizes: Sequence[tuple[int, ...] | None]) ->
     Dims of the same name are equal, as in a request.
 
     Args:
-        sizes: The first dim's and those of the others, which take them in turn; None makes all of them different.
+        sizes: The first dim's and those of the others, which take them in turn; None makes all of them different. A
+            first dim that is no input's first axis is one of the others: then the batch is of one size.
     """
-    names = list(
-        dict.fromkeys(
-            name
-            for id in program.inputs
-            for dim in program.values[id].layout.shape or ()
-            if isinstance(dim, Dim) and (name := dim.name) is not None
-        )
-    )
+    axes: dict[str, int] = {}
+    for id in program.inputs:
+        for axis, dim in enumerate(program.values[id].layout.shape or ()):
+            if isinstance(dim, Dim) and (name := dim.name) is not None:
+                axes[name] = min(axis, axes.get(name, axis))
+    names = list(axes)
+    others = 0 if names and axes[names[0]] else 1  # the number of the first of them
     samples = [
-        {n: 2 * i + 3 if size is None else size[i and 1 + (i - 1) % (len(size) - 1)] for i, n in enumerate(names)}
+        {n: 2 * i + 3 if size is None else _of(size, i - others) for i, n in enumerate(names)}
         for size in sizes
     ]
     result: dict[tuple[Layout, ...], None] = {}
@@ -150,3 +150,8 @@ def sample_layouts(program: Program, sizes: Sequence[tuple[int, ...] | None]) ->
             layouts.append(Layout(dtype, tuple(dims)))
         result[tuple(layouts)] = None
     return [*map(list, result)]
+
+
+def _of(size: tuple[int, ...], number: int) -> int:
+    """Return the size of the dim of that number among those that are not first; -1 stands for the first."""
+    return size[0] if number < 0 else size[1 + number % (len(size) - 1)]

@@ -151,3 +151,19 @@ def test_what_would_take_longer_so_is_left_to_two_kernels(
     first, second = pair(x, made, seen)
 
     assert why_not_expanded(first, second, HALF, None, traits)
+
+
+def test_layers_of_a_network_stop_being_together_at_the_same_sizes_of_its_picture() -> None:
+    """Layers have more channels and half the sides of those before: there are few sizes at which any of them changes.
+
+    Else each of a stream of pictures has plans of its own.
+    """
+    layers = [(32, 4), (40, 4), (48, 8), (80, 16), (112, 16), (160, 32), (192, 32)]  # channels, and what cuts a side
+    sides = range(96, 673, 32)
+
+    def answers(high: int, wide: int) -> tuple[bool, ...]:
+        cut = [(channels, high // by, wide // by) for channels, by in layers]
+        pairs = [pair((1, c, *plane), 6 * c, window(*plane, 3)) for c, *plane in cut]
+        return tuple("large picture" in why_not_expanded(*both, HALF, None, CPU) for both in pairs)
+
+    assert len({answers(high, wide) for high in sides for wide in sides}) <= 4

@@ -51,12 +51,12 @@ def test_vectors_of_positions_give_the_bytes_of_vectors_of_channels(
 
 @pytest.mark.parametrize(
     ("inputs", "outputs", "ways"),
-    [(16, 40, "cpppc"), (40, 8, "cpppp"), (96, 128, "ccccc")],
+    [(16, 40, "cppppc"), (40, 8, "cppppp"), (96, 128, "cccccc")],
     ids=["few to many", "many to few", "full blocks"],
 )
 def test_the_layer_decides(inputs: int, outputs: int, ways: str) -> None:
-    """For pictures of any size, but for tiny ones, and those whose channels would evict one another from a cache."""
-    sizes = [(7, 7), (14, 14), (37, 50), (28, 28), (64, 64)]
+    """For pictures of any size, but for tiny ones, and large ones whose channels would evict each other."""
+    sizes = [(7, 7), (14, 14), (37, 50), (28, 28), (64, 64), (128, 128)]
 
     kernels = [
         convolved_by(CPU, [filled(1, inputs, *s), filled(outputs, inputs, 1, 1), filled(outputs)], 1)[0] for s in sizes

@@ -200,3 +200,49 @@ def test_closer_sizes_are_all_pictures_of_a_range_in_no_order_of_size() -> None:
     for axis in (0, 1):
         assert len({size[axis] for size in some}) > 15
     assert {min(size) > 320 for size in some} == {max(size) <= 320 for size in some} == {True, False}
+
+
+def _detector() -> Any:
+    """A network of stages of half the sides, as those for phones are: products, depthwise convolutions, products."""
+    rng = np.random.default_rng(0)
+    nodes, weights, at, channels = [], {}, "x", 3
+
+    def conv(source: str, inputs: int, outputs: int, size: int, stride: int = 1, group: int = 1) -> str:
+        name = f"v{len(nodes)}"
+        weights[f"w{len(nodes)}"] = rng.standard_normal((outputs, inputs // group, size, size)).astype(np.float32)
+        around = [size // 2] * 4
+        text = f"{name} = Conv({source}, w{len(nodes)})"
+        nodes.append(node(text, group=group, strides=[stride] * 2, pads=around, kernel_shape=[size] * 2))
+        nodes.append(node(f"{name}r = HardSwish({name})"))
+        return f"{name}r"
+
+    for out in (16, 24, 40, 80, 112):
+        if channels == 3:
+            at = conv(at, channels, out, 3, 2)
+        else:
+            wide = conv(at, channels, 6 * channels, 1)
+            wide = conv(wide, 6 * channels, 6 * channels, 5, 2, 6 * channels)
+            at = conv(wide, 6 * channels, out, 1)
+        channels = out
+    nodes.append(node(f"y = Conv({conv(at, channels, 16, 3)}, last)", kernel_shape=[1, 1]))
+    weights["last"] = rng.standard_normal((8, 16, 1, 1)).astype(np.float32)
+    return model(nodes, ["x f32[1,3,h,w]"], ["y"], weights)
+
+
+@pytest.mark.asyncio
+@pytest.mark.slow
+async def test_nearly_every_new_size_of_a_picture_is_planned_by_a_recipe_that_loading_has_left() -> None:
+    """From 160 to 640 in steps of 32, as detectors take them; no kernel is built for one."""
+    rng = np.random.default_rng(1)
+    sizes = [(32 * int(high), 32 * int(wide)) for high, wide in rng.integers(5, 21, (40, 2))]
+    async with Runtime("cpu") as rt:
+        loaded = await rt.load(_detector().SerializeToString())
+        await loaded.ready()
+        before = rt.statistics()
+        for size in dict.fromkeys(sizes):
+            await loaded.infer({"x": np.zeros((1, 3, *size), np.float32)})
+        after = rt.statistics()
+
+    made = after.plans - before.plans
+    assert after.by_recipe - before.by_recipe >= made - 4
+    assert after.kernels_built == before.kernels_built
