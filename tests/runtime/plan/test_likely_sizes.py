@@ -235,7 +235,9 @@ async def test_nearly_every_new_size_of_a_picture_is_planned_by_a_recipe_that_lo
     """From 160 to 640 in steps of 32, as detectors take them; no kernel is built for one."""
     rng = np.random.default_rng(1)
     sizes = [(32 * int(high), 32 * int(wide)) for high, wide in rng.integers(5, 21, (40, 2))]
-    async with Runtime("cpu") as rt:
+    async with Runtime() as rt:
+        if not rt.info.is_cpu:
+            pytest.skip("kernels of GPUs follow from other numbers")
         loaded = await rt.load(_detector().SerializeToString())
         await loaded.ready()
         before = rt.statistics()
