@@ -60,7 +60,7 @@ class RuntimeOptions:
         collect_when_idle: Python's full garbage collections, which stop the event loop, wait until no request is there.
             This changes the garbage collector of the process.
         plan_bytes: Bytes of host memory for the plans of a model. One launch is prepared beforehand for every 4096.
-        cache_dir: The folder of compiled kernels. None: a folder of the user's cache directory.
+        cache_dir: The folder of compiled kernels, and of what models became. None: one of the user's cache directory.
         warm: Loading a model builds the kernels that likely shapes need.
         load_patience_s: Seconds that loading waits for kernels; then they are built beside the requests, as
             `Model.ready()` waits for. Without the mechanism "stand_in" it waits for all of them.

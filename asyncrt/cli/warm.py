@@ -34,7 +34,8 @@ def warm(
     """Build the kernels of a model ahead of time, into the folder that all processes share.
 
     That is for the image of a container, or before a server starts: on a machine with the same driver and processor,
-    whoever loads the model finds them. --shape adds sizes to those that are likely, and may name several of one dim.
+    whoever loads the model finds them, and what it became when it was loaded. --shape adds sizes to those that are
+    likely, and may name several of one dim.
 
     \b
     Examples:

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -19,12 +19,14 @@ import attrs
 
 from asyncrt.devices.opencl.target import processor
 from asyncrt.kernels.traits import DeviceTraits
+from asyncrt.mechanisms import Mechanism
 from asyncrt.options import RuntimeOptions
 
-OPTIONS = (
-    "without", "precision", "memory_limit", "max_model_bytes", "max_folded_bytes", "max_nodes", "max_rank",
-)  # fmt: skip
+OPTIONS = ("precision", "memory_limit", "max_model_bytes", "max_folded_bytes", "max_nodes", "max_rank")
 """Fields of the options that reading a model and its passes ask for. `cache_dir` only says where constants lie."""
+
+USED: Sequence[Mechanism] = ("fuse", "integer_products", "map_files", "page_constants")
+"""Mechanisms that they ask for. A program is the same with the others or without: `asyncrt warm` does without some."""
 
 _PACKAGES = ("onnx", "numpy", "ml_dtypes")
 """Whose versions can change a program: they read a model, and calculate its constants."""
@@ -36,7 +38,8 @@ def dependencies(traits: DeviceTraits, options: RuntimeOptions) -> str | None:
     if code is None:
         return None
     asked = [(name, _shown(getattr(options, name))) for name in OPTIONS]
-    return f"{code}|{_machine()}|{_shown(traits)}|{asked}"
+    uses = [name for name in USED if options.uses(name)]
+    return f"{code}|{_machine()}|{_shown(traits)}|{asked}|{uses}"
 
 
 def _shown(value: object) -> str:

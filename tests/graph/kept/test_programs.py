@@ -22,7 +22,7 @@ from asyncrt.graph import build
 from asyncrt.graph.ir import Graph, Program, ProgramNode, Subgraph
 from asyncrt.graph.kept import dependencies as depends
 from asyncrt.graph.kept import programs
-from asyncrt.graph.kept.dependencies import OPTIONS, dependencies
+from asyncrt.graph.kept.dependencies import OPTIONS, USED, dependencies
 from asyncrt.graph.kept.pickled import Unkept, pickled, unpickled
 from asyncrt.graph.kept.programs import find_program
 from asyncrt.graph.reading.source import bytes_of, likeness
@@ -30,6 +30,7 @@ from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.resident.store import BinaryStore
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array
+from asyncrt.mechanisms import Mechanism
 
 from ...builders import model, node
 from ...environment import with_sources
@@ -220,6 +221,7 @@ def test_one_bit_of_a_weight_counts(load: Loader, tmp_path: Path) -> None:
 def test_reading_and_passes_ask_for_no_other_options() -> None:
     """Those that a key names; whoever adds one to the passes is told here."""
     asked: set[str] = set()
+    used: set[str] = set()
 
     class Asked:
         def __init__(self, options: RuntimeOptions) -> None:
@@ -229,12 +231,17 @@ def test_reading_and_passes_ask_for_no_other_options() -> None:
             asked.add(name)
             return getattr(self._options, name)
 
+        def uses(self, name: Mechanism) -> bool:
+            used.add(name)
+            return self._options.uses(name)
+
     for make in MODELS.values():
         for options in (RuntimeOptions(), *OTHER_OPTIONS):
             given: Any = Asked(options)
             build.build_program(make().SerializeToString(), TRAITS, given)
 
-    assert {"uses", "precision"} <= asked <= {*OPTIONS, "uses", "cache_dir"}
+    assert {"precision"} <= asked <= {*OPTIONS, "cache_dir"}
+    assert used == set(USED)
 
 
 def test_every_trait_of_the_device_counts() -> None:
@@ -427,3 +434,15 @@ def test_a_process_that_finds_a_program_imports_no_onnx(tmp_path: Path) -> None:
 
     assert said[0][1:] == ["True", "True"]
     assert said[1][1:] == ["False", "False"]
+
+
+@pytest.mark.slow
+def test_who_warms_a_folder_keeps_the_program_for_those_who_load_the_model(tmp_path: Path) -> None:
+    """The command waits for kernels, and does without what others have; they find all that it has left."""
+    path, folder = written(PRODUCT, tmp_path / "m.onnx"), str(tmp_path / "kept")
+    told = {"env": with_sources(), "capture_output": True, "text": True, "check": True, "timeout": 120}
+
+    subprocess.run([sys.executable, "-m", "asyncrt", "warm", str(path), "--cache-dir", folder], **told)
+    said = subprocess.run([sys.executable, "-c", PROCESS, str(path), folder], **told).stdout.split()
+
+    assert said[1:] == ["False", "False"]
