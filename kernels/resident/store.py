@@ -33,7 +33,7 @@ _Bytes = TypeVar("_Bytes", bytes, mmap.mmap)
 
 
 class Entry(NamedTuple):
-    """What lies under a key, as a part of its file.
+    """What lies under a key, as a part of its file or in memory.
 
     Attributes:
         body: Its bytes.
@@ -77,6 +77,11 @@ class BinaryStore:
         """
         data = self._read(key, lambda file: mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         return None if data is None else Entry(memoryview(data)[_begin(key) :], lambda: _is_whole(data, key))
+
+    def read(self, key: str) -> Entry | None:
+        """Return what was put under *key* in memory, as `map()` does."""
+        body = self.get(key)
+        return None if body is None else Entry(memoryview(body), lambda: True)
 
     def _read(self, key: str, read: Callable[[BinaryIO], _Bytes]) -> _Bytes | None:
         """Return the file of an entry as *read* gives it, if nobody else may have written it."""

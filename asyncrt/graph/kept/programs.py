@@ -65,7 +65,7 @@ def find_program(
     if depends is None:
         return Found(_build(given, traits, options), None)
     key = f"program of {known}|{depends}"
-    kept = _find(key, given, store)
+    kept = _find(key, given, store, paged=options.uses("page_constants"))
     if kept is not None:
         return Found(kept, None)
     program = _build(given, traits, options)
@@ -92,12 +92,13 @@ def _build(source: ModelSource | ModelBytes, traits: DeviceTraits, options: Runt
     return build_program(source, traits, options)
 
 
-def _find(key: str, given: ModelBytes, store: BinaryStore) -> Program | None:
+def _find(key: str, given: ModelBytes, store: BinaryStore, *, paged: bool) -> Program | None:
+    """Return the program that was kept; None without one. Where it is not *paged*, its constants are in memory."""
     body = store.get(key)
     if body is None:
         return None
     model, constants, says = body[:_DIGEST], body[_DIGEST : 2 * _DIGEST], body[2 * _DIGEST :]
-    beside = store.map(_constants(constants))
+    beside = (store.map if paged else store.read)(_constants(constants))
     if beside is None:
         return None
 

@@ -31,6 +31,7 @@ from asyncrt.kernels.resident.store import BinaryStore
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array
 from asyncrt.mechanisms import Mechanism
+from asyncrt.memory.paged import mapping_of
 
 from ...builders import model, node
 from ...environment import with_sources
@@ -392,6 +393,21 @@ def test_who_does_without_keeps_and_finds_nothing(load: Loader, tmp_path: Path) 
     assert load.made_for(path, RuntimeOptions(without={"kept_programs"})) == 1
     assert load.made_for(path, RuntimeOptions(without={"disk_cache"})) == 1
     assert sum(1 for _ in load.store.folder.iterdir()) == size
+
+
+def test_constants_are_where_those_of_a_program_that_was_made_are(load: Loader, tmp_path: Path) -> None:
+    """Large ones that were calculated lie in a file of which the system keeps what is used, or in memory."""
+    source = model([node("v = Add(w, w)"), node("y = MatMul(x, v)")], ["x f32[n,64]"], ["y"], {"w": W})
+    path = written(source, tmp_path / "m.onnx")
+    for options, paged in ((RuntimeOptions(), True), (RuntimeOptions(without={"page_constants"}), False)):
+        load(path, options)
+
+        kept = load(path, options)
+
+        (constant,) = (v.constant for v in kept.values if v.constant is not None and v.constant.nbytes == W.nbytes)
+        np.testing.assert_array_equal(constant, W + W)
+        assert (mapping_of(constant) is not None) == paged
+    assert load.made == 2
 
 
 def test_large_models_are_not_kept(load: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
