@@ -40,9 +40,9 @@ def suits_positions(conv: Convolution, traits: DeviceTraits, after: Epilogue | N
     w = conv.window
     if w.size != (1, 1, 1) or not _gains(conv.inputs, conv.outputs, traits.registers):
         return False
-    if not w.is_identity or not epilogue.join(after, 2)[0] or _positions(conv) < _LEAST:
-        return False
     positions = _positions(conv)
+    if not w.is_identity or not epilogue.join(after, 2)[0] or positions < _LEAST:
+        return False
     return conv.outputs <= conv.inputs or positions < _ALIASED or positions % _ALIASES != 0
 
 

@@ -41,13 +41,13 @@ class Pickled(NamedTuple):
 
     Attributes:
         says: The program, without its tensors.
-        constants: The tensors that are to lie beside it, one after the other, each at a multiple of `ALIGNMENT`.
+        constants: The tensors that are to lie beside it, each with the byte that it begins at.
         nbytes: Of all of them.
         modules: That the operators are in.
     """
 
     says: bytes
-    constants: Sequence[Array]
+    constants: Sequence[tuple[int, Array]]
     nbytes: int
     modules: Sequence[str]
 
@@ -104,7 +104,7 @@ class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, data: Array) -> None:
         super().__init__(file, _PROTOCOL)
         self.places: list[_Place] = []
-        self.constants: list[Array] = []
+        self.constants: list[tuple[int, Array]] = []
         self.nbytes = 0
         self.modules: set[str] = set()
         self._start, self._stop = _address(data), _address(data) + data.nbytes
@@ -128,7 +128,7 @@ class _Pickler(pickle.Pickler):
         if array.flags.c_contiguous and self._start <= address and address + array.nbytes <= self._stop:
             return _Place(0, address - self._start, dtype.name, array.shape)
         place = _Place(1, self.nbytes, dtype.name, array.shape)
-        self.constants.append(array)
+        self.constants.append((place.offset, array))
         self.nbytes += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         return place
 

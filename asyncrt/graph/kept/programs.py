@@ -18,7 +18,7 @@ from asyncrt.graph.ir import Program
 from asyncrt.graph.reading.mapped import file_of
 from asyncrt.graph.reading.source import ModelBytes, ModelSource, bytes_of
 from asyncrt.kernels.registry import operators_in
-from asyncrt.kernels.resident.store import ALIGNMENT, BinaryStore
+from asyncrt.kernels.resident.store import BinaryStore
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.memory.paged import update_digest
 from asyncrt.options import RuntimeOptions
@@ -120,11 +120,9 @@ def _keep(key: str, program: Program, given: ModelBytes, store: BinaryStore) -> 
         if written.nbytes > _MOST:
             return
         beside = bytearray(written.nbytes)
-        place = 0
-        for constant in written.constants:
+        for place, constant in written.constants:
             here = np.frombuffer(beside, np.uint8, constant.nbytes, place)
             here[:] = np.ascontiguousarray(constant).reshape(-1).view(np.uint8)
-            place += -(-constant.nbytes // ALIGNMENT) * ALIGNMENT
         unpickled(written.says, given.data, np.frombuffer(beside, np.uint8))  # what cannot be read need not be written
     except (Unkept, MemoryError):
         return
