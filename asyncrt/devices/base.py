@@ -441,6 +441,13 @@ class GrowsMemory(Protocol):
         """
         ...
 
+    def touch(self, allocation: Allocation) -> None:
+        """Have the system find now what it would find when a command uses this memory first; what is in it stays.
+
+        May be called on any thread, and blocks; an allocation that was released meanwhile is no mistake.
+        """
+        ...
+
 
 @runtime_checkable
 class LoadsAhead(Protocol):

@@ -7,7 +7,10 @@ pages of 2 MiB to who asks for them, and to nobody else as most distributions se
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import mmap
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,6 +22,8 @@ HUGE = 1 << 21
 
 _AHEAD = 4
 """Times as many addresses are taken for memory that may grow as it has bytes at first."""
+_POPULATE = 23
+"""`MADV_POPULATE_WRITE`, which Linux has from 5.14 on and Python has no name for."""
 _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 """The system need not have memory for them all: the number is Linux's, whose name Python has from 3.13 on."""
 
@@ -59,6 +64,24 @@ def grown(memory: Array, nbytes: int) -> Array | None:
         return None
     area.madvise(mmap.MADV_HUGEPAGE, start, _pages(nbytes) * HUGE)
     return np.frombuffer(area, np.uint8, nbytes, start)
+
+
+def touch(memory: Array) -> None:
+    """Have the system find the pages of the memory of `huge_pages` that nobody has used yet; what is in it stays.
+
+    Blocks for up to some milliseconds a page, and leaves the interpreter to others meanwhile. Where the system can not
+    do that, each page is found when it is used first.
+    """
+    if (advise := _advise()) is not None:  # `mmap.madvise` would keep the interpreter
+        advise(memory.ctypes.data, memory.nbytes, _POPULATE)
+
+
+@functools.cache
+def _advise() -> Callable[[int, int, int], int] | None:
+    advise = getattr(ctypes.CDLL(None), "madvise", None)
+    if advise is not None:
+        advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return advise
 
 
 def _pages(nbytes: int) -> int:

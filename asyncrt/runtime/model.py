@@ -163,6 +163,8 @@ class Model:
     ) -> None:
         """Return when every kernel is there: requests run on the device from then on, and none waits for a compiler.
 
+        Such requests have memory at hand, too, one at a time: up to 64 MB where shapes are guessed.
+
         Args:
             shapes: What requests are to be like: for each a shape for each input, by name, and every input whose
                 contents decide shapes is ones. None is what likely shapes need, as `Runtime.load()` guesses them.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import mmap
+import sys
 
 import pytest
 
-from asyncrt.devices.huge_pages import HUGE, give_back, grown, huge_pages
+from asyncrt.devices.huge_pages import HUGE, give_back, grown, huge_pages, touch
 
 needs_huge_pages = pytest.mark.skipif(not hasattr(mmap, "MADV_HUGEPAGE"), reason="the system has none to ask for")
 
@@ -64,3 +65,35 @@ def test_memory_that_was_not_to_grow_lies_beside_that_of_others() -> None:
     assert memory is not None
 
     assert grown(memory, 4 * HUGE) is None
+
+
+@needs_huge_pages
+@pytest.mark.skipif(sys.platform != "linux", reason="others do not say how often")
+def test_the_system_has_pages_that_were_touched_at_hand() -> None:
+    """Who uses them first does not wait for them, and finds what was in those that were in use."""
+    import resource
+
+    def faults() -> int:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+    memory = huge_pages(16 * HUGE, grows=True)
+    assert memory is not None
+    memory[:HUGE] = 1
+
+    touch(memory)
+    before = faults()
+    memory[HUGE:] = 2
+    used = faults() - before
+
+    assert memory[:HUGE].all()
+    assert used < 15 or not _populates()
+
+
+def _populates() -> bool:
+    """Whether the system can find pages before they are used; it can from Linux 5.14 on."""
+    area = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        area.madvise(23)
+    except OSError:
+        return False
+    return True

@@ -42,6 +42,9 @@ class GrowingDevice(FullDevice):
             self.release(allocation)
         return larger
 
+    def touch(self, allocation: Allocation) -> None:
+        pass
+
 
 def make(
     limit: int = 1 << 20, *, reuse: bool = True, device: SimulatedDevice | None = None

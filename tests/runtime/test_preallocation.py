@@ -290,3 +290,29 @@ async def test_on_a_cpu_the_block_of_requests_that_come_alone_grows(
     assert got == expected
     assert len(grown) == 2
     assert held == grown[-1]
+
+
+@pytest.mark.asyncio
+async def test_who_is_ready_has_memory_that_the_system_need_not_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the shapes that are named, or for likely ones: no request of theirs takes a new block."""
+    touched: list[Allocation] = []
+    async with Runtime(streams=1, options=RuntimeOptions(without={"preallocate"})) as rt:
+        device: Any = rt.session.device
+        if not (isinstance(device, GrowsMemory) and rt.info.is_cpu and rt.info.shares_memory):
+            pytest.skip("its memory does not grow")
+        monkeypatch.setattr(device, "touch", touched.append)
+        loaded = await rt.load(growing())
+        assert not touched
+        await loaded.ready()
+        likely = rt.statistics().memory
+        await step(loaded, 8, 8)
+        small = rt.statistics().memory
+        await loaded.ready([{"past": (n, 4096), "x": (1, 4096)} for n in (400, 200)])
+        named = rt.statistics().memory
+        await step(loaded, 400, 4096)
+        after = rt.statistics().memory
+
+    assert likely.allocated == small.allocated == 1
+    assert named.held > likely.held
+    assert (after.allocated, after.held) == (named.allocated, named.held)
+    assert len(touched) == 3

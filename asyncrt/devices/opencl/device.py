@@ -33,7 +33,7 @@ from asyncrt.devices.base import (
     Timing,
     launch_each,
 )
-from asyncrt.devices.huge_pages import give_back, grown, huge_pages
+from asyncrt.devices.huge_pages import give_back, grown, huge_pages, touch
 from asyncrt.errors import DeviceCommandError, DeviceError, KernelBuildError, OutOfDeviceMemory
 from asyncrt.layout import Array
 
@@ -417,6 +417,10 @@ class OpenCLDevice:
         if before is not None and moves:
             give_back(before)
         return buffer
+
+    def touch(self, allocation: Allocation) -> None:
+        if (memory := getattr(allocation, "own", None)) is not None:
+            touch(memory)
 
     def _owned(self, memory: Array) -> Allocation:
         buffer = self._buffer(cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR, memory.nbytes, memory)

@@ -24,6 +24,8 @@ _T = TypeVar("_T")
 _ELEMENTS = 1 << 18  # of inputs whose values decide, which are made for a guess
 NBYTES = 4 << 20
 """That nodes on the host may make in a guess, if a request may make as many."""
+LIKELY_ARENA = 64 << 20
+"""Bytes of an arena above which sizes are not likely enough to have memory before they come."""
 # Of the thread's own time; models of the zoo take up to 5 ms for each node.
 _PATIENCE_S, _PATIENCE_PER_NODE_S = 2.0, 0.05
 

@@ -19,7 +19,17 @@ from asyncrt.runtime.cooperative import Slices, finished
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 from .chunk_plan import ChunkPlan, Deferred, KeptTensor, NodeRecord, PlanStep, State, start_state
-from .likely_sizes import BATCHES, CLOSER_SIZES, GPU_SIZES, NBYTES, ODD_SIZES, SIZES, GuessAllowance, sample_layouts
+from .likely_sizes import (
+    BATCHES,
+    CLOSER_SIZES,
+    GPU_SIZES,
+    LIKELY_ARENA,
+    NBYTES,
+    ODD_SIZES,
+    SIZES,
+    GuessAllowance,
+    sample_layouts,
+)
 from .planner import prepare_in_slices
 from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
 from .tools import Tools, new_memo
@@ -99,6 +109,8 @@ class Plans:
         self._scouted = False
         #: Kernels and constants of the plans for likely sizes.
         self._guessed: set[Any] = set()
+        #: The most bytes that the arena of one of them has, of those that are no larger than is likely.
+        self.likely_arena = 0
         self._one_lane: Plans | None = None
         if tools.branches is not None:
             one_lane = attrs.evolve(tools, branches=None)  # less of the arena is needed at a time
@@ -308,6 +320,7 @@ class Plans:
     def learn(self, scout: Plans) -> None:
         """Take over what a scout has found out; no plan of the network may be made at the same time."""
         self._follows &= scout.follows
+        self.likely_arena = max(self.likely_arena, scout.likely_arena)
         for kind, recipes in scout._recipes.items():
             self._recipes[kind] = self._recipes.get(kind, []) + recipes
         if not self._follows:
@@ -392,6 +405,8 @@ class Plans:
             planned = allowance.finished(self.first(None, layouts, values, (), budget, runs=False, learns=learns))
             if planned is None:
                 return
+            if self.likely_arena < planned.plan.arena_nbytes <= LIKELY_ARENA:
+                self.likely_arena = planned.plan.arena_nbytes
             needs = {*planned.plan.kernels, *(packing.key for packing in planned.plan.packings)}
             if not needs <= self._guessed:
                 self._guessed |= needs

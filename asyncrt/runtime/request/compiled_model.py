@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import attrs
 import numpy as np
 
+from asyncrt.devices.base import GrowsMemory
 from asyncrt.errors import AsyncrtError, OutOfDeviceMemory, RuntimeClosedError
 from asyncrt.graph.ir import Chunk, Program
 from asyncrt.graph.reading.mapped import check, used
@@ -173,6 +174,17 @@ class CompiledModel:
             )
             planned = await in_turns(work)
         await self.bind(planned)
+        await self.bring_memory(planned.plan.arena_nbytes)
+
+    async def bring_memory(self, nbytes: int) -> None:
+        """Have room for an arena of that size at hand, where a request would wait for the system to find its pages."""
+        device = self.session.device
+        if nbytes and isinstance(device, GrowsMemory):
+            with contextlib.suppress(OutOfDeviceMemory):  # who asks for as much is told
+                acquired = self._pool.acquire(nbytes, 0, brief=True)
+                allocation = acquired.lease.allocation
+                acquired.lease.drop()
+                await asyncio.to_thread(device.touch, allocation)
 
     def stop_warming(self) -> None:
         """Go no further with it."""

@@ -126,6 +126,7 @@ class Network(CompiledModel):
         """Return when all is there that likely shapes need; see `Warming.wait()`."""
         if self.warming is not None:
             await self.warming.wait(progress)
+            await self.bring_memory(max([network.plans.likely_arena for network in self.everywhere()]))
 
     def number(self) -> int:
         """Return a number for a request; no other has it."""

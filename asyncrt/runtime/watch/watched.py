@@ -278,6 +278,10 @@ class WatchedDevice:
     def grow(self, allocation: Allocation | None, nbytes: int) -> Allocation | None:
         return self.device.grow(allocation, nbytes) if isinstance(self.device, GrowsMemory) else None
 
+    def touch(self, allocation: Allocation) -> None:
+        if isinstance(self.device, GrowsMemory):
+            self.device.touch(allocation)
+
     def build(self, sources: Sequence[Any], binary: bytes | None) -> tuple[Mapping[Any, Kernel], bytes | None]:
         begin = self.device.clock()
         kernels, kept = self.device.build(sources, binary)
