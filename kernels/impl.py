@@ -6,7 +6,8 @@ Kernels take sizes as arguments, so that a new shape needs no build. A `KernelSo
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import attrs
@@ -75,7 +76,7 @@ class KernelChoice:
 
     Attributes:
         number: Which one.
-        kernel: Returns the kernel of a number.
+        kernel: Returns the kernel of a number; one object for all choices of the same kernels.
     """
 
     number: int
@@ -95,10 +96,20 @@ class KernelChoice:
         return self.now.itemsizes
 
 
-def chosen(number: int, kernel: Callable[[int], KernelSource]) -> KernelSource | KernelChoice:
-    """Return the kernel of *number*, or all of them where it may become another number (`runtime/plan/recipe.py`)."""
+def chosen(number: int, kernel: Callable[..., KernelSource], *form: Hashable) -> KernelSource | KernelChoice:
+    """Return the kernel of *number*, or all of them where it may become another number (`runtime/plan/recipe.py`).
+
+    Args:
+        kernel: Returns it for a form and a number.
+        form: What the kernel's source depends on beside the number.
+    """
     remembers = isinstance(number, int) and type(number) is not int
-    return KernelChoice(number, kernel) if remembers else kernel(number)
+    return KernelChoice(number, _of(kernel, form)) if remembers else kernel(*form, number)
+
+
+@functools.cache
+def _of(kernel: Callable[..., KernelSource], form: tuple[Hashable, ...]) -> Callable[[int], KernelSource]:
+    return functools.cache(functools.partial(kernel, *form))
 
 
 class Ref(NamedTuple):

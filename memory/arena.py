@@ -66,8 +66,7 @@ class Lifetimes:
     def __init__(
         self, steps: Sequence[tuple[int, int]], ordered: Callable[[int, int], bool] = lambda i, j: True
     ) -> None:
-        self._first = [first for first, _ in steps]
-        self._beside = [
+        beside = [
             [
                 j for j, (begin, end) in enumerate(steps)
                 if j != i and ((begin <= last and first <= end) or not ordered(i, j))
@@ -76,7 +75,8 @@ class Lifetimes:
         ]  # fmt: skip
         #: What places in C; None where Python does.
         self.native = _native_place()
-        self._table = _table(self._first, self._beside)
+        #: Of each tensor its first step, where its part of the last numbers begins, and those needed beside it.
+        self._table = _table([first for first, _ in steps], beside)
         #: The sizes that were placed last, and where: those of a decoder's next step are often the same.
         self._latest: tuple[list[int], ArenaPlan] = [], ArenaPlan((), 0)
 
@@ -91,23 +91,23 @@ class Lifetimes:
 
     def _placed(self, sizes: list[int]) -> ArenaPlan:
         """As `_arena.c` does it."""
-        count, first = len(sizes), self._first
+        count, (first, starts, beside) = len(sizes), self._table
         offsets, ends = [0] * count, [-1] * count
         total = 0
         for i in sorted(range(count), key=lambda i: (-sizes[i], first[i])):
             size = sizes[i]
             if not size:
                 break  # as have all behind it
-            offset = _lowest(size, [(offsets[j], ends[j]) for j in self._beside[i] if ends[j] >= 0])
+            offset = _lowest(size, [(offsets[j], ends[j]) for j in beside[starts[i] : starts[i + 1]] if ends[j] >= 0])
             offsets[i], ends[i] = offset, offset + size
             total = max(total, ends[i])
         return ArenaPlan(tuple(offsets), total)
 
 
-def _table(first: list[int], beside: list[list[int]]) -> tuple[bytes, ...]:
-    """Return lifetimes as `_arena.c` reads them."""
+def _table(first: list[int], beside: list[list[int]]) -> tuple[array[int], array[int], array[int]]:
+    """Return lifetimes as `_arena.c` reads them: in memory that no garbage collection goes through."""
     starts = itertools.accumulate(map(len, beside), initial=0)
-    return tuple([array("i", numbers).tobytes() for numbers in (first, starts, itertools.chain(*beside))])
+    return array("i", first), array("i", starts), array("i", itertools.chain(*beside))
 
 
 @functools.cache

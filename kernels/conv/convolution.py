@@ -82,9 +82,13 @@ def _planes(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> 
     )  # fmt: skip
     bound = bind_conv(conv, padded.ref, inp(1), after)
     stride = sw if sw <= 2 else 0
-    k = chosen(32 * height + width, lambda number: _planes_kernel(bound.form, number // 32, number % 32, stride))
+    k = chosen(32 * height + width, _planes_kernel_of, bound.form, stride)
     launch = Launch(k, bound.refs, (*ints, *bound.ints), (-(-units // per_item),), (1,))
     return Impl(f"planes {height}x{width}", (*padded.launches, launch), padded.scratch)
+
+
+def _planes_kernel_of(form: ConvForm, stride: int, number: int) -> KernelSource:
+    return _planes_kernel(form, number // 32, number % 32, stride)
 
 
 @functools.cache

@@ -143,10 +143,7 @@ def depthwise(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -
         units, per_item, conv.batch * conv.group * conv.inputs * w.spatial[0] * w.spatial[1] * w.spatial[2],
     )  # fmt: skip
     bound = bind_conv(conv, inp(0), inp(1), after)
-    k = chosen(
-        8 * tile.height + tile.vectors,
-        lambda number: _kernel(bound.form, tile._replace(height=number // 8, vectors=number % 8), _LINES),
-    )
+    k = chosen(8 * tile.height + tile.vectors, _kernel_of, bound.form, tile._replace(height=1, vectors=1))
     launch = Launch(k, bound.refs, (*ints, *bound.ints), (-(-units // per_item), cut.across), (1, 1))
     return Impl(f"depthwise {tile.height}x{16 * tile.vectors}", (launch,))
 
@@ -155,6 +152,10 @@ _INTS = (
     "C", "M", "G", "D", "H", "W", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "sw", "dd", "dh", "dw", "pd", "ph",
     "pw", "blocks", "across", "lines", "pitch", "units", "per_item", "all",
 )  # fmt: skip
+
+
+def _kernel_of(form: ConvForm, tile: _Tile, number: int) -> KernelSource:
+    return _kernel(form, tile._replace(height=number // 8, vectors=number % 8), _LINES)
 
 
 @functools.cache

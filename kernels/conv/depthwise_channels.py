@@ -30,7 +30,7 @@ from .packed import WORK
 from .turned import turned_in, turned_out
 
 _SHORT = 15  # positions of the longest row
-_KEPT = 1024  # positions of 16 channels that are turned at once, 64 KiB
+_KEPT = 1024  # positions of 16 channels that are turned at once, 64 KiB; with the cells around them twice as many
 _WRITTEN = 7  # cells of a window's row that are written out
 _NEAR = 2  # strides and dilations
 
@@ -53,7 +53,10 @@ def suits(conv: Convolution, after: Epilogue | None) -> bool:
         return False
     _, high, _ = w.spatial
     enough = w.spatial[1] * w.spatial[2] >= 16 and w.outs[1] * w.outs[2] >= 16
-    return enough and high * max(_line(conv), w.spatial[2]) < _KEPT and plain(after)
+    # A picture's positions, at any stride: so that layers of a network, each of half the sides, go past this at the same
+    # sizes of what the network is given, as `expanded.py:_near` says.
+    small = high * w.spatial[2] < _KEPT and high * _line(conv) < 2 * _KEPT
+    return enough and small and plain(after)
 
 
 def near(window: Window) -> bool:
@@ -112,7 +115,7 @@ def by_channels(conv: Convolution, traits: DeviceTraits, after: Epilogue | None)
     )  # fmt: skip
     bound = bind_conv(conv, inp(0), weights(0), epilogue.join(after, 2)[1])
     source, filters, target, *rest = bound.refs
-    k = chosen(width, lambda n: _kernel(bound.form, _Tile(n, kw, w.strides[2], w.dilations[2])))
+    k = chosen(width, _kernel_of, bound.form, _Tile(1, kw, w.strides[2], w.dilations[2]))
     launch = Launch(k, (source, filters, target, scratch(0), *rest), (*ints, *bound.ints), (items,), (1,))
     return Impl(f"depthwise channels {width}", (launch,), (items * room * 4,), (filters_wanted(1, conv),))
 
@@ -121,6 +124,10 @@ _INTS = (
     "G", "H", "W", "OH", "OW", "KH", "ph", "pw", "sh", "dh", "blocks", "line", "units", "per_item", "done_at", "places_at",
     "room",
 )  # fmt: skip
+
+
+def _kernel_of(form: ConvForm, tile: _Tile, width: int) -> KernelSource:
+    return _kernel(form, tile._replace(width=width))
 
 
 @functools.cache

@@ -192,8 +192,7 @@ def expanded(
         line, w.extents[1], rows, together, across, part, w.strides[2],
     )  # fmt: skip
     refs = (inp(0), weights(0), weights(1), out(0), *(b for b in biases if b is not None), *last.refs)
-    tile = _Tile(block, 1, w.size[2], w.strides[2], w.dilations[2])
-    k = chosen(made, lambda n: _kernel(form, tile._replace(made=n)))
+    k = chosen(made, _kernel_of, form, _Tile(block, 1, w.size[2], w.strides[2], w.dilations[2]))
     launch = Launch(k, refs, (*ints, *inner.ints, *last.ints), (-(-oh // rows) * across, planes), (1, 1))
     requests = (
         WeightsRequest(1, f"conv{block} group 1, zeros", packer(1, block), blocks * first.inputs * block + ZEROS),
@@ -211,6 +210,10 @@ def _renamed(form: epilogue.EpilogueForm) -> epilogue.EpilogueForm:
 _INTS = (
     "C", "G", "H", "W", "OH", "OW", "KH", "ph", "pw", "sh", "dh", "blocks", "line", "lines", "rows", "together", "across", "part", "sw",
 )  # fmt: skip
+
+
+def _kernel_of(form: _Form, tile: _Tile, made: int) -> KernelSource:
+    return _kernel(form, tile._replace(made=made))
 
 
 @functools.cache

@@ -19,13 +19,13 @@ from asyncrt.kernels.arithmetic import least
 from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.epilogue import Epilogue
 from asyncrt.kernels.codegen.tiles import tile_of
-from asyncrt.kernels.impl import Impl, Launch, WeightsRequest, chosen, inp, weights
+from asyncrt.kernels.impl import Impl, KernelSource, Launch, WeightsRequest, chosen, inp, weights
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.patterns.window import Window
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Array, DataType
 
-from .interface import Convolution, Padded, bind_conv, padded_input, thinned_input
+from .interface import ConvForm, Convolution, Padded, bind_conv, padded_input, thinned_input
 from .tile import ZEROS, Tile, tile_kernel
 
 # What a tile costs beside its products, as many products of a position; and fewer positions take as long as these, because
@@ -196,7 +196,7 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
         block, 1, 1, sw if sw <= 2 else 0, kh if plain and kh <= 3 else 0, kw if plain else 0, not whole, joins,
         borders, conv.inputs <= _SHALLOW and cells > 1,
     )  # fmt: skip
-    k = chosen(64 * rows + width, lambda n: tile_kernel(bound.form, tile._replace(rows=n // 64, width=n % 64)))
+    k = chosen(64 * rows + width, _kernel_of, bound.form, tile)
     launch = Launch(k, bound.refs, (*ints, *bound.ints), grid, (1, 1, 1))
     request = WeightsRequest(
         1,
@@ -206,3 +206,7 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     )
     name = f"packed {block}x{width}" if rows == 1 else f"packed {block}x{rows}x{width}"
     return Impl(name, (*padded.launches, launch), padded.scratch, (request,))
+
+
+def _kernel_of(form: ConvForm, tile: Tile, number: int) -> KernelSource:
+    return tile_kernel(form, tile._replace(rows=number // 64, width=number % 64))

@@ -35,7 +35,7 @@ from .recipe import Recipe, dynamic_axes, make_recipe, sizes_of
 from .tools import Tools, new_memo
 
 _RECIPES = 96  # at most
-_MAKES = 24  # recipes that are made before any has been of use
+_MAKES = 32  # recipes that are made before any has been of use
 _WALKS = 96  # of sizes that lie close to others, when a model is loaded
 KEYED_BYTES = 1 << 16
 """Values that a plan depends on are compared as bytes; above this, planning anew is cheaper."""
@@ -277,9 +277,7 @@ class Plans:
         self._makes += 1
         recipe_made = yield from make_recipe(self._program, layouts, values, kept, self._tools)
         if recipe_made is not None and self._checked([recipe_made], sizes_of(layouts, self._axes), plan):
-            mine = _keys(recipe_made.packings)  # few of a model's recipes differ in them
-            same_packings = (r.packings for r in recipes if _keys(r.packings) == mine)
-            recipe_made.packings = next(same_packings, recipe_made.packings)
+            recipe_made.packings = _shared([r.packings for r in recipes], recipe_made.packings)
             recipes.insert(0, recipe_made)
 
     def _forget(self) -> None:
@@ -322,6 +320,8 @@ class Plans:
         self._follows &= scout.follows
         self.likely_arena = max(self.likely_arena, scout.likely_arena)
         for kind, recipes in scout._recipes.items():
+            for recipe in recipes:
+                recipe.let_go()
             self._recipes[kind] = self._recipes.get(kind, []) + recipes
         if not self._follows:
             self._recipes.clear()
@@ -468,6 +468,16 @@ def with_origins(plan: ChunkPlan, walked: ChunkPlan) -> ChunkPlan:
         )
     steps = tuple([s._replace(origin=w.origin) for s, w in zip(plan.steps, walked.steps, strict=True)])
     return attrs.evolve(plan, steps=steps)
+
+
+def _shared(others: list[tuple[Packing, ...]], packings: tuple[Packing, ...]) -> tuple[Packing, ...]:
+    """Return packings as *others* have them, as far as they do: few of a model's recipes differ in them."""
+    mine = _keys(packings)
+    for other in others:
+        if _keys(other) == mine:
+            return other
+    known = {packing.key: packing for other in others for packing in other}
+    return tuple([known.get(packing.key, packing) for packing in packings])
 
 
 def _without_origins(steps: tuple[PlanStep, ...]) -> list[PlanStep]:

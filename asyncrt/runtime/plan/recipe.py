@@ -11,7 +11,6 @@ they were. A recipe that was wrong is dropped, and none is made for that model a
 
 from __future__ import annotations
 
-import functools
 import operator
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -198,6 +197,10 @@ class Recipe:
             return
         self._checks += 1
         self.unseen -= {i for i, (a, b) in enumerate(zip(sizes, self.witness, strict=True)) if a != b}
+
+    def let_go(self) -> None:
+        """Hold no plan that it has given: nobody is to ask for one that is nearly the same."""
+        self._latest = None
 
     def learns_by(self, sizes: tuple[int, ...]) -> bool:
         """Return whether `checked()` at *sizes* would tell something new, and the recipe holds for them."""
@@ -556,7 +559,7 @@ class _RecipeWriter:
             chosen = self._number(kernel.number)
             if MARK in kernel.now.text:
                 raise Unfollowed
-            kernel = functools.cache(kernel.kernel)
+            kernel = kernel.kernel
         elif MARK in kernel.text:
             raise Unfollowed
         at = [self._at(p) for p in places if self._there(p)]
