@@ -710,22 +710,26 @@ class Direct:
         arriving, transfers = downloads(bound, stream, memory, arrays)
         reads = as_bytes(transfers)
         single = prepared.single and usual.prefers_single
-        times, collected = 1, dict[int, Array]()
+        times, collected, beside = 1, dict[int, Array](), 0
         began = self._clock()
         if loop is not None:
             again, collected = linked(self._model.program, bound.plan, arrays, writes, arriving, loop)
             times = prepared.repeat(stream, writes, reads, again, single=single)
         elif meanwhile is not None and prepared.begins:
             prepared.begin(stream, writes)
+            begun = self._clock()
             try:
                 meanwhile(usual.seconds)
+                beside = self._clock() - begun  # it may be longer than the device is at work
             finally:
                 prepared.end(stream, reads)
         else:
             prepared.run(stream, writes, reads, single=single)
+            begun = self._clock()
             if meanwhile is not None:
                 meanwhile(0.0)
-        took = (self._clock() - began) / 1e9
+                beside = self._clock() - begun
+        took = (self._clock() - began - beside) / 1e9
         self._session.check_stalled(bound, memory, took)
         took /= times
         if self._session.presets is not None:

@@ -22,8 +22,10 @@ from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared
 from asyncrt.layout import Array
 from asyncrt.runtime.request.callers_turns import TURN_S
 from asyncrt.runtime.request.direct import BRIEF_S, LAUNCH_S, Usual, choose_way, may_keep_s, own_part
+from asyncrt.runtime.request.next_plan import Foresight
 
 from ...builders import model, node
+from ..sequences.test_sequence import attention, floats
 
 SOURCE = model([node("s = Softmax(x)"), node("y = Neg(s)")], ["x f32[a,4]"], ["y"])
 PLAIN = RuntimeOptions(check_hazards=False, warm=False)
@@ -48,7 +50,7 @@ class Lending(SimulatedDevice):
 
 
 class Counted(SimulatedPrepared):
-    """Launches whose runs are counted."""
+    """Launches whose runs are counted, those too that are begun and ended."""
 
     def __init__(self, device: Lending, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
         super().__init__(launches, memory, runs=True, single=device.single_s is not None)
@@ -64,6 +66,10 @@ class Counted(SimulatedPrepared):
             super().run(stream, writes, reads)
         finally:
             self._device.single = False
+
+    def begin(self, stream: Any, writes: Sequence[Transfer]) -> None:
+        self._device.runs += self.begins
+        super().begin(stream, writes)
 
 
 @contextlib.asynccontextmanager
@@ -381,6 +387,51 @@ def test_threads_that_wait_run_their_requests_themselves(users_path: None) -> No
     assert statistics.requests == 240 + (alone is not None)
     if (info.platform, info.kind) == INTEL_CPU:
         assert statistics.memory.leases == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("begins", [False, True])
+async def test_what_is_planned_meanwhile_is_no_part_of_what_a_step_takes(
+    begins: bool, users_path: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps whose next one is planned beside them stay on their caller's thread, as long as they are brief themselves:
+    those behind them are guessed to take as long."""
+    device = Planning(begins)
+    planned = list[Any]()
+
+    def guess_now(self: Foresight, *given: Any) -> None:
+        device.now += 10 * BRIEF_S
+        planned.append(given)
+
+    monkeypatch.setattr(Foresight, "guess_now", guess_now)
+    async with Runtime(device, options=PLAIN) as rt:
+        loaded = await rt.load(attention())
+        for _ in range(12):
+            async with loaded.sequence() as sequence:
+                for length in (3, 1, 1, 1):
+                    await sequence.infer({"x": floats(1, length, 6, seed=0)})
+        before = device.runs, len(planned)
+        async with loaded.sequence() as sequence:
+            for length in (3, 1, 1, 1):
+                await sequence.infer({"x": floats(1, length, 6, seed=0)})
+
+    assert device.runs == before[0] + 4
+    assert len(planned) == before[1] + 4
+
+
+class Planning(Lending):
+    """A device that counts requests on their callers' threads, and may work by itself meanwhile."""
+
+    def __init__(self, begins: bool) -> None:
+        super().__init__()
+        self.begins = begins
+
+    def prepare(
+        self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+    ) -> Prepared | None:
+        prepared = Counted(self, launches, memory)
+        prepared.begins = self.begins
+        return prepared
 
 
 @pytest.mark.asyncio
