@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple, TypeAlias
 
+from asyncrt.kernels.arithmetic import below
 from asyncrt.kernels.codegen import runs
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import KernelSource
@@ -36,7 +37,7 @@ class Stream(NamedTuple):
     Attributes:
         rows: Of the left-hand side, that a group multiplies.
         turned: Terms of a column are adjacent in memory, not columns.
-        lanes: Work-items that read side by side.
+        lanes: Work-items that read side by side; for other sizes it may be another number (`impl.chosen`).
         each: Columns of a work-item.
         whole: Elements that a work-item reads at once of a line of the right-hand side.
         left: Whether a work-item's terms of a row of the left-hand side are read at once.
@@ -110,15 +111,21 @@ def _straight(dtype: DataType, rows: int, sizes: _Ints, a: _Ints, b: _Ints, trai
         lanes = next((x for x in (16, 8) if _enough(n, (x - 1) * full, batches, traits)), 4)
         return Stream(rows, False, lanes, full, full, False, full, ahead=1)
     whole = 4  # of half precision, 8 bytes: sums of eight columns leave no registers for what is under way
-    lanes = next((x for x in (8, 4) if _enough(n, x * whole, batches, traits)), 2)
+    # Calculated, as a convolution's columns are positions of a picture: a bound for each width were classes of sizes.
+    lanes = 2 + 2 * _suffices(n, 4 * whole, batches, traits) + 4 * _suffices(n, 8 * whole, batches, traits)
     depth = 8 if full > whole and rows <= 2 else 4
     left = a[-2] == 1 and _multiple(depth, k, a[-1], *a[:-2])
     return Stream(rows, False, lanes, whole, whole, left, depth=depth, ahead=ahead)
 
 
+def _suffices(n: int, columns: int, batches: int, traits: DeviceTraits) -> int:
+    """Return 1 if groups of so many columns keep most of the device busy, else 0."""
+    return 1 - below(3 * -(-n // columns) * batches, 2 * traits.compute_units)
+
+
 def _enough(n: int, columns: int, batches: int, traits: DeviceTraits) -> bool:
     """Whether groups of so many columns keep most of the device busy."""
-    return 3 * -(-n // columns) * batches >= 2 * traits.compute_units
+    return bool(_suffices(n, columns, batches, traits))
 
 
 def _multiple(of: int, *numbers: int) -> bool:

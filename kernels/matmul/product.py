@@ -16,7 +16,7 @@ from asyncrt.kernels.codegen.epilogue import Bound, Epilogue, Operand, bind
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.source import accumulator_type
 from asyncrt.kernels.codegen.tiles import PANEL, pair_rows, tile_of
-from asyncrt.kernels.impl import Impl, Launch, Ref, WeightsRequest, weights
+from asyncrt.kernels.impl import Impl, Launch, Ref, WeightsRequest, chosen, weights
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BFLOAT16, FLOAT32, FLOAT64, UINT32, DataType
@@ -218,8 +218,9 @@ def _other(p: _BoundProduct, traits: DeviceTraits) -> tuple[Launch, str]:
         return Launch(source, p.refs, p.ints, grid, (tile.group, 1, 1)), f"tensor cores {tile.rows}x{tile.columns}"
     if stream is not None:
         grid = (-(-p.n // stream.columns) * -(-p.m // stream.rows) * stream.group, 1, p.batches)
-        launch = Launch(stream_kernel(p.form, stream), p.refs, p.ints, grid, (stream.group, 1, 1))
-        return launch, f"few rows, {stream.columns} columns"
+        kernel = chosen(stream.lanes, lambda lanes: stream_kernel(p.form, stream._replace(lanes=lanes)))
+        launch = Launch(kernel, p.refs, p.ints, grid, (stream.group, 1, 1))
+        return launch, f"few rows, {int.__index__(stream.columns)} columns"
     element = 8 if accumulator_type(p.form.a) in ("double", "long", "ulong") else 4
     regime = choose_regime(p.m, p.n, p.k, p.batches, element, traits)
     match regime:

@@ -244,3 +244,25 @@ def test_the_choice_holds_for_many_rows() -> None:
 
     assert recording.asked_any
     assert not recording.fixed
+
+
+def test_how_wide_groups_of_adjacent_columns_are_is_calculated() -> None:
+    """Positions of a picture are such columns: one formula gives the width for all sizes, and asks nothing but whether
+    rows begin at multiples of 16 bytes."""
+    form = FORM._replace(a=FLOAT32, b=FLOAT32)
+    units = LARGE.compute_units
+    widths = set[int]()
+    for n in range(64, 96 * units, 32):
+        recording = Recording()
+        columns = recording.size(n)
+
+        found = choose_stream(form, (8, columns, 64, 1), (64, 1, 0), (columns, 1, 0), LARGE)
+
+        plain = choose_stream(form, (8, n, 64, 1), (64, 1, 0), (n, 1, 0), LARGE)
+        assert found is not None
+        assert plain is not None
+        wide = next((x for x in (8, 4) if 3 * -(-n // (4 * x)) >= 2 * units), 2)
+        assert (int.__index__(found.lanes), plain.lanes) == (wide, wide)
+        assert not recording.fixed
+        widths.add(wide)
+    assert widths == {2, 4, 8}

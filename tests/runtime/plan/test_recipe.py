@@ -21,12 +21,14 @@ from asyncrt.runtime.model import Model
 from asyncrt.runtime.plan import recipe as recipes
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, PlanStep, start_state
 from asyncrt.runtime.plan.likely_sizes import CLOSER_SIZES, sample_layouts
-from asyncrt.runtime.plan.plan_cache import same
+from asyncrt.runtime.plan.plan_cache import Plans, same
 from asyncrt.runtime.plan.planner import prepare_chunk
 from asyncrt.runtime.plan.step_table import StepRecipe, step_table
+from asyncrt.runtime.plan.tools import new_memo
 from asyncrt.runtime.request.network import Network
 
 from ...builders import i64, model, node
+from ...kernels.matmul.test_gpu_regimes import MMA
 from ...paths import off
 from ...zoo import BY_RECIPE, ZooModel, zoo
 from ..sequences.test_sequence import attention, fed_back
@@ -325,6 +327,33 @@ async def test_few_recipes_give_the_plans_of_pictures_of_all_sizes(winograd: boo
 
     assert len(known) <= 3
     assert winograd or not rt.info.is_cpu or max(map(len, kernels.values())) > len(made.kernels)
+
+
+@pytest.mark.asyncio
+async def test_processors_of_a_gpu_make_no_classes_of_pictures() -> None:
+    """How many positions a group has, of those of a picture, depends on how many processors there are: one formula says
+    it for all sizes, and the kernel of each number."""
+    async with Runtime(options=OPTIONS) as rt:
+        net = network(await rt.load(_pictures()))
+        tools = attrs.evolve(net.tools, traits=MMA, memo=new_memo())
+        rng, known, kernels = random.Random(7), list[recipes.Recipe](), set[str]()
+        for _ in range(40):
+            sizes = (1, 8 * rng.randrange(9, 80), 8 * rng.randrange(9, 80))
+            layouts = [Layout(FLOAT32, (sizes[0], 3, *sizes[1:]))]
+            recipe = next((r for r in known if r.plan(sizes, tuple) is not None), None)
+            if recipe is None:
+                recipe = finished(recipes.make_recipe(net.program, layouts, {}, (), tools))
+                assert recipe is not None
+                known.append(recipe)
+            made = recipe.plan(sizes, tuple)
+            plans = Plans(net.program, tools, replay=False, recipes=False, nbytes=1)
+            planned = finished(plans.first(None, layouts, {}, (), HostBudget(tools.host_limit)))
+            assert made is not None
+            assert same(planned.plan, made), sizes
+            kernels |= {kernel.name.rsplit("_", 1)[0] for kernel in made.kernels}
+
+    assert len(known) <= 2
+    assert {"conv1x1_stream8x32", "conv1x1_stream8x16", "conv1x1_stream8x8"} <= kernels
 
 
 @pytest.mark.asyncio
