@@ -330,6 +330,7 @@ class OneLaunch:
     async def build_ahead(self, plans: Iterable[ChunkPlan]) -> None:
         """Build the walker of the kernels that those of *plans* have which are brief, before one of them comes.
 
+        Some of their kernels are no functions: other plans have the rest of them, which are not among *plans* for that.
         A processor needs its cores for other builds then: there a plan has to show first that it comes often.
         """
         if not self._folds.ptx:
@@ -338,8 +339,8 @@ class OneLaunch:
         for plan in plans:
             shapes = [shape for step in plan.steps if (shape := self._shape(step)) is not None]
             together = sources.union(s.source for s in shapes)
-            whole = LEAST_STEPS <= len(shapes) == len(plan.steps) and len(together) <= _MOST_KERNELS
-            if whole and _is_brief([_least_wanted(s) for s in shapes], self._units, alone=True):
+            some = len(shapes) >= LEAST_STEPS and len(together) <= _MOST_KERNELS
+            if some and _is_brief([_least_wanted(s) for s in shapes], self._units, alone=True):
                 sources = together
         if sources and not any(sources <= known for known, _ in self._walkers.items()):
             self._latest = sources

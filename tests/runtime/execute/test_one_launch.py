@@ -17,6 +17,7 @@ import pytest_asyncio
 from asyncrt import DeviceStalledError, Runtime, RuntimeOptions, load_sync
 from asyncrt.devices.base import Allocation
 from asyncrt.kernels.impl import KernelSource
+from asyncrt.kernels.persistent.walker import function_of
 from asyncrt.layout import Array
 from asyncrt.mechanisms import Mechanism
 from asyncrt.runtime.execute import one_launch, prepared_launches
@@ -157,6 +158,32 @@ async def test_a_plan_that_comes_again_is_one_launch_and_gives_the_same_bits(rt:
             assert all(same(result, expected[size]) for result in await two(loaded, size, size))
     assert launches(rt).count(1) >= 2
     assert len(one_of(rt).tables) == 2
+
+
+@pytest.mark.asyncio
+async def test_what_a_gpu_builds_ahead_has_the_functions_of_plans_that_are_not_one_launch(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans that need nothing else are not among those for which it is built, and would miss them."""
+    async with Runtime(streams=1, options=RuntimeOptions(warm=False, without={"fuse"})) as runtime:
+        own, wanted = runtime.session, list[frozenset[KernelSource]]()
+        folding = Folding(own.device)
+        folding.ptx = True
+        one = OneLaunch(folding, own.kernels, 1)
+
+        async def build(sources: frozenset[KernelSource]) -> None:
+            wanted.append(sources)
+
+        monkeypatch.setattr(one, "_build", build)
+        loaded = await runtime.load(SOURCE)
+        await loaded.infer(given(5, 1))
+        assert own.presets is not None
+        plan = next(iter(own.presets._plans)).plan  # noqa: SLF001
+        first, *rest = (step.kernel for step in plan.steps)
+        monkeypatch.setattr(one_launch, "function_of", lambda source: None if source is first else function_of(source))
+        await one.build_ahead([plan])
+
+    assert wanted == [frozenset(rest) - {first}]
 
 
 @pytest.mark.asyncio
