@@ -21,6 +21,7 @@ EXTENSIONS = [
     for name in (
         *("asyncrt/devices/opencl/_submit", "asyncrt/devices/opencl/_launcher", "asyncrt/devices/opencl/_programs"),
         *("asyncrt/runtime/plan/_formulas", "asyncrt/runtime/plan/_steps", "asyncrt/memory/_arena"),
+        "asyncrt/runtime/execute/_rows",
     )
 ]
 

@@ -21,6 +21,7 @@ import asyncrt.devices.opencl.device  # noqa: F401  # before any test imports py
 from .native import arena as arena  # fixtures
 from .native import formulas as formulas
 from .native import launcher as launcher
+from .native import rows as rows
 from .native import steps as steps
 from .native import submit as submit
 from .ops.run import PROGRAMS, workbench

@@ -29,6 +29,7 @@ submit = _extension("asyncrt/devices/opencl/_submit")
 launcher = _extension("asyncrt/devices/opencl/_launcher")
 formulas = _extension("asyncrt/runtime/plan/_formulas")
 steps = _extension("asyncrt/runtime/plan/_steps")
+rows = _extension("asyncrt/runtime/execute/_rows")
 arena = _extension("asyncrt/memory/_arena")
 
 

@@ -16,6 +16,10 @@ ROW_NBYTES = 512
 HEADER_NBYTES = 64
 _MOST_LOCAL = 2  # `__local` arguments whose places are in the header
 _HEADER = struct.Struct("=14i8x")
+MOST_SLOTS = 15
+"""Work-groups of a step side by side: there are 16 barriers, and all work-items meet at one of them."""
+LAYOUT = f"{ROW_NBYTES} {_HEADER.format[1:]} {_MOST_LOCAL} {MOST_SLOTS}"
+"""What `runtime/execute/_rows.c` was made for."""
 
 
 class Row(NamedTuple):
@@ -59,21 +63,29 @@ class Row(NamedTuple):
     @property
     def local_nbytes(self) -> int:
         """Bytes of local memory of one work-group."""
-        return self.own + sum(-(-n // 16) * 16 for n in self.local)
+        return self.own + sum([-(-n // 16) * 16 for n in self.local])
+
+    @property
+    def header(self) -> bytes:
+        """All of it but its buffers and its record."""
+        return _HEADER.pack(
+            self.kernel, self.total, *self.groups, *self.group, self.slots, math.prod(self.group),
+            self.local_nbytes, *_offsets(self), 0,
+        )  # fmt: skip
 
 
 def pack(rows: Sequence[Row]) -> bytes:
     """Return the table, rows of `ROW_NBYTES` each."""
-    table = bytearray(len(rows) * ROW_NBYTES)
-    for i, row in enumerate(rows):
-        _HEADER.pack_into(
-            table, i * ROW_NBYTES, row.kernel, row.total, *row.groups, *row.group, row.slots, math.prod(row.group),
-            row.local_nbytes, *_offsets(row), 0,
-        )  # fmt: skip
-        struct.pack_into(f"={len(row.buffers)}q", table, i * ROW_NBYTES + HEADER_NBYTES, *row.buffers)
-        begin = i * ROW_NBYTES + HEADER_NBYTES + 8 * len(row.buffers)
-        table[begin : begin + len(row.record)] = row.record
-    return bytes(table)
+    headers: dict[tuple[object, ...], bytes] = {}  # those of layers are alike
+    packed = []
+    for row in rows:
+        kernel, groups, group, slots, buffers, record, local, own = row
+        alike = kernel, groups, group, slots, local, own
+        header = headers.get(alike)
+        if header is None:
+            header = headers[alike] = row.header
+        packed.append((header + struct.pack(f"={len(buffers)}q", *buffers) + record).ljust(ROW_NBYTES, b"\0"))
+    return b"".join(packed)
 
 
 def _offsets(row: Row) -> tuple[int, int]:

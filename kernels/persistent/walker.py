@@ -34,8 +34,6 @@ from .table import HEADER_NBYTES, ROW_NBYTES
 
 MOST_GROUP, LEAST_GROUP = 512, 256
 """Work-items of the kernel."""
-MOST_SLOTS = 15
-"""Work-groups of a step side by side: there are 16 barriers, and all work-items meet at one of them."""
 INTS = ("steps", "patience")
 """What a launch is told: rows of the table; and for how many milliseconds a group waits for the others."""
 

@@ -302,6 +302,7 @@ class _Functions(NamedTuple):
     flush: Any
 
 
+@functools.cache
 def loaded_functions() -> _Functions | None:
     """Return the loader's functions; None where it is not to be called directly."""
     library = loader()
@@ -326,12 +327,19 @@ def python_submitter() -> Submitter | None:
 
 def native_submitter() -> NativeSubmitter | None:
     """Return the loop in C; None where it was not built, or the loader is not to be called directly."""
-    functions = loaded_functions()
-    if functions is None or why_not_built():
+    addresses = _addresses()
+    if addresses is None or why_not_built():
         return None
     from . import _submit
 
-    return NativeSubmitter(_submit, *(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions))
+    return NativeSubmitter(_submit, *addresses)
+
+
+@functools.cache
+def _addresses() -> tuple[int, ...] | None:
+    """Return where the loader's functions are; None where it is not to be called directly."""
+    functions = loaded_functions()
+    return None if functions is None else tuple([ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions])
 
 
 @functools.cache

@@ -13,7 +13,7 @@ import functools
 import logging
 import math
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -22,12 +22,11 @@ from asyncrt.devices.base import Allocation, Device, FoldsLaunches, PreparedLaun
 from asyncrt.errors import AsyncrtError
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.persistent.finder import FINDER
-from asyncrt.kernels.persistent.table import ROW_NBYTES, Row, pack
+from asyncrt.kernels.persistent.table import LAYOUT, MOST_SLOTS, ROW_NBYTES, Row, pack
 from asyncrt.kernels.persistent.walker import (
     LEAST_GROUP,
     MEETING_NBYTES,
     MOST_GROUP,
-    MOST_SLOTS,
     SHARE_NBYTES,
     Function,
     Walker,
@@ -45,6 +44,8 @@ _log = logging.getLogger("asyncrt")
 
 LEAST_STEPS = 3
 MOST_ARENAS = 64
+_MOST_ARENAS_PTX = 8
+"""Of a kernel that no step of a sequence has: each launch sets all of them as its arguments, used or not."""
 _MOST_KERNELS = 32
 _OFTEN_CPU = 16  # times that a plan has come: it takes a processor's own cores to build the kernel
 _LONG_STEP_S = 200e-6
@@ -145,12 +146,13 @@ class OneLaunch:
         self._latest: frozenset[KernelSource] = frozenset()
         #: What builds a walker.
         self.building = BackgroundWork()
-        #: How often a plan has to come.
-        self.often = 1 if self._folds.ptx else _OFTEN_CPU
+        #: How often a plan has to come before it is one launch.
+        self.often = 0 if self._folds.ptx else _OFTEN_CPU
         #: Whether launches gain most of what one saves where requests are beside each other.
         self.gains_beside = self._folds.ptx
         #: Whether groups wait for none that has not begun: then others may come at any time.
         self.shares = not self._folds.ptx
+        self._most_arenas = _MOST_ARENAS_PTX if self._folds.ptx else MOST_ARENAS
         #: Changes when a walker was built: a plan that could not be folded may be by now.
         self.generation = 0
         #: Whether groups waited for each other in vain; then nothing is folded any more.
@@ -168,17 +170,18 @@ class OneLaunch:
         """Return whether a plan whose steps take so long gains by being one launch beside other requests."""
         return seconds <= _BRIEF_S
 
-    def fold(self, bound: BoundPlan, *, alone: bool) -> PreparedLaunch | None:
+    def fold(self, bound: BoundPlan, *, alone: bool, asks: bool = True) -> PreparedLaunch | None:
         """Return the launch that carries out a plan; None if there is none, or not yet.
 
         Args:
             alone: Whether nothing else is on any stream until it has ended, or on a processor, until now.
+            asks: Whether to have the kernel built that it needs, if there is none.
         """
         if self.stalled:
             return None
         table = self.tables.get(bound)
         if table is None:
-            table = self._table(bound)
+            table = self._table(bound, asks=asks)
             if table is None:
                 return None
             self.tables[bound] = table
@@ -248,24 +251,43 @@ class OneLaunch:
         record = self._device.pack((0,) * len(buffers), (len(table.wanted), int(1000 * PATIENCE_S)))
         return table.kernel, buffers, record, (groups * walks.group,), (walks.group,), ()
 
-    def _table(self, bound: BoundPlan) -> _Table | None:
-        found = self._table_and_rows(bound)
-        return None if found is None else found[0]
+    def _table(self, bound: BoundPlan, *, asks: bool) -> _Table | None:
+        found = self._native_table(bound)
+        if found is None:
+            found, _ = self._table_and_rows(bound, asks=asks) or (None, ())
+        return found
 
-    def _table_and_rows(self, bound: BoundPlan) -> tuple[_Table, Sequence[Row]] | None:
-        shapes = [self._shape(step) for step in bound.plan.steps]
-        if len(shapes) < LEAST_STEPS or any(shape is None for shape in shapes):
+    def _native_table(self, bound: BoundPlan) -> _Table | None:
+        """Do what `_table_and_rows()` does, in C; None if there is none, or that has to find out more."""
+        steps, rows = bound.plan.steps, _native_rows() if self._folds.ptx else None
+        known = None if rows is None else self._known(frozenset([step.kernel for step in steps]))
+        if rows is None or known is None or len(steps) < LEAST_STEPS or len(bound.numbers) > self._most_arenas:
             return None
-        known = [shape for shape in shapes if shape is not None]
-        numbers = tuple(sorted({b for _, buffers, *_ in bound.steps for b in buffers if isinstance(b, int)}))
-        found = self._walker(frozenset(s.source for s in known)) if len(numbers) <= MOST_ARENAS else None
+        (walks, kernel), places = known, {number: place for place, number in enumerate(bound.numbers)}
+        made = rows(
+            steps, bound.steps, walks.kernels, walks.own, places, walks.group, walks.space, self._folds.lanes
+        )
+        if made is None:
+            return None
+        table, wanted = made
+        return _Table(walks, kernel, self._folds.holding(table), bound.numbers, wanted)
+
+    def _table_and_rows(self, bound: BoundPlan, *, asks: bool = True) -> tuple[_Table, Sequence[Row]] | None:
+        shapes = self._shapes(bound.plan.steps)
+        if shapes is None or len(shapes) < LEAST_STEPS:
+            return None
+        numbers = bound.numbers
+        if len(numbers) > self._most_arenas:
+            return None
+        sources = frozenset([s.source for s in shapes])
+        found = self._walker(sources) if asks else self._known(sources)
         if found is None:
             return None
         walks, kernel = found
-        rows = self._rows(bound, known, walks, numbers)
+        rows = self._rows(bound, shapes, walks, numbers)
         if rows is None:
             return None
-        wanted = tuple(-(-row.total // row.slots) for row in rows)
+        wanted = tuple([-(-row.total // row.slots) for row in rows])
         return _Table(walks, kernel, self._folds.holding(pack(rows)), numbers, wanted), rows
 
     def _rows(
@@ -273,19 +295,42 @@ class OneLaunch:
     ) -> list[Row] | None:
         """Return the steps as rows; None if one has no room."""
         places = {number: i for i, number in enumerate(numbers)}
-        memory = [b for _, buffers, *_ in bound.steps for b in buffers if not isinstance(b, int)]
+        memory = [b for launch in bound.steps for b in launch[1] if not isinstance(b, int)]
         addresses = iter(self._folds.addresses(memory))
-        rows = []
+        rows: list[Row] = []
+        alike: dict[tuple[_Shape, tuple[int, ...]], Row] = {}  # those of layers have the same room, and are as large
         for shape, (_, buffers, record, _, _, local) in zip(shapes, bound.steps, strict=True):
-            kernel, size = walks.kernels[shape.source], math.prod(shape.group)
-            own = tuple(places[b] if isinstance(b, int) else next(addresses) for b in buffers)
-            row = Row(kernel, shape.groups, shape.group, 1, own, record, local, walks.own[kernel])
-            fitting = walks.space // row.local_nbytes if row.local_nbytes else MOST_SLOTS
-            slots = 1 if self.shares else min(walks.group // size, fitting, MOST_SLOTS)
-            if slots < 1 or not row.fits:
-                return None
-            rows.append(row._replace(slots=slots))
+            own = tuple([places[b] if isinstance(b, int) else next(addresses) for b in buffers])
+            like = alike.get((shape, local))
+            if like is None:
+                kernel = walks.kernels[shape.source]
+                row = Row(kernel, shape.groups, shape.group, 1, own, record, local, walks.own[kernel])
+                slots = self._slots(row, walks)
+                if slots < 1 or not row.fits:
+                    return None
+                like = alike[shape, local] = row._replace(slots=slots)
+            rows.append(Row(*like[:4], own, record, *like[6:]))
         return rows
+
+    def _slots(self, row: Row, walks: Walker) -> int:
+        """Return how many work-groups of a row a group of its walker carries out side by side; 0 without room."""
+        fitting = walks.space // row.local_nbytes if row.local_nbytes else MOST_SLOTS
+        return 1 if self.shares else min(walks.group // math.prod(row.group), fitting, MOST_SLOTS)
+
+    def _shapes(self, steps: Sequence[PlanStep]) -> list[_Shape] | None:
+        """Return what of each step goes into a row; None if one cannot. Those of layers are alike, and found once."""
+        found: dict[tuple[object, ...], _Shape] = {}
+        shapes: list[_Shape] = []
+        for step in steps:
+            alike = step.kernel, step.grid, step.group
+            shape = found.get(alike)
+            if shape is None:
+                shape = self._shape(step)
+                if shape is None:
+                    return None
+                found[alike] = shape
+            shapes.append(shape)
+        return shapes
 
     def _shape(self, step: PlanStep) -> _Shape | None:
         """Return what of a step goes into a row; None if it cannot."""
@@ -346,11 +391,16 @@ class OneLaunch:
             self._latest = sources
             await self._build(sources)
 
+    def _known(self, sources: frozenset[KernelSource]) -> tuple[Walker, Any] | None:
+        """Return a walker that has these kernels, if one was built."""
+        known = next((k for k, _ in self._walkers.items() if sources <= k), None)
+        return None if known is None else self._walkers.get(known)
+
     def _walker(self, sources: frozenset[KernelSource]) -> tuple[Walker, Any] | None:
         """Return the walker of plans with these kernels; None if it is being built, or cannot be."""
-        known = next((k for k, _ in self._walkers.items() if sources <= k), None)
+        known = self._known(sources)
         if known is not None:
-            return self._walkers.get(known)
+            return known
         if sources not in self._refused and not self.building.busy:
             together = sources | self._latest
             wanted = together if len(together) <= _MOST_KERNELS and together not in self._refused else sources
@@ -364,7 +414,7 @@ class OneLaunch:
         ordered = sorted(sources, key=lambda s: s.name)
         most = max(self._sizes[s] for s in ordered)
         group = (LEAST_GROUP if most <= LEAST_GROUP else MOST_GROUP) if self._folds.ptx else 1
-        walks = walker(ordered, group, self._folds.space, MOST_ARENAS, ptx=self._folds.ptx)
+        walks = walker(ordered, group, self._folds.space, self._most_arenas, ptx=self._folds.ptx)
         try:
             kernels = await self._impls.ensure([walks.source, FINDER], urgent=False)
         except AsyncrtError as error:
@@ -377,6 +427,16 @@ class OneLaunch:
 
 
 _UNKNOWN: Any = object()
+
+
+@functools.cache
+def _native_rows() -> Callable[..., tuple[bytes, tuple[int, ...]] | None] | None:
+    """Return what makes a table in C; None where it was not built, or for other rows."""
+    try:
+        from . import _rows
+    except ImportError:
+        return None
+    return _rows.rows if _rows.LAYOUT == LAYOUT else None
 
 
 def _is_brief(wanted: Sequence[int], groups: int, *, alone: bool) -> bool:

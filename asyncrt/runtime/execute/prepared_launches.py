@@ -262,7 +262,7 @@ class Presets:
             return latest.parts
         asked = company
         if plan.numbers is None:
-            plan.numbers = tuple(sorted({b for _, buffers, *_ in bound.steps for b in buffers if isinstance(b, int)}))
+            plan.numbers = bound.numbers
         used = tuple([memory[n] for n in plan.numbers])
         if plan.family is not None and company is Company.NOBODY:
             turned = self._turned(bound, plan, plan.family, memory, used)
@@ -308,6 +308,11 @@ class Presets:
                 plan.family, plan.numbers = known.family, known.numbers
         self._latest = weakref.ref(bound)
         return plan
+
+    @property
+    def prepares_at_once(self) -> bool:
+        """Whether a plan may be one launch when it comes for the first time."""
+        return self.one is not None and not self.one.often and not self.one.stalled
 
     def ready(self, bound: BoundPlan) -> bool:
         """Whether a plan was enqueued so often that its launches are prepared from now on, and in a moment enqueued."""
@@ -468,7 +473,7 @@ class Presets:
         """Return a new set; None if the device gains nothing by it, or the plan does not come often enough."""
         one = None
         if self.one is not None and use.company is not Company.ANYTHING:
-            one = self.one.fold(bound, alone=use.company is Company.NOBODY)
+            one = self.one.fold(bound, alone=use.company is Company.NOBODY, asks=plan.uses > 1)
         steps: list[Sequence[PreparedLaunch]] = [bound.steps if one is None else (one,)]
         if one is None and plan.uses <= OFTEN and plan.family is None:
             return None

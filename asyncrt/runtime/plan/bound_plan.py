@@ -31,6 +31,7 @@ class BoundPlan:
         records: What became of each node.
         copies: Large values that the host has already and that are copied for the request, off the event loop.
         generation: Of the specialised kernels that it was bound to.
+        named: What the steps take for each name of memory; plans with the same constants share it.
     """
 
     plan: ChunkPlan
@@ -41,6 +42,12 @@ class BoundPlan:
     records: tuple[NodeRecord, ...] | Deferred
     copies: tuple[Fetch, ...] = ()
     generation: int = 0
+    named: Mapping[BufferName, Any] = {}
+
+    @functools.cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """Of the arenas, and of what a sequence keeps, that its steps use, in ascending order."""
+        return tuple(sorted({b for step in self.steps for b in step[1] if isinstance(b, int)}))
 
     @functools.cached_property
     def work(self) -> int:
@@ -63,7 +70,8 @@ def bind(
         special: Gives the specialised kernel of a step, if there is one.
         like: Of a plan that may have some of the steps, what they were bound to.
     """
-    memory = _Named(constants).__getitem__
+    named = like.named if like is not None and like.constants is constants else _Named(constants)
+    memory = named.__getitem__
     steps = []
     specialised = set()
     built: dict[int, Any] = {}  # a source's hash is that of its text and more, so each is looked up once
@@ -86,7 +94,7 @@ def bind(
         ))  # fmt: skip
     copies = tuple([f for f in plan.fetches if is_long_copy(f)])
     left = between(plan.after.kept)
-    return BoundPlan(plan, tuple(steps), kernels, constants, left, records, copies, generation)
+    return BoundPlan(plan, tuple(steps), kernels, constants, left, records, copies, generation, named)
 
 
 _UNKNOWN: tuple[Any, Any] = None, None

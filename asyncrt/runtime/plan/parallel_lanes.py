@@ -78,6 +78,14 @@ def bytes_of(program: Program, launches: Sequence[Listed]) -> list[int]:
     return found
 
 
+def costs_of(program: Program, launches: Sequence[Listed]) -> list[Cost]:
+    """Return the cost of each launch."""
+    return [
+        cost_of(listed.launch.grid, listed.launch.group, nbytes)
+        for listed, nbytes in zip(launches, bytes_of(program, launches), strict=True)
+    ]
+
+
 @attrs.frozen
 class Branches:
     """Whether branches run side by side where there are some.
@@ -99,10 +107,7 @@ class Branches:
     ) -> tuple[LanePlan | None, Deferred]:
         """Return the lanes for a chunk, None if one is best, and the nodes' records with what came of each."""
         spreading = self.spreading(launches, closed)
-        costs = [
-            cost_of(listed.launch.grid, listed.launch.group, nbytes)
-            for listed, nbytes in zip(launches, bytes_of(program, launches), strict=True)
-        ]
+        costs = costs_of(program, launches)
         nodes = [listed.node for listed in launches]
 
         def noted() -> tuple[NodeRecord, ...]:

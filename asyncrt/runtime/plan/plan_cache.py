@@ -171,8 +171,7 @@ class Plans:
             values = {id: array.copy() for id, array in values.items()}
 
         def walk(budget: HostBudget | None = None) -> Slices[ChunkPlan]:
-            state = start_state(self._program, layouts, dict(values), kept)
-            return prepare_in_slices(self._program, chunk, state, self._tools, budget)
+            return self._walk(layouts, values, kept, budget)
 
         def records() -> tuple[NodeRecord, ...]:
             return finished(walk()).known_records()
@@ -182,14 +181,11 @@ class Plans:
             return self._keep(chunk, signature, made if large else self._light(made, records), budget.used - before)
         kind, sizes = _kind(values, kept), sizes_of(layouts, self._axes)
         recipes = self._recipes.get(kind, [])
-        for place, recipe in enumerate(recipes):
-            if recipe.trusted_for(sizes) and (plan := recipe.plan(sizes, records)) is not None:
-                if place:
-                    recipes.insert(0, recipes.pop(place))
-                self._recipes[kind] = self._recipes.pop(kind)  # kinds used last come last
-                if self._tools.origins and runs:
-                    plan = with_origins(plan, (yield from walk()))
-                return self.keep_made(signature, plan)
+        by_recipe = self._by_recipe(kind, sizes, records)
+        if by_recipe is not None:
+            if self._tools.origins and runs:
+                by_recipe = with_origins(by_recipe, (yield from walk()))
+            return self.keep_made(signature, by_recipe)
         plan = self._light((yield from walk(budget)), records)
         if not self._checked(recipes, sizes, plan) and learns:
             yield from self._learn(recipes, layouts, values, kept, plan)
@@ -198,6 +194,43 @@ class Plans:
             self._recipes[kind] = recipes
             self._forget()
         return self._keep(chunk, signature, plan, budget.used - before)
+
+    def at_once(self, signature: Any, layouts: list[Layout], values: Mapping[int, Array]) -> Planned | None:
+        """Make and keep the first chunk's plan by a recipe; None if none is trusted for it. For the arguments see
+        `first()`; the signature is not None."""
+        if not (self._follows and self._replay) or self._tools.origins:
+            return None
+        values = {id: array.copy() for id, array in values.items()}
+
+        def records() -> tuple[NodeRecord, ...]:
+            return finished(self._walk(layouts, values, ())).known_records()
+
+        plan = self._by_recipe(_kind(values, ()), sizes_of(layouts, self._axes), records)
+        return None if plan is None else self.keep_made(signature, plan)
+
+    def _walk(
+        self,
+        layouts: list[Layout],
+        values: Mapping[int, Array],
+        kept: tuple[KeptTensor, ...],
+        budget: HostBudget | None = None,
+    ) -> Slices[ChunkPlan]:
+        """Plan the first chunk from the start."""
+        state = start_state(self._program, layouts, dict(values), kept)
+        return prepare_in_slices(self._program, self._program.chunks[0], state, self._tools, budget)
+
+    def _by_recipe(
+        self, kind: Any, sizes: tuple[int, ...], records: Callable[[], tuple[NodeRecord, ...]]
+    ) -> ChunkPlan | None:
+        """Return the plan that a recipe gives which is trusted for these sizes; None if there is none."""
+        recipes = self._recipes.get(kind, [])
+        for place, recipe in enumerate(recipes):
+            if recipe.trusted_for(sizes) and (plan := recipe.plan(sizes, records)) is not None:
+                if place:
+                    recipes.insert(0, recipes.pop(place))
+                self._recipes[kind] = self._recipes.pop(kind)  # kinds used last come last
+                return plan
+        return None
 
     def knows(self, signature: Any) -> bool:
         """Whether the first chunk's plan for the signature is kept; it makes nothing of it being asked for."""
@@ -216,8 +249,7 @@ class Plans:
             return None
 
         def walked() -> ChunkPlan:
-            state = start_state(self._program, layouts, {}, kept)
-            return finished(prepare_in_slices(self._program, self._program.chunks[0], state, self._tools))
+            return finished(self._walk(layouts, {}, kept))
 
         def work() -> Slices[ChunkPlan | None]:
             for recipe in recipes:

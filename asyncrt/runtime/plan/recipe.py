@@ -47,7 +47,7 @@ from .chunk_plan import (
     start_state,
 )
 from .memory_plan import MemoryPlan, aligned, staged_bytes
-from .parallel_lanes import LaneFinder, LanePlan, bytes_of, cost_of
+from .parallel_lanes import Cost, LaneFinder, LanePlan, costs_of
 from .planner import list_chunk
 from .step_table import StepRecipe, StepTable, step_table
 from .tensors import Closed, Location, PlannedTensor
@@ -146,7 +146,7 @@ class Recipe:
         packings, skipped: As the plan's.
         pack: The device's packing of a launch's offsets and sizes.
         spreading: Finds lanes for the steps; None where there is to be one.
-        nbytes: What the steps read and write, for that.
+        costs: Of each step, its work-groups and the bytes that it reads, for that.
         witness: The sizes that it was made from.
         unseen: Which of them have not been others yet in what it was compared with.
         table: Makes the launches in C, where that was built.
@@ -165,7 +165,7 @@ class Recipe:
     skipped: int
     pack: Pack
     spreading: LaneFinder | None
-    nbytes: tuple[int, ...]
+    costs: tuple[tuple[int, int], ...]
     witness: tuple[int, ...]
     unseen: set[int]
     table: StepTable | None = None
@@ -294,10 +294,7 @@ class Recipe:
         """Find lanes for the steps, if there are to be several."""
         if self.spreading is None:
             return None
-        return self.spreading.spread([
-            cost_of(_pick(step.grid)(numbers), step.group, numbers[n])
-            for step, n in zip(self.steps, self.nbytes, strict=True)
-        ])  # fmt: skip
+        return self.spreading.spread([Cost(numbers[groups], numbers[nbytes]) for groups, nbytes in self.costs])
 
     def _bound_steps(
         self, numbers: tuple[int, ...], base: tuple[int, ...]
@@ -493,7 +490,7 @@ class _RecipeWriter:
         ])
         packings = self._packings()
         spreading = None if memory.branches is None else memory.branches.spreading(memory.launches, closed)
-        nbytes = () if spreading is None else self._all(tuple(bytes_of(memory.program, memory.launches)))
+        costs = () if spreading is None else self._costs()
         yield
         lifetimes = Lifetimes([(t.first, t.last) for t in closed.roots])
         yield
@@ -501,7 +498,7 @@ class _RecipeWriter:
         self._recording.forget()  # kernels that a number chooses hold witnesses
         return Recipe(
             spreading=spreading,
-            nbytes=nbytes,
+            costs=costs,
             lifetimes=lifetimes,
             roots=roots,
             staged=staged,
@@ -518,6 +515,10 @@ class _RecipeWriter:
             numbers=numbers,
             table=step_table(tuple(steps), len(self._bases) + 1, pack),
         )  # fmt: skip
+
+    def _costs(self) -> tuple[tuple[int, int], ...]:
+        found = costs_of(self._memory.program, self._memory.launches)
+        return tuple([(self._number(groups), self._number(nbytes)) for groups, nbytes in found])
 
     def _packings(self) -> tuple[Packing, ...]:
         packings = tuple(self._memory.packings.values())

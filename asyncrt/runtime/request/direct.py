@@ -10,7 +10,7 @@ sooner done where the work is small, or others want the cores; what was measured
 
 So the scheduler, the timeline and the marks never hear of it: before it and after it, no request is known and every
 stream has passed all it was given. Whatever is not as plain as that goes the general way: requests beside it, a plan
-that has to be made, launches that are not prepared, a device that takes longer, checks and traces that look on.
+that no recipe gives at once, launches that are not prepared, a device that takes longer, checks and traces.
 
 Callers who ask at once take turns (`callers_turns.py`), where each request takes less so than the general way takes of
 the event loop's thread: one after the other they are all answered sooner. Where the device works by itself, a request
@@ -44,6 +44,7 @@ from asyncrt.runtime.plan.plan_cache import Planned
 
 from .callers_turns import TURN_S
 from .compiled_model import CompiledModel
+from .inputs import layouts_of
 from .linked import Iterated, Loop, linked, own_inputs
 from .next_plan import contents_of, step_signature
 
@@ -178,6 +179,13 @@ class Usual:
             self.together *= _FORGETS_OTHER
 
 
+class _Brief(NamedTuple):
+    """How much a plan is for the device (`BoundPlan.work`), and how long it took on its caller's thread."""
+
+    work: int
+    seconds: float
+
+
 class _Ready(NamedTuple):
     """What a request beside others has to do, and has.
 
@@ -260,6 +268,8 @@ class Direct:
         self._clock = model.session.device.clock
         self._chunk = model.program.chunks[0]
         self._usual: weakref.WeakKeyDictionary[BoundPlan, Usual] = weakref.WeakKeyDictionary()
+        #: The largest plan that was brief here; None if none was.
+        self._brief: _Brief | None = None
         #: What a unit of `BoundPlan.work` takes one core, in seconds; None if none had a core of its own yet.
         self._core_s: float | None = None
         self._latest_step: Callable[[], BoundPlan | None] = lambda: None
@@ -517,7 +527,10 @@ class Direct:
         model, dispatcher = self._model, self._dispatcher
         if not dispatcher.alone:
             return None
+        began = self._clock()
         planned = self._find(arrays, NOTHING if kept is None else kept.between, kept)
+        if planned is None and kept is None:
+            planned = self._make(arrays)
         if planned is None or planned.bound is None:
             return None
         bound = planned.bound
@@ -529,7 +542,6 @@ class Direct:
             return None
         if not HostBudget(model.tools.host_limit).fits(planned.results):
             return None
-        began = self._clock()
         if on_loop:
             self._turns.begin()
         if watched := dispatcher.gaps.watched:
@@ -541,6 +553,8 @@ class Direct:
             raise
         if outcome is None:
             return None
+        if kept is None:
+            self._note(bound, usual)
         if watched:
             dispatcher.gaps.end()
         if on_loop:
@@ -548,6 +562,35 @@ class Direct:
         model.replayed(planned)
         dispatcher.rest(on_loop=on_loop)
         return outcome.last, outcome.records
+
+    def _make(self, arrays: Mapping[int, Array]) -> Planned | None:
+        """Return a new plan, made by recipe and bound, where it can be prepared at once; None if that is not so, or if
+        the request goes the general way."""
+        model, presets, brief = self._model, self._session.presets, self._brief
+        if presets is None or not presets.prepares_at_once or brief is None or model.one_plan.locked():
+            return None
+        signature = self._signature(arrays, NOTHING)
+        if signature is None or model.plans.knows(signature):
+            return None
+        values = {id: arrays[id] for id in model.program.value_inputs}
+        planned = model.plans.at_once(signature, layouts_of(model.program, arrays), values)
+        if planned is None:
+            return None
+        planned.fresh = True
+        model.session.counters.plans += 1
+        bound = model.bind_at_once(planned)
+        if bound is None or bound.copies:
+            return None
+        self._usual[bound] = Usual(brief.seconds * max(1.0, bound.work / brief.work))
+        return planned
+
+    def _note(self, bound: BoundPlan, usual: Usual) -> None:
+        """Note that a plan has run on its caller's thread: new ones are guessed to take as long, for as much work."""
+        presets, brief = self._session.presets, self._brief
+        if presets is None or not presets.prepares_at_once or usual.seconds > self._most_s(bound, None):
+            return
+        if brief is None or bound.work >= brief.work:
+            self._brief = _Brief(bound.work, usual.seconds)
 
     def _usual_of(self, bound: BoundPlan, kept: KeptState | None) -> Usual | None:
         """Return for how long a plan keeps who waits for it; of a new one of a sequence by the step before it."""
@@ -628,13 +671,17 @@ class Direct:
     def _find(self, arrays: Mapping[int, Array], before: Between, kept: KeptState | None = None) -> Planned | None:
         """Return the plan for such inputs, if there is one and nothing has to be done off the loop for it; of the step
         of a sequence also one that was made before the step came."""
-        program = self._model.program
-        given = tuple([arrays[id].shape for id in program.inputs if id in arrays])
-        signature = step_signature(given, contents_of([arrays[id] for id in program.value_inputs]), before)
+        signature = self._signature(arrays, before)
         planned = self._model.plans.find(self._chunk, signature)
         if planned is None and kept is not None:
             planned = self._model.foreseen(kept, signature)
         return None if planned is None or planned.bound is None or planned.bound.copies else planned
+
+    def _signature(self, arrays: Mapping[int, Array], before: Between) -> Any:
+        """Return what the plan for such inputs is kept under; None if none is."""
+        program = self._model.program
+        given = tuple([arrays[id].shape for id in program.inputs if id in arrays])
+        return step_signature(given, contents_of([arrays[id] for id in program.value_inputs]), before)
 
     def _run(
         self,

@@ -6,7 +6,9 @@ Where there is PTX, groups meet behind each step; without it each takes what is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from random import Random
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import attrs
@@ -17,7 +19,8 @@ import pytest_asyncio
 from asyncrt import DeviceStalledError, Runtime, RuntimeOptions, load_sync
 from asyncrt.devices.base import Allocation
 from asyncrt.kernels.impl import KernelSource
-from asyncrt.kernels.persistent.walker import function_of
+from asyncrt.kernels.persistent.table import LAYOUT, ROW_NBYTES
+from asyncrt.kernels.persistent.walker import Function, Walker, function_of
 from asyncrt.layout import Array
 from asyncrt.mechanisms import Mechanism
 from asyncrt.runtime.execute import one_launch, prepared_launches
@@ -26,7 +29,8 @@ from asyncrt.runtime.execute.prepared_launches import Trial, better_folded
 from asyncrt.runtime.execute.specialise import OFTEN
 from asyncrt.runtime.loop.marks import StreamMarks
 from asyncrt.runtime.model import Model
-from asyncrt.runtime.request import session
+from asyncrt.runtime.plan.chunk_plan import PlanStep
+from asyncrt.runtime.request import direct, session
 from benchmarks import networks
 
 from ...builders import model, node
@@ -137,7 +141,7 @@ async def test_a_gpu_has_the_kernel_of_likely_sizes_when_a_model_is_ready(
         loaded = await runtime.load(SOURCE)
         await loaded.ready()
         ahead = list(wanted)
-        for size in (1, 16, 40):
+        for size in (8, 16, 40):
             await two(loaded, size, 0)
 
     assert len(ahead) == ptx
@@ -187,6 +191,47 @@ async def test_what_a_gpu_builds_ahead_has_the_functions_of_plans_that_are_not_o
 
 
 @pytest.mark.asyncio
+async def test_a_new_size_is_one_launch_on_its_callers_thread_at_once(
+    users_path: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the kernel is there and a recipe gives the plan: nothing of it goes from thread to thread, and it gives the
+    bits of launches. What may take too long goes the general way."""
+    async with Runtime(streams=1, options=RuntimeOptions(without={"fuse", "one_launch"})) as plain:
+        other = await plain.load(SOURCE)
+        expected = {size: await other.infer(given(size, size)) for size in (40, 44, 48, 50)}
+    async with Runtime(streams=1, options=RuntimeOptions(without={"fuse"})) as runtime:
+        own = runtime.session
+        assert own.presets is not None
+        one = own.presets.one = OneLaunch(Folding(own.device), own.kernels, 1)
+        one.often, one.gains_beside = 0, True
+        monkeypatch.setattr(one, "gains", lambda steps, seconds: True)
+        loaded = await runtime.load(SOURCE)
+        await loaded.ready()
+        general, infer = list[Any](), loaded.network.infer
+
+        async def noted(*inputs: Any, **options: Any) -> Any:
+            general.append(inputs)
+            return await infer(*inputs, **options)
+
+        monkeypatch.setattr(loaded.network, "infer", noted)
+        monkeypatch.setattr(direct, "BRIEF_S", 0.5)  # however slow a machine is
+        for _ in range(20):
+            assert same(await loaded.infer(given(50, 50)), expected[50])
+            if one.building.task is not None:
+                await one.building.task
+        before, plans = len(general), runtime.statistics().plans
+        for size in (44, 40):
+            assert same(await loaded.infer(given(size, size)), expected[size])
+        assert len(general) == before
+        assert runtime.statistics().plans == plans + 2
+        assert launches(runtime)[-2:] == [1, 1]
+        monkeypatch.setattr(direct, "BRIEF_S", 0.0)
+        assert same(await loaded.infer(given(48, 48)), expected[48])
+
+    assert len(general) == before + 1
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("units", [2, 3, 64])
 async def test_groups_that_share_steps_do_each_part_once(
     rt: Runtime, units: int, monkeypatch: pytest.MonkeyPatch
@@ -203,8 +248,8 @@ async def test_groups_that_share_steps_do_each_part_once(
     wanted = list[int]()
     fold = own.presets.one.fold
 
-    def noted(bound: Any, *, alone: bool) -> Any:
-        launch = fold(bound, alone=alone)
+    def noted(bound: Any, *, alone: bool, asks: bool) -> Any:
+        launch = fold(bound, alone=alone, asks=asks)
         wanted.append(0 if launch is None else launch[3][0])
         return launch
 
@@ -319,6 +364,58 @@ async def test_lengths_of_a_sequence_are_one_launch_on_a_processor(
     assert alternating > 80  # of 100 steps; one whose memory grows has other launches
     assert all(turned)
     assert beside == [expected, expected]
+
+
+@pytest.mark.asyncio
+async def test_a_table_made_in_c_is_that_of_python(rows: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Byte for byte, for any work-groups, buffers, records and local memory; where Python makes none, C makes none."""
+    assert rows.LAYOUT == LAYOUT
+    monkeypatch.setattr(one_launch, "_native_rows", lambda: rows.rows)
+    draw, made, refused = Random(0), 0, 0
+    async with Runtime(streams=1, options=RuntimeOptions(warm=False)) as runtime:
+        folding: Any = Folding(runtime.session.device)
+        folding.ptx, folding.lanes, folding.space = True, 32, 8192
+        folding.addresses, folding.holding = (lambda memory: [m.address for m in memory]), (lambda table: table)
+        one = OneLaunch(folding, runtime.session.kernels, 1)
+        sources = [KernelSource(f"k{i}", "", (), 0) for i in range(4)]
+        monkeypatch.setattr(one_launch, "function_of", lambda source: Function("", 0))
+        walks = Walker(sources[0], {s: i for i, s in enumerate(sources)}, (0, 16, 1024, 4096), 256, 8192, 8)
+        one._walkers.put(frozenset(sources), (walks, "kernel"))  # noqa: SLF001
+        for case in range(400):
+            bound = any_plan(draw, sources, odd=case % 4 == 3)
+            native, python = one._native_table(bound), one._table_and_rows(bound)  # noqa: SLF001
+
+            assert (native is None) == (python is None)
+            assert native is None or python is None or native == python[0]
+            made, refused = made + (native is not None), refused + (native is None)
+            if native is not None:
+                assert len(bytes(native.memory)) == len(bound.steps) * ROW_NBYTES  # type: ignore[call-overload]
+
+    assert made > 200
+    assert refused > 20
+
+
+def any_plan(draw: Random, sources: Sequence[KernelSource], *, odd: bool) -> Any:
+    """Return a bound plan of some steps; one of an odd one may be none that a kernel walks."""
+    steps: list[PlanStep] = []
+    launched: list[Any] = []
+    for _ in range(draw.randrange(3, 9)):
+        others = draw.randrange(3)
+        group = (draw.choice((32, 64, 256)), *[1] * others)
+        grid = tuple([draw.randrange(1, 9) * size for size in group])
+        given = draw.choice((None, group, group))
+        drawn = [draw.randrange(9) for _ in range(draw.randrange(1, 6))]
+        buffers = tuple([n if n < 3 else SimpleNamespace(address=n << 36) for n in drawn])
+        record = draw.randbytes(8 * draw.randrange(1, 20))
+        local = tuple([draw.randrange(900) for _ in range(draw.randrange(3))])
+        if odd and not draw.randrange(4):
+            grid, given = (grid[0] + 7, *grid[1:]), group
+        if odd and not draw.randrange(4):
+            local = (9000,)
+        steps.append(PlanStep(0, draw.choice(sources), (), record, grid, given, local))
+        launched.append(("kernel", buffers, record, grid, given, local))
+    numbers = tuple(sorted({b for launch in launched for b in launch[1] if isinstance(b, int)}))
+    return SimpleNamespace(plan=SimpleNamespace(steps=tuple(steps)), steps=tuple(launched), numbers=numbers)
 
 
 @pytest.mark.asyncio
@@ -442,9 +539,9 @@ async def test_beside_others_only_a_brief_plan_is_one_launch_on_a_processor(
     monkeypatch.setattr(one_launch, "_LONG_STEP_S", 1.0)
     fold, company = one.fold, list[bool]()
 
-    def noted(bound: Any, *, alone: bool) -> Any:
+    def noted(bound: Any, *, alone: bool, asks: bool) -> Any:
         company.append(not alone)
-        return fold(bound, alone=alone)
+        return fold(bound, alone=alone, asks=asks)
 
     monkeypatch.setattr(one, "fold", noted)
     monkeypatch.setattr(Trial, "took", lambda self, seconds: _tried(self, 1e-4))
