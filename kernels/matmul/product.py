@@ -16,7 +16,7 @@ from asyncrt.kernels.codegen.epilogue import Bound, Epilogue, Operand, bind
 from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.source import accumulator_type
 from asyncrt.kernels.codegen.tiles import PANEL, pair_rows, tile_of
-from asyncrt.kernels.impl import Impl, Launch, Ref, WeightsRequest, chosen, weights
+from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, WeightsRequest, chosen, weights
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BFLOAT16, FLOAT32, FLOAT64, UINT32, DataType
@@ -25,7 +25,7 @@ from asyncrt.memory.view import View, collapse
 from . import bf16_weights as narrow
 from .cpu import Source, pack_panels, pack_transposed, pair_kernel, rows_per_item, tile_kernel
 from .few_bits import BitsOperand
-from .few_rows import choose_stream, stream_kernel
+from .few_rows import Stream, choose_stream, stream_kernel
 from .few_rows_mma import choose_strip, strip_kernel
 from .gpu import (
     GROUP,
@@ -196,6 +196,10 @@ def _tiles(p: _BoundProduct, source: Source, traits: DeviceTraits) -> Launch:
     return Launch(tile_kernel(p.form, source), p.refs, (*p.ints, rows), grid, (1, 1, 1), varying=(0,))
 
 
+def _streaming(form: ProductForm, stream: Stream, lanes: int) -> KernelSource:
+    return stream_kernel(form, stream._replace(lanes=lanes))
+
+
 def _other(p: _BoundProduct, traits: DeviceTraits) -> tuple[Launch, str]:
     """Return the launch of a GPU's tiles, or of the generic kernel, and which of them it is."""
     sizes = (p.m, p.n, p.k, p.batches)
@@ -218,7 +222,7 @@ def _other(p: _BoundProduct, traits: DeviceTraits) -> tuple[Launch, str]:
         return Launch(source, p.refs, p.ints, grid, (tile.group, 1, 1)), f"tensor cores {tile.rows}x{tile.columns}"
     if stream is not None:
         grid = (-(-p.n // stream.columns) * -(-p.m // stream.rows) * stream.group, 1, p.batches)
-        kernel = chosen(stream.lanes, lambda lanes: stream_kernel(p.form, stream._replace(lanes=lanes)))
+        kernel = chosen(stream.lanes, _streaming, p.form, stream._replace(lanes=1))
         launch = Launch(kernel, p.refs, p.ints, grid, (stream.group, 1, 1))
         return launch, f"few rows, {int.__index__(stream.columns)} columns"
     element = 8 if accumulator_type(p.form.a) in ("double", "long", "ulong") else 4
