@@ -590,7 +590,7 @@ class Direct:
         if presets is None or not presets.prepares_at_once or usual.seconds > self._most_s(bound, None):
             return
         if brief is None or bound.work >= brief.work:
-            self._brief = _Brief(bound.work, usual.seconds)
+            self._brief = _Brief(max(1, bound.work), usual.seconds)  # of what the host knows, nothing is the device's
 
     def _usual_of(self, bound: BoundPlan, kept: KeptState | None) -> Usual | None:
         """Return for how long a plan keeps who waits for it; of a new one of a sequence by the step before it."""
