@@ -63,29 +63,21 @@ class Row(NamedTuple):
     @property
     def local_nbytes(self) -> int:
         """Bytes of local memory of one work-group."""
-        return self.own + sum([-(-n // 16) * 16 for n in self.local])
-
-    @property
-    def header(self) -> bytes:
-        """All of it but its buffers and its record."""
-        return _HEADER.pack(
-            self.kernel, self.total, *self.groups, *self.group, self.slots, math.prod(self.group),
-            self.local_nbytes, *_offsets(self), 0,
-        )  # fmt: skip
+        return self.own + sum(-(-n // 16) * 16 for n in self.local)
 
 
 def pack(rows: Sequence[Row]) -> bytes:
     """Return the table, rows of `ROW_NBYTES` each."""
-    headers: dict[tuple[object, ...], bytes] = {}  # those of layers are alike
-    packed = []
-    for row in rows:
-        kernel, groups, group, slots, buffers, record, local, own = row
-        alike = kernel, groups, group, slots, local, own
-        header = headers.get(alike)
-        if header is None:
-            header = headers[alike] = row.header
-        packed.append((header + struct.pack(f"={len(buffers)}q", *buffers) + record).ljust(ROW_NBYTES, b"\0"))
-    return b"".join(packed)
+    table = bytearray(len(rows) * ROW_NBYTES)
+    for i, row in enumerate(rows):
+        _HEADER.pack_into(
+            table, i * ROW_NBYTES, row.kernel, row.total, *row.groups, *row.group, row.slots, math.prod(row.group),
+            row.local_nbytes, *_offsets(row), 0,
+        )  # fmt: skip
+        struct.pack_into(f"={len(row.buffers)}q", table, i * ROW_NBYTES + HEADER_NBYTES, *row.buffers)
+        begin = i * ROW_NBYTES + HEADER_NBYTES + 8 * len(row.buffers)
+        table[begin : begin + len(row.record)] = row.record
+    return bytes(table)
 
 
 def _offsets(row: Row) -> tuple[int, int]:

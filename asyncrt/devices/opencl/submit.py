@@ -302,7 +302,6 @@ class _Functions(NamedTuple):
     flush: Any
 
 
-@functools.cache
 def loaded_functions() -> _Functions | None:
     """Return the loader's functions; None where it is not to be called directly."""
     library = loader()

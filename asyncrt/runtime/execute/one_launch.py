@@ -273,64 +273,37 @@ class OneLaunch:
         return _Table(walks, kernel, self._folds.holding(table), bound.numbers, wanted)
 
     def _table_and_rows(self, bound: BoundPlan, *, asks: bool = True) -> tuple[_Table, Sequence[Row]] | None:
-        shapes = self._shapes(bound.plan.steps)
-        if shapes is None or len(shapes) < LEAST_STEPS:
-            return None
-        numbers = bound.numbers
-        if len(numbers) > self._most_arenas:
+        steps, numbers = bound.plan.steps, bound.numbers
+        shapes = [shape for step in steps if (shape := self._shape(step)) is not None]
+        if not LEAST_STEPS <= len(shapes) == len(steps) or len(numbers) > self._most_arenas:
             return None
         sources = frozenset([s.source for s in shapes])
         found = self._walker(sources) if asks else self._known(sources)
         if found is None:
             return None
         walks, kernel = found
-        rows = self._rows(bound, shapes, walks, numbers)
+        rows = self._rows(bound, shapes, walks)
         if rows is None:
             return None
         wanted = tuple([-(-row.total // row.slots) for row in rows])
         return _Table(walks, kernel, self._folds.holding(pack(rows)), numbers, wanted), rows
 
-    def _rows(
-        self, bound: BoundPlan, shapes: Sequence[_Shape], walks: Walker, numbers: tuple[int, ...]
-    ) -> list[Row] | None:
+    def _rows(self, bound: BoundPlan, shapes: Sequence[_Shape], walks: Walker) -> list[Row] | None:
         """Return the steps as rows; None if one has no room."""
-        places = {number: i for i, number in enumerate(numbers)}
+        places = {number: i for i, number in enumerate(bound.numbers)}
         memory = [b for launch in bound.steps for b in launch[1] if not isinstance(b, int)]
         addresses = iter(self._folds.addresses(memory))
-        rows: list[Row] = []
-        alike: dict[tuple[_Shape, tuple[int, ...]], Row] = {}  # those of layers have the same room, and are as large
+        rows = []
         for shape, (_, buffers, record, _, _, local) in zip(shapes, bound.steps, strict=True):
+            kernel, size = walks.kernels[shape.source], math.prod(shape.group)
             own = tuple([places[b] if isinstance(b, int) else next(addresses) for b in buffers])
-            like = alike.get((shape, local))
-            if like is None:
-                kernel = walks.kernels[shape.source]
-                row = Row(kernel, shape.groups, shape.group, 1, own, record, local, walks.own[kernel])
-                slots = self._slots(row, walks)
-                if slots < 1 or not row.fits:
-                    return None
-                like = alike[shape, local] = row._replace(slots=slots)
-            rows.append(Row(*like[:4], own, record, *like[6:]))
+            row = Row(kernel, shape.groups, shape.group, 1, own, record, local, walks.own[kernel])
+            fitting = walks.space // row.local_nbytes if row.local_nbytes else MOST_SLOTS
+            slots = 1 if self.shares else min(walks.group // size, fitting, MOST_SLOTS)
+            if slots < 1 or not row.fits:
+                return None
+            rows.append(row._replace(slots=slots))
         return rows
-
-    def _slots(self, row: Row, walks: Walker) -> int:
-        """Return how many work-groups of a row a group of its walker carries out side by side; 0 without room."""
-        fitting = walks.space // row.local_nbytes if row.local_nbytes else MOST_SLOTS
-        return 1 if self.shares else min(walks.group // math.prod(row.group), fitting, MOST_SLOTS)
-
-    def _shapes(self, steps: Sequence[PlanStep]) -> list[_Shape] | None:
-        """Return what of each step goes into a row; None if one cannot. Those of layers are alike, and found once."""
-        found: dict[tuple[object, ...], _Shape] = {}
-        shapes: list[_Shape] = []
-        for step in steps:
-            alike = step.kernel, step.grid, step.group
-            shape = found.get(alike)
-            if shape is None:
-                shape = self._shape(step)
-                if shape is None:
-                    return None
-                found[alike] = shape
-            shapes.append(shape)
-        return shapes
 
     def _shape(self, step: PlanStep) -> _Shape | None:
         """Return what of a step goes into a row; None if it cannot."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -169,24 +170,18 @@ class Plans:
         large = sum([array.nbytes for array in values.values()]) > KEYED_BYTES
         if not large:  # a caller may change them before records are made
             values = {id: array.copy() for id, array in values.items()}
-
-        def walk(budget: HostBudget | None = None) -> Slices[ChunkPlan]:
-            return self._walk(layouts, values, kept, budget)
-
-        def records() -> tuple[NodeRecord, ...]:
-            return finished(walk()).known_records()
-
+        records = functools.partial(self._records, layouts, values, kept)
         if large or not self._follows:
-            made = yield from walk(budget)
+            made = yield from self._walk(layouts, values, kept, budget)
             return self._keep(chunk, signature, made if large else self._light(made, records), budget.used - before)
         kind, sizes = _kind(values, kept), sizes_of(layouts, self._axes)
         recipes = self._recipes.get(kind, [])
         by_recipe = self._by_recipe(kind, sizes, records)
         if by_recipe is not None:
             if self._tools.origins and runs:
-                by_recipe = with_origins(by_recipe, (yield from walk()))
+                by_recipe = with_origins(by_recipe, (yield from self._walk(layouts, values, kept)))
             return self.keep_made(signature, by_recipe)
-        plan = self._light((yield from walk(budget)), records)
+        plan = self._light((yield from self._walk(layouts, values, kept, budget)), records)
         if not self._checked(recipes, sizes, plan) and learns:
             yield from self._learn(recipes, layouts, values, kept, plan)
         self._recipes.pop(kind, None)
@@ -201,10 +196,7 @@ class Plans:
         if not (self._follows and self._replay) or self._tools.origins:
             return None
         values = {id: array.copy() for id, array in values.items()}
-
-        def records() -> tuple[NodeRecord, ...]:
-            return finished(self._walk(layouts, values, ())).known_records()
-
+        records = functools.partial(self._records, layouts, values, ())
         plan = self._by_recipe(_kind(values, ()), sizes_of(layouts, self._axes), records)
         return None if plan is None else self.keep_made(signature, plan)
 
@@ -218,6 +210,12 @@ class Plans:
         """Plan the first chunk from the start."""
         state = start_state(self._program, layouts, dict(values), kept)
         return prepare_in_slices(self._program, self._program.chunks[0], state, self._tools, budget)
+
+    def _records(
+        self, layouts: list[Layout], values: Mapping[int, Array], kept: tuple[KeptTensor, ...]
+    ) -> tuple[NodeRecord, ...]:
+        """Plan the first chunk for what becomes of each node."""
+        return finished(self._walk(layouts, values, kept)).known_records()
 
     def _by_recipe(
         self, kind: Any, sizes: tuple[int, ...], records: Callable[[], tuple[NodeRecord, ...]]
@@ -248,14 +246,13 @@ class Plans:
         if not recipes:
             return None
 
-        def walked() -> ChunkPlan:
-            return finished(self._walk(layouts, {}, kept))
+        records = functools.partial(self._records, layouts, {}, kept)
 
         def work() -> Slices[ChunkPlan | None]:
             for recipe in recipes:
-                plan = yield from recipe.plan_in_slices(sizes, lambda: walked().known_records())
+                plan = yield from recipe.plan_in_slices(sizes, records)
                 if plan is not None:
-                    return with_origins(plan, walked()) if self._tools.origins else plan
+                    return with_origins(plan, finished(self._walk(layouts, {}, kept))) if self._tools.origins else plan
             return None
 
         return work()
