@@ -308,9 +308,16 @@ MUTANTS = (
     Mutant(
         "keys: plans of other contents are used",
         "asyncrt/runtime/request/next_plan.py",
-        "    return tuple([(a.shape, a.tobytes()) for a in arrays])",
-        "    return tuple([a.shape for a in arrays])",
+        "contents.append((array.shape, array.tobytes()))",
+        "contents.append((array.shape, b\"\"))",
         (HAZARDS, GRAPHS),
+    ),
+    Mutant(
+        "inputs: whatever comes fits once anything did",
+        "asyncrt/runtime/request/inputs.py",
+        "if kept or shapes != self._fitted:",
+        "if kept or self._fitted is None:",
+        ("tests/runtime/request/test_inputs.py",),
     ),
     Mutant(
         "callbacks: what is reached before anybody watches is lost",
@@ -364,8 +371,8 @@ MUTANTS = (
     Mutant(
         "sharing: small inputs of two requests travel in one array",
         "asyncrt/runtime/execute/transfers.py",
-        "        staging = memoryview(bytearray(plan.staging))\n",
-        "        staging = _STAGING.setdefault(id(plan), memoryview(bytearray(plan.staging)))\n",
+        "    staging = bytearray(plan.staging)\n",
+        "    staging = _STAGING.setdefault(id(plan), bytearray(plan.staging))\n",
         (REQUESTS, HAZARDS),
     ),
     Mutant(

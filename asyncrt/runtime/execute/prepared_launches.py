@@ -171,7 +171,10 @@ class _Plan:
         latest, numbers = self.latest, self.numbers
         if latest is None or numbers is None or not self.again:
             return None
-        return latest if all(map(operator.is_, (memory[n] for n in numbers), latest.memory)) else None
+        for number, before in zip(numbers, latest.memory):  # noqa: B905  # of the same length
+            if memory[number] is not before:
+                return None
+        return latest
 
 
 @attrs.define(eq=False)
@@ -213,8 +216,8 @@ class Presets:
         self.one = one
         self._most = nbytes // LAUNCH_NBYTES
         self._plans: weakref.WeakKeyDictionary[BoundPlan, _Plan] = weakref.WeakKeyDictionary()
-        #: The plan that was seen last, as long as anybody has it.
-        self._latest: Callable[[], BoundPlan | None] = lambda: None
+        #: The plan that was seen last, as long as anybody has it, and what is known of it.
+        self._latest: tuple[Callable[[], BoundPlan | None], Callable[[], _Plan | None]] = (lambda: None, lambda: None)
         self._clock = itertools.count()
         self._replays = 0
         self._rebound = 0
@@ -297,16 +300,17 @@ class Presets:
 
     def _known(self, bound: BoundPlan) -> _Plan:
         """Return what is known of a plan, which is little if it was not seen before."""
+        like, known = self._latest[0](), self._latest[1]()
+        if like is bound and known is not None:
+            return known
         plan = self._plans.get(bound)
         if plan is None:
             plan = self._plans[bound] = _Plan(len(bound.steps), bool(bound.left.outputs))
-            like = self._latest()
-            known = None if like is None else self._plans.get(like)
             if like is not None and known is not None and shares_most(bound, like):
                 if known.family is None:
                     known.family = _Family(weakref.ref(known))
                 plan.family, plan.numbers = known.family, known.numbers
-        self._latest = weakref.ref(bound)
+        self._latest = weakref.ref(bound), weakref.ref(plan)
         return plan
 
     @property
@@ -393,9 +397,7 @@ class Presets:
 
     def took(self, bound: BoundPlan, seconds: float) -> None:
         """Note how long a plan took on its caller's thread, alone on the device."""
-        plan = self._plans.get(bound)
-        if plan is None:
-            return
+        plan = self._known(bound)
         if plan.family is not None:
             plan.family.tried += 1
         if self.one is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +22,8 @@ def upload(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapp
         stream.write(memory, offset, host)
 
 
-def uploads(bound: BoundPlan, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> Iterator[Transfer]:
-    """Yield what comes before a chunk's launches.
+def uploads(bound: BoundPlan, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> list[Transfer]:
+    """Return what comes before a chunk's launches.
 
     Args:
         arenas: The device memory of the arena of each chunk, None where a chunk has none; then that of what is kept.
@@ -31,15 +31,21 @@ def uploads(bound: BoundPlan, arenas: Sequence[Any], arrays: Mapping[int, Array]
     """
     plan = bound.plan
     arena = arenas[plan.chunk]
-    if plan.staging:
-        staging = memoryview(bytearray(plan.staging))
-        for value, offset, nbytes, staged, _ in plan.uploads:
-            if staged:
-                staging[offset : offset + nbytes] = arrays[value].tobytes()
-        yield Transfer(arena, plan.staging_offset, np.frombuffer(staging, np.uint8))
-    for value, offset, _, staged, array in plan.uploads:
-        if not staged:
-            yield Transfer(arena, offset, arrays[value] if array is None else array)
+    transfers: list[Transfer] = []
+    staging = bytearray(plan.staging)
+    if staging:
+        transfers.append(Transfer(arena, plan.staging_offset, np.frombuffer(staging, np.uint8)))
+    for value, offset, nbytes, staged, array in plan.uploads:
+        if staged:
+            staging[offset : offset + nbytes] = arrays[value].tobytes()
+        elif nbytes:
+            transfers.append(Transfer(arena, offset, _as_bytes(arrays[value] if array is None else array)))
+    return transfers
+
+
+def _as_bytes(host: Array) -> Array:
+    """Return an array that gives a buffer: one of what is none of NumPy's own dtypes gives none, but its bytes do."""
+    return host if host.dtype.isbuiltin == 1 else host.reshape(-1).view(np.uint8)
 
 
 class Arriving(NamedTuple):
@@ -70,11 +76,11 @@ class Arriving(NamedTuple):
         block, where = self.block, self.plan.block
         if block is not None and where is not None:
             where.check(block)
-            together = [(f, f.home) for f in self.plan.fetches if f.together and f.home is not None]
-            for fetch, home in together:
-                dtype, shape = fetch.layout
+            together = [fetch for fetch in self.plan.fetches if fetch.together]
+            for value, (dtype, shape), home, *_ in together:
+                assert home is not None
                 array = np.ndarray(shape, dtype.numpy, block, home.offset - where.offset)
-                self.arrays[fetch.value] = array if len(together) == 1 else array.copy()
+                self.arrays[value] = array if len(together) == 1 else array.copy()
         return self.arrays
 
 
@@ -106,20 +112,12 @@ def downloads(
             target = np.empty(shape, dtype.numpy) if room is None else np.ndarray(shape, dtype.numpy, room)
             buffer = fetch.home.buffer
             source = bound.constants[buffer].memory if isinstance(buffer, Stored) else arenas[buffer_index(buffer)]
-            transfers.append(Transfer(source, fetch.home.offset, target))
+            if target.nbytes:
+                transfers.append(Transfer(source, fetch.home.offset, _as_bytes(target)))
             results[fetch.value] = target
         elif not is_long_copy(fetch):
             results[fetch.value] = host_copy(fetch, arrays)
     return Arriving(plan, results, block), transfers
-
-
-def as_bytes(transfers: Iterable[Transfer]) -> list[Transfer]:
-    """Return those that are any; what is not one of NumPy's own dtypes gives no buffer, but its bytes do."""
-    return [
-        t if t.host.dtype.isbuiltin == 1 else t._replace(host=t.host.reshape(-1).view(np.uint8))
-        for t in transfers
-        if t.host.nbytes
-    ]
 
 
 def short_copies(plan: ChunkPlan, arrays: Mapping[int, Array]) -> dict[int, Array]:

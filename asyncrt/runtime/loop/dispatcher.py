@@ -189,7 +189,7 @@ class Dispatcher:
     @property
     def _looked_on(self) -> bool:
         """Whether somebody wants to hear of each request, or none is to begin any more."""
-        return self.tracer is not None or self.checks is not None or self._closing is not None or self.lost
+        return not (self.tracer is None and self.checks is None and self._closing is None and self._lost is None)
 
     def rest(self, *, on_loop: bool) -> None:
         """Note that there is nothing to do, but was just now.

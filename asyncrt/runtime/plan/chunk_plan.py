@@ -140,6 +140,9 @@ class Fetch(NamedTuple):
     together: bool = False
 
 
+_FINDING_NBYTES = FINDING.nbytes
+
+
 class Looked(NamedTuple):
     """What a launch looks at: indices of a node, which is named."""
 
@@ -161,7 +164,7 @@ class ReadBlock(NamedTuple):
     @property
     def findings(self) -> int:
         """How many bytes of it are findings."""
-        return FINDING.nbytes * len(self.looked)
+        return _FINDING_NBYTES * len(self.looked)
 
     def check(self, read: Array) -> None:
         """Raise `IndexOutOfRange` if there is a finding in what was *read*; of several, for the first node's."""

@@ -15,6 +15,7 @@ from asyncrt.runtime.loop.waiting_line import WaitingLine
 
 TURN_S = 500e-6
 """For which such requests may go on in one turn of the event loop."""
+_TURN_NS = round(TURN_S * 1e9)
 _MIXED = 256  # requests for which nobody waits for others to end, after one was there that is not brief
 
 
@@ -61,11 +62,11 @@ class CallersTurns:
     @property
     def free(self) -> bool:
         """Whether a request may run in this turn that has not waited."""
-        return not self.wanted and self._has_time
+        return self._has_time and not self.wanted
 
     @property
     def _has_time(self) -> bool:
-        return self._began is None or self._clock() - self._began < TURN_S * 1e9
+        return self._began is None or self._clock() - self._began < _TURN_NS
 
     async def drained(self) -> bool:
         """Return when no request is in flight, or one that is not brief; False at once if one is so, or was lately.

@@ -35,7 +35,7 @@ from asyncrt.memory.buffer import Lease
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.execute.prepared_launches import Company
-from asyncrt.runtime.execute.transfers import Arriving, as_bytes, downloads, uploads
+from asyncrt.runtime.execute.transfers import Arriving, downloads, uploads
 from asyncrt.runtime.loop.overlapping import End
 from asyncrt.runtime.plan.between_steps import NOTHING, Between
 from asyncrt.runtime.plan.bound_plan import BoundPlan
@@ -283,7 +283,7 @@ class Direct:
     @property
     def crowded(self) -> bool:
         """Whether who wants to run a request now has to ask for its `turn()`."""
-        return not self._turns.free or self.accompanied
+        return not self._turns.free or self._dispatcher.in_flight > 0 or self._dispatcher.beside
 
     @property
     def accompanied(self) -> bool:
@@ -429,9 +429,9 @@ class Direct:
             alone = number == _NO_STREAM  # on a core of its own; the general way would keep all of them
             prepared = session.presets.find(bound, [arena], apart=False, company=Company.OTHERS, now=alone)
             if prepared is not None and (prepared[0].single if alone else prepared[0].begins):
-                writes = as_bytes(uploads(bound, [arena], arrays))
+                writes = uploads(bound, [arena], arrays)
                 arriving, reads = downloads(bound, self._dispatcher.streams[max(number, _STREAM)], [arena], arrays)
-                ready = _Ready(prepared[0], [arena], writes, as_bytes(reads), arriving, lease)
+                ready = _Ready(prepared[0], [arena], writes, reads, arriving, lease)
             return ready
         finally:
             if ready is None and lease is not None:
@@ -752,12 +752,11 @@ class Direct:
         Returns:
             How often, what the host gets of the last time, when it is there, and what is collected of each.
         """
-        writes = as_bytes(uploads(bound, memory, arrays))
-        stream = self._dispatcher.streams[_STREAM]
-        arriving, transfers = downloads(bound, stream, memory, arrays)
-        reads = as_bytes(transfers)
+        writes, stream = uploads(bound, memory, arrays), self._dispatcher.streams[_STREAM]
+        arriving, reads = downloads(bound, stream, memory, arrays)
         single = prepared.single and usual.prefers_single
-        times, collected, beside = 1, dict[int, Array](), 0
+        collected: Mapping[int, Array] = {}
+        times, beside = 1, 0
         began = self._clock()
         if loop is not None:
             again, collected = linked(self._model.program, bound.plan, arrays, writes, arriving, loop)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -138,6 +138,8 @@ class Checked:
         self._program, self._limit = program, limit
         forms: dict[Any, int] = {}
         self._wanted = tuple([_wanted(i, program.values[i], forms) for i in program.inputs])
+        #: The shapes that fitted last, where nothing was kept.
+        self._fitted: list[Shape] | None = None
         #: What was kept last, and what is wanted beside it: sequences of a group that a step left alike keep the same.
         self._kept: tuple[Mapping[int, Layout], tuple[tuple[_Wanted, ...], dict[Any, int]] | None] = (
             _NOTHING, (self._wanted, {})
@@ -166,21 +168,21 @@ class Checked:
             known = self._kept = kept, self._beside(kept)
         if known[1] is None:
             return None
-        wanted, sizes = known[1][0], known[1][1].copy()
+        wanted, sizes = known[1]
         arrays: dict[int, Array] = {}
-        fit: dict[int, Shape] = {}  # by form: most models have several inputs of the same dims
-        for name, id, dtype, dims, form in wanted:
+        shapes: list[Shape] = []
+        for name, id, dtype, _, _ in wanted:
             array: Any = given.get(name)
             if array.__class__ is not np.ndarray or not array.flags.c_contiguous:
                 return None
-            if dtype is None or array.dtype != dtype:
+            if dtype is None or (array.dtype is not dtype and array.dtype != dtype):
                 return None
-            arrays[id], shape = array, array.shape
-            if dims is None or fit.get(form) == shape:
-                continue
-            if not _fits(dims, shape, sizes):
+            arrays[id] = array
+            shapes.append(array.shape)
+        if kept or shapes != self._fitted:
+            if not _all_fit(wanted, shapes, sizes.copy()):
                 return None
-            fit[form] = shape
+            self._fitted = None if kept else shapes
         return arrays
 
     def _beside(self, kept: Mapping[int, Layout]) -> tuple[tuple[_Wanted, ...], dict[Any, int]] | None:
@@ -191,6 +193,18 @@ class Checked:
             if id in kept and dims is not None and not _fits(dims, kept[id].shape, sizes):
                 return None
         return tuple([wanted for wanted in self._wanted if wanted.id not in kept]), sizes
+
+
+def _all_fit(wanted: Iterable[_Wanted], shapes: Iterable[Shape], sizes: dict[Any, int]) -> bool:
+    """Whether shapes are what is wanted, and sizes of the same names the same; those of other names are noted."""
+    fit: dict[int, Shape] = {}  # by form: most models have several inputs of the same dims
+    for (_, _, _, dims, form), shape in zip(wanted, shapes):  # noqa: B905  # as many
+        if dims is None or fit.get(form) == shape:
+            continue
+        if not _fits(dims, shape, sizes):
+            return False
+        fit[form] = shape
+    return True
 
 
 def _fits(dims: Sequence[int | str | None], shape: Shape, sizes: dict[Any, int]) -> bool:

@@ -149,12 +149,14 @@ def step_signature(given: tuple[Shape, ...], contents: Any, left: Between) -> An
 
 def contents_of(arrays: Iterable[Array]) -> tuple[Any, ...] | None:
     """Return what to compare values by; None if they are too large to be worth it, or no plain numbers."""
-    arrays = list(arrays)
-    if not arrays:
-        return ()
-    if sum(a.nbytes for a in arrays) > KEYED_BYTES or any(a.dtype.hasobject for a in arrays):
-        return None  # of texts and sequences, an array has only where they are
-    return tuple([(a.shape, a.tobytes()) for a in arrays])
+    left = KEYED_BYTES
+    contents: list[tuple[Shape, bytes]] = []
+    for array in arrays:
+        left -= array.nbytes
+        if left < 0 or array.dtype.hasobject:
+            return None  # of texts and sequences, an array has only where they are
+        contents.append((array.shape, array.tobytes()))
+    return tuple(contents)
 
 
 def following(before: tuple[Shape, ...] | None, now: tuple[Shape, ...]) -> tuple[Shape, ...] | None:

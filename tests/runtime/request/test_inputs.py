@@ -87,6 +87,15 @@ def test_what_fits_is_given_on_as_it_is_without(given: Mapping[str, Any], progra
             )  # fmt: skip
 
 
+def test_what_fitted_before_says_nothing_of_other_shapes(program: Any) -> None:
+    """Each request is refused or taken by its own shapes, whichever came before it."""
+    checked = Checked(program, LIMIT)
+    wrong = {**fine(2), "x": np.ones((3, 3), np.float32)}
+
+    for given, fits in [(fine(2), True), (wrong, False), (fine(2), True), (fine(3), True), (wrong, False)]:
+        assert (checked.fitting(given) is not None) == fits
+
+
 def kept(shape: tuple[int, ...]) -> dict[str, Layout]:
     """What is on the device already."""
     return {"z": Layout(FLOAT32, shape)}
