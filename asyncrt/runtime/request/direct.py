@@ -52,7 +52,8 @@ BRIEF_S = 500e-6
 """For which the caller's thread may be kept, by a request or by an iteration of a loop: not much longer than the
 general way takes to hand it from thread to thread."""
 LAUNCH_S = {"cpu": 1e-6, "gpu": 8e-6}
-"""For which the general way keeps the event loop's thread for each launch, by kind of device."""
+"""For which the general way keeps the event loop's thread for each launch at least, by kind of device: hosts differ."""
+_SEVERAL = 16  # launches, from which on enqueueing them says what one takes
 TRIAL_S = 2e-3
 """For which it may be kept to find out, a few times, how long steps of a sequence take there."""
 BESIDE_S = 150e-6
@@ -506,8 +507,13 @@ class Direct:
             usual.together *= _FORGETS
         if between is not None:
             usual.beside += (between - usual.beside) / 4 if usual.beside else between
-        if is_step:
+        if is_step and not self._was_briefer(self._latest_step(), self._usual[bound]):
             self._latest_step = weakref.ref(bound)
+
+    def _was_briefer(self, bound: BoundPlan | None, than: Usual) -> bool:
+        """Whether a request of a plan has run on its caller's thread, and took less than another is guessed to take."""
+        usual = None if bound is None else self._usual.get(bound)
+        return usual is not None and not usual.guessed and usual.seconds < than.seconds
 
     def attempt(
         self, arrays: Mapping[int, Array], until: float | None, *, kept: KeptState | None = None, on_loop: bool = True
@@ -593,14 +599,23 @@ class Direct:
             self._brief = _Brief(max(1, bound.work), usual.seconds)  # of what the host knows, nothing is the device's
 
     def _usual_of(self, bound: BoundPlan, kept: KeptState | None) -> Usual | None:
-        """Return for how long a plan keeps who waits for it; of a new one of a sequence by the step before it."""
+        """Return for how long a plan keeps who waits for it; of one of a sequence that has not run here by the step
+        before it."""
         usual, presets = self._usual.get(bound), self._session.presets
-        if usual is None and kept is not None and presets is not None and presets.shares(bound):
-            before = self._latest_step()
-            known = None if before is None else self._usual.get(before)
-            if known is not None:
-                usual = self._usual[bound] = Usual(known.seconds)
+        if kept is None or presets is None or not (usual is None or usual.guessed) or not presets.shares(bound):
+            return usual
+        before = self._latest_step()
+        known = None if before is None else self._usual.get(before)
+        if known is not None and (usual is None or self._was_briefer(before, usual)):
+            usual = self._usual[bound] = Usual(known.seconds)
         return usual
+
+    def _enqueued(self, launches: int, seconds: float) -> None:
+        """Note for how long launches have kept this thread: as long as they would on the general way."""
+        if launches >= _SEVERAL:
+            least = LAUNCH_S["cpu" if self._session.device.info.is_cpu else "gpu"]
+            each = min(max(seconds / launches, least), 2 * least)
+            self._launch_s += (each - self._launch_s) / _SEVERAL
 
     def _most_s(self, bound: BoundPlan, kept: KeptState | None) -> float:
         """Return for how long a request may keep its caller's thread; at first longer, of a new family of plans."""
@@ -764,6 +779,7 @@ class Direct:
         elif meanwhile is not None and prepared.begins:
             prepared.begin(stream, writes)
             begun = self._clock()
+            self._enqueued(len(bound.steps), (begun - began) / 1e9)
             try:
                 meanwhile(usual.seconds)
                 beside = self._clock() - begun  # it may be longer than the device is at work

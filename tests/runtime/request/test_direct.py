@@ -10,6 +10,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 
 import asyncrt
@@ -417,6 +418,45 @@ async def test_what_is_planned_meanwhile_is_no_part_of_what_a_step_takes(
 
     assert device.runs == before[0] + 4
     assert len(planned) == before[1] + 4
+
+
+@pytest.mark.asyncio
+async def test_steps_that_have_only_gone_the_general_way_are_guessed_by_those_that_have_not(users_path: None) -> None:
+    """Handing them from thread to thread takes longer than they do: one step on its caller's thread says so for all
+    that follow it, whatever lengths have been so far."""
+    async with Runtime(options=RuntimeOptions(warm=False)) as rt:
+        loaded = await rt.load(appending())
+        direct = loaded.network.direct
+        if direct is None:
+            pytest.skip("no request runs on its caller's thread here")
+
+        async def text() -> None:
+            async with loaded.sequence() as sequence:
+                for length in (3, *[1] * 40):
+                    await sequence.infer({"x": floats(1, length, 6, seed=0)})
+
+        for _ in range(4):
+            await text()
+        usual = direct._usual  # noqa: SLF001
+        presets = rt.sessions[0].presets
+        assert presets is not None
+        known = [bound for bound in usual if presets.shares(bound)]
+        assert len(known) > 20
+        for bound in [bound for bound in known if not usual[bound].guessed][8:]:
+            usual[bound] = Usual(together=1.0)
+        await text()
+
+    assert sum(usual[bound].guessed for bound in known) <= len(known) // 4
+
+
+def appending(others: int = 8) -> onnx.ModelProto:
+    """A model that appends to what it keeps, and multiplies by so many matrices, whatever the length of that is."""
+    nodes = [node("present.key = Concat(past_key_values.key, x)", axis=1), node("a0 = MatMul(x, w)")]
+    nodes += [node(f"a{i + 1} = MatMul(a{i}, w)") for i in range(others)]
+    nodes += [node("all = ReduceSum(present.key, axis)"), node(f"y = Add(all, a{others})")]
+    constants = {"w": floats(6, 6, seed=1), "axis": np.array([1])}
+    past = "past_key_values.key f32[batch,past,6]"
+    return model(nodes, ["x f32[batch,seq,6]", past], ["y", "present.key"], constants)
 
 
 class Planning(Lending):
