@@ -71,6 +71,29 @@ static PyObject *bind(PyObject *module, PyObject *arguments) {
     return PyLong_FromLong(status);
 }
 
+PyDoc_STRVAR(set_records_doc, "set_records(set_argument, records, /)\n--\n\n"
+                              "Set the argument of each (kernel, index, bytes) of a list, up to the first that is "
+                              "refused.\n\nReturns what the driver answered to that one, or 0.");
+
+static PyObject *set_records(PyObject *module, PyObject *arguments) {
+    unsigned long long set_address;
+    PyObject *records;
+    if (!PyArg_ParseTuple(arguments, "KO!:set_records", &set_address, &PyList_Type, &records))
+        return NULL;
+    set_argument_t set_argument = (set_argument_t)(uintptr_t)set_address;
+    int32_t status = 0;
+    for (Py_ssize_t i = 0; i < PyList_Size(records) && !status; i++) {
+        unsigned long long kernel;
+        unsigned int index;
+        const char *value;
+        Py_ssize_t nbytes;
+        if (!PyArg_ParseTuple(PyList_GetItem(records, i), "KIy#:set_records", &kernel, &index, &value, &nbytes))
+            return NULL;
+        status = set_argument((void *)(uintptr_t)kernel, index, (size_t)nbytes, value);
+    }
+    return PyLong_FromLong(status);
+}
+
 /* The name of what is looked up in a kernel object of Python's. */
 static PyObject *POINTER;
 
@@ -303,6 +326,7 @@ static PyMethodDef methods[] = {
     {"launch", launch, METH_VARARGS, launch_doc},
     {"submit", submit, METH_VARARGS, submit_doc},
     {"bind", bind, METH_VARARGS, bind_doc},
+    {"set_records", set_records, METH_VARARGS, set_records_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -31,7 +31,7 @@ typedef int32_t(CL_CALL *finish_t)(void *queue);
 /* What the tables' records hold, as Python's struct module spells it: a caller made for others must not use this. */
 #define LAYOUT "PNN3N3N PN"
 /* Counts the changes of what functions take that are called from Python. */
-#define CALLS 2
+#define CALLS 3
 
 typedef struct {
     void *kernel;

@@ -36,7 +36,6 @@ class _Calls(NamedTuple):
 
     create: Callable[[int, bytes, Any], int | None]
     set_arguments: SetArguments
-    set_argument: Callable[[int, int, int, bytes], int]
     release: Callable[[int], int]
 
 
@@ -47,15 +46,14 @@ def preset_calls() -> _Calls | None:
     if library is None or set_arguments is None:
         return None
     try:
-        create, release, set_argument = (library[f"cl{n}"] for n in ("CreateKernel", "ReleaseKernel", "SetKernelArg"))
+        create, release = library["clCreateKernel"], library["clReleaseKernel"]
     except AttributeError:
         return None
     create.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     create.restype = ctypes.c_void_p
     release.argtypes = [ctypes.c_void_p]
-    release.restype = set_argument.restype = ctypes.c_int
-    set_argument.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t, ctypes.c_char_p]
-    return _Calls(create, set_arguments, set_argument, release)
+    release.restype = ctypes.c_int
+    return _Calls(create, set_arguments, release)
 
 
 class OpenCLPrepared:
@@ -97,7 +95,7 @@ class OpenCLPrepared:
         self._native = submitter.releases_gil
         # Those of a long plan begin at once: the device would have nothing to do for a millisecond.
         self._gate = gate if are_tiny(launches) and not self.long else None
-        self._launches, self._set_argument = list(launches), calls.set_argument
+        self._launches, self._set_records = list(launches), submitter.set_records
         self._kernels = kernels = list[int]()
         weakref.finalize(self, _release, calls, kernels)
         #: By number of a buffer, the memory that it stands for now.
@@ -137,17 +135,21 @@ class OpenCLPrepared:
         Raises:
             DeviceError: The driver refuses an argument.
         """
-        pairs = enumerate(zip(launches, self._launches, strict=True))
-        for place, (launch, old) in [(place, pair) for place, pair in pairs if pair[0] is not pair[1]]:
-            kernel, buffers, record, grid, group, local = launch
+        own, mine, records = self._kernels, self._launches, list[tuple[int, int, bytes]]()
+        others = [place for place, pair in enumerate(zip(launches, mine, strict=True)) if pair[0] is not pair[1]]
+        for place in others:
+            (kernel, buffers, record, _, _, local), old = launches[place], mine[place]
             if kernel is not old[0] or buffers != old[1] or local != old[5]:
                 return False
-            own = self._kernels[place]
-            if record != old[2] and (status := self._set_argument(own, len(buffers), len(record), record)):
-                raise refused(f"setting an argument of {kernel.function_name}", status)
-            if (grid, group) != (old[3], old[4]):
-                self._calls.change(place, DriverCall(own, grid, group))
-            self._launches[place] = launch
+            if record != old[2]:
+                records.append((own[place], len(buffers), record))
+        if status := self._set_records(records):
+            raise refused("setting the sizes of a launch", status)
+        for place in others:
+            _, _, _, grid, group, _ = launches[place]
+            if (grid, group) != mine[place][3:5]:
+                self._calls.change(place, DriverCall(own[place], grid, group))
+            mine[place] = launches[place]
         self.bind(memory)
         return True
 

@@ -23,7 +23,7 @@ from .arguments import loader, refused
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 LAYOUT = "PNN3N3N PN"
 """What a launch's record and an argument's hold: `launch_t` and `argument_t` in `_submit.c`."""
-CALLS = 2
+CALLS = 3
 """How what it takes has changed: `CALLS` there."""
 _LAUNCH, _ARGUMENT = (struct.Struct(f"@{layout}") for layout in LAYOUT.split())
 
@@ -115,6 +115,10 @@ class Submitter(Protocol):
         """Return arguments, each by its kernel object and its index."""
         ...
 
+    def set_records(self, records: list[tuple[int, int, bytes]]) -> int:
+        """Set arguments, each by its kernel object and its index, to bytes; returns the driver's refusal, or 0."""
+        ...
+
     def calls(self, calls: Sequence[DriverCall]) -> Calls:
         """Return launches."""
         ...
@@ -125,9 +129,15 @@ class PythonSubmitter:
 
     releases_gil = runs = False
 
-    def __init__(self, set_argument: Callable[[int, int, int, int], int], enqueue: Callable[..., int]) -> None:
+    def __init__(self, set_argument: Callable[[int, int, int, Any], int], enqueue: Callable[..., int]) -> None:
         self._set_argument = set_argument
         self._enqueue = enqueue
+
+    def set_records(self, records: list[tuple[int, int, bytes]]) -> int:
+        for kernel, index, record in records:
+            if status := self._set_argument(kernel, index, len(record), record):
+                return status
+        return 0
 
     def arguments(self, places: Sequence[tuple[int, int]]) -> Arguments:
         return _PythonArguments(self._set_argument, tuple(places))
@@ -217,6 +227,9 @@ class NativeSubmitter:
     def arguments(self, places: Sequence[tuple[int, int]]) -> Arguments:
         table = b"".join(_ARGUMENT.pack(kernel, index) for kernel, index in places)
         return _NativeArguments(self._module.bind, self._set_argument, table)
+
+    def set_records(self, records: list[tuple[int, int, bytes]]) -> int:
+        return self._module.set_records(self._set_argument, records)  # type: ignore[no-any-return]
 
     def calls(self, calls: Sequence[DriverCall]) -> Calls:
         table = bytearray().join(map(_launch, calls))

@@ -53,6 +53,8 @@ class KeptState:
 
     def buffers(self) -> list[Any]:
         """Device memory at the places of `place`, which count from the end."""
+        if not self._new:
+            return [x for lease in reversed(self.leases) for x in (None, None if lease is None else lease.allocation)]
         found: list[Any] = []
         for slot in reversed(range(len(self.tensors))):
             lease, new = self.leases[slot], self._new.get(slot)
@@ -72,7 +74,7 @@ class KeptState:
         events = tuple(events)
         for slot, tensor in enumerate(tensors):
             old = self.leases[slot]
-            if old is not None and (tensor.new or not tensor.layout.count):
+            if old is not None and (tensor.new or 0 in tensor.layout.shape):
                 old.drop(after=(*self.after, *events))
                 self.leases[slot] = None
             if tensor.new:

@@ -189,9 +189,14 @@ class Checked:
         """Return what is wanted beside inputs that are kept, and the sizes that those have, by name; None if they do
         not fit."""
         sizes: dict[Any, int] = {}
-        for _, id, _, dims, _ in self._wanted:
-            if id in kept and dims is not None and not _fits(dims, kept[id].shape, sizes):
+        fit: dict[int, Shape] = {}
+        for _, id, _, dims, form in self._wanted:
+            layout = kept.get(id)
+            if layout is None or dims is None or fit.get(form) == layout.shape:
+                continue
+            if not _fits(dims, layout.shape, sizes):
                 return None
+            fit[form] = layout.shape
         return tuple([wanted for wanted in self._wanted if wanted.id not in kept]), sizes
 
 
