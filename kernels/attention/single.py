@@ -22,7 +22,7 @@ from .interface import SIZES, Attention, AttentionForm, biased, bounds, buffers
 ROWS = 8  # of a key head: more of them share what is read of it
 CHUNK = 64  # keys that a group treats at once
 _GROUP = 256
-_ALONE = 8  # chunks that one group walks by itself: a second launch takes as long
+_ALONE = 16  # chunks that one group walks by itself: a second launch takes host and device as long
 _WIDEST = 256
 _DTYPES = (FLOAT16, BFLOAT16, FLOAT32)
 

@@ -141,16 +141,16 @@ def test_few_rows_share_many_keys_among_groups(
 SINGLE = [
     Case(queries=1, keys=17, size=64, value_size=64),
     Case(queries=1, keys=1, size=8, value_size=8, dtype="bfloat16"),
-    Case(queries=1, keys=1000),
+    Case(queries=1, keys=1200),
     Case(batch=2, queries=1, keys=129, size=64, value_size=48),
-    Case(group=4, queries=2, keys=600, causal=True, offset=420),
-    Case(queries=3, keys=700, causal=True, offset=600, left=90),
-    Case(queries=1, keys=600, softcap=2.0, mask="float32"),
+    Case(group=4, queries=2, keys=1100, causal=True, offset=920),
+    Case(queries=3, keys=1200, causal=True, offset=1100, left=90),
+    Case(queries=1, keys=1100, softcap=2.0, mask="float32"),
     Case(batch=2, queries=1, keys=300, mask="bool"),
     Case(queries=1, keys=300, dtype="float16", mask="float16"),
     Case(queries=1, keys=70, size=128, value_size=256, dtype="float16"),
     Case(queries=1, keys=200, size=20, value_size=12),
-    Case(queries=5, keys=700, size=128, value_size=128, dtype="bfloat16"),
+    Case(queries=5, keys=1200, size=128, value_size=128, dtype="bfloat16"),
 ]
 
 
@@ -160,7 +160,7 @@ def test_a_row_for_each_group_is_that_of_plain_arithmetic(case: Case, units: int
     """Whatever it sees, of heads that fill no power of two, and where groups share many keys of a row."""
     inputs = given(case)
     expected = plain(case, *[x.astype(np.float64) if x.dtype != bool else x for x in inputs])
-    parted = case.keys > 512 and units == 132
+    parted = case.keys > 1024 and units == 132
 
     result = attend(case, inputs, kernel="group per row, parts of the keys" if parted else "group per row", units=units)
 
