@@ -1,7 +1,8 @@
 """Several element-wise operators as one function of OpenCL C, to be called for each element of a kernel's result.
 
-Each operator becomes a statement of its own, rounded to its dtype, so that the function gives what the operators' own
-kernels give; no product and sum are joined into one rounding, in neither (`EACH_ROUNDED`).
+Each operator becomes a statement of its own, so that the function gives what the operators' own kernels give; no product
+and sum are joined into one rounding, in neither (`EACH_ROUNDED`). Only what lies between two operators of half precision
+is not rounded to it, as nobody sees it: results are nearer to those of float32.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.source import EACH_ROUNDED, compute_type, rounded
 from asyncrt.kernels.codegen.vectors import ALL_VECTORS, INTEGER_VECTORS, VECTORS
 from asyncrt.kernels.operator import Expression
-from asyncrt.layout import BOOL, FLOAT32, DataType
+from asyncrt.layout import BFLOAT16, BOOL, FLOAT16, FLOAT32, DataType
 
 Wiring: TypeAlias = tuple[tuple[int | None, ...], ...]
 """For each part, where each of its inputs comes from: input k of the whole, or ``~j``, output 0 of part j."""
+
+_HALVES = (FLOAT16, BFLOAT16)
+
 
 class Function(NamedTuple):
     """A function over operands, called ``$_fused``, where ``$`` stands for the unique name of the kernel it is in.
@@ -82,6 +86,12 @@ class _Term(NamedTuple):
     taken: tuple[tuple[int, int, DataType, str | None], ...]
     made: DataType
 
+    @property
+    def rounds(self) -> bool:
+        """Whether its result is rounded although what follows takes it as it is: where it is of another dtype than what
+        it is made of, that is what the model asks for."""
+        return self.made not in _HALVES or any(dtype not in (self.made, BOOL) for _, _, dtype, _ in self.taken)
+
 
 def function(parts: Sequence[Part], *, start: tuple[int, DataType] | None = None) -> Function:
     """Return *parts* as one function of what they take from outside.
@@ -123,9 +133,11 @@ def composed(terms: tuple[_Term, ...], start: tuple[int, DataType] | None) -> Fu
         if start is not None:
             number, dtype = start
             parameters.append(f"const {_type(dtype, wide)} unrounded")
-            lines.append(f"const {_type(dtype, wide)} t{number} = {_rounded('unrounded', dtype, wide)};")
+            kept = "unrounded" if dtype in _HALVES else _rounded("unrounded", dtype, wide)
+            lines.append(f"const {_type(dtype, wide)} t{number} = {kept};")
         for term, text in zip(terms, texts, strict=True):
-            lines.append(f"const {_type(term.made, wide)} t{term.number} = {_rounded(text, term.made, wide)};")
+            kept = _rounded(text, term.made, wide) if term.rounds else f"({_type(term.made, wide)})({text})"
+            lines.append(f"const {_type(term.made, wide)} t{term.number} = {kept};")
         parameters += [f"const {_type(t, wide)} a{i}" for i, t in enumerate(operands.values())]
         parameters += [f"const float k{i}" for i in range(len(values))]
         result = _type(terms[-1].made, wide)
