@@ -152,6 +152,8 @@ class Launch(NamedTuple):
         group: Local size; None leaves it to the driver.
         local: Bytes of each ``__local`` argument.
         varying: Indices of sizes that stay arguments in a specialised variant, so that more launches share it.
+        also: Returns the kernel that makes the same, of one row, and copies so many parts of it elsewhere
+            (`patterns/copy.py:copied_as_made`); None where there is none.
     """
 
     kernel: KernelSource | ReferenceKernel | KernelChoice
@@ -161,6 +163,7 @@ class Launch(NamedTuple):
     group: tuple[int, ...] | None = None
     local: tuple[int, ...] = ()
     varying: tuple[int, ...] = ()
+    also: Callable[[int], KernelSource | KernelChoice] | None = None
 
 
 class WeightsRequest(NamedTuple):

@@ -22,6 +22,7 @@ from asyncrt.memory.view import View
 
 from .call import Attributes, Call, ValueUnknown
 from .codegen.epilogue import Epilogue
+from .codegen.prologue import Normalisation
 from .impl import Impl
 from .indices import Indices
 from .traits import DeviceTraits
@@ -122,6 +123,8 @@ class Operator:
         expression: For an element-wise operator: its output as an expression of its operands, so that it can be part
             of another kernel; None if this call is not one. Asked of runs only.
         with_epilogue: `implement`, with an epilogue that is applied to each result before it is stored.
+        with_normal: `with_epilogue` of a product whose first input's rows are normalised before they are multiplied; the
+            epilogue may be None.
         converts: Whether the epilogue's result may have another dtype (`Epilogue.result`).
         fits: For an operator that stands for several nodes: "" if its kernel can carry out this call, else why these
             shapes or values forbid it.
@@ -156,6 +159,7 @@ class Operator:
     destinations: Callable[[Call], Sequence[View]] | None = None
     expression: Callable[[Call], Expression | None] | None = None
     with_epilogue: Callable[[Call, DeviceTraits, Epilogue], Impl] | None = None
+    with_normal: Callable[[Call, DeviceTraits, Epilogue | None, Normalisation], Impl] | None = None
     converts: bool = False
     fits: Callable[[Call, DeviceTraits], str] | None = None
     indices: Callable[[Call], Indices | None] | None = None

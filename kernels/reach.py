@@ -29,12 +29,14 @@ CPU (16 for each of 4 items per core, 70,000 on 1,024 cores), and rows rounded u
 _HINT = 'split the tensor over several requests or nodes; the device "host" has no such limit'
 
 
-def check_launch(call: Call, launch: Launch, impl: Impl, written: View | None = None, *, hint: str = _HINT) -> None:
+def check_launch(
+    call: Call, launch: Launch, impl: Impl, written: tuple[View, ...] = (), *, hint: str = _HINT
+) -> None:
     """Check that a launch's kernel can index all tensors that it may touch; a reference can always.
 
     Args:
         call: All its tensors count, whether this launch touches them or another one of *impl*.
-        written: The view of what the launch writes, where that is not dense.
+        written: The view of each output that the launch writes, where not all are dense.
         hint: For the error.
 
     Raises:
@@ -69,14 +71,14 @@ def unfit(call: Call, launch: Launch) -> SizeLimitError:
 
 
 def _reached(
-    call: Call, launch: Launch, kernel: KernelSource | KernelChoice, impl: Impl, written: View | None
+    call: Call, launch: Launch, kernel: KernelSource | KernelChoice, impl: Impl, written: tuple[View, ...]
 ) -> Iterator[tuple[int, Call, str, int]]:
     """Yield the number of elements, the call, and which buffer, for everything that the launch may index."""
     yield from _tensors(call)
     for part in call.parts if impl.walks_parts else ():
         yield from _tensors(part)
-    if written is not None:
-        yield _end(written), call, "output", 0
+    for index, view in enumerate(written):
+        yield _end(view), call, "output", index
     for index, request in enumerate(impl.weights):
         yield request.elements, call, "weights", index
     for ref, itemsize in zip(launch.buffers, kernel.itemsizes, strict=False):

@@ -169,17 +169,22 @@ inline float16 $_gathered(__global const float* p, int step) {{
         return [f"LOAD({d.name}, E{i}, e{i}{offset[s].format(i=i)})" for i, (d, s) in each]
 
     def element(
-        self, dtype: DataType, target: str, at: str, column: str, value: str, result: DataType | None = None, held: str = ""
-    ) -> str:
+        self, dtype: DataType, target: str, at: str, column: str, value: str, result: DataType | None = None, held: str = "",
+        further: str = "",
+    ) -> str:  # fmt: skip
         """Write the statement that stores *value*, of *column*, as element *at* of *target*.
 
         Args:
             dtype: Of the value.
             result: Of what is stored; None is the same.
             held: The index under which `hold` has read its operands.
+            further: Statements over ``stored``, what is stored.
         """
         result = result or dtype
-        stored = f"STORE({result.name}, {target}, {at}, ({compute_type(result)})({self.expression}));"
+        t = compute_type(result)
+        stored = f"STORE({result.name}, {target}, {at}, ({t})({self.expression}));"
+        if further:
+            stored = f"const {t} stored = {self.expression}; STORE({result.name}, {target}, {at}, stored); {further}"
         return f"{{ {self._operands(dtype, column, value, held)} {stored} }}"
 
     def calculated(self, dtype: DataType, target: str, value: str, held: str) -> str:

@@ -81,36 +81,13 @@ def fused_product(
         return parts_of(operators, wiring, call, (product,))
 
     def fits(call: Call, traits: DeviceTraits) -> str:
-        parts, made, wanted = found(call), call.parts[product].outputs[0], call.outputs[0]
-        if isinstance(parts, str):
-            return parts
-        if min(len(call.shape(0)), len(call.shape(1))) < 2:
-            return f"'{call.parts[product].name}' multiplies by a vector"
-        if made.shape != wanted.shape and made.count != wanted.count:
-            return f"the result is larger than the product of '{call.parts[product].name}'"
-        if made.dtype is not wanted.dtype and not operators[product].converts:
-            return f"the result is {wanted.dtype}, the product {made.dtype}"
-        return forbidden(parts, call, traits)
+        parts = found(call)
+        return parts if isinstance(parts, str) else why_no_product(operators[product], parts, call, product, traits)
 
     def implement(call: Call, traits: DeviceTraits) -> Impl:
         parts = found(call)
         assert not isinstance(parts, str), parts
-        made = call.parts[product].outputs[0]
-        whole = function(parts, start=(product, made.dtype))
-        moved = _lying(parts, call)
-        operands: list[Operand] = []
-        for k in whole.operands:
-            dtype, shape = operand(call, k)
-            if moved:
-                view = View.dense(made.shape).through(moved[k])
-                assert view is not None, "it fits"
-            else:
-                view = (call.view(k) if shape else View.dense(shape)).expand(made.shape)
-            operands.append(Operand(inp(k), dtype, view))
-        epilogue = Epilogue(
-            whole.call("v"), tuple(operands), whole.vector, whole.text, call.outputs[0].dtype, whole.numbers
-        )
-        impl = with_epilogue(call.parts[product], traits, epilogue)
+        impl = with_epilogue(call.parts[product], traits, fused_epilogue(parts, call, product))
         return impl._replace(name=f"{impl.name}, with epilogue")
 
     def takes_view(call: Call, index: int, view: View) -> bool:
@@ -121,6 +98,35 @@ def fused_product(
         return asked is not None and asked(call.parts[product], index, view)
 
     return whole_operator(operators, wiring, attributes, fits, implement, takes_view)
+
+
+def why_no_product(operator: Operator, parts: Sequence[Part], call: Call, product: int, traits: DeviceTraits) -> str:
+    """Return why *parts* should not be calculated from the results of the part at index *product*; "" if they may."""
+    made, wanted = call.parts[product].outputs[0], call.outputs[0]
+    if min(len(call.shape(0)), len(call.shape(1))) < 2:
+        return f"'{call.parts[product].name}' multiplies by a vector"
+    if made.shape != wanted.shape and made.count != wanted.count:
+        return f"the result is larger than the product of '{call.parts[product].name}'"
+    if made.dtype is not wanted.dtype and not operator.converts:
+        return f"the result is {wanted.dtype}, the product {made.dtype}"
+    return forbidden(parts, call, traits)
+
+
+def fused_epilogue(parts: Sequence[Part], call: Call, product: int) -> Epilogue:
+    """Return *parts* as what becomes of each result of the part at index *product*."""
+    made = call.parts[product].outputs[0]
+    whole = function(parts, start=(product, made.dtype))
+    moved = _lying(parts, call)
+    operands: list[Operand] = []
+    for k in whole.operands:
+        dtype, shape = operand(call, k)
+        if moved:
+            view = View.dense(made.shape).through(moved[k])
+            assert view is not None, "it fits"
+        else:
+            view = (call.view(k) if shape else View.dense(shape)).expand(made.shape)
+        operands.append(Operand(inp(k), dtype, view))
+    return Epilogue(whole.call("v"), tuple(operands), whole.vector, whole.text, call.outputs[0].dtype, whole.numbers)
 
 
 def fused_as(

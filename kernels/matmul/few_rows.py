@@ -140,7 +140,7 @@ def stream_kernel(form: ProductForm, stream: Stream) -> KernelSource:
     lefts = stream.depth // (_per_left(form.a) if stream.left else 1)
     step = stream.depth * (stream.lanes if stream.turned else stream.lines)
     body = f"""
-  __local float parts[{_chunk(stream) * each * _span(stream)}];
+  __local float parts[{_chunk(stream) * each * _span(stream)}]; {form.local_rows(_GROUP)}
   const int id = (int)get_local_id(0), lane = id % {stream.lanes}, line = id / {stream.lanes};
   const int tiles = (M + {rows - 1}) / {rows}, tile = (int)get_group_id(0);
   const int m0 = tile % tiles * {rows}, n0 = tile / tiles * {stream.columns};
@@ -154,12 +154,15 @@ def stream_kernel(form: ProductForm, stream: Stream) -> KernelSource:
   uint w[{ahead}][{words}], x[{ahead}][{rows}][{lefts}];
   const int steps = (K + {step - 1}) / {step};
   #pragma unroll
-  for (int d = 0; d < {ahead}; d++) {{ const int k0 = d * {step}; {_read(form, stream)} }}
+  for (int d = 0; d < {ahead}; d++) {{ const int k0 = d * {step}; {_read_right(form, stream)} }}
+  {form.normalised(_GROUP)}
+  #pragma unroll
+  for (int d = 0; d < {ahead}; d++) {{ const int k0 = d * {step}; {_read_left(form, stream)} }}
   for (int s0 = 0; s0 < steps; s0 += {ahead}) {{
     #pragma unroll
     for (int d = 0; d < {ahead}; d++) {{
       {_products(form, stream)}
-      {{ const int k0 = (s0 + d + {ahead}) * {step}; {_read(form, stream)} }}
+      {{ const int k0 = (s0 + d + {ahead}) * {step}; {_read_right(form, stream)} {_read_left(form, stream)} }}
     }}
   }}
   {_results(form, stream)}"""
@@ -210,21 +213,26 @@ def _column(stream: Stream, j: int | str) -> str:
     return f"lane * {stream.each} + {j}{' - shift' if stream.phases > 1 else ''}"
 
 
-def _fetch(target: str, address: str, nbytes: int, condition: str) -> str:
+def _fetch(target: str, address: str, nbytes: int, condition: str, space: str = "__global") -> str:
     """Write statements that read so many bytes at once, to words from *target* on, or zeros."""
     count = nbytes // 4
     kind = "uint" if count == 1 else f"uint{count}"
     stores = f"{target.format(0)} = v;"
     if count > 1:
         stores = " ".join(f"{target.format(i)} = v.{'xyzw'[i]};" for i in range(count))
-    return f"{{ {kind} v = 0; if ({condition}) v = *(const __global {kind}*)({address}); {stores} }}"
+    return f"{{ {kind} v = 0; if ({condition}) v = *(const {space} {kind}*)({address}); {stores} }}"
 
 
-def _read(form: ProductForm, stream: Stream) -> str:
-    """Begin to read a work-item's elements of both operands for a step; what is beyond them is 0."""
+def _terms(stream: Stream) -> list[str]:
+    """Return a work-item's terms of a step."""
+    return [f"(k0 + {_term(stream, t)})" for t in range(stream.depth)]
+
+
+def _read_right(form: ProductForm, stream: Stream) -> str:
+    """Begin to read a work-item's elements of the right-hand side for a step; what is beyond it is 0."""
     lines = []
     per, size = _per_word(form.b, stream), form.b.itemsize
-    terms = [f"(k0 + {_term(stream, t)})" for t in range(stream.depth)]
+    terms = _terms(stream)
     columns = [f"(n0 + {_column(stream, j)})" for j in range(stream.each)]
     there = "{} < K && {} < N"
     if stream.whole == 1:
@@ -249,7 +257,7 @@ def _read(form: ProductForm, stream: Stream) -> str:
             target = f"w[d][{t * stream.whole // per} + {{}}]"
             address = f"B + bo + {k} * sb_k + {columns[0]}"
             lines.append(_fetch(target, address, stream.whole * size, there.format(k, columns[0])))
-    return "\n      ".join(["", *lines, *_read_left(form, stream, terms)])
+    return "\n      ".join(["", *lines])
 
 
 def _shift(form: ProductForm, stream: Stream) -> str:
@@ -267,9 +275,10 @@ def _plain(form: ProductForm, stream: Stream) -> str:
         return ""
     step, columns = stream.depth * (stream.lanes if stream.turned else stream.lines), stream.columns
     name, parts = ("lane", stream.lanes) if stream.turned else ("line", stream.lines)
-    left = f"LOAD({form.a.name}, A, ao + m * sa_m + k * sa_k)"
+    left = form.left("m", "k")
     right = f"LOAD({form.b.name}, B, bo + k * sb_k + n * sb_n)"
     return f"""if {form.is_unaligned} {{
+    {form.normalised(_GROUP)}
     for (int e = id; e < {stream.rows * columns}; e += {_GROUP}) {{
       const int m = m0 + e / {columns}, n = n0 + e % {columns};
       {form.rows("m")}
@@ -306,22 +315,30 @@ inline uint4 $_line(const __global {_bits(dtype)}* p, const int left) {{
 }}"""
 
 
-def _read_left(form: ProductForm, stream: Stream, terms: list[str]) -> list[str]:
-    lines, most = [], 16 // form.a.itemsize
+def _read_left(form: ProductForm, stream: Stream) -> str:
+    """Begin to read a work-item's elements of the left-hand side for a step; what is beyond it is 0."""
+    lines, most, terms = [], 16 // form.a.itemsize, _terms(stream)
     at_once = min(most, stream.depth)
     for r in range(stream.rows):
         row = f"(m0 + {r})"
         if stream.left:
             for first in range(0, stream.depth, at_once):
                 target = f"x[d][{r}][{first // _per_left(form.a)} + {{}}]"
-                address = f"A + ao + {row} * sa_m + {terms[first]}"
-                lines.append(_fetch(target, address, at_once * form.a.itemsize, f"{terms[first]} < K && {row} < M"))
+                address, there = form.left_at(row, terms[first]), f"{terms[first]} < K && {row} < M"
+                lines.append(_fetch(target, address, at_once * form.a.itemsize, there, form.left_space))
         else:
             for t, k in enumerate(terms):
                 at = f"x[d][{r}][{t}]"
-                value = f"((const __global {_bits(form.a)}*)A)[ao + {row} * sa_m + {k} * sa_k]"
+                value = f"((const {form.left_space} {_bits(form.a)}*){_left_of(form, row, k)}"
                 lines.append(f"{at} = 0; if ({k} < K && {row} < M) {at} = {value};")
-    return lines
+    return "\n      ".join(["", *lines])
+
+
+def _left_of(form: ProductForm, row: str, term: str) -> str:
+    """Return the left-hand side's buffer, and which of its elements one is."""
+    if form.normal is not None:
+        return f"rows)[{form.normal.at(row, term)}]"
+    return f"A)[ao + {row} * sa_m + {term} * sa_k]"
 
 
 def _number(dtype: DataType, word: str, high: int) -> str:

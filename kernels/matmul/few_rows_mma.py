@@ -29,6 +29,7 @@ MOST_ROWS = 32
 _FEWEST = 4  # rows up to which tensor cores are not worth it where elements are read one by one
 _GROUP = 256
 _PARTS = _GROUP // LANES
+_TERM = f"const int k = (step * {_PARTS} + warp) * {STEP} + chunk;"  # the first of a lane's chunk
 
 
 class Strip(NamedTuple):
@@ -104,11 +105,11 @@ def strip_kernel(form: ProductForm, strip: Strip) -> KernelSource:
     eights, each, ahead, columns, rows = strip.eights, strip.each, strip.ahead, strip.columns, strip.rows
     held, line = max(1, rows * columns // _GROUP), columns + 4
     body = f"""
-  __local float parts[{_PARTS * rows * line}];
+  __local float parts[{_PARTS * rows * line}]; {form.local_rows(_GROUP)}
   const int id = (int)get_local_id(0), lane = id & 31, warp = id / 32, own = lane / 4, chunk = lane % 4 * {_CHUNK};
   const int n0 = (int)get_group_id(0) * {columns};
   {form.batch()}
-  if {form.is_unaligned} {{ {_plain(form, strip)} return; }}
+  if {form.is_unaligned} {{ {form.normalised(_GROUP)} {_plain(form, strip)} return; }}
   {form.held(held)}
   #pragma unroll
   for (int i = 0; i < {held}; i++) {{
@@ -124,12 +125,15 @@ def strip_kernel(form: ProductForm, strip: Strip) -> KernelSource:
   uint x[{ahead}][{eights}][4], w[{ahead}][{each * (4 if strip.whole else _CHUNK)}];
   const int steps = (K + {_PARTS * STEP - 1}) / {_PARTS * STEP};
   #pragma unroll
-  for (int d = 0; d < {ahead}; d++) {{ const int step = d; {_read(form, strip)} }}
+  for (int d = 0; d < {ahead}; d++) {{ const int step = d; {_TERM} {_read_right(strip)} }}
+  {form.normalised(_GROUP)}
+  #pragma unroll
+  for (int d = 0; d < {ahead}; d++) {{ const int step = d; {_TERM} {_read_left(form, strip)} }}
   for (int s0 = 0; s0 < steps; s0 += {ahead}) {{
     #pragma unroll
     for (int d = 0; d < {ahead}; d++) {{
       {_products(form, strip)}
-      {{ const int step = s0 + d + {ahead}; {_read(form, strip)} }}
+      {{ const int step = s0 + d + {ahead}; {_TERM} {_read_right(strip)} {_read_left(form, strip)} }}
     }}
   }}
   #pragma unroll
@@ -161,7 +165,7 @@ def strip_kernel(form: ProductForm, strip: Strip) -> KernelSource:
 
 def _plain(form: ProductForm, strip: Strip) -> str:
     """Calculate a strip's results one by one, of operands wherever they lie."""
-    left, right = f"LOAD({form.a.name}, A, ao + m * sa_m + k)", f"LOAD({form.b.name}, B, bo + k * sb_k + n * sb_n)"
+    left, right = form.left("m", "k"), f"LOAD({form.b.name}, B, bo + k * sb_k + n * sb_n)"
     return f"""
     for (int e = id; e < {strip.rows * strip.columns}; e += {_GROUP}) {{
       const int m = e / {strip.columns}, n = n0 + e % {strip.columns};
@@ -181,10 +185,11 @@ def _column(strip: Strip, index: str) -> str:
     return f"own * {strip.each} + {index}" if strip.whole and not strip.turned else f"own + {_EIGHT} * ({index})"
 
 
-def _read(form: ProductForm, strip: Strip) -> str:
-    """Begin to read a lane's chunks of both operands for a step; what is beyond them is 0."""
+def _read_right(strip: Strip) -> str:
+    """Begin to read a lane's chunks of the right-hand side for a step; what is beyond it is 0."""
     if not strip.whole:
-        weights = f"""#pragma unroll
+        return f"""
+      #pragma unroll
       for (int i = 0; i < {strip.each}; i++) {{
         const int n = n0 + {_column(strip, "i")};
         #pragma unroll
@@ -193,33 +198,37 @@ def _read(form: ProductForm, strip: Strip) -> str:
           if (k < K && n < N) w[d][i * {_CHUNK} + t] = ((const __global ushort*)B)[bo + (k + t) * sb_k + n * sb_n];
         }}
       }}"""
-    elif strip.turned:
-        weights = f"""#pragma unroll
+    if strip.turned:
+        return f"""
+      #pragma unroll
       for (int i = 0; i < {strip.each}; i++) {{
         const int n = n0 + {_column(strip, "i")};
         uint4 v = 0;
         if (k < K && n < N) v = asyncrt_stream4(B + bo + n * sb_n + k);
         w[d][i * 4] = v.x; w[d][i * 4 + 1] = v.y; w[d][i * 4 + 2] = v.z; w[d][i * 4 + 3] = v.w;
       }}"""
-    else:
-        words = strip.each // 2
-        kind = f"uint{words}" if words > 1 else "uint"
-        parts = [f"v.{'xyzw'[q]}" for q in range(words)] if words > 1 else ["v"]
-        stores = " ".join(f"w[d][i * {words} + {q}] = {part};" for q, part in enumerate(parts))
-        weights = f"""const int n = n0 + own * {strip.each};
+    words = strip.each // 2
+    kind = f"uint{words}" if words > 1 else "uint"
+    parts = [f"v.{'xyzw'[q]}" for q in range(words)] if words > 1 else ["v"]
+    stores = " ".join(f"w[d][i * {words} + {q}] = {part};" for q, part in enumerate(parts))
+    return f"""
+      const int n = n0 + own * {strip.each};
       #pragma unroll
       for (int i = 0; i < {_CHUNK}; i++) {{
         {kind} v = 0;
         if (k < K && n < N) v = asyncrt_stream{words}(B + bo + (k + i) * sb_k + n);
         {stores}
       }}"""
-    return f"""const int k = (step * {_PARTS} + warp) * {STEP} + chunk;
-      {weights}
+
+
+def _read_left(form: ProductForm, strip: Strip) -> str:
+    """Begin to read a lane's chunks of the left-hand side for a step; what is beyond it is 0."""
+    return f"""
       #pragma unroll
       for (int h = 0; h < {strip.eights}; h++) {{
         const int m = h * {_EIGHT} + own;
         uint4 v = 0;
-        if (k < K && m < M) v = *(const __global uint4*)(A + ao + m * sa_m + k);
+        if (k < K && m < M) v = *(const {form.left_space} uint4*)({form.left_at("m", "k")});
         {" ".join(f"x[d][h][{i}] = v.{x};" for i, x in enumerate("xyzw"))}
       }}"""
 

@@ -8,6 +8,7 @@ from asyncrt.devices.base import Registers
 from asyncrt.kernels.codegen import epilogue, runs
 from asyncrt.kernels.codegen.conversion import to_integer
 from asyncrt.kernels.codegen.source import compute_type
+from asyncrt.kernels.patterns.normalize import LocalRows
 from asyncrt.layout import FLOAT32, DataType
 
 
@@ -38,6 +39,8 @@ class ProductForm(NamedTuple):
         last: The epilogue.
         registers: Of a CPU device.
         few: What *b* is made of, where it has few bits.
+        copies: How many parts of the result's only row are copied elsewhere as well.
+        normal: How rows of *a* are normalised before they are multiplied, where they are.
     """
 
     name: str
@@ -51,12 +54,15 @@ class ProductForm(NamedTuple):
     last: epilogue.EpilogueForm
     registers: Registers
     few: FewBits | None = None
+    normal: LocalRows | None = None
+    copies: int = 0
 
     @property
     def ints(self) -> tuple[str, ...]:
         batch = (x for i in range(self.axes) for x in (f"d{i}", f"sa{i}", f"sb{i}"))
         scalars = ("M", "N", "K", "sa_m", "sa_k", "sb_k", "sb_n", "a_off", "b_off", "sc_m", "sc_n")
-        return (*scalars, *batch, *(() if self.few is None else ("block",)), *self.last.ints)
+        copies = (f"copy{i}_{x}" for i in range(self.copies) for x in ("first", "count", "columns", "apart", "to"))
+        return (*scalars, *batch, *(() if self.few is None else ("block",)), *self.last.ints, *copies)
 
     @property
     def buffers(self) -> tuple[tuple[str, DataType, str], ...]:
@@ -64,12 +70,38 @@ class ProductForm(NamedTuple):
         few: tuple[tuple[str, DataType, str], ...] = () if self.few is None else (("S", FLOAT32, "r"),)
         if self.few is not None and self.few.zeros is not None:
             few += (("Z", self.few.zeros, "r"),)
-        return (("A", self.a, "r"), ("B", self.b, "r"), ("Y", self.a, "w"), *bias, *few, *self.last.buffers)
+        rows = () if self.normal is None else self.normal.buffers
+        copies = tuple((f"C{i}", self.a, "w") for i in range(self.copies))
+        own = (("A", self.a, "r"), ("B", self.b, "r"), ("Y", self.a, "w"))
+        return (*own, *bias, *few, *rows, *self.last.buffers, *copies)
 
     @property
     def is_unaligned(self) -> str:
         """OpenCL C: whether an operand's buffer begins elsewhere than at a multiple of 16 bytes, as parts of others may."""
-        return "(((ulong)A | (ulong)B) & 15)"
+        return "(((ulong)A | (ulong)B) & 15)" if self.normal is None else "((ulong)B & 15)"
+
+    def left(self, m: str, k: str) -> str:
+        """The left-hand side's element of row *m* and term *k*."""
+        if self.normal is not None:
+            return f"LOAD({self.a.name}, rows, {self.normal.at(m, k)})"
+        return f"LOAD({self.a.name}, A, ao + {m} * sa_m + {k} * sa_k)"
+
+    def left_at(self, m: str, k: str) -> str:
+        """Where the left-hand side's element of row *m* and term *k* lies, whose terms are adjacent."""
+        return f"A + ao + {m} * sa_m + {k}" if self.normal is None else f"rows + {self.normal.at(m, k)}"
+
+    @property
+    def left_space(self) -> str:
+        """Where the left-hand side lies."""
+        return "__global" if self.normal is None else "__local"
+
+    def normalised(self, group: int) -> str:
+        """Normalise the rows of the left-hand side, in a work-group of so many work-items, where that is wanted."""
+        return "" if self.normal is None else self.normal.made(group)
+
+    def local_rows(self, group: int) -> str:
+        """Declare what `normalised` needs."""
+        return "" if self.normal is None else self.normal.arrays(group)
 
     def batch(self) -> str:
         """Find this work-item's matrices: they begin at ``ao`` and ``bo``, and at row ``first`` of the result."""
@@ -116,7 +148,14 @@ class ProductForm(NamedTuple):
         text = self._sum(value, f"held[{held}]" if held else self._bias(m, n) if self.bias else "")
         if (self.alpha or self.beta) and not self.a.is_float:
             text = to_integer(text, self.a)
-        return self.last.element(self.a, "Y", f"(first + {m}) * N + {n}", n, text, held=held)
+        copies = " ".join(self._copy(i, n) for i in range(self.copies))
+        return self.last.element(self.a, "Y", f"(first + {m}) * N + {n}", n, text, held=held, further=copies)
+
+    def _copy(self, i: int, n: str) -> str:
+        """Store ``stored``, of column *n*, where part *i* is copied to, if it is in that part."""
+        at = f"copy{i}_to + c / copy{i}_columns * copy{i}_apart + c % copy{i}_columns"
+        store = f"STORE({self.a.name}, C{i}, {at}, stored);"
+        return f"{{ const int c = {n} - copy{i}_first; if (c >= 0 && c < copy{i}_count) {store} }}"
 
     def calculated(self, target: str, value: str, held: str) -> str:
         """Let the variable *target* be what `element` would store; `hold` or `hold_run` has read what belongs to it."""

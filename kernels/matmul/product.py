@@ -7,6 +7,7 @@ other case is the generic kernel, one result per work-item.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,19 +15,21 @@ from typing import NamedTuple
 from asyncrt.kernels.codegen.alignment import fake_alignment
 from asyncrt.kernels.codegen.epilogue import Bound, Epilogue, Operand, bind
 from asyncrt.kernels.codegen.literals import literal
+from asyncrt.kernels.codegen.prologue import Normalisation
 from asyncrt.kernels.codegen.source import accumulator_type
 from asyncrt.kernels.codegen.tiles import PANEL, pair_rows, tile_of
-from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, WeightsRequest, chosen, weights
+from asyncrt.kernels.impl import Impl, KernelChoice, KernelSource, Launch, Ref, WeightsRequest, chosen, weights
 from asyncrt.kernels.patterns.grid import round_up
+from asyncrt.kernels.patterns.normalize import local_rows
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import BFLOAT16, FLOAT32, FLOAT64, UINT32, DataType
+from asyncrt.layout import BFLOAT16, FLOAT32, FLOAT64, UINT32, DataType, Layout
 from asyncrt.memory.view import View, collapse
 
 from . import bf16_weights as narrow
 from .cpu import Source, pack_panels, pack_transposed, pair_kernel, rows_per_item, tile_kernel
 from .few_bits import BitsOperand
 from .few_rows import Stream, choose_stream, stream_kernel
-from .few_rows_mma import choose_strip, strip_kernel
+from .few_rows_mma import Strip, choose_strip, strip_kernel
 from .gpu import (
     GROUP,
     NARROW,
@@ -44,7 +47,10 @@ from .interface import ProductForm
 from .tensor_cores import choices_of, choose_stages, choose_tile, takes, tensor_core_kernel
 from .warpgroups import choose_warpgroups, warpgroup_kernel
 
-__all__ = ["Bias", "Epilogue", "Operand", "bits_arguments", "matmul", "matmul_few_bits"]
+__all__ = ["Bias", "Epilogue", "Operand", "bits_arguments", "matmul", "matmul_few_bits", "takes_normalised"]
+
+MOST_NORMALISED = 8
+"""Rows that each work-group of a product may normalise for itself."""
 
 
 class Bias(NamedTuple):
@@ -70,6 +76,7 @@ def matmul(
     constant: int | None = None,
     transposed: bool = False,
     epilogue: Epilogue | None = None,
+    normal: Normalisation | None = None,
 ) -> Impl:
     """Return the implementation of ``alpha * a @ b + beta * bias`` into a dense tensor ``[*batch, M, N]``.
 
@@ -79,6 +86,7 @@ def matmul(
         constant: Index of the node's input that is *b*, if its value is a constant ``[K, N]`` matrix.
         transposed: The constant is stored ``[N, K]``.
         epilogue: What becomes of each element before it is stored, with operands of ``[*batch, M, N]``.
+        normal: What is done to each row of *a* before it is multiplied; only where `takes_normalised` says so.
     """
     last = bind(epilogue, (*batch, a.view.shape[-2], b.view.shape[-1]))
     a, b, batch = _with_merged_rows(a, b, tuple(batch), bias)
@@ -96,10 +104,12 @@ def matmul(
     form = ProductForm(
         name, a.dtype, b.dtype, None if bias is None else bias.dtype, scale, factor,
         len(axes), bias is not None and bias.column_stride == 1, last.form, traits.registers,
+        normal=None if normal is None else local_rows(normal, a.dtype, m, k),
     )  # fmt: skip
     edge = (0, 0) if bias is None else (bias.row_stride, bias.column_stride)
     ints = (m, n, k, *a.view.strides[-2:], *b.view.strides[-2:], a.view.offset, b.view.offset, *edge, *strides, *last.ints)
-    refs = (a.ref, b.ref, target, *(() if bias is None else (bias.ref,)), *last.refs)
+    factors = () if normal is None else normal.refs
+    refs = (a.ref, b.ref, target, *(() if bias is None else (bias.ref,)), *factors, *last.refs)
     left, right = (*a.view.strides, a.view.offset), (*b.view.strides, b.view.offset)
     bound = _BoundProduct(form, refs, ints, m, n, k, math.prod(batch), left, right)
     if tiled:
@@ -111,6 +121,25 @@ def matmul(
         return Impl(f"tiles {tile.rows}x{tile.columns}, {source.value}", (_tiles(bound, source, traits),), weights=requests)
     launch, which = _other(bound, traits)
     return Impl(which, (launch,), weights=requests)
+
+
+def takes_normalised(a: Layout, b: Layout, normal: Normalisation, traits: DeviceTraits) -> bool:
+    """Whether each work-group of a product ``a @ b`` of few rows by a matrix can normalise those rows for itself.
+
+    It does so while the first part of *b* is on its way, and so a launch less is needed. Where the rows are many, or
+    long, a launch of their own is faster.
+
+    Args:
+        b: A constant, whose rows or columns lie one behind the other.
+    """
+    if traits.is_cpu or a.dtype is not b.dtype or len(b.shape) != 2:
+        return False
+    *rows, k = a.shape
+    sizes, dense = (math.prod(rows), b.count // k if k else 0, k, 1), (k, 1, 0)
+    form = ProductForm("", a.dtype, b.dtype, None, "", "", 0, False, bind(None, (1, 1)).form, traits.registers)
+    if sizes[0] > MOST_NORMALISED or local_rows(normal, a.dtype, sizes[0], k) is None:
+        return False
+    return choose_stream(form, sizes, dense, (sizes[1], 1, 0), traits) is not None
 
 
 def matmul_few_bits(
@@ -155,6 +184,11 @@ class _BoundProduct(NamedTuple):
     left: tuple[int, ...]
     right: tuple[int, ...]
 
+    @property
+    def has_one_row(self) -> bool:
+        """Whether the result is one row of elements."""
+        return self.m == 1 and self.batches == 1
+
 
 def _with_merged_rows(
     a: Operand, b: Operand, batch: tuple[int, ...], bias: Bias | None
@@ -196,6 +230,14 @@ def _tiles(p: _BoundProduct, source: Source, traits: DeviceTraits) -> Launch:
     return Launch(tile_kernel(p.form, source), p.refs, (*p.ints, rows), grid, (1, 1, 1), varying=(0,))
 
 
+def _copying_strips(form: ProductForm, strip: Strip, copies: int) -> KernelSource | KernelChoice:
+    return strip_kernel(form._replace(copies=copies), strip)
+
+
+def _copying_streams(form: ProductForm, stream: Stream, copies: int) -> KernelSource | KernelChoice:
+    return chosen(stream.lanes, _streaming, form._replace(copies=copies), stream._replace(lanes=1))
+
+
 def _streaming(form: ProductForm, stream: Stream, lanes: int) -> KernelSource:
     return stream_kernel(form, stream._replace(lanes=lanes))
 
@@ -206,7 +248,8 @@ def _other(p: _BoundProduct, traits: DeviceTraits) -> tuple[Launch, str]:
     strip = choose_strip(p.form, sizes, p.left, p.right, traits)
     if strip is not None:
         grid = (-(-p.n // strip.columns) * strip.group, 1, p.batches)
-        launch = Launch(strip_kernel(p.form, strip), p.refs, p.ints, grid, (strip.group, 1, 1))
+        also = functools.partial(_copying_strips, p.form, strip) if p.has_one_row else None
+        launch = Launch(strip_kernel(p.form, strip), p.refs, p.ints, grid, (strip.group, 1, 1), also=also)
         return launch, f"tensor cores, strips of {strip.columns}"
     stream = choose_stream(p.form, sizes, p.left, p.right, traits)
     if takes((p.form.a, p.form.b), p.left, p.right, traits) and (stream is None or p.form.a is not FLOAT32):
@@ -222,8 +265,8 @@ def _other(p: _BoundProduct, traits: DeviceTraits) -> tuple[Launch, str]:
         return Launch(source, p.refs, p.ints, grid, (tile.group, 1, 1)), f"tensor cores {tile.rows}x{tile.columns}"
     if stream is not None:
         grid = (-(-p.n // stream.columns) * -(-p.m // stream.rows) * stream.group, 1, p.batches)
-        kernel = chosen(stream.lanes, _streaming, p.form, stream._replace(lanes=1))
-        launch = Launch(kernel, p.refs, p.ints, grid, (stream.group, 1, 1))
+        also = functools.partial(_copying_streams, p.form, stream) if p.has_one_row else None
+        launch = Launch(_copying_streams(p.form, stream, 0), p.refs, p.ints, grid, (stream.group, 1, 1), also=also)
         return launch, f"few rows, {int.__index__(stream.columns)} columns"
     element = 8 if accumulator_type(p.form.a) in ("double", "long", "ulong") else 4
     regime = choose_regime(p.m, p.n, p.k, p.batches, element, traits)

@@ -68,6 +68,26 @@ def copy_two_launch(
     return Launch(k, buffers, (*ints, cut.chunk, cut.rows_per_item, *walk.strides), cut.grid, (1, 1))
 
 
+def copied_as_made(launch: Launch, src: View, dst: View) -> Launch | None:
+    """Return the launch that makes output 0 as *launch* does, and copies *src* of it to *dst* of one more output; None
+    where it cannot.
+
+    Its first output has one row. What is copied lies side by side there, and in rows that are as long in *dst*.
+    """
+    dims, (ss, ds) = collapse(src.shape, src.strides, dst.strides)
+    if launch.also is None or 0 in src.shape or len(dims) > 2:
+        return None
+    if ss[-1] != 1 or ds[-1] != 1 or (len(dims) == 2 and ss[0] != dims[1]):
+        return None
+    before = sum(ref.kind == "output" for ref in launch.buffers)
+    rows, columns, apart = (dims[0], dims[1], ds[0]) if len(dims) == 2 else (1, dims[0], 0)
+    return launch._replace(
+        kernel=launch.also(before),
+        buffers=(*launch.buffers, out(before)),
+        ints=(*launch.ints, src.offset, rows * columns, columns, apart, dst.offset),
+    )
+
+
 class _Walk(NamedTuple):
     """How a kernel goes through what is copied.
 

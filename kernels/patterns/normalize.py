@@ -10,6 +10,7 @@ import functools
 from typing import NamedTuple
 
 from asyncrt.kernels.codegen.literals import literal
+from asyncrt.kernels.codegen.prologue import Normalisation
 from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.codegen.vectors import steps
 from asyncrt.kernels.impl import KernelSource, Launch, Ref
@@ -230,18 +231,107 @@ def _cpu_kernel(form: _NormalizationForm) -> KernelSource:
     return kernel(f"normalize_{form.statistics}", _buffers(form), _INTS, body)
 
 
-@functools.cache
-def _gpu_kernel(form: _NormalizationForm, share: _Share) -> KernelSource:
-    """A work-group takes some rows. Each work-item reads its elements, and their factors, once and together."""
+class LocalRows(NamedTuple):
+    """Rows that a work-group normalises for itself, in local memory, before it does something with them.
+
+    Attributes:
+        statistics: As for `normalize_rows`.
+        dtype: Of their elements, and of the factors of each column.
+        epsilon: Of the operator, as a literal.
+        biased: Whether there is something to add to each column.
+        share: How work-items share a row.
+        room: Elements that there is local memory for.
+    """
+
+    statistics: str
+    dtype: DataType
+    epsilon: str
+    biased: bool
+    share: _Share
+    room: int
+
+    @property
+    def buffers(self) -> tuple[tuple[str, DataType, str], ...]:
+        bias = (("row_bias", self.dtype, "r"),) if self.biased else ()
+        return (("row_scale", self.dtype, "r"), *bias)
+
+    def arrays(self, group: int) -> str:
+        """Declare what a work-group of so many work-items needs of local memory."""
+        size, aligned = f"[{group // self.share.lanes}][{self.share.lanes}]", "__attribute__((aligned(16)))"
+        sums = " ".join(f"__local float {name}{size} {aligned};" for name in ("parts_of_rows", "others_of_rows"))
+        kind = {2: "ushort", 4: "uint"}[self.dtype.itemsize]  # no array is of halves without an extension
+        space = f"__local {kind} space_of_rows[{self.room}] {aligned};"
+        return f"{space} __local {self.dtype.c}* rows = (__local {self.dtype.c}*)space_of_rows; {sums}"
+
+    def at(self, row: str, column: str) -> str:
+        """Where an element lies in ``rows``; sixteen bytes may be read from each eighth on."""
+        return f"({row}) * (K + {_PAD}) + {column}"
+
+    def made(self, group: int) -> str:
+        """Write the statements that fill ``rows`` with ``M`` rows of ``K`` elements, from element ``ao`` of ``A`` on;
+        one begins ``sa_m`` behind the other. ``id`` is the work-item's number."""
+        form = _NormalizationForm(
+            self.statistics, self.dtype, self.epsilon, scaled=True, biased=self.biased, grouped=False,
+            result=self.dtype, mean=None, inverse=None,
+        )  # fmt: skip
+        lanes, rows = self.share.lanes, group // self.share.lanes
+        names = _Names("A", "row_scale", "row_bias", "parts_of_rows", "others_of_rows")
+        store = f"STORE({self.dtype.name}, rows, {self.at('r', 'c')}, {_scaled(form)});"
+        return f"""
+  for (int r0 = 0; r0 < M; r0 += {rows}) {{
+    const float eps = {self.epsilon};
+    const int n = K, line = id / {lanes}, lane = id % {lanes}, so = 0, bo = 0;
+    const int place = r0 + line, end = place < M ? n : 0, r = min(place, M - 1), o = ao + r * sa_m;
+    {_row(form, self.share, names, store)}
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }}"""
+
+
+_PAD = 8  # elements between rows in local memory
+_ROOM_NBYTES = 1 << 14
+
+
+def local_rows(normal: Normalisation, dtype: DataType, rows: int, n: int) -> LocalRows | None:
+    """Return *rows* rows of *n* elements for each work-group to normalise for itself; None if they are too many."""
+    needed, room = rows * (n + _PAD), 1024
+    while room < needed and 2 * room * dtype.itemsize <= _ROOM_NBYTES:
+        room *= 2
+    if room < needed:
+        return None
+    epsilon = literal(normal.epsilon, FLOAT32)
+    return LocalRows(normal.statistics, dtype, epsilon, normal.bias is not None, _share(n), room)
+
+
+class _Names(NamedTuple):
+    """What a kernel calls the elements of rows, their factors, and the parts of two sums."""
+
+    x: str = "x"
+    scale: str = "scale"
+    bias: str = "bias"
+    first: str = "parts"
+    second: str = "others"
+
+
+def _scaled(form: _NormalizationForm) -> str:
+    """Write what becomes of an element with factors of its own."""
+    return "(v - shift) * factor" + (" * w" if form.scaled else "") + (" + z" if form.biased else "")
+
+
+def _row(form: _NormalizationForm, share: _Share, names: _Names, store: str, keep: str = "") -> str:
+    """Write the statements that normalise row ``r``, whose elements begin at ``o`` and have ``end`` columns.
+
+    Args:
+        store: What stores column ``c``.
+        keep: What is done once the row's ``shift`` and ``factor`` are known.
+    """
     lanes, most = share
     t, own_factors = _type(form), form.scaled and not form.grouped
     first, second, shift, factor = _STATISTICS[form.statistics]
-    x = f"LOAD({form.dtype.name}, x, o + c)"
-    held = [("v", t, x)]
+    held = [("v", t, f"LOAD({form.dtype.name}, {names.x}, o + c)")]
     if own_factors:
-        held.append(("w", t, f"LOAD({form.result.name}, scale, so + c)"))
+        held.append(("w", t, f"LOAD({form.result.name}, {names.scale}, so + c)"))
         if form.biased:
-            held.append(("z", t, f"LOAD({form.result.name}, bias, bo + c)"))
+            held.append(("z", t, f"LOAD({form.result.name}, {names.bias}, bo + c)"))
     arrays = " ".join(f"{kind} {name}s[{most}];" for name, kind, _ in held)
     reads = " ".join(f"{name}s[i] = {text};" for name, _, text in held)
 
@@ -270,16 +360,29 @@ def _gpu_kernel(form: _NormalizationForm, share: _Share) -> KernelSource:
   for (int i = 0; i < {lanes // 4}; i++) sums_{name} += vload4(i, {parts}[line]);
   const {t} {name} = (sums_{name}.x + sums_{name}.y) + (sums_{name}.z + sums_{name}.w);"""
 
-    text = "(v - shift) * factor"
-    start = ""
+    return f"""{arrays}
+  #pragma unroll
+  for (int i = 0; i < {most}; i++) {{
+    const int c = min(lane + i * {lanes}, max(n, 1) - 1);
+    {reads}
+  }}
+  {total("a", first, names.first)}
+  const {t} shift = {shift};
+  {total("b", second, names.second)}
+  const {t} factor = {factor};
+  {keep}
+  {each(store)}"""
+
+
+@functools.cache
+def _gpu_kernel(form: _NormalizationForm, share: _Share) -> KernelSource:
+    """A work-group takes some rows. Each work-item reads its elements, and their factors, once and together."""
+    lanes, t = share.lanes, _type(form)
+    start, text = "", f"STORE({form.result.name}, y, o + c, {_scaled(form)});"
     if form.grouped:
         z = f"+ LOAD({form.result.name}, bias, f)" if form.biased else ""
         start = "const int f0 = r % groups * (n / length);"
-        text = f"const int f = f0 + c / length; STORE({form.result.name}, y, o + c, {text} * LOAD({form.result.name}, scale, f) {z});"
-    else:
-        text += " * w" if form.scaled else ""
-        text += " + z" if form.biased else ""
-        text = f"STORE({form.result.name}, y, o + c, {text});"
+        text = f"const int f = f0 + c / length; STORE({form.result.name}, y, o + c, (v - shift) * factor * LOAD({form.result.name}, scale, f) {z});"
     rows = _GROUP // lanes
     body = f"""
   __local {t} parts[{rows}][{lanes}] __attribute__((aligned(16))); __local {t} others[{rows}][{lanes}] __attribute__((aligned(16)));
@@ -288,17 +391,6 @@ def _gpu_kernel(form: _NormalizationForm, share: _Share) -> KernelSource:
   const int place = (int)get_group_id(0) * {rows} + line, end = place < rows ? n : 0, r = min(place, rows - 1), o = r * n;
   const int so = r * scale_row, bo = r * bias_row;
   {start}
-  {arrays}
-  #pragma unroll
-  for (int i = 0; i < {most}; i++) {{
-    const int c = min(lane + i * {lanes}, max(n, 1) - 1);
-    {reads}
-  }}
-  {total("a", first, "parts")}
-  const {t} shift = {shift};
-  {total("b", second, "others")}
-  const {t} factor = {factor};
-  if (lane == 0 && place < rows) {{ {_keep(form)} }}
-  {each(text)}"""
+  {_row(form, share, _Names(), text, f"if (lane == 0 && place < rows) {{ {_keep(form)} }}")}"""
     group = f"__attribute__((reqd_work_group_size({_GROUP}, 1, 1)))"
     return kernel(f"normalize_{form.statistics}", _buffers(form), _INTS, body, attributes=group)

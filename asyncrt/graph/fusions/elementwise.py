@@ -7,6 +7,7 @@ group grows from its last node towards the inputs, for as long as what it takes 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.graph.ir import ProgramNode
@@ -85,6 +86,16 @@ def calculated(parts: list[ProgramNode], product: ProgramNode | None) -> FusionG
         return FusionGroup(parts, (), fused_elementwise)
     index = sorted(parts, key=lambda n: n.id).index(product)
     return FusionGroup(parts, product.inputs, functools.partial(fused_product, product=index))
+
+
+def unit_of(
+    last: ProgramNode, wholes: Mapping[ProgramNode, ProgramNode], around: Surroundings
+) -> tuple[ProgramNode, ...] | None:
+    """Return the nodes that are calculated without a break and end in *last*: its group, or it alone."""
+    whole = wholes.get(last)
+    if whole is not None:
+        return whole.parts if whole.parts[-1] is last else None
+    return (last,) if around.free(last) else None
 
 
 def operands(parts: list[ProgramNode], around: Surroundings) -> int:

@@ -12,7 +12,7 @@ from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.fusion.expansion import Pair, fused_expansion
 
 from .base import FusionGroup, Surroundings
-from .elementwise import operands
+from .elementwise import operands, unit_of
 
 
 def find_expansion(
@@ -23,13 +23,13 @@ def find_expansion(
     Args:
         wholes: For each part of the element-wise groups that were found, the node that stands for it.
     """
-    outer = _unit(last, wholes, around)
+    outer = unit_of(last, wholes, around)
     second = None if outer is None else _convolution(outer)
     if outer is None or second is None or not _is_depthwise(second, around):
         return None
     value = second.inputs[0]
     maker = around.maker(value, last.chunk)
-    inner = None if maker is None else _unit(maker, wholes, around)
+    inner = None if maker is None else unit_of(maker, wholes, around)
     first = None if inner is None else _convolution(inner)
     if value is None or inner is None or first is None or not _is_product(first, around):
         return None
@@ -40,16 +40,6 @@ def find_expansion(
     pair = Pair(number[first], frozenset(number[p] for p in inner if p is not first), number[second])
     given = [(*node.inputs, None)[:3] for node in (first, second)]
     return FusionGroup(ordered, (*given[0], *given[1][1:]), functools.partial(fused_expansion, pair=pair))
-
-
-def _unit(
-    last: ProgramNode, wholes: Mapping[ProgramNode, ProgramNode], around: Surroundings
-) -> tuple[ProgramNode, ...] | None:
-    """Return the nodes that are calculated without a break and end in *last*."""
-    whole = wholes.get(last)
-    if whole is not None:
-        return whole.parts if whole.parts[-1] is last else None
-    return (last,) if around.free(last) else None
 
 
 def _convolution(unit: tuple[ProgramNode, ...]) -> ProgramNode | None:

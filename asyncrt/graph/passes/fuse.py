@@ -11,6 +11,7 @@ from asyncrt.graph.fusions.across import find_across
 from asyncrt.graph.fusions.base import Surroundings, fused_node
 from asyncrt.graph.fusions.elementwise import ELEMENTWISE
 from asyncrt.graph.fusions.expansion import find_expansion
+from asyncrt.graph.fusions.normalised import find_normalised
 from asyncrt.graph.ir import Graph, ProgramNode
 from asyncrt.kernels.decide import SkipMode
 
@@ -65,11 +66,13 @@ class _Groups:
         self.move_together()
 
     def pairs(self) -> None:
-        """Convolutions, with what follows each, that are carried out together."""
+        """Convolutions, with what follows each, that are carried out together; products with what they alone read."""
         smaller = dict(self.calculated)
         within: set[ProgramNode] = set()
         for node in reversed(self.graph.nodes):
-            group = None if node in within else find_expansion(node, smaller, self.around)
+            if node in within:
+                continue
+            group = find_expansion(node, smaller, self.around) or find_normalised(node, smaller, self.around)
             if group is not None:
                 whole = fused_node(group, smaller)
                 self.all.append(whole)

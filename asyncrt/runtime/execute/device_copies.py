@@ -108,7 +108,7 @@ class DeviceCopies:
         if launch is None:
             return
         call = Call("state side by side", Attributes(), (layout,), (None,), (layout,), strided=(view,))
-        check_launch(call, launch, Impl("copy", (launch,)), part, hint="lower `max_batch`, or keep fewer steps")
+        check_launch(call, launch, Impl("copy", (launch,)), (part,), hint="lower `max_batch`, or keep fewer steps")
         others = len(launch.buffers) - 1
         record = self.tools.pack([offset, *[0] * others], launch.ints)
         read = Touch(strided(memory, 0, itemsize), write=False)

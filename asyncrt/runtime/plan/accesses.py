@@ -39,7 +39,7 @@ def touches(step: PlanStep) -> tuple[Touch, ...]:
             layout = (call.inputs if kind == "input" else call.outputs)[index]
             assert layout is not None
             if kind == "output":
-                view = written
+                view = written[index] if written else None
             else:
                 view = call.strided[index] if call.strided else None
             region = Region(offset, layout.nbytes) if view is None else strided(view, offset, layout.dtype.itemsize)

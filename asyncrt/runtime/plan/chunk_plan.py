@@ -52,14 +52,14 @@ class Origin(NamedTuple):
         scratch: Bytes of each scratch buffer.
         launch: Which launch of it this is.
         offsets: Of each buffer, in bytes.
-        written: How what it writes lies, where that is not dense.
+        written: How each of its outputs lies, where not all are dense.
     """
 
     call: Call
     scratch: tuple[int, ...]
     launch: Launch
     offsets: tuple[int, ...]
-    written: View | None = None
+    written: tuple[View, ...] = ()
 
 
 class KeptTensor(NamedTuple):

@@ -10,7 +10,8 @@ the length comes out round: then the capacity depends on the length alone, and s
 prompts share plans. There are more the longer it is, half of what there is at most: a new capacity takes a copy of all,
 and plans that are made step by step. One step's room is never used: memory that is full would need plans of its own.
 
-Keys and values of a layer come one behind the other, and are alike: they are written in one launch.
+Keys and values of a layer come one behind the other, and are alike: they are written in one launch, or of one text by
+the product that makes them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from asyncrt.errors import ShapeError
 from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.call import Call
 from asyncrt.kernels.impl import Launch, inp, out
-from asyncrt.kernels.patterns.copy import copy_launch, copy_two_launch
+from asyncrt.kernels.patterns.copy import copied_as_made, copy_launch, copy_two_launch
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Layout, Shape
 from asyncrt.memory.predictor import ShapePredictor
@@ -31,7 +32,7 @@ from asyncrt.memory.view import View
 from .chunk_plan import Home, Kept
 from .memory_plan import MemoryPlan
 from .numpy_launches import reference_append
-from .tensors import Listed, Location
+from .tensors import Listed, Location, PlannedTensor
 
 _STEPS = 128  # that there is room for, at most, where a tensor is short
 
@@ -139,6 +140,8 @@ class KeptMemory:
             launch: Launch | None = reference_append(layout, view, part, capacity)
             places = (source, target, target)
         else:
+            if self._with_maker(layout, source, target, view, part):
+                return
             if self._with_latest(node, layout, source, target, view, part, self._traits):
                 return
             launch = copy_launch(inp(0), view, out(0), part, layout.dtype.itemsize, self._traits)
@@ -146,8 +149,28 @@ class KeptMemory:
             raise ShapeError(f"'{node.name}': nothing to keep")
         call = Call(node.name, node.attributes, (layout,), (None,), (layout,), strided=(view,))
         self._memory.read(source, node.id)
-        self._memory.launch(node.id, call, launch, places, written=part)
+        self._memory.launch(node.id, call, launch, places, written=(part,))
         self._latest = _Written(self._memory.launches[-1], view, part)
+
+    def _with_maker(self, layout: Layout, source: Location, target: Location, view: View, part: View) -> bool:
+        """Let the launch that was listed just before, and made the tensor, write it to *target* as well; False where it
+        cannot."""
+        launches, base = self._memory.launches, source.base
+        maker = launches[-1] if launches else None
+        if maker is None or maker.launch.also is None or not isinstance(base, PlannedTensor):
+            return False
+        made = maker.places[maker.launch.buffers.index(out(0))]
+        if made.base is not base or made.offset or base.whole is not None:
+            return False
+        first = source.offset // layout.dtype.itemsize
+        both = copied_as_made(maker.launch, View(view.shape, view.strides, view.offset + first), part)
+        if both is None:
+            return False
+        launches.pop()
+        written = maker.written or (View.dense(maker.call.outputs[0].shape),)
+        call = maker.call._replace(outputs=(*maker.call.outputs, layout))
+        self._memory.launch(maker.node, call, both, (*maker.places, target), written=(*written, part))
+        return True
 
     def _with_latest(
         self,
@@ -181,7 +204,8 @@ class KeptMemory:
         for place in (first_source, source):
             self._memory.read(place, node.id)
         launches.pop()
-        self._memory.launch(node.id, call, joint, (first_source, source, first_target, target), written=part)
+        places = (first_source, source, first_target, target)
+        self._memory.launch(node.id, call, joint, places, written=(latest.part, part))
         return True
 
 

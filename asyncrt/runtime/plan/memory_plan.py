@@ -142,13 +142,13 @@ class MemoryPlan:
         places: tuple[Location, ...],
         *,
         impl: Impl | None = None,
-        written: View | None = None,
+        written: tuple[View, ...] = (),
     ) -> None:
         """List a launch of *node*; offsets come when the chunk ends.
 
         Args:
             impl: What it is part of; None: it is a copy.
-            written: How what it writes lies, where that is not dense.
+            written: How each of its outputs lies, where not all are dense.
 
         Raises:
             SizeLimitError: Its kernel cannot index what it touches.

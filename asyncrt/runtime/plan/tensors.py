@@ -57,7 +57,7 @@ class Listed(NamedTuple):
     launch: Launch
     places: tuple[Location, ...]
     scratch: tuple[int, ...]
-    written: View | None
+    written: tuple[View, ...]
 
 
 #: A value that the host gets: its id and layout, where it lies, or the value.

@@ -9,6 +9,7 @@ import numpy as np
 
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.conversion import cast
+from asyncrt.kernels.codegen.prologue import Normalisation
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.matmul.product import Bias, Epilogue, Operand, matmul
 from asyncrt.kernels.operator import Example, Operator
@@ -50,7 +51,9 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     return (cast(result, a.dtype),)
 
 
-def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None) -> Impl:
+def implement(
+    call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None, normal: Normalisation | None = None
+) -> Impl:
     bias = None
     if call.has(2):
         rows, columns = broadcast_strides(call.shape(2), call.outputs[0].shape)
@@ -67,6 +70,7 @@ def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None
         constant=1 if call.constants[1] else None,
         transposed=bool(call.attributes.get("transB", 0)),
         epilogue=epilogue,
+        normal=normal,
     )
 
 
@@ -76,6 +80,7 @@ OPERATOR = Operator(
     reference=reference,
     implement=implement,
     with_epilogue=implement,
+    with_normal=implement,
     examples=(
         Example(("f32[5,7]", "f32[7,40]", "f32[40]")),
         Example(("f32[5,7]", "f32[33,7]", "f32[1,33]"), {"transB": 1}),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.kernels.call import Attributes, Call
+from asyncrt.kernels.codegen.prologue import Normalisation
 from asyncrt.kernels.impl import Impl, inp, out
 from asyncrt.kernels.matmul.product import Epilogue, Operand, matmul
 from asyncrt.kernels.operator import Example, Operator
@@ -45,7 +46,9 @@ def takes_view(call: Call, index: int, view: View) -> bool:
     return len(view.shape) > 1
 
 
-def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None) -> Impl:
+def implement(
+    call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None, normal: Normalisation | None = None
+) -> Impl:
     a, b = call.shape(0), call.shape(1)
     left = a if len(a) > 1 else (1, *a)
     right = b if len(b) > 1 else (*b, 1)
@@ -59,6 +62,7 @@ def implement(call: Call, traits: DeviceTraits, epilogue: Epilogue | None = None
         traits,
         constant=1 if len(b) == 2 and call.constants[1] else None,
         epilogue=epilogue,
+        normal=normal,
     )
 
 
@@ -68,6 +72,7 @@ OPERATOR = Operator(
     reference=reference,
     implement=implement,
     with_epilogue=implement,
+    with_normal=implement,
     takes_view=takes_view,
     examples=(
         Example(("f32[5,7]", "f32[7,33]")),

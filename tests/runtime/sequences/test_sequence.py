@@ -14,7 +14,7 @@ import pytest_asyncio
 import asyncrt
 from asyncrt import InputError, Model, Runtime, RuntimeOptions
 from asyncrt.kernels.impl import Launch
-from asyncrt.kernels.patterns.copy import copy_two_launch
+from asyncrt.kernels.patterns.copy import copied_as_made, copy_two_launch
 from asyncrt.layout import Array
 from asyncrt.runtime.plan import kv_append
 from asyncrt.runtime.plan.kv_append import grown
@@ -133,6 +133,44 @@ async def test_keys_and_values_are_written_together_where_neither_needs_the_othe
 
     assert [y.tobytes() for y in got] == [y.tobytes() for y in expected]
     assert any(together) != chained
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("words", [1, 2])
+async def test_the_product_that_makes_keys_and_values_writes_them_where_they_are_kept(
+    words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of one word on a GPU, bit for bit; of more words a launch behind the product does."""
+    written: list[bool] = []
+
+    def noted(*given: Any) -> Launch | None:
+        launch = copied_as_made(*given)
+        written.append(launch is not None)
+        return launch
+
+    monkeypatch.setattr(kv_append, "copied_as_made", noted)
+    nodes = [
+        node("p = MatMul(x, w)"), node("qkv = Add(p, b)"), node("q, k1, v1 = Split(qkv)", axis=2, num_outputs=3),
+        node("k2 = Reshape(k1, heads)"), node("k = Transpose(k2)", perm=[0, 2, 1, 3]),
+        node("v2 = Reshape(v1, heads)"), node("v = Transpose(v2)", perm=[0, 2, 1, 3]),
+        node("present.key = Concat(past_key_values.key, k)", axis=2),
+        node("present.value = Concat(past_key_values.value, v)", axis=2),
+        node("both = Add(present.key, present.value)"), node("summed = ReduceSum(both, axis)", keepdims=0),
+        node("least = ReduceMin(q)", keepdims=0), node("y = Add(summed, least)"),
+    ]  # fmt: skip
+    past = ["past_key_values.key f32[batch,2,past,4]", "past_key_values.value f32[batch,2,past,4]"]
+    constants = {"w": floats(40, 24, seed=1), "b": floats(24, seed=2), "heads": i64(0, 0, 2, 4), "axis": i64(2)}
+    source = model(nodes, ["x f32[batch,n,40]", *past], ["y", "present.key", "present.value"], constants, opset=18)
+    steps = [floats(1, words, 40, seed=i) for i in range(20)]
+    async with Runtime(options=RuntimeOptions(warm=False)) as rt:
+        loaded = await rt.load(source)
+        async with loaded.sequence() as sequence:
+            got = [(await sequence.infer({"x": x}))["y"] for x in steps]
+        expected = await fed_back(loaded, steps)
+        on_gpu = not rt.info.is_cpu and rt.info.takes_source
+
+    assert [y.tobytes() for y in got] == [y.tobytes() for y in expected]
+    assert any(written) == (on_gpu and words == 1)
 
 
 def test_there_is_more_room_the_longer_it_is() -> None:
