@@ -75,16 +75,17 @@ def copied_as_made(launch: Launch, src: View, dst: View) -> Launch | None:
     Its first output has one row. What is copied lies side by side there, and in rows that are as long in *dst*.
     """
     dims, (ss, ds) = collapse(src.shape, src.strides, dst.strides)
-    if launch.also is None or 0 in src.shape or len(dims) > 2:
+    *rows, columns = dims
+    if launch.also is None or 0 in src.shape or len(rows) > 1:
         return None
-    if ss[-1] != 1 or ds[-1] != 1 or (len(dims) == 2 and ss[0] != dims[1]):
+    if ss[-1] != 1 or ds[-1] != 1 or (rows and ss[0] != columns):
         return None
     before = sum(ref.kind == "output" for ref in launch.buffers)
-    rows, columns, apart = (dims[0], dims[1], ds[0]) if len(dims) == 2 else (1, dims[0], 0)
+    count, apart = (rows[0] * columns, ds[0]) if rows else (columns, 0)
     return launch._replace(
         kernel=launch.also(before),
         buffers=(*launch.buffers, out(before)),
-        ints=(*launch.ints, src.offset, rows * columns, columns, apart, dst.offset),
+        ints=(*launch.ints, src.offset, count, columns, apart, dst.offset),
     )
 
 
