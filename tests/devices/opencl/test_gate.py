@@ -64,7 +64,7 @@ def noting(driver: Driver, monkeypatch: pytest.MonkeyPatch, refused: int | None 
         def __init__(self) -> None:
             submitter = python_submitter()
             assert submitter is not None
-            self.arguments = submitter.arguments
+            self.arguments, self.set_records = submitter.arguments, submitter.set_records
 
         def calls(self, calls: Sequence[DriverCall]) -> Noting:
             self._count = len(calls)
