@@ -32,7 +32,8 @@ from .one_launch import OneLaunch, TurningTable
 OFTEN = 8  # times that a plan is enqueued before its launches are prepared, which costs what 2 or 3 replays save
 LAUNCH_NBYTES = 4096
 """What a driver takes for one launch with its arguments set, at most; about 1500 where it is small."""
-_TRIALS, _SELDOM = 5, 64  # times that each way is tried first; and one of so many uses is of the other way
+_TRIALS = 5  # times that each way is tried first
+_SELDOM = 512  # one of so many uses is of the other way: of one in a hundred the slowest requests would be made
 _DOWN, _UP = 0.25, 1.02  # see `Trial.took`
 _AGAIN = 7  # uses for which what was found is not looked for again, which takes a tenth of the briefest request
 _SETS = 64  # per plan: as many requests of one signature as are in flight at once by default
