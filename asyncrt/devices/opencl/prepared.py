@@ -135,7 +135,8 @@ class OpenCLPrepared:
         Raises:
             DeviceError: The driver refuses an argument.
         """
-        own, mine, records = self._kernels, self._launches, list[tuple[int, int, bytes]]()
+        own, mine = self._kernels, self._launches
+        records: list[tuple[int, int, bytes]] = []
         others = [place for place, pair in enumerate(zip(launches, mine, strict=True)) if pair[0] is not pair[1]]
         for place in others:
             (kernel, buffers, record, _, _, local), old = launches[place], mine[place]

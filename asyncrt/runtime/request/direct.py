@@ -274,7 +274,8 @@ class Direct:
         #: What a unit of `BoundPlan.work` takes one core, in seconds; None if none had a core of its own yet.
         self._core_s: float | None = None
         self._latest_step: Callable[[], BoundPlan | None] = lambda: None
-        self._launch_s = LAUNCH_S["cpu" if model.session.device.info.is_cpu else "gpu"]
+        self._least_launch_s = LAUNCH_S["cpu" if model.session.device.info.is_cpu else "gpu"]
+        self._launch_s = self._least_launch_s
 
     @property
     def ran(self) -> bool:
@@ -613,7 +614,7 @@ class Direct:
     def _enqueued(self, launches: int, seconds: float) -> None:
         """Note for how long launches have kept this thread: as long as they would on the general way."""
         if launches >= _SEVERAL:
-            least = LAUNCH_S["cpu" if self._session.device.info.is_cpu else "gpu"]
+            least = self._least_launch_s
             each = min(max(seconds / launches, least), 2 * least)
             self._launch_s += (each - self._launch_s) / _SEVERAL
 

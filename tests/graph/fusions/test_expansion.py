@@ -6,15 +6,14 @@ import numpy as np
 import onnx
 import pytest
 
-from asyncrt import Runtime, RuntimeOptions
 from asyncrt.layout import Array
 from asyncrt.runtime.explain.explain import Explanation
 
 from ...builders import model, node
+from .ran import APART, ran
 
 GIVEN, MADE = 8, 40
 WIDE = 512  # floats in registers, with which both are carried out together
-APART = frozenset({"fuse"})
 
 
 def block(activation: str, *outputs: str) -> onnx.ModelProto:
@@ -37,10 +36,8 @@ async def run(
     made: onnx.ModelProto, x: Array, without: frozenset[str] = frozenset()
 ) -> tuple[Array, Explanation, bool]:
     """Return the result, what became of each node, and whether the device has registers for both at once."""
-    async with Runtime(options=RuntimeOptions(warm=False, without=without)) as rt:
-        loaded = await rt.load(made)
-        result = (await loaded.infer({"x": x}))["y"]
-        return result, loaded.explain(), rt.info.is_cpu and rt.info.registers.capacity >= WIDE
+    result, explanation, info = await ran(made, x, without)
+    return result, explanation, info.is_cpu and info.registers.capacity >= WIDE
 
 
 def picture(high: int, wide: int) -> Array:

@@ -17,9 +17,9 @@ from asyncrt.runtime.plan.tools import new_memo
 
 from ...builders import model, node
 from ...kernels.matmul.test_gpu_regimes import LARGE, MMA
+from .ran import APART, ran
 
 WIDE, MADE = 96, 40
-APART = frozenset({"fuse"})
 
 
 def block(dtype: str, *outputs: str) -> onnx.ModelProto:
@@ -44,10 +44,8 @@ async def run(
     made: onnx.ModelProto, x: Array, without: frozenset[str] = frozenset()
 ) -> tuple[Array, Explanation, bool]:
     """Return the result, what became of each node, and whether a processor did it."""
-    async with Runtime(options=RuntimeOptions(warm=False, without=without)) as rt:
-        loaded = await rt.load(made)
-        result = (await loaded.infer({"x": x}))["y"]
-        return result, loaded.explain(), rt.info.is_cpu
+    result, explanation, info = await ran(made, x, without)
+    return result, explanation, info.is_cpu
 
 
 def normalised(explanation: Explanation) -> int:
