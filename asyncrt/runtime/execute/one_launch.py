@@ -345,14 +345,32 @@ class OneLaunch:
 
     # Walkers.
 
-    async def build_ahead(self, plans: Iterable[ChunkPlan]) -> None:
+    async def build_ahead(self, plans: Sequence[ChunkPlan], *, waited: bool) -> None:
         """Build the walker of the kernels that those of *plans* have which are brief, before one of them comes.
 
         Some of their kernels are no functions: other plans have the rest of them, which are not among *plans* for that.
-        A processor needs its cores for other builds then: there a plan has to show first that it comes often.
+        A processor needs its cores for other builds: there a plan has to show first that it comes often, and where
+        somebody waits for all that is built, the first one is taken for such a plan.
+
+        Args:
+            waited: Whether somebody waits for all that likely sizes need.
         """
-        if not self._folds.ptx:
+        if self.shares and not waited:
             return
+        sources = self._of_first(plans) if self.shares else self._of_brief(plans)
+        if sources and self._known(sources) is None and not any(sources <= refused for refused in self._refused):
+            self._latest = sources
+            await self._build(sources, urgent=waited and self.shares)
+
+    def _of_first(self, plans: Sequence[ChunkPlan]) -> frozenset[KernelSource]:
+        """Return the kernels of the first plan; none if it cannot be one launch."""
+        steps = plans[0].steps if plans else ()
+        shapes = [shape for step in steps if (shape := self._shape(step)) is not None]
+        sources = frozenset([s.source for s in shapes])
+        return sources if LEAST_STEPS <= len(shapes) == len(steps) and len(sources) <= _MOST_KERNELS else frozenset()
+
+    def _of_brief(self, plans: Iterable[ChunkPlan]) -> frozenset[KernelSource]:
+        """Return the kernels of all plans that are brief, as far as one walker may have them."""
         sources: frozenset[KernelSource] = frozenset()
         for plan in plans:
             shapes = [shape for step in plan.steps if (shape := self._shape(step)) is not None]
@@ -360,9 +378,7 @@ class OneLaunch:
             some = len(shapes) >= LEAST_STEPS and len(together) <= _MOST_KERNELS
             if some and _is_brief([_least_wanted(s) for s in shapes], self._units, alone=True):
                 sources = together
-        if sources and not any(sources <= known for known, _ in self._walkers.items()):
-            self._latest = sources
-            await self._build(sources)
+        return sources
 
     def _known(self, sources: frozenset[KernelSource]) -> tuple[Walker, Any] | None:
         """Return a walker that has these kernels, if one was built."""
@@ -382,14 +398,14 @@ class OneLaunch:
                 self.building.begin(functools.partial(self._build, wanted))
         return None
 
-    async def _build(self, sources: frozenset[KernelSource]) -> None:
-        """Build the walker of some kernels, when nobody waits for another build."""
+    async def _build(self, sources: frozenset[KernelSource], *, urgent: bool = False) -> None:
+        """Build the walker of some kernels; unless it is *urgent*, when nobody waits for another build."""
         ordered = sorted(sources, key=lambda s: s.name)
         most = max(self._sizes[s] for s in ordered)
         group = (LEAST_GROUP if most <= LEAST_GROUP else MOST_GROUP) if self._folds.ptx else 1
         walks = walker(ordered, group, self._folds.space, self._most_arenas, ptx=self._folds.ptx)
         try:
-            kernels = await self._impls.ensure([walks.source, FINDER], urgent=False)
+            kernels = await self._impls.ensure([walks.source, FINDER], urgent=urgent)
         except AsyncrtError as error:
             self._refused.add(sources)
             _log.info("plans of %d kernels are launched step by step: %s", len(sources), error)

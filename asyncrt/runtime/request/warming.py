@@ -13,7 +13,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -68,6 +68,14 @@ def pause_of_planning(planned_s: float, *, busy: bool, bringing: bool) -> float:
     return min(max(_PAUSE_S, planned_s * _PAUSES), _MOST_S) if busy else _PAUSE_S
 
 
+class Fold(Protocol):
+    """What brings what makes one launch of plans."""
+
+    async def __call__(self, plans: Sequence[ChunkPlan], *, waited: bool) -> None:
+        """Bring it; *waited* says whether somebody waits for all that likely sizes need."""
+        ...
+
+
 class Warmed(Protocol):
     """What there is to warm of a model, or of one of its subgraphs."""
 
@@ -104,7 +112,7 @@ class Warming:
         busy: Callable[[], bool],
         gaps: Gaps | None = None,
         *,
-        fold: Callable[[Sequence[ChunkPlan]], Coroutine[Any, Any, None]] | None = None,
+        fold: Fold | None = None,
         urgent: bool,
         patience_s: float,
         model: str | None = None,
@@ -126,6 +134,8 @@ class Warming:
             self._awake.set()
         else:
             kernels.hold_back(FIRST_REQUEST_S)
+        #: The model's plan for its most likely size.
+        self._likely: list[ChunkPlan] = []
         self._wanted: dict[Any, None] = {}
         self._built = 0
         self._told: list[Callable[[Progress], object]] = []
@@ -148,6 +158,8 @@ class Warming:
             self.tell(progress)
         try:
             await asyncio.wait((self.whole,))
+            if self._fold is not None:  # it was not brought if nobody waited until now
+                await self._fold(self._likely, waited=True)
         finally:
             if progress is not None:
                 self.tell_no_more(progress)
@@ -215,9 +227,11 @@ class Warming:
                         async with network.one_plan:
                             network.plans.learn(scout)
                     plans += [(network, plan) for plan in made]
+                    self._likely = made[:1]
             self._planning = False
             if self._fold is not None:  # it takes as long as all the kernels, and needs none of them
-                self._bringing.add(task := asyncio.create_task(self._fold([plan for _, plan in plans])))
+                folded = self._fold([*self._likely, *(plan for _, plan in plans)], waited=self._urgent)
+                self._bringing.add(task := asyncio.create_task(folded))
                 task.add_done_callback(retrieved)
             for network, plan in plans:  # one after the other, so that no more than one needs is in use at once
                 await network.weights.ensure(plan.packings)

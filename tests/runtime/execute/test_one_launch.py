@@ -125,28 +125,28 @@ def same(a: dict[str, Array], b: dict[str, Array]) -> bool:
 async def test_a_gpu_has_the_kernel_of_likely_sizes_when_a_model_is_ready(
     ptx: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has all that their steps need, so that no size that comes waits for another; a processor's cores build
-    nothing ahead."""
+    """It has all that their steps need, so that no size that comes waits for another; a processor has that of the
+    likeliest size."""
     async with Runtime(streams=1, options=RuntimeOptions(without={"fuse"})) as runtime:
         own, wanted = runtime.session, list[frozenset[KernelSource]]()
         folding = Folding(own.device)
         folding.ptx = ptx
         assert own.presets is not None
-        own.presets.one = OneLaunch(folding, own.kernels, 1)
+        one = own.presets.one = OneLaunch(folding, own.kernels, 1)
 
-        async def build(sources: frozenset[KernelSource]) -> None:
+        async def build(sources: frozenset[KernelSource], *, urgent: bool = False) -> None:
             wanted.append(sources)
+            one._refused.add(sources)  # noqa: SLF001
 
-        monkeypatch.setattr(own.presets.one, "_build", build)
+        monkeypatch.setattr(one, "_build", build)
         loaded = await runtime.load(SOURCE)
         await loaded.ready()
         ahead = list(wanted)
         for size in (1, 16, 40):
             await two(loaded, size, 0)
 
-    assert len(ahead) == ptx
-    if ptx:
-        assert all(sources <= ahead[0] for sources in wanted)
+    assert len(ahead) == 1
+    assert all(sources <= ahead[0] for sources in wanted)
 
 
 @pytest.mark.asyncio
@@ -175,7 +175,7 @@ async def test_what_a_gpu_builds_ahead_has_the_functions_of_plans_that_are_not_o
         folding.ptx = True
         one = OneLaunch(folding, own.kernels, 1)
 
-        async def build(sources: frozenset[KernelSource]) -> None:
+        async def build(sources: frozenset[KernelSource], *, urgent: bool) -> None:
             wanted.append(sources)
 
         monkeypatch.setattr(one, "_build", build)
@@ -185,9 +185,36 @@ async def test_what_a_gpu_builds_ahead_has_the_functions_of_plans_that_are_not_o
         plan = next(iter(own.presets._plans)).plan  # noqa: SLF001
         first, *rest = (step.kernel for step in plan.steps)
         monkeypatch.setattr(one_launch, "function_of", lambda source: None if source is first else function_of(source))
-        await one.build_ahead([plan])
+        await one.build_ahead([plan], waited=False)
 
     assert wanted == [frozenset(rest) - {first}]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("waited", [True, False])
+async def test_a_processor_builds_nothing_ahead_for_which_nobody_waits(
+    waited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests need its cores; who waits until a model is ready has its likeliest size as one launch at once, and the
+    next process finds it in the folder."""
+    async with Runtime(streams=1, options=RuntimeOptions(warm=False, without={"fuse"})) as runtime:
+        own, wanted = runtime.session, list[frozenset[KernelSource]]()
+        folding = Folding(own.device)
+        folding.ptx = False
+        one = OneLaunch(folding, own.kernels, 1)
+
+        async def build(sources: frozenset[KernelSource], *, urgent: bool) -> None:
+            wanted.append(sources)
+
+        monkeypatch.setattr(one, "_build", build)
+        loaded = await runtime.load(SOURCE)
+        for size in (5, 40):
+            await loaded.infer(given(size, 1))
+        assert own.presets is not None
+        plans = [bound.plan for bound in own.presets._plans]  # noqa: SLF001
+        await one.build_ahead(plans, waited=waited)
+
+    assert wanted == ([frozenset(step.kernel for step in plans[0].steps)] if waited else [])
 
 
 @pytest.mark.asyncio
