@@ -158,12 +158,12 @@ class Warming:
             self.tell(progress)
         try:
             await asyncio.wait((self.whole,))
+            self.check()
             if self._fold is not None:  # it was not brought if nobody waited until now
                 await self._fold(self._likely, waited=True)
         finally:
             if progress is not None:
                 self.tell_no_more(progress)
-        self.check()
 
     def check(self) -> None:
         """Raise what was in the way; it has ended.
