@@ -26,6 +26,7 @@ from asyncrt.kernels.resident.store import cache_folder
 from asyncrt.kernels.resident.weights import Resident, Stored, WeightsCache, WeightsStatistics
 from asyncrt.layout import Array, Layout
 from asyncrt.loops import end
+from asyncrt.memory.buffer import Lease
 from asyncrt.memory.host import HostBudget
 from asyncrt.memory.pool import Acquired, Room
 from asyncrt.memory.predictor import SIZES, ShapePredictor
@@ -67,6 +68,20 @@ class Timed(Protocol):
         ...
 
 
+class Pieces(Protocol):
+    """Runs chunks of a model that has several."""
+
+    def took_generally(self, bound: BoundPlan, seconds: float, *, others: int = 0, is_step: bool = False) -> None:
+        """Note how long a plan took, from what goes up to what is read, beside so many other requests."""
+        ...
+
+    def carry_out(
+        self, request: int, place: int, bound: BoundPlan, memory: list[Any], present: Mapping[int, Array]
+    ) -> tuple[dict[int, Array], Lease | None] | None:
+        """Carry out a chunk at once, if it is brief and nobody else is there; else return None."""
+        ...
+
+
 class CompiledModel:
     """A program on a device.
 
@@ -83,9 +98,11 @@ class CompiledModel:
         enqueuer: Enqueues its chunks.
         inner: What nodes with subgraphs run, by node.
         timed: Is told how long requests take; None where nobody wants to know.
+        pieces: Runs its chunks, where it has several; None where nobody does.
     """
 
     timed: Timed | None = None
+    pieces: Pieces | None = None
 
     def __init__(self, program: Program, session: Session) -> None:
         self.program, self.session = program, session
@@ -343,7 +360,7 @@ class CompiledModel:
         What refers back to it goes, so that all that it holds is freed with whoever has it last, without a collection.
         """
         self.stop_warming()
-        self.warming = self.foresight = self.timed = None
+        self.warming = self.foresight = self.timed = self.pieces = None
         for network in self._inside():
             network.close()
         self.plans.clear()

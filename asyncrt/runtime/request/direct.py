@@ -258,12 +258,14 @@ class Direct:
 
     The caller's thread has the event loop's turn: it is that thread, or the loop waits meanwhile.
 
+    Of a model of several chunks, whose host decides between them, it runs each that nobody else is beside.
+
     Args:
-        model: Of one chunk, which is planned.
+        model: Whose first chunk is planned, if it has but one.
     """
 
     def __init__(self, model: CompiledModel) -> None:
-        assert can_be_direct(model)
+        assert may_be_direct(model)
         self._model, self._session = model, model.session
         self._dispatcher, self._turns = model.session.dispatcher, model.session.turns
         self._clock = model.session.device.clock
@@ -684,6 +686,48 @@ class Direct:
             self._model.replayed(planned)
         return outcome
 
+    def carry_out(
+        self, request: int, place: int, bound: BoundPlan, memory: list[Any], present: Mapping[int, Array]
+    ) -> tuple[dict[int, Array], Lease | None] | None:
+        """Carry out one of a request's several chunks; None if it goes the general way.
+
+        Args:
+            place: The chunk's.
+            memory: Of all chunks; what this one uses comes to its place.
+            present: What the host has of the request's values.
+
+        Returns:
+            What the host gets of it, and the lease of its memory, which later chunks may read.
+
+        Raises:
+            DeviceError: A command was refused, or failed.
+            IndexOutOfRange: As for any request.
+        """
+        session, nbytes, usual = self._session, bound.plan.arena_nbytes, self._usual.get(bound)
+        if not self._dispatcher.only(request) or self._dispatcher.frugal(request):
+            return None
+        if usual is None or not choose_way(usual.seconds, alone=True).direct:
+            return None
+        assert session.presets is not None
+        lease = None
+        if nbytes:
+            try:
+                lease = session.pool.acquire(nbytes, _STREAM, room=self._model.room(place, nbytes), brief=True).lease
+            except OutOfDeviceMemory:
+                return None  # others may give some back, or say that there is none
+        before, fetched = memory[place], None
+        memory[place] = None if lease is None else lease.allocation
+        try:
+            prepared = session.presets.find(bound, memory, apart=False, company=Company.NOBODY)
+            if prepared is not None and prepared[0].runs:
+                _, fetched, _ = self._finish(prepared[0], bound, memory, present, usual, None, None)
+        finally:
+            if fetched is None:
+                memory[place] = before
+                if lease is not None:
+                    lease.drop()
+        return None if fetched is None else (fetched, lease)
+
     def _find(self, arrays: Mapping[int, Array], before: Between, kept: KeptState | None = None) -> Planned | None:
         """Return the plan for such inputs, if there is one and nothing has to be done off the loop for it; of the step
         of a sequence also one that was made before the step came."""
@@ -801,13 +845,17 @@ class Direct:
         return times, arriving.take(), collected
 
 
-def can_be_direct(model: CompiledModel) -> bool:
-    """Whether requests of a model may run so at all: it is one chunk, and its launches are prepared sooner or later."""
-    chunks, session = model.program.chunks, model.session
+def may_be_direct(model: CompiledModel) -> bool:
+    """Whether anything of a model may run so at all: its launches are prepared sooner or later."""
+    session = model.session
     return (
         session.options.uses("direct")
         and session.presets is not None
         and session.collector is None  # it has timers, which only the loop's thread may set
-        and len(chunks) == 1
-        and chunks[0].control is None
     )
+
+
+def can_be_direct(model: CompiledModel) -> bool:
+    """Whether whole requests of a model may: it is one chunk."""
+    chunks = model.program.chunks
+    return may_be_direct(model) and len(chunks) == 1 and chunks[0].control is None

@@ -111,7 +111,9 @@ class Inference:
         model = self.model
         planned = await self.plan(chunk)
         plan, bound = planned.plan, planned.bound or await self.bind(planned)
-        if plan.needs_device:
+        if plan.needs_device and (at_once := self.at_once(chunk, bound, planned)) is not None:
+            fetched = at_once
+        elif plan.needs_device:
             if self.is_all and model.timed is not None and model.timed.is_brief(bound):
                 self.dispatcher.is_brief(self.request)
             stream = await self.dispatcher.place(self.request, bound.work)
@@ -126,8 +128,9 @@ class Inference:
             model.session.check_stalled(bound, buffers, seconds)
             if not others and model.session.presets is not None:
                 model.session.presets.took_generally(bound, seconds)
-            if model.timed is not None:
-                model.timed.took_generally(bound, seconds, others=others, is_step=self.kept is not None)
+            timed = model.timed or model.pieces
+            if timed is not None:
+                timed.took_generally(bound, seconds, others=others, is_step=self.kept is not None)
         else:
             self.check_results(planned)
             fetched = short_copies(plan, self.present)
@@ -140,6 +143,24 @@ class Inference:
         else:
             self.records += bound.records
         self.state, self.left, self.known, self.shapes = plan.after, bound.left, {}, {}
+        return fetched
+
+    def at_once(self, chunk: Chunk, bound: BoundPlan, planned: Planned) -> dict[int, Array] | None:
+        """Carry out one of several chunks on the loop's thread, which returns what the host gets of it; None if it goes
+        from thread to thread."""
+        kept = self.kept
+        if self.model.pieces is None or (kept is not None and kept.missing(planned.plan.after.kept)):
+            return None
+        self.dispatcher.check_deadline(self.request)
+        self.check_results(planned)
+        memory = self.arenas if kept is None else self.arenas + kept.buffers()
+        made = self.model.pieces.carry_out(self.request, chunk.index, bound, memory, self.present)
+        if made is None:
+            return None
+        fetched, lease = made
+        if lease is not None:
+            self.leases.append(lease)
+            self.arenas[chunk.index] = lease.allocation
         return fetched
 
     async def plan(self, chunk: Chunk) -> Planned:
@@ -254,7 +275,7 @@ class Inference:
         """Run a subgraph; where it may run more than *once*, it waits for kernels: what has run would run again."""
         waits = self.waits or not once
         arrays, kept = await captures.of_next(arrays)
-        if not once and inner.timed is not None:
+        if inner.timed is not None:
             if loop is not None:
                 loop = loop._replace(most=min(loop.most, self.dispatcher.iterations_left(self.request)))
             iterated = inner.timed.iterate(self.request, arrays, kept, self.budget, loop)

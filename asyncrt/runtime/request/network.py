@@ -25,7 +25,7 @@ from asyncrt.runtime.plan.plan_cache import Planned
 
 from .asked import Asked
 from .compiled_model import CompiledModel
-from .direct import Direct, can_be_direct
+from .direct import Direct, can_be_direct, may_be_direct
 from .inference import Inference
 from .missing_kernels import KernelsMissing
 from .session import Session
@@ -87,6 +87,7 @@ class Network(CompiledModel):
         self.direct = Direct(self) if can_be_direct(self) else None
         for model in self.everywhere():
             model.timed = Direct(model) if model is not self and can_be_direct(model) else None
+            model.pieces = Direct(model) if may_be_direct(model) and not can_be_direct(model) else None
         self.timed = self.direct
 
     # What a model on several devices chooses; see `Replicas`.
