@@ -56,8 +56,8 @@ MECHANISMS: Mapping[Mechanism, str] = {
     "one_launch": "Where steps are brief, those of a plan are one launch, on CPUs and on GPUs whose driver takes PTX.",
     "own_cores": "Where about as many requests are there as cores, each has one, on CPUs whose driver can do that.",
     "native_submit": "A loop in C enqueues the launches of a plan; on GPUs a thread in C may do so.",
-    "direct": "A brief request, or a part of one behind which the host decides, runs on its caller's thread where nobody "
-    "else is in the way; callers take turns.",
+    "direct": "A brief request, or a part of one behind which the host decides, runs on its caller's thread where "
+    "nobody else is in the way; callers take turns.",
     "share_steps": "Steps of a group's sequences run as one inference.",
     "pinned": "Transfers go through pinned memory, on a device that has memory of its own.",
     "pool": "Memory goes back to a pool, where events order its next use.",
