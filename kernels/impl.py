@@ -141,6 +141,26 @@ def weights(index: int) -> Ref:
 FOUND = Ref("found", 0)
 
 
+class Normalisation(NamedTuple):
+    """What is done to rows: each is normalised, scaled and shifted.
+
+    Attributes:
+        statistics: As for `patterns/normalize.py:normalize_rows`.
+        epsilon: Of the operator.
+        scale, bias: Of each column, in the rows' dtype; a bias may be absent.
+    """
+
+    statistics: str
+    epsilon: float
+    scale: Ref
+    bias: Ref | None
+
+    @property
+    def refs(self) -> tuple[Ref, ...]:
+        """Its buffers."""
+        return (self.scale,) if self.bias is None else (self.scale, self.bias)
+
+
 class Launch(NamedTuple):
     """One kernel launch of a node.
 
@@ -154,6 +174,10 @@ class Launch(NamedTuple):
         varying: Indices of sizes that stay arguments in a specialised variant, so that more launches share it.
         also: Returns the kernel that makes the same, of one row, and copies so many parts of it elsewhere
             (`patterns/copy.py:copied_as_made`); None where there is none.
+        normal: What it does to each row of its input, whose elements are adjacent, and nothing else; None if it is no
+            such launch.
+        of_rows: Returns the launch that does the same with the rows of its first buffer once they are normalised as is
+            said, of so many elements each, and writes these rows to a buffer; None where there is none.
     """
 
     kernel: KernelSource | ReferenceKernel | KernelChoice
@@ -164,6 +188,8 @@ class Launch(NamedTuple):
     local: tuple[int, ...] = ()
     varying: tuple[int, ...] = ()
     also: Callable[[int], KernelSource | KernelChoice] | None = None
+    normal: Normalisation | None = None
+    of_rows: Callable[[Normalisation, int, Ref], Launch | None] | None = None
 
 
 class WeightsRequest(NamedTuple):

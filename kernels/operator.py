@@ -22,8 +22,7 @@ from asyncrt.memory.view import View
 
 from .call import Attributes, Call, ValueUnknown
 from .codegen.epilogue import Epilogue
-from .codegen.prologue import Normalisation
-from .impl import Impl
+from .impl import Impl, Normalisation
 from .indices import Indices
 from .traits import DeviceTraits
 

@@ -119,6 +119,12 @@ inline void asyncrt_mma_tf32(float* c, const uint* a, const uint b0, const uint 
 #endif
 """
 
+_FLOATS_OF = {
+    FLOAT16: 'asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" '
+             ': "=f"(y.x), "=f"(y.y) : "r"(pair));',
+    BFLOAT16: "y = (float2)(as_float(pair << 16), as_float(pair & 0xffff0000u));",
+}  # fmt: skip
+
 
 def helpers(dtype: DataType) -> str:
     """Return the functions: products, matrices from local memory to lanes, and copies that go on beside other work."""
@@ -136,6 +142,11 @@ inline void asyncrt_mma_{t}(float* c, const uint* a, const uint b0, const uint b
 inline uint asyncrt_pair_{t}(const float low, const float high) {{
   uint y;
   asm("cvt.rn.{t}x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}}
+inline float2 asyncrt_floats_{t}(const uint pair) {{
+  float2 y;
+  {_FLOATS_OF[dtype]}
   return y;
 }}
 #endif

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from asyncrt.kernels.call import Attributes, Call
-from asyncrt.kernels.codegen.prologue import Normalisation
-from asyncrt.kernels.impl import Impl, inp
+from asyncrt.kernels.impl import Impl, Normalisation, inp
 from asyncrt.kernels.matmul.product import takes_normalised
 from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.traits import DeviceTraits

@@ -26,6 +26,10 @@ STEP = 32
 _CHUNK = 8
 _EIGHT = 8  # rows of the left-hand side that tensor cores multiply at once
 MOST_ROWS = 32
+"""Of a work-group."""
+MOST_TILED = 96
+"""Rows up to which several groups share them, where all groups have a multiprocessor each: tiles that go through local
+memory take longer then."""
 _FEWEST = 4  # rows up to which tensor cores are not worth it where elements are read one by one
 _GROUP = 256
 _PARTS = _GROUP // LANES
@@ -33,7 +37,7 @@ _TERM = f"const int k = (step * {_PARTS} + warp) * {STEP} + chunk;"  # the first
 
 
 class Strip(NamedTuple):
-    """What a work-group calculates: all rows of some columns.
+    """What a work-group calculates: all rows of some columns, or `MOST_ROWS` of them.
 
     Attributes:
         eights: By how many eights of rows.
@@ -62,20 +66,30 @@ class Strip(NamedTuple):
         """Work-items."""
         return _GROUP
 
+    @property
+    def nbytes(self) -> int:
+        """Of local memory."""
+        return 4 * _PARTS * self.rows * self.line
+
+    @property
+    def line(self) -> int:
+        return self.columns + 4
+
 
 def choose_strip(
     form: ProductForm, sizes: tuple[int, int, int, int], a: tuple[int, ...], b: tuple[int, ...], traits: DeviceTraits
 ) -> Strip | None:
     """Return how tensor cores multiply few rows; None where other kernels have to.
 
-    Strips are wide where there are enough of them, so that the left-hand side is read less often.
+    Strips are wide where there are enough of them, so that the left-hand side is read less often. Several groups share the
+    rows of more than eight, if there are multiprocessors for all of them.
 
     Args:
         sizes: Rows, columns, terms, and how many products.
         a, b: Strides of the operands, of batches, rows and columns, then the offset.
     """
     m, n, k, batches = sizes
-    if m > MOST_ROWS or traits.max_group < _GROUP or "mma" not in traits.features:
+    if m > MOST_TILED or traits.max_group < _GROUP or "mma" not in traits.features:
         return None
     if form.a not in TYPES or form.b is not form.a:
         return None
@@ -85,9 +99,14 @@ def choose_strip(
     if a[-2] != 1 or (turned and row != 1) or _beyond(k, *a[:-2], a[-1]):
         return None
     whole = not _beyond(length, along, *right, b[-1])
-    if not whole and m <= _FEWEST:
+    if not whole and (m <= _FEWEST or m > MOST_ROWS):
         return None
-    eights, strips = 1 if m <= _EIGHT else 2 if m <= 2 * _EIGHT else 4, -(-n // 32) * batches
+    strips = -(-n // 32) * batches
+    eights = 1 if m <= _EIGHT else 2 if m <= 2 * _EIGHT or (m <= MOST_ROWS and 2 * strips <= traits.compute_units) else 4
+    if m > _EIGHT * eights:
+        strips *= -(-m // (_EIGHT * eights))
+        if strips > traits.compute_units:
+            return None
     each = 4 if 3 * strips >= traits.compute_units else 2
     alone = strips <= 2 * traits.compute_units  # on its multiprocessor: others do not read meanwhile
     ahead = (3 if eights == 1 else 2) if alone and whole else 1
@@ -103,17 +122,17 @@ def _beyond(*numbers: int) -> bool:
 def strip_kernel(form: ProductForm, strip: Strip) -> KernelSource:
     """Lanes keep their sums until all terms are multiplied."""
     eights, each, ahead, columns, rows = strip.eights, strip.each, strip.ahead, strip.columns, strip.rows
-    held, line = max(1, rows * columns // _GROUP), columns + 4
+    held, line = max(1, rows * columns // _GROUP), strip.line
     body = f"""
   __local float parts[{_PARTS * rows * line}]; {form.local_rows(_GROUP)}
   const int id = (int)get_local_id(0), lane = id & 31, warp = id / 32, own = lane / 4, chunk = lane % 4 * {_CHUNK};
-  const int n0 = (int)get_group_id(0) * {columns};
+  const int m0 = (int)get_group_id(1) * {rows}, n0 = (int)get_group_id(0) * {columns};
   {form.batch()}
-  if {form.is_unaligned} {{ {form.normalised(_GROUP)} {_plain(form, strip)} return; }}
+  if {form.is_unaligned} {{ {form.normalised_one_by_one(_GROUP)} {_plain(form, strip)} return; }}
   {form.held(held)}
   #pragma unroll
   for (int i = 0; i < {held}; i++) {{
-    const int e = i * {_GROUP} + id, m = e / {columns}, n = n0 + e % {columns};
+    const int e = i * {_GROUP} + id, m = m0 + e / {columns}, n = n0 + e % {columns};
     {form.rows("m")}
     if (m < M && n < N) {{ {form.hold("i", "m", "n")} }}
   }}
@@ -148,12 +167,12 @@ def strip_kernel(form: ProductForm, strip: Strip) -> KernelSource:
   barrier(CLK_LOCAL_MEM_FENCE);
   #pragma unroll
   for (int i = 0; i < {held}; i++) {{
-    const int e = i * {_GROUP} + id, m = e / {columns}, n = n0 + e % {columns};
+    const int e = i * {_GROUP} + id, r = e / {columns}, m = m0 + r, n = n0 + e % {columns};
     {form.rows("m")}
     if (m < M && n < N) {{
       float sum = 0;
       #pragma unroll
-      for (int p = 0; p < {_PARTS}; p++) sum += parts[(p * {rows} + m) * {line} + e % {columns}];
+      for (int p = 0; p < {_PARTS}; p++) sum += parts[(p * {rows} + r) * {line} + e % {columns}];
       {form.element("sum", "m", "n", "i")}
     }}
   }}"""
@@ -165,10 +184,10 @@ def strip_kernel(form: ProductForm, strip: Strip) -> KernelSource:
 
 def _plain(form: ProductForm, strip: Strip) -> str:
     """Calculate a strip's results one by one, of operands wherever they lie."""
-    left, right = form.left("m", "k"), f"LOAD({form.b.name}, B, bo + k * sb_k + n * sb_n)"
+    left, right = form.left(_row(form), "k"), f"LOAD({form.b.name}, B, bo + k * sb_k + n * sb_n)"
     return f"""
     for (int e = id; e < {strip.rows * strip.columns}; e += {_GROUP}) {{
-      const int m = e / {strip.columns}, n = n0 + e % {strip.columns};
+      const int r = e / {strip.columns}, m = m0 + r, n = n0 + e % {strip.columns};
       {form.rows("m")}
       if (m < M && n < N) {{
         float sum = 0;
@@ -178,6 +197,11 @@ def _plain(form: ProductForm, strip: Strip) -> str:
       }}
     }}
     """
+
+
+def _row(form: ProductForm) -> str:
+    """Return which row of the left-hand side ``m`` is: of those that the group has normalised, its own ``r``-th."""
+    return "m" if form.normal is None else "r"
 
 
 def _column(strip: Strip, index: str) -> str:
@@ -226,9 +250,9 @@ def _read_left(form: ProductForm, strip: Strip) -> str:
     return f"""
       #pragma unroll
       for (int h = 0; h < {strip.eights}; h++) {{
-        const int m = h * {_EIGHT} + own;
+        const int r = h * {_EIGHT} + own, m = m0 + r;
         uint4 v = 0;
-        if (k < K && m < M) v = *(const {form.left_space} uint4*)({form.left_at("m", "k")});
+        if (k < K && m < M) v = *(const {form.left_space} uint4*)({form.left_at(_row(form), "k")});
         {" ".join(f"x[d][h][{i}] = v.{x};" for i, x in enumerate("xyzw"))}
       }}"""
 

@@ -8,6 +8,7 @@ from asyncrt.devices.base import Registers
 from asyncrt.kernels.codegen import epilogue, runs
 from asyncrt.kernels.codegen.conversion import to_integer
 from asyncrt.kernels.codegen.source import compute_type
+from asyncrt.kernels.patterns.lane_rows import LaneRows
 from asyncrt.kernels.patterns.normalize import LocalRows
 from asyncrt.layout import FLOAT32, DataType
 
@@ -54,7 +55,7 @@ class ProductForm(NamedTuple):
     last: epilogue.EpilogueForm
     registers: Registers
     few: FewBits | None = None
-    normal: LocalRows | None = None
+    normal: LocalRows | LaneRows | None = None
     copies: int = 0
 
     @property
@@ -78,6 +79,8 @@ class ProductForm(NamedTuple):
     @property
     def is_unaligned(self) -> str:
         """OpenCL C: whether an operand's buffer begins elsewhere than at a multiple of 16 bytes, as parts of others may."""
+        if isinstance(self.normal, LaneRows):
+            return f"(((ulong)B | {self.normal.unaligned}) & 15)"
         return "(((ulong)A | (ulong)B) & 15)" if self.normal is None else "((ulong)B & 15)"
 
     def left(self, m: str, k: str) -> str:
@@ -98,6 +101,10 @@ class ProductForm(NamedTuple):
     def normalised(self, group: int) -> str:
         """Normalise the rows of the left-hand side, in a work-group of so many work-items, where that is wanted."""
         return "" if self.normal is None else self.normal.made(group)
+
+    def normalised_one_by_one(self, group: int) -> str:
+        """Do what `normalised` does where `is_unaligned`."""
+        return self.normal.made_one_by_one(group) if isinstance(self.normal, LaneRows) else self.normalised(group)
 
     def local_rows(self, group: int) -> str:
         """Declare what `normalised` needs."""

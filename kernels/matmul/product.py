@@ -15,11 +15,21 @@ from typing import NamedTuple
 from asyncrt.kernels.codegen.alignment import fake_alignment
 from asyncrt.kernels.codegen.epilogue import Bound, Epilogue, Operand, bind
 from asyncrt.kernels.codegen.literals import literal
-from asyncrt.kernels.codegen.prologue import Normalisation
 from asyncrt.kernels.codegen.source import accumulator_type
 from asyncrt.kernels.codegen.tiles import PANEL, pair_rows, tile_of
-from asyncrt.kernels.impl import Impl, KernelChoice, KernelSource, Launch, Ref, WeightsRequest, chosen, weights
+from asyncrt.kernels.impl import (
+    Impl,
+    KernelChoice,
+    KernelSource,
+    Launch,
+    Normalisation,
+    Ref,
+    WeightsRequest,
+    chosen,
+    weights,
+)
 from asyncrt.kernels.patterns.grid import round_up
+from asyncrt.kernels.patterns.lane_rows import lane_rows
 from asyncrt.kernels.patterns.normalize import local_rows
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BFLOAT16, FLOAT32, FLOAT64, UINT32, DataType, Layout
@@ -234,6 +244,22 @@ def _copying_strips(form: ProductForm, strip: Strip, copies: int) -> KernelSourc
     return strip_kernel(form._replace(copies=copies), strip)
 
 
+def _strips_of_rows(
+    p: _BoundProduct, strip: Strip, grid: tuple[int, ...], traits: DeviceTraits, normal: Normalisation, n: int, kept: Ref
+) -> Launch | None:
+    """Return the launch that normalises the rows of the left-hand side, of *n* elements each, for itself, and writes them
+    to *kept*; None where they do not lie as rows of a matrix do, or there is no room."""
+    rows = lane_rows(normal, p.form.a, strip.eights, n)
+    if rows is None or p.form.normal is not None or p.batches != 1 or n != p.k or p.left[-3:] != (p.k, 1, 0):
+        return None
+    if strip.nbytes + rows.nbytes(strip.group) > traits.local_memory:
+        return None
+    form = p.form._replace(normal=rows)
+    own = 3 + (form.bias is not None)
+    refs = (*p.refs[:own], *normal.refs, kept, *p.refs[own:])
+    return Launch(strip_kernel(form, strip), refs, p.ints, grid, (strip.group, 1, 1))
+
+
 def _copying_streams(form: ProductForm, stream: Stream, copies: int) -> KernelSource | KernelChoice:
     return chosen(stream.lanes, _streaming, form._replace(copies=copies), stream._replace(lanes=1))
 
@@ -247,9 +273,12 @@ def _other(p: _BoundProduct, traits: DeviceTraits) -> tuple[Launch, str]:
     sizes = (p.m, p.n, p.k, p.batches)
     strip = choose_strip(p.form, sizes, p.left, p.right, traits)
     if strip is not None:
-        grid = (-(-p.n // strip.columns) * strip.group, 1, p.batches)
+        grid = (-(-p.n // strip.columns) * strip.group, -(-p.m // strip.rows), p.batches)
         also = functools.partial(_copying_strips, p.form, strip) if p.has_one_row else None
-        launch = Launch(strip_kernel(p.form, strip), p.refs, p.ints, grid, (strip.group, 1, 1), also=also)
+        of_rows = functools.partial(_strips_of_rows, p, strip, grid, traits) if also is None else None
+        launch = Launch(
+            strip_kernel(p.form, strip), p.refs, p.ints, grid, (strip.group, 1, 1), also=also, of_rows=of_rows
+        )  # fmt: skip
         return launch, f"tensor cores, strips of {strip.columns}"
     stream = choose_stream(p.form, sizes, p.left, p.right, traits)
     if takes((p.form.a, p.form.b), p.left, p.right, traits) and (stream is None or p.form.a is not FLOAT32):

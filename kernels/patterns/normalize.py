@@ -10,10 +10,9 @@ import functools
 from typing import NamedTuple
 
 from asyncrt.kernels.codegen.literals import literal
-from asyncrt.kernels.codegen.prologue import Normalisation
 from asyncrt.kernels.codegen.source import compute_type, kernel
 from asyncrt.kernels.codegen.vectors import steps
-from asyncrt.kernels.impl import KernelSource, Launch, Ref
+from asyncrt.kernels.impl import KernelSource, Launch, Normalisation, Ref
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, FLOAT64, DataType
 
@@ -22,15 +21,15 @@ from .grid import cut_rows
 _GROUP = 128
 _SUMS = 4  # of a row on a CPU: an addition waits for the one before
 
-# How a row's shift and factor come from its sums: `first` is summed over elements x to give `a`, then `second` to give
-# `b`; {t} is the arithmetic type and eps the operator's epsilon.
-_STATISTICS: dict[str, tuple[str, str, str, str]] = {
+STATISTICS: dict[str, tuple[str, str, str, str]] = {
     "layer": ("v", "(v - shift) * (v - shift)", "a / n", "1 / sqrt(b / n + eps)"),
     "rms": ("", "v * v", "0", "1 / sqrt(b / n + eps)"),
     "deviation": ("v", "(v - shift) * (v - shift)", "a / n", "1 / (sqrt(b / n) + eps)"),
     "l1": ("", "fabs(v)", "0", "b == 0 ? 0 : 1 / b"),
     "l2": ("", "v * v", "0", "b == 0 ? 0 : 1 / sqrt(b)"),
 }
+"""How a row's shift and factor come from its sums: the first term is summed over elements ``v`` to give ``a``, then the
+second to give ``b``; ``n`` is how many there are, and ``eps`` the operator's epsilon."""
 
 
 class Affine(NamedTuple):
@@ -92,7 +91,12 @@ def normalize_rows(
     if not traits.is_cpu:
         share = _share(n)
         groups = -(-rows * share.lanes // _GROUP)
-        return Launch(_gpu_kernel(form, share), tuple(buffers), (*ints, 1), (groups * _GROUP,), (_GROUP,))
+        plain = affine is not None and not (affine.groups or affine.scale_row or affine.bias_row or mean or inverse)
+        normal = None
+        if affine is not None and plain and result is dtype:
+            normal = Normalisation(statistics, epsilon, affine.scale, affine.bias)
+        grid = (groups * _GROUP,)
+        return Launch(_gpu_kernel(form, share), tuple(buffers), (*ints, 1), grid, (_GROUP,), normal=normal)
     cut = cut_rows(rows, n, traits)
     return Launch(_cpu_kernel(form), tuple(buffers), (*ints, cut.rows_per_item), cut.grid[1:], (1,))
 
@@ -184,7 +188,7 @@ def _segments(form: _NormalizationForm, loop: str) -> str:
 def _cpu_kernel(form: _NormalizationForm) -> KernelSource:
     """A work-item takes some rows; float32 in vectors of 16."""
     t = _type(form)
-    first, second, shift, factor = _STATISTICS[form.statistics]
+    first, second, shift, factor = STATISTICS[form.statistics]
     plain = form.dtype is FLOAT32 and form.result is FLOAT32
 
     def total(name: str, term: str) -> str:
@@ -265,7 +269,7 @@ class LocalRows(NamedTuple):
 
     def at(self, row: str, column: str) -> str:
         """Where an element lies in ``rows``; sixteen bytes may be read from each eighth on."""
-        return f"({row}) * (K + {_PAD}) + {column}"
+        return f"({row}) * (K + {PAD}) + {column}"
 
     def made(self, group: int) -> str:
         """Write the statements that fill ``rows`` with ``M`` rows of ``K`` elements, from element ``ao`` of ``A`` on;
@@ -287,13 +291,14 @@ class LocalRows(NamedTuple):
   }}"""
 
 
-_PAD = 8  # elements between rows in local memory
+PAD = 8
+"""Elements between rows in local memory."""
 _ROOM_NBYTES = 1 << 14
 
 
 def local_rows(normal: Normalisation, dtype: DataType, rows: int, n: int) -> LocalRows | None:
     """Return *rows* rows of *n* elements for each work-group to normalise for itself; None if they are too many."""
-    needed, room = rows * (n + _PAD), 1024
+    needed, room = rows * (n + PAD), 1024
     while room < needed and 2 * room * dtype.itemsize <= _ROOM_NBYTES:
         room *= 2
     if room < needed:
@@ -326,7 +331,7 @@ def _row(form: _NormalizationForm, share: _Share, names: _Names, store: str, kee
     """
     lanes, most = share
     t, own_factors = _type(form), form.scaled and not form.grouped
-    first, second, shift, factor = _STATISTICS[form.statistics]
+    first, second, shift, factor = STATISTICS[form.statistics]
     held = [("v", t, f"LOAD({form.dtype.name}, {names.x}, o + c)")]
     if own_factors:
         held.append(("w", t, f"LOAD({form.result.name}, {names.scale}, so + c)"))

@@ -110,6 +110,9 @@ inline uint emulated_write_{t}(const float v) {{ ushort own; {write}; return own
 inline uint asyncrt_pair_{t}(const float low, const float high) {{
   return emulated_write_{t}(low) | emulated_write_{t}(high) << 16;
 }}
+inline float2 asyncrt_floats_{t}(const uint pair) {{
+  return (float2)(emulated_read_{t}(pair, 0), emulated_read_{t}(pair, 1));
+}}
 inline void emulated_mma_{t}(float* c, const uint* a, const uint b0, const uint b1, __local uint* shared) {{
   const int id = (int)get_local_id(0);
   for (int q = 0; q < 4; q++) shared[id * 6 + q] = a[q];

@@ -33,6 +33,7 @@ from asyncrt.runtime.cooperative import Slices, finished
 
 from .chunk_plan import ChunkPlan, Home, NodeRecord, State, run_records
 from .host_nodes import follow_on_host, judged, run_on_host, title
+from .joined_rows import join_rows
 from .kv_append import KeptMemory
 from .memory_plan import STAGED, MemoryPlan
 from .node_errors import naming
@@ -476,8 +477,19 @@ class _Planner:
                 else:
                     place = scratch[index]
                 places.append(place)
+            joined = join_rows(self.memory, node.id, inst.call, launch, places, impl)
+            if joined is not None:
+                self.note_joined(joined, inst.call.name)
+                continue
             self.memory.launch(node.id, inst.call, launch, tuple(places), impl=impl)
         return impl.name
+
+    def note_joined(self, made: int, by: str) -> None:
+        """Say of a node that another one's launch carries it out."""
+        place = next((i for i in range(len(self.records) - 1, -1, -1) if self.records[i].node.id == made), None)
+        if place is not None:
+            record = self.records[place]
+            self.records[place] = record._replace(how=f"{record.how}, by '{by}'")
 
     def find_destinations(self, inst: PrimitiveInst, parts: Sequence[View]) -> int:
         """Make tensors that a node lays side by side parts of its output, so that they are made where they belong.

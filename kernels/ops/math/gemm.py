@@ -9,8 +9,7 @@ import numpy as np
 
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.conversion import cast
-from asyncrt.kernels.codegen.prologue import Normalisation
-from asyncrt.kernels.impl import Impl, inp, out
+from asyncrt.kernels.impl import Impl, Normalisation, inp, out
 from asyncrt.kernels.matmul.product import Bias, Epilogue, Operand, matmul
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.shapes import check, check_spreads

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.kernels.call import Attributes, Call
-from asyncrt.kernels.codegen.prologue import Normalisation
-from asyncrt.kernels.impl import Impl, inp, out
+from asyncrt.kernels.impl import Impl, Normalisation, inp, out
 from asyncrt.kernels.matmul.product import Epilogue, Operand, matmul
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.shapes import broadcast_shapes, check

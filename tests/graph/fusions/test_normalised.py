@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import attrs
 import numpy as np
 import onnx
@@ -9,9 +11,11 @@ import pytest
 
 from asyncrt import Runtime, RuntimeOptions
 from asyncrt.layout import FLOAT16, FLOAT32, Array, Layout
+from asyncrt.memory.hazards import overlap
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.cooperative import finished
 from asyncrt.runtime.explain.explain import Explanation
+from asyncrt.runtime.plan.accesses import touches
 from asyncrt.runtime.plan.plan_cache import Plans
 from asyncrt.runtime.plan.tools import new_memo
 
@@ -92,3 +96,25 @@ async def test_a_gpu_launches_one_kernel_for_few_rows(dtype: str, words: int, la
         plan = finished(plans.first(None, layouts, {}, (), HostBudget(tools.host_limit))).plan
 
     assert len(plan.steps) == launches
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("words", "launches"), [(7, 2), (23, 2), (40, 4)])
+async def test_a_product_keeps_the_rows_that_it_normalises_for_others(words: int, launches: int) -> None:
+    """Tensor cores do so with few rows; what a group still reads is nowhere where another one writes."""
+    async with Runtime(options=RuntimeOptions(warm=False)) as rt:
+        net = (await rt.load(block("f16", "normal"))).network
+        traits = attrs.evolve(MMA, local_memory=1 << 17)
+        tools = attrs.evolve(net.tools, traits=traits, memo=new_memo(), origins=True)
+        plans = Plans(net.program, tools, replay=False, recipes=False, nbytes=1)
+        work = plans.first(None, [Layout(FLOAT16, (1, words, WIDE))], {}, (), HostBudget(tools.host_limit))
+        plan = finished(work).plan
+
+    assert len(plan.steps) == launches
+    told = [r.how for r in plan.known_records() if r.node.operator.name == "LayerNormalization"]
+    assert [", by" in how for how in told] == [launches == 2]
+    for step in plan.steps:
+        ours = [touch for touch, buffer in zip(touches(step), step.buffers, strict=True) if buffer == plan.chunk]
+        read, written = ([t.region for t in ours if t.write is write] for write in (False, True))
+        assert not any(overlap(one, other) for one in read for other in written)
+        assert not any(overlap(one, other) for one, other in itertools.combinations(written, 2))

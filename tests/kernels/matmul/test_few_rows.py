@@ -80,7 +80,7 @@ def assert_strip_multiplies(
 
 
 @pytest.mark.usefixtures("emulated_mma")
-@pytest.mark.parametrize("rows", [1, 11])
+@pytest.mark.parametrize("rows", [1, 11, 23, 67])
 def test_bias_and_operands_meet_their_elements(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are read before the product is known."""
     monkeypatch.setattr("asyncrt.kernels.matmul.product.strip_kernel", few_rows_mma.strip_kernel)
@@ -185,7 +185,22 @@ def test_few_rows_are_those_of_tensor_cores_where_a_device_has_them() -> None:
     assert strip(16, 50257) == Strip(2, 4, 1, False, False)
     assert strip(1, 50257) is None
     assert strip(33, 4096) is None
+    assert strip(97, 768) is None
     assert strip(1, 4096, 767) is None
+
+
+def test_groups_share_rows_where_each_has_a_multiprocessor() -> None:
+    """Sixteen rows each if there are enough multiprocessors for that, else 32; more groups than those are slower."""
+
+    def strip(m: int, n: int) -> Strip | None:
+        return choose_strip(FORM, (m, n, 768, 1), (768, 1, 0), (n, 1, 0), MMA)
+
+    assert strip(23, 1536) == Strip(2, 4, 2, False)
+    assert strip(23, 4096) == Strip(4, 4, 2, False)
+    assert strip(33, 384) == Strip(4, 2, 2, False)
+    assert strip(96, 1152) == Strip(4, 4, 2, False)
+    assert strip(96, 1536) is None
+    assert strip(33, 381) is None
 
 
 @pytest.mark.usefixtures("emulated_mma")

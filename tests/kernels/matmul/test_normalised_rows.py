@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from asyncrt.kernels.call import Attributes, Call
-from asyncrt.kernels.codegen.prologue import Normalisation
-from asyncrt.kernels.impl import inp, out
+from asyncrt.kernels.impl import Normalisation, inp, out
 from asyncrt.kernels.matmul import few_rows_mma
 from asyncrt.kernels.matmul.product import Bias, Epilogue, Operand, matmul, takes_normalised
 from asyncrt.kernels.traits import DeviceTraits
