@@ -12,6 +12,7 @@ as well, of whose table the rows that differ are written anew while nothing is o
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import itertools
 import math
@@ -298,6 +299,20 @@ class Presets:
         plan.latest, plan.again = (found, _AGAIN) if asked is Company.NOBODY else (None, 0)
         self._replays += 1
         return found.parts
+
+    def foresee(self, bound: BoundPlan, memory: Sequence[Allocation]) -> None:
+        """Let the launches of the plan used last become those of one that is to come next, and shares most of them.
+
+        The device may be at work on them: what was enqueued stays what it is.
+        """
+        plan = self._known(bound)
+        if plan.family is None or plan.numbers is None:
+            return
+        used = tuple([memory[n] for n in plan.numbers])
+        key = _Use(apart=False, company=Company.ANYTHING), tuple(map(id, used))
+        with contextlib.suppress(DeviceError):  # that step will say
+            if key not in plan.sets and (found := self._take_over(bound, plan, plan.family, memory, used)) is not None:
+                plan.sets[key] = found
 
     def _known(self, bound: BoundPlan) -> _Plan:
         """Return what is known of a plan, which is little if it was not seen before."""

@@ -13,7 +13,7 @@ from asyncrt.kernels.resident.weights import Stored
 from asyncrt.kinds import is_plain
 from asyncrt.layout import Array
 from asyncrt.runtime.plan.bound_plan import BoundPlan, buffer_index, is_long_copy
-from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Fetch
+from asyncrt.runtime.plan.chunk_plan import ChunkPlan, Fetch, ReadBlock
 
 
 def upload(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> None:
@@ -67,6 +67,16 @@ class Arriving(NamedTuple):
         own = [self.arrays[f.value] for f in self.plan.fetches if f.home is not None and not f.together]
         return own if self.block is None else [self.block, *own]
 
+    def lay(self) -> None:
+        """Make the array of a result that alone lies in the block, before that is there."""
+        block, where, together = self.block, self.plan.block, self._together
+        if block is not None and where is not None and len(together) == 1:
+            self.arrays[together[0].value] = _part_of(block, where, together[0])
+
+    @property
+    def _together(self) -> list[Fetch]:
+        return [fetch for fetch in self.plan.fetches if fetch.together]
+
     def take(self) -> dict[int, Array]:
         """Return the results, now that they are there, by value id; each has memory of its own.
 
@@ -76,12 +86,19 @@ class Arriving(NamedTuple):
         block, where = self.block, self.plan.block
         if block is not None and where is not None:
             where.check(block)
-            together = [fetch for fetch in self.plan.fetches if fetch.together]
-            for value, (dtype, shape), home, *_ in together:
-                assert home is not None
-                array = np.ndarray(shape, dtype.numpy, block, home.offset - where.offset)
-                self.arrays[value] = array if len(together) == 1 else array.copy()
+            together = self._together
+            for fetch in together:
+                if fetch.value not in self.arrays:
+                    array = _part_of(block, where, fetch)
+                    self.arrays[fetch.value] = array if len(together) == 1 else array.copy()
         return self.arrays
+
+
+def _part_of(block: Array, where: ReadBlock, fetch: Fetch) -> Array:
+    """Return what lies in a block that was read, as an array of its memory."""
+    (dtype, shape), home = fetch.layout, fetch.home
+    assert home is not None
+    return np.ndarray(shape, dtype.numpy, block, home.offset - where.offset)
 
 
 def download(bound: BoundPlan, stream: Stream, arenas: Sequence[Any], arrays: Mapping[int, Array]) -> Arriving:

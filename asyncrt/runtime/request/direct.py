@@ -634,9 +634,11 @@ class Direct:
         pool, foresight = self._session.pool, self._model.foresight
         given = tuple([arrays[id].shape for id in self._model.program.inputs if id in arrays])
 
-        def meanwhile(until_s: float) -> None:
+        def meanwhile(until_s: float, memory: Sequence[Any]) -> None:
             if foresight is not None and not kept.last:
-                foresight.guess_now(kept, given, bound, until_s)
+                following = foresight.guess_now(kept, given, bound, until_s)
+                if until_s and following is not None and self._session.presets is not None:
+                    self._session.presets.foresee(following, memory)
 
         try:
             for slot, nbytes in kept.missing(bound.plan.after.kept):
@@ -751,7 +753,7 @@ class Direct:
         kept: Sequence[Any] = (),
         *,
         whole: bool = True,
-        meanwhile: Callable[[float], None] | None = None,
+        meanwhile: Callable[[float, Sequence[Any]], None] | None = None,
         loop: Loop | None = None,
     ) -> Iterated | None:
         """Carry out a plan; None if its launches are not prepared, or there is no memory.
@@ -760,7 +762,7 @@ class Direct:
             usual: How long it takes.
             kept: The memory of what lies on the device already.
             whole: Whether that is all of a request.
-            meanwhile: What to do while the device is at work, for so many seconds.
+            meanwhile: What to do while the device is at work, for so many seconds, with this memory.
             loop: How often it is carried out, as iterations whose inputs are `own_inputs()`.
         """
         session, plan = self._session, bound.plan
@@ -804,7 +806,7 @@ class Direct:
         memory: Sequence[Any],
         arrays: Mapping[int, Array],
         usual: Usual,
-        meanwhile: Callable[[float], None] | None,
+        meanwhile: Callable[[float, Sequence[Any]], None] | None,
         loop: Loop | None,
     ) -> tuple[int, dict[int, Array], Mapping[int, Array]]:
         """Copy, launch, copy back, once or as often as a loop goes on.
@@ -813,28 +815,37 @@ class Direct:
             How often, what the host gets of the last time, when it is there, and what is collected of each.
         """
         writes, stream = uploads(bound, memory, arrays), self._dispatcher.streams[_STREAM]
-        arriving, reads = downloads(bound, stream, memory, arrays)
         single = prepared.single and usual.prefers_single
         collected: Mapping[int, Array] = {}
         times, beside = 1, 0
         began = self._clock()
-        if loop is not None:
-            again, collected = linked(self._model.program, bound.plan, arrays, writes, arriving, loop)
-            times = prepared.repeat(stream, writes, reads, again, single=single)
-        elif meanwhile is not None and prepared.begins:
-            prepared.begin(stream, writes)
-            begun = self._clock()
-            self._enqueued(len(bound.steps), (begun - began) / 1e9)
+        if loop is None and prepared.begins:
             try:
-                meanwhile(usual.seconds)
-                beside = self._clock() - begun  # it may be longer than the device is at work
+                prepared.begin(stream, writes)
+            except DeviceError:
+                with contextlib.suppress(DeviceError):
+                    prepared.end(stream, ())  # what was enqueued uses the memory
+                raise
+            begun, reads = self._clock(), list[Transfer]()
+            try:  # what can be done beside the device is
+                arriving, reads = downloads(bound, stream, memory, arrays)
+                arriving.lay()
+                if meanwhile is not None:
+                    self._enqueued(len(bound.steps), (begun - began) / 1e9)
+                    meanwhile(usual.seconds, memory)
+                    beside = self._clock() - begun  # it may be longer than the device is at work
             finally:
                 prepared.end(stream, reads)
         else:
-            prepared.run(stream, writes, reads, single=single)
-            begun = self._clock()
+            arriving, reads = downloads(bound, stream, memory, arrays)
+            if loop is not None:
+                again, collected = linked(self._model.program, bound.plan, arrays, writes, arriving, loop)
+                times = prepared.repeat(stream, writes, reads, again, single=single)
+            else:
+                prepared.run(stream, writes, reads, single=single)
             if meanwhile is not None:
-                meanwhile(0.0)
+                begun = self._clock()
+                meanwhile(0.0, memory)
                 beside = self._clock() - begun
         took = (self._clock() - began - beside) / 1e9
         self._session.check_stalled(bound, memory, took)

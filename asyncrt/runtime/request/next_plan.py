@@ -66,13 +66,29 @@ class Foresight:
             if turns is not None:
                 turns.end()
 
-    def guess_now(self, kept: KeptState, given: tuple[Shape, ...], bound: BoundPlan, seconds: float) -> None:
-        """Make the plan of the step behind one that was *given* these shapes and has this plan, for so many seconds."""
+    def guess_now(
+        self, kept: KeptState, given: tuple[Shape, ...], bound: BoundPlan, seconds: float
+    ) -> BoundPlan | None:
+        """Make the plan of the step behind one that was *given* these shapes and has this plan, for so many seconds;
+        returns it if it is there then."""
         until = time.perf_counter() + seconds
         before, kept.given = kept.given, given
         guess = kept.guess = self._guess(before, given, bound)
-        while guess is not None and guess.go_on() and time.perf_counter() < until:
-            pass
+        if guess is None:
+            return self._known(before, given, bound)
+        while guess.go_on():
+            if time.perf_counter() >= until:
+                return None
+        made = guess.plan()
+        return None if made is None else made.bound
+
+    def _known(self, before: tuple[Shape, ...] | None, given: tuple[Shape, ...], bound: BoundPlan) -> BoundPlan | None:
+        """Return the plan of the step behind, if it came before."""
+        shapes = following(before, given)
+        if shapes is None or self._program.value_inputs:
+            return None
+        planned = self._plans.find(self._program.chunks[0], step_signature(shapes, (), bound.left))
+        return None if planned is None else planned.bound
 
     def _guess(self, before: tuple[Shape, ...] | None, given: tuple[Shape, ...], bound: BoundPlan) -> Guess | None:
         shapes, left = following(before, given), bound.left

@@ -595,3 +595,35 @@ async def test_the_lengths_of_a_sequence_have_one_set_of_launches(
     assert found.presets.rebound > 2 * len(steps) // 3
     assert found.presets.launches < len(steps) * found.launches / found.requests / 4
     assert found.memory.leases == 0
+
+
+@pytest.mark.asyncio
+async def test_launches_become_those_of_the_next_step_while_the_device_is_at_work(
+    users_path: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it works by itself, and lengths are known: nothing of that is left to do when the step comes."""
+    made, did = opencl.OpenCLPrepared, list[str]()
+    monkeypatch.setattr(opencl, "OpenCLPrepared", lambda *a, lends, **k: made(*a, lends=False, **k))
+
+    def note(name: str, letter: str) -> None:
+        kept = getattr(made, name)
+
+        def noted(*given: Any) -> Any:
+            did.append(letter)
+            return kept(*given)
+
+        monkeypatch.setattr(made, name, noted)
+
+    for name, letter in (("begin", "("), ("become", "x"), ("end", ")")):
+        note(name, letter)
+    steps = [networks.next_token(length) for length in range(40)]
+
+    async with Runtime(streams=1, options=RuntimeOptions(warm=False, without={"one_launch"})) as rt:
+        loaded = await rt.load(networks.decoder(2, 32, 2, 60))
+        for _ in range(3):
+            did.clear()
+            async with loaded.sequence() as sequence:
+                for inputs in steps:
+                    await sequence.infer(inputs)
+
+    assert "".join(did).count("(x)") >= len(steps) - 5

@@ -336,6 +336,42 @@ async def test_a_refused_command_is_the_requests_own_error(site: str, users_path
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("site", ["write", "launch"])
+async def test_what_was_enqueued_before_a_refusal_is_waited_for(site: str, users_path: None) -> None:
+    """Where the device works by itself, its memory is another request's only behind that."""
+    ended: list[int] = []
+
+    class Begun(Counted):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self.begins = True
+
+        def end(self, stream: Any, reads: Sequence[Transfer]) -> None:
+            ended.append(len(reads))
+            super().end(stream, reads)
+
+    class Working(Lending):
+        def prepare(
+            self, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation], native: bool = True
+        ) -> Prepared | None:
+            return Begun(self, launches, memory)
+
+    device = Working()
+    async with Runtime(device, options=PLAIN) as rt:
+        loaded = await rt.load(SOURCE)
+        for _ in range(5):
+            await loaded.infer(given())
+        device.faults = Faults([Fault(site)])
+        ended.clear()
+        with pytest.raises(DeviceCommandError):
+            await loaded.infer(given())
+        assert ended == [0]
+        after = await loaded.infer(given(1))
+
+    np.testing.assert_allclose(expected(given(1)), after["y"], rtol=1e-6)
+
+
+@pytest.mark.asyncio
 async def test_an_index_out_of_range_is_told_its_caller_alone(users_path: None) -> None:
     """As on the general way."""
     source = model([node("y = Gather(x, i)")], ["x f32[a]", "i i64[b]"], ["y"])

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import attrs
 import numpy as np
@@ -23,6 +24,7 @@ from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared
 from asyncrt.events import Event
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.loop.overlapping import End, Overlapping
+from asyncrt.runtime.request.direct import Direct
 
 from .test_callers_turns import ask
 from .test_direct import PLAIN, SOURCE, expected, given, ticking
@@ -38,6 +40,8 @@ class Working(SimulatedDevice):
         self.at_work, self.most = 0, 0
         #: How many were begun; and whether one was since somebody asked.
         self.begun, self.works = 0, asyncio.Event()
+        #: Whether a request is there that its caller's thread waits for: it is not at work beside others.
+        self.alone = False
 
     def duration(self) -> float:
         return 2e-5
@@ -63,25 +67,37 @@ class Noted(SimulatedPrepared):
 
     def begin(self, stream: Any, writes: Sequence[Transfer]) -> None:
         super().begin(stream, writes)
+        if self._device.alone:
+            return
         self._device.at_work += 1
         self._device.begun += 1
         self._device.works.set()
         self._device.most = max(self._device.most, self._device.at_work)
 
     def end(self, stream: Any, reads: Sequence[Transfer]) -> None:
-        self._device.at_work -= 1
+        self._device.at_work -= not self._device.alone
         super().end(stream, reads)
 
 
 @contextlib.asynccontextmanager
 async def known(device: Working) -> AsyncIterator[tuple[Runtime, Model]]:
     """A model whose plan has come often, from callers who ask at once."""
-    async with Runtime(device, streams=STREAMS, options=PLAIN) as rt:
-        loaded = await rt.load(SOURCE)
-        await asyncio.gather(*(ask(loaded, caller, 30) for caller in range(4)))
-        device.most = 0
-        device.works.clear()
-        yield rt, loaded
+    finish = Direct._finish  # noqa: SLF001
+
+    def alone(self: Direct, *given: Any) -> Any:
+        device.alone = True
+        try:
+            return finish(self, *given)
+        finally:
+            device.alone = False
+
+    with mock.patch.object(Direct, "_finish", alone):
+        async with Runtime(device, streams=STREAMS, options=PLAIN) as rt:
+            loaded = await rt.load(SOURCE)
+            await asyncio.gather(*(ask(loaded, caller, 30) for caller in range(4)))
+            device.most = 0
+            device.works.clear()
+            yield rt, loaded
 
 
 @pytest.mark.asyncio
