@@ -320,6 +320,21 @@ MUTANTS = (
         ("tests/runtime/request/test_inputs.py",),
     ),
     Mutant(
+        "chunks: the memory of one that ran at once is the next one's",
+        "asyncrt/runtime/request/inference.py",
+        "            self.leases.append(lease)\n            self.arenas[chunk.index] = lease.allocation\n",
+        "            lease.drop()\n            self.arenas[chunk.index] = lease.allocation\n",
+        ("tests/runtime/request/test_direct_chunks.py",),
+    ),
+    Mutant(
+        "chunks: one runs at once whoever else is there",
+        "asyncrt/runtime/request/direct.py",
+        "        if not self._dispatcher.only(request) or self._dispatcher.frugal(request):\n            return None\n"
+        "        if usual is None",
+        "        if usual is None",
+        ("tests/runtime/request/test_direct_chunks.py",),
+    ),
+    Mutant(
         "callbacks: what is reached before anybody watches is lost",
         "asyncrt/devices/simulated.py",
         "        if mark.reached:\n            callback(mark.error)\n        else:",

@@ -12,6 +12,7 @@ from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.epilogue import Epilogue, Operand
 from asyncrt.kernels.conv import tensor_cores
 from asyncrt.kernels.impl import Impl, inp
+from asyncrt.kernels.matmul import few_rows_mma
 from asyncrt.kernels.matmul import tensor_cores as products
 from asyncrt.kernels.matmul.gpu import Regime
 from asyncrt.kernels.matmul.tensor_cores import FLAT, LARGE, MIDDLE, SMALL, TINY, MatrixTile
@@ -118,22 +119,24 @@ def test_tensor_cores_give_the_convolution(
 
 @pytest.mark.usefixtures("emulated_mma")
 @pytest.mark.parametrize(
-    ("data", "dtype", "kernel"),
+    ("data", "channels", "dtype", "kernel"),
     [
-        ((3, 40, 6, 8), np.float16, "conv1x1_mma"),
-        ((3, 40, 8), ml_dtypes.bfloat16, "conv1x1_mma"),
-        ((3, 40, 3, 4), np.float16, "conv_mma"),
-        ((3, 44, 6, 8), np.float16, "conv_mma"),
-        ((3, 44, 3, 4), np.float32, "conv1x1_mma"),
-        ((3, 42, 3, 4), np.float32, "conv_s"),
+        ((3, 40, 6, 8), 130, np.float16, "conv1x1_mma"),
+        ((3, 40, 6, 8), 70, np.float16, "conv1x1_strips"),
+        ((3, 40, 8), 130, ml_dtypes.bfloat16, "conv1x1_mma"),
+        ((3, 40, 3, 4), 70, np.float16, "conv_mma"),
+        ((3, 44, 6, 8), 70, np.float16, "conv_mma"),
+        ((3, 44, 3, 4), 70, np.float32, "conv1x1_mma"),
+        ((3, 42, 3, 4), 70, np.float32, "conv_s"),
     ],
 )
 def test_windows_of_one_cell_are_products_where_copies_may_begin_at_rows(
-    data: tuple[int, ...], dtype: Any, kernel: str, monkeypatch: pytest.MonkeyPatch
+    data: tuple[int, ...], channels: int, dtype: Any, kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They have the better kernels; of others, elements are read one by one."""
     monkeypatch.setattr("asyncrt.kernels.matmul.product.tensor_core_kernel", products.tensor_core_kernel)
-    monkeypatch.setitem(CASES, "case", (conv.OPERATOR, data, (70, data[1], *(1 for _ in data[2:])), {}))
+    monkeypatch.setattr("asyncrt.kernels.matmul.product.strip_kernel", few_rows_mma.strip_kernel)
+    monkeypatch.setitem(CASES, "case", (conv.OPERATOR, data, (channels, data[1], *(1 for _ in data[2:])), {}))
 
     expected, got, impl = convolved("case", dtype, MMA, constant=True)
 
