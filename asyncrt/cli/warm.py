@@ -66,4 +66,6 @@ async def _warm(model: Path, wanted: InputOptions, device: str | None, options: 
             if wanted.sizes:
                 filled = [wanted.fill(loaded.inputs, sizes).arrays for sizes in wanted.combinations()]
                 await loaded.ready([{name: array.shape for name, array in arrays.items()} for arrays in filled])
+            for network in loaded.network.each:
+                await network.build_for_others()
         return runtime.statistics()

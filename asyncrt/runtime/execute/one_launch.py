@@ -345,22 +345,29 @@ class OneLaunch:
 
     # Walkers.
 
-    async def build_ahead(self, plans: Sequence[ChunkPlan], *, waited: bool) -> None:
+    async def build_ahead(self, plans: Iterable[ChunkPlan]) -> None:
         """Build the walker of the kernels that those of *plans* have which are brief, before one of them comes.
 
         Some of their kernels are no functions: other plans have the rest of them, which are not among *plans* for that.
-        A processor needs its cores for other builds: there a plan has to show first that it comes often, and where
-        somebody waits for all that is built, the first one is taken for such a plan.
-
-        Args:
-            waited: Whether somebody waits for all that likely sizes need.
+        A processor needs its cores for other builds then: there a plan has to show first that it comes often.
         """
-        if self.shares and not waited:
-            return
-        sources = self._of_first(plans) if self.shares else self._of_brief(plans)
-        if sources and self._known(sources) is None and not any(sources <= refused for refused in self._refused):
+        if not self.shares:
+            await self._build_unknown(self._of_brief(plans))
+
+    async def build_for_others(self, plans: Sequence[ChunkPlan]) -> None:
+        """Build the walker of the first plan where it would have to come often first, for processes that find it on
+        disk.
+
+        A process that uses the model itself has that built when it is worth it: what Intel's driver keeps of a program
+        that was loaded, it keeps for ever.
+        """
+        if self.shares:
+            await self._build_unknown(self._of_first(plans))
+
+    async def _build_unknown(self, sources: frozenset[KernelSource]) -> None:
+        if sources and not any(sources <= known for known, _ in self._walkers.items()):
             self._latest = sources
-            await self._build(sources, urgent=waited and self.shares)
+            await self._build(sources)
 
     def _of_first(self, plans: Sequence[ChunkPlan]) -> frozenset[KernelSource]:
         """Return the kernels of the first plan; none if it cannot be one launch."""
@@ -398,14 +405,14 @@ class OneLaunch:
                 self.building.begin(functools.partial(self._build, wanted))
         return None
 
-    async def _build(self, sources: frozenset[KernelSource], *, urgent: bool = False) -> None:
-        """Build the walker of some kernels; unless it is *urgent*, when nobody waits for another build."""
+    async def _build(self, sources: frozenset[KernelSource]) -> None:
+        """Build the walker of some kernels, when nobody waits for another build."""
         ordered = sorted(sources, key=lambda s: s.name)
         most = max(self._sizes[s] for s in ordered)
         group = (LEAST_GROUP if most <= LEAST_GROUP else MOST_GROUP) if self._folds.ptx else 1
         walks = walker(ordered, group, self._folds.space, self._most_arenas, ptx=self._folds.ptx)
         try:
-            kernels = await self._impls.ensure([walks.source, FINDER], urgent=urgent)
+            kernels = await self._impls.ensure([walks.source, FINDER], urgent=False)
         except AsyncrtError as error:
             self._refused.add(sources)
             _log.info("plans of %d kernels are launched step by step: %s", len(sources), error)

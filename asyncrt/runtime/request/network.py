@@ -129,6 +129,12 @@ class Network(CompiledModel):
             await self.warming.wait(progress)
             await self.bring_memory(max([network.plans.likely_arena for network in self.everywhere()]))
 
+    async def build_for_others(self) -> None:
+        """Have on disk, too, what this process would build only once the model is used."""
+        presets = self.session.presets
+        if self.warming is not None and presets is not None and presets.one is not None:
+            await presets.one.build_for_others(self.warming.likely)
+
     def number(self) -> int:
         """Return a number for a request; no other has it."""
         return next(_REQUESTS)

@@ -13,7 +13,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -68,14 +68,6 @@ def pause_of_planning(planned_s: float, *, busy: bool, bringing: bool) -> float:
     return min(max(_PAUSE_S, planned_s * _PAUSES), _MOST_S) if busy else _PAUSE_S
 
 
-class Fold(Protocol):
-    """What brings what makes one launch of plans."""
-
-    async def __call__(self, plans: Sequence[ChunkPlan], *, waited: bool) -> None:
-        """Bring it; *waited* says whether somebody waits for all that likely sizes need."""
-        ...
-
-
 class Warmed(Protocol):
     """What there is to warm of a model, or of one of its subgraphs."""
 
@@ -103,6 +95,7 @@ class Warming:
     Attributes:
         first: Done when what the most likely size needs is there, or when that is known to take long.
         whole: Done when everything is there.
+        likely: The model's plan for its most likely size, once there is one.
     """
 
     def __init__(
@@ -112,7 +105,7 @@ class Warming:
         busy: Callable[[], bool],
         gaps: Gaps | None = None,
         *,
-        fold: Fold | None = None,
+        fold: Callable[[Sequence[ChunkPlan]], Coroutine[Any, Any, None]] | None = None,
         urgent: bool,
         patience_s: float,
         model: str | None = None,
@@ -134,8 +127,7 @@ class Warming:
             self._awake.set()
         else:
             kernels.hold_back(FIRST_REQUEST_S)
-        #: The model's plan for its most likely size.
-        self._likely: list[ChunkPlan] = []
+        self.likely: list[ChunkPlan] = []
         self._wanted: dict[Any, None] = {}
         self._built = 0
         self._told: list[Callable[[Progress], object]] = []
@@ -158,12 +150,10 @@ class Warming:
             self.tell(progress)
         try:
             await asyncio.wait((self.whole,))
-            self.check()
-            if self._fold is not None:  # it was not brought if nobody waited until now
-                await self._fold(self._likely, waited=True)
         finally:
             if progress is not None:
                 self.tell_no_more(progress)
+        self.check()
 
     def check(self) -> None:
         """Raise what was in the way; it has ended.
@@ -227,11 +217,10 @@ class Warming:
                         async with network.one_plan:
                             network.plans.learn(scout)
                     plans += [(network, plan) for plan in made]
-                    self._likely = made[:1]
+                    self.likely = made[:1]
             self._planning = False
             if self._fold is not None:  # it takes as long as all the kernels, and needs none of them
-                folded = self._fold([*self._likely, *(plan for _, plan in plans)], waited=self._urgent)
-                self._bringing.add(task := asyncio.create_task(folded))
+                self._bringing.add(task := asyncio.create_task(self._fold([plan for _, plan in plans])))
                 task.add_done_callback(retrieved)
             for network, plan in plans:  # one after the other, so that no more than one needs is in use at once
                 await network.weights.ensure(plan.packings)
