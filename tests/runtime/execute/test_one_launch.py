@@ -87,6 +87,17 @@ def one_of(rt: Runtime) -> OneLaunch:
     return presets.one
 
 
+def asked_for(one: OneLaunch, monkeypatch: pytest.MonkeyPatch) -> list[frozenset[KernelSource]]:
+    """Return what comes to hold the kernels that walkers are wanted of; none is built."""
+    wanted: list[frozenset[KernelSource]] = []
+
+    async def build(sources: frozenset[KernelSource]) -> None:
+        wanted.append(sources)
+
+    monkeypatch.setattr(one, "_build", build)
+    return wanted
+
+
 def given(size: int, seed: int) -> dict[str, Array]:
     return {"x": np.random.default_rng(seed).standard_normal((2, 16, size)).astype(np.float32)}
 
@@ -128,17 +139,12 @@ async def test_a_gpu_has_the_kernel_of_likely_sizes_when_a_model_is_ready(
     """It has all that their steps need, so that no size that comes waits for another; a processor's cores build
     nothing ahead."""
     async with Runtime(streams=1, options=RuntimeOptions(without={"fuse"})) as runtime:
-        own, wanted = runtime.session, list[frozenset[KernelSource]]()
+        own = runtime.session
         folding = Folding(own.device)
         folding.ptx = ptx
         assert own.presets is not None
         one = own.presets.one = OneLaunch(folding, own.kernels, 1)
-
-        async def build(sources: frozenset[KernelSource]) -> None:
-            wanted.append(sources)
-            one._refused.add(sources)  # noqa: SLF001
-
-        monkeypatch.setattr(one, "_build", build)
+        wanted = asked_for(one, monkeypatch)
         loaded = await runtime.load(SOURCE)
         await loaded.ready()
         ahead = list(wanted)
@@ -171,15 +177,11 @@ async def test_what_a_gpu_builds_ahead_has_the_functions_of_plans_that_are_not_o
 ) -> None:
     """Plans that need nothing else are not among those for which it is built, and would miss them."""
     async with Runtime(streams=1, options=RuntimeOptions(warm=False, without={"fuse"})) as runtime:
-        own, wanted = runtime.session, list[frozenset[KernelSource]]()
+        own = runtime.session
         folding = Folding(own.device)
         folding.ptx = True
         one = OneLaunch(folding, own.kernels, 1)
-
-        async def build(sources: frozenset[KernelSource]) -> None:
-            wanted.append(sources)
-
-        monkeypatch.setattr(one, "_build", build)
+        wanted = asked_for(one, monkeypatch)
         loaded = await runtime.load(SOURCE)
         await loaded.infer(given(5, 1))
         assert own.presets is not None
@@ -197,15 +199,11 @@ async def test_a_processor_builds_the_kernel_of_the_likeliest_size_for_other_pro
 ) -> None:
     """They find it in the folder; for requests of its own a plan has to come often first."""
     async with Runtime(streams=1, options=RuntimeOptions(warm=False, without={"fuse"})) as runtime:
-        own, wanted = runtime.session, list[frozenset[KernelSource]]()
+        own = runtime.session
         folding = Folding(own.device)
         folding.ptx = False
         one = OneLaunch(folding, own.kernels, 1)
-
-        async def build(sources: frozenset[KernelSource]) -> None:
-            wanted.append(sources)
-
-        monkeypatch.setattr(one, "_build", build)
+        wanted = asked_for(one, monkeypatch)
         loaded = await runtime.load(SOURCE)
         for size in (5, 40):
             await loaded.infer(given(size, 1))
