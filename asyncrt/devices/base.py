@@ -573,6 +573,10 @@ class BuildsGently(Protocol):
         """
         ...
 
+    def hurry_builds(self, hurries: bool) -> None:
+        """Let builds take their share, because somebody waits for them; or only what others leave again."""
+        ...
+
 
 def launch_each(stream: Stream, launches: Sequence[PreparedLaunch], memory: Sequence[Allocation]) -> None:
     """Do what `Stream.launch_all` does, one after the other."""

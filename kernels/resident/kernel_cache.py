@@ -14,9 +14,10 @@ somebody holds it: the driver's object is released with its last holder.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -99,6 +100,10 @@ class _Build:
 
     Attributes:
         kept: Its key on disk, if it lies there.
+        job: What a thread does for it, until it has.
+        deadline: What happens when the driver takes too long.
+        hurried: Whether it has begun to be waited for, because it took too long while it gave way.
+        expired: Whether it has taken too long.
     """
 
     sources: Sequence[Any]
@@ -106,6 +111,7 @@ class _Build:
     kept: str | None = None
     job: Job | None = None
     deadline: asyncio.TimerHandle | None = None
+    hurried: bool = False
     expired: bool = False
 
 
@@ -120,6 +126,7 @@ class ImplCache:
         nbytes: Most bytes to keep.
         timeout_s: Seconds that the driver has for a build.
         nice: How much less of the processor builds get than requests.
+        hurry: Where builds give way to whatever else runs, lets them hurry, or give way again.
         ahead: The device, if it gains by knowing early which programs will be wanted.
 
     Attributes:
@@ -136,6 +143,7 @@ class ImplCache:
         nbytes: int = 1 << 29,
         timeout_s: float = 120.0,
         nice: int = 0,
+        hurry: Callable[[bool], None] | None = None,
         ahead: LoadsAhead | None = None,
     ) -> None:
         self._device = device
@@ -147,6 +155,8 @@ class ImplCache:
         self._max_nbytes = nbytes
         self._timeout_s = timeout_s
         self._threads = threads
+        self._hurry_builds = hurry
+        self._waiting = 0
         self._builders = Builders(threads, nice=nice)
         # Of its own: what takes milliseconds does not wait behind what takes seconds.
         self._loaders = Builders(1, "asyncrt-load")
@@ -200,6 +210,21 @@ class ImplCache:
     def go_on(self) -> None:
         """Let builds begin again: somebody waits for them."""
         self._builders.go_on()
+
+    @contextlib.contextmanager
+    def waited_for(self) -> Iterator[None]:
+        """Somebody waits for builds meanwhile, and for nothing else: they begin, and do not give way."""
+        self.go_on()
+        self._wait(1)
+        try:
+            yield
+        finally:
+            self._wait(-1)
+
+    def _wait(self, more: int) -> None:
+        before, self._waiting = self._waiting, self._waiting + more
+        if self._hurry_builds is not None and bool(before) != bool(self._waiting):
+            self._hurry_builds(bool(self._waiting))
 
     def foretell(self, model: str) -> None:
         """Begin to load what a model wanted before, if that was noted; it will be known by this name again."""
@@ -426,10 +451,19 @@ class ImplCache:
     def _on_begun(self, build: _Build) -> None:
         # The driver's time begins with the build: waiting for a thread does not count.
         if not self._closed:
-            build.deadline = asyncio.get_running_loop().call_later(self._timeout_s, self._on_deadline, build)
+            self._set_deadline(build)
+
+    def _set_deadline(self, build: _Build) -> None:
+        build.deadline = asyncio.get_running_loop().call_later(self._timeout_s, self._on_deadline, build)
 
     def _on_deadline(self, build: _Build) -> None:
         assert build.job is not None
+        if self._hurry_builds is not None and not build.hurried:  # others may have had all of the processor
+            build.hurried = True
+            self._wait(1)
+            self._set_deadline(build)
+            return
+        self._no_more(build)
         build.expired = True
         self._abandoned += 1
         self._threads_of(build).abandon(build.job)
@@ -439,6 +473,12 @@ class ImplCache:
         if source in self._pending:  # unless an abandoned build has brought it since
             self._hung.add(source)
             self._fail(source, self._late(source))
+
+    def _no_more(self, build: _Build) -> None:
+        """It is not waited for any more, if it was because it took too long."""
+        if build.hurried:
+            build.hurried = False
+            self._wait(-1)
 
     def _late(self, source: Any) -> KernelBuildError:
         return KernelBuildError(
@@ -453,6 +493,7 @@ class ImplCache:
         build.job = None  # which has the build
         if self._closed:
             return  # `close` told those who waited
+        self._no_more(build)
         if result is None:
             assert error is not None
             if not build.expired and not self._split(build):

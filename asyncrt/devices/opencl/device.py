@@ -43,7 +43,6 @@ from .ahead import load_all
 from .arguments import argument_setter, handle_of, raise_refused, refused
 from .compiling.compilers import find_compilers
 from .compiling.one_thread import compiling_thread
-from .compiling.worker import GENTLY
 from .copies import find_copies
 from .gate import find_gate
 from .info import Probe, cores, describe
@@ -516,8 +515,12 @@ class OpenCLDevice:
     def build_gently(self) -> bool:
         if self.compilers is None:
             return False
-        self.compilers.how = GENTLY
+        self.compilers.gives_way = True
         return True
+
+    def hurry_builds(self, hurries: bool) -> None:
+        if self.compilers is not None:
+            self.compilers.hurry(hurries)
 
     def load_ahead(self, programs: Sequence[tuple[bytes, str]]) -> Sequence[Any]:
         if load_all() is None or self._target is None:

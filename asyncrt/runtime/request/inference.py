@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,7 +43,7 @@ class Inference:
         arrays: Checked inputs, by value id.
         kept: What a sequence keeps; inputs and outputs of it stay on the device.
         outer: What that request may make on the host, for a subgraph.
-        waits: For kernels that are missing; otherwise `KernelsMissing` may be raised instead.
+        patience_s: Seconds for which it waits for missing kernels, before `KernelsMissing` is raised.
     """
 
     def __init__(
@@ -53,9 +54,9 @@ class Inference:
         kept: KeptState | None = None,
         outer: HostBudget | None = None,
         *,
-        waits: bool = True,
+        patience_s: float = math.inf,
     ) -> None:
-        self.model, self.request, self.kept, self.waits = model, request, kept, waits
+        self.model, self.request, self.kept, self.patience_s = model, request, kept, patience_s
         self.program, self.dispatcher = model.program, model.session.dispatcher
         self.arrays = arrays
         #: Whether there is nothing more to the request.
@@ -195,15 +196,16 @@ class Inference:
         if bound is not None:
             return bound
         kernels = self.model.session.kernels
-        if self.waits:
-            kernels.go_on()
-            return await self.model.bind(planned)
+        if self.patience_s == math.inf:
+            with kernels.waited_for():
+                return await self.model.bind(planned)
         expected = await kernels.expected(planned.plan.kernels)
-        choice = choose(expected, planned.plan.arena_nbytes, self.budget.limit - self.budget.used)
+        left = self.budget.limit - self.budget.used
+        choice = choose(expected, planned.plan.arena_nbytes, left, self.patience_s)
         task = self.model.bind_beside(planned)
         if isinstance(choice, Wait):
-            kernels.go_on()
-            await asyncio.wait((task,), timeout=choice.at_most_s)
+            with kernels.waited_for():
+                await asyncio.wait((task,), timeout=choice.at_most_s)
         if isinstance(choice, StandIn) or not task.done():
             raise KernelsMissing(choice.why, task)
         return task.result()
@@ -273,7 +275,7 @@ class Inference:
         self, inner: CompiledModel, captures: Captures, once: bool, arrays: Mapping[int, Array], loop: Loop | None
     ) -> Iterated:
         """Run a subgraph; where it may run more than *once*, it waits for kernels: what has run would run again."""
-        waits = self.waits or not once
+        patience_s = self.patience_s if once else math.inf
         arrays, kept = await captures.of_next(arrays)
         if inner.timed is not None:
             if loop is not None:
@@ -281,7 +283,8 @@ class Inference:
             iterated = inner.timed.iterate(self.request, arrays, kept, self.budget, loop)
             if iterated is not None:
                 return iterated
-        return Iterated(1, *await Inference(inner, self.request, arrays, kept, self.budget, waits=waits).run())
+        inference = Inference(inner, self.request, arrays, kept, self.budget, patience_s=patience_s)
+        return Iterated(1, *await inference.run())
 
     def note(self, node: ProgramNode, record: NodeRecord) -> None:
         """Note what became of a node with subgraphs."""

@@ -16,6 +16,11 @@ from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 SHORT_S = 0.25
 """Seconds for which a request waits for kernels that are expected by then."""
+PATIENCE_S = 3.0
+"""Seconds for which a request waits for kernels once NumPy has answered enough; then NumPy goes on.
+
+Builds get the processor meanwhile. Where others have it, they take as many times as long as there are others.
+"""
 LOADING_S = 2.0
 """Seconds for which a request waits for kernels that only have to be loaded, which is sooner done than NumPy is."""
 # NumPy's temporaries are a few times as large as the tensors: a convolution's patches are nine times its input for a
@@ -45,19 +50,22 @@ class StandIn:
 Choice: TypeAlias = Wait | StandIn
 
 
-def choose(expected: Expected, nbytes: int, limit: int) -> Choice:
+def choose(expected: Expected, nbytes: int, limit: int, patience_s: float = 0.0) -> Choice:
     """Return whether a request waits for kernels.
 
     Args:
         expected: Which are missing, and when they are expected.
         nbytes: Of memory that the request's plan needs.
         limit: Bytes that a request may make on the host.
+        patience_s: Seconds for which it rather waits than have NumPy answer.
     """
     if not expected.missing:
         return Wait("every kernel is there")
     count = f"{expected.missing} of {expected.wanted} kernels are not there yet"
     if nbytes * _TEMPORARIES > limit:
         return Wait(f"{count}, and NumPy would need more than {limit} bytes of the host")
+    if patience_s:
+        return Wait(f"{count}, and NumPy has answered enough", patience_s)
     if not expected.building:
         return Wait(f"{count}, but lie on disk", LOADING_S)
     if expected.seconds <= SHORT_S:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -27,7 +28,7 @@ from .asked import Asked
 from .compiled_model import CompiledModel
 from .direct import Direct, can_be_direct, may_be_direct
 from .inference import Inference
-from .missing_kernels import KernelsMissing
+from .missing_kernels import PATIENCE_S, KernelsMissing
 from .session import Session
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Instead(Protocol):
     """What answers requests while kernels that they need are being built."""
 
     def has_done_enough(self, program: Program) -> bool:
-        """Whether requests of *program* that can wait for kernels are to do so from now on."""
+        """Whether requests of *program* that can wait for kernels are to do so for a while."""
         ...
 
     async def answer(
@@ -173,9 +174,12 @@ class Network(CompiledModel):
         tracer = self._dispatcher.tracer
         with _NOTHING if tracer is None else tracer.request(request):
             instead = self._instead if may_stand_in else None
-            waits = instead is None or (deadline is None and instead.has_done_enough(self.program))
+            if instead is None:
+                patience_s = math.inf
+            else:  # whoever has to be there in time asks NumPy
+                patience_s = PATIENCE_S if deadline is None and instead.has_done_enough(self.program) else 0.0
             try:
-                outcome = await self._infer(request, arrays, priority, deadline, kept, waits=waits)
+                outcome = await self._infer(request, arrays, priority, deadline, kept, patience_s=patience_s)
             except KernelsMissing as missing:
                 outcome = await self._beside(request, missing, arrays, priority, deadline)
         if may_stand_in and self._asked is not None:
@@ -212,11 +216,11 @@ class Network(CompiledModel):
         deadline: float | None,
         kept: KeptState | None,
         *,
-        waits: bool = True,
+        patience_s: float = math.inf,
         begun: bool = False,
     ) -> tuple[dict[int, Array], Records]:
         async def work() -> tuple[dict[int, Array], Records]:
-            outcome = await self.run(request, arrays, kept, waits=waits)
+            outcome = await self.run(request, arrays, kept, patience_s=patience_s)
             if self._dispatcher.checks is not None:
                 self._dispatcher.checks.gives_back(request, arrays.values())
             return outcome
@@ -224,17 +228,17 @@ class Network(CompiledModel):
         return await self._admitted(request, priority, deadline, work, begun=begun)
 
     async def run(
-        self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, *, waits: bool
+        self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, *, patience_s: float
     ) -> tuple[dict[int, Array], Records]:
         """Carry out a request that was admitted.
 
         Args:
-            waits: For missing kernels, whatever that takes.
+            patience_s: Seconds for which it waits for missing kernels.
 
         Raises:
-            KernelsMissing: It is not to wait for them.
+            KernelsMissing: It is not to wait for them any longer.
         """
-        return await Inference(self, request, arrays, kept, waits=waits).run()
+        return await Inference(self, request, arrays, kept, patience_s=patience_s).run()
 
     async def _admitted(
         self,

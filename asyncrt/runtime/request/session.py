@@ -108,16 +108,7 @@ class Session:
         self.turns = CallersTurns(self.dispatcher, self.loop, device.clock)
         self.dispatcher.when_lost.add(functools.partial(_keep_all, self.pool))
         self.binaries = kept_binaries(options) if info.takes_source else None
-        self.kernels = ImplCache(
-            self._watched_device,
-            self.binaries,
-            version=__version__,
-            threads=options.build_threads or device.builds_at_once,
-            nbytes=options.kernel_cache_bytes,
-            timeout_s=options.build_timeout_s,
-            nice=_nice(device, options),
-            ahead=device if isinstance(device, LoadsAhead) else None,
-        )
+        self.kernels = _kernel_cache(device, self._watched_device, self.binaries, options)
         self.specialiser = None
         if options.specialise and options.uses("replay") and info.takes_source:
             self.specialiser = Specialiser(device, self.kernels, self.dispatcher)
@@ -243,11 +234,22 @@ class Session:
         await stream.passed(self.dispatcher.when_lost)
 
 
-def _nice(device: Device, options: RuntimeOptions) -> int:
-    """Return by how much the threads yield that build kernels."""
-    if not options.uses("stand_in"):
-        return 0  # requests wait for builds
-    return 0 if isinstance(device, BuildsGently) and device.build_gently() else _NICE
+def _kernel_cache(
+    device: Device, watched: Device, store: BinaryStore | None, options: RuntimeOptions
+) -> ImplCache:
+    """Return what builds and keeps a device's kernels; where requests need not wait for builds, these give way."""
+    beside = device if options.uses("stand_in") and isinstance(device, BuildsGently) and device.build_gently() else None
+    return ImplCache(
+        watched,
+        store,
+        version=__version__,
+        threads=options.build_threads or device.builds_at_once,
+        nbytes=options.kernel_cache_bytes,
+        timeout_s=options.build_timeout_s,
+        nice=_NICE if options.uses("stand_in") and beside is None else 0,
+        hurry=None if beside is None else beside.hurry_builds,
+        ahead=device if isinstance(device, LoadsAhead) else None,
+    )
 
 
 def _keep_all(pool: MemoryPool, lost: DeviceLostError) -> None:

@@ -2,8 +2,8 @@
 
 What runs is the same program, on the reference device (`asyncrt/devices/host.py`), with one stream, and so one request
 at a time: others that wait for it go to the device as soon as their kernels are there. The first requests of a model
-are answered so; after `ENOUGH` requests or `ENOUGH_S` seconds those that have no deadline wait, and builds get the
-processor. Constants are read where the
+are answered so; after `ENOUGH` requests or `ENOUGH_S` seconds those that have no deadline wait for a while, and builds
+get the processor; then NumPy answers as many again. Constants are read where the
 model has them. All of it is made when it is needed first, and is gone once no kernel is missing.
 """
 
@@ -100,7 +100,9 @@ class StandIns:
         begin = time.perf_counter()
         if not present.knows(network.program):
             self._session.kernels.hold_back(ALONE_S)
-        answer = asyncio.create_task(present.network(network.program).infer(arrays, priority, deadline=deadline))
+        instead = present.network(network.program)
+        instead.goes_on()
+        answer = asyncio.create_task(instead.infer(arrays, priority, deadline=deadline))
         present.answers.add(answer)
         answer.add_done_callback(present.ended)
         try:
@@ -129,10 +131,10 @@ class StandIns:
         """
         kernels = self._session.kernels
         if self._session.binaries is not None and self.answered and kernels.building:
-            kernels.go_on()
             one, every = asyncio.ensure_future(kernels.one_settled()), asyncio.ensure_future(kernels.settled())
-            await asyncio.wait((every,), timeout=min(self.spent_s, FINISH_S))
-            await asyncio.wait((one,), timeout=FINISH_S)
+            with kernels.waited_for():
+                await asyncio.wait((every,), timeout=min(self.spent_s, FINISH_S))
+                await asyncio.wait((one,), timeout=FINISH_S)
             one.cancel()
             every.cancel()
 
@@ -195,7 +197,7 @@ class _Present:
 
     def has_done_enough(self, program: Program) -> bool:
         network = self._networks.get(program)
-        return network is not None and (network.ran >= ENOUGH or network.spent_s >= ENOUGH_S)
+        return network is not None and network.has_done_enough
 
     def ended(self, answer: asyncio.Task[tuple[dict[int, Array], Records]]) -> None:
         self.answers.discard(answer)
@@ -228,32 +230,39 @@ class _NumpyNetwork(Network):
     Args:
         drop: Lets what is enqueued do nothing; only one request at a time has anything there.
 
-    Attributes:
-        ran: How many requests have run, whatever came of them.
-        spent_s: Seconds that they took.
     """
 
     def __init__(self, program: Program, session: Session, drop: Callable[[], None]) -> None:
         super().__init__(program, session)
-        self.ran = 0
-        self.spent_s = 0.0
+        #: Of requests, whatever came of them, and seconds that they took, since others have waited for kernels.
+        self._ran, self._spent_s = 0, 0.0
         self._drop = drop
         constants = [value.constant for value in program.values if value.constant is not None]
         #: One for each file of which constants are read where they lie.
         self._of_files = list({file: c for c in constants if (file := file_of(c)) is not None}.values())
 
+    @property
+    def has_done_enough(self) -> bool:
+        """Whether requests are to wait for kernels for a while."""
+        return self._ran >= ENOUGH or self._spent_s >= ENOUGH_S
+
+    def goes_on(self) -> None:
+        """One is to be answered all the same: it has waited long enough."""
+        if self.has_done_enough:
+            self._ran, self._spent_s = 0, 0.0
+
     async def run(
-        self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, *, waits: bool
+        self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, *, patience_s: float
     ) -> tuple[dict[int, Array], Records]:
         begin = time.perf_counter()
         try:
-            outcome = await super().run(request, arrays, kept, waits=waits)
+            outcome = await super().run(request, arrays, kept, patience_s=patience_s)
         except asyncio.CancelledError:
             self._drop()
             raise
         finally:
-            self.ran += 1
-            self.spent_s += time.perf_counter() - begin
+            self._ran += 1
+            self._spent_s += time.perf_counter() - begin
         for constant in self._of_files:
             check(constant)
         return outcome

@@ -149,7 +149,8 @@ class Warming:
         if progress is not None:
             self.tell(progress)
         try:
-            await asyncio.wait((self.whole,))
+            with self._kernels.waited_for():
+                await asyncio.wait((self.whole,))
         finally:
             if progress is not None:
                 self.tell_no_more(progress)

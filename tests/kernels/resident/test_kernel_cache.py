@@ -369,6 +369,47 @@ async def test_a_build_that_ends_late_is_welcome(device: Builder) -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_build_that_gives_way_is_late_only_if_hurrying_does_not_help(device: Builder) -> None:
+    """Others may have had all of the processor: it hurries, and has as much time again."""
+    said: list[bool] = []
+
+    def hurry(hurries: bool) -> None:
+        said.append(hurries)
+        device.freed.set()
+
+    device.hanging = {"a"}
+    cache = ImplCache(device, None, version="1", threads=1, timeout_s=0.25, hurry=hurry)
+    kernels = await cache.ensure([A], urgent=False)
+
+    assert kernels[A].name == "a"
+    assert said == [True, False]
+    await cache.close()
+    device.hanging, device.freed = {"b"}, threading.Event()
+    cache = ImplCache(device, None, version="1", threads=1, timeout_s=0.25, hurry=said.append)
+    with pytest.raises(KernelBuildError, match="kernel b: "):
+        await cache.ensure([B], urgent=False)
+
+    assert said == [True, False] * 2
+    device.freed.set()
+    await cache.close()
+
+
+@pytest.mark.asyncio
+async def test_builds_hurry_while_anybody_waits_for_them(device: Builder) -> None:
+    """However many do."""
+    said: list[bool] = []
+    cache = ImplCache(device, None, version="1", hurry=said.append)
+    with cache.waited_for():
+        with cache.waited_for():
+            pass
+        one = list(said)
+
+    assert one == [True]
+    assert said == [True, False]
+    await cache.close()
+
+
+@pytest.mark.asyncio
 async def test_waiting_for_a_thread_does_not_count(device: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time that a driver has begins with the build."""
     device.gate.clear()

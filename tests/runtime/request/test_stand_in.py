@@ -20,8 +20,8 @@ from asyncrt.devices.host import HostDevice, HostStream
 from asyncrt.errors import DeadlineExceeded, IndexOutOfRange, KernelBuildError, ModelFormatError, RuntimeClosedError
 from asyncrt.kernels.resident.kernel_cache import Expected
 from asyncrt.runtime.model import Model
-from asyncrt.runtime.request import stand_in
-from asyncrt.runtime.request.missing_kernels import SHORT_S, StandIn, Wait, choose
+from asyncrt.runtime.request import network, stand_in
+from asyncrt.runtime.request.missing_kernels import PATIENCE_S, SHORT_S, StandIn, Wait, choose
 
 from ...builders import model, node
 from ...tiny_models import make
@@ -168,6 +168,33 @@ async def test_after_the_first_answers_requests_wait_for_kernels(
     assert after.launches > 0
     for out in (first, soon, third):
         np.testing.assert_allclose(out["y"], wanted(X), rtol=1e-5)
+
+
+@both
+@pytest.mark.asyncio
+async def test_where_kernels_do_not_come_for_long_numpy_goes_on(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits has patience; then NumPy answers this one and some more, before the next one waits."""
+    monkeypatch.setattr(stand_in, "ENOUGH", 2)
+    monkeypatch.setattr(network, "PATIENCE_S", 0.01)
+    async with Runtime(driver.device, options=options(tmp_path)) as rt:
+        loaded = await rt.load(softmax())
+        found = [await loaded.infer({"x": X}) for _ in range(5)]
+        answered = rt.statistics().stood_in
+        monkeypatch.setattr(network, "PATIENCE_S", 1e6)
+        found.append(await loaded.infer({"x": X}))  # of the two after the third that has waited
+        waits = asyncio.create_task(loaded.infer({"x": X}))
+        await turns(50)
+        pending = not waits.done()
+        driver.may.set()
+        found.append(await waits)
+
+        assert pending
+        assert answered == 5
+        assert rt.statistics().stood_in == 6
+        for out in found:
+            np.testing.assert_allclose(out["y"], wanted(X), rtol=1e-5)
 
 
 @pytest.mark.asyncio
@@ -498,10 +525,15 @@ def test_an_empty_folder_takes_no_compiler_before_the_first_answer(tmp_path: Pat
 def test_a_choice_depends_on_kernels_and_memory_alone(
     expected: Expected, nbytes: int, choice: type[Wait | StandIn]
 ) -> None:
-    """It waits for what comes soon or lies on disk, for a while, and for what NumPy has no memory for."""
+    """It waits for what comes soon or lies on disk, or once NumPy has answered enough, for a while, and for what NumPy
+    has no memory for."""
     chosen = choose(expected, nbytes, limit=1000)
 
     assert isinstance(chosen, choice)
     assert chosen.why
     if isinstance(chosen, Wait) and nbytes == 1 and expected.missing:
         assert chosen.at_most_s is not None
+    if isinstance(chosen, StandIn):
+        patient = choose(expected, nbytes, limit=1000, patience_s=PATIENCE_S)
+        assert isinstance(patient, Wait)
+        assert patient.at_most_s == PATIENCE_S

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import select
 import subprocess
 import sys
@@ -42,23 +43,39 @@ _MUCH_GENTLY = 12 << 10
 class _Worker:
     """A process that compiles; one thread at a time may use it."""
 
-    def __init__(self, place: str, libraries: Sequence[str], how: str = worker.NOT) -> None:
-        command = [sys.executable, "-P", "-S", str(_SCRIPT), how, place, *libraries]
-        # A group of its own, so that the terminal's signals are not for it. In a session of its own it would give way
-        # to nobody: Linux shares processors out among sessions first (autogroup), and then within each.
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0
-        )  # fmt: skip
+    def __init__(self, place: str, libraries: Sequence[str]) -> None:
+        said, self._says = os.pipe()
+        os.set_blocking(self._says, False)
+        command = [sys.executable, "-P", "-S", str(_SCRIPT), str(said), place, *libraries]
+        try:
+            # A group of its own, so that the terminal's signals are not for it. In a session of its own it would give
+            # way to nobody: Linux shares processors out among sessions first (autogroup), and then within each.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, process_group=0,
+                pass_fds=(said,),
+            )  # fmt: skip
+        except BaseException:
+            os.close(self._says)
+            raise
+        finally:
+            os.close(said)
         self._requests = cast("BinaryIO", self._process.stdin)
         self._answers = cast("BinaryIO", self._process.stdout)
-        try:
-            ready = select.select([self._answers], [], [], _START_S)[0]
-            if not ready or worker.received(self._answers, worker.ANSWER.size) != worker.ANSWER.pack(worker.READY, 0):
-                raise EOFError
-        except BaseException:
-            self._process.kill()
-            self.ended()
-            raise
+
+    def wait(self) -> None:
+        """Return when it is ready. Blocks.
+
+        Raises:
+            EOFError: It will not be.
+        """
+        ready = select.select([self._answers], [], [], _START_S)[0]
+        if not ready or worker.received(self._answers, worker.ANSWER.size) != worker.ANSWER.pack(worker.READY, 0):
+            raise EOFError
+
+    def tell(self, how: bytes) -> None:
+        """Let it give way from now on, or hurry."""
+        with contextlib.suppress(OSError):  # it has ended
+            os.write(self._says, how)
 
     def compile(self, options: bytes, text: bytes) -> tuple[int, bytes]:
         """Return what came of a text, and its binary. Blocks.
@@ -83,6 +100,7 @@ class _Worker:
         for pipe in (self._requests, self._answers):
             with contextlib.suppress(OSError):
                 pipe.close()
+        os.close(self._says)
         return self._process.wait()
 
 
@@ -108,8 +126,9 @@ class Compilers:
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
-        #: How much processes give way that are started from now on.
-        self.how = worker.NOT
+        #: Whether requests go first.
+        self.gives_way = False
+        self._hurries = False
         self._starts = bool(sys.executable) and not hasattr(sys, "frozen")  # else Python is not what is run
         self._closed = False
 
@@ -118,6 +137,16 @@ class Compilers:
         """How many may compile at the same time: one on each core."""
         return min(cores(), self._most)
 
+    def hurry(self, hurries: bool) -> None:
+        """Let nothing give way, whoever goes first otherwise; or let it again."""
+        with self._lock:
+            self._hurries = hurries
+            for compiler in (*self._busy, *self._idle):
+                compiler.tell(self._how())
+
+    def _how(self) -> bytes:
+        return worker.GIVE_WAY if self.gives_way and not self._hurries else worker.HURRY
+
     def compile(self, options: bytes, text: str) -> bytes | None:
         """Return the binary of a program. Blocks.
 
@@ -125,10 +154,10 @@ class Compilers:
         processes to be had.
 
         Raises:
-            KernelBuildError: The process ended while it compiled.
+            KernelBuildError: The process ended while it compiled, or this was closed.
         """
         encoded = text.encode()
-        least = _MUCH if self.how == worker.NOT else min(_MUCH, _MUCH_GENTLY)
+        least = min(_MUCH, _MUCH_GENTLY) if self.gives_way else _MUCH
         while (found := self._take(len(encoded) >= least)) is not None:
             compiler, fresh = found
             try:
@@ -138,7 +167,7 @@ class Compilers:
                     self._busy.discard(compiler)
                 status = compiler.ended()
                 if self._closed:
-                    raise KernelBuildError(f"{self._what} was closed while a kernel was built") from None
+                    raise self._was_closed() from None
                 if status == 0 and not fresh:
                     continue  # it had ended by itself, before it was asked
                 raise KernelBuildError(
@@ -159,16 +188,36 @@ class Compilers:
             if self._closed or not self._starts or not much:
                 return None
         try:
-            compiler = _Worker(self._place, preloaded(), self.how)
-        except (OSError, EOFError) as error:
-            self._starts = False
-            _log.info("%s: kernels are built in this process, because no other starts for that: %r", self._what, error)
+            compiler = _Worker(self._place, preloaded())
+        except OSError as error:
+            self._starts_none(error)
             return None
         with self._lock:
             self._busy.add(compiler)
+            compiler.tell(self._how())
             if self._closed:
                 compiler.kill()
+        try:
+            compiler.wait()
+        except BaseException as error:
+            compiler.kill()
+            with self._lock:
+                self._busy.discard(compiler)
+            compiler.ended()
+            if not isinstance(error, EOFError):
+                raise
+            if self._closed:
+                raise self._was_closed() from None
+            self._starts_none(error)
+            return None
         return compiler, True
+
+    def _starts_none(self, error: Exception) -> None:
+        self._starts = False
+        _log.info("%s: kernels are built in this process, because no other starts for that: %r", self._what, error)
+
+    def _was_closed(self) -> KernelBuildError:
+        return KernelBuildError(f"{self._what} was closed while a kernel was built")
 
     def _give_back(self, compiler: _Worker) -> None:
         with self._lock:

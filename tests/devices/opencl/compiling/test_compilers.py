@@ -158,15 +158,15 @@ def test_no_process_is_started_for_a_short_text(stand_in: Path) -> None:
 
 def test_where_requests_go_first_a_process_is_started_sooner(stand_in: Path) -> None:
     """What is compiled in this one takes time that they need."""
-    stand_in.write_text(textwrap.dedent(STAND_IN) + "send(1, sys.argv[1].encode())")
+    stand_in.write_text(textwrap.dedent(STAND_IN) + "import os; send(1, os.read(int(sys.argv[1]), 1))")
     found = []
-    for how in ("not", "gently"):
+    for gives_way in (False, True):
         compilers = Compilers("opencl:0:0", "a processor", 2)
-        compilers.how = how
+        compilers.gives_way = gives_way
         found.append(compilers.compile(b"", "a" * (20 << 10)))
         compilers.close()
 
-    assert found == [None, b"gently"]
+    assert found == [None, worker.GIVE_WAY]
 
 
 def test_instructions_of_one_processor_are_compiled_in_this_process(
@@ -194,26 +194,59 @@ def test_other_drivers_compile_in_this_process() -> None:
 
 
 WAYS = """
-import os, signal, sys
+import os, signal, sys, time
 sys.path.insert(0, os.path.dirname(sys.argv[1]))
 import worker
-before = os.nice(0)
-worker.give_way(sys.argv[2])
-with worker.yielding(sys.argv[2]):
-    yields = signal.getitimer(signal.ITIMER_REAL)[1] > 0
-    if yields:
-        signal.pause()  # until a handler was run, which ends nothing
-print(os.nice(0) - before, yields, signal.getitimer(signal.ITIMER_REAL)[1] > 0)
+def offers(expected):
+    end = time.monotonic() + 30
+    while (signal.getitimer(signal.ITIMER_REAL)[1] > 0) != expected and time.monotonic() < end:
+        time.sleep(1e-3)
+    return signal.getitimer(signal.ITIMER_REAL)[1] > 0
+said, says = os.pipe()
+told = worker.Offers(said)
+with told:
+    found = [offers(True)]
+    signal.pause()  # until a handler was run, which ends nothing
+    os.write(says, worker.GIVE_WAY + worker.HURRY)
+    found.append(offers(False))
+with told:
+    found.append(offers(False))
+    os.write(says, worker.HURRY + worker.GIVE_WAY)
+    found.append(offers(True))
+print(found, offers(False))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it takes Linux")
-@pytest.mark.parametrize(("how", "said"), [("not", "0 False False"), ("gently", "10 True False")])
-def test_a_process_gives_way_as_it_is_told(how: str, said: str) -> None:
-    """Not at all, or by a lower priority and by offering the processor again and again while the driver compiles."""
-    command = [sys.executable, "-c", WAYS, str(worker.__file__), how]
+def test_a_process_gives_way_until_it_is_to_hurry() -> None:
+    """It offers the processor again and again while the driver compiles; what was said last holds."""
+    command = [sys.executable, "-c", WAYS, str(worker.__file__)]
 
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == said
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert said == "[True, False, False, True] False"
+
+
+def test_processes_hurry_while_somebody_waits(stand_in: Path, tmp_path: Path) -> None:
+    """Those that compile, and those that start meanwhile."""
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+    says = f"import os; open({str(begun)!r}, 'w').close(); said = int(sys.argv[1]); first = os.read(said, 1)"
+    stand_in.write_text(textwrap.dedent(STAND_IN) + says + "; send(1, first + os.read(said, 1))")
+    compilers = Compilers("opencl:0:0", "a processor", 2)
+    compilers.gives_way = True
+    with futures.ThreadPoolExecutor(1) as pool:
+        compiled = pool.submit(compilers.compile, b"", "a" * (1 << 20))
+        begun.open().close()  # returns when the process opens it, too
+        compilers.hurry(True)
+        first = compiled.result(30)
+        second = pool.submit(compilers.compile, b"", "a" * (1 << 20))
+        begun.open().close()
+        compilers.hurry(False)
+
+        assert first == worker.GIVE_WAY + worker.HURRY
+        assert second.result(30) == worker.HURRY + worker.GIVE_WAY
+    compilers.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it takes Linux")
@@ -226,13 +259,14 @@ def test_a_process_is_of_the_same_session_and_of_a_group_of_its_own(compilers: C
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(("without", "how"), [("", "gently"), ("stand_in", "not")])
+@pytest.mark.parametrize(("without", "gives_way"), [("", True), ("stand_in", False)])
 async def test_builds_give_way_where_requests_need_not_wait_for_them(
-    without: str, how: str, monkeypatch: pytest.MonkeyPatch
+    without: str, gives_way: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the threads that ask for them do not: they hold what requests wait for."""
+    """Until somebody does; and the threads that ask for them do not: they hold what requests wait for."""
     monkeypatch.setenv("ASYNCRT_WITHOUT", without)
     priorities: list[int] = []
+    hurried: list[bool] = []
     async with Runtime() as rt:
         device = rt.device
         if not isinstance(device, OpenCLDevice) or device.compilers is None:
@@ -244,10 +278,12 @@ async def test_builds_give_way_where_requests_need_not_wait_for_them(
             return build(*given)  # type: ignore[arg-type]
 
         monkeypatch.setattr(device, "build", builds)
+        monkeypatch.setattr(device.compilers, "hurry", hurried.append)
         loaded = await rt.load(model([node("y = Tanh(x)")], ["x f32[n]"], ["y"]))
         await loaded.ready()
 
-        assert device.compilers.how == how
+        assert device.compilers.gives_way == gives_way
+        assert hurried[:2] == [True, False] * gives_way
         assert priorities
         assert set(priorities) == {os.getpriority(os.PRIO_PROCESS, 0)}
 
