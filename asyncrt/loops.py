@@ -32,21 +32,24 @@ def settle_later(future: asyncio.Future[_T], error: BaseException | None, result
     tell_loop(future.get_loop(), _settle, future, error, result)
 
 
-def on_own_thread(name: str, work: Callable[[], None]) -> asyncio.Future[None]:
-    """Begin blocking work on a thread of its own; return a future that is done when the work is.
+def on_own_thread(name: str, work: Callable[[], _T]) -> asyncio.Future[_T]:
+    """Begin blocking work on a thread of its own; return a future of its outcome.
 
     The interpreter does not wait for the thread when it exits, because nothing ends one inside a driver. So this is not
-    `asyncio.to_thread()`, whose threads it joins. Where none can be started, the work is done before this returns.
+    `asyncio.to_thread()`, whose threads it joins, and of which there are few: what waits for others there, as for a
+    request to end, may wait for those that need a thread. Where none can be started, the work is done before this
+    returns.
     """
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def run() -> None:
         error: BaseException | None = None
+        result: _T | None = None
         try:
-            work()
+            result = work()
         except BaseException as failure:
             error = failure
-        settle_later(ended, error, None)
+        settle_later(ended, error, result)
 
     try:
         threading.Thread(target=run, name=name, daemon=True).start()

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import attrs
 
@@ -105,8 +106,12 @@ class StandIns:
         answer = asyncio.create_task(instead.infer(arrays, priority, deadline=deadline))
         present.answers.add(answer)
         answer.add_done_callback(present.ended)
+        either: set[asyncio.Task[Any]] = {answer, missing.bound}
         try:
-            await asyncio.wait((answer, missing.bound), return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(either, timeout=ENOUGH_S, return_when=asyncio.FIRST_COMPLETED)
+            if not done:  # by now it is as good to wait for the kernels
+                with self._session.kernels.waited_for():
+                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             answer.cancel()  # if it is not done
         if not answer.done():

@@ -22,7 +22,7 @@ from asyncrt.errors import RuntimeClosedError
 from asyncrt.kernels.resident.kernel_cache import ImplCache
 from asyncrt.kernels.resident.weights import WeightsCache
 from asyncrt.layout import Layout
-from asyncrt.loops import retrieved, tell_loop
+from asyncrt.loops import on_own_thread, retrieved, tell_loop
 from asyncrt.runtime.loop.gaps import Gaps
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 from asyncrt.runtime.plan.plan_cache import Plans
@@ -121,6 +121,8 @@ class Warming:
         self._stops = False
         #: Seconds of planning since the last pause, and since when it goes on.
         self._planned_s, self._went_on = 0.0, time.perf_counter()
+        #: Done when the thread has ended that makes plans; None if there was none yet.
+        self._planner: asyncio.Future[list[ChunkPlan]] | None = None
         #: Set when there are no more pauses.
         self._awake = threading.Event()
         if urgent:
@@ -197,8 +199,10 @@ class Warming:
         self.whole.cancel()
 
     async def ended(self) -> None:
-        """Return when no task of it is left; it was stopped."""
+        """Return when no task and no thread of it is left; it was stopped."""
         await asyncio.wait((self.whole,))
+        if self._planner is not None:
+            await asyncio.wait((self._planner,))
         if self._bringing:
             await asyncio.wait(self._bringing)
 
@@ -214,7 +218,10 @@ class Warming:
                     with network.plans.scouting() as scout:
                         told = functools.partial(found, network)
                         asked = self._asked if self._is_model(network) else None
-                        made = await asyncio.to_thread(scout.likely, asked=asked, found=told, go_on=self._may_go_on)
+                        work = functools.partial(scout.likely, asked=asked, found=told, go_on=self._may_go_on)
+                        self._planner = on_own_thread("asyncrt-plan", work)
+                        self._planner.add_done_callback(retrieved)
+                        made = await asyncio.shield(self._planner)
                         async with network.one_plan:
                             network.plans.learn(scout)
                     plans += [(network, plan) for plan in made]

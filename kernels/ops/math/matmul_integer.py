@@ -71,20 +71,21 @@ def _of_columns(shape: Shape) -> Shape:
 
 
 def _product(places: Places, inputs: Sequence[Array | None]) -> Any:
+    """Return the sums in int64; NumPy multiplies float64 many times as fast, and exactly up to 2 ** 53."""
     a, b = inputs[0], inputs[places.w]
     assert a is not None
     assert b is not None
-    left: Any = a.astype(np.int64)
-    right: Any = b.astype(np.int64)
+    left: Any = a.astype(np.float64)
+    right: Any = b.astype(np.float64)
     rows, columns = _matrices(a.shape, b.shape)
     left, right = left.reshape(rows), right.reshape(columns)
     za = inputs[places.x_zero] if len(inputs) > places.x_zero else None
     zb = inputs[places.w_zero] if len(inputs) > places.w_zero else None
     if za is not None:
-        left = left - za.astype(np.int64).reshape(_of_rows(za.shape))
+        left = left - za.astype(np.float64).reshape(_of_rows(za.shape))
     if zb is not None:
-        right = right - zb.astype(np.int64).reshape(_of_columns(zb.shape))
-    return np.matmul(left, right)
+        right = right - zb.astype(np.float64).reshape(_of_columns(zb.shape))
+    return np.matmul(left, right).astype(np.int64)
 
 
 def _drop(y: Array, a: Array | None, b: Array | None) -> Array:

@@ -238,6 +238,31 @@ async def test_who_waits_for_numpy_goes_to_the_device_when_the_kernels_are_there
 
 @both
 @pytest.mark.asyncio
+async def test_where_numpy_takes_long_kernels_are_waited_for_as_well(
+    driver: Driver, slow_numpy: threading.Event, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their builds do not give way any more, so that they come first if they can."""
+    hurried = asyncio.Queue[bool]()
+    monkeypatch.setattr(stand_in, "ENOUGH_S", 0.01)
+    monkeypatch.setattr(driver.device, "build_gently", lambda: True)
+    monkeypatch.setattr(driver.device, "hurry_builds", hurried.put_nowait)
+    async with Runtime(driver.device, options=options(tmp_path)) as rt:
+        loaded = await rt.load(softmax())
+        async with asyncio.timeout(60):
+            request = asyncio.create_task(loaded.infer({"x": X}))
+            said = await hurried.get()
+            driver.may.set()
+            y = await request
+
+        assert said
+        assert not hurried.get_nowait()
+        assert rt.statistics().stood_in == 0
+        np.testing.assert_allclose(y["y"], wanted(X), rtol=1e-5)
+        slow_numpy.set()
+
+
+@both
+@pytest.mark.asyncio
 async def test_who_is_cancelled_leaves_numpy_at_once(
     driver: Driver, slow_numpy: threading.Event, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,28 @@ async def test_a_pause_of_planning_ends_when_somebody_waits(ends: str, monkeypat
         await asyncio.wait((warms.whole,))
 
     assert warms.whole.cancelled() == (ends == "stop")
+
+
+@pytest.mark.asyncio
+async def test_planning_that_pauses_has_no_thread_that_others_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may pause until requests end that need one of them: for as many models as there are, nothing would go on."""
+    fake, pausing = Fake(), threading.Event()
+    fake.slices, fake.asked = 3, True
+
+    def pause(planned_s: float, *, busy: bool, bringing: bool) -> float:
+        pausing.set()
+        return 600.0
+
+    monkeypatch.setattr("asyncrt.runtime.request.warming.pause_of_planning", pause)
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    warms = Warming([fake], fake, lambda: True, urgent=False, patience_s=1.0)  # type: ignore[list-item, arg-type]
+    async with asyncio.timeout(30):
+        found = await asyncio.to_thread(pausing.wait) and await asyncio.to_thread(lambda: "done")
+        warms.stop()
+        await warms.ended()
+
+    assert found == "done"
+    assert all(thread.name != "asyncrt-plan" for thread in threading.enumerate())
 
 
 @pytest.mark.asyncio
