@@ -41,16 +41,18 @@ def on_own_thread(name: str, work: Callable[[], _T]) -> asyncio.Future[_T]:
     returns.
     """
     ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    left = [work]  # by nobody else, so that what it belongs to is gone when its outcome is there
 
     def run() -> None:
         error: BaseException | None = None
         result: _T | None = None
         try:
-            result = work()
+            result = left.pop()()
         except BaseException as failure:
             error = failure
         settle_later(ended, error, result)
 
+    del work
     try:
         threading.Thread(target=run, name=name, daemon=True).start()
     except RuntimeError:

@@ -173,11 +173,12 @@ class CompiledModel:
         """
         # Chunks behind a node with subgraphs depend on its results.
         guessed = [network for network in self.everywhere() if network.program.chunks[0].control is None]
-        gaps, presets = self.session.dispatcher.gaps, self.session.presets
+        session, presets = self.session, self.session.presets
         fold = None if presets is None or presets.one is None else presets.one.build_ahead
         self.warming = Warming(
-            guessed, self._impls, busy, gaps, fold=fold, urgent=urgent, patience_s=patience_s, model=model, asked=asked
-        )
+            guessed, self._impls, busy, session.dispatcher.gaps, session.planning,
+            fold=fold, urgent=urgent, patience_s=patience_s, model=model, asked=asked,
+        )  # fmt: skip
         return self.warming
 
     async def bring(self, arrays: Mapping[int, Array]) -> None:

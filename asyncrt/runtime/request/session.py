@@ -27,6 +27,7 @@ from asyncrt.runtime.execute.specialise import Specialiser
 from asyncrt.runtime.loop.crew import Crew, TellEnd, find_crew
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.loop.gc_pauses import Collector
+from asyncrt.runtime.loop.planning_turns import PlanningTurns
 from asyncrt.runtime.loop.trio_bridge import Elsewhere
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.parallel_lanes import branches_of
@@ -66,6 +67,7 @@ class Session:
         checks: None where hazards are not checked.
         loop: The event loop that the runtime was opened on.
         turns: Of the callers whose threads run requests.
+        planning: Turns of the threads that plan for likely sizes.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Session:
             open_launcher=None if aside is None else aside.open_launcher,
         )  # fmt: skip
         self.turns = CallersTurns(self.dispatcher, self.loop, device.clock)
+        self.planning = PlanningTurns()
         self.dispatcher.when_lost.add(functools.partial(_keep_all, self.pool))
         self.binaries = kept_binaries(options) if info.takes_source else None
         self.kernels = _kernel_cache(device, self._watched_device, self.binaries, options)

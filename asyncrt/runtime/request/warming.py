@@ -24,6 +24,7 @@ from asyncrt.kernels.resident.weights import WeightsCache
 from asyncrt.layout import Layout
 from asyncrt.loops import on_own_thread, retrieved, tell_loop
 from asyncrt.runtime.loop.gaps import Gaps
+from asyncrt.runtime.loop.planning_turns import PlanningTurns
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan
 from asyncrt.runtime.plan.plan_cache import Plans
 
@@ -87,6 +88,7 @@ class Warming:
         kernels: Builds them.
         busy: Whether requests are in flight; asked on a thread.
         gaps: The times between requests.
+        turns: Whose planning goes on, of all that share the interpreter with the same requests.
         fold: Brings what makes one launch of such plans; None where nothing does.
         urgent: Whether somebody waits for all of it.
         model: What the model is known by to the next process; None if by nothing.
@@ -104,6 +106,7 @@ class Warming:
         kernels: ImplCache,
         busy: Callable[[], bool],
         gaps: Gaps | None = None,
+        turns: PlanningTurns | None = None,
         *,
         fold: Callable[[Sequence[ChunkPlan]], Coroutine[Any, Any, None]] | None = None,
         urgent: bool,
@@ -112,7 +115,7 @@ class Warming:
         asked: list[Layout] | None = None,
     ) -> None:
         self._model, self._asked = model, asked
-        self._gaps, self._fold = gaps or Gaps(), fold
+        self._gaps, self._turns, self._fold = gaps or Gaps(), turns or PlanningTurns(), fold
         self._networks, self._kernels, self._busy, self._patience_s = networks, kernels, busy, patience_s
         self._urgent = urgent
         #: Those of which there is a plan.
@@ -121,7 +124,9 @@ class Warming:
         self._stops = False
         #: Seconds of planning since the last pause, and since when it goes on.
         self._planned_s, self._went_on = 0.0, time.perf_counter()
-        #: Done when the thread has ended that makes plans; None if there was none yet.
+        #: Whether the thread that plans has found a plan, and whether it has the turn.
+        self._has_found = self._has_turn = False
+        #: Done when the thread has ended that makes plans; None if there is none.
         self._planner: asyncio.Future[list[ChunkPlan]] | None = None
         #: Set when there are no more pauses.
         self._awake = threading.Event()
@@ -173,6 +178,7 @@ class Warming:
         self._urgent = True
         self._awake.set()
         self._gaps.ring()
+        self._turns.look_again()
         self._kernels.go_on()
         if not self.whole.done():
             self._kernels.begin(self._wanted, urgent=True)
@@ -196,6 +202,7 @@ class Warming:
         self._stops = True
         self._awake.set()
         self._gaps.ring()
+        self._turns.look_again()
         self.whole.cancel()
 
     async def ended(self) -> None:
@@ -203,6 +210,7 @@ class Warming:
         await asyncio.wait((self.whole,))
         if self._planner is not None:
             await asyncio.wait((self._planner,))
+            self._planner = None
         if self._bringing:
             await asyncio.wait(self._bringing)
 
@@ -210,18 +218,15 @@ class Warming:
 
     async def _warm(self) -> None:
         try:
-            loop = asyncio.get_running_loop()
-            found = functools.partial(tell_loop, loop, self._on_found)
             plans: list[tuple[Warmed, ChunkPlan]] = []
             with self._gaps:
                 for network in self._networks:
                     with network.plans.scouting() as scout:
-                        told = functools.partial(found, network)
-                        asked = self._asked if self._is_model(network) else None
-                        work = functools.partial(scout.likely, asked=asked, found=told, go_on=self._may_go_on)
+                        work = functools.partial(self._plan, asyncio.get_running_loop(), network, scout)
                         self._planner = on_own_thread("asyncrt-plan", work)
                         self._planner.add_done_callback(retrieved)
                         made = await asyncio.shield(self._planner)
+                        self._planner = None
                         async with network.one_plan:
                             network.plans.learn(scout)
                     plans += [(network, plan) for plan in made]
@@ -240,6 +245,25 @@ class Warming:
             for task in self._bringing:
                 task.cancel()
 
+    # On the thread that plans.
+
+    def _plan(self, loop: asyncio.AbstractEventLoop, network: Warmed, scout: Plans) -> list[ChunkPlan]:
+        def found(plan: ChunkPlan) -> None:
+            self._has_found = True
+            tell_loop(loop, self._on_found, network, plan)
+
+        asked = self._asked if self._is_model(network) else None
+        try:
+            return scout.likely(asked=asked, found=found, go_on=self._may_go_on)
+        finally:
+            self._give_turn_back()
+            self._has_found = False
+
+    def _give_turn_back(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self._turns.give_back()
+
     @property
     def _may(self) -> bool:
         """Whether planning is in nobody's way now."""
@@ -249,8 +273,13 @@ class Warming:
         self._planned_s += time.perf_counter() - self._went_on
         bringing = bool(self._begun) and not self.first.done()
         if pause := pause_of_planning(self._planned_s, busy=not self._may, bringing=bringing):
+            self._give_turn_back()
             self._pause(pause, bringing=bringing)
             self._planned_s = 0.0
+        if self._turns.wanted_urgently and not self._urgent:
+            self._give_turn_back()
+        if self._has_found and not self._has_turn:  # the first plan of each is made at once: what it needs can begin
+            self._has_turn = self._turns.take(lambda: self._urgent, lambda: self._stops)
         self._went_on = time.perf_counter()
         return not self._stops
 
