@@ -328,7 +328,7 @@ MUTANTS = (
     ),
     Mutant(
         "chunks: one runs at once whoever else is there",
-        "asyncrt/runtime/request/direct.py",
+        "asyncrt/runtime/request/callers_thread/direct.py",
         "        if not self._dispatcher.only(request) or self._dispatcher.frugal(request):\n            return None\n"
         "        if usual is None",
         "        if usual is None",

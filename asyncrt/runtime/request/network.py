@@ -25,8 +25,8 @@ from asyncrt.runtime.plan.chunk_plan import Records
 from asyncrt.runtime.plan.plan_cache import Planned
 
 from .asked import Asked
+from .callers_thread.direct import Direct, can_be_direct, may_be_direct
 from .compiled_model import CompiledModel
-from .direct import Direct, can_be_direct, may_be_direct
 from .inference import Inference
 from .missing_kernels import PATIENCE_S, KernelsMissing
 from .session import Session

@@ -30,7 +30,8 @@ from asyncrt.runtime.execute.specialise import OFTEN
 from asyncrt.runtime.loop.marks import StreamMarks
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.plan.chunk_plan import PlanStep
-from asyncrt.runtime.request import direct, session
+from asyncrt.runtime.request import session
+from asyncrt.runtime.request.callers_thread import usual
 from benchmarks import networks
 
 from ...builders import model, node
@@ -240,7 +241,7 @@ async def test_a_new_size_is_one_launch_on_its_callers_thread_at_once(
             return await infer(*inputs, **options)
 
         monkeypatch.setattr(loaded.network, "infer", noted)
-        monkeypatch.setattr(direct, "BRIEF_S", 0.5)  # however slow a machine is
+        monkeypatch.setattr(usual, "BRIEF_S", 0.5)  # however slow a machine is
         for _ in range(20):
             assert same(await loaded.infer(given(50, 50)), expected[50])
             if one.building.task is not None:
@@ -251,7 +252,7 @@ async def test_a_new_size_is_one_launch_on_its_callers_thread_at_once(
         assert len(general) == before
         assert runtime.statistics().plans == plans + 2
         assert launches(runtime)[-2:] == [1, 1]
-        monkeypatch.setattr(direct, "BRIEF_S", 0.0)
+        monkeypatch.setattr(usual, "BRIEF_S", 0.0)
         assert same(await loaded.infer(given(48, 48)), expected[48])
 
     assert len(general) == before + 1

@@ -21,8 +21,8 @@ from asyncrt.devices.opencl.drivers import INTEL_CPU
 from asyncrt.devices.opencl.submit import native_submitter
 from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared
 from asyncrt.layout import Array
+from asyncrt.runtime.request.callers_thread.usual import BRIEF_S, LAUNCH_S, Usual, choose_way, may_keep_s, own_part
 from asyncrt.runtime.request.callers_turns import TURN_S
-from asyncrt.runtime.request.direct import BRIEF_S, LAUNCH_S, Usual, choose_way, may_keep_s, own_part
 from asyncrt.runtime.request.next_plan import Foresight
 
 from ...builders import model, node

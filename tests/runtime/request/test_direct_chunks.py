@@ -12,7 +12,7 @@ import pytest
 from asyncrt import DeadlineExceeded, DeviceCommandError, Runtime, RuntimeOptions
 from asyncrt.devices.faults import Fault
 from asyncrt.layout import Array
-from asyncrt.runtime.request.direct import BRIEF_S
+from asyncrt.runtime.request.callers_thread.usual import BRIEF_S
 
 from ...builders import model, node
 from ...paths import EXACT, on_path

@@ -12,8 +12,8 @@ import pytest
 from asyncrt import DeadlineExceeded, DeviceCommandError, IndexOutOfRange, Runtime, RuntimeOptions
 from asyncrt.devices.faults import Fault
 from asyncrt.layout import Array
+from asyncrt.runtime.request.callers_thread.usual import BRIEF_S
 from asyncrt.runtime.request.callers_turns import TURN_S
-from asyncrt.runtime.request.direct import BRIEF_S
 
 from ...builders import model, node
 from ...paths import EXACT, on_path

@@ -24,7 +24,7 @@ from asyncrt.devices.simulated import SimulatedDevice, SimulatedPrepared
 from asyncrt.events import Event
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.loop.overlapping import End, Overlapping
-from asyncrt.runtime.request.direct import Direct
+from asyncrt.runtime.request.callers_thread.direct import Direct
 
 from .test_callers_turns import ask
 from .test_direct import PLAIN, SOURCE, expected, given, ticking
@@ -301,7 +301,7 @@ async def test_a_real_device_gives_the_same_bits(
     monkeypatch.setattr(opencl, "OpenCLPrepared", lambda *a, lends, **k: made(*a, lends=False, **k))
     opened = native_launcher if aside else lambda file: None
     monkeypatch.setattr(opencl.OpenCLDevice, "open_launcher", lambda self, file: opened(file))
-    monkeypatch.setattr("asyncrt.runtime.request.direct.OVERLAP_S", 1.0)
+    monkeypatch.setattr("asyncrt.runtime.request.callers_thread.direct.OVERLAP_S", 1.0)
     for name in ("begin", "hand_over"):
         monkeypatch.setattr(made, name, noting(getattr(made, name), streams))
     async with Runtime(streams=STREAMS, options=RuntimeOptions(check_hazards=False)) as rt:

@@ -18,8 +18,8 @@ from asyncrt.devices.opencl.launcher import OpenCLPosted
 from asyncrt.devices.opencl.submit import native_submitter
 from asyncrt.layout import Array
 from asyncrt.runtime.loop import own_cores
-from asyncrt.runtime.request import direct
-from asyncrt.runtime.request.direct import OwnCoreWork
+from asyncrt.runtime.request.callers_thread import direct, usual
+from asyncrt.runtime.request.callers_thread.own_core_work import OwnCoreWork
 
 from ...builders import model, node
 
@@ -87,6 +87,7 @@ def noted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, users
     if request.param == "python":
         monkeypatch.setattr(OpenCLDevice, "open_launcher", lambda self, file, own=(): None)
     monkeypatch.setattr(direct, "BESIDE_S", 0.0)
+    monkeypatch.setattr(usual, "BESIDE_S", 0.0)
     monkeypatch.setattr(direct, "may_keep_s", lambda launches, launch_s: 0.0)
     monkeypatch.setattr(own_cores, "_PART", 0.0)
     if native_submitter() is None:

@@ -21,163 +21,42 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import attrs
-
-from asyncrt.devices.base import Launcher, Posted, Prepared, Stream, Transfer
+from asyncrt.devices.base import Prepared, Transfer
 from asyncrt.errors import DeviceError, OutOfDeviceMemory
 from asyncrt.layout import Array
 from asyncrt.memory.buffer import Lease
 from asyncrt.memory.host import HostBudget
 from asyncrt.runtime.execute.kept_state import KeptState
 from asyncrt.runtime.execute.prepared_launches import Company
-from asyncrt.runtime.execute.transfers import Arriving, downloads, uploads
+from asyncrt.runtime.execute.transfers import downloads, uploads
 from asyncrt.runtime.loop.overlapping import End
 from asyncrt.runtime.plan.between_steps import NOTHING, Between
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import Deferred, Records
 from asyncrt.runtime.plan.plan_cache import Planned
 
-from .callers_turns import TURN_S
-from .compiled_model import CompiledModel
-from .inputs import layouts_of
-from .linked import Iterated, Loop, linked, own_inputs
-from .next_plan import contents_of, step_signature
+from ..callers_turns import TURN_S
+from ..compiled_model import CompiledModel
+from ..inputs import layouts_of
+from ..linked import Iterated, Loop, linked, own_inputs
+from ..next_plan import contents_of, step_signature
+from .own_core_work import OwnCoreWork, Ready
+from .usual import BESIDE_S, LAUNCH_S, Usual, choose_way, may_keep_s, own_part
 
-BRIEF_S = 500e-6
-"""For which the caller's thread may be kept, by a request or by an iteration of a loop: not much longer than the
-general way takes to hand it from thread to thread."""
-LAUNCH_S = {"cpu": 1e-6, "gpu": 8e-6}
-"""For which the general way keeps the event loop's thread for each launch at least, by kind of device: hosts differ."""
 _SEVERAL = 16  # launches, from which on enqueueing them says what one takes
 TRIAL_S = 2e-3
-"""For which it may be kept to find out, a few times, how long steps of a sequence take there."""
-BESIDE_S = 150e-6
-"""For which callers who ask at once wait for each other: what the general way takes of the event loop's thread."""
+"""For which the caller's thread may be kept to find out, a few times, how long steps of a sequence take there."""
 OVERLAP_S = 1e-3
 """For which a request may take the device alone, of those that are at work beside each other: the event loop waits for
 one of them in each turn, for less the more there are."""
-_GAIN = 0.75
-"""Of what that was measured to take, for which they do as well."""
-_OWN_PART, _GENERAL_S = 0.25, 300e-6  # see `own_part`
 _FORGETS = 0.99
-_FORGETS_OTHER, _FORGETS_LEAST = 0.999, 1.01
-_LEAST_S = 1e-6  # of an iteration
-_OUTLIER = 2  # times what is usual
 _LEAST_AT_ONCE = 2
-_TRIES = 3  # the first may have to make what the next ones find
 _STREAM = 0
 _NO_STREAM = -1  # of those that others know
-
-
-class Way(NamedTuple):
-    """Whether a request runs on its caller's thread, and why."""
-
-    direct: bool
-    why: str
-
-
-def choose_way(
-    usual_s: float | None, *, alone: bool, late: bool = False, most_s: float = BRIEF_S
-) -> Way:
-    """Return which way a request goes whose plan is known.
-
-    Args:
-        usual_s: For how long the device keeps who waits for such a plan; None if that was not measured yet.
-        alone: Whether there is no other request, nothing on a stream, and nobody who looks on.
-        late: Whether its deadline has passed.
-        most_s: For how long the thread may be kept.
-    """
-    if not alone:
-        return Way(False, "others are there, or look on")
-    if late:
-        return Way(False, "its deadline has passed")
-    if usual_s is None:
-        return Way(False, "nobody has measured yet how long it takes")
-    if usual_s > most_s:
-        return Way(False, "the device takes too long to wait for it")
-    return Way(True, "it is brief, and nobody else is there")
-
-
-def may_keep_s(launches: int, launch_s: float) -> float:
-    """Return for how long a request of so many launches may keep its caller's thread: on the general way they would,
-    for *launch_s* each."""
-    return BRIEF_S + launch_s * launches
-
-
-def own_part(general_s: float) -> float:
-    """Return what the device takes, by a guess, of the seconds that a request takes on the general way.
-
-    The rest goes between threads: most of a brief request's time, and a few tenths of a millisecond of any other's.
-    """
-    return max(general_s * _OWN_PART, general_s - _GENERAL_S)
-
-
-@attrs.define
-class Usual:
-    """For how long a plan keeps who waits for it, lately.
-
-    Attributes:
-        together: In seconds, with all threads of the device.
-        single: With the caller's thread alone; None if that was not tried.
-        tries: How often that was tried.
-        guessed: Whether no request has run directly yet.
-        latest: What the last one took that has.
-        least: What one took that nothing was in the way of; forgotten slowly.
-        beside: What one of many takes that are on the general way at once, from one end to the next; 0 if none did.
-    """
-
-    together: float
-    single: float | None = None
-    tries: int = 0
-    guessed: bool = True
-    latest: float = _LEAST_S
-    least: float = math.inf
-    beside: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """The better way's."""
-        return self.together if self.single is None else min(self.together, self.single)
-
-    @property
-    def gains_beside(self) -> bool:
-        """Whether callers who ask at once are answered sooner one after the other than on the general way.
-
-        That goes by the least: threads of the device that look for more work are for milliseconds in the way of the
-        first behind those on the general way.
-        """
-        return min(self.least, self.seconds) <= max(BESIDE_S, _GAIN * self.beside) and self.seconds <= BRIEF_S
-
-    @property
-    def prefers_single(self) -> bool:
-        """Whether the caller's thread is to do it alone, where the device can do that."""
-        return self.tries < _TRIES or self.single is None or self.single <= self.together
-
-    def took(self, seconds: float, *, single: bool) -> None:
-        """Note how long a request took.
-
-        One that took far longer than usual, and than the one before it, counts as one that took somewhat longer. What
-        is known of the other way is forgotten slowly, so that it is tried again.
-        """
-        before, self.latest, self.guessed = self.latest, max(seconds, _LEAST_S), False
-        self.least = min(seconds, _FORGETS_LEAST * self.least)
-        seconds = min(seconds, 4 * BRIEF_S)
-        if not single:
-            self.together += (min(seconds, max(before, _OUTLIER * self.together)) - self.together) / 4
-            if self.single is not None:
-                self.single *= _FORGETS_OTHER
-        else:
-            self.tries += 1
-            if self.single is None or (self.tries <= _TRIES and seconds < self.single):
-                self.single = seconds
-            else:
-                self.single += (min(seconds, max(before, _OUTLIER * self.single)) - self.single) / 4
-            self.together *= _FORGETS_OTHER
 
 
 class _Brief(NamedTuple):
@@ -185,72 +64,6 @@ class _Brief(NamedTuple):
 
     work: int
     seconds: float
-
-
-class _Ready(NamedTuple):
-    """What a request beside others has to do, and has.
-
-    Attributes:
-        prepared: Its launches.
-        memory: That they use.
-        writes: What comes before them.
-        reads: What comes behind them.
-        arriving: What is read so.
-        lease: Of that memory; None if it uses none.
-    """
-
-    prepared: Prepared
-    memory: Sequence[Any]
-    writes: Sequence[Transfer]
-    reads: Sequence[Transfer]
-    arriving: Arriving
-    lease: Lease | None
-
-    def give_back(self) -> None:
-        """It is over: its launches may be bound to other memory, and others may have its own."""
-        self.prepared.busy = False
-        if self.lease is not None:
-            self.lease.drop()
-
-
-class OwnCoreWork:
-    """A request that a thread carries out alone; see `asyncrt.runtime.loop.own_cores.Work`.
-
-    Args:
-        ready: What it is.
-        outcome: Returns what has become of it, after so many seconds of work.
-        clock: Returns now in nanoseconds.
-    """
-
-    def __init__(
-        self, ready: _Ready, outcome: Callable[[float], tuple[dict[int, Array], Records]], clock: Callable[[], int]
-    ) -> None:
-        self._ready, self._outcome, self._clock = ready, outcome, clock
-        self._posted: Posted | None = None
-        self._seconds = 0.0
-        self._stop = bytearray(1)
-        ready.prepared.busy = True  # until it has ended they are this memory's
-
-    def carry_out(self, stream: Stream) -> None:
-        ready, began = self._ready, self._clock()
-        ready.prepared.run(stream, ready.writes, ready.reads, single=True, stop=self._stop)
-        self._seconds = (self._clock() - began) / 1e9
-
-    def hand_over(self, launcher: Launcher) -> Posted:
-        ready = self._ready
-        self._posted = launcher.post(ready.prepared, None, ready.writes, ready.reads, self._stop)
-        return self._posted
-
-    def stop(self) -> None:
-        self._stop[0] = 1
-
-    def end(self, error: BaseException | None) -> tuple[dict[int, Array], Records]:
-        try:
-            if error is not None:
-                raise error
-            return self._outcome(self._seconds if self._posted is None else self._posted.seconds)
-        finally:
-            self._ready.give_back()
 
 
 class Direct:
@@ -404,7 +217,7 @@ class Direct:
 
     def _ready(
         self, number: int, planned: Planned, arrays: Mapping[int, Array], until: float | None
-    ) -> _Ready | None:
+    ) -> Ready | None:
         """Return what a request beside others has to do, and has; None if it has to go the general way.
 
         Args:
@@ -435,13 +248,13 @@ class Direct:
             if prepared is not None and (prepared[0].single if alone else prepared[0].begins):
                 writes = uploads(bound, [arena], arrays)
                 arriving, reads = downloads(bound, self._dispatcher.streams[max(number, _STREAM)], [arena], arrays)
-                ready = _Ready(prepared[0], [arena], writes, reads, arriving, lease)
+                ready = Ready(prepared[0], [arena], writes, reads, arriving, lease)
             return ready
         finally:
             if ready is None and lease is not None:
                 lease.drop()
 
-    def _ended(self, planned: Planned, ready: _Ready, seconds: float) -> tuple[dict[int, Array], Records]:
+    def _ended(self, planned: Planned, ready: Ready, seconds: float) -> tuple[dict[int, Array], Records]:
         """Return the outcome of a request that was at work beside others, for so many seconds."""
         bound = planned.bound
         assert bound is not None
@@ -450,7 +263,7 @@ class Direct:
         self._session.counters.requests += 1
         return self._made(bound, 1, ready.arriving.take())
 
-    def _ended_alone(self, planned: Planned, ready: _Ready, seconds: float) -> tuple[dict[int, Array], Records]:
+    def _ended_alone(self, planned: Planned, ready: Ready, seconds: float) -> tuple[dict[int, Array], Records]:
         """Do what `_ended()` does for a request that had a core of its own."""
         assert planned.bound is not None
         each, before = seconds / planned.bound.work, self._core_s
