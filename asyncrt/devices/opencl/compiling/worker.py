@@ -46,7 +46,7 @@ class Offers:
     """Offers the processor again and again while there is work, as long as others go first.
 
     Args:
-        said: A pipe on which comes whether they do; they do at first.
+        said: A pipe on which comes whether they do; they do at first, on Linux.
     """
 
     def __init__(self, said: int) -> None:
@@ -71,6 +71,8 @@ class Offers:
             self._set(gives_way=last == GIVE_WAY)
 
     def _set(self, *, works: bool | None = None, gives_way: bool | None = None) -> None:
+        if sys.platform != "linux":
+            return
         with self._lock:
             self._works = self._works if works is None else works
             self._gives_way = self._gives_way if gives_way is None else gives_way
