@@ -124,7 +124,7 @@ class ImplCache:
         version: Part of every key on disk, so that another version of the package never finds this one's kernels.
         threads: Builds at once.
         nbytes: Most bytes to keep.
-        timeout_s: Seconds that the driver has for a build.
+        timeout_s: Seconds that the driver has for a build; where builds give way, as long again in which one hurries.
         nice: How much less of the processor builds get than requests.
         hurry: Where builds give way to whatever else runs, lets them hurry, or give way again.
         ahead: The device, if it gains by knowing early which programs will be wanted.
