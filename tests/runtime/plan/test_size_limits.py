@@ -141,16 +141,21 @@ async def test_callers_who_share_batches_with_one_that_is_too_large_get_their_ow
 @pytest.mark.asyncio
 @pytest.mark.slow
 async def test_callers_who_are_too_large_together_run_alone() -> None:
-    """Each of 17 fits, all of them as one batch do not: each has its answer all the same."""
+    """Each of 17 fits, six of them as one batch do not: each has its answer all the same.
+
+    One begins at once; of the 16 others six share a batch even if it takes three batches to run them.
+    """
+    rows = columns = 20_000
+    assert rows * columns <= MOST < 6 * rows * columns
     async with Runtime(options=RuntimeOptions(check_hazards=False)) as rt:
         loaded = await rt.load(rows_of_a_batch())
         async with loaded.batched(max_batch=17, max_in_flight=1, mode="exact") as batched:
-            answers = await asyncio.gather(*(batched.infer(request(12_000, 12_000, value)) for value in range(17)))
+            answers = await asyncio.gather(*(batched.infer(request(rows, columns, value)) for value in range(17)))
             failed = batched.statistics().failed
 
         assert failed
         for value, answer in enumerate(answers):
-            np.testing.assert_array_equal(np.full((1, 12_000), value + 1), answer["y"])
+            np.testing.assert_array_equal(np.full((1, rows), value + 1), answer["y"])
 
 
 @pytest.mark.asyncio
