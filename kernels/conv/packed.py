@@ -12,8 +12,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import numpy as np
-
 from asyncrt.devices.base import Registers
 from asyncrt.kernels.arithmetic import least
 from asyncrt.kernels.codegen import epilogue
@@ -24,6 +22,7 @@ from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.patterns.window import Window
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Array, DataType
+from asyncrt.memory.own_pages import zeros
 
 from .interface import ConvForm, Convolution, Padded, bind_conv, padded_input, thinned_input
 from .tile import ZEROS, Tile, tile_kernel
@@ -83,7 +82,7 @@ def pack_filters(weight: Array, group: int, block: int) -> Array:
     g, m, c = filters.shape[:3]
     cells = math.prod(filters.shape[3:])
     shape = (g, -(-m // block), c, cells, block)
-    flat = np.zeros(math.prod(shape) + ZEROS, weight.dtype)
+    flat = zeros((math.prod(shape) + ZEROS,), weight.dtype)
     packed = flat[:-ZEROS].reshape(shape)
     for i in range(shape[1]):  # one by one, so that there is no second copy of large weights
         part = filters[:, i * block : (i + 1) * block]

@@ -13,12 +13,11 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import KernelSource, Launch, Ref, WeightsRequest, inp, scratch, weights
 from asyncrt.kernels.patterns.grid import GPU_GROUP, round_up
 from asyncrt.layout import Array, DataType
+from asyncrt.memory.own_pages import zeros
 
 from .interface import ConvForm, Convolution
 
@@ -229,7 +228,7 @@ def pack(weight: Array, group: int, *, transposed: bool, line: int) -> Array:
         filters = filters.swapaxes(1, 2)[..., ::-1]
     g, m, c, cells = filters.shape
     filters = filters.reshape(g, m, c * cells // line, line) if line else filters.swapaxes(2, 3)
-    made = np.zeros((*filters.shape[:3], round_up(filters.shape[3], CHUNK)), weight.dtype)
+    made = zeros((*filters.shape[:3], round_up(filters.shape[3], CHUNK)), weight.dtype)
     made[..., : filters.shape[3]] = filters
     return made.reshape(-1)
 

@@ -24,6 +24,7 @@ from asyncrt.kernels.impl import Impl, KernelSource, Launch, WeightsRequest, inp
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Array
+from asyncrt.memory.own_pages import zeros
 
 from .interface import ConvForm, Convolution, bind_conv
 from .transforms import POINTS, SEEN, TILE, made, numbered, seen, transformed
@@ -64,7 +65,7 @@ def pack_filters(weight: Array, group: int, rows: int) -> Array:
     """Return a filter ``[M, C / group, 3, 3]`` transformed, as ``[group, 36, ceil(M / group / rows), C / group, rows]``."""
     m, c = weight.shape[0] // group, weight.shape[1]
     blocks = -(-m // rows)
-    packed = np.zeros((group, POINTS, blocks, c, rows), weight.dtype)
+    packed = zeros((group, POINTS, blocks, c, rows), weight.dtype)
     filters = weight.reshape(group, m, c, 3, 3)
     for g, block in np.ndindex(group, blocks):  # one by one, so that there is no second copy of large weights
         part = filters[g, block * rows : (block + 1) * rows]

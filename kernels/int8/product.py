@@ -29,6 +29,7 @@ from asyncrt.kernels.impl import Impl, KernelSource, Launch, Ref, WeightsRequest
 from asyncrt.kernels.matmul.cpu import rows_per_item
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, INT8, INT32, UINT8, Array, DataType
+from asyncrt.memory.own_pages import zeros
 
 from .quantize import bounds
 from .tiles import DEPTH, WIDEN, Rows, add_tiles
@@ -85,11 +86,12 @@ def pack_bytes(matrix: Array) -> Array:
     number, and behind them the sums of the columns."""
     k, n = matrix.shape
     steps, panels = -(-k // 4), -(-n // PANEL)
-    signed = (matrix ^ 0x80).view(np.int8) if matrix.dtype == np.uint8 else matrix
-    packed = np.zeros((panels, steps + 1, PANEL), np.int32)
+    packed = zeros((panels, steps + 1, PANEL), np.int32)
     for i in range(panels):  # one by one, so that there is no second copy of a large matrix
         part = np.zeros((4 * steps, PANEL), np.int8)
-        columns = signed[:, i * PANEL : (i + 1) * PANEL]
+        columns = matrix[:, i * PANEL : (i + 1) * PANEL]
+        if columns.dtype == np.uint8:
+            columns = (columns ^ 0x80).view(np.int8)
         part[:k, : columns.shape[1]] = columns
         together = np.ascontiguousarray(part.reshape(steps, 4, PANEL).swapaxes(1, 2))
         packed[i, :steps] = together.view("<i4")[..., 0]

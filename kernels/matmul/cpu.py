@@ -9,8 +9,6 @@ from __future__ import annotations
 import enum
 import functools
 
-import numpy as np
-
 from asyncrt.kernels.arithmetic import greatest, least
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.codegen.tiles import (
@@ -27,6 +25,7 @@ from asyncrt.kernels.codegen.tiles import (
 )
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.layout import FLOAT32, Array
+from asyncrt.memory.own_pages import zeros
 
 from . import few_bits
 from .interface import ProductForm
@@ -48,7 +47,7 @@ class Source(enum.Enum):
 def pack_panels(matrix: Array) -> Array:
     """Return a ``[K, N]`` matrix as ``[ceil(N / 32), K, 32]``, padded with zeros."""
     k, n = matrix.shape
-    packed = np.zeros((-(-n // PANEL), k, PANEL), matrix.dtype)
+    packed = zeros((-(-n // PANEL), k, PANEL), matrix.dtype)
     for i, panel in enumerate(packed):  # one by one, so that there is no second copy of a large matrix
         columns = matrix[:, i * PANEL : (i + 1) * PANEL]
         panel[:, : columns.shape[1]] = columns

@@ -18,6 +18,7 @@ from asyncrt.devices.opencl.dot_product import LOOKUP, LOOKUP_WANTED
 from asyncrt.kernels.codegen.tiles import AHEAD, PANEL
 from asyncrt.kernels.impl import WeightsRequest
 from asyncrt.layout import FLOAT32, UINT8, Array
+from asyncrt.memory.own_pages import zeros
 
 from .interface import FewBits
 
@@ -64,7 +65,7 @@ def pack_words(matrix: Array, *, columns: int, bits: int, signed: bool) -> Array
     flip = np.uint32(sum(1 << (bits * e + bits - 1) for e in range(32 // bits)) if signed else 0)
     words = np.ascontiguousarray(matrix.reshape(columns, -1)).view("<u4")
     n, count = words.shape
-    packed = np.zeros((-(-n // PANEL), count, PANEL), np.uint32)
+    packed = zeros((-(-n // PANEL), count, PANEL), np.uint32)
     for i, panel in enumerate(packed):  # one by one, so that there is no second copy of a large matrix
         part = words[i * PANEL : (i + 1) * PANEL].T
         panel[:, : part.shape[1]] = _spread(part ^ flip, bits)
@@ -89,7 +90,7 @@ def shift(e: int, bits: int) -> int:
 def pack_scales(scales: Array, *, columns: int) -> Array:
     """Return what each block of each column has, ``[N, blocks]`` in any shape, as ``[panels, blocks, 32]``."""
     rows = scales.reshape(columns, -1)
-    packed = np.zeros((-(-columns // PANEL), rows.shape[1], PANEL), rows.dtype)
+    packed = zeros((-(-columns // PANEL), rows.shape[1], PANEL), rows.dtype)
     for i, panel in enumerate(packed):
         part = rows[i * PANEL : (i + 1) * PANEL].T
         panel[:, : part.shape[1]] = part

@@ -19,6 +19,7 @@ from asyncrt.kernels.int8.product import multiply_bytes, pack_bytes
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, INT32, UINT8, Array
+from asyncrt.memory.own_pages import zeros
 
 from .interface import INTS, CellForm
 
@@ -29,7 +30,7 @@ _MOST = 8  # batch rows of a work-item
 def pack_gates(weights: Array, gates: int) -> Array:
     """Return recurrent weights ``[D, G * H, H]`` as ``[D, G, ceil(H / 32), H, 32]``: each gate in panels of its own."""
     directions, _, hidden = weights.shape
-    packed = np.zeros((directions, gates, -(-hidden // PANEL), hidden, PANEL), weights.dtype)
+    packed = zeros((directions, gates, -(-hidden // PANEL), hidden, PANEL), weights.dtype)
     turned = weights.reshape(directions, gates, hidden, hidden).swapaxes(2, 3)
     for panel in range(packed.shape[2]):
         columns = turned[..., panel * PANEL : (panel + 1) * PANEL]

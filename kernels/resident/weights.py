@@ -22,6 +22,7 @@ from asyncrt.devices.base import Device, Stream, mark_behind
 from asyncrt.errors import OutOfDeviceMemory, RuntimeClosedError
 from asyncrt.layout import Array
 from asyncrt.loops import end, retrieved, tell_loop
+from asyncrt.memory.own_pages import same_bytes
 from asyncrt.memory.paged import page_out, pages_of
 
 _PAGED = 1 << 20  # bytes of a constant that is worth a file
@@ -378,9 +379,7 @@ class WeightsCache:
 def _pack(pack: Callable[[Array], Array], constant: Array) -> Array | None:
     """Return the constant packed, or None if that changes none of its bytes."""
     packed = np.ascontiguousarray(pack(constant))
-    if packed.nbytes == constant.nbytes and np.array_equal(_bytes(packed), _bytes(constant)):
-        return None
-    return packed
+    return None if same_bytes(packed, constant) else packed
 
 
 def _bytes(array: Array) -> Array:
