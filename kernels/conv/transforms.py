@@ -25,12 +25,16 @@ _FILTER = np.array(
     [[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6], [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6], [0, 0, 1]]
 )  # fmt: skip
 _BOTH = np.kron(_FILTER, _FILTER)
+_AT_ONCE = 1024  # filters that are transformed at a time: what that takes in between is small enough to stay in a cache
 
 
-def transformed(filters: Array) -> Array:
-    """Return filters ``[M, C, 3, 3]`` as ``[36, C, M]``: ``G g Gᵀ``."""
+def transform(filters: Array, into: Array) -> None:
+    """Store filters ``[M, C, 3, 3]`` as ``[36, C, M]``: ``G g Gᵀ``, by way of float64, some channels at a time."""
     m, c = filters.shape[:2]
-    return np.tensordot(_BOTH, filters.reshape(m, c, 9).astype(np.float64), (1, 2)).swapaxes(1, 2)
+    each = max(_AT_ONCE // max(m, 1), 1)
+    for at in range(0, c, each):
+        part = filters[:, at : at + each].reshape(m, -1, 9).astype(np.float64)
+        into[:, at : at + each] = np.tensordot(_BOTH, part, (1, 2)).swapaxes(1, 2)
 
 
 def seen(d: Sequence[str], t: Sequence[str]) -> str:

@@ -36,7 +36,7 @@ from asyncrt.layout import FLOAT32, Array
 from asyncrt.memory.own_pages import zeros
 
 from .interface import ConvForm, Convolution, bind_conv
-from .transforms import POINTS, SEEN, TILE, made, numbered, seen, transformed
+from .transforms import POINTS, SEEN, TILE, made, numbered, seen, transform
 from .turned import turned_in
 from .winograd_few import suits_few, winograd_few
 
@@ -94,7 +94,7 @@ def pack_filters(weight: Array, group: int) -> Array:
     filters = weight.reshape(group, m, c, 3, 3)
     for g, block in np.ndindex(group, blocks):  # one by one, so that there is no second copy of large weights
         part = filters[g, block * PANEL : (block + 1) * PANEL]
-        packed[g, block, :, :, : len(part)] = transformed(part)
+        transform(part, packed[g, block, :, :, : len(part)])
     return packed
 
 

@@ -27,7 +27,7 @@ from asyncrt.layout import FLOAT32, Array
 from asyncrt.memory.own_pages import zeros
 
 from .interface import ConvForm, Convolution, bind_conv
-from .transforms import POINTS, SEEN, TILE, made, numbered, seen, transformed
+from .transforms import POINTS, SEEN, TILE, made, numbered, seen, transform
 
 _LEAST = 160  # positions: of the tiles in vectors half and more are results
 _MOST_TILES = 96  # of a work-item: six vectors
@@ -69,7 +69,7 @@ def pack_filters(weight: Array, group: int, rows: int) -> Array:
     filters = weight.reshape(group, m, c, 3, 3)
     for g, block in np.ndindex(group, blocks):  # one by one, so that there is no second copy of large weights
         part = filters[g, block * rows : (block + 1) * rows]
-        packed[g, :, block, :, : len(part)] = transformed(part)
+        transform(part, packed[g, :, block, :, : len(part)])
     return packed
 
 
