@@ -327,12 +327,11 @@ MUTANTS = (
         ("tests/runtime/request/test_direct_chunks.py",),
     ),
     Mutant(
-        "chunks: one runs at once whoever else is there",
+        "parts: one runs at once whatever is enqueued",
         "asyncrt/runtime/request/callers_thread/direct.py",
-        "        if not self._dispatcher.only(request) or self._dispatcher.frugal(request):\n            return None\n"
-        "        if usual is None",
-        "        if usual is None",
-        ("tests/runtime/request/test_direct_chunks.py",),
+        "if not dispatcher.nothing_enqueued(request) or dispatcher.frugal(request)",
+        "if dispatcher.frugal(request)",
+        ("tests/runtime/request/test_iterations.py",),
     ),
     Mutant(
         "callbacks: what is reached before anybody watches is lost",

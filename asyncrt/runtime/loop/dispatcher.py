@@ -178,9 +178,15 @@ class Dispatcher:
         """Note that a request is so: it does no more than a plan whose launches are prepared."""
         self._waiting[request].brief = True
 
-    def only(self, request: int) -> bool:
-        """Whether that is so but for one request, which has begun."""
-        return len(self._waiting) == 1 and request in self._waiting and self._quiet
+    def nothing_enqueued(self, request: int) -> bool:
+        """Whether no stream has anything to pass and nobody waits for memory or looks on, whoever is there beside one
+        request, which has begun."""
+        return request in self._waiting and self._quiet and not (self._short.refused or self.submissions.any)
+
+    def urgency(self, request: int) -> tuple[int, float | None]:
+        """Return the priority of a request, and its deadline by the loop's clock."""
+        waiting = self._waiting[request]
+        return waiting.priority, waiting.deadline
 
     @property
     def _quiet(self) -> bool:

@@ -25,6 +25,11 @@ class Submissions:
     def __repr__(self) -> str:
         return f"<Submissions to {sorted(self._busy)}>"
 
+    @property
+    def any(self) -> bool:
+        """Whether a thread enqueues to one."""
+        return bool(self._busy)
+
     def busy(self, stream: int) -> bool:
         """Whether a thread enqueues to that stream."""
         return stream in self._busy

@@ -104,8 +104,16 @@ class CallersTurns:
             self._listen()
             await future
 
+    async def of_part(self, request: int) -> None:
+        """Return in a turn in which a part of a request may run, before anything else is awaited.
+
+        Where no other request is there, that is at once: between two parts the loop has turns anyway.
+        """
+        if self._dispatcher.in_flight > 1 and not self.free:
+            await self.wait(*self._dispatcher.urgency(request))
+
     def begin(self) -> None:
-        """Note that a request begins on the loop's thread."""
+        """Note that a request, or a part of one, begins on the loop's thread."""
         if self._began is None:
             self._began = self._clock()
             self._listen()

@@ -63,7 +63,7 @@ class Timed(Protocol):
     def iterate(
         self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, budget: HostBudget, loop: Loop | None
     ) -> Iterated | None:
-        """Run one iteration of a node at once, or some of a loop's, if they are brief and nobody else is there; else
+        """Run one iteration of a node at once, or some of a loop's, if they are brief and nothing is enqueued; else
         return None."""
         ...
 
@@ -78,7 +78,7 @@ class Pieces(Protocol):
     def carry_out(
         self, request: int, place: int, bound: BoundPlan, memory: list[Any], present: Mapping[int, Array]
     ) -> tuple[dict[int, Array], Lease | None] | None:
-        """Carry out a chunk at once, if it is brief and nobody else is there; else return None."""
+        """Carry out a chunk at once, if it is brief and nothing is enqueued; else return None."""
         ...
 
 

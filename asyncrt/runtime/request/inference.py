@@ -112,6 +112,8 @@ class Inference:
         model = self.model
         planned = await self.plan(chunk)
         plan, bound = planned.plan, planned.bound or await self.bind(planned)
+        if plan.needs_device and model.pieces is not None:
+            await model.session.turns.of_part(self.request)
         if plan.needs_device and (at_once := self.at_once(chunk, bound, planned)) is not None:
             fetched = at_once
         elif plan.needs_device:
@@ -280,6 +282,7 @@ class Inference:
         if inner.timed is not None:
             if loop is not None:
                 loop = loop._replace(most=min(loop.most, self.dispatcher.iterations_left(self.request)))
+            await self.model.session.turns.of_part(self.request)
             iterated = inner.timed.iterate(self.request, arrays, kept, self.budget, loop)
             if iterated is not None:
                 return iterated

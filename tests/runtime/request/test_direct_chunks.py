@@ -1,4 +1,4 @@
-"""Chunks between which the host decides run on the loop's thread while nobody is beside them: the same bits."""
+"""Chunks between which the host decides run on the loop's thread where nothing is enqueued beside: the same bits."""
 
 from __future__ import annotations
 
@@ -74,19 +74,32 @@ async def test_brief_chunks_run_on_the_loops_thread(users_path: None) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("reason", ["others", "long", "off", "watched"])
+async def test_chunks_of_requests_that_come_at_once_take_turns_there(users_path: None) -> None:
+    """None of them goes from thread to thread, once that is known to be sooner done."""
+    device, pictures = Lending(), [f32(64, seed=seed) for seed in range(4)]
+    async with Runtime(device, options=PLAIN) as rt:
+        loaded = await rt.load(found())
+        for x in pictures:
+            await several(loaded, x)
+        before = device.runs
+        await asyncio.gather(*(several(loaded, x) for x in pictures))
+
+        assert device.runs - before == 2 * OFTEN * len(pictures)
+        assert rt.statistics().memory.leases == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("reason", ["long", "off", "watched"])
 async def test_otherwise_they_go_the_general_way(users_path: None, reason: str) -> None:
-    """Where another request is there, the device takes long, the mechanism is off, or commands are checked."""
+    """Where the device takes long, the mechanism is off, or commands are checked."""
     x, device = f32(64), Lending(seconds=BRIEF_S * 40 if reason == "long" else 1e-6)
     without = frozenset({"direct"}) if reason == "off" else frozenset()
     options = RuntimeOptions(warm=False, check_hazards=reason == "watched", without=without)
     async with Runtime(device, options=options) as rt:
         loaded = await rt.load(found())
-        await asyncio.gather(*(several(loaded, x) for _ in range(2 if reason == "others" else 1)))
-        if reason == "others":  # the last of two has nobody beside it
-            assert device.runs < OFTEN
-        else:
-            assert device.runs == 0
+        await several(loaded, x)
+
+        assert device.runs == 0
 
 
 @pytest.mark.asyncio

@@ -18,7 +18,7 @@ from asyncrt.runtime.request.callers_turns import TURN_S
 from ...builders import model, node
 from ...paths import EXACT, on_path
 from .test_control_flow import body, f32, gathering, graph
-from .test_direct import Lending
+from .test_direct import Lending, ticking
 
 PLAIN = RuntimeOptions(check_hazards=False, warm=False)
 TRIPS = 12
@@ -57,21 +57,63 @@ async def test_brief_iterations_run_on_the_thread_that_iterates(users_path: None
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("reason", ["others", "long", "off", "watched"])
+async def test_requests_that_iterate_at_once_take_turns_on_the_loops_thread(users_path: None) -> None:
+    """Between two parts of one nothing of it is on the device: others need not go from thread to thread beside it. Each
+    gets its own results, and whoever else is on the event loop has turns between them."""
+    device, trips = Lending(), (12, 60, 25, 40)
+    async with Runtime(device, options=PLAIN) as rt:
+        loaded = await rt.load(halving())
+        for _ in range(2):
+            assert right(await loaded.infer(given()))
+        before = device.runs
+        async with ticking() as ticks:
+            results = await asyncio.gather(*(loaded.infer(given(n)) for n in trips))
+            turns = ticks()
+
+        assert all(map(right, results, trips))
+        assert device.runs - before == sum(trips)
+        assert turns > len(trips)
+        assert rt.statistics().memory.leases == 0
+
+
+@pytest.mark.asyncio
+async def test_beside_what_is_enqueued_they_go_the_general_way(users_path: None) -> None:
+    """Who waits for an iteration on the loop's thread would wait for another request's commands, too."""
+    device = Lending()
+    async with Runtime(device, options=PLAIN) as rt:
+        loaded, other = await rt.load(halving()), await rt.load(model([node("y = Neg(x)")], ["x f32[k]"], ["y"]))
+        for _ in range(2):
+            await loaded.infer(given())
+        device.seconds = 1.0
+        await other.infer({"x": given()["x"]})  # now it is known to take so long
+        runs = device.runs
+        beside = asyncio.create_task(other.infer({"x": given()["x"]}))
+        marks = other.network.session.dispatcher.marks
+        for _ in range(100):
+            if not len(marks):
+                await asyncio.sleep(0)
+        assert len(marks)
+        device.seconds = 1e-6
+        result = await loaded.infer(given())
+
+        assert right(result)
+        assert device.runs - runs < TRIPS  # those behind it may run so
+        assert ((await beside)["y"] == -given()["x"]).all()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("reason", ["long", "off", "watched"])
 async def test_otherwise_they_go_the_general_way(users_path: None, reason: str) -> None:
-    """Where another request is there, the device takes long, the mechanism is off, or commands are checked."""
+    """Where the device takes long, the mechanism is off, or commands are checked."""
     device = Lending(seconds=BRIEF_S * 40 if reason == "long" else 1e-6)
     without = frozenset({"direct"}) if reason == "off" else frozenset()
     options = RuntimeOptions(warm=False, check_hazards=reason == "watched", without=without)
     async with Runtime(device, options=options) as rt:
         loaded = await rt.load(halving())
-        if reason == "others":
-            results = await asyncio.gather(*(loaded.infer(given()) for _ in range(2)))
-        else:
-            results = [await loaded.infer(given()) for _ in range(2)]
+        results = [await loaded.infer(given()) for _ in range(2)]
 
     assert all(map(right, results))
-    assert device.runs < TRIPS if reason == "others" else device.runs == 0
+    assert device.runs == 0
 
 
 @pytest.mark.asyncio

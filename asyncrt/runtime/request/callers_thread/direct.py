@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from asyncrt.devices.base import Prepared, Transfer
@@ -481,13 +481,11 @@ class Direct:
             DeviceError: A command was refused, or failed.
             IndexOutOfRange: As for any request.
         """
-        if not self._dispatcher.only(request) or self._dispatcher.frugal(request):
-            return None
         planned = self._find(arrays, NOTHING if kept is None else kept.between)
         if planned is None or planned.bound is None or not budget.fits(planned.results):
             return None
         usual = self._usual.get(planned.bound)
-        if usual is None or not choose_way(usual.seconds, alone=True).direct:
+        if usual is None or not self._may_keep(request, usual):
             return None
         own = None
         if loop is not None and not usual.guessed:
@@ -496,10 +494,30 @@ class Direct:
                 own = own_inputs(self._model.program, planned.plan, arrays, loop)
         memory = () if kept is None else kept.buffers()
         given, loop = (arrays, None) if own is None else (own, loop)
-        outcome = self._run(planned.bound, usual, given, memory, whole=False, loop=loop)
+        with self._part():
+            outcome = self._run(planned.bound, usual, given, memory, whole=False, loop=loop)
         if outcome is not None:
             self._model.replayed(planned)
         return outcome
+
+    def _may_keep(self, request: int, usual: Usual) -> bool:
+        """Whether a part of a request may keep the loop's thread now: it is brief, and the device has nothing else to
+        do; where other requests are there, if all are answered sooner so."""
+        dispatcher = self._dispatcher
+        if not dispatcher.nothing_enqueued(request) or dispatcher.frugal(request):
+            return False
+        return choose_way(usual.seconds, alone=True).direct and (dispatcher.in_flight == 1 or usual.gains_beside)
+
+    @contextlib.contextmanager
+    def _part(self) -> Iterator[None]:
+        """Where others are there, let them have turns beside a part of a request that runs within."""
+        if self._dispatcher.in_flight == 1:
+            yield
+            return
+        self._turns.begin()
+        began = self._clock()
+        yield
+        self._turns.took((self._clock() - began) / 1e9)
 
     def carry_out(
         self, request: int, place: int, bound: BoundPlan, memory: list[Any], present: Mapping[int, Array]
@@ -519,9 +537,7 @@ class Direct:
             IndexOutOfRange: As for any request.
         """
         session, nbytes, usual = self._session, bound.plan.arena_nbytes, self._usual.get(bound)
-        if not self._dispatcher.only(request) or self._dispatcher.frugal(request):
-            return None
-        if usual is None or not choose_way(usual.seconds, alone=True).direct:
+        if usual is None or not self._may_keep(request, usual):
             return None
         assert session.presets is not None
         lease = None
@@ -535,7 +551,8 @@ class Direct:
         try:
             prepared = session.presets.find(bound, memory, apart=False, company=Company.NOBODY)
             if prepared is not None and prepared[0].runs:
-                _, fetched, _ = self._finish(prepared[0], bound, memory, present, usual, None, None)
+                with self._part():
+                    _, fetched, _ = self._finish(prepared[0], bound, memory, present, usual, None, None)
         finally:
             if fetched is None:
                 memory[place] = before
