@@ -29,5 +29,10 @@ def same_bytes(a: Array, b: Array) -> bool:
     """Return whether two arrays have the same bytes; makes no array that is as large as they are."""
     if a.nbytes != b.nbytes:
         return False
-    a, b = (np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in (a, b))
-    return all(np.array_equal(a[at : at + _PIECE], b[at : at + _PIECE]) for at in range(0, a.nbytes, _PIECE))
+    x, y = bytes_of(a), bytes_of(b)
+    return all(np.array_equal(x[at : at + _PIECE], y[at : at + _PIECE]) for at in range(0, len(x), _PIECE))
+
+
+def bytes_of(array: Array) -> Array:
+    """Return the bytes of an array, in the order of its elements; a copy if they do not lie so."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

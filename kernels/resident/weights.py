@@ -22,7 +22,7 @@ from asyncrt.devices.base import Device, Stream, mark_behind
 from asyncrt.errors import OutOfDeviceMemory, RuntimeClosedError
 from asyncrt.layout import Array
 from asyncrt.loops import end, retrieved, tell_loop
-from asyncrt.memory.own_pages import same_bytes
+from asyncrt.memory.own_pages import bytes_of, same_bytes
 from asyncrt.memory.paged import page_out, pages_of
 
 _PAGED = 1 << 20  # bytes of a constant that is worth a file
@@ -244,7 +244,7 @@ class WeightsCache:
     async def _adopt(self, key: Stored, constant: Array) -> Resident | None:
         """Let the device read a constant where it lies, or a large one in a file of its own; None if it should have a copy."""
         if self._device.info.adopts_arrays:
-            memory = self._allocate(constant.nbytes, functools.partial(self._device.adopt, _bytes(constant)))
+            memory = self._allocate(constant.nbytes, functools.partial(self._device.adopt, bytes_of(constant)))
             entry = self._entries[key] = _Resident([key], memory, constant.nbytes)
             return entry.resident()
         if self._folder is None or constant.nbytes < _PAGED:
@@ -380,7 +380,3 @@ def _pack(pack: Callable[[Array], Array], constant: Array) -> Array | None:
     """Return the constant packed, or None if that changes none of its bytes."""
     packed = np.ascontiguousarray(pack(constant))
     return None if same_bytes(packed, constant) else packed
-
-
-def _bytes(array: Array) -> Array:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

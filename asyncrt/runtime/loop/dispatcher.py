@@ -181,7 +181,7 @@ class Dispatcher:
     def nothing_enqueued(self, request: int) -> bool:
         """Whether no stream has anything to pass and nobody waits for memory or looks on, whoever is there beside one
         request, which has begun."""
-        return request in self._waiting and self._quiet and not (self._short.refused or self.submissions.any)
+        return request in self._waiting and self._quiet and not (self._short.refused or self.submissions)
 
     def urgency(self, request: int) -> tuple[int, float | None]:
         """Return the priority of a request, and its deadline by the loop's clock."""

@@ -25,9 +25,8 @@ class Submissions:
     def __repr__(self) -> str:
         return f"<Submissions to {sorted(self._busy)}>"
 
-    @property
-    def any(self) -> bool:
-        """Whether a thread enqueues to one."""
+    def __bool__(self) -> bool:
+        """Whether a thread enqueues to any."""
         return bool(self._busy)
 
     def busy(self, stream: int) -> bool:

@@ -7,8 +7,9 @@ waits for a turn that follows (`asyncrt.runtime.loop.waiting_line`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from asyncrt.runtime.loop.dispatcher import Dispatcher
 from asyncrt.runtime.loop.waiting_line import WaitingLine
@@ -111,6 +112,17 @@ class CallersTurns:
         """
         if self._dispatcher.in_flight > 1 and not self.free:
             await self.wait(*self._dispatcher.urgency(request))
+
+    @contextlib.contextmanager
+    def part(self) -> Iterator[None]:
+        """Note for how long the part runs whose turn it is, where other requests are there."""
+        if self._dispatcher.in_flight == 1:
+            yield
+            return
+        self.begin()
+        began = self._clock()
+        yield
+        self.took((self._clock() - began) / 1e9)
 
     def begin(self) -> None:
         """Note that a request, or a part of one, begins on the loop's thread."""

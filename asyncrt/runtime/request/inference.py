@@ -112,9 +112,7 @@ class Inference:
         model = self.model
         planned = await self.plan(chunk)
         plan, bound = planned.plan, planned.bound or await self.bind(planned)
-        if plan.needs_device and model.pieces is not None:
-            await model.session.turns.of_part(self.request)
-        if plan.needs_device and (at_once := self.at_once(chunk, bound, planned)) is not None:
+        if plan.needs_device and (at_once := await self.at_once(chunk, bound, planned)) is not None:
             fetched = at_once
         elif plan.needs_device:
             if self.is_all and model.timed is not None and model.timed.is_brief(bound):
@@ -148,12 +146,13 @@ class Inference:
         self.state, self.left, self.known, self.shapes = plan.after, bound.left, {}, {}
         return fetched
 
-    def at_once(self, chunk: Chunk, bound: BoundPlan, planned: Planned) -> dict[int, Array] | None:
+    async def at_once(self, chunk: Chunk, bound: BoundPlan, planned: Planned) -> dict[int, Array] | None:
         """Carry out one of several chunks on the loop's thread, which returns what the host gets of it; None if it goes
         from thread to thread."""
         kept = self.kept
         if self.model.pieces is None or (kept is not None and kept.missing(planned.plan.after.kept)):
             return None
+        await self.model.session.turns.of_part(self.request)
         self.dispatcher.check_deadline(self.request)
         self.check_results(planned)
         memory = self.arenas if kept is None else self.arenas + kept.buffers()

@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from asyncrt.devices.base import Prepared, Transfer
@@ -71,7 +71,7 @@ class Direct:
 
     The caller's thread has the event loop's turn: it is that thread, or the loop waits meanwhile.
 
-    Of a model of several chunks, whose host decides between them, it runs each that nobody else is beside.
+    Of a model of several chunks, whose host decides between them, it runs each that nothing is enqueued beside.
 
     Args:
         model: Whose first chunk is planned, if it has but one.
@@ -494,7 +494,7 @@ class Direct:
                 own = own_inputs(self._model.program, planned.plan, arrays, loop)
         memory = () if kept is None else kept.buffers()
         given, loop = (arrays, None) if own is None else (own, loop)
-        with self._part():
+        with self._turns.part():
             outcome = self._run(planned.bound, usual, given, memory, whole=False, loop=loop)
         if outcome is not None:
             self._model.replayed(planned)
@@ -506,18 +506,7 @@ class Direct:
         dispatcher = self._dispatcher
         if not dispatcher.nothing_enqueued(request) or dispatcher.frugal(request):
             return False
-        return choose_way(usual.seconds, alone=True).direct and (dispatcher.in_flight == 1 or usual.gains_beside)
-
-    @contextlib.contextmanager
-    def _part(self) -> Iterator[None]:
-        """Where others are there, let them have turns beside a part of a request that runs within."""
-        if self._dispatcher.in_flight == 1:
-            yield
-            return
-        self._turns.begin()
-        began = self._clock()
-        yield
-        self._turns.took((self._clock() - began) / 1e9)
+        return choose_way(usual.seconds, alone=dispatcher.in_flight == 1 or usual.gains_beside).direct
 
     def carry_out(
         self, request: int, place: int, bound: BoundPlan, memory: list[Any], present: Mapping[int, Array]
@@ -551,7 +540,7 @@ class Direct:
         try:
             prepared = session.presets.find(bound, memory, apart=False, company=Company.NOBODY)
             if prepared is not None and prepared[0].runs:
-                with self._part():
+                with self._turns.part():
                     _, fetched, _ = self._finish(prepared[0], bound, memory, present, usual, None, None)
         finally:
             if fetched is None:

@@ -40,7 +40,8 @@ def choose_way(
 
     Args:
         usual_s: For how long the device keeps who waits for such a plan; None if that was not measured yet.
-        alone: Whether there is no other request, nothing on a stream, and nobody who looks on.
+        alone: Whether nothing is on a stream, nobody looks on, and no other request is there, or none that would be
+            answered sooner otherwise.
         late: Whether its deadline has passed.
         most_s: For how long the thread may be kept.
     """
