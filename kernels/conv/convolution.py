@@ -5,6 +5,7 @@ is calculated without those zeros (`transposed.py`); the kernels that check bord
 
 - packed: float32 on a CPU with constant weights (`packed.py`).
 - positions: such ones of one cell, where vectors of positions are fuller than those of channels (`pointwise.py`).
+- strips: such ones of few channels, the first of a network (`strips.py`).
 - winograd: such ones of 3 × 3 cells (`winograd.py`).
 - expanded: such ones of one cell, together with the depthwise one that alone reads them (`expanded.py`, by `fusion`).
 - depthwise: float32 on a CPU, from few channels to few (`depthwise.py`), or in short rows (`depthwise_channels.py`).
@@ -40,6 +41,7 @@ from .gpu import suits as suits_patches
 from .interface import ConvForm, Convolution, bind_conv, padded_input
 from .packed import WORK, packed, packs
 from .pointwise import by_positions, suits_positions
+from .strips import by_strips, suits_strips
 from .transposed import transposed
 from .winograd import suits, winograd
 
@@ -60,6 +62,8 @@ def convolution(conv: Convolution, traits: DeviceTraits, *, constant: bool, afte
     if packs(conv.dtype, conv.outputs, traits, constant=constant):
         if suits_positions(conv, traits, after):
             return by_positions(conv, traits, after)
+        if suits_strips(conv):
+            return by_strips(conv, traits, after)
         return winograd(conv, traits, after) if suits(conv, traits) else packed(conv, traits, after)
     if constant and traits.packed_weights and suits_channels(conv, after):
         return by_channels(conv, traits, after)

@@ -1,9 +1,8 @@
 """Convolutions of one cell, of float32 on CPU devices, whose vectors hold positions.
 
-Such a convolution is a product of matrices: its filter, ``[M, C]``, and a picture, ``[C, positions]``. A tile is some
-channels of the result × 32 or 16 neighbouring positions. These are loaded and stored as they lie, and channels are
-counted in steps of a tile's few rows. Where vectors hold channels (`packed.py`) results are turned, which takes as long
-as multiplying a dozen channels, and up to 31 places of the last block have nothing to do.
+Such a convolution is a product of matrices: its filter, ``[M, C]``, and a picture, ``[C, positions]``, of which a tile
+(`positions.py`) loads as they lie what it multiplies. Where vectors hold channels (`packed.py`) results are turned, which
+takes as long as multiplying a dozen channels, and up to 31 places of the last block have nothing to do.
 
 The sums are the same chains of ``fma`` as there, so no result tells which of the two has run.
 """
@@ -24,6 +23,7 @@ from asyncrt.kernels.traits import DeviceTraits
 
 from .interface import ConvForm, Convolution, bind_conv
 from .packed import blocked
+from .positions import Results, computed, multiplied
 
 _LEAST = 160  # positions, of which at most a tenth are calculated twice
 # What a tile costs beside its products, in channels of the input: here, and where results are turned. What is gained by
@@ -78,7 +78,7 @@ _INTS = ("C", "M", "G", "P", "across", "each", "tiles", "part")
 
 @functools.cache
 def _kernel(form: ConvForm, tile: RegisterTile) -> KernelSource:
-    # The last positions and the last channels are moved back: what was calculated before is not stored again.
+    results = Results("y + channel * P", "P", "P", "channel + i")
     body = f"""
   const int g = (int)get_global_id(2) % G, n = (int)get_global_id(2) / G;
   const int i0 = (int)get_global_id(0) * each, i1 = min(i0 + each, across);
@@ -90,7 +90,7 @@ def _kernel(form: ConvForm, tile: RegisterTile) -> KernelSource:
       const int r0 = min(t * {tile.rows}, M - {tile.rows}), skipped = t * {tile.rows} - r0;
       const int oc = g * M + r0, channel = n * G * M + oc;
       __global const float* const w = f + oc * C;
-      {_widths(form, tile)}
+      {computed(form, tile, results, _products)}
     }}
   }}"""
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
@@ -98,80 +98,10 @@ def _kernel(form: ConvForm, tile: RegisterTile) -> KernelSource:
     return kernel("conv_positions", form.buffers, ints, body, helpers=helpers, attributes=one)
 
 
-def _widths(form: ConvForm, tile: RegisterTile) -> str:
-    """Return statements that compute a tile, or at the end one of half as many columns, if they do."""
-    whole = _computed(form, tile, whole=True)
-    if tile.columns == 16:
-        return whole
-    return f"if (left > 16) {{ {whole} }} else {{ {_computed(form, tile._replace(columns=16), whole=False)} }}"
-
-
-def _computed(form: ConvForm, tile: RegisterTile, *, whole: bool) -> str:
-    """Return statements that compute and store a tile.
-
-    Args:
-        whole: Whether all of it may have to be stored.
-    """
-    rows, vectors, columns = range(tile.rows), range(tile.columns // 16), tile.columns
-    zero = " ".join(
-        f"const float s{i} = {f'bias[oc + {i}]' if form.bias else '0.0f'}; "
-        + " ".join(f"float16 a{i}_{v} = s{i};" for v in vectors)
-        for i in rows
-    )
-    loads = ", ".join(f"b{v} = vload16({v}, row)" for v in vectors)
-    multiply = " ".join(
-        f"e = w[{i} * C + c]; " + " ".join(f"a{i}_{v} = fma(e, b{v}, a{i}_{v});" for v in vectors) for i in rows
-    )
-    fetch = " ".join(f"ASYNCRT_FETCH(row + next + {16 * v});" for v in vectors) if whole else ""
-    return f"""
-        const int p0 = min(from, P - {columns}), done = from - p0;
-        __global const float* row = xg + p0;
-        __global float* const to = y + channel * P + p0;
-        {_fetched_results(form, tile) if whole else ""}
-        {zero}
+def _products(tile: RegisterTile, whole: bool) -> str:
+    fetch = " ".join(f"ASYNCRT_FETCH(row + next + {16 * v});" for v in range(tile.columns // 16)) if whole else ""
+    return f"""__global const float* row = xg + p0;
         for (int c = 0; c < C; c++, row += P) {{
-          const float16 {loads}; float16 e;
           {fetch}
-          {multiply}
-        }}
-        {_stored(form, tile, whole)}"""
-
-
-def _fetched_results(form: ConvForm, tile: RegisterTile) -> str:
-    """Return statements that fetch where the results go, and what they meet there: each channel has lines of its own."""
-    last, end = form.last, tile.columns - 1
-    meets = last.fetched("p0", end)
-    return f"""for (int i = 0; i < {tile.rows}; i++) {{
-          ASYNCRT_FETCH_TO_WRITE(to + i * P); ASYNCRT_FETCH_TO_WRITE(to + i * P + {end});
-          {f"{last.rows('channel + i')} {meets}" if meets else ""}
-        }}"""
-
-
-def _stored(form: ConvForm, tile: RegisterTile, whole: bool) -> str:
-    """Return statements that store a tile, but for its first ``skipped`` rows and its first ``done`` columns."""
-    last, columns, vectors = form.last, tile.columns, range(tile.columns // 16)
-    if last.vector:
-        one = last.stored_some("to + i * P + k", "p0 + k", "vload16(0, sums + k)", f"{columns} - k")
-        some = f"for (int k = done; k < {columns}; k += 16) {one}"
-    else:
-        one = last.element(form.dtype, "to", "i * P + k", "p0 + k", "sums[k]")
-        some = f"for (int k = done; k < {columns}; k++) {one}"
-    spill = " ".join(f"vstore16(a{i}_{v}, {i * len(vectors) + v}, t);" for i in range(tile.rows) for v in vectors)
-    part = f"""float t[{tile.rows * columns + 16}] __attribute__((aligned(64)));
-          {spill}
-          for (int i = skipped; i < {tile.rows}; i++) {{
-            const float* const sums = t + i * {columns};
-            {last.rows("channel + i")}
-            {some}
-          }}"""
-    if not (whole and last.vector):
-        return f"{{ {part} }}"
-    each = " ".join(
-        f"{{ {last.rows(f'channel + {i}')} "
-        + " ".join(last.stored_vector(f"to + {i} * P + {16 * v}", f"p0 + {16 * v}", f"a{i}_{v}") for v in vectors)
-        + " }"
-        for i in range(tile.rows)
-    )
-    return f"""if (skipped == 0 && done == 0) {{ {each} }} else {{
-          {part}
+          {multiplied(tile, lambda i: f"w[{i} * C + c]", lambda v: f"vload16({v}, row)")}
         }}"""

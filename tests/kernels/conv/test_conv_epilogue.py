@@ -36,6 +36,7 @@ class Case(NamedTuple):
 
 
 CASES = {
+    "strips": Case("strips 8x32", CPU, (2, 3, 9, 83), (19, 3, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
     "packed": Case("packed 32x", CPU, (2, 5, 9, 11), (40, 5, 3, 3), {"pads": (1, 1, 1, 1)}),
     "packed blocks of 16": Case("packed 16x", CPU, (1, 6, 7, 19), (24, 3, 3, 3), {"group": 2, "strides": (2, 2)}),
     "packed, one long row": Case("packed", CPU, (2, 16, 5, 7), (32, 8, 1, 1), {"group": 2}),
@@ -47,7 +48,7 @@ CASES = {
     "packed, rows of 3": Case("packed 32x2x3", CPU, (1, 3, 7, 3), (33, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
     "packed, rows of 2": Case("packed 32x4x2", CPU, (1, 3, 11, 4), (32, 3, 3, 3), {"strides": (2, 1)}),
     "packed, rows of 1": Case("packed 32x8x1", CPU, (1, 3, 21, 3), (32, 3, 3, 3)),
-    "packed, runs of 16": Case("packed 32x8", CPU, (1, 3, 3, 42), (64, 3, 3, 3)),
+    "packed, runs of 16": Case("packed 32x8", CPU, (1, 5, 3, 42), (64, 5, 3, 3)),
     "packed, far cells": Case("packed 32x5", CPU, (1, 3, 9, 9), (32, 3, 3, 3), {"dilations": (2, 2)}),
     "packed, wide windows": Case("packed 32x", CPU, (1, 3, 12, 24), (32, 3, 9, 9)),
     "packed, three axes": Case("packed", CPU, (1, 3, 4, 5, 6), (20, 3, 2, 2, 2)),
