@@ -35,7 +35,8 @@ class BatchOptions:
         buckets: The sizes that "buckets" rounds up to; None is powers of two. A larger size stays as it is.
         max_queue: Requests that may wait.
         max_queue_bytes: Bytes of their inputs.
-        max_in_flight: Batches on the device at once; None is the number of its streams.
+        max_in_flight: Batches on the device at once; None is the number of its streams, or two where those there have
+            32 rows or more.
         ageing_s: A request goes before those of the next higher priority that come so many seconds after it.
         batch_invariant: Results are, bit for bit, those of a request that runs alone; what is not is not batched.
     """

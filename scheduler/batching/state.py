@@ -5,10 +5,11 @@ told the time: the same happenings give the same instructions.
 
 A request *waits* until a `LaunchBatch` names it, or until it is refused; then it is a *member* of that batch until
 the batch is over. A batch is *launched*, then *begun* (from then on its members are fixed), then over. A stream that
-has nothing to do gets a batch at once. Where there is only one stream, the next batch may be enqueued behind the
-running one, to keep the device busy between the two. Only for that second place is a request held back, and only as
-long as waiting for company promises to gain more time than it costs. Where there are several streams, the others keep
-the device busy, and it is not known here behind which of them a batch would go.
+has nothing to do gets a batch at once, unless two batches of many rows keep the device busy: a third would only divide
+the same requests into smaller ones. Where there is only one stream, the next batch may be enqueued behind the running
+one, to keep the device busy between the two. Only for that second place is a request held back, and only as long as
+waiting for company promises to gain more time than it costs. Where there are several streams, the others keep the
+device busy, and it is not known here behind which of them a batch would go.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from .cost import CostModel, Line
 from .group import BatchGroup, form_group, most_rows
 from .happenings import Arrived, BatchFinished, Began, Closing, Failed, Happening, Left, Ticked
 from .instructions import REASONS, REFUSALS, Drop, Instruction, LaunchBatch, Reason, Refusal, Reject, WakeAt
-from .options import BatchOptions
+from .options import USUAL_ROWS, BatchOptions
 from .recent_shapes import RecentShapes
 from .waiting import QueuedRequest, WaitingQueue, waiting
 
 _LEAD_S = 0.0005  # what the host needs from the end of a batch until the device has the next
 _PLAN_S = 0.0003  # what the host needs for a plan of sizes that are new
+_PAIR = 2  # batches that keep a device busy: one is at work while the host takes the answers of the other, and its next
 _COUNTS = ("requests", "executions", "rows", "members", "work", "padding", "left", "failed")
 _RATE = 1 / 16  # weight of the newest gap between arrivals
 
@@ -128,14 +130,18 @@ class BatchingState:
     """All requests to one model.
 
     Args:
-        streams: Batches that the device runs at once.
+        streams: Batches that the devices run at once.
         options: The knobs.
+        devices: How many share these streams.
         story_length: Happenings and instructions remembered for `story()`.
     """
 
-    def __init__(self, streams: int, options: BatchOptions, *, story_length: int = 4096) -> None:
+    def __init__(self, streams: int, options: BatchOptions, *, devices: int = 1, story_length: int = 4096) -> None:
         self.streams = options.max_in_flight or streams
         self._most_batches = max(self.streams, 2)
+        #: Batches of many rows that are in flight at once.
+        self._enough = options.max_in_flight or min(self.streams, _PAIR * devices)
+        self._many = USUAL_ROWS * devices
         self.options = options
         #: Seconds from when a batch begins until it is over, whatever else runs.
         self.cost = CostModel()
@@ -225,7 +231,7 @@ class BatchingState:
             The batch; None if `handle()` may come to something else, and then nothing has changed.
         """
         at, batches = arrived.at, self._batches
-        if len(batches) >= self.streams or self._closing or at < self._now or arrived.due <= at:
+        if len(batches) >= self._places or self._closing or at < self._now or arrived.due <= at:
             return None
         if self.options.mode == "buckets" or arrived.request in self._batch_of:
             return None
@@ -251,7 +257,7 @@ class BatchingState:
         match happening:
             case Arrived():
                 request = self._arrive(happening, given)
-                no_place = len(self._batches) >= self._most_batches
+                no_place = not self._has_place
                 if request is not None and (no_place or (self._hold is not None and self._hold.stands(request, at))):
                     self._now = at
                     self._log.append(happening)
@@ -311,9 +317,21 @@ class BatchingState:
         assert all(b.members or b.dropped for b in self._batches.values()), self
         assert len(self._batches) <= self._most_batches, self
         # Whoever waits does so because every stream has something to do.
-        assert not (queue or self._retries) or len(self._batches) >= self.streams, self
+        assert not (queue or self._retries) or len(self._batches) >= self._places, self
         assert sum(self._reasons.values()) == self._counts["executions"], self
         assert self._wake is None or self._wake > self._now, self
+
+    @property
+    def _places(self) -> int:
+        """How many batches may be in flight now, each on a stream of its own."""
+        if len(self._batches) < self._enough or sum([b.rows for b in self._batches.values()]) < self._many:
+            return self.streams
+        return self._enough
+
+    @property
+    def _has_place(self) -> bool:
+        """Whether a batch may be launched now, be it behind one that runs."""
+        return len(self._batches) < (self._most_batches if self.streams == 1 else self._places)
 
     # Happenings.
 
@@ -330,7 +348,7 @@ class BatchingState:
         if self._closing:
             raise InvalidHappening(f"{arrived!r}: it comes after Closing")
         request = self._came(arrived)
-        if len(self._batches) < self.streams and request.due > at:
+        if len(self._batches) < self._places and request.due > at:
             # Nobody waits, or this could not be: it goes at once. What is expected of it is not asked, because that may
             # be wrong, and only a run can tell.
             given.append(self._launch([request], request.form, request.rows, "idle", at))
@@ -416,7 +434,7 @@ class BatchingState:
             return Reject(request.number, why, max(self._until_free(at), SOONEST_S))
         line = self._line(request.form) if request.strict else None
         if line is not None:
-            ahead = backlog_s(self._queue.ahead(request.turn), line, self._typical, self.options, self.streams)
+            ahead = backlog_s(self._queue.ahead(request.turn), line, self._typical, self.options, self._enough)
             before, own = self._until_free(at) + ahead, line.at_least(request.form.per_row * request.rows)
             request.expected, allowed = before + own, (request.due - at) / self._allowance.factor
             if request.expected > allowed:
@@ -429,11 +447,12 @@ class BatchingState:
             self._allowance.saw(request.expected, at - request.arrived, request.due - request.arrived)
 
     def _until_free(self, at: float) -> float:
-        """Seconds until a stream should have nothing to do."""
-        if len(self._batches) < self.streams:
+        """Seconds until a stream should have nothing to do, and may have."""
+        places = self._places
+        if len(self._batches) < places:
             return 0.0
         ends = sorted(b.begins + self._expected(b) for b in self._batches.values())
-        return max(ends[len(ends) - self.streams] - at, 0.0)
+        return max(ends[len(ends) - places] - at, 0.0)
 
     def _expected(self, batch: _Batch) -> float:
         line = self._line(batch.form)
@@ -447,11 +466,11 @@ class BatchingState:
 
     def _release(self, at: float, given: list[Instruction]) -> None:
         """Launch what is to go now."""
-        while len(self._batches) < self.streams and self._retries:
+        while len(self._batches) < self._places and self._retries:
             request = self._retries.pop(next(iter(self._retries)))
             # As it came: a model may have failed because it does not take sizes that were rounded up.
             given.append(self._launch([request], request.own, request.rows, "retry", at))
-        while not self._retries and len(self._batches) < self._most_batches:
+        while not self._retries and self._has_place:
             head = self._queue.first()
             if head is None:
                 return
@@ -500,7 +519,7 @@ class BatchingState:
         self, group: BatchGroup, line: Line | None, share: Line | None, at: float
     ) -> tuple[Reason | None, float]:
         """Why the group goes now; or None, and when to ask again."""
-        if len(self._batches) < self.streams:
+        if len(self._batches) < self._places:
             return "idle", at
         if group.full:
             return "full", at
@@ -530,7 +549,7 @@ class BatchingState:
     ) -> LaunchBatch:
         self._launched = number = self._launched + 1
         known = {m.number: m for m in members}
-        if len(self._batches) < self.streams:
+        if len(self._batches) < self._places:
             batch = _Batch(number, form, known, reason, at, at, rows)
         else:
             batch = _Batch(number, form, known, reason, None, at + self._until_free(at), rows)

@@ -193,7 +193,7 @@ class Batched:
             _log.warning("%s: %s", self._network.program.name, self._safety)
         options = self.options if self._safety.rows else attrs.evolve(self.options, max_batch=1)
         self._make_state = functools.partial(
-            BatchingState, self._network.session.streams, options
+            BatchingState, self._network.session.streams, options, devices=self._network.session.devices
         )
         self._state = self._make_state()
 

@@ -38,7 +38,7 @@ from asyncrt.lru import LruCache
 from asyncrt.runtime.loop.background import BackgroundWork
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, PlanStep
-from asyncrt.scheduler.persistent import groups_for, groups_sharing
+from asyncrt.scheduler.persistent import groups_for, groups_sharing, most_groups
 
 _log = logging.getLogger("asyncrt")
 
@@ -181,11 +181,18 @@ class OneLaunch:
             return None
         table = self.tables.get(bound)
         if table is None:
-            table = self._table(bound, asks=asks)
+            table = self._table(bound, asks=asks) if self._may_be_brief(bound.plan.steps, alone=alone) else None
             if table is None:
                 return None
             self.tables[bound] = table
         return self._launch(table, alone=alone)
+
+    def _may_be_brief(self, steps: Sequence[PlanStep], *, alone: bool) -> bool:
+        """Whether steps of a GPU may be brief. Those of large batches surely are not: none is looked at, and no kernel
+        is built."""
+        groups = 0 if self.shares else most_groups(self._units, self._streams, alone=alone)
+        least = [-(-math.prod(step.grid) // MOST_GROUP) for step in steps]
+        return self.shares or (groups > 0 and _is_brief(least, groups, alone=alone))
 
     def turning(self, bound: BoundPlan) -> TurningTable | None:
         """Return one launch for a plan and those that share most launches with it; None if there is none, or not yet.

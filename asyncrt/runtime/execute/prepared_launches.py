@@ -223,6 +223,8 @@ class Presets:
         self._clock = itertools.count()
         self._replays = 0
         self._rebound = 0
+        #: No fewer launches than are prepared.
+        self._counted = 0
         #: Whether the device works by itself on launches that were prepared (`Prepared.begins`).
         self.begins = False
 
@@ -293,7 +295,7 @@ class Presets:
                 if plan.uses > OFTEN:
                     _forget(plan)
                 return None
-            plan.sets[key] = found
+            self._keep(plan, key, found)
         plan.sets.move_to_end(key)
         plan.folded = found.one is not None
         plan.latest, plan.again = (found, _AGAIN) if asked is Company.NOBODY else (None, 0)
@@ -312,7 +314,7 @@ class Presets:
         key = _Use(apart=False, company=Company.ANYTHING), tuple(map(id, used))
         with contextlib.suppress(DeviceError):  # that step will say
             if key not in plan.sets and (found := self._take_over(bound, plan, plan.family, memory, used)) is not None:
-                plan.sets[key] = found
+                self._keep(plan, key, found)
 
     def _known(self, bound: BoundPlan) -> _Plan:
         """Return what is known of a plan, which is little if it was not seen before."""
@@ -451,7 +453,7 @@ class Presets:
                 return found
         # One launch that is on the device still meets where another of the same set would.
         alike = next((key for key, s in plan.sets.items() if key[0] == use and not (s.busy or s.one)), None)
-        plenty = alike is None or 2 * (self._launches() + plan.size) <= self._most
+        plenty = alike is None or self._has_at_most(self._most // 2 - plan.size)
         if plenty and len(plan.sets) < _SETS and self._make_room(plan):
             return self._prepare(bound, plan, memory, used, use)
         if alike is None:
@@ -515,7 +517,7 @@ class Presets:
         """
         if plan.size > self._most:
             return False
-        while self._launches() + plan.size > self._most:
+        while not self._has_at_most(self._most - plan.size):
             others = [p for p in self._plans.values() if p.sets and p is not plan]
             spare = [p for p in others if len(p.sets) > 1]
             if plan.sets and not spare:
@@ -527,6 +529,16 @@ class Presets:
             else:
                 _forget(oldest)
         return True
+
+    def _keep(self, plan: _Plan, key: tuple[_Use, tuple[int, ...]], found: _Set) -> None:
+        plan.sets[key] = found
+        self._counted += plan.size
+
+    def _has_at_most(self, launches: int) -> bool:
+        """Whether no more launches are prepared; they are counted only where that is not sure."""
+        if self._counted > launches:
+            self._counted = self._launches()
+        return self._counted <= launches
 
     def _launches(self) -> int:
         return sum(p.size * len(p.sets) for p in self._plans.values())

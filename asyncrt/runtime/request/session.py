@@ -68,7 +68,10 @@ class Session:
         loop: The event loop that the runtime was opened on.
         turns: Of the callers whose threads run requests.
         planning: Turns of the threads that plan for likely sizes.
+        devices: How many there are, as `Sessions` has several.
     """
+
+    devices = 1
 
     def __init__(
         self,

@@ -48,6 +48,11 @@ class Sessions:
         """How many chunks the devices work on at once."""
         return sum(s.streams for s in self._each if not s.dispatcher.lost)
 
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        return sum(not s.dispatcher.lost for s in self._each)
+
     def check_open(self) -> None:
         """Raise unless the runtime is open.
 

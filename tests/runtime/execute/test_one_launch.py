@@ -201,6 +201,8 @@ async def test_a_processor_builds_the_kernel_of_the_likeliest_size_for_other_pro
     """They find it in the folder; for requests of its own a plan has to come often first."""
     async with Runtime(streams=1, options=RuntimeOptions(warm=False, without={"fuse"})) as runtime:
         own = runtime.session
+        if not own.device.info.is_cpu:
+            pytest.skip("a GPU's kernels have barriers, which a processor's do not")
         folding = Folding(own.device)
         folding.ptx = False
         one = OneLaunch(folding, own.kernels, 1)
@@ -215,6 +217,34 @@ async def test_a_processor_builds_the_kernel_of_the_likeliest_size_for_other_pro
         await one.build_for_others(plans)
 
     assert wanted == [frozenset(step.kernel for step in plans[0].steps)]
+
+
+@pytest.mark.asyncio
+async def test_what_is_too_long_for_one_launch_has_no_kernel_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU carries out large batches step by step: their kernels are not even looked at."""
+    async with Runtime(streams=1, options=RuntimeOptions(warm=False, without={"fuse"})) as runtime:
+        own = runtime.session
+        if not own.device.info.is_cpu:
+            pytest.skip("its grids are others")
+        folding = Folding(own.device)
+        folding.ptx = True
+        one = OneLaunch(folding, own.kernels, 1)
+        monkeypatch.setattr(one_launch, "MOST_GROUP", 1)
+        wanted = asked_for(one, monkeypatch)
+        loaded = await runtime.load(SOURCE)
+        for size in (40_000, 3):
+            await loaded.infer(given(size, 1))
+        assert own.presets is not None
+        large, small = own.presets._plans  # noqa: SLF001
+
+        counts = []
+        for plan in (large, small):
+            assert one.fold(plan, alone=True) is None
+            for _ in range(3):
+                await asyncio.sleep(0)
+            counts.append(len(wanted))
+
+    assert counts == [0, 1]
 
 
 @pytest.mark.asyncio

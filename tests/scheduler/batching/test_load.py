@@ -145,6 +145,18 @@ def test_hundreds_of_callers_get_batches_as_large_as_is_best(fixed: float, per_t
     assert gain * seconds[0] <= seconds[1]
 
 
+def test_where_streams_share_the_device_two_large_batches_serve_more_than_four() -> None:
+    """Of a device with four streams, most of whose time does not grow with the rows, as that of many GPUs."""
+    wanted = np.clip(np.random.default_rng(0).lognormal(np.log(40), 0.6, 3000), 1, 256).astype(int).tolist()
+    seconds = []
+    for options in (BatchOptions(), BatchOptions(max_in_flight=4)):
+        world = SharedWorld(options, streams=4, seconds=lambda tokens: 0.0008 + 2e-7 * tokens, check=False)
+        world.callers(256, wanted)
+        seconds.append(world.now)
+
+    assert 1.15 * seconds[0] <= seconds[1]
+
+
 @pytest.mark.parametrize("fixed", [0.0003, 0.003])
 def test_where_streams_share_the_device_batches_are_no_slower_than_none(fixed: float) -> None:
     """Eight callers, each with its next request; padding takes no more of the device than company saves."""

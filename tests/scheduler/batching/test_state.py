@@ -119,6 +119,45 @@ def test_what_does_not_begin_at_once_is_not_noted(options: dict[str, Any], arriv
     assert (story.state.statistics(), story.state.story(1), story.state.story(2)) == before
 
 
+def test_two_batches_of_many_rows_have_the_device_to_themselves() -> None:
+    """A third would only divide the same requests into smaller ones; small ones go on every stream there is."""
+    story = Story(streams=4)
+    small = [story.comes(n) for n in (1, 2, 3, 4)]
+    waiting = [story.comes(n) for n in range(5, 75)]
+
+    first = story.ends(1)  # a batch of 32 rows, beside three small ones
+    few = [story.ends(n) for n in (2, 3)]
+    second = story.ends(4)
+    late = story.comes(75)
+    third = story.ends(5)
+
+    assert [members(g) for g in small] == [[(n,)] for n in (1, 2, 3, 4)]
+    assert not any(map(launches, waiting))
+    assert [len(numbers) for numbers in members(first)] == [32]
+    assert [members(g) for g in few] == [[], members(few[1])]
+    assert [len(numbers) for g in (*few, second) for numbers in members(g)] == [32]
+    assert members(late) == []
+    assert [len(numbers) for numbers in members(third)] == [7]
+
+
+@pytest.mark.parametrize(("devices", "at_once"), [(1, 2), (2, 4)])
+def test_each_of_several_devices_has_two(devices: int, at_once: int) -> None:
+    """Their streams are counted together."""
+    state = BatchingState(8, BatchOptions(max_batch=64), devices=devices)
+    for number in range(4):
+        given = state.handle(Arrived(float(number), number, EIGHT, 40))
+        assert bool(launches(given)) == (number < at_once)
+
+
+def test_who_says_how_many_has_so_many() -> None:
+    """`max_in_flight` holds for batches of any number of rows."""
+    state = BatchingState(8, BatchOptions(max_in_flight=3))
+
+    given = [state.handle(Arrived(float(number), number, EIGHT, 40)) for number in range(4)]
+
+    assert [bool(launches(g)) for g in given] == [True, True, True, False]
+
+
 def test_while_streams_are_busy_company_gathers() -> None:
     """When the stream is free, all that came meanwhile go as one."""
     story = Story(max_delay=1.0)
