@@ -56,6 +56,7 @@ class MemoryPlan:
         pack: The device's packing of a launch's offsets and sizes.
         origins: Whether steps keep what they were made from.
         branches: Whether branches run side by side; None: one after the other.
+        apart: See `Tools`.
     """
 
     def __init__(
@@ -69,7 +70,9 @@ class MemoryPlan:
         *,
         origins: bool = False,
         branches: Branches | None = None,
+        apart: int = 0,
     ) -> None:
+        self._apart = apart
         self.program, self.chunk, self.inputs = program, chunk, program.arriving
         self.layouts, self.values, self._pack, self._origins = layouts, values, pack, origins
         self.places: list[Location | None] = [
@@ -226,6 +229,8 @@ class MemoryPlan:
         uploads = [t for t in self.tensors if t.used and (t.array is not None or t.source is not None)]
         up = [t for t in uploads if (t.nbytes <= STAGED if t.array is None else t.array.nbytes < LONG)]
         looked = [self.findings] if self.looked else []
+        if not looked and len(up) <= self._apart and all(t.array is None for t in up):
+            up = []
         down = looked + self._together(fetches, with_findings=bool(looked))
         up += looked
         staged = up + down
@@ -241,8 +246,7 @@ class MemoryPlan:
                 whole = whole.whole
         return Closed(fetches, up, down, staging, [t for t in tensors if t.whole is None])
 
-    @staticmethod
-    def _together(fetches: list[Fetched], *, with_findings: bool) -> list[PlannedTensor]:
+    def _together(self, fetches: list[Fetched], *, with_findings: bool) -> list[PlannedTensor]:
         """The tensors of results that are made to lie side by side, so that they travel in one transfer: small ones,
         and one that is not, behind the findings, where there is none that is."""
         read = [place.base for _, _, place, _ in fetches if place is not None]
@@ -256,7 +260,7 @@ class MemoryPlan:
         small = [base for base in made if len(read) > 1 and base.nbytes <= STAGED]
         if with_findings and not small:
             return [base for base in made if base.nbytes <= TOGETHER and read.count(base) == 1][:1]
-        return small
+        return small if with_findings or len(small) > self._apart else []
 
     @staticmethod
     def _stays(place: Location) -> bool:

@@ -123,8 +123,9 @@ class _Planner:
         self.layouts = list(state.layouts)
         self.values = list(state.values)
         self.memory = MemoryPlan(
-            program, chunk, state, self.layouts, self.values, tools.pack, origins=tools.origins, branches=tools.branches
-        )
+            program, chunk, state, self.layouts, self.values, tools.pack,
+            origins=tools.origins, branches=tools.branches, apart=tools.apart,
+        )  # fmt: skip
         self.places = self.memory.places
         self.kept = KeptMemory(self.memory, tools.traits if tools.takes_source else None)
         self.records: list[NodeRecord] = []

@@ -36,6 +36,8 @@ class Tools:
         origins: Whether steps record what they were made from, which checks of hazards need.
         branches: Whether branches run side by side.
         host_limit: Bytes that a request may make on the host.
+        apart: How many small inputs, and how many small results, are copied each by itself. More of them travel
+            together, which takes a copy on the host.
         max_rank: The most axes that a value may have.
         recording: Whether ints may be witnesses (`traced_int.py`); then answers are not remembered.
         memo: Answers by question, of one program; see `planner.py:_Planner.remember`.
@@ -50,6 +52,7 @@ class Tools:
     origins: bool = False
     branches: Branches | None = None
     host_limit: int = attrs.field(factory=lambda: host_limit(None))
+    apart: int = 0
     max_rank: int = 64
     recording: bool = False
     memo: Memo = attrs.field(factory=new_memo, eq=False, repr=False)

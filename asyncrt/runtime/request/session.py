@@ -41,6 +41,7 @@ from asyncrt.version import __version__
 
 from .callers_turns import CallersTurns
 
+_APART = 4  # on a CPU: each of so many is one call of the driver, and less than a copy that travels with others
 _NICE = 10  # by which builds yield to requests: they get a tenth of a core that both want
 
 
@@ -313,5 +314,6 @@ def _tools(device: Device, options: RuntimeOptions, streams: int) -> Tools:
         origins=options.check_hazards,
         branches=branches_of(options.branches, info, streams),
         host_limit=host_limit(options.memory_limit),
+        apart=_APART if info.is_cpu else 0,
         max_rank=options.max_rank,
     )
