@@ -28,7 +28,6 @@ _CHANNELS = 4  # of a picture with a mask; more take longer to be written out, a
 _CELLS = 7  # of a window's row, whose products are written out one after the other
 _LEAST = 32  # positions of a row: those of the widest tile
 _WORK = 1 << 18  # products of vectors that a work-item should have
-
 _STRIP = 1 << 14  # elements that a work-item writes out, in memory of its own, which is near as long as one core has it
 
 
@@ -90,7 +89,7 @@ def _kernel(form: ConvForm, tile: RegisterTile, cells: int, stride: int) -> Kern
       float* const to = strip + (c * deep + i) * {stride} * run;
       const int inside = h >= 0 && h < H, zeros = inside ? max(0, (pw + read) / {stride} - 1) : 0;
       for (int k = 0; k < {stride}; k++) {{
-        vstore16((float16)(0.0f), 0, to + k * run);
+        for (int e = 0; e <= pw / {stride}; e += 16) vstore16((float16)(0.0f), 0, to + k * run + min(e, run - 16));
         for (int e = zeros; e < run; e += 16) vstore16((float16)(0.0f), 0, to + k * run + min(e, run - 16));
       }}
       if (inside) $_written(x + ((n * C + c) * H + h) * W, read, to, run, pw);

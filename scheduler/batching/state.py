@@ -34,7 +34,7 @@ from .waiting import QueuedRequest, WaitingQueue, waiting
 
 _LEAD_S = 0.0005  # what the host needs from the end of a batch until the device has the next
 _PLAN_S = 0.0003  # what the host needs for a plan of sizes that are new
-_PAIR = 2  # batches that keep a device busy: one is at work while the host takes the answers of the other, and its next
+_PAIR = 2  # batches that keep a device busy: one is at work while the host gives the other's answers and makes the next
 _COUNTS = ("requests", "executions", "rows", "members", "work", "padding", "left", "failed")
 _RATE = 1 / 16  # weight of the newest gap between arrivals
 

@@ -229,6 +229,7 @@ class MemoryPlan:
         uploads = [t for t in self.tensors if t.used and (t.array is not None or t.source is not None)]
         up = [t for t in uploads if (t.nbytes <= STAGED if t.array is None else t.array.nbytes < LONG)]
         looked = [self.findings] if self.looked else []
+        # A few of them are not worth a copy where a transfer is no more than a call.
         if not looked and len(up) <= self._apart and all(t.array is None for t in up):
             up = []
         down = looked + self._together(fetches, with_findings=bool(looked))

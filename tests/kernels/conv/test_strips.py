@@ -20,6 +20,8 @@ LAYERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "rows end in half a tile": ((1, 1, 12, 48), (17, 1, 3, 3), {"pads": (1, 1, 1, 1)}),
     "the last column is not seen": ((1, 2, 8, 68), (8, 2, 1, 3), {"strides": (1, 2)}),
     "a border wider than the window": ((1, 1, 3, 30), (10, 1, 3, 3), {"pads": (4, 5, 6, 7)}),
+    "a wide border": ((1, 1, 2, 33), (8, 1, 1, 3), {"pads": (0, 51, 0, 47)}),
+    "a wide border, every other column": ((1, 2, 3, 60), (8, 2, 3, 5), {"strides": (1, 2), "pads": (1, 77, 1, 70)}),
     "a sound": ((3, 1, 131), (21, 1, 5), {"strides": (2,), "pads": (2, 2)}),
 }
 
