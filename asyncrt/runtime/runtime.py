@@ -438,14 +438,14 @@ class Runtime:
             self._closing = asyncio.create_task(self._close())
         if self._closing is None:
             return
-        cancelled = False
+        cancelled: asyncio.CancelledError | None = None
         while not self._closing.done():
             try:
                 await asyncio.wait((self._closing,))
-            except asyncio.CancelledError:
-                cancelled = True
-        if cancelled:
-            raise asyncio.CancelledError
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled  # itself: by its message a scope of anyio knows that it is its own
         self._closing.result()
 
     async def _close(self) -> None:

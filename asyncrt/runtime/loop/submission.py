@@ -53,21 +53,21 @@ class Submissions:
         stop = bytearray(1)
         busy = self._busy[number] = loop.create_future()
         prepared.busy = True
-        cancelled = False
+        cancelled: asyncio.CancelledError | None = None
         try:
             # The thread is made anew each time, which is a tenth of the time that it saves the loop.
             work = on_own_thread(f"asyncrt-submit-{number}", lambda: prepared.launch(stream, stop))
             while not work.done():
                 try:
                     await asyncio.wait((work,))
-                except asyncio.CancelledError:
-                    cancelled, stop[0] = True, 1
+                except asyncio.CancelledError as error:
+                    cancelled, stop[0] = error, 1
         finally:
             prepared.busy = False
             del self._busy[number]
             busy.set_result(None)
-        error = work.exception()
-        if cancelled:
-            raise asyncio.CancelledError
-        if error is not None:
-            raise error
+        failure = work.exception()
+        if cancelled is not None:
+            raise cancelled  # itself: by its message a scope of anyio knows that it is its own
+        if failure is not None:
+            raise failure

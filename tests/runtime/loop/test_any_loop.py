@@ -56,8 +56,9 @@ def run(request: pytest.FixtureRequest) -> Run:
 
         before = {*threading.enumerate()}
         result = anyio.run(bounded, backend=backend, backend_options=options)
-        left = {*threading.enumerate()} - before
-        assert [t.name for t in left if t.name.startswith("asyncrt-")] == []
+        left = {t.name for t in {*threading.enumerate()} - before}
+        left.discard("asyncrt-compile")  # the first build of a process begins it, for all runtimes
+        assert [name for name in left if name.startswith("asyncrt-")] == []
         return result
 
     return run
@@ -208,6 +209,31 @@ def test_time_runs_out(run: Run) -> None:
     run(main)
 
 
+@pytest.mark.parametrize("shielded", [False, True])
+def test_who_is_cancelled_while_closing_leaves_its_scope_when_that_is_done(run: Run, shielded: bool) -> None:
+    """The scope knows that it was cancelled by itself, so that what comes behind it goes on."""
+    device = SimulatedDevice(5)
+    rt = Runtime(device, streams=2, options=ROOMY)
+    behind: list[str] = []
+
+    async def main() -> None:
+        with anyio.CancelScope() as scope:
+            async with rt:
+                loaded = await rt.load(two_chunks())
+                assert as_bytes(await loaded.infer({"x": given(0)})) == expected(0)
+                scope.cancel()
+                if shielded:
+                    with anyio.CancelScope(shield=True):
+                        await rt.close()
+        behind.append(repr(rt))
+
+    run(main)
+
+    assert len(behind) == 1
+    assert "closed" in behind[0]
+    assert_clean(rt, device)
+
+
 @pytest.mark.parametrize("turns", [0, 1, 2, 5, 10])
 def test_closing_waits_for_requests_and_cannot_be_cut_short(run: Run, turns: int) -> None:
     """Who is cancelled in `close()` or on the way out of `async with` waits on; nothing is left half closed."""
@@ -230,6 +256,7 @@ def test_closing_waits_for_requests_and_cannot_be_cut_short(run: Run, turns: int
                     for _ in range(turns):
                         await anyio.lowlevel.checkpoint()
                     scope.cancel()
+                    await anyio.lowlevel.checkpoint()  # however far the requests are, on a thread of their own
         assert scope.cancelled_caught
 
     run(main)
