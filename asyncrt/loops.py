@@ -68,6 +68,29 @@ async def end(tasks: Collection[asyncio.Future[Any]]) -> None:
         await asyncio.wait(tasks)
 
 
+async def to_its_end(work: asyncio.Future[_T], when_cancelled: Callable[[], object] = lambda: None) -> _T:
+    """Return the outcome of work, or raise what it raised; who is cancelled meanwhile is so when it has ended.
+
+    It is the very cancellation that is raised then: a scope of anyio knows its own by its message.
+
+    Args:
+        when_cancelled: Called each time that somebody cancels who waits.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    try:
+        while not work.done():
+            try:
+                await asyncio.wait((work,))
+            except asyncio.CancelledError as error:
+                cancelled = error
+                when_cancelled()
+        if cancelled is not None:
+            raise cancelled
+        return work.result()
+    finally:
+        del cancelled  # which has this frame
+
+
 def retrieved(future: asyncio.Future[Any]) -> None:
     """Fetch a future's outcome, so that asyncio does not report a failure as lost that nobody waits for any more."""
     if not future.cancelled():

@@ -15,6 +15,7 @@ from asyncrt.arguments import check_listener, check_path, whole
 from asyncrt.devices.base import Device, DeviceInfo
 from asyncrt.devices.find import open_devices
 from asyncrt.errors import ArgumentError, DeviceLostError, RuntimeClosedError
+from asyncrt.loops import to_its_end
 from asyncrt.options import RuntimeOptions
 from asyncrt.scheduler.policies import make_policy
 from asyncrt.uncollected import uncollected
@@ -436,17 +437,8 @@ class Runtime:
             for each in self.sessions:
                 each.end()
             self._closing = asyncio.create_task(self._close())
-        if self._closing is None:
-            return
-        cancelled: asyncio.CancelledError | None = None
-        while not self._closing.done():
-            try:
-                await asyncio.wait((self._closing,))
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled  # itself: by its message a scope of anyio knows that it is its own
-        self._closing.result()
+        if self._closing is not None:
+            await to_its_end(self._closing)
 
     async def _close(self) -> None:
         outcomes = await asyncio.gather(*(device.close() for device in self._devices), return_exceptions=True)

@@ -44,7 +44,7 @@ from .winograd_few import suits_few, winograd_few
 # ones take four times as much memory.
 _LEAST, _MOST = 16, 1 << 16
 _VECTORS = 32  # channels from which on vectors of channels are fuller than those of tiles
-_FEWEST = 56  # results of a channel: a transformed filter takes as long to come as three tiles take to be multiplied
+_FEWEST = 56  # results of a channel: for fewer a transformed filter takes longer to come than to be multiplied
 _MOST_TILES = 96  # of a work-item
 _TRANSFORMED = 1 << 12  # tiles × channels that are transformed at once, 590 KB: a core's second cache
 _NEAR = 1 << 13  # elements of a filter that each core may read whole: transformed, it stays in a second cache

@@ -231,7 +231,7 @@ class BatchingState:
             The batch; None if `handle()` may come to something else, and then nothing has changed.
         """
         at, batches = arrived.at, self._batches
-        if len(batches) >= self._places or self._closing or at < self._now or arrived.due <= at:
+        if not self._has_idle_stream or self._closing or at < self._now or arrived.due <= at:
             return None
         if self.options.mode == "buckets" or arrived.request in self._batch_of:
             return None
@@ -317,7 +317,7 @@ class BatchingState:
         assert all(b.members or b.dropped for b in self._batches.values()), self
         assert len(self._batches) <= self._most_batches, self
         # Whoever waits does so because every stream has something to do.
-        assert not (queue or self._retries) or len(self._batches) >= self._places, self
+        assert not (queue or self._retries) or not self._has_idle_stream, self
         assert sum(self._reasons.values()) == self._counts["executions"], self
         assert self._wake is None or self._wake > self._now, self
 
@@ -329,9 +329,14 @@ class BatchingState:
         return self._enough
 
     @property
+    def _has_idle_stream(self) -> bool:
+        """Whether a stream has nothing to do, and may have a batch."""
+        return len(self._batches) < self._places
+
+    @property
     def _has_place(self) -> bool:
         """Whether a batch may be launched now, be it behind one that runs."""
-        return len(self._batches) < (self._most_batches if self.streams == 1 else self._places)
+        return self._has_idle_stream or (self.streams == 1 and len(self._batches) < self._most_batches)
 
     # Happenings.
 
@@ -348,7 +353,7 @@ class BatchingState:
         if self._closing:
             raise InvalidHappening(f"{arrived!r}: it comes after Closing")
         request = self._came(arrived)
-        if len(self._batches) < self._places and request.due > at:
+        if self._has_idle_stream and request.due > at:
             # Nobody waits, or this could not be: it goes at once. What is expected of it is not asked, because that may
             # be wrong, and only a run can tell.
             given.append(self._launch([request], request.form, request.rows, "idle", at))
@@ -466,7 +471,7 @@ class BatchingState:
 
     def _release(self, at: float, given: list[Instruction]) -> None:
         """Launch what is to go now."""
-        while len(self._batches) < self._places and self._retries:
+        while self._has_idle_stream and self._retries:
             request = self._retries.pop(next(iter(self._retries)))
             # As it came: a model may have failed because it does not take sizes that were rounded up.
             given.append(self._launch([request], request.own, request.rows, "retry", at))
@@ -519,7 +524,7 @@ class BatchingState:
         self, group: BatchGroup, line: Line | None, share: Line | None, at: float
     ) -> tuple[Reason | None, float]:
         """Why the group goes now; or None, and when to ask again."""
-        if len(self._batches) < self._places:
+        if self._has_idle_stream:
             return "idle", at
         if group.full:
             return "full", at
@@ -549,7 +554,7 @@ class BatchingState:
     ) -> LaunchBatch:
         self._launched = number = self._launched + 1
         known = {m.number: m for m in members}
-        if len(self._batches) < self._places:
+        if self._has_idle_stream:
             batch = _Batch(number, form, known, reason, at, at, rows)
         else:
             batch = _Batch(number, form, known, reason, None, at + self._until_free(at), rows)

@@ -190,9 +190,11 @@ class OneLaunch:
     def _may_be_brief(self, steps: Sequence[PlanStep], *, alone: bool) -> bool:
         """Whether steps of a GPU may be brief. Those of large batches surely are not: none is looked at, and no kernel
         is built."""
-        groups = 0 if self.shares else most_groups(self._units, self._streams, alone=alone)
+        if self.shares:
+            return True
+        groups = most_groups(self._units, self._streams, alone=alone)
         least = [-(-math.prod(step.grid) // MOST_GROUP) for step in steps]
-        return self.shares or (groups > 0 and _is_brief(least, groups, alone=alone))
+        return groups > 0 and _is_brief(least, groups, alone=alone)
 
     def turning(self, bound: BoundPlan) -> TurningTable | None:
         """Return one launch for a plan and those that share most launches with it; None if there is none, or not yet.

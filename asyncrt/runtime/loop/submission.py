@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 
 from asyncrt.devices.base import Prepared, Stream
-from asyncrt.loops import on_own_thread
+from asyncrt.loops import on_own_thread, retrieved, to_its_end
 
 
 class Submissions:
@@ -53,21 +53,12 @@ class Submissions:
         stop = bytearray(1)
         busy = self._busy[number] = loop.create_future()
         prepared.busy = True
-        cancelled: asyncio.CancelledError | None = None
         try:
             # The thread is made anew each time, which is a tenth of the time that it saves the loop.
             work = on_own_thread(f"asyncrt-submit-{number}", lambda: prepared.launch(stream, stop))
-            while not work.done():
-                try:
-                    await asyncio.wait((work,))
-                except asyncio.CancelledError as error:
-                    cancelled, stop[0] = error, 1
+            work.add_done_callback(retrieved)  # who is cancelled does not ask for its error
+            await to_its_end(work, lambda: stop.__setitem__(0, 1))
         finally:
             prepared.busy = False
             del self._busy[number]
             busy.set_result(None)
-        failure = work.exception()
-        if cancelled is not None:
-            raise cancelled  # itself: by its message a scope of anyio knows that it is its own
-        if failure is not None:
-            raise failure

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from asyncrt.devices.base import AVX512, Registers
@@ -26,8 +28,9 @@ SIZES = {
 }
 
 
-def convolved_by(traits: DeviceTraits, inputs: list[Array], group: int) -> tuple[str, bytes]:
-    case = Case("", traits, inputs[0].shape, inputs[1].shape, {"group": group})
+def convolved_by(traits: DeviceTraits, inputs: list[Array], **attributes: Any) -> tuple[str, bytes]:
+    """Return the name of the kernel that a device has for a convolution, and the bytes of its result."""
+    case = Case("", traits, inputs[0].shape, inputs[1].shape, attributes)
     kernel, result = convolved(case, inputs, None)
     return kernel, result.tobytes()
 
@@ -39,10 +42,10 @@ def test_vectors_of_positions_give_the_bytes_of_vectors_of_channels(
     """Each sum is one chain over the channels, whatever the registers are and however many cores."""
     inputs = [filled(*x), filled(*filters), filled(filters[0])]
     monkeypatch.setattr(convolution, "suits_positions", lambda *_: False)
-    other, want = convolved_by(CPU, inputs, group)
+    other, want = convolved_by(CPU, inputs, group=group)
     monkeypatch.setattr(convolution, "suits_positions", lambda *_: True)
 
-    got = [convolved_by(traits, inputs, group) for traits in DEVICES]
+    got = [convolved_by(traits, inputs, group=group) for traits in DEVICES]
 
     assert other.startswith("packed")
     assert [kernel for kernel, _ in got] == ["positions 8x32", "positions 6x16", "positions 6x16", "positions 2x16"]
@@ -59,7 +62,7 @@ def test_the_layer_decides(inputs: int, outputs: int, ways: str) -> None:
     sizes = [(7, 7), (14, 14), (37, 50), (28, 28), (64, 64), (128, 128)]
 
     kernels = [
-        convolved_by(CPU, [filled(1, inputs, *s), filled(outputs, inputs, 1, 1), filled(outputs)], 1)[0] for s in sizes
+        convolved_by(CPU, [filled(1, inputs, *s), filled(outputs, inputs, 1, 1), filled(outputs)])[0] for s in sizes
     ]
 
     wanted = {"c": "packed", "p": "positions"}

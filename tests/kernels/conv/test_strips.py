@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from asyncrt.kernels.conv import convolution, strips
+from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array
 
-from .test_conv_epilogue import CPU, Case, convolved, filled
-from .test_pointwise import DEVICES
+from .test_conv_epilogue import CPU, filled
+from .test_pointwise import DEVICES, convolved_by
 
 LAYERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "every other column": ((2, 3, 65, 97), (24, 3, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
@@ -26,14 +27,12 @@ LAYERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 }
 
 
-def convolved_by(traits: Any, layer: str) -> tuple[str, bytes]:
+def made(traits: DeviceTraits, layer: str) -> tuple[str, bytes]:
     x, filters, attributes = LAYERS[layer]
-    kernel, result = convolved(Case("", traits, x, filters, attributes), given(layer), None)
-    return kernel, result.tobytes()
+    return convolved_by(traits, given(x, filters), **attributes)
 
 
-def given(layer: str) -> list[Array]:
-    x, filters, _ = LAYERS[layer]
+def given(x: tuple[int, ...], filters: tuple[int, ...]) -> list[Array]:
     return [filled(*x), filled(*filters), filled(filters[0])]
 
 
@@ -43,10 +42,10 @@ def test_vectors_of_positions_give_the_bytes_of_vectors_of_channels(
 ) -> None:
     """Each sum is one chain over channels and cells, whatever the registers are and however many cores."""
     monkeypatch.setattr(convolution, "suits_strips", lambda _: False)
-    other, want = convolved_by(CPU, layer)
+    other, want = made(CPU, layer)
     monkeypatch.undo()
 
-    got = [convolved_by(traits, layer) for traits in DEVICES]
+    got = [made(traits, layer) for traits in DEVICES]
 
     assert other.startswith("packed")
     assert [kernel for kernel, _ in got] == ["strips 8x32", "strips 6x16", "strips 6x16", "strips 2x16"]
@@ -57,12 +56,12 @@ def test_few_rows_at_a_time_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch)
     """What a work-item writes out decides nothing; where one row has no room, vectors hold channels."""
     layer = "every other column"
     one_row = 3 * 3 * 2 * 64  # channels, rows of a window, runs of its columns
-    want = convolved_by(CPU, layer)
+    want = made(CPU, layer)
 
     monkeypatch.setattr(strips, "_STRIP", one_row)
-    by_rows = convolved_by(CPU, layer)
+    by_rows = made(CPU, layer)
     monkeypatch.setattr(strips, "_STRIP", one_row - 1)
-    other, bytes_ = convolved_by(CPU, layer)
+    other, bytes_ = made(CPU, layer)
 
     assert by_rows == want
     assert (other.split()[0], bytes_) == ("packed", want[1])
@@ -85,8 +84,6 @@ def test_other_convolutions_go_other_ways(
     x: tuple[int, ...], filters: tuple[int, ...], attributes: dict[str, Any]
 ) -> None:
     """More channels, cells or steps than are worth to be written out, and rows shorter than a tile."""
-    inputs = [filled(*x), filled(*filters), filled(filters[0])]
-
-    kernel, _ = convolved(Case("", CPU, x, filters, attributes), inputs, None)
+    kernel, _ = convolved_by(CPU, given(x, filters), **attributes)
 
     assert not kernel.startswith("strips")

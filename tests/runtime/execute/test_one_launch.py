@@ -88,6 +88,14 @@ def one_of(rt: Runtime) -> OneLaunch:
     return presets.one
 
 
+def apart(runtime: Runtime, *, ptx: bool) -> OneLaunch:
+    """Return what folds a runtime's launches as on a GPU or on a processor, which its requests know nothing of."""
+    own = runtime.session
+    folding = Folding(own.device)
+    folding.ptx = ptx
+    return OneLaunch(folding, own.kernels, 1)
+
+
 def asked_for(one: OneLaunch, monkeypatch: pytest.MonkeyPatch) -> list[frozenset[KernelSource]]:
     """Return what comes to hold the kernels that walkers are wanted of; none is built."""
     wanted: list[frozenset[KernelSource]] = []
@@ -141,10 +149,8 @@ async def test_a_gpu_has_the_kernel_of_likely_sizes_when_a_model_is_ready(
     nothing ahead."""
     async with Runtime(streams=1, options=RuntimeOptions(without={"fuse"})) as runtime:
         own = runtime.session
-        folding = Folding(own.device)
-        folding.ptx = ptx
         assert own.presets is not None
-        one = own.presets.one = OneLaunch(folding, own.kernels, 1)
+        one = own.presets.one = apart(runtime, ptx=ptx)
         wanted = asked_for(one, monkeypatch)
         loaded = await runtime.load(SOURCE)
         await loaded.ready()
@@ -179,9 +185,7 @@ async def test_what_a_gpu_builds_ahead_has_the_functions_of_plans_that_are_not_o
     """Plans that need nothing else are not among those for which it is built, and would miss them."""
     async with Runtime(streams=1, options=RuntimeOptions(warm=False, without={"fuse"})) as runtime:
         own = runtime.session
-        folding = Folding(own.device)
-        folding.ptx = True
-        one = OneLaunch(folding, own.kernels, 1)
+        one = apart(runtime, ptx=True)
         wanted = asked_for(one, monkeypatch)
         loaded = await runtime.load(SOURCE)
         await loaded.infer(given(5, 1))
@@ -203,9 +207,7 @@ async def test_a_processor_builds_the_kernel_of_the_likeliest_size_for_other_pro
         own = runtime.session
         if not own.device.info.is_cpu:
             pytest.skip("a GPU's kernels have barriers, which a processor's do not")
-        folding = Folding(own.device)
-        folding.ptx = False
-        one = OneLaunch(folding, own.kernels, 1)
+        one = apart(runtime, ptx=False)
         wanted = asked_for(one, monkeypatch)
         loaded = await runtime.load(SOURCE)
         for size in (5, 40):
@@ -226,9 +228,7 @@ async def test_what_is_too_long_for_one_launch_has_no_kernel_built(monkeypatch: 
         own = runtime.session
         if not own.device.info.is_cpu:
             pytest.skip("its grids are others")
-        folding = Folding(own.device)
-        folding.ptx = True
-        one = OneLaunch(folding, own.kernels, 1)
+        one = apart(runtime, ptx=True)
         monkeypatch.setattr(one_launch, "MOST_GROUP", 1)
         wanted = asked_for(one, monkeypatch)
         loaded = await runtime.load(SOURCE)
