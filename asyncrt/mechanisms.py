@@ -57,7 +57,7 @@ MECHANISMS: Mapping[Mechanism, str] = {
     "own_cores": "Where about as many requests are there as cores, each has one, on CPUs whose driver can do that.",
     "native_submit": "A loop in C enqueues the launches of a plan; on GPUs a thread in C may do so.",
     "direct": "A brief request, or a part of one behind which the host decides, runs on its caller's thread where "
-    "nobody else is in the way; callers take turns.",
+    "nobody else is in the way, and one of some milliseconds on a thread in C; callers take turns.",
     "share_steps": "Steps of a group's sequences run as one inference.",
     "pinned": "Transfers go through pinned memory, on a device that has memory of its own.",
     "pool": "Memory goes back to a pool, where events order its next use.",

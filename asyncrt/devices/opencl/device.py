@@ -46,7 +46,7 @@ from .compiling.one_thread import compiling_thread
 from .copies import find_copies
 from .gate import find_gate
 from .info import Probe, cores, describe
-from .launcher import native_launcher
+from .launcher import PATIENCE_NS, native_launcher
 from .nvidia import own_instructions
 from .nvidia.persistent import LANES, Addresses, local_space
 from .pinned import PinnedBlock, PinnedMemory, PinnedTransfers
@@ -626,8 +626,9 @@ class OpenCLDevice:
     def open_launcher(self, file: int, own: Sequence[Any] = ()) -> Launcher | None:
         if own:
             return native_launcher(file, [stream.single_queue_address() for stream in own]) if self.single else None
-        works_alone = not self.info.is_cpu and (self.info.platform, self.info.kind) in JOINS
-        return native_launcher(file) if works_alone else None
+        if (self.info.platform, self.info.kind) not in JOINS:
+            return None
+        return native_launcher(file, patience_ns=0 if self.info.is_cpu else PATIENCE_NS)
 
     def probe(self, kept: Binaries | None = None) -> None:
         """Build and run a two-line kernel, and see what the driver compiles for.

@@ -5,7 +5,8 @@ its results as much again. The event loop's thread would do nothing else meanwhi
 for the interpreter between its calls, for as long as the loop is busy.
 
 A driver may have one lock for a context, so there is one thread for all streams of a device; where threads carry out by
-themselves what they enqueue, each has a stream of its own.
+themselves what they enqueue, each has a stream of its own. That of a device which computes on the threads that wait for
+it computes, too, and is asked for one request at a time.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 
 PATIENCE_NS = 150_000
-"""For which the thread waits for the next request when one has ended, before it waits for the device: about what the
-event loop takes to collect a result, and its caller to ask again."""
+"""For which the thread of a device that works by itself waits for the next request when one has ended, before it waits
+for the device: about what the event loop takes to collect a result, and its caller to ask again."""
 
 
 class OpenCLPosted:
@@ -54,13 +55,14 @@ class OpenCLLauncher:
         module: The extension.
         file: An eventfd that it writes to.
         queues: Those of threads that have one each; none for one thread of all streams.
+        patience_ns: For which one of all streams waits for the next request.
 
     Raises:
         RuntimeError: The system has no more threads.
     """
 
-    def __init__(self, module: ModuleType, file: int, queues: Sequence[int] = ()) -> None:
-        self._module, self._threads = module, module.start(file, PATIENCE_NS, tuple(queues))
+    def __init__(self, module: ModuleType, file: int, queues: Sequence[int] = (), patience_ns: int = 0) -> None:
+        self._module, self._threads = module, module.start(file, patience_ns, tuple(queues))
         self._posted: dict[int, OpenCLPosted] = {}
 
     def __repr__(self) -> str:
@@ -99,7 +101,9 @@ class OpenCLLauncher:
         self._module.close(self._threads)
 
 
-def native_launcher(file: int, queues: Sequence[int] = ()) -> OpenCLLauncher | None:
+def native_launcher(
+    file: int, queues: Sequence[int] = (), *, patience_ns: int = PATIENCE_NS
+) -> OpenCLLauncher | None:
     """Return a launcher that writes to an eventfd; None where it was not built, or no thread can be started."""
     if native_submitter() is None:
         return None
@@ -110,6 +114,6 @@ def native_launcher(file: int, queues: Sequence[int] = ()) -> OpenCLLauncher | N
     if (_launcher.LAYOUT, _launcher.CALLS) != (LAYOUT, CALLS):
         return None
     try:
-        return OpenCLLauncher(_launcher, file, queues)
+        return OpenCLLauncher(_launcher, file, queues, patience_ns)
     except RuntimeError:
         return None

@@ -19,6 +19,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from asyncrt.devices.base import Launcher, Mark, Stream, mark_behind
 from asyncrt.errors import (
@@ -120,8 +121,8 @@ class Dispatcher:
         )
         #: Nor of these.
         self.own_cores = OwnCores(
-            cores, most, open_crew, self._loop, lambda: len(self._waiting), self._may_own_core,
-            self._stop_idling, self.tell,
+            cores, most, open_crew, self._loop, lambda: len(self._waiting) + len(self.overlapping),
+            self._may_own_core, self._stop_idling, self.tell,
         )  # fmt: skip
         self._collector = collector
         self._max_iterations = max_iterations
@@ -160,6 +161,11 @@ class Dispatcher:
     def beside(self) -> bool:
         """Whether requests are at work of which the scheduler does not know."""
         return bool(self.overlapping) or bool(self.own_cores)
+
+    @property
+    def begun_beside(self) -> list[asyncio.Future[Any]]:
+        """What those are told by that use memory, be it that they were cancelled."""
+        return [*self.overlapping.begun, *self.own_cores.begun]
 
     def _may_overlap(self) -> bool:
         """Whether that is so but for those that overlap."""

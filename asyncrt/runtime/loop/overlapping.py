@@ -9,6 +9,9 @@ Where there is no such thread, the loop's begins a request on each stream and, i
 it began first; meanwhile the others are at work. So a turn is kept for no longer than a brief request takes, and less
 the more of them there are.
 
+A request that is alone, and too long for its caller's thread, is left to that thread as well, on any device that has
+one: the event loop is woken up once, when there are results.
+
 The scheduler, the timeline and the marks never hear of these: they begin while no request is known and every stream has
 passed all that it was given, and before one goes the general way all of them are ended. Who waits for a stream then
 goes it as well.
@@ -88,6 +91,11 @@ class Overlapping:
 
     def __len__(self) -> int:
         return len(self._begun)
+
+    @property
+    def begun(self) -> list[asyncio.Future[Any]]:
+        """What those at work are told by, be it that they were cancelled."""
+        return [future for _, _, future in self._begun]
 
     @property
     def lonely(self) -> bool:

@@ -45,7 +45,7 @@ class OwnCores:
         open_crew: Returns threads for so many cores, which call what they are given when a request has ended; None
             where no request may have a core.
         loop: Where requests begin and end.
-        others: Returns how many requests are on the general way.
+        others: Returns how many requests are there that have all cores.
         may: Whether one may begin.
         on_begun: Called when the first begins.
         on_ended: Called when one has ended.
@@ -81,7 +81,7 @@ class OwnCores:
 
     @property
     def begun(self) -> Collection[asyncio.Future[Any]]:
-        """What those are told by that use memory, be it that they were cancelled."""
+        """What those at work are told by, be it that they were cancelled."""
         return self._begun.keys()
 
     @property

@@ -19,6 +19,7 @@ from asyncrt.memory.buffer import Lease
 from asyncrt.memory.host import HostBudget, allocating, refused
 from asyncrt.runtime.execute.device_copies import DeviceCopies
 from asyncrt.runtime.execute.kept_state import KeptState
+from asyncrt.runtime.execute.prepared_launches import Company
 from asyncrt.runtime.execute.read_back import read_back
 from asyncrt.runtime.loop.pending_request import RunAgain, internal
 from asyncrt.runtime.plan.chunk_plan import Records
@@ -168,6 +169,13 @@ class Network(CompiledModel):
         Returns:
             The outputs by value id, and what became of each node.
         """
+        direct = self.direct
+        planned = None if direct is None or kept is not None else direct.aside(arrays)
+        if direct is not None and planned is not None:
+            work = direct.overlap(planned, arrays, priority, deadline, Company.NOBODY_YET)
+            aside = await self._beside_others(work)
+            if aside is not None:
+                return aside
         if request is None:
             request = self.number()
         self._counters.requests += 1
@@ -372,9 +380,9 @@ class Network(CompiledModel):
         while self._standing_in or (self._under_way and not dispatcher.lost):
             await (asyncio.wait(self._standing_in) if self._standing_in else dispatcher.progress())
         # Who was cancelled has ended before what it enqueued; nothing of this model comes behind these.
-        behind, begun = set(dispatcher.marks.pending), set(dispatcher.own_cores.begun)
+        behind, begun = set(dispatcher.marks.pending), set(dispatcher.begun_beside)
         while not dispatcher.lost and not (
-            behind.isdisjoint(dispatcher.marks.pending) and begun.isdisjoint(dispatcher.own_cores.begun)
+            behind.isdisjoint(dispatcher.marks.pending) and begun.isdisjoint(dispatcher.begun_beside)
         ):
             await dispatcher.progress()
         self.last = None

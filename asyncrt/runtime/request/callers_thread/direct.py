@@ -12,6 +12,9 @@ So the scheduler, the timeline and the marks never hear of it: before it and aft
 stream has passed all it was given. Whatever is not as plain as that goes the general way: requests beside it, a plan
 that no recipe gives at once, launches that are not prepared, a device that takes longer, checks and traces.
 
+One that keeps a thread for longer is no less alone, and the event loop is not to wait for it. Where there is a thread
+without Python (`asyncrt.devices.base.Launcher`), that one does all of it, and says when there are results.
+
 Callers who ask at once take turns (`callers_turns.py`), where each request takes less so than the general way takes of
 the event loop's thread: one after the other they are all answered sooner. Where the device works by itself, a request
 of each of several callers is at work at once instead (`asyncrt/runtime/loop/overlapping.py`).
@@ -45,7 +48,7 @@ from ..inputs import layouts_of
 from ..linked import Iterated, Loop, linked, own_inputs
 from ..next_plan import contents_of, step_signature
 from .own_core_work import OwnCoreWork, Ready
-from .usual import BESIDE_S, LAUNCH_S, Usual, choose_way, may_keep_s, own_part
+from .usual import ASIDE_S, BESIDE_S, LAUNCH_S, Usual, choose_way, may_keep_s, own_part
 
 _SEVERAL = 16  # launches, from which on enqueueing them says what one takes
 TRIAL_S = 2e-3
@@ -167,34 +170,54 @@ class Direct:
             return False
         return presets.begins and presets.ready(bound)
 
+    def aside(self, arrays: Mapping[int, Array]) -> Planned | None:
+        """Return the plan of a request that nobody is beside, and that a thread without Python had better carry out;
+        None if it is none."""
+        presets, dispatcher = self._session.presets, self._dispatcher
+        if presets is None or dispatcher.overlapping.launcher is None or not dispatcher.alone or not self._turns.free:
+            return None
+        planned = self._find(arrays, NOTHING)
+        if planned is None or planned.bound is None or not presets.ready(planned.bound):
+            return None
+        if planned.plan.lanes is not None:  # its branches go to several streams
+            return None
+        usual = self._usual.get(planned.bound)
+        return None if usual is None or usual.seconds > ASIDE_S else planned
+
     async def overlap(
-        self, planned: Planned, arrays: Mapping[int, Array], priority: int, until: float | None
+        self,
+        planned: Planned,
+        arrays: Mapping[int, Array],
+        priority: int,
+        until: float | None,
+        company: Company = Company.OTHERS,
     ) -> tuple[dict[int, Array], Records] | None:
-        """Do what `attempt()` does, beside requests of other callers.
+        """Do what `attempt()` does, beside requests of other callers, or where those may come.
 
         Args:
-            planned: What `overlapping()` has returned.
+            planned: What `overlapping()` has returned, or `aside()`.
         """
 
         def begin(stream: int) -> End | None:
-            return self._begin(stream, planned, arrays, until)
+            return self._begin(stream, planned, arrays, until, company)
 
         made: tuple[dict[int, Array], Records] | None
         made = await self._dispatcher.overlapping.run(begin, priority, until)
         return made
 
     def _begin(
-        self, number: int, planned: Planned, arrays: Mapping[int, Array], until: float | None
+        self, number: int, planned: Planned, arrays: Mapping[int, Array], until: float | None, company: Company
     ) -> End | None:
         """Begin a request on the stream of a number; returns what ends it, or None if it has to go the general way."""
-        ready = self._ready(number, planned, arrays, until)
+        ready = self._ready(number, planned, arrays, until, company)
         if ready is None:
             return None
         stream, launcher = self._dispatcher.streams[number], self._dispatcher.overlapping.launcher
-        prepared, began = ready.prepared, self._clock()
+        prepared, began, posted = ready.prepared, self._clock(), None
         try:
             if launcher is not None:
-                wait = launcher.post(prepared, stream, ready.writes, ready.reads).check
+                posted = launcher.post(prepared, stream, ready.writes, ready.reads)
+                wait = posted.check
                 prepared.busy = True  # it is not enqueued yet
             else:
                 wait = functools.partial(prepared.end, stream, ready.reads)
@@ -209,14 +232,24 @@ class Direct:
         def end() -> tuple[dict[int, Array], Records]:
             try:
                 wait()
+                if posted is not None and company is Company.NOBODY_YET:
+                    self._took_aside(planned, posted.seconds)
                 return self._ended(planned, ready, (self._clock() - began) / 1e9)
             finally:
                 ready.give_back()
 
         return end
 
+    def _took_aside(self, planned: Planned, seconds: float) -> None:
+        """Note how long a request took of which a thread did all, from its inputs to its results."""
+        bound = planned.bound
+        assert bound is not None
+        if self._session.presets is not None:
+            self._session.presets.took_generally(bound, seconds)
+        self._usual[bound].took(seconds, single=False)
+
     def _ready(
-        self, number: int, planned: Planned, arrays: Mapping[int, Array], until: float | None
+        self, number: int, planned: Planned, arrays: Mapping[int, Array], until: float | None, company: Company
     ) -> Ready | None:
         """Return what a request beside others has to do, and has; None if it has to go the general way.
 
@@ -244,8 +277,8 @@ class Direct:
         try:
             arena = None if lease is None else lease.allocation
             alone = number == _NO_STREAM  # on a core of its own; the general way would keep all of them
-            prepared = session.presets.find(bound, [arena], apart=False, company=Company.OTHERS, now=alone)
-            if prepared is not None and (prepared[0].single if alone else prepared[0].begins):
+            prepared = session.presets.find(bound, [arena], apart=False, company=company, now=alone)
+            if prepared is not None and self._can(prepared[0], alone):
                 writes = uploads(bound, [arena], arrays)
                 arriving, reads = downloads(bound, self._dispatcher.streams[max(number, _STREAM)], [arena], arrays)
                 ready = Ready(prepared[0], [arena], writes, reads, arriving, lease)
@@ -253,6 +286,13 @@ class Direct:
         finally:
             if ready is None and lease is not None:
                 lease.drop()
+
+    def _can(self, prepared: Prepared, alone: bool) -> bool:
+        """Whether launches can be carried out so: by a core alone, by a thread of the device's, or by the device while
+        the event loop's thread does something else."""
+        if alone:
+            return prepared.single
+        return prepared.begins if self._dispatcher.overlapping.launcher is None else prepared.runs
 
     def _ended(self, planned: Planned, ready: Ready, seconds: float) -> tuple[dict[int, Array], Records]:
         """Return the outcome of a request that was at work beside others, for so many seconds."""
@@ -296,7 +336,7 @@ class Direct:
         """
 
         def begin() -> OwnCoreWork | None:
-            ready = self._ready(_NO_STREAM, planned, arrays, until)
+            ready = self._ready(_NO_STREAM, planned, arrays, until, Company.OTHERS)
             if ready is None:
                 return None
             return OwnCoreWork(ready, functools.partial(self._ended_alone, planned, ready), self._clock)

@@ -13,6 +13,9 @@ import attrs
 BRIEF_S = 500e-6
 """For which the caller's thread may be kept, by a request or by an iteration of a loop: not much longer than the
 general way takes to hand it from thread to thread."""
+ASIDE_S = 10e-3
+"""For which a thread without Python may carry out a request that nobody is beside. Who comes meanwhile waits for its
+end; of one that takes longer, what it takes between threads is no more than a few hundredths."""
 LAUNCH_S = {"cpu": 1e-6, "gpu": 8e-6}
 """For which the general way keeps the event loop's thread for each launch at least, by kind of device: hosts differ."""
 BESIDE_S = 150e-6
