@@ -66,7 +66,7 @@ def rows_per_item(m: int, tile: int, panels: int, compute_units: int) -> int:
         tile: Rows of a tile.
     """
     tiles = -(-m // tile)
-    each = greatest(1, least(_MOST // tile, tiles * panels // (8 * compute_units)))
+    each = greatest(1, least(_MOST // tile, tiles * panels // (6 * compute_units)))
     return -(-m // -(-tiles // each))
 
 
