@@ -63,13 +63,6 @@ def _block(outputs: int, costs: Mapping[int, float]) -> int:
     return min(costs, key=lambda b: round_up(outputs, b) * costs[b])
 
 
-def blocked(outputs: int, registers: Registers) -> float:
-    """Return how many channels take as long as *outputs* do in blocks, some of which have places with nothing to do."""
-    costs, _ = _blocks(registers)
-    block = _block(outputs, costs)
-    return round_up(outputs, block) * costs[block]
-
-
 def block_of(outputs: int, registers: Registers) -> int:
     """Return how many output channels a packed block has."""
     return _block(outputs, _blocks(registers).costs)

@@ -11,25 +11,18 @@ from __future__ import annotations
 
 import functools
 
-from asyncrt.devices.base import Registers
 from asyncrt.kernels.arithmetic import greatest, least
 from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.epilogue import SOME, Epilogue
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.codegen.tiles import FETCH, RegisterTile, tile_of
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp
-from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.traits import DeviceTraits
 
 from .interface import ConvForm, Convolution, bind_conv
-from .packed import blocked
 from .positions import Results, computed, multiplied
 
 _LEAST = 160  # positions, of which at most a tenth are calculated twice
-# What a tile costs beside its products, in channels of the input: here, and where results are turned. What is gained by
-# that count has to be a ninth at least: channels lie far apart in memory, and tiles of positions walk all of them.
-_FINISH, _TURNED = 4, 12
-_GAIN = (10, 9)
 # From so many positions on, results of more channels than there are inputs find no place in a cache, the less the more
 # positions are a multiple of a page; where they are none it is as fast either way, and one rule has fewer plans.
 _FAR = 12288
@@ -39,18 +32,10 @@ _WORK = 1 << 17  # products of vectors that a work-item should have
 def suits_positions(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> bool:
     """Whether *conv* is faster this way; it has float32 and a constant filter, and the device is a CPU."""
     w = conv.window
-    if w.size != (1, 1, 1) or not _gains(conv.inputs, conv.outputs, traits.registers):
+    if w.size != (1, 1, 1) or not w.is_identity or not epilogue.join(after, 2)[0]:
         return False
     positions = _positions(conv)
-    if not w.is_identity or not epilogue.join(after, 2)[0] or positions < _LEAST:
-        return False
-    return conv.outputs <= conv.inputs or positions < _FAR
-
-
-def _gains(inputs: int, outputs: int, registers: Registers) -> bool:
-    mine, other = _GAIN
-    cost = round_up(outputs, tile_of(registers).rows) * (inputs + _FINISH)
-    return cost * mine < blocked(outputs, registers) * (inputs + _TURNED) * other
+    return positions >= _LEAST and (conv.outputs <= conv.inputs or positions < _FAR)
 
 
 def _positions(conv: Convolution) -> int:

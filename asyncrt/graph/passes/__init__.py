@@ -2,10 +2,10 @@
 
 Layouts come first, because folding needs them and they need folded values. Quantised products are found before the
 nodes that dequantise are folded. Dead nodes are removed before anything is decided about them; then scales
-become part of weights, and only then are these rounded. Places come before skips (a host node is never skipped)
-and before cuts (which depend on places). Fusion comes last: it only groups nodes about which everything else is
-decided, and moves them together. The graphs inside a node are inferred and pruned with it: it needs their outputs, and
-their captures are its inputs.
+become part of weights, and only then are these flushed and rounded. Places come before skips (a host node is never
+skipped) and before cuts (which depend on places). Fusion comes last: it only groups nodes about which everything else
+is decided, and moves them together. The graphs inside a node are inferred and pruned with it: it needs their outputs,
+and their captures are its inputs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.options import RuntimeOptions
 
 from .cut_chunks import cut_chunks
+from .flush_weights import flush_weights
 from .fold_scales import NORMALIZATIONS, SCALES, fold_scales
 from .fourier_products import fourier_products
 from .fuse import fuse
@@ -40,6 +41,8 @@ def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> N
         products_before_loops(graph)
         fold_scales(graph, NORMALIZATIONS if options.precision == "bf16" else SCALES)
         merge_products(graph)
+    if options.uses("flush_weights") and traits.is_cpu:
+        flush_weights(graph)
     if options.precision == "bf16":
         round_weights(graph)
     _arrange(graph, traits, options)

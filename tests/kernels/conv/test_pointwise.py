@@ -54,7 +54,7 @@ def test_vectors_of_positions_give_the_bytes_of_vectors_of_channels(
 
 @pytest.mark.parametrize(
     ("inputs", "outputs", "ways"),
-    [(16, 40, "cppppc"), (40, 8, "cppppp"), (96, 128, "cccccc")],
+    [(16, 40, "cppppc"), (40, 8, "cppppp"), (96, 128, "cppppc")],
     ids=["few to many", "many to few", "full blocks"],
 )
 def test_the_layer_decides(inputs: int, outputs: int, ways: str) -> None:
