@@ -98,7 +98,7 @@ def matmul(
         epilogue: What becomes of each element before it is stored, with operands of ``[*batch, M, N]``.
         normal: What is done to each row of *a* before it is multiplied; only where `takes_normalised` says so.
     """
-    last = bind(epilogue, (*batch, a.view.shape[-2], b.view.shape[-1]))
+    last = bind(epilogue, (*batch, a.view.shape[-2], b.view.shape[-1]), integers=traits.is_cpu)
     a, b, batch = _with_merged_rows(a, b, tuple(batch), bias)
     tiled = _is_tiled(a, b, bias, traits)
     requests: tuple[WeightsRequest, ...] = ()
