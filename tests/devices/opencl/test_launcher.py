@@ -16,7 +16,7 @@ import pytest
 from asyncrt.devices.base import Transfer
 from asyncrt.devices.opencl import launcher as opencl_launcher
 from asyncrt.devices.opencl.arguments import handle_of
-from asyncrt.devices.opencl.launcher import OpenCLLauncher, native_launcher
+from asyncrt.devices.opencl.launcher import PATIENCE_NS, OpenCLLauncher, native_launcher
 from asyncrt.devices.opencl.prepared import OpenCLPrepared
 from asyncrt.devices.opencl.submit import native_submitter
 from asyncrt.errors import DeviceCommandError
@@ -80,12 +80,17 @@ class World:
     """A launcher, and what is posted to it."""
 
     def __init__(
-        self, launcher: ModuleType, submit: ModuleType, refused: int = -1, queues: tuple[int, ...] = ()
+        self,
+        launcher: ModuleType,
+        submit: ModuleType,
+        refused: int = -1,
+        queues: tuple[int, ...] = (),
+        patience_ns: int = PATIENCE_NS,
     ) -> None:
         self.file = os.eventfd(0, os.EFD_NONBLOCK)
         self.driver = Driver(refused)
         self.prepared = Prepared(self.driver, submit)
-        self.launcher = OpenCLLauncher(launcher, self.file, queues)
+        self.launcher = OpenCLLauncher(launcher, self.file, queues, patience_ns)
 
     def post(self, queue: int | None, stop: bytearray | None = None) -> tuple[Callable[[], None], Any]:
         """Post what writes, launches twice, and reads; returns what checks it, and what is read into."""
@@ -125,12 +130,9 @@ def test_each_queue_has_one_at_a_time_and_the_first_ends_first(world: World) -> 
         assert result.any()
 
 
-def test_when_one_has_ended_the_next_is_waited_for_before_the_device(
-    launcher: ModuleType, submit: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_when_one_has_ended_the_next_is_waited_for_before_the_device(launcher: ModuleType, submit: ModuleType) -> None:
     """While the thread waits for the device it can begin nothing, so callers who ask at once would take turns."""
-    monkeypatch.setattr(opencl_launcher, "PATIENCE_NS", 10**12)
-    world = World(launcher, submit)
+    world = World(launcher, submit, patience_ns=10**12)
     world.post(1), world.post(2)
     world.driver.allowed.set()
     while not world.launcher.collect():
