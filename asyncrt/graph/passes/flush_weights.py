@@ -28,11 +28,12 @@ def flush_weights(graph: Graph) -> None:
 def flushed(array: Array) -> Array | None:
     """Return float32 *array* with zeros in place of subnormal numbers; None if it has none, or none that is usual."""
     flat = array.reshape(-1)
-    if not any(_subnormal(flat[i : i + _PIECE]).any() for i in range(0, flat.size, _PIECE)):
+    pieces = [flat[i : i + _PIECE] for i in range(0, flat.size, _PIECE)]
+    if not any(_subnormal(piece).any() for piece in pieces):
         return None
-    if not (np.abs(array) >= _USUAL).any():
+    if not any((np.abs(piece) >= _USUAL).any() for piece in pieces):
         return None
-    return np.where(_subnormal(array), np.float32(0), array)
+    return np.concatenate([np.where(_subnormal(piece), np.float32(0), piece) for piece in pieces]).reshape(array.shape)
 
 
 def _subnormal(array: Array) -> Array:
