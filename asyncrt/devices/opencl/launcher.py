@@ -61,7 +61,9 @@ class OpenCLLauncher:
         RuntimeError: The system has no more threads.
     """
 
-    def __init__(self, module: ModuleType, file: int, queues: Sequence[int] = (), patience_ns: int = 0) -> None:
+    def __init__(
+        self, module: ModuleType, file: int, queues: Sequence[int] = (), patience_ns: int = PATIENCE_NS
+    ) -> None:
         self._module, self._threads = module, module.start(file, patience_ns, tuple(queues))
         self._posted: dict[int, OpenCLPosted] = {}
 

@@ -19,7 +19,6 @@ from asyncrt.memory.buffer import Lease
 from asyncrt.memory.host import HostBudget, allocating, refused
 from asyncrt.runtime.execute.device_copies import DeviceCopies
 from asyncrt.runtime.execute.kept_state import KeptState
-from asyncrt.runtime.execute.prepared_launches import Company
 from asyncrt.runtime.execute.read_back import read_back
 from asyncrt.runtime.loop.pending_request import RunAgain, internal
 from asyncrt.runtime.plan.chunk_plan import Records
@@ -169,13 +168,9 @@ class Network(CompiledModel):
         Returns:
             The outputs by value id, and what became of each node.
         """
-        direct = self.direct
-        planned = None if direct is None or kept is not None else direct.aside(arrays)
-        if direct is not None and planned is not None:
-            work = direct.overlap(planned, arrays, priority, deadline, Company.NOBODY_YET)
-            aside = await self._beside_others(work)
-            if aside is not None:
-                return aside
+        aside = None if self.direct is None or kept is not None else self.direct.aside(arrays, priority, deadline)
+        if aside is not None and (made := await self._beside_others(aside)) is not None:
+            return made
         if request is None:
             request = self.number()
         self._counters.requests += 1

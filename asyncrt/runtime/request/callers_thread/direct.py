@@ -25,7 +25,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from asyncrt.devices.base import Prepared, Transfer
@@ -170,9 +170,11 @@ class Direct:
             return False
         return presets.begins and presets.ready(bound)
 
-    def aside(self, arrays: Mapping[int, Array]) -> Planned | None:
-        """Return the plan of a request that nobody is beside, and that a thread without Python had better carry out;
-        None if it is none."""
+    def aside(
+        self, arrays: Mapping[int, Array], priority: int, until: float | None
+    ) -> Coroutine[Any, Any, tuple[dict[int, Array], Records] | None] | None:
+        """Return what does as `attempt()` does for a request that nobody is beside, and that a thread without Python
+        had better carry out; it is to be awaited at once. None if the request is none."""
         presets, dispatcher = self._session.presets, self._dispatcher
         if presets is None or dispatcher.overlapping.launcher is None or not dispatcher.alone or not self._turns.free:
             return None
@@ -182,7 +184,9 @@ class Direct:
         if planned.plan.lanes is not None:  # its branches go to several streams
             return None
         usual = self._usual.get(planned.bound)
-        return None if usual is None or usual.seconds > ASIDE_S else planned
+        if usual is None or usual.seconds > ASIDE_S:
+            return None
+        return self.overlap(planned, arrays, priority, until, Company.NOBODY_YET)
 
     async def overlap(
         self,
@@ -195,7 +199,7 @@ class Direct:
         """Do what `attempt()` does, beside requests of other callers, or where those may come.
 
         Args:
-            planned: What `overlapping()` has returned, or `aside()`.
+            planned: What `overlapping()` has returned, or `aside()` has found.
         """
 
         def begin(stream: int) -> End | None:
