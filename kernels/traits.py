@@ -15,7 +15,8 @@ class DeviceTraits:
         kind: "cpu" or "gpu": which class of kernels suits it.
         compute_units: Cores, or multiprocessors.
         max_group: Largest work-group.
-        features: Any of "fp64", "fp16", "mma" (`codegen/mma.py`), "wgmma" (`codegen/wgmma.py`).
+        features: Any of "fp64", "fp16", "mma" (`codegen/mma.py`), "wgmma" (`codegen/wgmma.py`), "threads" and
+            "sched_yield" (`codegen/atomics.py`).
         registers: Of a CPU device's cores: how large a tile of sums they hold.
         packed_weights: Whether matrix products may ask for packed weights.
         winograd: Whether convolutions may multiply transformed tiles.

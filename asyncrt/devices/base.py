@@ -84,7 +84,8 @@ class DeviceInfo:
         max_group: Largest work-group.
         local_memory: Bytes of local memory that it may have.
         features: Any of "fp64", "fp16", "command_buffer", "mma" (PTX of tensor cores), "wgmma" (that of
-            Hopper's), "persistent" (`FoldsLaunches`), "local_thread" (`Prepared.single`).
+            Hopper's), "persistent" (`FoldsLaunches`), "local_thread" (`Prepared.single`), "threads" (work-groups are
+            threads of this process, which may wait for each other), "sched_yield" (kernels may call it).
         registers: Of one of its cores; only kernels for CPUs ask for them.
         identity: Everything a compiled kernel depends on.
         shares_memory: Whether it computes in the host's memory, and so can use data where it lies; see `Device.adopt`.

@@ -19,12 +19,12 @@ never for a group that has not begun. A thread that wakes up late finds the rest
 from __future__ import annotations
 
 import hashlib
-import platform
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from asyncrt.devices.opencl.nvidia.own_instructions import MARK
+from asyncrt.kernels.codegen.atomics import pause
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.layout import INT32, UINT8
@@ -71,20 +71,18 @@ inline int asyncrt_meet(__global uint* meeting, const uint awaited, const int pa
   }
 }
 """
-_PAUSES = {"x86_64": "pause", "AMD64": "pause", "aarch64": "yield", "arm64": "yield"}
-"""By the machine, what leaves a core's other thread alone for a moment."""
-_SHARE = """
+_SHARE = f"""
 #define ASYNCRT_STEP __attribute__((noinline))  // a third less to compile, and as fast
 #define asyncrt_meet_beside(at) ((void)0)
 // The first of the next work-groups of a step that nobody has taken.
-inline int asyncrt_take(__global int* share, const int many) {
+inline int asyncrt_take(__global int* share, const int many) {{
   return __atomic_fetch_add(share, many, __ATOMIC_RELAXED);
-}
+}}
 // Behind all work-groups of a step, of which this group carried out so many.
-inline void asyncrt_share(__global int* share, const int done, const int total) {
+inline void asyncrt_share(__global int* share, const int done, const int total) {{
   if (done) __atomic_fetch_add(share + 1, done, __ATOMIC_RELEASE);
-  while (__atomic_load_n(share + 1, __ATOMIC_ACQUIRE) < total) { PAUSE }
-}
+  while (__atomic_load_n(share + 1, __ATOMIC_ACQUIRE) < total) {{ {pause()} }}
+}}
 """
 
 
@@ -150,7 +148,7 @@ def walker(sources: Sequence[KernelSource], group: int, space: int, arenas: int,
     assert all(functions)
     texts = [f.text for f in functions if f is not None]
     helpers = "\n".join(
-        [_TYPES, _MEET if ptx else _share(), *_defined(), *texts, *_undefined()]
+        [_TYPES, _MEET if ptx else _SHARE, *_defined(), *texts, *_undefined()]
     )
     names = tuple(f"m{i}" for i in range(arenas))
     buffers = (("table", INT32, "r"), ("meeting", INT32, "rw"), *((n, UINT8, "rw") for n in names))
@@ -196,11 +194,6 @@ def _call(source: KernelSource, place: int, row: str) -> str:
             record = HEADER_NBYTES + 8 * len(source.accesses)
             given.append(f"*(const {row} {source.name}_args*)((const {row} char*)row + {record})")
     return f"      case {place}: {source.name}(&place, own, {', '.join(given)}); break;"
-
-
-def _share() -> str:
-    pause = _PAUSES.get(platform.machine())
-    return _SHARE.replace("PAUSE", "" if pause is None else f'__asm__ volatile("{pause}");')
 
 
 def _arenas(names: Sequence[str]) -> str:

@@ -1,8 +1,10 @@
-"""Recurrent layers of float32 on CPU devices, with constant weights: a work-item walks the time of several batch rows.
+"""Recurrent layers of float32 on CPU devices, with constant weights: a walk takes several batch rows through time.
 
 Each step is a product of the rows' states with packed panels of the recurrent weights, in tiles as matrix products have
 them, so that weights are read once for all rows. Gates are calculated for 16 units at a time. The padding of a state
 to whole panels is calculated along with it, and never read.
+
+A walk is one work-item's, or its units are shared by several (`shares.py`), each of which has a part of the panels.
 """
 
 from __future__ import annotations
@@ -24,17 +26,21 @@ from asyncrt.memory.own_pages import zeros
 from .interface import INTS, CellForm
 
 LEAST = 16  # units; with fewer, most of a panel would be padding
-_MOST = 8  # batch rows of a work-item
+_MOST = 8  # batch rows of a walk
+_LEAST_SHARE = 1 << 18  # bytes of weights; with fewer, work-items wait longer for each other than for weights
+_MOST_SHARES = 32  # as many as an integer has bits
+MEETING = 16  # elements of a cache line
+"""Elements of scratch for each integer by which those meet who share a walk."""
 
 
 def pack_gates(weights: Array, gates: int) -> Array:
-    """Return recurrent weights ``[D, G * H, H]`` as ``[D, G, ceil(H / 32), H, 32]``: each gate in panels of its own."""
+    """Return recurrent weights ``[D, G * H, H]`` as ``[D, ceil(H / 32), G, H, 32]``: 32 units' panels of all gates."""
     directions, _, hidden = weights.shape
-    packed = zeros((directions, gates, -(-hidden // PANEL), hidden, PANEL), weights.dtype)
+    packed = zeros((directions, -(-hidden // PANEL), gates, hidden, PANEL), weights.dtype)
     turned = weights.reshape(directions, gates, hidden, hidden).swapaxes(2, 3)
-    for panel in range(packed.shape[2]):
+    for panel in range(packed.shape[1]):
         columns = turned[..., panel * PANEL : (panel + 1) * PANEL]
-        packed[:, :, panel, :, : columns.shape[-1]] = columns
+        packed[:, panel, :, :, : columns.shape[-1]] = columns
     return packed
 
 
@@ -44,12 +50,12 @@ _packer = functools.cache(lambda gates: functools.partial(pack_gates, gates=gate
 def gate_panels(index: int, gates: int, directions: int, hidden: int) -> WeightsRequest:
     """Ask for input *index*, recurrent weights, as panels of each gate."""
     elements = directions * gates * round_up(hidden, PANEL) * hidden
-    return WeightsRequest(index, f"recurrent panels of {gates}", _packer(gates), elements)
+    return WeightsRequest(index, f"recurrent panels by units of {gates}", _packer(gates), elements)
 
 
 def pack_byte_gates(weights: Array, gates: int) -> Array:
-    """Return recurrent weights ``[D, H, G * H]`` of bytes as those of each gate are by `pack_bytes`, ``[D, G, ...]``."""
-    return np.stack([[pack_bytes(gate) for gate in np.split(each, gates, axis=1)] for each in weights])
+    """Return recurrent weights ``[D, H, G * H]`` of bytes as panels of `pack_bytes`, in the order of `pack_gates`."""
+    return np.stack([np.stack([pack_bytes(gate) for gate in np.split(each, gates, axis=1)], 1) for each in weights])
 
 
 _byte_packer = functools.cache(lambda gates: functools.partial(pack_byte_gates, gates=gates))
@@ -58,73 +64,98 @@ _byte_packer = functools.cache(lambda gates: functools.partial(pack_byte_gates, 
 def byte_panels(index: int, gates: int, directions: int, hidden: int) -> WeightsRequest:
     """Ask for input *index*, recurrent weights of bytes, as panels of each gate."""
     elements = directions * gates * round_up(hidden, PANEL) * (-(-hidden // 4) + 1)
-    return WeightsRequest(index, f"recurrent bytes of {gates}", _byte_packer(gates), elements)
+    return WeightsRequest(index, f"recurrent bytes by units of {gates}", _byte_packer(gates), elements)
 
 
-class RowBlocks(NamedTuple):
-    """How the batch rows of each direction are cut: a work-item takes a block of them.
+class Walks(NamedTuple):
+    """How a layer is cut: in each direction a walk takes a block of batch rows.
 
     Attributes:
-        each: Blocks of each direction.
+        blocks: Blocks of each direction.
         height: Rows of a block.
-        own: Elements of scratch that each work-item has.
+        shares: Into how many parts a walk's units are cut, each for a work-item.
+        own: Elements of scratch that each walk has.
         nbytes: Bytes of the scratch.
     """
 
-    each: int
+    blocks: int
     height: int
+    shares: int
     own: int
     nbytes: int
 
 
-def cut_rows_into_blocks(gates: int, batch: int, directions: int, hidden: int, traits: DeviceTraits) -> RowBlocks:
-    """Return blocks of at most `_MOST` rows, as many as there are compute units where there are enough rows."""
-    blocks = max(-(-batch // _MOST), min(batch, -(-traits.compute_units // directions)))
+def cut_into_walks(form: CellForm, batch: int, directions: int, hidden: int, traits: DeviceTraits) -> Walks:
+    """Return walks of at most `_MOST` rows, and as many work-items as there are compute units, if it is worth it.
+
+    Where a step reads many weights, units are shared: each core then has its part of them near it. Else rows are: nobody
+    waits for anybody.
+    """
+    panels = -(-hidden // PANEL)
+    blocks = -(-batch // _MOST)
+    worth = form.gates * panels * PANEL * hidden * 4 // _LEAST_SHARE
+    shares = min(panels, _MOST_SHARES, traits.compute_units // (directions * blocks), worth)
+    if shares < 2 or form.rounds or "threads" not in traits.features:
+        shares, blocks = 1, max(blocks, min(batch, -(-traits.compute_units // directions)))
     height = -(-batch // blocks)
     blocks = -(-batch // height)
-    own = height * (3 + gates) * -(-hidden // PANEL) * PANEL
-    return RowBlocks(blocks, height, own, directions * blocks * own * 4)
+    states = height * (3 + (shares > 1) + form.gates) * panels * PANEL
+    own = states + (MEETING * (1 + shares) if shares > 1 else 0)
+    return Walks(blocks, height, shares, own, directions * blocks * own * 4)
 
 
-def tiled(form: CellForm, refs: tuple[Ref, ...], ints: tuple[int, ...], directions: int, blocks: RowBlocks) -> Launch:
+def walked_by_tiles(
+    form: CellForm, refs: tuple[Ref, ...], ints: tuple[int, ...], directions: int, walks: Walks
+) -> Launch:
     """Return the launch; its scratch is the third of *refs*."""
-    sizes = (*ints, blocks.each, blocks.height, blocks.own)
-    return Launch(_kernel(form), refs, sizes, (directions * blocks.each,), (1,))
+    sizes = (*ints, walks.blocks, walks.height, walks.own)
+    return Launch(_kernel(form), refs, sizes, (directions * walks.blocks,), (1,))
 
 
 @functools.cache
 def _kernel(form: CellForm) -> KernelSource:
-    states = (("YH", "h"), ("YC", "c"))[: form.outputs - 1]
-    finals = " ".join(f"$_put(vload16(0, {s} + r * HP + u), {o} + so, u, H);" for o, s in states)
     body = f"""
-  const int item = (int)get_global_id(0), d = item / blocks, n0 = item % blocks * height, rows = min(height, N - n0);
-  const int panels = (H + {PANEL - 1}) / {PANEL}, HP = panels * {PANEL}, GH = {form.gates} * H;
-  const int ro = d * {form.gates} * HP * {"((H + 3) / 4 + 1)" if form.rounds else "H"}, bo = d * 2 * GH, backwards = {form.backwards};
-  __global float* const h = S + item * own;            /* [height, HP], as are the next two */
+  const int walk = (int)get_global_id(0), p0 = 0, u0 = 0, u1 = H;
+  {places(form)}
+  const int p1 = panels;
+  __global float* const h = S + walk * own;            /* [height, HP], as are the next two */
+  __global float* const to = h;
   __global float* const c = h + height * HP;
   __global float* const part = c + height * HP;
-  __global float* const gate = part + height * HP;     /* [gates * panels, rows, 32] */
-  {_start(form)}
+  __global float* const gate = part + height * HP;     /* [panels * gates, rows, 32] */
+  {begin(form)}
   for (int i = 0; i < longest; i++) {{
-    {_step(form)}
+    {" ".join(phases(form))}
   }}
-  for (int r = 0; r < rows; r++) {{
-    const int so = (d * hs_d + (n0 + r) * hs_n) * H;
-    for (int u = 0; u < H; u += 16) {{ {finals} }}
-  }}"""
-    ints = (*INTS, "blocks", "height", "own")
-    name = f"{form.operator.lower()}_tiles"
+  {finish(form)}"""
+    return tiles_kernel(form, f"{form.operator.lower()}_tiles", (), body)
+
+
+def tiles_kernel(
+    form: CellForm, name: str, ints: tuple[str, ...], body: str, declared: str = ""
+) -> KernelSource:
+    """Return a kernel of walks, whose sizes are those of the layer, of its walks, and *ints*."""
     buffers = form.buffers(FLOAT32, FLOAT32, packed=INT32)
-    return kernel(name, buffers, ints, body, helpers=form.functions + _SOME + _multiply(form))
+    sizes = (*INTS, "blocks", "height", "own", *ints)
+    return kernel(name, buffers, sizes, body, helpers="\n".join((declared, form.functions, _SOME, _multiply(form))))
 
 
-def _start(form: CellForm) -> str:
-    """Find the rows' lengths, load their first states, and write zeros where a row has ended."""
-    return f"""int length[{_MOST}], longest = 0;
+def places(form: CellForm) -> str:
+    """Find where the things of ``walk`` lie, and its rows' lengths."""
+    return f"""const int d = walk / blocks, n0 = walk % blocks * height, rows = min(height, N - n0);
+  const int panels = (H + {PANEL - 1}) / {PANEL}, HP = panels * {PANEL}, GH = {form.gates} * H;
+  const int ro = d * {form.gates} * HP * {"((H + 3) / 4 + 1)" if form.rounds else "H"}, bo = d * 2 * GH, backwards = {form.backwards};
+  int length[{_MOST}], longest = 0;
   for (int r = 0; r < rows; r++) {{
-    const int n = n0 + r, so = (d * hs_d + n * hs_n) * H;
-    length[r] = {"clamp(lens[n], 0, T)" if form.optional.lengths else "T"};
+    length[r] = {"clamp(lens[n0 + r], 0, T)" if form.optional.lengths else "T"};
     longest = max(longest, length[r]);
+  }}"""
+
+
+def begin(form: CellForm) -> str:
+    """Load the rows' first states, and write zeros where a row has ended."""
+    return f"""for (int r = 0; r < rows; r++) {{
+    const int n = n0 + r, so = (d * hs_d + n * hs_n) * H;
     for (int u = 0; u < HP; u += 16) {{
       vstore16({"$_some(H0 + so, u, H)" if form.optional.hidden else "(float16)(0.0f)"}, 0, h + r * HP + u);
       vstore16({"$_some(C0 + so, u, H)" if form.optional.cell else "(float16)(0.0f)"}, 0, c + r * HP + u);
@@ -133,6 +164,43 @@ def _start(form: CellForm) -> str:
     for (int i = length[r]; i < T; i++)
       for (int u = 0; u < H; u += 16) $_put((float16)(0.0f), Y + (i * ys_t + d * ys_d + n * ys_n) * H, u, H);
   }}"""
+
+
+def finish(form: CellForm) -> str:
+    """Write the last states of the units from ``u0`` to before ``u1``."""
+    states = (("YH", "h"), ("YC", "c"))[: form.outputs - 1]
+    finals = " ".join(f"$_put(vload16(0, {s} + r * HP + u), {o} + so, u, H);" for o, s in states)
+    return f"""for (int r = 0; r < rows; r++) {{
+    const int so = (d * hs_d + (n0 + r) * hs_n) * H;
+    for (int u = u0; u < u1; u += 16) {{ {finals} }}
+  }}"""
+
+
+def phases(form: CellForm, ended: str = "") -> tuple[str, ...]:
+    """Return the parts of step ``i`` of an operator, each of which needs what those before made of all units.
+
+    They are for the panels from ``p0`` to before ``p1``, whose units are those from ``u0`` to before ``u1``. New states
+    are at ``to``, which may be ``h``.
+
+    Args:
+        ended: Is done, in the last part, with each 16 units at ``hu`` of a row that is at its end.
+    """
+    if form.operator == "LSTM":
+        return (_product(form) + _units(_lstm(form), ended),)
+    if form.operator == "RNN":
+        return (_product(form) + _units(f"const float16 now = $_f0({_gate(form, 0)}, d); {_STORE}", ended),)
+    if form.linear_before_reset:
+        now = f"""
+        const float16 gz = $_f0({_gate(form, 0)}, d), gr = $_f0({_gate(form, 1)}, d);
+        const float16 gh = $_f1({_input(form, 2)} + gr * ({_recurrent(form, 2)}), d), now = (1.0f - gz) * gh + gz * vload16(0, hu);
+        {_STORE}"""
+        return (_product(form) + _units(now, ended),)
+    reset = f"vstore16(vload16(0, hu) * $_f0({_gate(form, 1)}, d), 0, part + r * HP + u);"
+    candidate = f"""
+        const float16 gz = $_f0({_gate(form, 0)}, d), gh = $_f1({_gate(form, 2)}, d);
+        const float16 now = (1.0f - gz) * gh + gz * vload16(0, hu);
+        {_STORE}"""
+    return _some_gates(0, 2, "h") + _units(reset), _some_gates(2, 3, "part") + _units(candidate, ended)
 
 
 def _input(form: CellForm, gate: int) -> str:
@@ -149,55 +217,41 @@ def _gate(form: CellForm, gate: int) -> str:
 def _recurrent(form: CellForm, gate: int) -> str:
     """Return the state's part of 16 units of a gate, with its bias."""
     bias = f" + $_some(bias + bo + GH + {gate} * H, u, H)" if form.optional.bias else ""
-    return f"vload16(0, gate + (({gate} * panels + u / {PANEL}) * rows + r) * {PANEL} + u % {PANEL})" + bias
+    return f"vload16(0, gate + ((u / {PANEL} * {form.gates} + {gate}) * rows + r) * {PANEL} + u % {PANEL})" + bias
 
 
 def _peephole(form: CellForm, position: int, cell: str) -> str:
     return f" + $_some(P + (d * 3 + {position}) * H, u, H) * {cell}" if form.optional.peepholes else ""
 
 
-def _product(form: CellForm, vector: str, first: str, last: str) -> str:
-    """Multiply the states at *vector* by the panels from *first* to before *last*, into ``gate``."""
+def _product(form: CellForm) -> str:
+    """Multiply the states by the panels of all gates, into ``gate``."""
     if form.rounds:
-        return f"$_multiply_rounded(rows, {vector}, HP, (__global uchar*)part, H, R + ro, RS + d * GH, RZ + d * GH, gate);"
-    return f"$_multiply_panels(rows, {vector}, HP, R + ro, H, {first}, {last}, gate);"
+        return "$_multiply_rounded(rows, h, HP, (__global uchar*)part, H, R + ro, RS + d * GH, RZ + d * GH, gate);"
+    return f"$_multiply_panels(rows, h, HP, R + ro, H, p0 * {form.gates}, p1 * {form.gates}, gate);"
 
 
-def _units(text: str) -> str:
-    """Return *text* for 16 units at a time of each row that is not at its end."""
+def _some_gates(first: int, last: int, vector: str) -> str:
+    """Multiply what is at *vector* by the panels of a GRU's gates from *first* to before *last*, into ``gate``."""
+    each = f"$_multiply_panels(rows, {vector}, HP, R + ro, H, p * 3 + {first}, p * 3 + {last}, gate);"
+    return f"for (int p = p0; p < p1; p++) {each}"
+
+
+def _units(text: str, ended: str = "") -> str:
+    """Return *text* for 16 units at a time of each row that is not at its end, and *ended* for the others."""
+    units = """for (int u = u0; u < u1; u += 16) {{
+        __global float* const hu = h + r * HP + u; __global float* const cu = c + r * HP + u;
+        {}
+      }}""".format
     return f"""for (int r = 0; r < rows; r++) {{
-      if (i >= length[r]) continue;
+      if (i >= length[r]) {{ {units(ended) if ended else ""} continue; }}
       const int n = n0 + r, at = backwards ? length[r] - 1 - i : i;
       const int xo = ((at * xs_t + n * xs_n) * D + d) * GH, yo = (at * ys_t + d * ys_d + n * ys_n) * H;
-      for (int u = 0; u < H; u += 16) {{
-        __global float* const hu = h + r * HP + u; __global float* const cu = c + r * HP + u;
-        {text}
-      }}
+      {units(text)}
     }}"""
 
 
-_STORE = "vstore16(now, 0, hu); $_put(now, Y + yo, u, H);"
-
-
-def _step(form: CellForm) -> str:
-    """Return one step of an operator: new states, and the step's output."""
-    whole = _product(form, "h", "0", f"{form.gates} * panels")
-    if form.operator == "LSTM":
-        return whole + _units(_lstm(form))
-    if form.operator == "RNN":
-        return whole + _units(f"const float16 now = $_f0({_gate(form, 0)}, d); {_STORE}")
-    if form.linear_before_reset:
-        return whole + _units(f"""
-        const float16 gz = $_f0({_gate(form, 0)}, d), gr = $_f0({_gate(form, 1)}, d);
-        const float16 gh = $_f1({_input(form, 2)} + gr * ({_recurrent(form, 2)}), d), now = (1.0f - gz) * gh + gz * vload16(0, hu);
-        {_STORE}""")
-    reset = f"vstore16(vload16(0, hu) * $_f0({_gate(form, 1)}, d), 0, part + r * HP + u);"
-    candidate = f"""
-        const float16 gz = $_f0({_gate(form, 0)}, d), gh = $_f1({_gate(form, 2)}, d);
-        const float16 now = (1.0f - gz) * gh + gz * vload16(0, hu);
-        {_STORE}"""
-    last = _product(form, "part", "2 * panels", f"{form.gates} * panels")
-    return _product(form, "h", "0", "2 * panels") + _units(reset) + last + _units(candidate)
+_STORE = "vstore16(now, 0, to + r * HP + u); $_put(now, Y + yo, u, H);"
 
 
 def _lstm(form: CellForm) -> str:
@@ -299,8 +353,8 @@ inline void $_multiply_rounded(
     sum[i] -= H * zero[i];
   }}
   const int K4 = (H + 3) / 4;
-  for (int g = 0; g < {gates}; g++)
-    for (int n0 = 0; n0 < H; n0 += {PANEL}, b += (K4 + 1) * {PANEL}) {{
+  for (int n0 = 0; n0 < H; n0 += {PANEL})
+    for (int g = 0; g < {gates}; g++, b += (K4 + 1) * {PANEL}) {{
       $_multiply(rows, bytes, H, b, t, 0);
       for (int u = 0; u < {PANEL} && n0 + u < H; u += 16) {{
         const float16 by = $_some(scales + g * H, n0 + u, H);

@@ -7,12 +7,19 @@ from typing import Any, NamedTuple
 
 from asyncrt.devices.base import DeviceInfo
 
+from .drivers import INTEL_PLATFORM, POCL_PLATFORM
 from .nvidia.own_instructions import may_have
 from .nvidia.persistent import local_memory
 from .target import surroundings
 
 KINDS = ((1 << 2, "gpu"), (1 << 1, "cpu"), (1 << 3, "accelerator"))
 """OpenCL's bits for types of devices, in the order in which devices are chosen."""
+
+_OF_CPUS = {
+    INTEL_PLATFORM: ("threads", *(("sched_yield",) if hasattr(os, "sched_yield") else ())),
+    POCL_PLATFORM: ("threads",),
+}
+"""Features that CPU devices have by their driver."""
 
 
 class Probe(NamedTuple):
@@ -44,9 +51,9 @@ def describe(device: Any, spec: str) -> DeviceInfo:
         capability = device.compute_capability_major_nv, device.compute_capability_minor_nv
         features |= {"mma", "persistent", *(("wgmma",) if may_have(*capability) else ())}
         local = local_memory(*capability, local)
-    if kind == "cpu":
-        features.add("persistent")
     platform = device.platform
+    if kind == "cpu":
+        features |= {"persistent", *_OF_CPUS.get(platform.name.strip(), ())}
     return DeviceInfo(
         spec=spec,
         name=device.name.strip(),

@@ -35,7 +35,8 @@ from asyncrt.kernels.operator import Example, Operator, spread
 from asyncrt.kernels.patterns.copy import copy_launch
 from asyncrt.kernels.recurrent.interface import CellForm, OptionalInputs
 from asyncrt.kernels.recurrent.rows import scratch_bytes, walked
-from asyncrt.kernels.recurrent.tiles import LEAST, RowBlocks, byte_panels, cut_rows_into_blocks, gate_panels, tiled
+from asyncrt.kernels.recurrent.shares import walked_in_shares
+from asyncrt.kernels.recurrent.tiles import LEAST, Walks, byte_panels, cut_into_walks, gate_panels, walked_by_tiles
 from asyncrt.kernels.shapes import check, count
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, INT8, INT32, Array, Shape
@@ -289,11 +290,17 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     s, dtype, made = _sizes(kind, settings, call), call.dtype(0), ImplBuilder()
     nbytes = max(1, s.steps * s.batch * s.directions * s.columns) * dtype.itemsize
     products = inp(0) if kind.rounds else made.scratch(nbytes)
-    constant = call.constants[2] and traits.packed_weights
-    tiles: RowBlocks | None = None
-    if traits.is_cpu and dtype is FLOAT32 and constant and s.hidden >= LEAST:
-        tiles = cut_rows_into_blocks(kind.gates, s.batch, s.directions, s.hidden, traits)
-        states = made.scratch(tiles.nbytes)
+    tiles = traits.is_cpu and dtype is FLOAT32 and call.constants[2] and traits.packed_weights and s.hidden >= LEAST
+    real = "float16" if tiles else "double" if dtype is FLOAT64 else "float"
+    form = CellForm(
+        kind.name, kind.gates, _functions(settings, real), "1" if settings.reverse else "d == 1",
+        OptionalInputs(*(call.has(i) for i in range(3, 8))), len(call.outputs), settings.input_forget,
+        settings.linear_before_reset, kind.rounds, traits.registers,
+    )  # fmt: skip
+    walks: Walks | None = None
+    if tiles:
+        walks = cut_into_walks(form, s.batch, s.directions, s.hidden, traits)
+        states = made.scratch(walks.nbytes)
         panels = byte_panels if kind.rounds else gate_panels
         by_state = made.weights(panels(2, kind.gates, s.directions, s.hidden))
     else:
@@ -305,17 +312,15 @@ def _implement(kind: _Kind, call: Call, traits: DeviceTraits) -> Impl:
     refs = (products, by_state, states, *(inp(i) for i in range(3, 8) if call.has(i)))
     refs += (*(out(i) for i in range(len(call.outputs))), *((inp(1), inp(8)) if kind.rounds else ()))
     ints = (s.steps, s.batch, s.directions, s.hidden, *_strides(settings, s))
-    real = "float16" if tiles else "double" if dtype is FLOAT64 else "float"
-    form = CellForm(
-        kind.name, kind.gates, _functions(settings, real), "1" if settings.reverse else "d == 1",
-        OptionalInputs(*(call.has(i) for i in range(3, 8))), len(call.outputs), settings.input_forget,
-        settings.linear_before_reset, kind.rounds, traits.registers,
-    )  # fmt: skip
-    if tiles:
-        made.launch(tiled(form, refs, ints, s.directions, tiles))
+    if not walks:
+        made.launch(walked(form, dtype, refs, ints, s.directions * s.batch, traits))
+        return made.impl("rows" if traits.is_cpu else "groups")
+    if walks.shares == 1:
+        made.launch(walked_by_tiles(form, refs, ints, s.directions, walks))
         return made.impl("tiles of rows")
-    made.launch(walked(form, dtype, refs, ints, s.directions * s.batch, traits))
-    return made.impl("rows" if traits.is_cpu else "groups")
+    for launch in walked_in_shares(form, refs, ints, s.directions, walks, traits):
+        made.launch(launch)
+    return made.impl("tiles of rows and units")
 
 
 def _strides(settings: _CellSettings, s: _LayerSizes) -> tuple[int, ...]:
