@@ -346,7 +346,8 @@ def test_it_says_what_it_is(device: Device) -> None:
     assert 0 < info.max_allocation <= info.memory
     assert info.compute_units >= 1
     assert info.max_group >= 1
-    assert info.features <= {"fp64", "fp16", "command_buffer", "mma", "wgmma", "persistent", "local_thread"}
+    known = {"fp64", "fp16", "command_buffer", "mma", "wgmma", "persistent", "local_thread", "threads", "sched_yield"}
+    assert info.features <= known
     assert info.is_cpu == (info.kind in ("cpu", "host", "simulated"))
 
 
