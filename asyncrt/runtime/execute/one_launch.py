@@ -47,6 +47,9 @@ MOST_ARENAS = 64
 _MOST_ARENAS_PTX = 8
 """Of a kernel that no step of a sequence has: each launch sets all of them as its arguments, used or not."""
 _MOST_KERNELS = 32
+"""Of a walker that is built ahead, or serves several plans."""
+_MOST_KERNELS_CPU = 96
+"""Of one that a processor builds for a single plan: it takes 0.1 s for each, when nobody waits for another build."""
 _OFTEN_CPU = 16  # times that a plan has come: it takes a processor's own cores to build the kernel
 _LONG_STEP_S = 200e-6
 """What a step takes of a processor, on average, of whose time a launch is less than a twentieth."""
@@ -152,6 +155,7 @@ class OneLaunch:
         self.gains_beside = self._folds.ptx
         #: Whether groups wait for none that has not begun: then others may come at any time.
         self.shares = not self._folds.ptx
+        self._most_kernels = _MOST_KERNELS if self._folds.ptx else _MOST_KERNELS_CPU
         self._most_arenas = _MOST_ARENAS_PTX if self._folds.ptx else MOST_ARENAS
         #: Changes when a walker was built: a plan that could not be folded may be by now.
         self.generation = 0
@@ -383,7 +387,8 @@ class OneLaunch:
         steps = plans[0].steps if plans else ()
         shapes = [shape for step in steps if (shape := self._shape(step)) is not None]
         sources = frozenset([s.source for s in shapes])
-        return sources if LEAST_STEPS <= len(shapes) == len(steps) and len(sources) <= _MOST_KERNELS else frozenset()
+        whole = LEAST_STEPS <= len(shapes) == len(steps)
+        return sources if whole and len(sources) <= self._most_kernels else frozenset()
 
     def _of_brief(self, plans: Iterable[ChunkPlan]) -> frozenset[KernelSource]:
         """Return the kernels of all plans that are brief, as far as one walker may have them."""
@@ -410,7 +415,7 @@ class OneLaunch:
             together = sources | self._latest
             wanted = together if len(together) <= _MOST_KERNELS and together not in self._refused else sources
             self._latest = wanted
-            if len(wanted) <= _MOST_KERNELS:
+            if len(wanted) <= self._most_kernels:
                 self.building.begin(functools.partial(self._build, wanted))
         return None
 

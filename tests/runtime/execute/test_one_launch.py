@@ -222,6 +222,31 @@ async def test_a_processor_builds_the_kernel_of_the_likeliest_size_for_other_pro
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("ptx", [True, False])
+async def test_a_processor_has_a_kernel_of_more_functions_built_for_one_plan(
+    monkeypatch: pytest.MonkeyPatch, ptx: bool
+) -> None:
+    """On a GPU a kernel serves several plans, and is built when a model is loaded: there they have to be few."""
+    async with Runtime(streams=1, options=RuntimeOptions(warm=False, without={"fuse"})) as runtime:
+        own = runtime.session
+        if not own.device.info.is_cpu:
+            pytest.skip("its grids are others")
+        monkeypatch.setattr(one_launch, "_MOST_KERNELS", 1)
+        one = apart(runtime, ptx=ptx)
+        wanted = asked_for(one, monkeypatch)
+        loaded = await runtime.load(SOURCE)
+        await loaded.infer(given(3, 1))
+        assert own.presets is not None
+        (plan,) = own.presets._plans  # noqa: SLF001
+
+        assert one.fold(plan, alone=True) is None
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    assert [len(sources) > 1 for sources in wanted] == ([] if ptx else [True])
+
+
+@pytest.mark.asyncio
 async def test_what_is_too_long_for_one_launch_has_no_kernel_built(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU carries out large batches step by step: their kernels are not even looked at."""
     async with Runtime(streams=1, options=RuntimeOptions(warm=False, without={"fuse"})) as runtime:
