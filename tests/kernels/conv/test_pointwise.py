@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from asyncrt.devices.base import AVX512, Registers
-from asyncrt.kernels.conv import convolution
+from asyncrt.kernels.conv import convolution, pointwise
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import Array
 
@@ -35,11 +35,13 @@ def convolved_by(traits: DeviceTraits, inputs: list[Array], **attributes: Any) -
     return kernel, result.tobytes()
 
 
+@pytest.mark.parametrize("often", [1, 1 << 20], ids=["copied", "as they lie"])
 @pytest.mark.parametrize(("x", "filters", "group"), SIZES.values(), ids=SIZES)
 def test_vectors_of_positions_give_the_bytes_of_vectors_of_channels(
-    x: tuple[int, ...], filters: tuple[int, ...], group: int, monkeypatch: pytest.MonkeyPatch
+    x: tuple[int, ...], filters: tuple[int, ...], group: int, often: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each sum is one chain over the channels, whatever the registers are and however many cores."""
+    """Each sum is one chain over the channels, whatever the registers, however many cores, copied first or not."""
+    monkeypatch.setattr(pointwise, "_OFTEN", often)
     inputs = [filled(*x), filled(*filters), filled(filters[0])]
     monkeypatch.setattr(convolution, "suits_positions", lambda *_: False)
     other, want = convolved_by(CPU, inputs, group=group)
