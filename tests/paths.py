@@ -66,6 +66,7 @@ def drawn(chance: random.Random, odds: float) -> frozenset[Mechanism]:
 
 ELSEWHERE: Mapping[Mechanism, str] = {
     "fuse": "other kernels, whose last bits may differ: tests/graph/fusions/test_fusions.py, tests/stress/compare.py",
+    "widen_floats": "what was rounded between nodes is not: tests/graph/passes/test_widen_floats.py",
     "flush_weights": "results below normal numbers may differ: tests/graph/passes/test_flush_weights.py",
     "packed_weights": "other kernels, whose last bits may differ: tests/ops/test_every_operator.py",
     "winograd": "other kernels, whose results differ within a tolerance: tests/kernels/conv/test_winograd.py",

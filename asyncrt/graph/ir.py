@@ -200,6 +200,10 @@ class Subgraph:
     _values: list[tuple[PartialLayout, Array | None]] = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
+        self.remember()
+
+    def remember(self) -> None:
+        """Take the graph as it is for what the file says."""
         self._nodes = list(self.graph.nodes)
         self._values = [(v.layout, v.constant) for v in self.graph.values]
 

@@ -25,7 +25,9 @@ from asyncrt.options import RuntimeOptions
 OPTIONS = ("precision", "memory_limit", "max_model_bytes", "max_folded_bytes", "max_nodes", "max_rank")
 """Fields of the options that reading a model and its passes ask for. `cache_dir` only says where constants lie."""
 
-USED: Sequence[Mechanism] = ("flush_weights", "fuse", "integer_products", "map_files", "page_constants")
+USED: Sequence[Mechanism] = (
+    "flush_weights", "fuse", "integer_products", "map_files", "page_constants", "widen_floats",
+)  # fmt: skip
 """Mechanisms that they ask for. A program is the same with the others or without: `asyncrt warm` does without some."""
 
 _PACKAGES = ("onnx", "numpy", "ml_dtypes")

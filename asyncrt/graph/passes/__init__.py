@@ -1,11 +1,11 @@
 """The passes, in their order, and why that order.
 
-Layouts come first, because folding needs them and they need folded values. Quantised products are found before the
-nodes that dequantise are folded. Dead nodes are removed before anything is decided about them; then scales
-become part of weights, and only then are these flushed and rounded. Places come before skips (a host node is never
-skipped) and before cuts (which depend on places). Fusion comes last: it only groups nodes about which everything else
-is decided, and moves them together. The graphs inside a node are inferred and pruned with it: it needs their outputs,
-and their captures are its inputs.
+Narrow floats are widened before anything is known of them. Layouts come next, because folding needs them and they need
+folded values. Quantised products are found before the nodes that dequantise are folded. Dead nodes are removed before
+anything is decided about them; then scales become part of weights, and only then are these flushed and rounded. Places
+come before skips (a host node is never skipped) and before cuts (which depend on places). Fusion comes last: it only
+groups nodes about which everything else is decided, and moves them together. The graphs inside a node are inferred and
+pruned with it: it needs their outputs, and their captures are its inputs.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ from .products_before_loops import products_before_loops
 from .quantized_products import quantized_products
 from .remove_dead_nodes import remove_dead_nodes
 from .round_weights import round_weights
+from .widen_floats import widen_floats
 
 
 def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> None:
     """Turn what the file says into what is run. Changes *graph*."""
+    if options.uses("widen_floats") and traits.is_cpu:
+        widen_floats(graph)
     infer_layouts(graph, options)
     if options.uses("integer_products") and traits.is_cpu:
         quantized_products(graph)
