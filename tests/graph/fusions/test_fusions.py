@@ -12,6 +12,7 @@ import pytest
 
 from asyncrt import Model, Runtime, RuntimeOptions
 from asyncrt.layout import Array
+from asyncrt.mechanisms import Mechanism
 
 from ...builders import i64, model, node
 from ...paths import off
@@ -294,8 +295,15 @@ CASES = {
 }  # fmt: skip
 
 
-async def results(case: Case, device: str | None, feeds: Sequence[dict[str, Array]], **options: Any) -> list[Array]:
-    async with Runtime(device, options=RuntimeOptions(warm=False, **options)) as rt:
+def as_it_says(*others: Mechanism) -> RuntimeOptions:
+    """Return options for a model that is carried out in the dtypes that it says, without *others* as well."""
+    return RuntimeOptions(warm=False, without={"widen_floats", *others})
+
+
+async def results(
+    case: Case, device: str | None, feeds: Sequence[dict[str, Array]], *without: Mechanism
+) -> list[Array]:
+    async with Runtime(device, options=as_it_says(*without)) as rt:
         loaded = await rt.load(case.model())
         return [(await loaded.infer(f))["y"] for f in feeds]
 
@@ -310,12 +318,12 @@ async def test_a_group_is_one_kernel_and_gives_what_its_parts_give(case: Case) -
     """The last node ran and the others are fused into it; `explain()` says so."""
     feeds = given(case, case.allowed)
 
-    async with Runtime(options=RuntimeOptions(warm=False)) as rt:
+    async with Runtime(options=as_it_says()) as rt:
         loaded = await rt.load(case.model())
         fused = (await loaded.infer(feeds))["y"]
         explained = [n for n in loaded.explain() if n.decision != "view"]
         launches = rt.statistics().launches
-    apart = await results(case, None, [feeds], without={"fuse"})
+    apart = await results(case, None, [feeds], "fuse")
 
     assert launches == (case.launches if rt.info.is_cpu else 1)  # GPUs gather element by element: nothing is prepared
     assert ["fused"] * (len(explained) - 1) + ["ran"] == [n.decision for n in explained]
@@ -336,7 +344,7 @@ async def test_halves_between_the_parts_of_a_group_are_not_rounded(product: bool
     x, z, h = (feeds[name].astype(np.float64) for name in "xzh")
     exact = np.square((x @ z if product else x * x) + h) + h
 
-    fused, apart = [(await results(case, None, [feeds], **how))[0] for how in ({}, {"without": {"fuse"}})]
+    fused, apart = [(await results(case, None, [feeds], *how))[0] for how in ((), ("fuse",))]
 
     off = [float(np.sqrt(np.mean(np.square((y - exact) / np.abs(exact).max())))) for y in (fused, apart)]
     assert off[0] < 0.8 * off[1]
@@ -354,7 +362,7 @@ async def test_a_shape_that_forbids_it_gives_the_plan_without_it_and_the_next_on
         for feeds in (allowed, forbidden, allowed, forbidden):
             result = (await loaded.infer(feeds))["y"]
             found.append((result, decisions(loaded), " ".join(n.why for n in loaded.explain())))
-    apart = await results(case, None, [allowed, forbidden], without={"fuse"})
+    apart = await results(case, None, [allowed, forbidden], "fuse")
 
     nodes = len(case.nodes)
     for (result, decided, why), fused in zip(found, (True, False, True, False), strict=True):
@@ -377,11 +385,11 @@ async def test_devices_that_take_no_kernels_run_the_parts(device: str) -> None:
     """With and without fusion the bytes are the same, and no node is said to be fused."""
     for case in CASES.values():
         feeds = [given(case, shapes) for shapes in (case.allowed, case.forbidden) if shapes]
-        async with Runtime(device, options=RuntimeOptions(warm=False)) as rt:
+        async with Runtime(device, options=as_it_says()) as rt:
             loaded = await rt.load(case.model())
             with_it = [(await loaded.infer(f))["y"] for f in feeds]
             assert "fused" not in decisions(loaded)
-        without = await results(case, device, feeds, without={"fuse"})
+        without = await results(case, device, feeds, "fuse")
 
         assert [a.tobytes() for a in with_it] == [a.tobytes() for a in without]
 
@@ -456,7 +464,7 @@ async def test_a_query_that_sees_no_key_is_what_a_softmax_makes_of_it(length: in
     feeds = given(case, shapes)
     feeds["m"][:, :, 2] = -np.inf
 
-    fused, apart = [(await results(case, None, [feeds], without=off(fuse=fuse)))[0] for fuse in (True, False)]
+    fused, apart = [(await results(case, None, [feeds], *off(fuse=fuse)))[0] for fuse in (True, False)]
 
     assert np.isnan(apart[:, 2]).all()
     assert not np.isnan(np.delete(apart, 2, axis=1)).any()
@@ -478,7 +486,7 @@ async def test_where_weights_are_looked_through_for_nan_a_row_of_them_weighs_not
     beyond["v"][:, 1, 149, 0] = np.inf
 
     feeds = [unseen, unknown, beyond]
-    fused, apart = [await results(case, None, feeds, without=off(fuse=fuse)) for fuse in (True, False)]
+    fused, apart = [await results(case, None, feeds, *off(fuse=fuse)) for fuse in (True, False)]
 
     assert not apart[0][:, 0].any()
     assert not apart[1][:, 0].any()

@@ -87,7 +87,7 @@ async def test_normalised_rows_that_others_read_are_stored() -> None:
 @pytest.mark.parametrize(("words", "launches"), [(1, 2), (40, 4)])
 async def test_a_gpu_launches_one_kernel_for_few_rows(dtype: str, words: int, launches: int) -> None:
     """Seen in the plan that any machine makes for it: of two normalisations and two products."""
-    async with Runtime(options=RuntimeOptions(warm=False)) as rt:
+    async with Runtime(options=RuntimeOptions(warm=False, without={"widen_floats"})) as rt:
         net = (await rt.load(block(dtype))).network
         tools = attrs.evolve(net.tools, traits=MMA if dtype == "f16" else LARGE, memo=new_memo())
         plans = Plans(net.program, tools, replay=False, recipes=False, nbytes=1)
@@ -102,7 +102,7 @@ async def test_a_gpu_launches_one_kernel_for_few_rows(dtype: str, words: int, la
 @pytest.mark.parametrize(("words", "launches"), [(7, 2), (23, 2), (40, 4)])
 async def test_a_product_keeps_the_rows_that_it_normalises_for_others(words: int, launches: int) -> None:
     """Tensor cores do so with few rows; what a group still reads is nowhere where another one writes."""
-    async with Runtime(options=RuntimeOptions(warm=False)) as rt:
+    async with Runtime(options=RuntimeOptions(warm=False, without={"widen_floats"})) as rt:
         net = (await rt.load(block("f16", "normal"))).network
         traits = attrs.evolve(MMA, local_memory=1 << 17)
         tools = attrs.evolve(net.tools, traits=traits, memo=new_memo(), origins=True)

@@ -154,7 +154,8 @@ async def test_what_scales_channels_is_part_of_the_weights_where_that_changes_ro
     operators: dict[bool, list[str]] = {}
 
     for fuse in (True, False):
-        async with Runtime(device, options=RuntimeOptions(without=off(fuse=fuse), warm=False)) as rt:
+        options = RuntimeOptions(without=off(fuse=fuse, widen_floats=False), warm=False)
+        async with Runtime(device, options=options) as rt:
             loaded = await rt.load(case.model())
             found[fuse] = await loaded.infer(feeds)
             operators[fuse] = [n.operator for n in loaded.explain()]
