@@ -134,7 +134,11 @@ def _kernel(form: CellForm) -> KernelSource:
 def tiles_kernel(
     form: CellForm, name: str, ints: tuple[str, ...], body: str, declared: str = ""
 ) -> KernelSource:
-    """Return a kernel of walks, whose sizes are those of the layer, of its walks, and *ints*."""
+    """Return a kernel of walks, whose sizes are those of the layer, of its walks, and *ints*.
+
+    Args:
+        declared: What *body* calls and nobody here defines.
+    """
     buffers = form.buffers(FLOAT32, FLOAT32, packed=INT32)
     sizes = (*INTS, "blocks", "height", "own", *ints)
     return kernel(name, buffers, sizes, body, helpers="\n".join((declared, form.functions, _SOME, _multiply(form))))
