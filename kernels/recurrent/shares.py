@@ -68,7 +68,7 @@ def _walk(form: CellForm, gives_way: bool) -> KernelSource:
     Args:
         gives_way: Whether it may call ``sched_yield``.
     """
-    longer = "else sched_yield();" if gives_way else ""
+    wait = f"if (waited < {_BRIEF}) {{ {pause()} }} else sched_yield();" if gives_way else f"{{ {pause()} }}"
     each = phases(form, ended="vstore16(vload16(0, hu), 0, to + r * HP + u);")
     cases = " ".join(f"case {number}: {{ {text} break; }}" for number, text in enumerate(each))
     # A share that this work-item did for another is one that nobody else may do next time, either: no patience for it.
@@ -99,7 +99,6 @@ def _walk(form: CellForm, gives_way: bool) -> KernelSource:
       }} else switch (phase % {len(each)}) {{ {cases} }}
       __atomic_fetch_add(done, 1, __ATOMIC_ACQ_REL);
     }}
-    for (int waited = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) < all; waited++)
-      if (waited < {_BRIEF}) {{ {pause()} }} {longer}
+    for (int waited = 0; __atomic_load_n(done, __ATOMIC_ACQUIRE) < all; waited++) {wait}
   }}"""
     return tiles_kernel(form, f"{form.operator.lower()}_shares", ("shares",), body, SCHED_YIELD if gives_way else "")

@@ -25,9 +25,9 @@ from .unhindered import load_beside
 
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 INTEL_PLATFORM = "Intel(R) OpenCL"
+POCL_PLATFORM = "Portable Computing Language"
 INTEL_CPU = (INTEL_PLATFORM, "cpu")
 """Platform and kind of the devices of Intel's runtime for CPUs; what was measured of it holds for no other driver."""
-POCL_PLATFORM = "Portable Computing Language"
 NVIDIA_GPU = ("NVIDIA CUDA", "gpu")
 """The same of NVIDIA's GPUs."""
 INSTALL_HINT = (

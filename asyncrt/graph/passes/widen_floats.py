@@ -36,16 +36,16 @@ def widen_floats(graph: Graph) -> None:
     graphs = list(_all(graph))
     if not _may_widen(graphs):
         return
-    inputs = [(id, graph.values[id].layout.dtype) for id in graph.inputs]
-    outputs = [(id, graph.values[id].layout.dtype) for id in graph.outputs]
+    ends = {id: graph.values[id].layout.dtype for id in (*graph.inputs, *graph.outputs)}
     for each in reversed(graphs):  # those inside first: what a node holds is remembered as it is then
         _widen(each)
-    casts: dict[int, ProgramNode] = {}
-    graph.inputs = tuple([_arriving(graph, id, dtype, casts) if dtype in _NARROW else id for id, dtype in inputs])
-    first = list(casts.values())
-    casts.clear()
-    graph.outputs = tuple([_leaving(graph, id, dtype, casts) if dtype in _NARROW else id for id, dtype in outputs])
-    graph.keep([*first, *graph.nodes, *casts.values()])
+    beside = {id: _beside(graph, id, dtype) for id, dtype in ends.items() if dtype in _NARROW}
+    first = [_cast(beside[id], graph.values[id]) for id in graph.inputs if id in beside]
+    last = [_cast(graph.values[id], narrow) for id, narrow in beside.items() if id not in graph.inputs]
+    graph.inputs, graph.outputs = (
+        tuple([beside[id].id if id in beside else id for id in ids]) for ids in (graph.inputs, graph.outputs)
+    )
+    graph.keep([*first, *graph.nodes, *last])
 
 
 def _all(graph: Graph) -> Iterator[Graph]:
@@ -104,29 +104,18 @@ def _wide_attribute(name: str, value: Any) -> Any:
     return value.astype(np.float32) if _is_narrow(value) else value
 
 
-def _arriving(graph: Graph, id: int, dtype: DataType, casts: dict[int, ProgramNode]) -> int:
-    """Let a value be what an input of *dtype* is cast to; returns the id of the input."""
+def _beside(graph: Graph, id: int, dtype: DataType | None) -> Value:
+    """Add what callers give or get of *dtype* in the place of a value, by its name."""
     wide = graph.values[id]
-    given = Value(len(graph.values), wide.name, wide.layout._replace(dtype=dtype))
-    graph.values.append(given)
+    narrow = Value(len(graph.values), wide.name, wide.layout._replace(dtype=dtype))
+    graph.values.append(narrow)
     wide.name = graph.fresh(f"{wide.name}.wide")
-    casts[id] = _cast(given, wide, FLOAT32)
-    return given.id
+    return narrow
 
 
-def _leaving(graph: Graph, id: int, dtype: DataType, casts: dict[int, ProgramNode]) -> int:
-    """Return the id of what an output of *dtype* is cast to."""
-    if id not in casts:
-        wide = graph.values[id]
-        asked = Value(len(graph.values), wide.name, wide.layout._replace(dtype=dtype))
-        graph.values.append(asked)
-        wide.name = graph.fresh(f"{wide.name}.wide")
-        casts[id] = _cast(wide, asked, dtype)
-    return casts[id].outputs[0]
-
-
-def _cast(source: Value, target: Value, dtype: DataType) -> ProgramNode:
-    operator = find_operator("", "Cast")
+def _cast(source: Value, target: Value) -> ProgramNode:
+    operator, dtype = find_operator("", "Cast"), target.layout.dtype
     assert operator is not None
+    assert dtype is not None
     attributes = Attributes({"to": dtype.onnx, "saturate": 1}, _OPSET)
     return ProgramNode(0, f"{target.name}/Cast", operator, attributes, (source.id,), (target.id,), (dtype,))

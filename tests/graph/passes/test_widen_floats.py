@@ -39,8 +39,11 @@ def is_narrow(program: Program) -> bool:
 
 
 async def asked(source: onnx.ModelProto, request: dict[str, Array], device: str | None, **options: Any) -> list[Array]:
+    """Return the outputs, which have the names that the model says, in its order."""
     async with Runtime(device, options=RuntimeOptions(warm=False, check_hazards=True, **options)) as rt:
-        return list((await (await rt.load(source)).infer(request)).values())
+        outputs = await (await rt.load(source)).infer(request)
+    assert list(outputs) == [output.name for output in source.graph.output]
+    return list(outputs.values())
 
 
 @pytest.mark.asyncio
