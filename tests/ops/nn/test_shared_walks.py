@@ -56,13 +56,14 @@ def layer(name: str, example: Example, traits: DeviceTraits) -> tuple[Impl, Any]
     return it.implement(call, traits), call
 
 
-@pytest.fixture
-def shared(monkeypatch: pytest.MonkeyPatch) -> DeviceTraits:
-    """A CPU of twelve cores, for which layers of any size are worth sharing."""
-    if "threads" not in best_device().info.features:
+@pytest.fixture(params=[True, False], ids=["gives way", "pauses"])
+def shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> DeviceTraits:
+    """A CPU of twelve cores, for which layers of any size are worth sharing, and whose kernels give way or pause."""
+    features = best_device().info.features
+    if "threads" not in features:
         pytest.skip("work-groups of this device may not wait for each other")
     monkeypatch.setattr(tiles, "_LEAST_SHARE", 1)
-    return cpu(compute_units=12)
+    return cpu(compute_units=12, features=features if request.param else features - {"sched_yield"})
 
 
 @pytest.mark.parametrize(("name", "example"), CASES)
