@@ -19,24 +19,41 @@ from .vectors import ALL_VECTORS, INTEGER_VECTORS
 
 _GATHERED = 2
 
-# For kernels that store fewer than 16 at the end of a row (`EpilogueForm.stored_some`): nothing else is read or written.
-SOME = """
-inline float16 $_first(__global const float* p, int step, int n) {
-  float t[16];
-  if (step == 1 && n >= 16) return vload16(0, p);
-  for (int i = 0; i < 16; i++) t[i] = i < n ? p[i * step] : 0.0f;
+
+def _first(dtype: DataType) -> str:
+    """``$_first(p, step, n)``: the first *n* of 16 elements, zeros behind them; nothing else is read."""
+    vector, loaded = ALL_VECTORS[dtype], "vload16(0, p)"
+    if dtype in INTEGER_VECTORS:
+        loaded = f"convert_int16({loaded})"
+    return f"""
+inline {vector} __attribute__((overloadable)) $_first(__global const {dtype.c}* p, int step, int n) {{
+  {vector.removesuffix("16")} t[16];
+  if (step == 1 && n >= 16) return {loaded};
+  for (int i = 0; i < 16; i++) t[i] = i < n ? p[i * step] : 0;
   return vload16(0, t);
-}
-inline void $_store(float16 v, int n, __global float* p) {
-  if (n >= 16) { vstore16(v, 0, p); return; }
-  float8 e = v.lo;
-  if (n & 8) { vstore8(e, 0, p); p += 8; e = v.hi; }
-  float4 q = e.lo;
-  if (n & 4) { vstore4(q, 0, p); p += 4; q = e.hi; }
-  float2 d = q.lo;
-  if (n & 2) { vstore2(d, 0, p); p += 2; d = q.hi; }
+}}"""
+
+
+def store_some(dtype: DataType) -> str:
+    """Return ``$_store(v, n, p)``, which stores the first *n* of 16 elements, or all; nothing else is written."""
+    c = dtype.c
+    whole = f"convert_{c}16(v)" if dtype in INTEGER_VECTORS else "v"
+    return f"""
+inline void __attribute__((overloadable)) $_store({ALL_VECTORS[dtype]} v, int n, __global {c}* p) {{
+  const {c}16 a = {whole};
+  if (n >= 16) {{ vstore16(a, 0, p); return; }}
+  {c}8 e = a.lo;
+  if (n & 8) {{ vstore8(e, 0, p); p += 8; e = a.hi; }}
+  {c}4 q = e.lo;
+  if (n & 4) {{ vstore4(q, 0, p); p += 4; q = e.hi; }}
+  {c}2 d = q.lo;
+  if (n & 2) {{ vstore2(d, 0, p); p += 2; d = q.hi; }}
   if (n & 1) *p = d.x;
-}"""
+}}"""
+
+
+SOME = _first(FLOAT32) + store_some(FLOAT32)
+"""For kernels of floats that store fewer than 16 at the end of a row (`EpilogueForm.stored_some`)."""
 
 
 class Operand(NamedTuple):
@@ -96,10 +113,13 @@ class EpilogueForm(NamedTuple):
 
     @property
     def helpers(self) -> str:
-        if not self.vector or _GATHERED not in self.steps:
+        if not self.vector:
             return self.helper_text
+        text = self.helper_text + "".join(_first(d) for d in INTEGER_VECTORS if d in self.dtypes)
+        if _GATHERED not in self.steps:
+            return text
         # In vectors as well: a value must not depend on the strides of its operands.
-        return f"""{self.helper_text}
+        return f"""{text}
 inline float16 $_gathered(__global const float* p, int step) {{
   float t[16];
   for (int i = 0; i < 16; i++) t[i] = p[i * step];
@@ -212,14 +232,21 @@ inline float16 $_gathered(__global const float* p, int step) {{
             stored = f"convert_{result.c}16({stored})"
         return f"{{ const {ALL_VECTORS[dtype]} v = {value}; {operands} vstore16({stored}, 0, {address}); }}"
 
-    def stored_some(self, address: str, column: str, value: str, count: str) -> str:
-        """Write the statement that stores the first *count* of 16 floats, or all; needs `vector`, and `SOME` as helpers."""
+    def stored_some(
+        self, address: str, column: str, value: str, count: str, dtype: DataType = FLOAT32, result: DataType = FLOAT32
+    ) -> str:
+        """Write the statement that stores the first *count* of 16 elements of *dtype*, or all, as those of *result*.
+
+        It needs `vector`, and as helpers `SOME`, or `store_some` for another result.
+        """
         operands = ""
-        for i, step in enumerate(self.steps):
+        for i, (operand, step) in enumerate(zip(self.dtypes, self.steps, strict=True)):
             at, apart = (f"E{i} + e{i} + {column}", "1") if step == 1 else (f"E{i} + e{i} + ({column}) * ec{i}", f"ec{i}")
-            loaded = f"(float16)(E{i}[e{i}])" if step == 0 else f"$_first({at}, {apart}, {count})"
-            operands += f" const float16 a{i} = {loaded};"
-        return f"{{ const float16 v = {value};{operands} $_store((float16)({self.expression}), {count}, {address}); }}"
+            vector = ALL_VECTORS[operand]
+            loaded = f"({vector})(E{i}[e{i}])" if step == 0 else f"$_first({at}, {apart}, {count})"
+            operands += f" const {vector} a{i} = {loaded};"
+        stored = f"$_store(({ALL_VECTORS[result]})({self.expression}), {count}, {address});"
+        return f"{{ const {ALL_VECTORS[dtype]} v = {value};{operands} {stored} }}"
 
     def _load16(self, index: int, column: str) -> str:
         """Write the statement that loads 16 of an operand's elements."""
@@ -242,7 +269,7 @@ inline float16 $_gathered(__global const float* p, int step) {{
             column: The first of their columns.
             width: How many of the 8 there are: at least 4.
         """
-        operands = " ".join(f"float16 a{i};" for i in range(len(self.dtypes)))
+        operands = " ".join(f"{ALL_VECTORS[d]} a{i};" for i, d in enumerate(self.dtypes))
         for row, half in zip(rows, ("lo", "hi"), strict=True):
             if self.dtypes:
                 operands += f" {{ {self.rows(row)} {' '.join(self._load8(i, column, half, width) for i in range(len(self.dtypes)))} }}"
@@ -255,17 +282,21 @@ inline float16 $_gathered(__global const float* p, int step) {{
 
     def _load8(self, index: int, column: str, half: str, width: int) -> str:
         """Write the statement that loads half of operand *index*, *width* elements of a row."""
-        at = f"E{index} + e{index} + {column}"
+        at, dtype = f"E{index} + e{index} + {column}", self.dtypes[index]
+        eight = ALL_VECTORS[dtype].replace("16", "8")
+        wide = "convert_int{n}" if dtype in INTEGER_VECTORS else ""
         if self.steps[index] == 0:
-            return f"a{index}.{half} = (float8)(E{index}[e{index}]);"
+            return f"a{index}.{half} = ({eight})(E{index}[e{index}]);"
         if self.steps[index] == _GATHERED:
             c = [f"E{index}[e{index} + ({column} + {min(i, width - 1)}) * ec{index}]" for i in range(8)]
-            return f"a{index}.{half} = (float8)({', '.join(c)});"
+            return f"a{index}.{half} = ({eight})({', '.join(c)});"
         if width == 8:
-            return f"a{index}.{half} = vload8(0, {at});"
+            return f"a{index}.{half} = {wide.format(n=8)}(vload8(0, {at}));"
         # Nothing beyond the row is read: the last four elements may overlap the first four.
+        four = wide.format(n=4)
         return (
-            f"a{index}.{half}.s{_last4(width)} = vload4(0, {at} + {width - 4}); a{index}.{half}.lo = vload4(0, {at});"
+            f"a{index}.{half}.s{_last4(width)} = {four}(vload4(0, {at} + {width - 4})); "
+            f"a{index}.{half}.lo = {four}(vload4(0, {at}));"
         )
 
 
@@ -302,11 +333,15 @@ class Bound(NamedTuple):
     ints: tuple[int, ...] = ()
 
 
-def bind(epilogue: Epilogue | None, shape: Sequence[int], *, integers: bool = False) -> Bound:
+def bind(
+    epilogue: Epilogue | None, shape: Sequence[int], *, integers: bool = False, converts: bool = False
+) -> Bound:
     """Return *epilogue* for a result of *shape*, whose last axis is the columns and all others the rows.
 
     Args:
         integers: Whether the kernel stores vectors also where operands are `INTEGER_VECTORS`.
+        converts: Whether the result may have another dtype than what the kernel makes; of floats it stores vectors of
+            float32 alone.
     """
     if epilogue is None:
         return Bound()
@@ -325,6 +360,7 @@ def bind(epilogue: Epilogue | None, shape: Sequence[int], *, integers: bool = Fa
         tuple(c if c in (0, 1) else _GATHERED for c in columns),
         len(axes),
         epilogue.vector
+        and (not converts or epilogue.result in (None, FLOAT32, *INTEGER_VECTORS))
         and all(
             o.dtype is FLOAT32 or (integers and o.dtype in INTEGER_VECTORS and c in (0, 1))
             for o, c in zip(operands, columns, strict=True)

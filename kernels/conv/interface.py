@@ -74,7 +74,7 @@ def bind_conv(
         unbiased: What a kernel that always takes a bias is given, and does not read, where there is none.
     """
     shape = after.operands[0].view.shape if after is not None and after.operands else (1,)
-    last = bind(after, shape)
+    last = bind(after, shape, integers=True)
     bias = inp(2) if conv.bias else unbiased
     refs = (source, filter_, out(0), *(() if bias is None else (bias,)), *last.refs)
     return BoundConv(ConvForm(conv.dtype, bias is not None, last.form), refs, last.ints)

@@ -107,7 +107,7 @@ def integer_product(product: Product, traits: DeviceTraits, shape: tuple[int, ..
         after: What becomes of each element before it is stored.
     """
     p = product
-    last = bind(after, shape, integers=True)
+    last = bind(after, shape, integers=True, converts=True)
     result = p.made if after is None or after.result is None else after.result
     a_zero, w_zero = p.zeros
     form = _IntegerProductForm(

@@ -60,6 +60,15 @@ CASES: dict[str, list[tuple[tuple[Array | None, ...], dict[str, Any]]]] = {
         ((np.ones((1, 3, 200, 200), np.uint8), np.ones((8, 3, 5, 5), np.uint8)), {"pads": (9, 9, 9, 9)}),
         ((np.ones((2, 16, 64, 64), np.uint8), np.ones((16, 8, 3, 3), np.uint8), scalar(3, np.uint8)), {"group": 2}),
     ],
+    "ConvScaled": [
+        (
+            (
+                np.ones((1, 3, 200, 200), np.uint8), np.ones((8, 3, 5, 5), np.int8), scalar(0.1, np.float32),
+                scalar(0.1, np.float32), scalar(3, np.uint8), None,
+            ),
+            {"pads": (9, 9, 9, 9)},
+        ),
+    ],
     "DFT": [
         ((f32(1, 4, 1), scalar(200_000)), {"opset": 20}),
         ((f32(20, 10_000, 2), None, scalar(1)), {"opset": 20, "inverse": 1}),

@@ -6,7 +6,8 @@ element, and its compiler fills half of a multiplication of pairs with zeros. Ke
 such a name is its own affair, and may be wrong without a word; so each is tried first, on a processor that says it can,
 and the best is defined whose sums are all right.
 
-The same goes for one that looks 16 numbers up in a table (`LOOKUP`): `shuffle` is some instructions for each of them.
+The same goes for those that look 16 numbers up in a table (`LOOKUP`), or 64 bytes (`BYTES_LOOKUP`): `shuffle` is some
+instructions for each of them.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ WANTED = "ASYNCRT_DOT"
 
 LOOKUP_WANTED = "ASYNCRT_LOOKUP"
 """The same, and the macro that is defined where a table of 16 floats is looked up at once."""
+
+BYTES_LOOKUP_WANTED = "ASYNCRT_BYTES_LOOKUP"
+"""The same where a table of 256 bytes is looked up for 64 at once."""
 
 
 class Instruction(NamedTuple):
@@ -124,6 +128,24 @@ LOOKUP = f"\n#ifdef {LOOKUP_WANTED}{_LOOKED_UP}\n#endif\n"
 """``$_looked_up(table, i)``: of 16 floats those that the lowest four bits of each ``i`` say, where `LOOKUP_WANTED` is
 defined."""
 
+_BYTES_LOOKED_UP = """
+inline int16 $_bytes_at(__global const uchar* p) {
+  return (int16)(as_int4(vload16(0, p)), as_int4(vload16(1, p)), as_int4(vload16(2, p)), as_int4(vload16(3, p)));
+}
+inline int16 $_bytes_looked_up(__global const uchar* table, int16 i) {
+  const int16 t0 = $_bytes_at(table), t1 = $_bytes_at(table + 64);
+  const int16 t2 = $_bytes_at(table + 128), t3 = $_bytes_at(table + 192);
+  int16 low = i, high = i;
+  __asm__("vpermi2b %2, %1, %0" : "+vr"(low) : "vr"(t0), "vr"(t1));
+  __asm__("vpermi2b %2, %1, %0" : "+vr"(high) : "vr"(t2), "vr"(t3));
+  const uint16 top = as_uint16(i) & 0x80808080u;
+  return bitselect(low, high, as_int16((top << 1) - (top >> 7)));
+}"""
+
+BYTES_LOOKUP = f"\n#ifdef {BYTES_LOOKUP_WANTED}{_BYTES_LOOKED_UP}\n#endif\n"
+"""``$_bytes_looked_up(table, i)``: of 256 bytes those that the 64 bytes of ``i`` say, and ``$_bytes_at(p)``, 64 bytes,
+where `BYTES_LOOKUP_WANTED` is defined."""
+
 Trial: TypeAlias = Callable[[str, str, Array], Array]
 """Builds a text, and returns an array after its kernel, whose name comes second, has changed it."""
 
@@ -139,6 +161,7 @@ class Dots:
         self._said = processor_says(path) if possible else frozenset[str]()
         self._dot: bytes | None = None
         self._lookup: bytes | None = None
+        self._bytes_lookup: bytes | None = None
 
     def options(self, text: str, run: Trial) -> bytes:
         """Return the options to add for *text*. Blocks at the first text that gains by them.
@@ -147,6 +170,7 @@ class Dots:
             run: Has the driver run the trial.
         """
         lookup = self._lookup_option(run) if LOOKUP_WANTED in text else b""
+        lookup += self._bytes_lookup_option(run) if BYTES_LOOKUP_WANTED in text else b""
         return (self._dot_option(run) if WANTED in text else b"") + lookup
 
     def _dot_option(self, run: Trial) -> bytes:
@@ -160,6 +184,13 @@ class Dots:
             right = "avx512f" in self._said and looks_up(run)
             self._lookup = b" -D " + LOOKUP_WANTED.encode() if right else b""
         return self._lookup
+
+
+    def _bytes_lookup_option(self, run: Trial) -> bytes:
+        if self._bytes_lookup is None:
+            right = {"avx512f", "avx512vbmi"} <= self._said and looks_bytes_up(run)
+            self._bytes_lookup = b" -D " + BYTES_LOOKUP_WANTED.encode() if right else b""
+        return self._bytes_lookup
 
 
 def processor_says(path: Path = CPUINFO) -> frozenset[str]:
@@ -201,6 +232,23 @@ __kernel void asyncrt_lookup(__global int* x) {{
     except Exception:
         return False
     return bool((got[3] == given[1][given[0] & 15]).all())
+
+
+def looks_bytes_up(run: Trial) -> bool:
+    """The same for 64 bytes, in a table of 256."""
+    text = f"""{_BYTES_LOOKED_UP.replace("$", "trial")}
+__kernel void asyncrt_bytes_lookup(__global int* x) {{
+  const int16 found = trial_bytes_looked_up((__global const uchar*)(x + 16), vload16(0, x));
+  vstore16(found, 5, x);
+}}"""
+    given = np.zeros((6, 16), np.int32)
+    given[:5] = np.random.default_rng(0).integers(-(2**31), 2**31, (5, 16))
+    try:
+        got = run(text, "asyncrt_bytes_lookup", given)
+    except Exception:
+        return False
+    table = given[1:5].view(np.uint8).reshape(-1)
+    return bool((got[5].view(np.uint8) == table[given[0].view(np.uint8)]).all())
 
 
 def _right(text: str, run: Trial, *, shorts: bool = False, small: bool = False) -> bool:

@@ -25,7 +25,6 @@ from asyncrt.layout import FLOAT32, INT8, UINT8, Array, PartialLayout, dtype_of
 
 _BYTES = (UINT8, INT8)
 _LARGEST = 2**31 - 1
-_FILTERS = 8
 
 
 class _Levels(NamedTuple):
@@ -91,9 +90,9 @@ def _matrix(node: ProgramNode, left: _Levels, given: _Weights, turned: bool, gra
 
 
 def _convolution(node: ProgramNode, left: _Levels, given: _Weights, graph: Graph) -> list[ProgramNode] | None:
-    """Return the convolution of integers, or None: floats are faster for few filters, and a bias must be a constant."""
-    filters, group = given.integers, node.attributes.get("group", 1)
-    if filters.ndim < 3 or filters.shape[0] < _FILTERS * group or given.axis not in (None, 0):
+    """Return the convolution of integers, or None: a bias must be a constant."""
+    filters = given.integers
+    if filters.ndim < 3 or given.axis not in (None, 0):
         return None
     if not _fits(filters.reshape(filters.shape[0], -1).T, given.zero):
         return None

@@ -28,7 +28,7 @@ from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.grid import round_up
 from asyncrt.kernels.shapes import broadcast_shapes, check, check_spreads, count
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of, row_major
+from asyncrt.layout import FLOAT32, INT32, Array, DataType, Shape, dtype_of, row_major
 from asyncrt.memory.view import broadcast_strides, collapse
 
 _SPAN = 32  # results that a work-item of a CPU calculates at once
@@ -281,6 +281,10 @@ def _one(value: float) -> Array:
     return np.array(value, np.float32)
 
 
+def _scaled_types(attributes: Attributes, inputs: Sequence[DataType | None], outputs: int) -> Sequence[DataType]:
+    return (FLOAT32,)
+
+
 SCALED = Operator(
     name="MatMulScaled",
     infer=functools.partial(_infer, _SCALED),
@@ -290,10 +294,16 @@ SCALED = Operator(
     converts=True,
     value_hints=(5,),
     compares_hints=False,
+    types=_scaled_types,
     domain="asyncrt",
+    examples=(
+        Example(("u8[5,7]", "i8[7,33]", _one(0.02), _one(0.3), np.array(3, np.uint8), None)),
+        Example(("i8[2,4,7]", "u8[7,2]", _one(0.5), np.array([0.1, 0.2], np.float32), None, _u8(127, 130))),
+    ),
 )
 
 OPERATORS = (
+    SCALED,
     Operator(
         name="MatMulInteger",
         infer=functools.partial(_infer, _INTEGER),

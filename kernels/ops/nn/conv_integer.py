@@ -24,14 +24,15 @@ from asyncrt.errors import ShapeError
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.epilogue import Epilogue
 from asyncrt.kernels.impl import Impl, inp
-from asyncrt.kernels.int8.convolution import IntegerConv, integer_conv
+from asyncrt.kernels.int8.conv_interface import IntegerConv
+from asyncrt.kernels.int8.convolution import integer_conv
 from asyncrt.kernels.int8.inputs import Places, scales_of, zeros_of
 from asyncrt.kernels.int8.quantize import saturate
 from asyncrt.kernels.operator import Example, Operator
 from asyncrt.kernels.patterns.window import patch_elements, window
 from asyncrt.kernels.shapes import check, check_channels, count
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import INT32, Array, DataType, Shape, dtype_of, show_shape
+from asyncrt.layout import FLOAT32, INT32, Array, DataType, Shape, dtype_of, show_shape
 
 
 def _infer(places: Places, call: Call) -> tuple[Shape]:
@@ -181,6 +182,10 @@ def _linear_types(attributes: Attributes, inputs: Sequence[DataType | None], out
     return (inputs[7],)
 
 
+def _scaled_types(attributes: Attributes, inputs: Sequence[DataType | None], outputs: int) -> Sequence[DataType]:
+    return (FLOAT32,)
+
+
 def _scale(value: float) -> Array:
     return np.array(value, np.float32)
 
@@ -200,10 +205,16 @@ SCALED = Operator(
     converts=True,
     value_hints=(5,),
     compares_hints=False,
+    types=_scaled_types,
     domain="asyncrt",
+    examples=(
+        Example(("u8[1,2,5,6]", "i8[4,2,3,3]", _scale(0.02), _FACTORS, _u8(3), None), {"pads": (1, 0, 1, 2)}),
+        Example(("i8[2,4,7]", "u8[4,1,3]", _scale(0.5), _scale(0.3), None, _u8(130)), {"group": 4}),
+    ),
 )
 
 OPERATORS = (
+    SCALED,
     Operator(
         name="ConvInteger",
         infer=functools.partial(_infer, _INTEGER),

@@ -86,7 +86,25 @@ def decided() -> onnx.ModelProto:
     return made
 
 
-MODELS: dict[str, Callable[[], onnx.ModelProto]] = {"product": lambda: PRODUCT, "loop": loop, "decided": decided}
+def quantised() -> onnx.ModelProto:
+    """A model of which products of integers are made, and a table."""
+    nodes = [
+        node("q = QuantizeLinear(x, s, z)"), node("d = DequantizeLinear(q, s, z)"), node("e = DequantizeLinear(w, s)"),
+        node("m = MatMul(d, e)"), node("r = QuantizeLinear(m, t, z)"), node("u = DequantizeLinear(r, t, z)"),
+        node("a = Sigmoid(u)"), node("b = QuantizeLinear(a, s, z)"), node("c = Unsqueeze(b, last)"),
+        node("f = DequantizeLinear(c, s, z)"), node("g = DequantizeLinear(k, s)"), node("h = Conv(f, g)"),
+        node("y = QuantizeLinear(h, t, z)"),
+    ]  # fmt: skip
+    constants = {
+        "w": (W[:8, :16] * 50).astype(np.int8), "k": (W[:8, :16, None] * 50).astype(np.int8), "s": np.float32(0.02),
+        "t": np.float32(0.3), "z": np.uint8(100), "last": np.array([2]),
+    }  # fmt: skip
+    return model(nodes, ["x f32[n,8]"], ["y"], constants, opset=17)
+
+
+MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "product": lambda: PRODUCT, "loop": loop, "decided": decided, "quantised": quantised,
+}  # fmt: skip
 
 
 def written(source: onnx.ModelProto, path: Path) -> Path:
@@ -165,6 +183,14 @@ def test_a_program_that_was_kept_is_the_one_that_was_made(
 
     assert load.made == 1
     assert plain(kept, {}) == plain(made, {})
+
+
+def test_a_quantised_model_has_operators_that_passes_alone_make(load: Loader) -> None:
+    """So that the model among those above is one."""
+    nodes = load(quantised().SerializeToString()).nodes
+    operators = {part.operator.name for node in nodes for part in node.parts or [node]}
+
+    assert {"MatMulScaled", "ByteTable", "ConvScaled"} <= operators
 
 
 @pytest.mark.asyncio
