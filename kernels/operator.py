@@ -53,8 +53,8 @@ class Expression(NamedTuple):
 
     @property
     def cheap(self) -> bool:
-        """Whether it calls no function, so that calculating it again costs less than reading the result."""
-        return re.search(r"\w\(", self.text) is None
+        """Whether it calls no function but conversions, so that calculating it again costs less than reading the result."""
+        return re.search(r"\w(?<!_real)(?<!_to_float)\(", self.text) is None
 
 
 Reference: TypeAlias = Callable[[Attributes, Sequence[Array | None]], Sequence[Array]]

@@ -12,7 +12,7 @@ from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, INT8, INT32, UINT8, DataType
 
 from .product import Scales
-from .quantize import bounds, divided
+from .quantize import bounds, divided, whole16
 
 
 class IntegerConv(NamedTuple):
@@ -110,7 +110,7 @@ class IntegerConvForm(NamedTuple):
             value = f"convert_float16({value}) * factor"
         if self.rounded:
             least, greatest = bounds(self.made)
-            value = f"convert_int16(clamp(rint({value}) + (float)zy[0], {least}, {greatest}))"
+            value = whole16(f"clamp(rint({value}) + (float)zy[0], {least}, {greatest})")
         return value
 
 

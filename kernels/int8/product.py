@@ -31,7 +31,7 @@ from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, INT8, INT32, UINT8, Array, DataType
 from asyncrt.memory.own_pages import zeros
 
-from .quantize import bounds
+from .quantize import bounds, whole16
 from .tiles import DEPTH, WIDEN, Rows, add_tiles
 
 _MOST = 64  # rows of a work-item
@@ -183,7 +183,7 @@ def _kernel(form: _IntegerProductForm) -> KernelSource:
         values = [f"convert_float16({v}) * vload16({h}, f)" for h, v in zip(halves, values, strict=True)]
     if form.rounded:
         least, greatest = bounds(form.made)
-        values = [f"convert_int16(clamp(rint({v}) + (float)zy[0], {least}, {greatest}))" for v in values]
+        values = [whole16(f"clamp(rint({v}) + (float)zy[0], {least}, {greatest})") for v in values]
     stored = [
         form.last.stored_vector(f"Y + m * N + n0 + {16 * h}", f"n0 + {16 * h}", f"v{h}", form.made, form.result)
         for h in halves

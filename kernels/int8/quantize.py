@@ -19,6 +19,16 @@ inline float $_divide(float a, float b) {
 }
 """
 
+
+def whole16(value: str) -> str:
+    """Return OpenCL C for 16 floats, which are integers of up to 22 bits, as integers.
+
+    Behind so large a number an integer is the last bits of a float. It takes an addition where Intel's compiler makes two
+    roundings of a conversion, and where only the lowest byte is stored, nothing else.
+    """
+    return f"(as_int16(({value}) + 0x1.8p23f) - 0x4b400000)"
+
+
 # What QuantizeLinear and DequantizeLinear are for one element or for 16, so that they can be part of other kernels.
 EXPRESSIONS = (
     HELPERS
@@ -34,20 +44,20 @@ inline float16 __attribute__((overloadable)) $_ratio(float16 a, float16 b) { ret
         f"inline float __attribute__((overloadable)) $_real({t} a) {{ return (float)a; }}\n"
         for t in ("uchar", "char", "ushort", "short", "int", "uint")
     )
-    + """
-inline float16 __attribute__((overloadable)) $_real(int16 a) { return convert_float16(a); }
-inline int __attribute__((overloadable)) $_level(float a, float s, float z, float low, float high) {
+    + f"""
+inline float16 __attribute__((overloadable)) $_real(int16 a) {{ return convert_float16(a); }}
+inline int __attribute__((overloadable)) $_level(float a, float s, float z, float low, float high) {{
   return (int)clamp(rint($_ratio(a, s)) + z, low, high);
-}
-inline int __attribute__((overloadable)) $_level(float a, float s, float low, float high) {
+}}
+inline int __attribute__((overloadable)) $_level(float a, float s, float low, float high) {{
   return $_level(a, s, 0.0f, low, high);
-}
-inline int16 __attribute__((overloadable)) $_level(float16 a, float16 s, float16 z, float low, float high) {
-  return convert_int16(clamp(rint($_ratio(a, s)) + z, low, high));
-}
-inline int16 __attribute__((overloadable)) $_level(float16 a, float16 s, float low, float high) {
-  return convert_int16(clamp(rint($_ratio(a, s)), low, high));
-}
+}}
+inline int16 __attribute__((overloadable)) $_level(float16 a, float16 s, float16 z, float low, float high) {{
+  return {whole16("clamp(rint($_ratio(a, s)) + z, low, high)")};
+}}
+inline int16 __attribute__((overloadable)) $_level(float16 a, float16 s, float low, float high) {{
+  return {whole16("clamp(rint($_ratio(a, s)), low, high)")};
+}}
 """
 )
 
