@@ -71,8 +71,8 @@ ELSEWHERE: Mapping[Mechanism, str] = {
     "packed_weights": "other kernels, whose last bits may differ: tests/ops/test_every_operator.py",
     "winograd": "other kernels, whose results differ within a tolerance: tests/kernels/conv/test_winograd.py",
     "split_floats": "other kernels, whose last bits may differ: tests/kernels/matmul/test_gpu_regimes.py",
-    "integer_products": "results may differ by one step: tests/graph/passes/test_quantized_products.py",
-    "byte_tables": "results may differ by one step: tests/graph/passes/test_byte_tables.py",
+    "integer_products": "results may differ by one step: tests/graph/passes/quantized/test_products.py",
+    "quantized_steps": "results may differ by one step: tests/graph/passes/quantized/test_tables.py",
     "stand_in": "NumPy's results may differ in the last bits: tests/runtime/request/test_stand_in.py",
     "disk_cache": "every kernel is built again, which takes long: tests/kernels/resident/test_store.py",
 }

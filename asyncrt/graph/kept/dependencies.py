@@ -26,7 +26,7 @@ OPTIONS = ("precision", "memory_limit", "max_model_bytes", "max_folded_bytes", "
 """Fields of the options that reading a model and its passes ask for. `cache_dir` only says where constants lie."""
 
 USED: Sequence[Mechanism] = (
-    "byte_tables", "flush_weights", "fuse", "integer_products", "map_files", "page_constants", "widen_floats",
+    "flush_weights", "fuse", "integer_products", "map_files", "page_constants", "quantized_steps", "widen_floats",
 )  # fmt: skip
 """Mechanisms that they ask for. A program is the same with the others or without: `asyncrt warm` does without some."""
 

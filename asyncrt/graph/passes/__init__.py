@@ -1,7 +1,7 @@
 """The passes, in their order, and why that order.
 
 Narrow floats are widened before anything is known of them. Layouts come next, because folding needs them and they need
-folded values. Quantised products are found before the nodes that dequantise are folded, and then tables of what lies
+folded values. Quantised products are found before the nodes that dequantise are folded, and then what only lies
 between quantised values. Dead nodes are removed before
 anything is decided about them; then scales become part of weights, and only then are these flushed and rounded. Places
 come before skips (a host node is never skipped) and before cuts (which depend on places). Fusion comes last: it only
@@ -15,7 +15,6 @@ from asyncrt.graph.ir import Graph
 from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.options import RuntimeOptions
 
-from .byte_tables import byte_tables
 from .cut_chunks import cut_chunks
 from .flush_weights import flush_weights
 from .fold_scales import NORMALIZATIONS, SCALES, fold_scales
@@ -26,7 +25,7 @@ from .mark_runtime_skippable_nodes import mark_runtime_skippable_nodes
 from .merge_products import merge_products
 from .place_nodes import place_nodes
 from .products_before_loops import products_before_loops
-from .quantized_products import quantized_products
+from .quantized import quantized_products, quantized_steps
 from .remove_dead_nodes import remove_dead_nodes
 from .round_weights import round_weights
 from .widen_floats import widen_floats
@@ -39,8 +38,8 @@ def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> N
     infer_layouts(graph, options)
     if options.uses("integer_products") and traits.is_cpu:
         quantized_products(graph)
-    if options.uses("byte_tables") and traits.is_cpu:
-        byte_tables(graph)
+    if options.uses("quantized_steps") and traits.is_cpu:
+        quantized_steps(graph)
     remove_dead_nodes(graph, options)
     if options.uses("fuse"):
         # What is rounded afterwards is to be the weights that the model has, as far as that can be.

@@ -1,7 +1,7 @@
 """MatMulInteger and QLinearMatMul: matrix products of 8-bit integers less their zero points, in 32 bits.
 
 MatMulInteger gives the 32-bit sums. QLinearMatMul scales them, rounds half to even, adds a zero point and saturates.
-`SCALED` gives them scaled, as float32; `passes/quantized_products.py` puts it where a model dequantises both operands.
+`SCALED` gives them scaled, as float32; `passes/quantized/products.py` puts it where a model dequantises both operands.
 A zero point or scale is one for the matrix, one for each row of the left (``[M]`` or ``[..., M, 1]``) or one for each
 column of the right (``[N]`` or ``[..., 1, N]``).
 

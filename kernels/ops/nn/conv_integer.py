@@ -1,7 +1,7 @@
 """ConvInteger and QLinearConv: convolutions of 8-bit integers less their zero points, in 32 bits.
 
 ConvInteger gives the 32-bit sums. QLinearConv adds its bias, scales, rounds half to even, adds a zero point and
-saturates. `SCALED` gives them scaled, as float32; `passes/quantized_products.py` puts it where a model dequantises both
+saturates. `SCALED` gives them scaled, as float32; `passes/quantized/products.py` puts it where a model dequantises both
 operands.
 
 Source: ONNX ConvInteger-10, QLinearConv-10.

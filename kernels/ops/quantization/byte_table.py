@@ -1,6 +1,6 @@
 """ByteTable: for each 8-bit integer the one that a table of 256 has for it.
 
-`passes/byte_tables.py` puts it where what a model calculates between two quantised values depends on nothing else.
+`passes/quantized/tables.py` puts it where what a model calculates between two quantised values depends on nothing else.
 """
 
 from __future__ import annotations

@@ -21,9 +21,10 @@ from asyncrt.kernels.operator import Operator
 from asyncrt.kernels.ops.math.matmul_integer import SCALED as MATMUL
 from asyncrt.kernels.ops.nn.conv_integer import SCALED as CONV
 from asyncrt.kernels.registry import find_operator
-from asyncrt.layout import FLOAT32, INT8, UINT8, Array, PartialLayout, dtype_of
+from asyncrt.layout import FLOAT32, Array, PartialLayout, dtype_of
 
-_BYTES = (UINT8, INT8)
+from .levels import BYTES, maker
+
 _LARGEST = 2**31 - 1
 
 
@@ -137,30 +138,24 @@ def _replacement(
 
 def _dequantized(id: int | None, graph: Graph) -> _Levels | None:
     """Return the inputs of the DequantizeLinear that makes *id*, if it makes float32 of 8-bit integers."""
-    node = _maker(id, graph)
+    node = maker(id, graph)
     if node is None or node.operator.name != "DequantizeLinear" or node.attributes.get("block_size", 0):
         return None
     integers, scale, *more = node.inputs
     if integers is None or scale is None or node.output_types != (FLOAT32,):
         return None
     layouts = graph.values[integers].layout, graph.values[scale].layout
-    if layouts[0].dtype not in _BYTES or layouts[1].dtype is not FLOAT32:
+    if layouts[0].dtype not in BYTES or layouts[1].dtype is not FLOAT32:
         return None
     return _Levels(integers, scale, more[0] if more else None, node.attributes.get("axis", 1))
 
 
 def _weights(id: int | None, graph: Graph) -> tuple[_Levels | None, bool]:
     """Return the inputs of the DequantizeLinear behind *id*, if there is one, and whether a Transpose follows it."""
-    node = _maker(id, graph)
+    node = maker(id, graph)
     if node is not None and node.operator.name == "Transpose" and node.attributes.get("perm", (1, 0)) == (1, 0):
         return _dequantized(node.inputs[0], graph), True
     return _dequantized(id, graph), False
-
-
-def _maker(id: int | None, graph: Graph) -> ProgramNode | None:
-    number = None if id is None else graph.values[id].producer
-    node = None if number is None else graph.nodes[number]
-    return node if node is not None and not node.operator.domain else None
 
 
 def _constant(id: int | None, graph: Graph) -> Array | None:

@@ -15,8 +15,8 @@ from asyncrt.devices.opencl import dot_product as opencl_dot
 from asyncrt.devices.opencl.dot_product import processor_says
 from asyncrt.layout import Array
 
-from ...builders import model, node
-from ...second_opinion import onnxruntime_gives, reference_gives
+from ....builders import model, node
+from ....second_opinion import onnxruntime_gives, reference_gives
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 

@@ -10,9 +10,9 @@ import pytest
 from asyncrt.devices.opencl.dot_product import Dots
 from asyncrt.layout import Array
 
-from ...builders import model, node
-from ...second_opinion import onnxruntime_gives
-from .test_quantized_products import DEVICES, integers, multiplies_integers, outcome
+from ....builders import model, node
+from ....second_opinion import onnxruntime_gives
+from .test_products import DEVICES, integers, multiplies_integers, outcome
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 
@@ -67,7 +67,7 @@ async def test_what_depends_on_one_byte_is_looked_up(case: str, device: str | No
     requests = [{"x": x, "w": integers(np.uint8, len(x), 40)} for x in given]
 
     got, operators = await outcome(loaded, requests, device)
-    plain, calculated = await outcome(loaded, requests, device, without={"byte_tables"})
+    plain, calculated = await outcome(loaded, requests, device, without={"quantized_steps"})
 
     assert operators.count("ByteTable") == multiplies_integers(device)
     assert "ByteTable" not in calculated

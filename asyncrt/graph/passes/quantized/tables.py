@@ -19,9 +19,10 @@ import numpy as np
 from asyncrt.graph.ir import Graph, ProgramNode, Value
 from asyncrt.kernels.call import Attributes
 from asyncrt.kernels.ops.quantization.byte_table import ENTRIES, OPERATOR
-from asyncrt.layout import INT8, UINT8, Array, PartialLayout, dtype_of
+from asyncrt.layout import Array, PartialLayout, dtype_of
 
-_BYTES = (UINT8, INT8)
+from .levels import BYTES, quantises
+
 _CHEAP = frozenset(
     {"QuantizeLinear", "DequantizeLinear", "Relu", "Clip", "Identity", "Add", "Sub", "Mul", "Neg", "Abs"}
 )
@@ -41,7 +42,7 @@ def byte_tables(graph: Graph) -> None:
 
 def _table(node: ProgramNode, graph: Graph) -> ProgramNode | None:
     """Return the table that *node*, which quantises, stands for with what is before it; None if there is none."""
-    if node.operator.name != "QuantizeLinear" or node.operator.domain or node.output_types[0] not in _BYTES:
+    if quantises(node, graph) is None:
         return None
     found = _steps(node, graph)
     if found is None:
@@ -100,7 +101,7 @@ def _collect(number: int, graph: Graph, steps: dict[int, ProgramNode], given: se
         if value.constant is not None:
             if not table and (value.constant.size != 1 or value.constant.ndim > 1):
                 return False
-        elif value.layout.dtype in _BYTES:
+        elif value.layout.dtype in BYTES:
             given.add(value.id)
         elif value.producer is None or not _collect(value.producer, graph, steps, given):
             return False
