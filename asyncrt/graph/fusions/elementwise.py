@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.graph.ir import ProgramNode
 from asyncrt.kernels.fusion.groups import MAX_OPERANDS, fused_elementwise, fused_product
-from asyncrt.layout import FLOAT32
+from asyncrt.layout import FLOAT32, INT8, UINT8
 
 from .base import FusionGroup, Pattern, Surroundings
 
@@ -22,7 +22,7 @@ MAX_PARTS = 32  # the longest that exporters write is GELU with a bias and a res
 def find(last: ProgramNode, around: Surroundings) -> FusionGroup | None:
     if last.operator.expression is None:
         return None
-    parts, product = [last], None
+    parts, product, narrowed = [last], None, None
     shape = around.shape(last.outputs[0])
     grown = True
     while grown and len(parts) < MAX_PARTS:
@@ -37,8 +37,12 @@ def find(last: ProgramNode, around: Surroundings) -> FusionGroup | None:
                 continue
             if not is_product and (node.operator.expression is None or _left_to_its_product(node, shape, around)):
                 continue
+            source = None if is_product else _narrowed_product(node, around)
+            if source is not None and source is not (product or narrowed or source):
+                continue  # a product of its own, which stores bytes rather than what becomes bytes here
             if operands([*parts, node], around) > MAX_OPERANDS:
                 continue
+            narrowed = narrowed or source
             parts.append(node)
             product = node if is_product else product
             grown = True
@@ -63,6 +67,25 @@ def _left_to_its_product(node: ProgramNode, shape: tuple[object, ...] | None, ar
         if maker.operator.expression is not None and _left_to_its_product(maker, shape, around):
             return True
     return False
+
+
+def _narrowed_product(node: ProgramNode, around: Surroundings) -> ProgramNode | None:
+    """Return the product whose results *node* makes integers of 8 bits of; None if it does not, or of none."""
+    return _product_behind(node, around) if around.dtype(node.outputs[0]) in (UINT8, INT8) else None
+
+
+def _product_behind(node: ProgramNode, around: Surroundings) -> ProgramNode | None:
+    """Return a product from which *node* is calculated element by element, and nobody else."""
+    for value in node.uses:
+        maker = around.producer(value, node.chunk)
+        if maker is None or not around.hidden(value, [node]):
+            continue
+        if maker.operator.with_epilogue is not None:
+            return maker
+        found = _product_behind(maker, around) if maker.operator.expression is not None else None
+        if found is not None:
+            return found
+    return None
 
 
 def _surely_equal(a: tuple[object, ...] | None, b: tuple[object, ...] | None) -> bool:

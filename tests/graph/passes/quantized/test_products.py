@@ -407,3 +407,29 @@ async def test_a_long_chain_of_steps_is_cut_where_a_kernel_takes_no_more_operand
     np.testing.assert_allclose(got, onnxruntime_gives(loaded, request)["y"], rtol=1e-6, atol=1e-6)
     assert not [n.why for n in explained if "operands" in n.why]
     assert sum(n.decision == "ran" for n in explained) <= 4
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("turned", [False, True])
+async def test_a_sum_of_two_quantised_products_is_calculated_behind_one_of_bytes(turned: bool) -> None:
+    """As a residual connection with a convolution of its own is: the other product stores 8 bits, not its floats."""
+    nodes = [*READ, node("f = DequantizeLinear(w, sw)")]
+    for name in "ab":
+        nodes += [
+            node(f"m{name} = MatMul(d, f)"), node(f"q{name} = QuantizeLinear(m{name}, sy, zx)"),
+            node(f"d{name} = DequantizeLinear(q{name}, sy, zx)"),
+        ]  # fmt: skip
+    nodes += [node("t = Add(db, da)" if turned else "t = Add(da, db)"), node("p = Relu(t)"), *WRITE]
+    constants = {
+        "w": integers(np.int8, 40, 40), "sx": STEP, "zx": np.uint8(100), "sw": np.float32(0.01), "sy": np.float32(0.3)
+    }
+    loaded, request = model(nodes, ["x f32[s,40]"], ["y"], constants), {"x": floats(6, 40)}
+
+    async with Runtime(options=RuntimeOptions(warm=False, check_hazards=True)) as rt:
+        found = await rt.load(loaded)
+        got = (await found.infer(request))["y"]
+        ran = [n.node for n in found.explain() if n.decision == "ran"]
+
+    products = [name for name in ran if name.startswith(("Quantize", "q"))]
+    assert not rt.info.is_cpu or len(products) == 2, ran  # that of the input, and that of the other product
+    np.testing.assert_allclose(got, onnxruntime_gives(loaded, request)["y"], rtol=0, atol=0.301)
