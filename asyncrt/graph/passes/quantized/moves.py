@@ -39,7 +39,7 @@ def _moved(node: ProgramNode, graph: Graph) -> ProgramNode | None:
     if level is None or level.scale <= 0:
         return None
     move = maker(node.inputs[0], graph)
-    if move is None or move.operator.name not in _MOVES or len(move.outputs) > 1:
+    if move is None or move.operator.name not in _MOVES or len(move.outputs) != 1:
         return None
     value = graph.values[move.outputs[0]]
     if value.readers != (node.id,) or value.id in graph.outputs:
