@@ -31,12 +31,19 @@ _WRITTEN = 8  # rows of a window that are written out, and cells of one
 
 
 class _Tile(NamedTuple):
-    """What of a window is written out in a kernel: rows, numbers of each, and steps from one position to the next."""
+    """What of a window is written out in a kernel.
+
+    Attributes:
+        rows, numbers, cells: Its rows, and numbers and cells of each.
+        step: Numbers from one position to the next.
+        thinned: Elements from one number to the next.
+    """
 
     rows: int
     numbers: int
     cells: int
     step: int
+    thinned: int
 
 
 def suits(conv: IntegerConv) -> bool:
@@ -49,10 +56,17 @@ def suits(conv: IntegerConv) -> bool:
     return w.outs[2] <= _SUMS and w.extents[1] * _line(conv) <= _NEAR
 
 
+def _thinned(conv: IntegerConv) -> int:
+    """Return from one number to the next how many elements: what no position begins at is left out where that can be."""
+    stride = conv.window.strides[2]
+    return stride if TOGETHER * conv.window.dilations[2] % stride == 0 else 1
+
+
 def _line(conv: IntegerConv) -> int:
     """Return how many numbers a row's windows see."""
-    w = conv.window
-    return (w.outs[2] - 1) * w.strides[2] + (-(-w.size[2] // TOGETHER) - 1) * TOGETHER * w.dilations[2] + 1
+    w, thinned = conv.window, _thinned(conv)
+    more = (-(-w.size[2] // TOGETHER) - 1) * TOGETHER * w.dilations[2]
+    return ((w.outs[2] - 1) * w.strides[2] + more) // thinned + 1
 
 
 def depthwise(conv: IntegerConv, traits: DeviceTraits, shape: tuple[int, ...], after: Epilogue | None) -> Impl:
@@ -63,7 +77,8 @@ def depthwise(conv: IntegerConv, traits: DeviceTraits, shape: tuple[int, ...], a
     if joins:
         after, shape = joined, (*shape[:2], oh * ow)
     bound = bind_conv(conv, shape, after, integers=True)
-    tile = _Tile(w.size[1], -(-w.size[2] // TOGETHER), w.size[2], w.strides[2])
+    thinned = _thinned(conv)
+    tile = _Tile(w.size[1], -(-w.size[2] // TOGETHER), w.size[2], w.strides[2] // thinned, thinned)
     lines = _NEAR // line  # of input
     most = least(oh, least(_SUMS // ow, (lines - w.extents[1]) // w.strides[1] + 1))
     high = -(-oh // -(-oh // most))
@@ -72,8 +87,9 @@ def depthwise(conv: IntegerConv, traits: DeviceTraits, shape: tuple[int, ...], a
     work = greatest(1, high * -(-ow // 16) * conv.outputs * tile.rows * tile.numbers)
     per_item = greatest(1, least(-(-units // (4 * traits.compute_units)), -(-_WORK // work)))
     ints = (
-        conv.outputs, conv.group, *w.spatial[1:], oh, ow, *w.before[1:], w.strides[1], *w.dilations[1:], line, high, blocks,
-        units, per_item, conv.batch * conv.group * w.spatial[1] * w.spatial[2], *bound.steps,
+        conv.outputs, conv.group, *w.spatial[1:], oh, ow, *w.before[1:], w.strides[1], *w.dilations[1:],
+        TOGETHER * w.dilations[2] // thinned, line, high, blocks, units, per_item,
+        conv.batch * conv.group * w.spatial[1] * w.spatial[2], *bound.steps,
     )  # fmt: skip
     launch = Launch(
         _kernel(bound.form, joins, tile), (inp(0), weights(0), out(0), *bound.refs), (*ints, *bound.ints),
@@ -85,7 +101,7 @@ def depthwise(conv: IntegerConv, traits: DeviceTraits, shape: tuple[int, ...], a
 
 
 _INTS = (
-    "M", "G", "H", "W", "OH", "OW", "ph", "pw", "sh", "dh", "dw", "line", "high", "blocks", "units", "per_item", "total",
+    "M", "G", "H", "W", "OH", "OW", "ph", "pw", "sh", "dh", "dw", "gap", "line", "high", "blocks", "units", "per_item", "total",
     "zw_step", "sf_step",
 )  # fmt: skip
 
@@ -96,7 +112,7 @@ def _kernel(form: IntegerConvForm, joined: bool, tile: _Tile) -> KernelSource:
     filters = " ".join(f"const int w{r}_{k} = wp[{r * tile.numbers + k}];" for r, k in cells)
     multiply, mask = "", 0xFFFFFFFF >> 8 * (-tile.cells % TOGETHER)
     for r, k in cells:
-        at = f"from + {r} * dh * line + {k * TOGETHER} * dw"
+        at = f"from + {r} * dh * line + {k} * gap"
         counted = f"u = $_count(u, as_uint16(a) & {mask if k == tile.numbers - 1 else 0xFFFFFFFF:#x}u);" if form.sums else ""
         multiply += f"{{ const int16 a = $_apart({at}, {tile.step}); s = $_four(s, a, w{r}_{k}); {counted} }} "
     body = f"""
@@ -111,7 +127,7 @@ def _kernel(form: IntegerConvForm, joined: bool, tile: _Tile) -> KernelSource:
     for (int i = 0; i < lines; i++) {{
       const int start = (plane * H + h0 + i) * W;
       if (h0 + i < 0 || h0 + i >= H) $_outside(border, line, near + i * line);
-      else $_row((__global const uchar*)x, start, start, total, 0, dw, {TOGETHER}, W, pw, 1, border, line, near + i * line);
+      else $_row((__global const uchar*)x, start, start, total, 0, dw, {TOGETHER}, W, pw, {tile.thinned}, border, line, near + i * line);
     }}
     for (int m = 0; m < M; m++) {{
       const int oc = g * M + m, row = plane * M + m, q0 = oh0 * OW, count = rows * OW;
