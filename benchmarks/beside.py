@@ -24,8 +24,14 @@ async def compare(name: str, settings: m.Settings, model: Path | bytes, cases: C
     return await compare_each(name, settings, [(model, cases)])
 
 
-async def compare_each(name: str, settings: m.Settings, models: Sequence[tuple[Path | bytes, Cases]]) -> m.Report:
-    """Return the report of the benchmark *name*, of several models one after the other: a row for each case."""
+async def compare_each(
+    name: str, settings: m.Settings, models: Sequence[tuple[Path | bytes, Cases]], *, near: float = m.NEAR
+) -> m.Report:
+    """Return the report of the benchmark *name*, of several models one after the other: a row for each case.
+
+    Args:
+        near: How far apart results may be, as a part of the largest.
+    """
     rows: list[m.Row] = []
     measured: list[dict[str, list[float]]] = []
     notes: dict[str, None] = {}
@@ -40,7 +46,7 @@ async def compare_each(name: str, settings: m.Settings, models: Sequence[tuple[P
                     called = ", ".join(f"{heading} {cell}" for heading, cell in case.items())
                     ours = await loaded.infer(inputs)
                     await m.settle(loaded, inputs, rt)
-                    largest = max(largest, others.check(called, inputs, list(ours.values())))
+                    largest = max(largest, others.check(called, inputs, list(ours.values()), near))
                     turns = {peers.OURS: m.awaited(partial(loaded.infer, inputs), settings.block_s)}
                     measured.append(await m.interleave(turns | others.blocks(inputs, settings.block_s), settings))
                     rows.append(case | row(measured[-1]))

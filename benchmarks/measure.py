@@ -402,8 +402,12 @@ def progress(text: str) -> None:
         typer.echo(text, err=True)
 
 
+NEAR = 1e-4
+"""How far apart results of float32 may be, as a part of the largest."""
+
+
 def check_equal(
-    what: str, ours: Iterable[Array], theirs: Iterable[Array], tolerance: float = 1e-4, least: float = 1.0
+    what: str, ours: Iterable[Array], theirs: Iterable[Array], tolerance: float = NEAR, least: float = 1.0
 ) -> float:
     """Return the largest difference; a benchmark of different results compares nothing.
 

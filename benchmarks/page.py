@@ -22,6 +22,7 @@ BENCHMARKS: Mapping[str, str] = {
     "minilm": "A sentence embedding",
     "resnet": "Pictures",
     "vision": "Pictures in small networks",
+    "vision_int8": "Pictures in quantised networks",
     "real_models": "Trained models of Python packages",
     "decode": "Token after token",
     "new_shapes": "Shapes never seen before",

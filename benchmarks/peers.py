@@ -161,13 +161,16 @@ class Loaded:
     runs: Mapping[str, Run]
     notes: Sequence[str] = ()
 
-    def check(self, what: str, inputs: m.Inputs, ours: Sequence[m.Array]) -> float:
+    def check(self, what: str, inputs: m.Inputs, ours: Sequence[m.Array], near: float = m.NEAR) -> float:
         """Return the largest difference of asyncrt's outputs from the peers'.
+
+        Args:
+            near: How large it may be, as a part of the largest output.
 
         Raises:
             BenchmarkError: One is too large.
         """
-        differences = [m.check_equal(f"{what}, {name}", ours, run(inputs)) for name, run in self.runs.items()]
+        differences = [m.check_equal(f"{what}, {name}", ours, run(inputs), near) for name, run in self.runs.items()]
         return max(differences, default=0.0)
 
     def blocks(self, inputs: m.Inputs, seconds: float) -> dict[str, m.Block]:

@@ -67,6 +67,7 @@ PLOTS: Mapping[str, Plot] = {
     "minilm": Ratios(("batch", "tokens"), "times as fast as the peer"),
     "resnet": Ratios(("batch", "height", "width"), "times as fast as the peer"),
     "vision": Ratios(("network", "batch", "height", "width"), "times as fast as the peer"),
+    "vision_int8": Ratios(("network", "batch", "height", "width"), "times as fast as the peer"),
     "decode": Lines("runtime", "ms at ", "ms for a token", "tokens in the cache"),
     "new_shapes": Bars("runtime", ("first ms", "second ms"), "ms for a request"),
     "memory": Bars("runtime", ("opened MB", "loaded MB", "peak MB"), "MB beyond imports"),

@@ -57,6 +57,7 @@ from benchmarks import (
     trained,
     tune,
     vision,
+    vision_int8,
     vision_networks,
     wheels,
 )  # fmt: skip
@@ -114,6 +115,8 @@ def smallest(name: str) -> Coroutine[Any, Any, Report]:
                 "ViT": lambda: vision_networks.vit(1, 64),
             }
             return vision.bench(HOST, chosen, [(1, 32, 64)])
+        case "vision_int8":
+            return vision_int8.bench(HOST, {"MobileNet": lambda: vision_networks.mobilenet_v3(4)}, [(1, 32, 64)])
         case "real_models":
             return of_a_wheel()
         case "decode":
