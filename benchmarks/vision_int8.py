@@ -8,9 +8,10 @@ steps of the integers.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,20 @@ class _Pictures(CalibrationDataReader):  # type: ignore[misc]  # it has no types
         return next(self._next, None)
 
 
+@contextlib.contextmanager
+def _without_advice() -> Iterator[None]:
+    """Do without what the quantiser logs: advice to prepare a model that has nothing to prepare."""
+    level = logging.root.level
+    logging.root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.root.setLevel(level)
+
+
 def quantised(model: onnx.ModelProto, height: int, width: int) -> bytes:
     """Return *model* quantised statically, by pictures of that size."""
-    logging.getLogger().setLevel(logging.ERROR)  # it advises to prepare a model that has nothing to prepare
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _without_advice():
         plain, made = Path(folder) / "plain.onnx", Path(folder) / "quantised.onnx"
         onnx.save(model, str(plain))
         quantize_static(

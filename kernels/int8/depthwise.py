@@ -116,7 +116,7 @@ def _kernel(form: IntegerConvForm, joined: bool, tile: _Tile) -> KernelSource:
         counted = f"u = $_count(u, as_uint16(a) & {mask if k == tile.numbers - 1 else 0xFFFFFFFF:#x}u);" if form.sums else ""
         multiply += f"{{ const int16 a = $_apart({at}, {tile.step}); s = $_four(s, a, w{r}_{k}); {counted} }} "
     body = f"""
-  int near[{_NEAR + 32}] __attribute__((aligned(64))), t[{_SUMS + 16}] __attribute__((aligned(64)));
+  int near[{_NEAR + 16 * tile.step + 16}] __attribute__((aligned(64))), t[{_SUMS + 16}] __attribute__((aligned(64)));
   {f"int seen[{_SUMS + 16}] __attribute__((aligned(64)));" if form.sums else ""}
   const int u1 = min(((int)get_global_id(0) + 1) * per_item, units), P = OH * OW, low = {form.low};
   const uint border = {border_of(form.x, form.x_zero)};

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asyncrt.kernels.codegen.epilogue import store_some
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.codegen.vectors import LANES
 from asyncrt.kernels.impl import KernelSource, Launch, inp, scratch
@@ -139,20 +140,10 @@ def row_functions(dtype: DataType, *, own: bool) -> str:
         for j in each
     )
     space, at, keep = ("", "c", "vstore16({}, 0, {});") if own else (
-        "__global ", "max(0, min(c, PW - 16))", "$_keep({}, min(16, PW), {});"
+        "__global ", "max(0, min(c, PW - 16))", "$_store({}, min(16, PW), {});"
     )  # fmt: skip
-    keeping = "" if own else f"""
-inline void $_keep(int16 v, int n, {space}int* p) {{
-  if (n >= 16) {{ vstore16(v, 0, p); return; }}
-  int8 e = v.lo;
-  if (n & 8) {{ vstore8(e, 0, p); p += 8; e = v.hi; }}
-  int4 q = e.lo;
-  if (n & 4) {{ vstore4(q, 0, p); p += 4; q = e.hi; }}
-  int2 d = q.lo;
-  if (n & 2) {{ vstore2(d, 0, p); p += 2; d = q.hi; }}
-  if (n & 1) *p = d.x;
-}}"""
-    return f"""{keeping}
+    storing = "" if own else store_some(INT32)
+    return f"""{storing}
 inline uint16 $_bytes(__global const uchar* p, int step) {{
   if (step == 1) return convert_uint16(vload16(0, p));
   if (step == 2) return convert_uint16((ushort16)(as_ushort8(vload16(0, p)), as_ushort8(vload16(1, p)))) & 0xffu;

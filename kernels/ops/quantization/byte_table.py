@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from asyncrt.devices.opencl.dot_product import BYTES_LOOKUP, BYTES_LOOKUP_WANTED
+from asyncrt.kernels.arithmetic import greatest
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
@@ -45,7 +46,7 @@ def _implement(call: Call, traits: DeviceTraits) -> Impl:
     if not traits.is_cpu:
         launch = Launch(_kernel(False), (inp(0), inp(1), out(0)), (n, 1), (round_up(n, GPU_GROUP),), (GPU_GROUP,))
         return Impl("table", (launch,))
-    chunk = cut_rows(1, n, traits, align=64).chunk
+    chunk = greatest(1, cut_rows(1, n, traits, align=64).chunk)
     launch = Launch(_kernel(True), (inp(0), inp(1), out(0)), (n, chunk), (-(-n // chunk),), (1,))
     return Impl("table", (launch,))
 

@@ -336,7 +336,7 @@ async def test_a_deadline_holds_without_any_other_setting(rt: Runtime) -> None:
 
     async with loaded.batched(max_delay=10.0) as batched:
         async with held(loaded, batched) as first:
-            with pytest.raises(DeadlineExceeded, match=r"within 0.001 s") as caught:
+            with pytest.raises(DeadlineExceeded, match=r"within 0.001 s|after the deadline") as caught:
                 await batched.infer(of_length(4), deadline=0.001)
         patient = await batched.infer(of_length(4), deadline=60.0)
         await first
