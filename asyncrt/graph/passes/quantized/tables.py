@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
+from asyncrt.dims import identical
 from asyncrt.graph.ir import Graph, ProgramNode, Value
 from asyncrt.kernels.call import Attributes
 from asyncrt.kernels.ops.quantization.byte_table import ENTRIES, OPERATOR
@@ -49,7 +50,9 @@ def _table(node: ProgramNode, graph: Graph) -> ProgramNode | None:
         return None
     x, steps = found
     shape, result = (graph.values[id].layout.shape for id in (x, node.outputs[0]))
-    if not shape or shape != result or _is_cheap([step.operator.name for step in steps.values()]):
+    if not shape or result is None or not identical(shape, result):
+        return None
+    if _is_cheap([step.operator.name for step in steps.values()]):
         return None
     table = _calculated(x, steps, graph, len(shape)).get(node.outputs[0])
     if table is None or table.size != ENTRIES:
