@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from asyncrt.kernels.codegen import epilogue
-from asyncrt.kernels.codegen.epilogue import Epilogue, bind
+from asyncrt.kernels.codegen.epilogue import SOME, Epilogue, bind, store_some
+from asyncrt.kernels.codegen.vectors import ALL_VECTORS
 from asyncrt.kernels.impl import Ref
 from asyncrt.kernels.patterns.window import Window
 from asyncrt.kernels.traits import DeviceTraits
@@ -112,6 +113,39 @@ class IntegerConvForm(NamedTuple):
             least, greatest = bounds(self.made)
             value = whole16(f"clamp(rint({value}) + (float)zy[0], {least}, {greatest})")
         return value
+
+
+    @property
+    def helpers(self) -> str:
+        """What `stored16` calls."""
+        if not self.last.vector:
+            return self.last.helpers
+        some = SOME if self.result is FLOAT32 else SOME + store_some(self.result)
+        return some + self.last.helpers
+
+    def stored16(self, joined: bool, value: str, q: str, left: str) -> str:
+        """Return the statement that stores 16 results of ``row``, of positions from *q* on, or *left* if that is less.
+
+        Args:
+            joined: The ``P`` positions are one row of the result, where the operands' rows begin as `rows` says; else they
+                are rows of ``OW``.
+            value: Of `made`.
+        """
+        last, made, result = self.last, self.made, self.result
+        if joined and last.vector:
+            at = f"y + row * P + {q}", q, value
+            whole, some = last.stored_vector(*at, made, result), last.stored_some(*at, left, made, result)
+            return f"if ({left} >= 16) {whole} else if ({left} > 0) {some}"
+        one = last.element(made, "y", "row * P + q", "q", "o[j]", result)
+        if not joined:
+            one = f"""const int line_of_q = row * (P / OW) + q / OW, ow = q % OW;
+      {last.rows("line_of_q")} {last.element(made, "y", "line_of_q * OW + ow", "ow", "o[j]", result)}"""
+        return f"""{{ {ALL_VECTORS[made].removesuffix("16")} o[16]; vstore16({value}, 0, o);
+    for (int j = 0; j < min(16, {left}); j++) {{ const int q = {q} + j; {one} }} }}"""
+
+    def rows(self, joined: bool) -> str:
+        """Write the statements after which the operands' row ``row`` begins, where its positions are one."""
+        return self.last.rows("row") if joined else ""
 
 
 class BoundIntegerConv(NamedTuple):

@@ -20,8 +20,8 @@ from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import INT32
 
 from .conv_interface import IntegerConv, IntegerConvForm, bind_conv
-from .numbers import TOGETHER, border_of, pack_rows, row_functions
-from .packed_convolution import COUNT, apart, some
+from .numbers import TOGETHER, apart, border_of, pack_rows, row_functions
+from .packed_convolution import COUNT
 from .tiles import WIDEN
 
 _NEAR = 8192  # numbers of a work-item's rows: 32 KiB
@@ -144,7 +144,7 @@ def _kernel(form: IntegerConvForm, joined: bool, tile: _Tile) -> KernelSource:
       {_results(form, joined)}
     }}
   }}"""
-    helpers = DOT + apart("") + _FOUR + (COUNT if form.sums else "") + row_functions(form.x, own=True) + some(form) + form.last.helpers
+    helpers = DOT + apart("") + _FOUR + (COUNT if form.sums else "") + row_functions(form.x, own=True) + form.helpers
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     return kernel(
         "conv_depthwise_bytes", form.buffers(form.x, INT32), (*_INTS, *form.last.ints), body, helpers=helpers, attributes=one
@@ -165,22 +165,10 @@ inline int16 $_four(int16 s, int16 a, int w) {{
 
 def _results(form: IntegerConvForm, joined: bool) -> str:
     """Return statements that make results of the sums of a filter at ``count`` positions from ``q0`` on, and store them."""
-    vector = ALL_VECTORS[form.made]
     sums = form.sum16("vload16(0, t + c)", "wp[depth]", "vload16(0, seen + c)")
-    if joined and form.last.vector:
-        at = "y + row * P + q0 + c", "q0 + c", "made"
-        stored = f"""if (count - c >= 16) {form.last.stored_vector(*at, form.made, form.result)}
-          else {form.last.stored_some(*at, "count - c", form.made, form.result)}"""
-    else:
-        one = form.last.element(form.made, "y", "row * P + q", "q", "o[j]", form.result)
-        if not joined:
-            one = f"""const int line_ = row * OH + q / OW, ow = q % OW;
-          {form.last.rows("line_")} {form.last.element(form.made, "y", "line_ * OW + ow", "ow", "o[j]", form.result)}"""
-        stored = f"""{vector.removesuffix("16")} o[16]; vstore16(made, 0, o);
-        for (int j = 0; j < min(16, count - c); j++) {{ const int q = q0 + c + j; {one} }}"""
-    return f"""{form.last.rows("row") if joined else ""}
+    return f"""{form.rows(joined)}
       for (int c = 0; c < count; c += 16) {{
         const uint16 sum = {sums};
-        const {vector} made = {form.made16("sum")};
-        {stored}
+        const {ALL_VECTORS[form.made]} made = {form.made16("sum")};
+        {form.stored16(joined, "made", "q0 + c", "count - c")}
       }}"""

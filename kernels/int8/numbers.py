@@ -64,7 +64,7 @@ def as_numbers(conv: IntegerConv, traits: DeviceTraits) -> Numbers:
     thin = w.size == (1, 1, 1) and not any(w.before)  # what no position sees is left out
     steps = w.strides if thin else (1, 1, 1)
     strides = (1, 1, 1) if thin else w.strides
-    size, dilations = (*w.size[:2], w.size[2]), w.dilations
+    size, dilations = w.size, w.dilations
     if in_rows:
         size, dilations = (*w.size[:2], -(-w.size[2] // TOGETHER)), (*w.dilations[:2], TOGETHER * w.dilations[2])
     planes = channels if in_rows else -(-channels // TOGETHER)
@@ -179,6 +179,18 @@ inline void $_row(
     v = (v{flip}) & there;
     {keep.format("as_int16(v)", "to + at")}
   }}
+}}"""
+
+
+def apart(space: str) -> str:
+    """Return ``$_apart(p, step)``: 16 numbers, each *step* from the next."""
+    return f"""
+inline int16 $_apart({space} const int* p, int step) {{
+  if (step == 1) return vload16(0, p);
+  if (step == 2) return (int16)(vload16(0, p).even, vload16(1, p).even);
+  int t[16];
+  for (int i = 0; i < 16; i++) t[i] = p[i * step];
+  return vload16(0, t);
 }}"""
 
 

@@ -13,16 +13,16 @@ import functools
 from asyncrt.devices.base import Registers
 from asyncrt.devices.opencl.dot_product import DOT
 from asyncrt.kernels.arithmetic import greatest, least
-from asyncrt.kernels.codegen.epilogue import SOME, Epilogue, join, store_some
+from asyncrt.kernels.codegen.epilogue import Epilogue, join
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.codegen.tiles import PANEL, tile_of
 from asyncrt.kernels.codegen.vectors import ALL_VECTORS
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, WeightsRequest, out, scratch, weights
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import FLOAT32, INT32
+from asyncrt.layout import INT32
 
 from .conv_interface import IntegerConv, IntegerConvForm, bind_conv
-from .numbers import as_numbers, pack_channels, pack_rows
+from .numbers import apart, as_numbers, pack_channels, pack_rows
 from .tiles import DEPTH, WIDEN, Rows, add_tiles
 
 _MOST = 64  # filters of a work-item
@@ -99,7 +99,7 @@ def _kernel(form: IntegerConvForm, joined: bool, registers: Registers) -> Kernel
     $_multiply(rows, wp + k, depth + 1, panel, steps, t);
   }}
   {_results(form, joined)}"""
-    helpers = DOT + apart("__global") + _multiply(registers, sums=form.sums) + some(form) + form.last.helpers
+    helpers = DOT + apart("__global") + _multiply(registers, sums=form.sums) + form.helpers
     ints = (
         "planes", "K", "M", "G", "PD", "PH", "PW", "OD", "OH", "OW", "KD", "KH", "KW", "sd", "sh", "sw", "dd", "dh", "dw",
         "each", "zw_step", "sf_step", *form.last.ints,
@@ -107,25 +107,6 @@ def _kernel(form: IntegerConvForm, joined: bool, registers: Registers) -> Kernel
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     buffers = form.buffers(INT32, INT32)
     return kernel("conv_bytes", buffers, ints, body, helpers=helpers, attributes=one)
-
-
-def some(form: IntegerConvForm) -> str:
-    """What stores fewer than 16 positions, where vectors are stored."""
-    if not form.last.vector:
-        return ""
-    return SOME if form.result is FLOAT32 else SOME + store_some(form.result)
-
-
-def apart(space: str) -> str:
-    """Return ``$_apart(p, step)``: 16 numbers, each *step* from the next."""
-    return f"""
-inline int16 $_apart({space} const int* p, int step) {{
-  if (step == 1) return vload16(0, p);
-  if (step == 2) return (int16)(vload16(0, p).even, vload16(1, p).even);
-  int t[16];
-  for (int i = 0; i < 16; i++) t[i] = p[i * step];
-  return vload16(0, t);
-}}"""
 
 
 # Adds the four bytes of each number.
@@ -187,30 +168,13 @@ def _results(form: IntegerConvForm, joined: bool) -> str:
     sums = " ".join(
         f"const uint16 s{h} = {form.sum16(f'vload16(2 * i + {h}, t)', 'wp[i * (depth + 1) + depth]', f'u{h}')};" for h in _HALVES
     )
-    vector = ALL_VECTORS[form.made]
     made = ", ".join(f"v{h} = {form.made16(f's{h}')}" for h in _HALVES)
-    if joined:
-        one = form.last.element(form.made, "y", "row * P + q", "q", "o[j]", form.result)
-    else:
-        one = f"""const int line = row * OD * OH + q / OW, ow = q % OW;
-      {form.last.rows("line")} {form.last.element(form.made, "y", "line * OW + ow", "ow", "o[j]", form.result)}"""
-    if joined and form.last.vector:
-        at = "y + row * P + q0 + j", "q0 + j"
-        stored = " ".join(
-            f"j = {16 * h}; if (count - j >= 16) {form.last.stored_vector(*at, f'v{h}', form.made, form.result)} "
-            f"else if (count > j) {form.last.stored_some(*at, f'v{h}', 'count - j', form.made, form.result)}"
-            for h in _HALVES
-        )
-    else:
-        stored = f"""{vector.removesuffix("16")} o[{PANEL}];
-    vstore16(v0, 0, o); vstore16(v1, 1, o);
-    for (; j < count; j++) {{ const int q = q0 + j; {one} }}"""
+    stored = " ".join(form.stored16(joined, f"v{h}", f"q0 + {16 * h}", f"count - {16 * h}") for h in _HALVES)
     return f"""for (int i = 0; i < rows; i++) {{
     const int oc = g * M + m0 + i, row = n * G * M + oc;
     {f"const float factor = {form.factor(DeviceTraits('cpu'))};" if form.scaled else ""}
     {sums}
-    const {vector} {made};
-    {form.last.rows("row") if joined else ""}
-    int j = 0;
+    const {ALL_VECTORS[form.made]} {made};
+    {form.rows(joined)}
     {stored}
   }}"""

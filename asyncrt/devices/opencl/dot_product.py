@@ -12,7 +12,7 @@ instructions for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -160,8 +160,7 @@ class Dots:
     def __init__(self, *, possible: bool, path: Path = CPUINFO) -> None:
         self._said = processor_says(path) if possible else frozenset[str]()
         self._dot: bytes | None = None
-        self._lookup: bytes | None = None
-        self._bytes_lookup: bytes | None = None
+        self._lookups: dict[str, bytes] = {}
 
     def options(self, text: str, run: Trial) -> bytes:
         """Return the options to add for *text*. Blocks at the first text that gains by them.
@@ -169,9 +168,8 @@ class Dots:
         Args:
             run: Has the driver run the trial.
         """
-        lookup = self._lookup_option(run) if LOOKUP_WANTED in text else b""
-        lookup += self._bytes_lookup_option(run) if BYTES_LOOKUP_WANTED in text else b""
-        return (self._dot_option(run) if WANTED in text else b"") + lookup
+        lookups = b"".join(self._lookup_option(macro, run) for macro in _LOOKUPS if macro in text)
+        return (self._dot_option(run) if WANTED in text else b"") + lookups
 
     def _dot_option(self, run: Trial) -> bytes:
         if self._dot is None:
@@ -179,18 +177,11 @@ class Dots:
             self._dot = b" -D " + best.macro.encode() if best else b""
         return self._dot
 
-    def _lookup_option(self, run: Trial) -> bytes:
-        if self._lookup is None:
-            right = "avx512f" in self._said and looks_up(run)
-            self._lookup = b" -D " + LOOKUP_WANTED.encode() if right else b""
-        return self._lookup
-
-
-    def _bytes_lookup_option(self, run: Trial) -> bytes:
-        if self._bytes_lookup is None:
-            right = {"avx512f", "avx512vbmi"} <= self._said and looks_bytes_up(run)
-            self._bytes_lookup = b" -D " + BYTES_LOOKUP_WANTED.encode() if right else b""
-        return self._bytes_lookup
+    def _lookup_option(self, macro: str, run: Trial) -> bytes:
+        if macro not in self._lookups:
+            flags, right = _LOOKUPS[macro]
+            self._lookups[macro] = b" -D " + macro.encode() if flags <= self._said and right(run) else b""
+        return self._lookups[macro]
 
 
 def processor_says(path: Path = CPUINFO) -> frozenset[str]:
@@ -249,6 +240,13 @@ __kernel void asyncrt_bytes_lookup(__global int* x) {{
         return False
     table = given[1:5].view(np.uint8).reshape(-1)
     return bool((got[5].view(np.uint8) == table[given[0].view(np.uint8)]).all())
+
+
+_LOOKUPS: Mapping[str, tuple[frozenset[str], Callable[[Trial], bool]]] = {
+    LOOKUP_WANTED: (frozenset({"avx512f"}), looks_up),
+    BYTES_LOOKUP_WANTED: (frozenset({"avx512f", "avx512vbmi"}), looks_bytes_up),
+}
+"""For each macro what the processor has to say that it has, and whether a trial is right."""
 
 
 def _right(text: str, run: Trial, *, shorts: bool = False, small: bool = False) -> bool:

@@ -7,7 +7,7 @@ group grows from its last node towards the inputs, for as long as what it takes 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from asyncrt.dims import Dim, Undetermined
 from asyncrt.graph.ir import ProgramNode
@@ -22,7 +22,9 @@ MAX_PARTS = 32  # the longest that exporters write is GELU with a bias and a res
 def find(last: ProgramNode, around: Surroundings) -> FusionGroup | None:
     if last.operator.expression is None:
         return None
-    parts, product, narrowed = [last], None, None
+    parts: list[ProgramNode] = [last]
+    product: ProgramNode | None = None
+    narrowed: ProgramNode | None = None
     shape = around.shape(last.outputs[0])
     grown = True
     while grown and len(parts) < MAX_PARTS:
@@ -38,7 +40,8 @@ def find(last: ProgramNode, around: Surroundings) -> FusionGroup | None:
             if not is_product and (node.operator.expression is None or _left_to_its_product(node, shape, around)):
                 continue
             source = None if is_product else _narrowed_product(node, around)
-            if source is not None and source is not (product or narrowed or source):
+            chosen = product or narrowed
+            if source is not None and chosen is not None and source is not chosen:
                 continue  # a product of its own, which stores bytes rather than what becomes bytes here
             if operands([*parts, node], around) > MAX_OPERANDS:
                 continue
@@ -55,34 +58,36 @@ def _left_to_its_product(node: ProgramNode, shape: tuple[object, ...] | None, ar
     Such as the gate of a squeeze-and-excite block, one number for each channel. In the group it would be calculated for
     each element, or where it does not fit be carried out alone; the product does it before it stores.
     """
-    own = around.shape(node.outputs[0])
-    if _surely_equal(own, shape):
-        return False
-    for value in node.uses:
-        maker = around.producer(value, node.chunk)
-        if maker is None or not around.hidden(value, [node]) or not _surely_equal(around.shape(value), own):
-            continue
-        if maker.operator.with_epilogue is not None:
-            return True
-        if maker.operator.expression is not None and _left_to_its_product(maker, shape, around):
-            return True
-    return False
+
+    def follows(value: int, reader: ProgramNode) -> bool:
+        own = around.shape(reader.outputs[0])
+        return not _surely_equal(own, shape) and _surely_equal(around.shape(value), own)
+
+    return _product_behind(node, around, follows) is not None
 
 
 def _narrowed_product(node: ProgramNode, around: Surroundings) -> ProgramNode | None:
     """Return the product whose results *node* makes integers of 8 bits of; None if it does not, or of none."""
-    return _product_behind(node, around) if around.dtype(node.outputs[0]) in (UINT8, INT8) else None
+    if around.dtype(node.outputs[0]) not in (UINT8, INT8):
+        return None
+    return _product_behind(node, around, lambda value, reader: True)
 
 
-def _product_behind(node: ProgramNode, around: Surroundings) -> ProgramNode | None:
-    """Return a product from which *node* is calculated element by element, and nobody else."""
+def _product_behind(
+    node: ProgramNode, around: Surroundings, follows: Callable[[int, ProgramNode], bool]
+) -> ProgramNode | None:
+    """Return a product from which *node* is calculated element by element, and nobody else; None if there is none.
+
+    Args:
+        follows: Whether to go on from a reader to the value that it reads.
+    """
     for value in node.uses:
         maker = around.producer(value, node.chunk)
-        if maker is None or not around.hidden(value, [node]):
+        if maker is None or not around.hidden(value, [node]) or not follows(value, node):
             continue
         if maker.operator.with_epilogue is not None:
             return maker
-        found = _product_behind(maker, around) if maker.operator.expression is not None else None
+        found = _product_behind(maker, around, follows) if maker.operator.expression is not None else None
         if found is not None:
             return found
     return None

@@ -1,12 +1,12 @@
 """The passes, in their order, and why that order.
 
 Narrow floats are widened before anything is known of them. Layouts come next, because folding needs them and they need
-folded values. Quantised products are found before the nodes that dequantise are folded, and then what only lies
-between quantised values. Dead nodes are removed before
-anything is decided about them; then scales become part of weights, and only then are these flushed and rounded. Places
-come before skips (a host node is never skipped) and before cuts (which depend on places). Fusion comes last: it only
-groups nodes about which everything else is decided, and moves them together. The graphs inside a node are inferred and
-pruned with it: it needs their outputs, and their captures are its inputs.
+folded values. Quantised products are found before the nodes that dequantise are folded, and then what only lies between
+quantised values. Dead nodes are removed before anything is decided about them; then scales become part of weights, and
+only then are these flushed and rounded. Places come before skips (a host node is never skipped) and before cuts (which
+depend on places). Fusion comes last: it only groups nodes about which everything else is decided, and moves them
+together. The graphs inside a node are inferred and pruned with it: it needs their outputs, and their captures are its
+inputs.
 """
 
 from __future__ import annotations

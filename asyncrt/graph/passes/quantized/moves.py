@@ -22,18 +22,7 @@ _MOVES = frozenset(
 )  # fmt: skip
 
 
-def byte_moves(graph: Graph) -> None:
-    """Let such nodes take and give the integers. Changes *graph*, and those inside its nodes; the others stay."""
-    for number, node in enumerate(graph.nodes):
-        for sub in node.subgraphs:
-            byte_moves(sub.graph)
-        made = _moved(node, graph)
-        if made is not None:
-            graph.nodes[number] = made
-    graph.keep(graph.nodes)
-
-
-def _moved(node: ProgramNode, graph: Graph) -> ProgramNode | None:
+def byte_move(node: ProgramNode, graph: Graph) -> ProgramNode | None:
     """Return the move of integers that *node*, which quantises, and the move before it are; None if they are none."""
     level = quantises(node, graph)
     if level is None or level.scale <= 0:

@@ -30,18 +30,7 @@ _CHEAP = frozenset(
 _MOST = 32  # nodes
 
 
-def byte_tables(graph: Graph) -> None:
-    """Replace such steps by tables. Changes *graph*, and those inside its nodes; nodes that are left over stay."""
-    for number, node in enumerate(graph.nodes):
-        for sub in node.subgraphs:
-            byte_tables(sub.graph)
-        made = _table(node, graph)
-        if made is not None:
-            graph.nodes[number] = made
-    graph.keep(graph.nodes)
-
-
-def _table(node: ProgramNode, graph: Graph) -> ProgramNode | None:
+def byte_table(node: ProgramNode, graph: Graph) -> ProgramNode | None:
     """Return the table that *node*, which quantises, stands for with what is before it; None if there is none."""
     if quantises(node, graph) is None:
         return None

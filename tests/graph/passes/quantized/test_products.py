@@ -433,3 +433,23 @@ async def test_a_sum_of_two_quantised_products_is_calculated_behind_one_of_bytes
     products = [name for name in ran if name.startswith(("Quantize", "q"))]
     assert not rt.info.is_cpu or len(products) == 2, ran  # that of the input, and that of the other product
     np.testing.assert_allclose(got, onnxruntime_gives(loaded, request)["y"], rtol=0, atol=0.301)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("group", [1, 12])
+async def test_what_follows_a_convolution_may_be_a_number_for_each_column(group: int) -> None:
+    """So that a filter's positions are several rows of what is stored, each of a length that no vector has."""
+    nodes = [
+        *READ, node("f = DequantizeLinear(w, sw)"), node("c = Conv(d, f)", group=group, pads=[1, 1, 1, 1]),
+        node("m = Mul(c, row)"), node("p = Relu(m)"), *WRITE,
+    ]  # fmt: skip
+    constants = {
+        "w": integers(np.int8, 12, 12 // group, 3, 3), "sx": STEP, "zx": np.uint8(100), "sw": np.float32(0.01),
+        "row": np.linspace(0.5, 2, 21, dtype=np.float32), "sy": np.float32(0.05),
+    }  # fmt: skip
+    loaded, request = model(nodes, ["x f32[n,12,h,21]"], ["y"], constants), {"x": floats(2, 12, 9, 21)}
+
+    (got,), operators = await outcome(loaded, [request], None)
+
+    assert ("ConvScaled" in operators) == multiplies_integers(None)
+    np.testing.assert_allclose(got, onnxruntime_gives(loaded, request)["y"], rtol=0, atol=0.0501)

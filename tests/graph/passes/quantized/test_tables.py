@@ -101,7 +101,7 @@ async def test_tables_are_looked_up_with_and_without_an_instruction_for_it(monke
     request = {"x": integers(np.uint8, 5, 1000), "w": integers(np.uint8, 5, 40)}
     (best,), _ = await outcome(loaded, [request], None)
 
-    monkeypatch.setattr(Dots, "_bytes_lookup_option", lambda self, run: b"")
+    monkeypatch.setattr(Dots, "_lookup_option", lambda self, macro, run: b"")
     (plain,), _ = await outcome(loaded, [request], None)
 
     np.testing.assert_array_equal(best, plain)
