@@ -31,7 +31,7 @@ from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, INT32, Array, DataType, Shape, dtype_of, row_major
 from asyncrt.memory.view import broadcast_strides, collapse
 
-_SPAN = 32  # results that a work-item of a CPU calculates at once
+_SPAN, _ROWS = 32, 4  # columns and rows of the results that a work-item of a CPU calculates at once
 _GPU_GROUP = 64
 
 
@@ -152,14 +152,14 @@ def _implement(places: Places, call: Call, traits: DeviceTraits, epilogue: Epilo
         names += ("sy", "zy")
         dtypes += (call.dtype(places.y_scale), call.dtype(places.y_zero))
         refs += (inp(places.y_scale), inp(places.y_zero))
-    span = _SPAN if traits.is_cpu else 1
+    height, span = (_ROWS, _SPAN) if traits.is_cpu else (1, 1)
     last = bind(epilogue, call.outputs[0].shape)
     made = call.outputs[0].dtype
     result = made if epilogue is None or epilogue.result is None else epilogue.result
-    form = _MatMulIntegerForm(names, dtypes, made, result, len(axes), span, last.form)
+    form = _MatMulIntegerForm(names, dtypes, made, result, len(axes), height, span, last.form)
     ints = (m, n, k, za_row, zb_column, sa_row, sb_column, *walk, *last.ints)
     if traits.is_cpu:
-        grid, group = (-(-n // _SPAN), m, batches), (1, 1, 1)
+        grid, group = (-(-n // span), -(-m // height), batches), (1, 1, 1)
     else:
         grid, group = (round_up(n, _GPU_GROUP), m, batches), (_GPU_GROUP, 1, 1)
     return Impl("integers", (Launch(_kernel(form), (*refs, out(0), *last.refs), ints, grid, group),))
@@ -197,13 +197,18 @@ class _MatMulIntegerForm(NamedTuple):
     made: DataType
     result: DataType
     axes: int
+    rows: int
     span: int
     last: after.EpilogueForm
 
 
 @functools.cache
 def _kernel(form: _MatMulIntegerForm) -> KernelSource:
-    """`span` adjacent results per work-item. Sums wrap around, as 32-bit integers do."""
+    """`rows` times `span` adjacent results per work-item. Sums wrap around, as 32-bit integers do.
+
+    The last columns are calculated with those before them, as far as there are as many as a work-item takes: it stores
+    only what no other does. Rows behind the last are the last one again.
+    """
     moved = [name for name in form.names if name not in ("sy", "zy")]
     of = dict(zip(form.names, form.dtypes, strict=True))
     batch = ["int rest = (int)get_global_id(2), oY = 0; " + " ".join(f"int o{name} = 0;" for name in moved)]
@@ -213,7 +218,7 @@ def _kernel(form: _MatMulIntegerForm) -> KernelSource:
         + " }"
         for i in range(form.axes)
     ]
-    a_zero = "za[oza + m * za_row]" if "za" in of else "0"
+    a_zero = "za[oza + at * za_row]" if "za" in of else "0"
     b_zero = "zb[ozb + (n0 + j) * zb_column]" if "zb" in of else "0"
     helpers = ""
     if "sy" in of:
@@ -228,27 +233,49 @@ def _kernel(form: _MatMulIntegerForm) -> KernelSource:
         result = "(float)(int)sum[j] * (sa[osa + m * sa_row] * sb[osb + (n0 + j) * sb_column])"
     else:
         result = "(int)sum[j]"
-    loop = "for (int k = 0; k < K; k++, b += N) {{ const uint l = (uint)((int)a[k] - low); {} }}"
-    add = "for (int j = 0; j < {}; j++) sum[j] += l * (uint)((int)b[j] - zeros[j]);"
+    each = "for (int j = 0; j < left; j++)"
+    few = f"""for (int k = 0; k < K; k++, b += N) {{
+    for (int i = 0; i < count; i++) {{
+      const uint l = (uint)((int)a[rows[i] + k] - low[i]);
+      {each} sums[i * {form.span} + j] += l * (uint)((int)b[j] - zeros[j]);
+    }}
+  }}"""
+    sums = few if form.span == 1 else f"if (left == {form.span}) {{ {_tile(form.rows, form.span)} }}\n  else {few}"
     body = f"""
-  const int n0 = (int)get_global_id(0) * {form.span}, m = (int)get_global_id(1);
-  if (n0 >= N) return;
+  const int start = (int)get_global_id(0) * {form.span}, first = (int)get_global_id(1) * {form.rows};
+  if (start >= N) return;
   {" ".join(batch)}
-  const int left = min({form.span}, N - n0);
-  uint sum[{form.span}]; int zeros[{form.span}];
-  for (int j = 0; j < {form.span}; j++) {{ sum[j] = 0; zeros[j] = 0; }}
-  for (int j = 0; j < left; j++) zeros[j] = {b_zero};
-  const int low = {a_zero};
-  __global const {of["A"].c}* a = A + oA + m * K;
+  const int n0 = max(min(start, N - {form.span}), 0), left = min({form.span}, N - n0), count = min({form.rows}, M - first);
+  int zeros[{form.span}], rows[{form.rows}], low[{form.rows}]; uint sums[{form.rows * form.span}];
+  for (int i = 0; i < {form.rows * form.span}; i++) sums[i] = 0;
+  {each} zeros[j] = {b_zero};
+  for (int i = 0; i < {form.rows}; i++) {{
+    const int at = min(first + i, M - 1); rows[i] = at * K; low[i] = {a_zero};
+  }}
+  __global const {of["A"].c}* a = A + oA;
   __global const {of["B"].c}* b = B + oB + n0;
-  if (left == {form.span}) {loop.format(add.format(form.span))}
-  else {loop.format(add.format("left"))}
-  {form.last.rows("oY / N + m")}
-  for (int j = 0; j < left; j++) {form.last.element(form.made, "Y", "oY + m * N + n0 + j", "n0 + j", result, form.result)}"""
+  {sums}
+  for (int i = 0; i < count; i++) {{
+    const int m = first + i; const uint* sum = sums + i * {form.span};
+    {form.last.rows("oY / N + m")}
+    for (int j = start - n0; j < left; j++) {form.last.element(form.made, "Y", "oY + m * N + n0 + j", "n0 + j", result, form.result)}
+  }}"""
     walk = (x for i in range(form.axes) for x in (f"d{i}", *(f"t{name}{i}" for name in moved), f"tY{i}"))
     ints = ("M", "N", "K", "za_row", "zb_column", "sa_row", "sb_column", *walk, *form.last.ints)
     buffers = (*((n, t, "r") for n, t in zip(form.names, form.dtypes, strict=True)), ("Y", form.result, "w"))
     return kernel("matmul_integer", (*buffers, *form.last.buffers), ints, body, helpers=helpers + form.last.helper_text)
+
+
+def _tile(rows: int, span: int) -> str:
+    """Return statements that add all products of *rows* rows and *span* columns to `sums`, in vectors of 16."""
+    vectors, each = range(span // 16), range(rows)
+    zeros = " ".join(f"const int16 z{v} = vload16({v}, zeros);" for v in vectors)
+    start = " ".join(f"uint16 s{i}_{v} = 0;" for i in each for v in vectors)
+    right = " ".join(f"const uint16 b{v} = as_uint16(convert_int16(vload16({v}, b)) - z{v});" for v in vectors)
+    left = " ".join(f"const uint l{i} = (uint)((int)a[rows[{i}] + k] - low[{i}]);" for i in each)
+    add = " ".join(f"s{i}_{v} += l{i} * b{v};" for i in each for v in vectors)
+    end = " ".join(f"vstore16(s{i}_{v}, {i * len(vectors) + v}, sums);" for i in each for v in vectors)
+    return f"{zeros} {start}\n    for (int k = 0; k < K; k++, b += N) {{ {right} {left} {add} }}\n    {end}"
 
 
 def _scaled_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
@@ -319,6 +346,8 @@ OPERATORS = (
             Example(("u8[5,7]", "i8[7,33]", np.array(3, np.uint8), np.array(-2, np.int8))),
             Example(("i8[2,3,4,5]", "u8[5,6]", np.array(1, np.int8), _u8(1, 2, 3, 4, 5, 6))),
             Example(("i8[2,1,4,5]", "i8[3,5,64]", "i8[2,1,4,1]", "i8[3,1,64]")),
+            Example(("i8[2,1,6,5]", "u8[3,5,45]", "i8[2,1,6,1]", "u8[3,1,45]")),
+            Example(("u8[2,9,70]", "i8[2,70,32]", np.array(200, np.uint8))),
             Example(("u8[5]", "u8[5,3]")),
         ),
     ),
