@@ -31,7 +31,7 @@ from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, INT32, Array, DataType, Shape, dtype_of, row_major
 from asyncrt.memory.view import broadcast_strides, collapse
 
-_SPAN, _ROWS = 32, 4  # columns and rows of the results that a work-item of a CPU calculates at once
+_SPAN, _HEIGHT = 32, 4  # columns and rows of the results that a work-item of a CPU calculates at once
 _GPU_GROUP = 64
 
 
@@ -152,17 +152,15 @@ def _implement(places: Places, call: Call, traits: DeviceTraits, epilogue: Epilo
         names += ("sy", "zy")
         dtypes += (call.dtype(places.y_scale), call.dtype(places.y_zero))
         refs += (inp(places.y_scale), inp(places.y_zero))
-    height, span = (_ROWS, _SPAN) if traits.is_cpu else (1, 1)
+    height, span = (_HEIGHT, _SPAN) if traits.is_cpu else (1, 1)
     last = bind(epilogue, call.outputs[0].shape)
     made = call.outputs[0].dtype
     result = made if epilogue is None or epilogue.result is None else epilogue.result
     form = _MatMulIntegerForm(names, dtypes, made, result, len(axes), height, span, last.form)
     ints = (m, n, k, za_row, zb_column, sa_row, sb_column, *walk, *last.ints)
-    if traits.is_cpu:
-        grid, group = (-(-n // span), -(-m // height), batches), (1, 1, 1)
-    else:
-        grid, group = (round_up(n, _GPU_GROUP), m, batches), (_GPU_GROUP, 1, 1)
-    return Impl("integers", (Launch(_kernel(form), (*refs, out(0), *last.refs), ints, grid, group),))
+    group = 1 if traits.is_cpu else _GPU_GROUP
+    grid = (round_up(-(-n // span), group), -(-m // height), batches)
+    return Impl("integers", (Launch(_kernel(form), (*refs, out(0), *last.refs), ints, grid, (group, 1, 1)),))
 
 
 def _packed(places: Places, call: Call) -> Product | None:
@@ -197,14 +195,14 @@ class _MatMulIntegerForm(NamedTuple):
     made: DataType
     result: DataType
     axes: int
-    rows: int
+    height: int
     span: int
     last: after.EpilogueForm
 
 
 @functools.cache
 def _kernel(form: _MatMulIntegerForm) -> KernelSource:
-    """`rows` times `span` adjacent results per work-item. Sums wrap around, as 32-bit integers do.
+    """`height` rows of `span` adjacent results per work-item. Sums wrap around, as 32-bit integers do.
 
     The last columns are calculated with those before them, as far as there are as many as a work-item takes: it stores
     only what no other does. Rows behind the last are the last one again.
@@ -240,16 +238,16 @@ def _kernel(form: _MatMulIntegerForm) -> KernelSource:
       {each} sums[i * {form.span} + j] += l * (uint)((int)b[j] - zeros[j]);
     }}
   }}"""
-    sums = few if form.span == 1 else f"if (left == {form.span}) {{ {_tile(form.rows, form.span)} }}\n  else {few}"
+    sums = few if form.span == 1 else f"if (left == {form.span}) {{ {_tile(form.height, form.span)} }}\n  else {few}"
     body = f"""
-  const int start = (int)get_global_id(0) * {form.span}, first = (int)get_global_id(1) * {form.rows};
+  const int start = (int)get_global_id(0) * {form.span}, first = (int)get_global_id(1) * {form.height};
   if (start >= N) return;
   {" ".join(batch)}
-  const int n0 = max(min(start, N - {form.span}), 0), left = min({form.span}, N - n0), count = min({form.rows}, M - first);
-  int zeros[{form.span}], rows[{form.rows}], low[{form.rows}]; uint sums[{form.rows * form.span}];
-  for (int i = 0; i < {form.rows * form.span}; i++) sums[i] = 0;
+  const int n0 = max(min(start, N - {form.span}), 0), left = min({form.span}, N - n0), count = min({form.height}, M - first);
+  int zeros[{form.span}], rows[{form.height}], low[{form.height}]; uint sums[{form.height * form.span}];
+  for (int i = 0; i < {form.height * form.span}; i++) sums[i] = 0;
   {each} zeros[j] = {b_zero};
-  for (int i = 0; i < {form.rows}; i++) {{
+  for (int i = 0; i < {form.height}; i++) {{
     const int at = min(first + i, M - 1); rows[i] = at * K; low[i] = {a_zero};
   }}
   __global const {of["A"].c}* a = A + oA;
@@ -266,9 +264,9 @@ def _kernel(form: _MatMulIntegerForm) -> KernelSource:
     return kernel("matmul_integer", (*buffers, *form.last.buffers), ints, body, helpers=helpers + form.last.helper_text)
 
 
-def _tile(rows: int, span: int) -> str:
-    """Return statements that add all products of *rows* rows and *span* columns to `sums`, in vectors of 16."""
-    vectors, each = range(span // 16), range(rows)
+def _tile(height: int, span: int) -> str:
+    """Return statements that add all products of *height* rows and *span* columns to `sums`, in vectors of 16."""
+    vectors, each = range(span // 16), range(height)
     zeros = " ".join(f"const int16 z{v} = vload16({v}, zeros);" for v in vectors)
     start = " ".join(f"uint16 s{i}_{v} = 0;" for i in each for v in vectors)
     right = " ".join(f"const uint16 b{v} = as_uint16(convert_int16(vload16({v}, b)) - z{v});" for v in vectors)
