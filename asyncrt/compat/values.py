@@ -59,7 +59,7 @@ class OrtValue:
         check_on_host(device_type)
         if not isinstance(numpy_obj, np.ndarray) or numpy_obj.dtype.kind in "OUST":
             raise Refused("Creation of OrtValues is currently only supported from non-string numpy arrays")
-        return cls.of(np.ascontiguousarray(numpy_obj).reshape(numpy_obj.shape))
+        return cls.of(np.asarray(numpy_obj, order="C"))
 
     @classmethod
     def ortvalue_from_numpy_with_onnx_type(cls, data: np.ndarray[Any, Any], /, onnx_element_type: int) -> OrtValue:

@@ -108,7 +108,9 @@ def transposed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) 
 def _side_by_side(form: ConvForm) -> KernelSource:
     """Return the kernel that makes rows of a result from the rows of its channels; ``D, H, W`` are the result's sizes."""
     last, bias = form.last, "bias[c]" if form.bias else "0.0f"
-    vectors = f"""
+    vectors = ""
+    if last.vector:
+        vectors = f"""
     if (tw <= 2)
       for (; w + 16 <= W; w += 16) {{
         float16 sums;
@@ -125,7 +127,7 @@ def _side_by_side(form: ConvForm) -> KernelSource:
     __global const float* const from = x + (((p * td + d % td) * th + h % th) * tw * OD + d / td) * OH * OW + h / th * OW;
     {last.rows("r")}
     int w = 0;
-    {vectors if last.vector else ""}
+    {vectors}
     for (; w < W; w++) {element}
   }}"""
     buffers = tuple(b for b in form.buffers if b[0] != "f")

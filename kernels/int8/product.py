@@ -184,10 +184,13 @@ def _kernel(form: _IntegerProductForm) -> KernelSource:
     if form.rounded:
         least, greatest = bounds(form.made)
         values = [whole16(f"clamp(rint({v}) + (float)zy[0], {least}, {greatest})") for v in values]
-    stored = [
-        form.last.stored_vector(f"Y + m * N + n0 + {16 * h}", f"n0 + {16 * h}", f"v{h}", form.made, form.result)
-        for h in halves
-    ]
+    whole = ""
+    if form.last.vector:
+        stores = (
+            form.last.stored_vector(f"Y + m * N + n0 + {16 * h}", f"n0 + {16 * h}", f"v{h}", form.made, form.result)
+            for h in halves
+        )
+        whole = f"if (c1 == 32) {{ {' '.join(stores)} continue; }}"
     vector = ALL_VECTORS[form.made]
     body = f"""
   const int m0 = (int)get_global_id(0) * per_item, rows = min(per_item, M - m0);
@@ -207,7 +210,7 @@ def _kernel(form: _IntegerProductForm) -> KernelSource:
     {sums}
     const {vector} v0 = {values[0]}, v1 = {values[1]};
     {form.last.rows("m")}
-    {f"if (c1 == 32) {{ {' '.join(stored)} continue; }}" if form.last.vector else ""}
+    {whole}
     {vector.removesuffix("16")} o[32];
     vstore16(v0, 0, o); vstore16(v1, 1, o);
     for (int j = 0; j < c1; j++) {form.last.element(form.made, "Y", "m * N + n0 + j", "n0 + j", "o[j]", form.result)}

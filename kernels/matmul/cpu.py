@@ -183,11 +183,13 @@ def _stored_rows(form: ProductForm, first: str, count: str) -> str:
 def stored_row(form: ProductForm) -> str:
     """Store columns c0 to c1 of the 32 ``sums`` of row m from column n0 on, in a loop over rows."""
     uniform_bias = form.bias is not None and not form.bias_contiguous
-    vectors = f"""if (c0 % 16 == 0 && c1 % 16 == 0{" && sc_n == 0" if uniform_bias else ""}) {{
+    vectors = ""
+    if form.last.vector:
+        vectors = f"""if (c0 % 16 == 0 && c1 % 16 == 0{" && sc_n == 0" if uniform_bias else ""}) {{
       if (c0 == 0) {form.vector("vload16(0, sums)", "m", "n0")}
       if (c1 == 32) {form.vector("vload16(1, sums)", "m", "n0 + 16")}
       continue;
     }}"""
     return f"""{form.rows("m")}
-    {vectors if form.last.vector else ""}
+    {vectors}
     for (int j = c0; j < c1; j++) {form.element("sums[j]", "m", "n0 + j")}"""

@@ -128,7 +128,7 @@ def _fits(element: object, dtype: DataType) -> bool:
 
 def _set_constant(graph: Graph, id: int, result: Array) -> None:
     value = graph.values[id]
-    array = np.ascontiguousarray(result).reshape(result.shape)
+    array = np.asarray(result, order="C")
     value.constant = array
     value.layout = PartialLayout(value.layout.dtype, array.shape)
     if is_shape_like(array):

@@ -63,7 +63,7 @@ def _followed(result: Array, dtype: DataType) -> Array:
     """A result in its dtype; what has witnesses must be numbers that the dtype has."""
     elements = result.reshape(-1).tolist()
     if not any(isinstance(e, Witness) for e in elements):
-        return np.ascontiguousarray(np.asarray(result, dtype.numpy)).reshape(result.shape)
+        return np.asarray(result, dtype.numpy, order="C")
     least, most = whole_numbers(dtype)
     if not all(isinstance(e, int) and least <= e <= most for e in elements):
         raise Unfollowed
@@ -85,4 +85,4 @@ def _results(node: ProgramNode, call: Call) -> list[Array]:
     with naming(node, call, "failed on the host"):
         results = evaluate(node.operator, call, call.values)
         arrays = [np.asarray(r, t.numpy) for r, t in zip(results, node.output_types, strict=False)]
-        return [np.ascontiguousarray(a).reshape(a.shape) for a in arrays]
+        return [np.asarray(a, order="C") for a in arrays]

@@ -108,4 +108,4 @@ def _strided(view: View, memory: Array) -> Array:
 def _dense(view: View, arrays: Sequence[Array | None]) -> list[Array]:
     (memory,) = arrays
     assert memory is not None
-    return [np.ascontiguousarray(_strided(view, memory))]
+    return [np.asarray(_strided(view, memory), order="C")]

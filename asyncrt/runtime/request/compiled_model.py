@@ -185,7 +185,7 @@ class CompiledModel:
         """Bring what requests of these shapes and contents need."""
         if self.program.chunks[0].control is not None:
             return
-        values = {id: np.ascontiguousarray(arrays[id]) for id in self.program.value_inputs}
+        values = {id: np.asarray(arrays[id], order="C") for id in self.program.value_inputs}
         async with self.one_plan:
             work = self.plans.first(
                 None, layouts_of(self.program, arrays), values, (), HostBudget(self._tools.host_limit)

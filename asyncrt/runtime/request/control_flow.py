@@ -251,7 +251,7 @@ def _present(inputs: Sequence[Array | None]) -> list[Array]:
 
 def _dense(array: Array) -> Array:
     """Return *array* row-major, as devices take it; unlike NumPy's own, scalars stay scalars."""
-    return np.ascontiguousarray(array).reshape(array.shape)
+    return np.asarray(array, order="C")
 
 
 def _dtype(program: Program, id: int) -> DataType:

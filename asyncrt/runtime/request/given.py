@@ -63,7 +63,7 @@ def _inside(dtype: DataType, value: Any, what: str, budget: HostBudget) -> Any:
     if isinstance(dtype, ValueType):
         return array.item()
     take_copy(array, what, budget)
-    return np.ascontiguousarray(array).reshape(array.shape)
+    return np.asarray(array, order="C")
 
 
 def _sequence(dtype: ValueType, value: Any, what: str, budget: HostBudget) -> tuple[Any, ...]:
@@ -106,7 +106,7 @@ def _texts(value: Any, what: str, budget: HostBudget) -> Array:
             if not all(isinstance(text, str) for text in array.flat):
                 raise TypeError("some elements are no str")
             budget.take(sum(map(len, array.flat)), f"the texts of {what}")
-        return np.ascontiguousarray(array.astype(STRING.numpy)).reshape(array.shape)
+        return array.astype(STRING.numpy, order="C")
     except OutOfHostMemory:
         raise
     except Exception as error:

@@ -71,7 +71,7 @@ def _contiguous(program: Program, arrays: dict[int, Array], budget: HostBudget) 
     for id, array in arrays.items():
         take_copy(array, f"input '{program.values[id].name}'", budget)
     with allocating("dense copies of inputs"):
-        return {id: a if a.flags.c_contiguous else np.ascontiguousarray(a) for id, a in arrays.items()}
+        return {id: np.asarray(a, order="C") for id, a in arrays.items()}
 
 
 def _fitting(

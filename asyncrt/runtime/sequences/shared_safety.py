@@ -148,7 +148,7 @@ class _SharingTrial:
                     array = np.repeat(np.take(array, [-1], axis=axis), size, axis=axis)
                     if hole:
                         array[(slice(None),) * axis + (1,)] = 0
-            arrays[tensor.id] = np.ascontiguousarray(array)
+            arrays[tensor.id] = np.asarray(array, order="C")
         rows = 1
         for s, old in zip(axes.states, state, strict=True):
             rows = old.shape[s.rows]

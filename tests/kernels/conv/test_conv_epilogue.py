@@ -191,6 +191,20 @@ def test_an_activation_may_compare(name: str) -> None:
     np.testing.assert_array_equal(got, np.where(plain > 0, plain, plain - 1))
 
 
+@pytest.mark.parametrize("name", {c.kernel.split()[0]: name for name, c in reversed(CASES.items())}.values())
+def test_an_operand_may_be_of_a_dtype_that_has_no_vectors(name: str) -> None:
+    """Results are chosen by 64-bit integers, once in each kind of kernel."""
+    case = CASES[name]
+    inputs = data(case)
+    _, plain = convolved(case, inputs, None)
+    extra = np.arange(plain.shape[-1]) % 3
+    chosen = Operand(inp(3), layout_of(extra).dtype, View(plain.shape, broadcast_strides(extra.shape, plain.shape)))
+
+    _, got = convolved(case, [*inputs, extra], Epilogue("a0 == 1 ? v : 0", (chosen,)))
+
+    np.testing.assert_allclose(got, np.where(extra == 1, plain, 0), rtol=0, atol=5e-6)
+
+
 def test_rows_that_an_operand_does_not_walk_as_one_are_not_joined() -> None:
     """A window of one cell is a matrix product only where every operand has one stride over an image."""
     case = CASES["product"]

@@ -99,6 +99,22 @@ def test_an_operand_is_found_wherever_it_lies(arranged: str, kernel: str, shape:
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("shape", [(5, 7, 33), (3, 16, 64), (2, 9, 6, 64)], ids=str)
+def test_an_operand_may_be_of_a_dtype_that_has_no_vectors(kernel: str, shape: tuple[int, ...]) -> None:
+    """Results are chosen by 64-bit integers, as graph networks choose pairs of nodes of one graph."""
+    traits, constant = KERNELS[kernel]
+    *batch, m, k, n = shape
+    extra = np.arange(n) % 3
+    inputs = [filled(*batch, m, k), filled(k, n), extra]
+    chosen = np.broadcast_to(extra, (*batch, m, n))
+    _, plain = product(inputs[:2], traits, None, constant=constant)
+
+    _, got = product(inputs, traits, Epilogue("a0 == 1 ? v : 0", (operand(2, extra, chosen),)), constant=constant)
+
+    np.testing.assert_array_equal(got, np.where(chosen == 1, plain, 0))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("shape", [(70, 5, 3), (2, 1, 4, 40), (3, 2, 5, 1), (2, 2, 9, 8, 100)], ids=str)
 def test_many_operands_keep_apart(kernel: str, shape: tuple[int, ...]) -> None:
     """Operands of all arrangements together: each has its own strides."""

@@ -40,3 +40,27 @@ async def test_they_are_those_of_three_kernels(columns: int, zero: Array, users_
 
     assert fused == apart
     assert once == 1 < more
+
+
+@pytest.mark.asyncio
+async def test_integer_products_are_chosen_by_numbers_that_have_no_vectors(users_path: None) -> None:
+    """64-bit integers say which scaled results stay: bit for bit what the steps give one after the other."""
+    nodes = [
+        node("p = MatMulInteger(a, w)"), node("f = Cast(p)", to=1), node("v = Mul(f, scale)"),
+        node("e = Equal(group, wanted)"), node("y = Where(e, v, none)"),
+    ]  # fmt: skip
+    random = np.random.default_rng(5)
+    constants = {
+        "w": random.integers(0, 256, (24, 64)).astype(np.uint8), "scale": np.float32(0.01),
+        "wanted": np.int64(1), "none": np.float32(-1),
+    }  # fmt: skip
+    inputs = {"a": random.integers(0, 256, (7, 24)).astype(np.uint8), "group": np.arange(64) % 3}
+    loaded, results = model(nodes, ["a u8[m,k]", "group i64[n]"], ["y"], constants), []
+    for without in (set[str](), {"fuse"}):
+        async with Runtime(options=RuntimeOptions(warm=False, without=without)) as rt:
+            found = await rt.load(loaded)
+            results.append(((await found.infer(inputs))["y"].tobytes(), rt.statistics().launches))
+
+    (fused, once), (apart, more) = results
+    assert fused == apart
+    assert once == 1 < more

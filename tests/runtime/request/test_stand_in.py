@@ -498,6 +498,20 @@ async def test_ready_takes_shapes_and_tells_how_far_it_is(driver: Driver, tmp_pa
 
 
 @pytest.mark.asyncio
+async def test_ready_takes_a_scalar_whose_value_decides_a_shape(driver: Driver, tmp_path: Path) -> None:
+    """A scalar stays one where its value is supposed, so what makes it a vector of one element makes no matrix."""
+    nodes = [node("e = Unsqueeze(k, axes)"), node("s = Slice(x, start, e, axes)"), node("y = Softmax(s)")]
+    constants = {"axes": np.array([0]), "start": np.array([0])}
+    driver.may.set()
+    async with Runtime(driver.device, options=options(tmp_path)) as rt:
+        loaded = await rt.load(model(nodes, ["x f32[n,8]", "k i64[]"], ["y"], constants))
+        await loaded.ready([{"x": (3, 8), "k": ()}])
+        y = await loaded.infer({"x": X, "k": np.array(2)})
+
+        np.testing.assert_allclose(y["y"], np.exp(X[:2]) / np.exp(X[:2]).sum(-1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.asyncio
 async def test_who_watches_does_not_hold_up_the_kernels(driver: Driver, tmp_path: Path) -> None:
     """What is no function is refused at once; one that fails later is told no more, and all kernels come."""
     told: list[asyncrt.Progress] = []
