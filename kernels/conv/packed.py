@@ -27,36 +27,39 @@ from asyncrt.memory.own_pages import zeros
 from .interface import ConvForm, Convolution, Padded, bind_conv, padded_input, thinned_input
 from .tile import ZEROS, Tile, tile_kernel
 
-# What a tile costs beside its products, as many products of a position; and fewer positions take as long as these, because
-# sums wait for themselves. Where a channel is one cell, each needs lines of the cache that no other does, and loading them
-# takes as long as multiplying six or seven positions, and a bit.
-_FINISH, _LATENCY, _LINES, _BIT = 96, 4, 6.5, 0.5
+# What a tile costs beside its products, as many products of a position. Where a channel is one cell, each needs lines of
+# the cache that no other does, and loading them takes as long as multiplying six or seven positions, and a bit.
+_FINISH, _LINES, _BIT = 96, 6.5, 0.5
 _OUTSIDE = 2  # columns that a tile may find outside of the input: each takes a register for every row
 _SHALLOW = 4  # channels of a picture
 _UNROLLED = 7  # cells of a window's row that are written out one after the other
-# Elements of a block's weights that are walked in one piece: half of what a core's second cache has. Longer ones are cut
-# into pieces of `_PIECE`: while the last tiles pass over one, the next is fetched, for which the first must be short.
-_WHOLE, _PIECE = 1 << 16, 12 << 10
 WORK = 1 << 16  # multiply-adds (of vectors) that a work-item should have
 
 
-class _Blocks(NamedTuple):
+class Blocks(NamedTuple):
     """What a tile may be, so that its sums stay in registers.
 
     Attributes:
         costs: Output channels of a packed block, two float16 or one, and what a channel costs in it: one loads twice as
             often for each multiplication.
         positions: The most of a tile.
+        least: How many positions take as long as fewer do: that long it takes until a cell's weights are there.
+        whole: Elements of a block's weights that are walked in one piece, because tiles find them in a near cache.
+        piece: Elements of a piece of longer ones: while the last tiles pass over one, the next is fetched, for which the
+            first must be short.
     """
 
     costs: Mapping[int, float]
     positions: int
+    least: int
+    whole: int
+    piece: int
 
 
-def _blocks(registers: Registers) -> _Blocks:
+def blocks_of(registers: Registers) -> Blocks:
     if tile_of(registers).columns == 32:
-        return _Blocks({32: 1.0, 16: 1.4}, 8)
-    return _Blocks({16: 1.0}, tile_of(registers).rows)
+        return Blocks({32: 1.0, 16: 1.4}, 8, 6, 16 << 10, 6 << 10)
+    return Blocks({16: 1.0}, tile_of(registers).rows, 5, 64 << 10, 12 << 10)
 
 
 def _block(outputs: int, costs: Mapping[int, float]) -> int:
@@ -65,7 +68,7 @@ def _block(outputs: int, costs: Mapping[int, float]) -> int:
 
 def block_of(outputs: int, registers: Registers) -> int:
     """Return how many output channels a packed block has."""
-    return _block(outputs, _blocks(registers).costs)
+    return _block(outputs, blocks_of(registers).costs)
 
 
 def pack_filters(weight: Array, group: int, block: int) -> Array:
@@ -88,17 +91,18 @@ def packer(group: int, block: int) -> Callable[[Array], Array]:
     return functools.partial(pack_filters, group=group, block=block)
 
 
-def tile_width(positions: int, channels: int, cells: int, most: int) -> int:
+def tile_width(positions: int, channels: int, cells: int, blocks: Blocks) -> int:
     """Return how many positions of a row a tile has: few are calculated twice.
 
     Each width is a kernel. Windows of one cell, of which a model has many kinds and whose rows are whole planes, do with
     three widths, but for rows that are shorter: they lose 0.1 % where there are 13 to 100 positions, and nothing from
     there on.
     """
+    most = blocks.positions
 
     def rank(width: int) -> int:
         """The cost in halves, and of equal ones the widest first."""
-        each = 2 * max(width, _LINES) + 2 * _BIT if cells == 1 else 2 * max(width, _LATENCY)
+        each = 2 * max(width, _LINES) + 2 * _BIT if cells == 1 else 2 * max(width, blocks.least)
         cost = (int(each) * channels * cells + 2 * _FINISH) * (most + 1)
         return (-positions // width) * -cost + most - width
 
@@ -163,18 +167,19 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
         if w.size == (sd, sh, sw) == (1, 1, 1) and borders is None:  # rows follow each other: one long row
             od, oh, ow, spatial = 1, 1, od * oh * ow, (1, 1, od * oh * ow)
     cells = kd * kh * kw
-    costs, most = _blocks(traits.registers)
-    rows, width = 1, tile_width(ow, conv.inputs, cells, most)
+    allowed = blocks_of(traits.registers)
+    most = allowed.positions
+    rows, width = 1, tile_width(ow, conv.inputs, cells, allowed)
     if joins and 2 * ow <= most and oh > 1:  # short rows, each of them one tile: several of them
         rows = next(r for r in (most // width, 2) if r <= oh)
-    block = _block(conv.outputs, costs)
+    block = _block(conv.outputs, allowed.costs)
     blocks = -(-conv.outputs // block)
     down, across = -(-oh // rows), -(-ow // width)
     tiles = od * down * across
     each = -(-WORK // (conv.inputs * cells * rows * width))
     each = -(-tiles // -(-tiles // each))
-    whole = conv.inputs * cells * block <= _WHOLE
-    piece = conv.inputs if whole else max(1, _PIECE // (cells * block))
+    whole = conv.inputs * cells * block <= allowed.whole
+    piece = conv.inputs if whole else max(1, allowed.piece // (cells * block))
     ints = (
         conv.inputs, conv.outputs, conv.group, blocks, *spatial, od, oh, ow, kd, kh, kw, sd, sh, dd, dh, dw, sw,
         cells * block, tiles, down, across, each, piece, int(conv.bias),
@@ -185,8 +190,8 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     bound = bind_conv(conv, padded.ref, weights(0), after, unbiased=weights(0))
     plain = _plain(w)
     tile = Tile(
-        block, 1, 1, sw if sw <= 2 else 0, kh if plain and kh <= 3 else 0, kw if plain else 0, not whole, joins,
-        borders, conv.inputs <= _SHALLOW and cells > 1,
+        block, 1, 1, sw if sw <= 2 else 0, kw if plain else 0, plain and _at_once(kw, sw, block, most, traits.registers),
+        not whole, joins, borders, conv.inputs <= _SHALLOW and cells > 1,
     )  # fmt: skip
     k = chosen(64 * rows + width, _kernel_of, bound.form, tile)
     launch = Launch(k, bound.refs, (*ints, *bound.ints), grid, (1, 1, 1))
@@ -198,6 +203,11 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     )
     name = f"packed {block}x{width}" if rows == 1 else f"packed {block}x{rows}x{width}"
     return Impl(name, (*padded.launches, launch), padded.scratch, (request,))
+
+
+def _at_once(cells: int, stride: int, block: int, positions: int, registers: Registers) -> bool:
+    """Whether the weights of a row of *cells* have registers beside the sums of so many *positions*, and an element one more."""
+    return cells > 1 and stride <= 2 and (positions + cells + 1) * block <= registers.capacity
 
 
 def _kernel_of(form: ConvForm, tile: Tile, number: int) -> KernelSource:

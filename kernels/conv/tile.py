@@ -9,7 +9,7 @@ keep as many half lines at such distances.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from asyncrt.kernels.codegen import epilogue
@@ -38,7 +38,8 @@ class Tile(NamedTuple):
         block: Output channels: 32 or 16.
         rows, width: Positions: so many rows of so many columns; whole rows of the result, if there is more than one.
         stride: Of the columns, if it is 1 or 2; else 0.
-        tall, wide: Cells of the window that are written out: all, the rows of it (tall is 0), or none.
+        wide: Cells of a row of the window, if they are written out; else 0.
+        at_once: The weights of such a row have registers beside the sums, and an element one more.
         pieces: The weights are walked in pieces.
         joined: All positions of a channel are one row to the epilogue.
         borders: The input has no borders: at most so many columns of a tile's are left and right of it, and rows of the
@@ -51,8 +52,8 @@ class Tile(NamedTuple):
     rows: int
     width: int
     stride: int
-    tall: int
     wide: int
+    at_once: bool
     pieces: bool
     joined: bool
     borders: tuple[int, int] | None = None
@@ -240,8 +241,7 @@ def _walk(tile: Tile) -> str:
             for i in range(tile.rows)
             for j in range(tile.width)
         )
-        ahead = f"ASYNCRT_FETCH(soon); soon += pace; ASYNCRT_FETCH(wp + near + {number * tile.block});"
-        return f"{{ {weights} {ahead} float16 e; {multiply} }}"
+        return f"{{ {weights} {_ahead(tile, number)} float16 e; {multiply} }}"
 
     outside = [] if tile.borders is None else _outside(tile)
 
@@ -250,12 +250,11 @@ def _walk(tile: Tile) -> str:
         o = j * tile.stride + c
         return f"*r{i}_{o}" if o in outside else f"r{i}[{j} * {step} + {c}]"
 
-    def row(kh: str, first: int) -> str:
-        """Multiply with one row of cells, the first of which is cell number *first*."""
+    if tile.wide:
         start = ""
         for i in range(tile.rows):
-            there = "" if tile.borders is None else f"(uint)(ih + {i} * sh + {kh}) >= (uint)H ? zeros : "
-            start += f"__global const float* const r{i} = {there}xn + {kh} * W + {i} * hop; "
+            there = "" if tile.borders is None else f"(uint)(ih + {i} * sh + kh) >= (uint)H ? zeros : "
+            start += f"__global const float* const r{i} = {there}xn + kh * W + {i} * hop; "
             start += " ".join(f"__global const float* const r{i}_{o} = there{o} ? r{i} + {o} : zeros;" for o in outside)
         # The next tile's elements are fetched meanwhile: each channel's are far from the last one's. Narrow tiles load
         # as much as they can already. Where there are few channels, the first to read a picture finds it in no cache;
@@ -265,20 +264,41 @@ def _walk(tile: Tile) -> str:
             fetched = f"ASYNCRT_FETCH(r0 + 2 * hop + {tile.width * max(1, tile.stride) // 2});"
         elif tile.stride == 1 and tile.width >= _FETCHING:
             fetched = f"ASYNCRT_FETCH(r0 + {2 * tile.width - 1});"
-        multiply = " ".join(cell(first + c, functools.partial(seen, c)) for c in range(tile.wide))
-        return f"{{ {start} {fetched} {multiply} }}"
-
-    if tile.tall:
-        rows = " ".join(row(str(i), i * tile.wide) for i in range(tile.tall))
-        return f"{{ {rows} wp += {tile.tall * tile.wide * tile.block}; }}"
-    if tile.wide:
-        return f"for (int kh = 0; kh < KH; kh++, wp += {tile.wide * tile.block}) {row('kh', 0)}"
+        each = (cell(c, functools.partial(seen, c)) for c in range(tile.wide))
+        multiply = _at_once(tile, outside) if tile.at_once else " ".join(each)
+        # A loop, however few rows there are: of what is written out a compiler begins all loads at once, and keeps what
+        # they load in memory.
+        return f"for (int kh = 0; kh < KH; kh++, wp += {tile.wide * tile.block}) {{ {start} {fetched} {multiply} }}"
     return f"""for (int kd = 0; kd < KD; kd++)
         for (int kh = 0; kh < KH; kh++) {{
           __global const float* xr = xn + (kd * dd * H + kh * dh) * W;
           for (int kw = 0; kw < KW; kw++, wp += {tile.block}, xr += dw)
             {cell(0, lambda i, j: f"xr[{i} * hop + {j} * {step}]")}
         }}"""
+
+
+def _at_once(tile: Tile, outside: Sequence[int]) -> str:
+    """Return statements that multiply with a row of cells, element by element.
+
+    Each element is loaded once for all cells that see it; cell by cell a compiler keeps it in memory in between. The sums'
+    order is the same.
+    """
+    halves, cells = range(tile.block // 16), range(tile.wide)
+    weights = " ".join(f"const float16 v{c}_{h} = vload16({c * len(halves) + h}, wp);" for c in cells for h in halves)
+    multiply = []
+    for i in range(tile.rows):
+        for o in range((tile.width - 1) * tile.stride + tile.wide):
+            sums = [(c, (o - c) // tile.stride) for c in cells if (o - c) % tile.stride == 0]
+            sums = [(c, i * tile.width + j) for c, j in sums if 0 <= j < tile.width]
+            if sums:
+                multiply.append(f"e = {f'*r{i}_{o}' if o in outside else f'r{i}[{o}]'};")
+                multiply += [f"a{p}_{h} = fma(v{c}_{h}, e, a{p}_{h});" for c, p in sums for h in halves]
+    return f"{weights} {' '.join(_ahead(tile, c) for c in cells)} float16 e; {' '.join(multiply)}"
+
+
+def _ahead(tile: Tile, number: int) -> str:
+    """Return statements that fetch weights while those of cell *number* are multiplied (`_fetching`)."""
+    return f"ASYNCRT_FETCH(soon); soon += pace; ASYNCRT_FETCH(wp + near + {number * tile.block});"
 
 
 def _sixteen(tile: Tile, last: epilogue.EpilogueForm) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from asyncrt.devices.base import AVX512, Registers
 from asyncrt.kernels.arithmetic import below, either, greatest, least, power
 from asyncrt.kernels.conv import packed
 from asyncrt.kernels.patterns.grid import cut_rows
@@ -28,7 +29,8 @@ def test_what_they_give_is_one_formula_for_all_sizes() -> None:
 
     def numbers(rows: int, inner: int) -> list[int]:
         cut = cut_rows(rows, inner, traits)
-        return [cut.chunk, cut.rows_per_item, *cut.grid, packed.tile_width(inner, 16, 9, 8), power(rows, 4)]
+        width = packed.tile_width(inner, 16, 9, packed.blocks_of(AVX512))
+        return [cut.chunk, cut.rows_per_item, *cut.grid, width, power(rows, 4)]
 
     recording = Recording()
     formulas = finished(recording.compiled(numbers(recording.size(40), recording.size(300))))
@@ -43,13 +45,18 @@ def test_a_tile_is_as_wide_as_costs_least() -> None:
     chance = random.Random(1)
     for _ in range(2000):
         positions, channels = chance.randrange(1, 200), chance.choice((1, 3, 16, 65, 512))
-        cells, most = chance.choice((1, 3, 9, 25)), chance.choice((4, 6, 8, 14))
+        cells, registers = chance.choice((1, 3, 9, 25)), chance.choice((AVX512, Registers(8, 16), Registers(4, 32)))
+        blocks = packed.blocks_of(registers)
+        most = blocks.positions
 
-        def cost(width: int, positions: int = positions, products: int = channels * cells, cells: int = cells) -> float:
-            each = max(width, 6.5) + 0.5 if cells == 1 else max(width, 4)
-            return -(-positions // width) * (each * products + 96)
+        weights = channels, cells, blocks.least
 
-        width = packed.tile_width(positions, channels, cells, most)
+        def cost(width: int, positions: int = positions, weights: tuple[int, int, int] = weights) -> float:
+            channels, cells, least = weights
+            each = max(width, 6.5) + 0.5 if cells == 1 else max(width, least)
+            return -(-positions // width) * (each * channels * cells + 96)
+
+        width = packed.tile_width(positions, channels, cells, blocks)
 
         widths = [min(4, most), most - 1, most] if cells == 1 else range(1, most + 1)
         assert min({min(w, positions) for w in widths}, key=lambda w: (cost(w), -w)) == width
