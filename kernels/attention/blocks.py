@@ -196,7 +196,7 @@ def _weights(form: AttentionForm, vectors: int) -> str:
           {all_("const float16 shift{i} = select(now{i}, (float16)(0.0f), now{i} == -INFINITY);")}
           for (int j = x0; j < x1; j++) {{
             __global float* const at = st + j * 32;
-            {all_("{{ const float16 e = exp(vload16({i}, at) - shift{i}); total{i} += e; vstore16(e, {i}, at); }}")}
+            {all_("{{ const float16 e = asyncrt_exp(vload16({i}, at) - shift{i}); total{i} += e; vstore16(e, {i}, at); }}")}
           }}
           if (k0 > j0) {{ /* there is nothing yet in front of the first keys */
             {all_("const float16 down{i} = exp(before{i} - shift{i}); vstore16(down{i}, {i}, down); total{i} += vload16({i}, sum + c) * down{i};")}

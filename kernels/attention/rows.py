@@ -79,7 +79,7 @@ def _kernel(form: AttentionForm) -> KernelSource:
   }}
   if (m == -INFINITY) m = 0;
   {t} sum = 0;
-  for (int j = j0; j < j1; j++) {{ p[j] = exp(p[j] - m); sum += p[j]; }}
+  for (int j = j0; j < j1; j++) {{ p[j] = asyncrt_exp(p[j] - m); sum += p[j]; }}
   {"if (isnan(sum)) { for (int j = j0; j < j1; j++) p[j] = 0; sum = 0; }" if form.checked else ""}
   const {t} inverse = sum == 0 ? {form.unseen} : 1 / sum;
   {f"for (int j = j0; j < j1; j++) {{ {give(PROBABILITIES, 'p[j] * inverse')} }}" if everything else ""}

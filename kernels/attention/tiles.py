@@ -186,7 +186,7 @@ def _weights(form: AttentionForm, r: int) -> str:
       float m = fmax(m2.x, m2.y);
       if (m == -INFINITY) m = 0.0f;
       for (int j = lo; j < hi; j += 16) {{
-        const float16 e = exp(vload16(0, p + j) - m);
+        const float16 e = asyncrt_exp(vload16(0, p + j) - m);
         vt += e;
         vstore16(e, 0, p + j);
       }}

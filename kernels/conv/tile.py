@@ -262,8 +262,8 @@ def _walk(tile: Tile) -> str:
         fetched = ""
         if tile.shallow:
             fetched = f"ASYNCRT_FETCH(r0 + 2 * hop + {tile.width * max(1, tile.stride) // 2});"
-        elif tile.stride == 1 and tile.width >= _FETCHING:
-            fetched = f"ASYNCRT_FETCH(r0 + {2 * tile.width - 1});"
+        elif tile.stride and tile.width >= _FETCHING:
+            fetched = f"ASYNCRT_FETCH(r0 + {(2 * tile.width - 1) * tile.stride});"
         each = (cell(c, functools.partial(seen, c)) for c in range(tile.wide))
         multiply = _at_once(tile, outside) if tile.at_once else " ".join(each)
         # A loop, however few rows there are: of what is written out a compiler begins all loads at once, and keeps what

@@ -120,9 +120,9 @@ def _row_kernel(dtype: DataType, log: bool) -> KernelSource:
         keep = "" if log else "vstore16(e, 0, y + o + c);"
         total = f"""
     float16 vs = 0.0f; c = 0;
-    for (; c + 16 <= n; c += 16) {{ const float16 e = exp(vload16(0, x + o + c) - m); vs += e; {keep} }}
+    for (; c + 16 <= n; c += 16) {{ const float16 e = asyncrt_exp(vload16(0, x + o + c) - m); vs += e; {keep} }}
     {fold_sum} float sum = s2.x + s2.y;
-    for (; c < n; c++) {{ const float e = exp(x[o + c] - m); sum += e; {"" if log else "y[o + c] = e;"} }}"""
+    for (; c < n; c++) {{ const float e = asyncrt_exp(x[o + c] - m); sum += e; {"" if log else "y[o + c] = e;"} }}"""
         if log:
             last = f"""
     const float shift = m, l = log(sum); c = 0;
@@ -134,9 +134,9 @@ def _row_kernel(dtype: DataType, log: bool) -> KernelSource:
     {steps([f"vstore16(vload16({k}, y + o + c) * inverse, {k}, y + o + c);" for k in range(_TOGETHER)], "n")}
     for (; c < n; c++) y[o + c] *= inverse;"""
     else:
-        value = f"{load} - m - l" if log else f"exp({load} - m) * inverse"
+        value = f"{load} - m - l" if log else f"asyncrt_exp({load} - m) * inverse"
         longest = f"{t} m = -INFINITY; for (int c = 0; c < n; c++) m = fmax(m, ({t}){load});"
-        total = f"{t} sum = 0; for (int c = 0; c < n; c++) sum += exp(({t}){load} - m);"
+        total = f"{t} sum = 0; for (int c = 0; c < n; c++) sum += asyncrt_exp(({t}){load} - m);"
         last = f"const {t} {'l = log(sum)' if log else 'inverse = 1 / sum'};"
         last += f" for (int c = 0; c < n; c++) {store.format(value)};"
     body = f"""
@@ -152,12 +152,12 @@ def _row_kernel(dtype: DataType, log: bool) -> KernelSource:
 
 def _strided(log: bool, t: str, load: str, store: str) -> str:
     """Three passes over n elements that are `inner` apart, in type *t*; `{}` in *store* is the value."""
-    value = f"{load} - m - l" if log else f"exp({load} - m) * inverse"
+    value = f"{load} - m - l" if log else f"asyncrt_exp({load} - m) * inverse"
     last = f"const {t} l = log(sum);" if log else f"const {t} inverse = 1 / sum;"
     return f"""
     {t} m = -INFINITY, sum = 0;
     for (int k = 0; k < n; k++) m = fmax(m, {load});
-    for (int k = 0; k < n; k++) sum += exp({load} - m);
+    for (int k = 0; k < n; k++) sum += asyncrt_exp({load} - m);
     {last}
     for (int k = 0; k < n; k++) {store.format(value)};"""
 
@@ -206,7 +206,7 @@ def _group_kernel(dtype: DataType, log: bool) -> KernelSource:
     """One work-group per row, with its maximum and sum found in local memory."""
     t = compute_type(dtype)
     load = f"LOAD({dtype.name}, x, o + k * inner)"
-    value = f"{load} - m - l" if log else f"exp({load} - m) * inverse"
+    value = f"{load} - m - l" if log else f"asyncrt_exp({load} - m) * inverse"
 
     def fold(combined: str) -> str:
         return f"""
@@ -227,7 +227,7 @@ def _group_kernel(dtype: DataType, log: bool) -> KernelSource:
   const {t} m = part[0];
   barrier(CLK_LOCAL_MEM_FENCE);
   own = 0;
-  for (int k = id; k < n; k += {_GROUP}) own += exp(({t}){load} - m);
+  for (int k = id; k < n; k += {_GROUP}) own += asyncrt_exp(({t}){load} - m);
   part[id] = own;
   {fold("part[id] + part[id + half_]")}
   const {t} {"l = log(part[0])" if log else "inverse = 1 / part[0]"};

@@ -89,7 +89,7 @@ def _implement(name: str, call: Call, traits: DeviceTraits) -> Impl:
 # The table.
 
 _MIN = Pass("highest", "(v < a || v != v) ? v : a", "(v < a || v != v) ? v : a", "select(a, v, (v < a) | (v != v))")
-_EXPS = Pass("0", "a + exp(v - m)", "a + v")
+_EXPS = Pass("0", "a + asyncrt_exp(v - m)", "a + v")
 
 
 def _log_sum_exp(x: Any, axes: tuple[int, ...]) -> Any:

@@ -26,7 +26,7 @@ class Activation(NamedTuple):
 ACTIVATIONS = {
     "relu": Activation("x < 0 ? (T)0 : x", lambda x, a, b: np.maximum(x, 0)),
     "tanh": Activation("tanh(x)", lambda x, a, b: np.tanh(x)),
-    "sigmoid": Activation("1 / (1 + exp(-x))", lambda x, a, b: 1 / (1 + np.exp(-x))),
+    "sigmoid": Activation("1 / (1 + asyncrt_exp(-x))", lambda x, a, b: 1 / (1 + np.exp(-x))),
     "affine": Activation("A * x + B", lambda x, a, b: a * x + b, 1.0, 0.0),
     "leakyrelu": Activation("x < 0 ? A * x : x", lambda x, a, b: np.where(x < 0, a * x, x), 0.01),
     "thresholdedrelu": Activation("x > A ? x : (T)0", lambda x, a, b: np.where(x > a, x, 0), 1.0),
@@ -36,7 +36,7 @@ ACTIVATIONS = {
     ),
     "elu": Activation("x < 0 ? A * expm1(x) : x", lambda x, a, b: np.where(x < 0, a * np.expm1(x), x), 1.0),
     "softsign": Activation("x / (1 + fabs(x))", lambda x, a, b: x / (1 + np.abs(x))),
-    "softplus": Activation("log1p(exp(-fabs(x))) + fmax(x, (T)0)", lambda x, a, b: np.logaddexp(x, 0)),
+    "softplus": Activation("log1p(asyncrt_exp(-fabs(x))) + fmax(x, (T)0)", lambda x, a, b: np.logaddexp(x, 0)),
 }
 
 
