@@ -1,12 +1,12 @@
 """The passes, in their order, and why that order.
 
 Narrow floats are widened before anything is known of them. Layouts come next, because folding needs them and they need
-folded values. Quantised products are found before the nodes that dequantise are folded, and then what only lies between
-quantised values. Dead nodes are removed before anything is decided about them; then scales become part of weights, and
-only then are these flushed and rounded. Places come before skips (a host node is never skipped) and before cuts (which
-depend on places). Fusion comes last: it only groups nodes about which everything else is decided, and moves them
-together. The graphs inside a node are inferred and pruned with it: it needs their outputs, and their captures are its
-inputs.
+folded values. Quantised products are found before the nodes that dequantise are folded, and then what only lies
+between quantised values. Dead nodes are removed before anything is decided about them; then scales become part of
+weights, what normalises and is no part of them is written out, and only then are weights flushed and rounded. Places
+come before skips (a host node is never skipped) and before cuts (which depend on places). Fusion comes last: it only
+groups nodes about which everything else is decided, and moves them together. The graphs inside a node are inferred and
+pruned with it: it needs their outputs, and their captures are its inputs.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .fuse import fuse
 from .infer_layouts import infer_layouts
 from .mark_runtime_skippable_nodes import mark_runtime_skippable_nodes
 from .merge_products import merge_products
+from .normalizations import write_out_normalizations
 from .place_nodes import place_nodes
 from .products_before_loops import products_before_loops
 from .quantized import quantized_products, quantized_steps
@@ -46,6 +47,7 @@ def run_passes(graph: Graph, traits: DeviceTraits, options: RuntimeOptions) -> N
         fourier_products(graph)
         products_before_loops(graph)
         fold_scales(graph, NORMALIZATIONS if options.precision == "bf16" else SCALES)
+        write_out_normalizations(graph)
         merge_products(graph)
     if options.uses("flush_weights") and traits.is_cpu:
         flush_weights(graph)

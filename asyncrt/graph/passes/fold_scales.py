@@ -23,7 +23,7 @@ SCALES = NORMALIZATIONS | {"Mul", "Div", "Add", "Sub"}
 _MOST = 64 << 20  # bytes of weights that are copied
 
 
-class _Line(NamedTuple):
+class Line(NamedTuple):
     """What becomes of a channel's results: ``factor * result + term``, in float64, for each channel or for all."""
 
     factor: Array
@@ -115,7 +115,7 @@ def _product(node: ProgramNode, shape: Sequence[object] | None, graph: Graph) ->
     """Return *node*, whose result has that shape, if it is such a product."""
     if node.operator.domain or node.operator.name not in ("Conv", "ConvTranspose", "Gemm", "MatMul"):
         return None
-    weights, bias = (_constant_of(node, index, graph) for index in (1, 2))
+    weights, bias = (constant_of(node, index, graph) for index in (1, 2))
     has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
     if weights is None or weights.ndim < 2 or weights.nbytes > _MOST or (has_bias and bias is None):
         return None
@@ -136,10 +136,10 @@ def _product(node: ProgramNode, shape: Sequence[object] | None, graph: Graph) ->
             return _Product(node, weights, bias, channels, len(shape or ()), 1) if known else None
 
 
-def _line(node: ProgramNode, product: _Product, graph: Graph) -> _Line | None:
+def _line(node: ProgramNode, product: _Product, graph: Graph) -> Line | None:
     """Return what *node* does to each channel of the product's result; None if it is no such thing."""
     result = product.node.outputs[0]
-    others = [_constant_of(node, i, graph) for i, v in enumerate(node.inputs) if v != result]
+    others = [constant_of(node, i, graph) for i, v in enumerate(node.inputs) if v != result]
     constants = [c.astype(np.float64) for c in others if c is not None and c.dtype == product.weights.dtype]
     if not len(constants) == len(others) == len(node.inputs) - 1:
         return None
@@ -152,23 +152,28 @@ def _line(node: ProgramNode, product: _Product, graph: Graph) -> _Line | None:
     one, zero = np.ones(()), np.zeros(())
     match node.operator.name:
         case "Mul":
-            return _Line(each, zero)
+            return Line(each, zero)
         case "Div":
             with np.errstate(all="ignore"):
-                return _Line(one / each, zero) if first else None
+                return Line(one / each, zero) if first else None
         case "Add":
-            return _Line(one, each)
+            return Line(one, each)
         case _:
-            return _Line(one, -each) if first else _Line(-one, each)
+            return Line(one, -each) if first else Line(-one, each)
 
 
-def _normalization(node: ProgramNode, product: _Product, constants: Sequence[Array]) -> _Line | None:
+def _normalization(node: ProgramNode, product: _Product, constants: Sequence[Array]) -> Line | None:
     if product.rank - product.axis != 1 or any(c.shape != (product.channels,) for c in constants):
         return None  # a request reports what is wrong with it
+    return line_of(node, constants)
+
+
+def line_of(node: ProgramNode, constants: Sequence[Array]) -> Line:
+    """Return what a BatchNormalization of these scales, shifts, means and variances does to each channel."""
     scale, shift, mean, variance = constants
     with np.errstate(all="ignore"):
         factor = scale / np.sqrt(variance + node.attributes.get("epsilon", 1e-5))
-        return _Line(factor, shift - mean * factor)
+        return Line(factor, shift - mean * factor)
 
 
 def _for_each_channel(constant: Array, product: _Product) -> Array | None:
@@ -181,7 +186,7 @@ def _for_each_channel(constant: Array, product: _Product) -> Array | None:
     return constant.reshape(-1) if at >= 0 and constant.shape[at] == constant.size == product.channels else None
 
 
-def _folded(product: _Product, line: _Line, last: ProgramNode, graph: Graph) -> ProgramNode | None:
+def _folded(product: _Product, line: Line, last: ProgramNode, graph: Graph) -> ProgramNode | None:
     """Return the product that does both, or None if that is none or gives what is no number."""
     node, term = product.node, line.term
     if product.bias is not None:
@@ -229,7 +234,7 @@ def _scaled(product: _Product, factor: Array) -> Array | None:
     return None if lost.any() or not np.isfinite(scaled).all() else scaled.reshape(weights.shape)
 
 
-def _constant_of(node: ProgramNode, index: int, graph: Graph) -> Array | None:
+def constant_of(node: ProgramNode, index: int, graph: Graph) -> Array | None:
     id = node.inputs[index] if index < len(node.inputs) else None
     return None if id is None else graph.values[id].constant
 

@@ -16,6 +16,7 @@ from asyncrt.kernels.codegen.literals import literal
 from asyncrt.kernels.codegen.source import kernel
 from asyncrt.kernels.impl import Impl, KernelSource, Launch, inp, out
 from asyncrt.kernels.operator import Example, Operator
+from asyncrt.kernels.patterns.elementwise import elementwise
 from asyncrt.kernels.patterns.grid import GPU_GROUP, cut_rows, over_rows, round_up
 from asyncrt.kernels.shapes import check, count
 from asyncrt.kernels.traits import DeviceTraits
@@ -51,6 +52,10 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     rows = count(shape) // n
     types = tuple(call.dtype(i) for i in range(5))
     epsilon = literal(call.attributes.get("epsilon", 1e-5), FLOAT64 if FLOAT64 in types else FLOAT32)
+    if traits.is_cpu and len(shape) == 2 and set(types) == {FLOAT32}:  # a row's neighbours are of neighbouring channels
+        text = f"(a0 - a3) * (a1 / sqrt(a4 + {epsilon})) + a2"
+        inputs = [layout for layout in call.inputs if layout is not None]
+        return elementwise("batch_normalization", text, inputs, call.outputs[0], traits, vector=True)
     k = _kernel(types, epsilon, traits.is_cpu)
     buffers = (*(inp(i) for i in range(5)), out(0))
     if not traits.is_cpu:
@@ -87,6 +92,7 @@ OPERATOR = Operator(
     examples=(
         Example(("f32[2,3,5,7]", "f32[3]", "f32[3]", "f32[3]", _positive(3)), {"epsilon": 1e-3}, opset=15),
         Example(("f32[4,9]", "f32[9]", "f32[9]", "f32[9]", _positive(9)), opset=15),
+        Example(("f32[5,37]", "f32[37]", "f32[37]", "f32[37]", _positive(37)), opset=15),
         Example(("f32[1,70,6,100]", "f32[70]", "f32[70]", "f32[70]", _positive(70)), opset=14),
         Example(("f16[2,3,33]", "f16[3]", "f16[3]", "f16[3]", _positive(3).astype(np.float16)), opset=15),
         Example(("f16[2,3,33]", "f32[3]", "f32[3]", "f32[3]", _positive(3)), opset=15),
