@@ -3,7 +3,8 @@
 On CPU devices ``asyncrt_erf`` and ``asyncrt_tanh`` are ratios of polynomials, for float and for vectors of 16, with a
 relative error of at most 4e-7. They take about as long as exp; Intel's erf takes three times as long and PoCL's nine
 times. ``asyncrt_exp`` is the driver's, but 0 below 1.2e-38, the least normal float: Intel's takes 27 times as long for 16
-numbers with one below it among them. On other devices they are the driver's functions.
+numbers with one below it among them. ``asyncrt_exp_beside_1`` is for what 1 is added to, and is 1e-38 there, which is less
+to calculate. On other devices they are the driver's functions.
 
 ``asyncrt_to_int``, ``asyncrt_to_long`` and ``asyncrt_to_ulong`` are the integers of floats (`conversion.py`).
 ``asyncrt_quotient`` and ``asyncrt_remainder`` divide integers, towards 0. Divided by 0 both are 0, as in NumPy, and the
@@ -122,18 +123,22 @@ inline float16 __attribute__((overloadable)) asyncrt_half(float16 x) {
 #endif
 """
 
-_EXP = """\
+def _exponential(name: str, guarded: str) -> str:
+    """Write the exponential of *guarded*, which is ``x`` or what stands for it where the result would be subnormal."""
+    macro = name.upper()
+    return f"""\
 #if !defined(ASYNCRT_CPU)
-#define asyncrt_exp exp
-#elif !defined(ASYNCRT_EXP)
-#define ASYNCRT_EXP(T) inline T __attribute__((overloadable)) asyncrt_exp(T x) { return exp(x < -87.3365f ? (T)(-INFINITY) : x); }
-ASYNCRT_EXP(float)
-ASYNCRT_EXP(float16)
+#define {name} exp
+#elif !defined({macro})
+#define {macro}(T) inline T __attribute__((overloadable)) {name}(T x) {{ return exp({guarded}); }}
+{macro}(float)
+{macro}(float16)
 #ifdef cl_khr_fp64
-inline double __attribute__((overloadable)) asyncrt_exp(double x) { return exp(x); }
+inline double __attribute__((overloadable)) {name}(double x) {{ return exp(x); }}
 #endif
 #endif
 """
+
 
 _TO_LONG = "x >= -0x1p63f && x < 0x1p63f ? (long)x : LONG_MIN"
 
@@ -161,7 +166,8 @@ _FUNCTIONS = {
          1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03),
         (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03),
     ),
-    "asyncrt_exp": _EXP,
+    "asyncrt_exp": _exponential("asyncrt_exp", "x < -87.3365f ? (T)(-INFINITY) : x"),
+    "asyncrt_exp_beside_1": _exponential("asyncrt_exp_beside_1", "x < -87.3365f ? (T)(-87.3365f) : x"),
     "asyncrt_quotient": _division(
         "asyncrt_quotient", "b == 0 ? 0 : b == -1 ? (T)(0UL - (ulong)a) : a / d", "b == 0 ? 0 : a / d"
     ),

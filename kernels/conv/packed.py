@@ -36,6 +36,23 @@ _UNROLLED = 7  # cells of a window's row that are written out one after the othe
 WORK = 1 << 16  # multiply-adds (of vectors) that a work-item should have
 
 
+class Pieces(NamedTuple):
+    """How the weights of a block of channels are walked.
+
+    Attributes:
+        whole: So many elements are one piece.
+        piece: Elements of a piece of more. While the last tiles pass over one, the next is fetched, for which the first must
+            be short.
+    """
+
+    whole: int
+    piece: int
+
+
+_SECOND, _FIRST = Pieces(1 << 16, 12 << 10), Pieces(16 << 10, 6 << 10)
+"""So that tiles find them in a core's second cache, or in its first."""
+
+
 class Blocks(NamedTuple):
     """What a tile may be, so that its sums stay in registers.
 
@@ -44,22 +61,19 @@ class Blocks(NamedTuple):
             often for each multiplication.
         positions: The most of a tile.
         least: How many positions take as long as fewer do: that long it takes until a cell's weights are there.
-        whole: Elements of a block's weights that are walked in one piece, because tiles find them in a near cache.
-        piece: Elements of a piece of longer ones: while the last tiles pass over one, the next is fetched, for which the
-            first must be short.
+        pieces: How the weights of a block are cut where windows have several cells.
     """
 
     costs: Mapping[int, float]
     positions: int
     least: int
-    whole: int
-    piece: int
+    pieces: Pieces
 
 
 def blocks_of(registers: Registers) -> Blocks:
     if tile_of(registers).columns == 32:
-        return Blocks({32: 1.0, 16: 1.4}, 8, 6, 16 << 10, 6 << 10)
-    return Blocks({16: 1.0}, tile_of(registers).rows, 5, 64 << 10, 12 << 10)
+        return Blocks({32: 1.0, 16: 1.4}, 8, 6, _FIRST)
+    return Blocks({16: 1.0}, tile_of(registers).rows, 5, _SECOND)
 
 
 def _block(outputs: int, costs: Mapping[int, float]) -> int:
@@ -178,8 +192,9 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     tiles = od * down * across
     each = -(-WORK // (conv.inputs * cells * rows * width))
     each = -(-tiles // -(-tiles // each))
-    whole = conv.inputs * cells * block <= allowed.whole
-    piece = conv.inputs if whole else max(1, allowed.piece // (cells * block))
+    pieces = _SECOND if cells == 1 else allowed.pieces
+    whole = conv.inputs * cells * block <= pieces.whole
+    piece = conv.inputs if whole else max(1, pieces.piece // (cells * block))
     ints = (
         conv.inputs, conv.outputs, conv.group, blocks, *spatial, od, oh, ow, kd, kh, kw, sd, sh, dd, dh, dw, sw,
         cells * block, tiles, down, across, each, piece, int(conv.bias),
@@ -190,8 +205,9 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     bound = bind_conv(conv, padded.ref, weights(0), after, unbiased=weights(0))
     plain = _plain(w)
     tile = Tile(
-        block, 1, 1, sw if sw <= 2 else 0, kw if plain else 0, plain and _at_once(kw, sw, block, most, traits.registers),
-        not whole, joins, borders, conv.inputs <= _SHALLOW and cells > 1,
+        block, 1, 1, sw if sw <= 2 else 0, kw if plain else 0, plain and kh == 1,
+        plain and _at_once(kw, sw, block, most, traits.registers), not whole, joins, borders,
+        conv.inputs <= _SHALLOW and cells > 1,
     )  # fmt: skip
     k = chosen(64 * rows + width, _kernel_of, bound.form, tile)
     launch = Launch(k, bound.refs, (*ints, *bound.ints), grid, (1, 1, 1))

@@ -39,6 +39,7 @@ class Tile(NamedTuple):
         rows, width: Positions: so many rows of so many columns; whole rows of the result, if there is more than one.
         stride: Of the columns, if it is 1 or 2; else 0.
         wide: Cells of a row of the window, if they are written out; else 0.
+        flat: The window is one row of cells.
         at_once: The weights of such a row have registers beside the sums, and an element one more.
         pieces: The weights are walked in pieces.
         joined: All positions of a channel are one row to the epilogue.
@@ -53,6 +54,7 @@ class Tile(NamedTuple):
     width: int
     stride: int
     wide: int
+    flat: bool
     at_once: bool
     pieces: bool
     joined: bool
@@ -266,9 +268,12 @@ def _walk(tile: Tile) -> str:
             fetched = f"ASYNCRT_FETCH(r0 + {(2 * tile.width - 1) * tile.stride});"
         each = (cell(c, functools.partial(seen, c)) for c in range(tile.wide))
         multiply = _at_once(tile, outside) if tile.at_once else " ".join(each)
-        # A loop, however few rows there are: of what is written out a compiler begins all loads at once, and keeps what
-        # they load in memory.
-        return f"for (int kh = 0; kh < KH; kh++, wp += {tile.wide * tile.block}) {{ {start} {fetched} {multiply} }}"
+        # A loop, however few rows there are: of several that are written out a compiler begins all loads at once, and
+        # keeps what they load in memory.
+        row, move = f"{start} {fetched} {multiply}", f"wp += {tile.wide * tile.block}"
+        if tile.flat:
+            return f"{{ const int kh = 0; {row} {move}; }}"
+        return f"for (int kh = 0; kh < KH; kh++, {move}) {{ {row} }}"
     return f"""for (int kd = 0; kd < KD; kd++)
         for (int kh = 0; kh < KH; kh++) {{
           __global const float* xr = xn + (kd * dd * H + kh * dh) * W;

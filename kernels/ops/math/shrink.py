@@ -50,7 +50,7 @@ def _swish_reference(attributes: Attributes, inputs: Sequence[Array | None]) -> 
 
 def _swish_expression(call: Call) -> Expression:
     alpha = literal(-call.attributes.get("alpha", 1.0), call.dtype(0))
-    return Expression(f"a0 / (1.0f + asyncrt_exp({alpha} * a0))", (0,), vector=True)
+    return Expression(f"a0 / (1.0f + asyncrt_exp_beside_1({alpha} * a0))", (0,), vector=True)
 
 
 def _swish(call: Call, traits: DeviceTraits) -> Impl:

@@ -142,7 +142,7 @@ OPERATORS = (
     _unary("Atanh", "atanh(a0)", np.arctanh, examples=_UNIT),
     _unary("Tanh", "asyncrt_tanh(a0)", np.tanh),
     _unary("Erf", "asyncrt_erf(a0)", _erf),
-    _unary("Sigmoid", "1.0f / (1.0f + asyncrt_exp(-a0))", lambda x: 1 / (1 + np.exp(-x))),
+    _unary("Sigmoid", "1.0f / (1.0f + asyncrt_exp_beside_1(-a0))", lambda x: 1 / (1 + np.exp(-x))),
     _unary("Softplus", f"log1p(asyncrt_exp(-fabs(a0))) + {_least('a0', '0')}", lambda x: np.logaddexp(x, 0)),
     _unary("Softsign", "a0 / (1.0f + fabs(a0))", lambda x: x / (1 + np.abs(x))),
     _unary("Gelu", _gelu, _gelu_reference, wants_attributes=True,

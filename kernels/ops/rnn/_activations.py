@@ -26,7 +26,7 @@ class Activation(NamedTuple):
 ACTIVATIONS = {
     "relu": Activation("x < 0 ? (T)0 : x", lambda x, a, b: np.maximum(x, 0)),
     "tanh": Activation("tanh(x)", lambda x, a, b: np.tanh(x)),
-    "sigmoid": Activation("1 / (1 + asyncrt_exp(-x))", lambda x, a, b: 1 / (1 + np.exp(-x))),
+    "sigmoid": Activation("1 / (1 + asyncrt_exp_beside_1(-x))", lambda x, a, b: 1 / (1 + np.exp(-x))),
     "affine": Activation("A * x + B", lambda x, a, b: a * x + b, 1.0, 0.0),
     "leakyrelu": Activation("x < 0 ? A * x : x", lambda x, a, b: np.where(x < 0, a * x, x), 0.01),
     "thresholdedrelu": Activation("x > A ? x : (T)0", lambda x, a, b: np.where(x > a, x, 0), 1.0),

@@ -227,8 +227,10 @@ def test_weights_walked_in_pieces_give_the_same_bytes(name: str, monkeypatch: py
     _, whole = convolved(case, inputs, None)
     activated = Epilogue("v > 0.0f ? v : 0.5f * v")
 
-    pieces_of = conv_packed.blocks_of(case.traits.registers)._replace(whole=0, piece=2 * case.w[2] * case.w[3] * 32)
-    monkeypatch.setattr(conv_packed, "blocks_of", lambda _: pieces_of)
+    short = conv_packed.Pieces(0, 2 * case.w[2] * case.w[3] * 32)
+    cut = conv_packed.blocks_of(case.traits.registers)._replace(pieces=short)
+    monkeypatch.setattr(conv_packed, "_SECOND", short)
+    monkeypatch.setattr(conv_packed, "blocks_of", lambda _: cut)
     kernel, pieces = convolved(case, inputs, None)
     _, after = convolved(case, inputs, activated)
 
