@@ -8,16 +8,14 @@ back. The matrix is rounded once, from float64; sums are in float32, as those of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from asyncrt.dims import Dim
-from asyncrt.graph.ir import Graph, ProgramNode, Value
-from asyncrt.kernels.call import Attributes
-from asyncrt.kernels.registry import find_operator
-from asyncrt.layout import FLOAT32, Array, PartialLayout, dtype_of
+from asyncrt.graph.ir import Graph, ProgramNode
+from asyncrt.graph.replacement import Replacement
+from asyncrt.layout import FLOAT32, Array
 
 LONGEST = 2048
 """Elements of a transform that is a product at most: its matrix has as many rows, and columns."""
@@ -61,7 +59,7 @@ def _stft(node: ProgramNode, graph: Graph) -> list[ProgramNode] | None:
     matrix = _matrix(length, bins)
     if window is not None:
         matrix = matrix * window.astype(np.float64)[:, None]
-    make = _Nodes(node, graph)
+    make = Replacement(node, graph)
     batch, frames = result[0], result[1]
     if len(signal) == 3:
         rows = make.add("Transpose", (_first(node),), (batch, 1, signal[1]), {"perm": (0, 2, 1)})
@@ -103,7 +101,7 @@ def _dft(node: ProgramNode, graph: Graph) -> list[ProgramNode] | None:
     matrix[:used, 0, :, 0], matrix[:used, 0, :, 1] = cosine, sine
     if parts == 2:
         matrix[:used, 1, :, 0], matrix[:used, 1, :, 1] = -sine, cosine
-    make = _Nodes(node, graph)
+    make = Replacement(node, graph)
     before = signal[:-2]
     keep = [0] * len(before)
     flat = make.add(
@@ -120,48 +118,6 @@ def _matrix(length: int, bins: int) -> Any:
     # The product of the numbers modulo the length is exact, which that of large angles is not.
     turns = np.outer(np.arange(length), np.arange(bins)) % length * (2 * np.pi / length)
     return np.stack([np.cos(turns), -np.sin(turns)], axis=-1).reshape(length, 2 * bins)
-
-
-class _Nodes:
-    """The nodes that take the place of one."""
-
-    def __init__(self, node: ProgramNode, graph: Graph) -> None:
-        self._node, self._graph = node, graph
-        self._nodes: list[ProgramNode] = []
-
-    def constant(self, array: Array) -> int:
-        return self._value(PartialLayout(dtype_of(array.dtype), array.shape), array)
-
-    def add(
-        self,
-        name: str,
-        inputs: tuple[int, ...],
-        shape: Sequence[int | Dim],
-        attributes: dict[str, Any] | None = None,
-    ) -> int:
-        """Add a node; returns its output, which has that shape."""
-        output = self._value(PartialLayout(FLOAT32, tuple(shape)))
-        self._append(name, inputs, output, attributes)
-        return output
-
-    def end(self, name: str, inputs: tuple[int, ...], attributes: dict[str, Any]) -> list[ProgramNode]:
-        """Add the node that makes the output of the one that is replaced; returns all."""
-        self._append(name, inputs, self._node.outputs[0], attributes)
-        return self._nodes
-
-    def _append(self, name: str, inputs: tuple[int, ...], output: int, attributes: dict[str, Any] | None) -> None:
-        operator = find_operator("", name)
-        assert operator is not None
-        number = f"{self._node.name}/{name}_{len(self._nodes)}"
-        held = Attributes(attributes or {}, self._node.attributes.opset, 1)
-        self._nodes.append(ProgramNode(0, number, operator, held, inputs, (output,), self._node.output_types))
-
-    def _value(self, layout: PartialLayout, constant: Array | None = None) -> int:
-        id = len(self._graph.values)
-        name = self._graph.fresh(f"{self._node.name}.{id}")
-        small = constant is not None and constant.dtype == np.int64
-        self._graph.values.append(Value(id, name, layout, constant=constant, partial=constant if small else None))
-        return id
 
 
 def _first(node: ProgramNode) -> int:

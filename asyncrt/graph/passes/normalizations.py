@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from asyncrt.graph.ir import Graph, ProgramNode, Value
-from asyncrt.kernels.call import Attributes
-from asyncrt.kernels.registry import find_operator
-from asyncrt.layout import FLOAT32, Array, PartialLayout
+from asyncrt.graph.ir import Graph, ProgramNode
+from asyncrt.graph.replacement import Replacement
+from asyncrt.layout import FLOAT32
 
 from .fold_scales import constant_of, line_of
-
-_OPSET = 14
 
 
 def write_out_normalizations(graph: Graph) -> None:
@@ -47,25 +44,6 @@ def _steps(node: ProgramNode, graph: Graph) -> list[ProgramNode] | None:
         numbers = [x.astype(np.float32).reshape(-1, *(1,) * (len(shape) - 2)) for x in line]
     if not all(np.isfinite(n).all() for n in numbers):
         return None
-    factor, term = (_constant(graph, f"{node.name}.{name}", n) for name, n in zip(line._fields, numbers, strict=True))
-    scaled = _value(graph, f"{node.name}.scaled", PartialLayout(FLOAT32, shape))
-    return [
-        _step("Mul", f"{node.name}.scaled", (source, factor), scaled),
-        _step("Add", node.name, (scaled, term), node.outputs[0]),
-    ]
-
-
-def _constant(graph: Graph, name: str, array: Array) -> int:
-    return _value(graph, name, PartialLayout(FLOAT32, array.shape), array)
-
-
-def _value(graph: Graph, name: str, layout: PartialLayout, constant: Array | None = None) -> int:
-    id = len(graph.values)
-    graph.values.append(Value(id, graph.fresh(name), layout, constant=constant))
-    return id
-
-
-def _step(operator: str, name: str, inputs: tuple[int, int], output: int) -> ProgramNode:
-    found = find_operator("", operator)
-    assert found is not None
-    return ProgramNode(0, name, found, Attributes({}, _OPSET), inputs, (output,), (FLOAT32,))
+    make = Replacement(node, graph)
+    factor, term = map(make.constant, numbers)
+    return make.end("Add", (make.add("Mul", (source, factor), shape), term))

@@ -88,3 +88,26 @@ async def test_they_are_part_of_a_kernel_where_they_are_of_constants(
     np.testing.assert_allclose(fused, apart, rtol=2e-5, atol=2e-5)
     assert ("BatchNormalization" in operators) is (case.kernels == 3)
     assert device or kernels == case.kernels
+
+
+def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
+    return onnx.helper.make_graph(list(nodes), name, [], [onnx.ValueInfoProto(name="y")])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_in_a_branch_they_are_calculated_where_it_is_taken_alone(wanted: bool, users_path: None) -> None:
+    """What they are written as is in the branches that they are in: what is not taken has nothing to normalise."""
+    inside = [node("r = Relu(x)"), node("y = BatchNormalization(r, scale, shift, mean, variance)", epsilon=1e-3)]
+    chosen = onnx.helper.make_node(
+        "If", ["p"], ["y"], then_branch=branch("then", *inside), else_branch=branch("else", node("y = Tanh(x)"))
+    )
+    loaded = model([chosen], [f"x f32[b,{CHANNELS}]", "p bool[]"], ["y"], statistics())
+    inputs, results, launches = {"x": drawn(3, CHANNELS), "p": np.array(wanted)}, [], []
+    for without in (set[str](), {"fuse"}):
+        async with Runtime(options=RuntimeOptions(warm=False, without=without)) as rt:
+            results.append((await (await rt.load(loaded)).infer(inputs))["y"])
+            launches.append(rt.statistics().launches)
+
+    np.testing.assert_allclose(*results, rtol=2e-5, atol=2e-5)
+    assert launches == [1, 2 if wanted else 1]
