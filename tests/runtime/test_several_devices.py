@@ -13,6 +13,7 @@ import pytest
 
 import asyncrt
 from asyncrt.devices.faults import Fault
+from asyncrt.devices.opencl.find import find_devices
 from asyncrt.devices.simulated import SimulatedDevice
 from asyncrt.runtime.model import Model
 from asyncrt.runtime.request.replicas import Replicas
@@ -23,6 +24,8 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 WEIGHTS = np.arange(16, dtype=np.float32).reshape(4, 4)
 PRODUCT = model([node("y = MatMul(x, w)")], ["x f32[n,4]"], ["y"], {"w": WEIGHTS})
 STATE = {"past": "present"}
+BEST = find_devices()[0][0]
+"""The device of whoever names none; twice, it is two contexts."""
 
 
 class Even(SimulatedDevice):
@@ -56,7 +59,7 @@ async def infer_each(loaded: Model, many: int) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("device", ["simulated,simulated:2", ["cpu", "cpu"], ["cpu", "host"]])
+@pytest.mark.parametrize("device", ["simulated,simulated:2", [BEST, BEST], [BEST, "host"]])
 async def test_answers_are_the_same_wherever_requests_go(device: str | list[str]) -> None:
     """Two contexts of a driver, devices that differ, and virtual ones; each has the weights, and counts for itself."""
     async with asyncrt.Runtime(device) as rt:
@@ -82,7 +85,7 @@ async def test_answers_are_the_same_wherever_requests_go(device: str | list[str]
 async def test_devices_that_are_alike_read_a_model_and_build_its_kernels_once(tmp_path: Path) -> None:
     """They share what is compiled of the file, and the second finds what the first has built."""
     options = asyncrt.RuntimeOptions(cache_dir=tmp_path)
-    async with asyncrt.Runtime(["cpu", "cpu"], options=options) as rt:
+    async with asyncrt.Runtime([BEST, BEST], options=options) as rt:
         loaded = await rt.load(PRODUCT)
         await infer_each(loaded, 8)
 
@@ -212,7 +215,7 @@ async def test_limits_of_memory_are_each_devices() -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("device", ["simulated,simulated:2", ["cpu", "cpu"]])
+@pytest.mark.parametrize("device", ["simulated,simulated:2", [BEST, BEST]])
 async def test_a_sequence_stays_where_its_state_is(device: str | list[str]) -> None:
     """Each begins where fewest are; its steps go nowhere else, and the answers are those of one device."""
     seen = model([node("present = Add(past, x)"), node("y = Neg(present)")],
@@ -304,7 +307,7 @@ async def test_a_trace_shows_the_lanes_of_each_device(tmp_path: Path) -> None:
 async def test_kernels_of_all_devices_are_waited_for() -> None:
     """`ready()` brings what shapes need to each of them, and tells how far all of them are."""
     told: list[asyncrt.Progress] = []
-    async with asyncrt.Runtime(["cpu", "cpu"]) as rt:
+    async with asyncrt.Runtime([BEST, BEST]) as rt:
         loaded = await rt.load(PRODUCT, progress=told.append)
         await loaded.ready()
         await loaded.ready([{"x": (100, 4)}], progress=told.append)
