@@ -83,7 +83,7 @@ async def test_answers_are_the_same_wherever_requests_go(device: str | list[str]
 
 @pytest.mark.asyncio
 async def test_devices_that_are_alike_read_a_model_and_build_its_kernels_once(tmp_path: Path) -> None:
-    """They share what is compiled of the file, and the second finds what the first has built."""
+    """They share what is compiled of the file, and each finds what the other has built."""
     options = asyncrt.RuntimeOptions(cache_dir=tmp_path)
     async with asyncrt.Runtime([BEST, BEST], options=options) as rt:
         loaded = await rt.load(PRODUCT)
@@ -91,10 +91,11 @@ async def test_devices_that_are_alike_read_a_model_and_build_its_kernels_once(tm
 
         first, second = replicas(loaded).replicas
         assert first.program is second.program
-        built = [each.kernels.built for each in rt.statistics().devices.values()]
-        loaded_from_disk = [each.kernels.from_disk for each in rt.statistics().devices.values()]
-        assert sum(built) == max(built) > 0
-        assert sum(loaded_from_disk) == sum(built)
+        (built, found), (also_built, also_found) = (
+            (each.kernels.built, each.kernels.from_disk) for each in rt.statistics().devices.values()
+        )
+        assert built + also_built > 0
+        assert (found, also_found) == (also_built, built)
 
 
 @pytest.mark.asyncio
