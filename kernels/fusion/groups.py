@@ -109,19 +109,23 @@ def why_no_product(operator: Operator, parts: Sequence[Part], call: Call, produc
         return f"the result is larger than the product of '{call.parts[product].name}'"
     if made.dtype is not wanted.dtype and not operator.converts:
         return f"the result is {wanted.dtype}, the product {made.dtype}"
-    return forbidden(parts, call, traits)
+    if why := forbidden(parts, call, traits):
+        return why
+    if None in _under_product(parts, call, made.shape).values():
+        return f"no strides say where a result of '{call.parts[product].name}' finds what is calculated with it"
+    return ""
 
 
 def fused_epilogue(parts: Sequence[Part], call: Call, product: int) -> Epilogue:
     """Return *parts* as what becomes of each result of the part at index *product*."""
     made = call.parts[product].outputs[0]
     whole = function(parts, start=(product, made.dtype))
-    moved = _lying(parts, call)
+    moved = _under_product(parts, call, made.shape)
     operands: list[Operand] = []
     for k in whole.operands:
         dtype, shape = operand(call, k)
         if moved:
-            view = View.dense(made.shape).through(moved[k])
+            view = moved[k]
             assert view is not None, "it fits"
         else:
             view = (call.view(k) if shape else View.dense(shape)).expand(made.shape)
@@ -243,6 +247,12 @@ def _lying(parts: Sequence[Part], call: Call) -> dict[int, View]:
     found = lying_under(parts, call)
     assert not isinstance(found, str), found
     return found
+
+
+def _under_product(parts: Sequence[Part], call: Call, shape: Shape) -> dict[int, View | None]:
+    """Return how the operands lie under a product of this shape where a part gives its result another one; None for
+    those that lie so in no view, nothing if no part does."""
+    return {k: View.dense(shape).through(view) for k, view in _lying(parts, call).items()}
 
 
 def forbidden(parts: Sequence[Part], call: Call, traits: DeviceTraits) -> str:

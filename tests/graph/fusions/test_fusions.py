@@ -282,6 +282,12 @@ CASES = {
         ["x f32[a,b,24]", "z f32[c,1,5,8]"], {"x": (2, 3, 24), "z": (2, 1, 5, 8)},
         {**NUMBERS, "heads": i64(0, 0, 5, 8)},
     ),
+    "a product of heads, and a mask for each batch of them": Case(
+        [node("p = MatMul(x, w)"), node("r = Reshape(p, batches)"), node("y = Add(r, z)")],
+        ["x f32[a,3,24]", "z f32[b,1,3,40]"], {"x": (2, 3, 24), "z": (1, 1, 3, 40)},
+        {**NUMBERS, "batches": i64(-1, 2, 3, 40)}, {"x": (4, 3, 24), "z": (2, 1, 3, 40)},
+        "no strides say where a result of", tolerance=EXACT,
+    ),
     "a product behind a Slice that may keep all": Case(
         [node("p = MatMul(x, w)"), node("r = Slice(p, zeros, tens, ones)"), node("y = Add(r, bias)")],
         ["x f32[a,b,24]"], {"x": (2, 7, 24)},
