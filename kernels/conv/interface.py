@@ -90,17 +90,28 @@ class Padded(NamedTuple):
 
 
 def padded_input(conv: Convolution, traits: DeviceTraits) -> Padded:
+    """Return the input with all that windows reach."""
     w = conv.window
     reach = tuple((o - 1) * s + e for o, s, e in zip(w.outs, w.strides, w.extents, strict=True))
     if not any(w.before) and all(r <= d for r, d in zip(reach, w.spatial, strict=True)):
         return Padded(inp(0), w.spatial, (), ())
-    planes = conv.batch * conv.group * conv.inputs
-    rows = planes * reach[0] * reach[1]
-    cut = cut_rows(rows, reach[2], traits)
-    ints = (*w.spatial, *reach, *w.before, rows, cut.rows_per_item)
+    return _padded(conv, w.before, reach, traits)
+
+
+def widened_input(conv: Convolution, left: int, right: int, traits: DeviceTraits) -> Padded:
+    """Return the input with so many zeros in front of each row and behind it."""
+    depth, height, width = conv.window.spatial
+    return _padded(conv, (0, 0, left), (depth, height, left + width + right), traits)
+
+
+def _padded(conv: Convolution, before: tuple[int, ...], spatial: tuple[int, ...], traits: DeviceTraits) -> Padded:
+    """Return the input from *before* its first element on, with zeros where there is none."""
+    rows = conv.batch * conv.group * conv.inputs * spatial[0] * spatial[1]
+    cut = cut_rows(rows, spatial[2], traits)
+    ints = (*conv.window.spatial, *spatial, *before, rows, cut.rows_per_item)
     items = -(-rows // cut.rows_per_item)
     launch = Launch(_pad_kernel(conv.dtype), (inp(0), scratch(0)), ints, (items,), (1,))
-    return Padded(scratch(0), reach, (launch,), (rows * reach[2] * conv.dtype.itemsize,))
+    return Padded(scratch(0), spatial, (launch,), (rows * spatial[2] * conv.dtype.itemsize,))
 
 
 def thinned_input(conv: Convolution, traits: DeviceTraits) -> Padded:

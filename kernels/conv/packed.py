@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from asyncrt.devices.base import Registers
-from asyncrt.kernels.arithmetic import least
+from asyncrt.kernels.arithmetic import greatest, least
 from asyncrt.kernels.codegen import epilogue
 from asyncrt.kernels.codegen.epilogue import Epilogue
 from asyncrt.kernels.codegen.tiles import tile_of
@@ -24,7 +24,7 @@ from asyncrt.kernels.traits import DeviceTraits
 from asyncrt.layout import FLOAT32, Array, DataType
 from asyncrt.memory.own_pages import zeros
 
-from .interface import ConvForm, Convolution, Padded, bind_conv, padded_input, thinned_input
+from .interface import ConvForm, Convolution, Padded, bind_conv, padded_input, thinned_input, widened_input
 from .tile import ZEROS, Tile, tile_kernel
 
 # What a tile costs beside its products, as many products of a position. Where a channel is one cell, each needs lines of
@@ -157,6 +157,22 @@ def _plain(window: Window) -> bool:
     return (window.size[0], *window.dilations[1:]) == (1, 1, 1) and window.size[2] <= _UNROLLED
 
 
+def _passes_by(conv: Convolution) -> bool:
+    """Whether the tiles of *conv* pass by the cells that none of their positions has an element for.
+
+    Windows that reach far have many of them, and the borders for those would be larger than the input.
+    """
+    return not _plain(conv.window) and min(conv.window.before) >= 0
+
+
+def _margins(conv: Convolution, width: int) -> tuple[int, int]:
+    """Return how many columns left and right of the input tiles of that *width* see that pass cells by."""
+    w = conv.window
+    most = (width - 1) * w.strides[2]
+    reach = (w.outs[2] - 1) * w.strides[2] + w.extents[2] - w.before[2]
+    return least(w.before[2], most), least(greatest(reach - w.spatial[2], 0), most)
+
+
 def _input(
     conv: Convolution, traits: DeviceTraits
 ) -> tuple[Padded, tuple[int, int] | None, tuple[int, ...]]:
@@ -174,6 +190,7 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     w = conv.window
     (kd, kh, kw), (dd, dh, dw), (od, oh, ow) = w.size, w.dilations, w.outs
     padded, borders, (sd, sh, sw) = _input(conv, traits)
+    passes = bool(padded.launches) and _passes_by(conv)
     spatial = padded.spatial
     joins, joined = epilogue.join(after, 2)
     if joins:
@@ -184,8 +201,13 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     allowed = blocks_of(traits.registers)
     most = allowed.positions
     rows, width = 1, tile_width(ow, conv.inputs, cells, allowed)
-    if joins and 2 * ow <= most and oh > 1:  # short rows, each of them one tile: several of them
+    if joins and 2 * ow <= most and oh > 1 and not passes:  # short rows, each of them one tile: several of them
         rows = next(r for r in (most // width, 2) if r <= oh)
+    places: tuple[int, ...] = () if borders is None else w.before[1:]
+    if passes:
+        margins = _margins(conv, width)
+        padded = widened_input(conv, *margins, traits)
+        spatial, places = padded.spatial, (*w.before, margins[0], w.spatial[2])
     block = _block(conv.outputs, allowed.costs)
     blocks = -(-conv.outputs // block)
     down, across = -(-oh // rows), -(-ow // width)
@@ -197,8 +219,7 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     piece = conv.inputs if whole else max(1, pieces.piece // (cells * block))
     ints = (
         conv.inputs, conv.outputs, conv.group, blocks, *spatial, od, oh, ow, kd, kh, kw, sd, sh, dd, dh, dw, sw,
-        cells * block, tiles, down, across, each, piece, int(conv.bias),
-        *(() if borders is None else w.before[1:]),
+        cells * block, tiles, down, across, each, piece, int(conv.bias), *places,
     )  # fmt: skip
     # Neighbours share weights, which may be more than a cache keeps while others pass.
     grid = (-(-tiles // each), conv.batch, conv.group * blocks)
@@ -206,7 +227,7 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     plain = _plain(w)
     tile = Tile(
         block, 1, 1, sw if sw <= 2 else 0, kw if plain else 0, plain and kh == 1,
-        plain and _at_once(kw, sw, block, most, traits.registers), not whole, joins, borders,
+        plain and _at_once(kw, sw, block, most, traits.registers), not whole, joins, borders, passes,
         conv.inputs <= _SHALLOW and cells > 1,
     )  # fmt: skip
     k = chosen(64 * rows + width, _kernel_of, bound.form, tile)

@@ -24,6 +24,8 @@ _INTS = (
     "deep", "tiles", "down", "across", "each", "piece", "biased",
 )  # fmt: skip
 BORDER = ("ph", "pw")
+PLACES = ("pd", "ph", "pw", "margin", "columns")
+"""Where windows begin in front of the input, columns of zeros in front of each row, and those of the input behind them."""
 ZEROS = 32
 """Elements behind the weights that are 0: what tiles with `borders` read in the place of elements that are not there."""
 
@@ -46,6 +48,8 @@ class Tile(NamedTuple):
         borders: The input has no borders: at most so many columns of a tile's are left and right of it, and rows of the
             window may be above and below. None: it has what the windows reach. Only where a row of cells is written out
             and the stride is.
+        passes: Cells are passed by that no position of a tile has an element for; the input has columns of zeros for the
+            others. Only with one row of positions, and where cells are not written out.
         shallow: There are few channels of the input.
     """
 
@@ -59,6 +63,7 @@ class Tile(NamedTuple):
     pieces: bool
     joined: bool
     borders: tuple[int, int] | None = None
+    passes: bool = False
     shallow: bool = False
 
     @property
@@ -99,10 +104,18 @@ def tile_kernel(form: ConvForm, tile: Tile) -> KernelSource:
     oa0 = oa; ob0 = ob; od0 = od;
   }}"""
     one = "__attribute__((reqd_work_group_size(1, 1, 1)))"
-    ints = (*_INTS, *(BORDER if tile.borders else ()), *form.last.ints)
-    return kernel(
-        f"conv_packed{tile.positions}", form.buffers, ints, body, helpers=FETCH + ROLLED + form.last.helpers, attributes=one
-    )
+    ints = (*_INTS, *(BORDER if tile.borders else PLACES if tile.passes else ()), *form.last.ints)
+    helpers = FETCH + ROLLED + (_CELLS if tile.passes else "") + form.last.helpers
+    return kernel(f"conv_packed{tile.positions}", form.buffers, ints, body, helpers=helpers, attributes=one)
+
+
+_CELLS = """
+/* Of cells that are `step` apart, the first of which is at `first`: which is the first at 0 or behind it? */
+inline int $_from(int first, int step) { return first < 0 ? (step - 1 - first) / step : 0; }
+/* And how many of `cells` are in front of `end`? */
+inline int $_until(int first, int step, int end, int cells) {
+  return first < end ? min(cells, (end - 1 - first) / step + 1) : 0;
+}"""
 
 
 # Counted on from tile to tile: divisions would take a tenth of the time of a tile of few channels.
@@ -142,7 +155,7 @@ def _summed(tile: Tile, after: str) -> str:
       for (int i = 0; i < count; i++) {{
         {_place(tile)}
         {_corner(tile)}
-        __global const float* xn = xg + c0 * plane + (od * sd * H + ih) * W + iw;
+        __global const float* xn = xg + c0 * plane + (id * H + ih) * W + iw;
         __global const float* wp = weights + c0 * deep;
         {_fetching(tile)}
         float* const own = t + i * {tile.positions * tile.block};
@@ -216,10 +229,14 @@ def _step(tile: Tile) -> str:
 
 def _corner(tile: Tile) -> str:
     """Return statements that find the first element that a tile reads, and which of its columns are outside the input."""
+    if tile.passes:
+        return f"""const int id = od * sd - pd, ih = oh * sh - ph, at = ow0 * {_step(tile)} - pw, iw = at + margin;
+        const int kd0 = $_from(id, dd), kd1 = $_until(id, dd, D, KD), kh0 = $_from(ih, dh), kh1 = $_until(ih, dh, H, KH);
+        const int kw0 = $_from(at + {tile.width - 1} * {_step(tile)}, dw), kw1 = $_until(at, dw, columns, KW);"""
     if tile.borders is None:
-        return f"const int ih = oh * sh, iw = ow0 * {_step(tile)};"
+        return f"const int id = od * sd, ih = oh * sh, iw = ow0 * {_step(tile)};"
     there = " ".join(f"const int there{o} = iw >= {-o} && iw < W - {o};" for o in _outside(tile))
-    return f"const int ih = oh * sh - ph, iw = ow0 * {_step(tile)} - pw; {there}"
+    return f"const int id = od * sd, ih = oh * sh - ph, iw = ow0 * {_step(tile)} - pw; {there}"
 
 
 def _outside(tile: Tile) -> list[int]:
@@ -274,6 +291,18 @@ def _walk(tile: Tile) -> str:
         if tile.flat:
             return f"{{ const int kh = 0; {row} {move}; }}"
         return f"for (int kh = 0; kh < KH; kh++, {move}) {{ {row} }}"
+    if tile.passes:
+        multiply = cell(0, lambda i, j: f"xr[{j} * {step}]")
+        return f"""{{
+          __global const float* const wc = wp;
+          for (int kd = kd0; kd < kd1; kd++)
+            for (int kh = kh0; kh < kh1; kh++) {{
+              __global const float* xr = xn + (kd * dd * H + kh * dh) * W + kw0 * dw;
+              wp = wc + ((kd * KH + kh) * KW + kw0) * {tile.block};
+              for (int kw = kw0; kw < kw1; kw++, wp += {tile.block}, xr += dw) {multiply}
+            }}
+          wp = wc + deep;
+        }}"""
     return f"""for (int kd = 0; kd < KD; kd++)
         for (int kh = 0; kh < KH; kh++) {{
           __global const float* xr = xn + (kd * dd * H + kh * dh) * W;

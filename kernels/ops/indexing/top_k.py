@@ -1,9 +1,12 @@
 """TopK: the k greatest (or least) elements along an axis, sorted, and where they are; NaN is greater than all.
 
 Of equal elements the one that comes first goes first. For a small k, a work-item of a CPU device keeps the best k in
-order. Otherwise a line is sorted: blocks by counting, then runs are merged by binary search, an element per work-item.
+order. For a larger one it collects elements that go before the k-th of those that it has seen, as integers in whose order they
+go; whenever it has twice as many, it finds the k-th of them digit by digit, and forgets what is behind it. What is left
+is sorted by digits. On other devices a line is sorted: blocks by counting, then runs are merged by binary search, an
+element per work-item.
 
-Source: ONNX TopK-11.
+Sources: ONNX TopK-11; Knuth, The Art of Computer Programming 3, 5.2.5 (sorting by digits).
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ from asyncrt.kernels.patterns.walk import WalkedBuffer, lines, walk
 from asyncrt.kernels.reach import MOST, check_extent
 from asyncrt.kernels.shapes import check, count, normal_axis
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.layout import INT32, INT64, Array, Shape
+from asyncrt.layout import INT32, INT64, UINT32, UINT64, Array, Shape
 
-_SMALL = 512  # up to this k the best are kept in order, on CPU devices
+_SMALL = 8  # up to this k the best are kept in order, on CPU devices
+_DIGIT = 8  # bits
 
 
 def _axis(call: Call) -> int:
@@ -61,13 +65,14 @@ def host_nbytes(call: Call) -> int:
 
 
 def _helpers(call: Call) -> str:
-    """Whether ``v`` goes before ``w``, apart from their places."""
+    """Whether ``v`` goes before ``w``, apart from their places, and whether not; of numbers one comparison says that."""
     kind = compute_type(call.dtype(0))
     less = "(a < b || (b != b && a == a))"
-    order = "v, w" if not call.attributes.get("largest", 1) else "w, v"
+    order, behind = ("v, w", ">=") if not call.attributes.get("largest", 1) else ("w, v", "<=")
     return (
         f"inline int $_less(const {kind} a, const {kind} b) {{ return {less}; }}\n"
-        f"inline int $_before(const {kind} v, const {kind} w) {{ return $_less({order}); }}"
+        f"inline int $_before(const {kind} v, const {kind} w) {{ return $_less({order}); }}\n"
+        f"inline int $_passed(const {kind} v, const {kind} w) {{ return v {behind} w || !$_before(v, w); }}"
     )
 
 
@@ -77,6 +82,8 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
     k = call.outputs[0].shape[axis]
     if traits.is_cpu and k <= _SMALL:
         return Impl("best in order", _keep(call, traits, (outer, extent, inner), k))
+    if traits.is_cpu:
+        return _by_digits(call, traits, (outer, extent, inner), k)
     return _sort(call, traits, (outer, extent, inner), k)
 
 
@@ -84,15 +91,24 @@ def _keep(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) 
     outer, extent, inner = line
     dtype = call.dtype(0)
     kind, name = compute_type(dtype), dtype.name
+    one = f"""{kind} best = LOAD({name}, x, p);
+      int at = 0;
+      for (int j = 1; j < extent; j++) {{
+        const {kind} v = LOAD({name}, x, p + j * inner);
+        if ($_passed(v, best)) continue;
+        best = v;
+        at = j;
+      }}
+      STORE({name}, y, q, best);
+      z[q] = at;"""
     launch = walk(
         "top_k",
-        f"""int filled = 0;
+        one if k == 1 else f"""int filled = 0;
+      {kind} bar = 0;
       for (int j = 0; j < extent; j++) {{
         const {kind} v = LOAD({name}, x, p + j * inner);
-        int at = filled;
-        if (filled < k) filled++;
-        else if ($_before(v, LOAD({name}, y, q + (k - 1) * inner))) at = k - 1;
-        else continue;
+        if (filled == k && $_passed(v, bar)) continue;
+        int at = filled < k ? filled++ : k - 1;
         for (; at > 0; at--) {{
           const {kind} w = LOAD({name}, y, q + (at - 1) * inner);
           if (!$_before(v, w)) break;
@@ -101,6 +117,7 @@ def _keep(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) 
         }}
         STORE({name}, y, q + at * inner, v);
         z[q + at * inner] = j;
+        bar = LOAD({name}, y, q + (filled - 1) * inner);
       }}""",
         (outer, inner),
         (WalkedBuffer("x", inp(0), dtype, "r"), WalkedBuffer("y", out(0), dtype, "rw"), WalkedBuffer("z", out(1), INT64, "rw")),
@@ -111,6 +128,111 @@ def _keep(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) 
         helpers=_helpers(call),
     )
     return () if launch is None else (launch,)
+
+
+def _by_digits(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: int) -> Impl:
+    outer, extent, inner = line
+    check_extent(call.name, "the axis that is sorted", extent, MOST // 2)
+    dtype, made = call.dtype(0), ImplBuilder()
+    bits, keys = BITS[dtype.itemsize], UINT64 if dtype.itemsize == 8 else UINT32
+    kind, key = compute_type(dtype), keys.c
+    room = min(2 * k, extent)
+    made_of = [WalkedBuffer(f"k{i}", made.scratch(keys.itemsize * outer * inner * room), keys, "rw") for i in range(2)]
+    places = [WalkedBuffer(f"o{i}", made.scratch(4 * outer * inner * room), INT32, "rw") for i in range(2)]
+    made.launch(walk(
+        "top_k_digits",
+        f"""__global {key}* from = k0 + s, *to = k1 + s;
+      __global int* mine = o0 + s, *next = o1 + s;
+      {kind} bar = 0;
+      int many = 0, full = 0;
+      for (int j = 0; j < extent; j++) {{
+        const {kind} v = LOAD({dtype.name}, x, p + j * inner);
+        if (full && $_passed(v, bar)) continue;
+        from[many] = $_key(v);
+        mine[many++] = j;
+        if (many < room || many == k) continue;
+        const int last = $_best(from, mine, many, k);
+        bar = LOAD({dtype.name}, x, p + last * inner);
+        many = k;
+        full = 1;
+      }}
+      if (many > k) $_best(from, mine, many, k);
+      for (int low = 0; low < {8 * keys.itemsize}; low += {_DIGIT}) {{
+        int count[{1 << _DIGIT}];
+        $_count(from, k, low, count);
+        if (count[DIGIT(from[0], low)] == k) continue;
+        for (int d = 0, at = 0; d < {1 << _DIGIT}; d++) {{ const int more = count[d]; count[d] = at; at += more; }}
+        for (int j = 0; j < k; j++) {{
+          const int at = count[DIGIT(from[j], low)]++;
+          to[at] = from[j];
+          next[at] = mine[j];
+        }}
+        __global {key}* const was = from; from = to; to = was;
+        __global int* const were = mine; mine = next; next = were;
+      }}
+      __global const {bits.c}* const given = (__global const {bits.c}*)x + p;
+      for (int j = 0; j < k; j++) {{ y[q + j * inner] = given[mine[j] * inner]; z[q + j * inner] = mine[j]; }}""",
+        (outer, inner),
+        (
+            WalkedBuffer("x", inp(0), dtype, "r"), WalkedBuffer("y", out(0), bits, "w"),
+            WalkedBuffer("z", out(1), INT64, "w"), *made_of, *places,
+        ),
+        traits,
+        offsets=(("p", (extent * inner, 1)), ("q", (k * inner, 1)), ("s", (room * inner, room))),
+        ints=(("extent", extent), ("inner", inner), ("k", k), ("room", room)),
+        work=extent,
+        helpers=_helpers(call) + _key(call) + _best(key, 8 * keys.itemsize),
+    ))  # fmt: skip
+    return made.impl("by digits")
+
+
+def _best(key: str, width: int) -> str:
+    """Return functions that count digits, and that keep the *k* least of some keys, in the order in which they came.
+
+    The latter's result is the place of the last of them that goes first no more than any other.
+    """
+    return f"""
+#define DIGIT(v, low) (int)((v) >> (low) & {(1 << _DIGIT) - 1})
+inline void $_count(__global const {key}* const keys, const int many, const int low, int* const count) {{
+  for (int d = 0; d < {1 << _DIGIT}; d++) count[d] = 0;
+  for (int j = 0; j < many; j++) count[DIGIT(keys[j], low)]++;
+}}
+inline int $_best(__global {key}* const keys, __global int* const places, const int many, const int k) {{
+  {key} last = 0;
+  int equal = k;
+  for (int low = {width - _DIGIT}; low >= 0; low -= {_DIGIT}) {{
+    int count[{1 << _DIGIT}];
+    for (int d = 0; d < {1 << _DIGIT}; d++) count[d] = 0;
+    for (int j = 0; j < many; j++)
+      if (low == {width - _DIGIT} || keys[j] >> low >> {_DIGIT} == last) count[DIGIT(keys[j], low)]++;
+    int d = 0;
+    while (equal > count[d]) equal -= count[d++];
+    last = last << {_DIGIT} | d;
+  }}
+  int kept = 0, place = 0;
+  for (int j = 0; j < many; j++) {{
+    const {key} v = keys[j];
+    if (v > last || (v == last && equal-- <= 0)) continue;
+    if (v == last) place = places[j];
+    keys[kept] = v;
+    places[kept++] = places[j];
+  }}
+  return place;
+}}"""
+
+
+def _key(call: Call) -> str:
+    """Return a function that makes unsigned integers of elements, the least of those that go first; -0 is 0."""
+    dtype = call.dtype(0)
+    kind, key = compute_type(dtype), "ulong" if dtype.itemsize == 8 else "uint"
+    sign = "0x8000000000000000ul" if dtype.itemsize == 8 else "0x80000000u"
+    made = f"({key})v"
+    if dtype.is_float:
+        made = f"v != v ? ~({key})0 : v == 0 ? {sign} : as_{key}(v) & {sign} ? ~as_{key}(v) : as_{key}(v) | {sign}"
+    elif dtype.numpy.kind == "i":
+        made = f"({key})v ^ {sign}"
+    turned = "" if not call.attributes.get("largest", 1) else "~"
+    return f"\ninline {key} $_key(const {kind} v) {{ return {turned}({made}); }}"
 
 
 class _SortJob(NamedTuple):
@@ -244,6 +366,9 @@ def _k(k: int) -> Array:
 _TIES = np.array([[1, 3, 3, 1, 2, 3], [0, 0, 0, 0, 0, 0]], np.float32)
 _MANY = (np.arange(1500, dtype=np.int64) * 7919 % 101).reshape(3, 500)
 _LONG = np.tile(_MANY, 2)[:2, :901].astype(np.float32)
+_SIGNS = np.concatenate(
+    [np.array([np.nan, -0.0, 0.0, np.inf, -np.inf, 1e-42, -1e-42, np.nan, 0.0, -0.0] * 4), np.linspace(-2, 2, 61)]
+).astype(np.float32)[None]
 OPERATOR = Operator(
     name="TopK",
     infer=infer,
@@ -266,6 +391,12 @@ OPERATOR = Operator(
         Example((_MANY, _k(70)), {"largest": 0}, outputs=2),
         Example((_MANY.T.copy(), _k(100)), {"axis": 0}, outputs=2),
         Example((_MANY.astype(np.float32), _k(65)), outputs=2),
+        Example((_SIGNS, _k(70)), outputs=2),
+        Example((_SIGNS, _k(99)), {"largest": 0}, outputs=2),
+        Example((_MANY.astype(np.int32) - 50, _k(499)), {"largest": 0}, outputs=2),
+        Example((_MANY.astype(np.uint8), _k(200)), outputs=2),
+        Example(((_MANY << 40) - (50 << 40) + _MANY[::-1], _k(499)), outputs=2),
+        Example(("f16[2,300,2]", _k(90)), {"axis": 1}, outputs=2),
         Example(("f32[2,1]", _k(1)), outputs=2),
     ),
 )
