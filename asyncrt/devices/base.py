@@ -562,6 +562,10 @@ class LaunchesAside(Protocol):
         ...
 
 
+PATIENT = "/* nobody waits for this */"
+"""In the text of a kernel that requests do without, as long as it is not there."""
+
+
 @runtime_checkable
 class BuildsGently(Protocol):
     """A device that may be told to let requests go before builds."""
@@ -576,6 +580,10 @@ class BuildsGently(Protocol):
 
     def hurry_builds(self, hurries: bool) -> None:
         """Let builds take their share, because somebody waits for them; or only what others leave again."""
+        ...
+
+    def pause_builds(self, paused: bool) -> None:
+        """Let builds of texts with `PATIENT` in them rest, unless builds hurry; or go on again. Any thread may ask."""
         ...
 
 

@@ -522,6 +522,10 @@ class OpenCLDevice:
         if self.compilers is not None:
             self.compilers.hurry(hurries)
 
+    def pause_builds(self, paused: bool) -> None:
+        if self.compilers is not None:
+            self.compilers.pause(paused)
+
     def load_ahead(self, programs: Sequence[tuple[bytes, str]]) -> Sequence[Any]:
         if load_all() is None or self._target is None:
             return ()

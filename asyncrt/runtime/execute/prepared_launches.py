@@ -252,6 +252,7 @@ class Presets:
             company: What else may be on the device meanwhile.
             now: Prepare them even if the plan did not come often yet.
         """
+        self._rest_builds()
         plan = self._known(bound)
         plan.uses = max(plan.uses, OFTEN) + 1 if now else plan.uses + 1
         often = OFTEN if self.one is None else min(self.one.often, OFTEN)
@@ -315,6 +316,12 @@ class Presets:
         with contextlib.suppress(DeviceError):  # that step will say
             if key not in plan.sets and (found := self._take_over(bound, plan, plan.family, memory, used)) is not None:
                 self._keep(plan, key, found)
+
+    def _rest_builds(self) -> None:
+        """A request comes: what nobody waits for is not built meanwhile."""
+        pauses = None if self.one is None else self.one.pauses
+        if pauses is not None and pauses.building:
+            pauses.touch()
 
     def _known(self, bound: BoundPlan) -> _Plan:
         """Return what is known of a plan, which is little if it was not seen before."""

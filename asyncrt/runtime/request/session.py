@@ -123,7 +123,7 @@ class Session:
         if options.uses("prepared_launches"):
             one = None
             if options.uses("one_launch") and "persistent" in info.features:
-                one = OneLaunch(device, self.kernels, count)
+                one = OneLaunch(device, self.kernels, count, lambda: self.dispatcher.in_flight > 0)
             self.presets = Presets(device, options.plan_bytes, native=native, one=one)
         self.tools = _tools(device, options, count)
 

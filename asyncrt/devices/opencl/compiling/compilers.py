@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from asyncrt.devices.base import PATIENT
 from asyncrt.errors import KernelBuildError
 
 from ..drivers import INTEL_CPU, NVIDIA_GPU, preloaded
@@ -91,6 +93,11 @@ class _Worker:
         kind, nbytes = worker.ANSWER.unpack(worker.received(self._answers, worker.ANSWER.size))
         return kind, worker.received(self._answers, nbytes)
 
+    def rest(self, rests: bool) -> None:
+        """Stop the process, or let it go on; where the system does not do that, it goes on."""
+        if sys.platform != "win32":
+            self._process.send_signal(signal.SIGSTOP if rests else signal.SIGCONT)
+
     def kill(self) -> None:
         """End the process at once; who waits for its answer gets `EOFError`."""
         self._process.kill()
@@ -126,6 +133,9 @@ class Compilers:
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
+        #: Those among them that compile what nobody waits for, and whether these rest.
+        self._patient: set[_Worker] = set()
+        self._paused = False
         #: Whether requests go first.
         self.gives_way = False
         self._hurries = False
@@ -143,6 +153,17 @@ class Compilers:
             self._hurries = hurries
             for compiler in (*self._busy, *self._idle):
                 compiler.tell(self._how())
+            self._let_rest()
+
+    def pause(self, paused: bool) -> None:
+        """Let rest what compiles a text that nobody waits for (`PATIENT`), unless builds hurry; or let it go on."""
+        with self._lock:
+            self._paused = paused
+            self._let_rest()
+
+    def _let_rest(self) -> None:
+        for compiler in self._patient:
+            compiler.rest(self._paused and not self._hurries)
 
     def _how(self) -> bytes:
         return worker.GIVE_WAY if self.gives_way and not self._hurries else worker.HURRY
@@ -158,13 +179,12 @@ class Compilers:
         """
         encoded = text.encode()
         least = min(_MUCH, _MUCH_GENTLY) if self.gives_way else _MUCH
-        while (found := self._take(len(encoded) >= least)) is not None:
+        while (found := self._take(len(encoded) >= least, patient=PATIENT in text)) is not None:
             compiler, fresh = found
             try:
                 kind, binary = compiler.compile(options, encoded)
             except EOFError:
-                with self._lock:
-                    self._busy.discard(compiler)
+                self._lose(compiler)
                 status = compiler.ended()
                 if self._closed:
                     raise self._was_closed() from None
@@ -178,12 +198,17 @@ class Compilers:
             return binary if kind == worker.COMPILED else None
         return None
 
-    def _take(self, much: bool) -> tuple[_Worker, bool] | None:
-        """Return a process, and whether it was started for this."""
+    def _take(self, much: bool, *, patient: bool) -> tuple[_Worker, bool] | None:
+        """Return a process, and whether it was started for this.
+
+        Args:
+            much: Start one if none is idle.
+            patient: It may be let rest.
+        """
         with self._lock:
             if self._idle:
                 compiler = self._idle.pop()
-                self._busy.add(compiler)
+                self._use(compiler, patient)
                 return compiler, False
             if self._closed or not self._starts or not much:
                 return None
@@ -193,7 +218,7 @@ class Compilers:
             self._starts_none(error)
             return None
         with self._lock:
-            self._busy.add(compiler)
+            self._use(compiler, patient)
             compiler.tell(self._how())
             if self._closed:
                 compiler.kill()
@@ -201,8 +226,7 @@ class Compilers:
             compiler.wait()
         except BaseException as error:
             compiler.kill()
-            with self._lock:
-                self._busy.discard(compiler)
+            self._lose(compiler)
             compiler.ended()
             if not isinstance(error, EOFError):
                 raise
@@ -211,6 +235,17 @@ class Compilers:
             self._starts_none(error)
             return None
         return compiler, True
+
+    def _use(self, compiler: _Worker, patient: bool) -> None:
+        self._busy.add(compiler)
+        if patient:
+            self._patient.add(compiler)
+            self._let_rest()
+
+    def _lose(self, compiler: _Worker) -> None:
+        with self._lock:
+            self._busy.discard(compiler)
+            self._patient.discard(compiler)
 
     def _starts_none(self, error: Exception) -> None:
         self._starts = False
@@ -222,6 +257,9 @@ class Compilers:
     def _give_back(self, compiler: _Worker) -> None:
         with self._lock:
             self._busy.discard(compiler)
+            if compiler in self._patient:
+                self._patient.discard(compiler)
+                compiler.rest(False)
             if not self._closed:
                 self._idle.append(compiler)
                 return
