@@ -25,7 +25,7 @@ from asyncrt.layout import FLOAT32, Array, DataType
 from asyncrt.memory.own_pages import zeros
 
 from .interface import ConvForm, Convolution, Padded, bind_conv, padded_input, thinned_input, widened_input
-from .tile import ZEROS, Tile, tile_kernel
+from .tile import TOGETHER, ZEROS, Tile, tile_kernel
 
 # What a tile costs beside its products, as many products of a position. Where a channel is one cell, each needs lines of
 # the cache that no other does, and loading them takes as long as multiplying six or seven positions, and a bit.
@@ -34,6 +34,7 @@ _OUTSIDE = 2  # columns that a tile may find outside of the input: each takes a 
 _SHALLOW = 4  # channels of a picture
 _UNROLLED = 7  # cells of a window's row that are written out one after the other
 WORK = 1 << 16  # multiply-adds (of vectors) that a work-item should have
+_ITEMS = 4  # work-items for each compute unit, as long as there can be so many
 
 
 class Pieces(NamedTuple):
@@ -212,10 +213,13 @@ def packed(conv: Convolution, traits: DeviceTraits, after: Epilogue | None) -> I
     blocks = -(-conv.outputs // block)
     down, across = -(-oh // rows), -(-ow // width)
     tiles = od * down * across
-    each = -(-WORK // (conv.inputs * cells * rows * width))
-    each = -(-tiles // -(-tiles // each))
     pieces = _SECOND if cells == 1 else allowed.pieces
     whole = conv.inputs * cells * block <= pieces.whole
+    each = -(-WORK // (conv.inputs * cells * rows * width))
+    if not whole:  # a tile alone walks all weights of its channels, which come from far
+        apart = tiles * conv.batch * conv.group * blocks // (_ITEMS * traits.compute_units)
+        each = greatest(each, least(TOGETHER, greatest(apart, 1)))
+    each = -(-tiles // -(-tiles // each))
     piece = conv.inputs if whole else max(1, pieces.piece // (cells * block))
     ints = (
         conv.inputs, conv.outputs, conv.group, blocks, *spatial, od, oh, ow, kd, kh, kw, sd, sh, dd, dh, dw, sw,

@@ -26,6 +26,8 @@ _INTS = (
 BORDER = ("ph", "pw")
 PLACES = ("pd", "ph", "pw", "margin", "columns")
 """Where windows begin in front of the input, columns of zeros in front of each row, and those of the input behind them."""
+TOGETHER = 8
+"""Tiles that walk each piece of the weights, one after the other."""
 ZEROS = 32
 """Elements behind the weights that are 0: what tiles with `borders` read in the place of elements that are not there."""
 
@@ -73,7 +75,7 @@ class Tile(NamedTuple):
     @property
     def together(self) -> int:
         """Tiles whose sums are there at the same time: few, so that stores go on while the next are calculated."""
-        return 8 if self.pieces else 2
+        return TOGETHER if self.pieces else 2
 
 
 @functools.cache
