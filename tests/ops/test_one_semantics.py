@@ -271,12 +271,25 @@ async def test_attributes_that_only_a_sign_tells_apart_are_told_apart() -> None:
 @pytest.mark.asyncio
 async def test_an_operator_that_trips_names_its_node() -> None:
     """An error of ours that was raised without a node's name gets it, as any other does."""
-    rois = np.array([[0, 0, INF, 1]], np.float32)
-    inputs = {"x": _IMAGE, "rois": rois, "batches": i64(0)}
+    inputs = {"x": _IMAGE, "rois": np.array([[0, 0, 0, INF, 1]], np.float32)}
     async with Runtime() as rt:
-        loaded = await rt.load(_node_of("RoiAlign", inputs, {}, frozenset()))
-        with pytest.raises(ShapeError, match=r"the_node.*not all regions are finite"):
+        loaded = await rt.load(_node_of("MaxRoiPool", inputs, {"pooled_shape": [2, 2]}, frozenset()))
+        with pytest.raises(ShapeError, match=r"the_node.*is not finite"):
             await loaded.infer(inputs)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("device", [None, "host"])
+async def test_regions_that_are_not_finite_are_nan_and_disturb_no_others(device: str | None) -> None:
+    """Nor does one of which most is outside of the image, however large it is."""
+    rois = np.array([[0, 0, INF, 1], [0, 0, 2, 2], [-1e9, 0, 1e9, 2], [0, np.nan, 1, 1]], np.float32)
+    inputs = {"x": _IMAGE, "rois": rois, "batches": i64(0, 0, 0, 0)}
+    async with Runtime(device) as rt:
+        loaded = await rt.load(_node_of("RoiAlign", inputs, {"sampling_ratio": 2 if device else 0}, frozenset()))
+        (y,) = (await loaded.infer(inputs)).values()
+
+    assert np.isnan(y).all(axis=(1, 2, 3)).tolist() == [True, False, False, True]
+    assert np.isfinite(y[1:3]).all()
 
 
 def _edges_everywhere() -> onnx.ModelProto:

@@ -112,12 +112,6 @@ NODES: dict[str, tuple[onnx.ModelProto, dict[str, Any], dict[str, Any]]] = {
         model([node("y = AffineGrid(x, s)")], ["x f32[n,2,3]", "s i64[4]"], ["y"], opset=20),
         {"x": f32(1, 2, 3), "s": i64(1, 1, 1 << 15, 1 << 15)}, {"x": f32(1, 2, 3), "s": i64(1, 1, 3, 4)},
     ),
-    "RoiAlign": (
-        model([node("y = RoiAlign(x, r, b)", output_height=2, output_width=2)],
-              ["x f32[n,c,h,w]", "r f32[k,4]", "b i64[k]"], ["y"]),
-        {"x": f32(1, 1, 4, 4), "r": np.array([[0, 0, 1e6, 1e6]], np.float32), "b": i64(0)},
-        {"x": f32(1, 1, 4, 4), "r": np.array([[0, 0, 3, 3]], np.float32), "b": i64(0)},
-    ),
     # Those that have kernels run on the host where the device lacks their dtype.
     "ConstantOfShape": (
         model([node("y = ConstantOfShape(n)", value=np.ones(1))], ["n i64[1]"], ["y"]),
