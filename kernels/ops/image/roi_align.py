@@ -51,7 +51,7 @@ class _Samples(NamedTuple):
 
     Attributes:
         inside: Whether a sample is; the others are 0.
-        count: Samples of a cell, with those that surely are outside.
+        many: Samples of a cell, with those that surely are outside.
     """
 
     low: npt.NDArray[np.intp]
@@ -59,7 +59,7 @@ class _Samples(NamedTuple):
     low_weight: _Wide
     high_weight: _Wide
     inside: npt.NDArray[np.bool_]
-    count: float
+    many: float
 
 
 def _samples(start: Any, length: Any, outs: int, ratio: int, size: int) -> _Samples:
@@ -106,7 +106,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
         least = kind(-math.inf if half else 1)
         rows = _samples(y1, max(y2 - y1, least), height, ratio, x.shape[2])
         columns = _samples(x1, max(x2 - x1, least), width, ratio, x.shape[3])
-        pooled, samples = rows.low.shape[1] * columns.low.shape[1], rows.count * columns.count
+        pooled, samples = rows.low.shape[1] * columns.low.shape[1], rows.many * columns.many
         if not pooled:
             continue
         image, inside = x[batch].astype(np.float64), rows.inside[:, None, :, None] & columns.inside[None, :, None, :]
