@@ -21,7 +21,7 @@ help:
 	@echo "make bench   measure beside other runtimes, and write docs/benchmarks.md; ARGS=--full measures for long, to publish"
 	@echo "make clean   remove the virtual environment and what was built"
 
-$(VENV)/installed: pyproject.toml setup.py $(wildcard asyncrt/devices/opencl/*.c asyncrt/runtime/plan/*.c memory/*.c)
+$(VENV)/installed: pyproject.toml setup.py $(wildcard asyncrt/devices/opencl/*.c asyncrt/runtime/*/*.c memory/*.c kernels/ops/*/*.c)
 	@test -n "$(PYTHON)" || { echo "asyncrt needs Python 3.11 or newer. Use: make PYTHON=/path/to/python3.11"; exit 1; }
 	@$(PYTHON) -c '$(NEW)' || { echo "asyncrt needs Python 3.11 or newer; $(PYTHON) is older or does not run"; exit 1; }
 	@echo "Making $(VENV) with $(PYTHON); the first time takes a minute or two ..."

@@ -5,6 +5,7 @@ An installation without a compiler works: the same calls are made from Python th
 
 from __future__ import annotations
 
+import sys
 import sysconfig
 
 from setuptools import Extension, setup
@@ -14,6 +15,7 @@ EXTENSIONS = [
         name.replace("/", "."),
         [f"{name}.c"],
         depends=["asyncrt/devices/opencl/_work.h"],  # so it is in the archive of sources, too
+        extra_compile_args=[] if sys.platform == "win32" else ["-ffp-contract=off"],  # bits as NumPy's
         define_macros=[("Py_LIMITED_API", "0x030B0000")],  # 3.11: the first in which buffers are part of it
         py_limited_api=True,
         optional=True,
@@ -21,7 +23,7 @@ EXTENSIONS = [
     for name in (
         *("asyncrt/devices/opencl/_submit", "asyncrt/devices/opencl/_launcher", "asyncrt/devices/opencl/_programs"),
         *("asyncrt/runtime/plan/_formulas", "asyncrt/runtime/plan/_steps", "asyncrt/memory/_arena"),
-        "asyncrt/runtime/execute/_rows",
+        *("asyncrt/runtime/execute/_rows", "asyncrt/kernels/ops/image/_boxes"),
     )
 ]
 

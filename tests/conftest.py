@@ -19,6 +19,7 @@ os.environ.setdefault("ASYNCRT_WITHOUT", "stand_in")
 import asyncrt.devices.opencl.device  # noqa: F401  # before any test imports pyopencl, which then finds the drivers
 
 from .native import arena as arena  # fixtures
+from .native import boxes as boxes
 from .native import formulas as formulas
 from .native import launcher as launcher
 from .native import rows as rows

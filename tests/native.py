@@ -31,6 +31,7 @@ formulas = _extension("asyncrt/runtime/plan/_formulas")
 steps = _extension("asyncrt/runtime/plan/_steps")
 rows = _extension("asyncrt/runtime/execute/_rows")
 arena = _extension("asyncrt/memory/_arena")
+boxes = _extension("asyncrt/kernels/ops/image/_boxes")
 
 
 def _built(path: str, folder: Path) -> ModuleType:
@@ -43,8 +44,8 @@ def _built(path: str, folder: Path) -> ModuleType:
     library = folder / f"{name}.abi3.so"
     warnings = ("-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror")
     subprocess.run(
-        [compiler, "-O1", *warnings, "-shared", "-fPIC", "-DPy_LIMITED_API=0x030B0000", f"-I{headers}",
-         str(ROOT / f"{path}.c"), "-o", str(library)],
+        [compiler, "-O1", "-ffp-contract=off", *warnings, "-shared", "-fPIC", "-DPy_LIMITED_API=0x030B0000",
+         f"-I{headers}", str(ROOT / f"{path}.c"), "-o", str(library)],
         check=True,
     )  # fmt: skip
     spec = importlib.util.spec_from_file_location(name, library)

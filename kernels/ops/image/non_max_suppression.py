@@ -1,11 +1,14 @@
 """NonMaxSuppression: for each batch and class the best boxes, none of which overlaps a better one too much.
 
+Where there was a compiler, boxes are compared in C: from Python each that is selected takes 20 microseconds.
+
 Source: ONNX NonMaxSuppression-11.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,11 +38,26 @@ def _corners(boxes: Any, center: bool) -> tuple[Any, Any, Any, Any]:
     return np.minimum(a, c), np.minimum(b, d), np.maximum(a, c), np.maximum(b, d)
 
 
-def _select(boxes: Any, scores: Any, most: int, overlap: Any, least: Any, center: bool) -> list[int]:
+@functools.cache
+def native_select() -> Callable[[Any, Any, int, float, Any], int] | None:
+    """Return what selects boxes in C; None where it was not built."""
+    try:
+        from . import _boxes
+    except ImportError:
+        return None
+    return _boxes.select
+
+
+def select(boxes: Any, scores: Any, most: int, overlap: Any, least: Any, center: bool) -> list[int]:
     u0, v0, u1, v1 = _corners(boxes, center)
     areas = (u1 - u0) * (v1 - v0)
     candidates = np.arange(len(scores)) if least is None else np.flatnonzero(scores > least)
     left = candidates[np.argsort(-scores[candidates], kind="stable")]
+    native = native_select()
+    if native is not None:
+        order, known = left.astype(np.int64), np.stack([u0, v0, u1, v1, areas], axis=1, dtype=np.float32)
+        room = np.empty((5, len(order)), np.float32)
+        return [int(number) for number in order[: native(known, order, most, float(overlap), room)]]
     selected: list[int] = []
     while len(left) and len(selected) < most:
         best, left = int(left[0]), left[1:]
@@ -69,7 +87,7 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
         (batch, kind, box)
         for batch in range(scores.shape[0])
         for kind in range(scores.shape[1])
-        for box in _select(boxes[batch], scores[batch, kind], most, overlap, least, center)
+        for box in select(boxes[batch], scores[batch, kind], most, overlap, least, center)
     ]
     return (np.array(rows, np.int64).reshape(-1, 3),)
 

@@ -1,0 +1,3 @@
+from typing import Any
+
+def select(boxes: Any, order: Any, most: int, overlap: float, room: Any, /) -> int: ...
