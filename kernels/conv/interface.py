@@ -101,6 +101,8 @@ def padded_input(conv: Convolution, traits: DeviceTraits) -> Padded:
 def widened_input(conv: Convolution, left: int, right: int, traits: DeviceTraits) -> Padded:
     """Return the input with so many zeros in front of each row and behind it."""
     depth, height, width = conv.window.spatial
+    if (left, right) == (0, 0):
+        return Padded(inp(0), conv.window.spatial, (), ())
     return _padded(conv, (0, 0, left), (depth, height, left + width + right), traits)
 
 

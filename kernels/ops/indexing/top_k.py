@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncrt.dims import Dim
+from asyncrt.kernels.arithmetic import least
 from asyncrt.kernels.call import Attributes, Call
 from asyncrt.kernels.codegen.source import compute_type
 from asyncrt.kernels.impl import Impl, ImplBuilder, Launch, inp, out, scratch
@@ -65,7 +66,8 @@ def host_nbytes(call: Call) -> int:
 
 
 def _helpers(call: Call) -> str:
-    """Whether ``v`` goes before ``w``, apart from their places, and whether not; of numbers one comparison says that."""
+    """Return functions for whether ``v`` goes before ``w``, apart from their places, and for whether it does not, which
+    of two numbers one comparison says."""
     kind = compute_type(call.dtype(0))
     less = "(a < b || (b != b && a == a))"
     order, behind = ("v, w", ">=") if not call.attributes.get("largest", 1) else ("w, v", "<=")
@@ -136,8 +138,8 @@ def _by_digits(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: 
     dtype, made = call.dtype(0), ImplBuilder()
     bits, keys = BITS[dtype.itemsize], UINT64 if dtype.itemsize == 8 else UINT32
     kind, key = compute_type(dtype), keys.c
-    room = min(2 * k, extent)
-    made_of = [WalkedBuffer(f"k{i}", made.scratch(keys.itemsize * outer * inner * room), keys, "rw") for i in range(2)]
+    room = least(2 * k, extent)
+    kept = [WalkedBuffer(f"k{i}", made.scratch(keys.itemsize * outer * inner * room), keys, "rw") for i in range(2)]
     places = [WalkedBuffer(f"o{i}", made.scratch(4 * outer * inner * room), INT32, "rw") for i in range(2)]
     made.launch(walk(
         "top_k_digits",
@@ -159,11 +161,12 @@ def _by_digits(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: 
       if (many > k) $_best(from, mine, many, k);
       for (int low = 0; low < {8 * keys.itemsize}; low += {_DIGIT}) {{
         int count[{1 << _DIGIT}];
-        $_count(from, k, low, count);
-        if (count[DIGIT(from[0], low)] == k) continue;
+        for (int d = 0; d < {1 << _DIGIT}; d++) count[d] = 0;
+        for (int j = 0; j < k; j++) count[$_digit(from[j], low)]++;
+        if (count[$_digit(from[0], low)] == k) continue;
         for (int d = 0, at = 0; d < {1 << _DIGIT}; d++) {{ const int more = count[d]; count[d] = at; at += more; }}
         for (int j = 0; j < k; j++) {{
-          const int at = count[DIGIT(from[j], low)]++;
+          const int at = count[$_digit(from[j], low)]++;
           to[at] = from[j];
           next[at] = mine[j];
         }}
@@ -175,7 +178,7 @@ def _by_digits(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: 
         (outer, inner),
         (
             WalkedBuffer("x", inp(0), dtype, "r"), WalkedBuffer("y", out(0), bits, "w"),
-            WalkedBuffer("z", out(1), INT64, "w"), *made_of, *places,
+            WalkedBuffer("z", out(1), INT64, "w"), *kept, *places,
         ),
         traits,
         offsets=(("p", (extent * inner, 1)), ("q", (k * inner, 1)), ("s", (room * inner, room))),
@@ -187,16 +190,10 @@ def _by_digits(call: Call, traits: DeviceTraits, line: tuple[int, int, int], k: 
 
 
 def _best(key: str, width: int) -> str:
-    """Return functions that count digits, and that keep the *k* least of some keys, in the order in which they came.
-
-    The latter's result is the place of the last of them that goes first no more than any other.
-    """
+    """Return functions for a digit of a key of so many bits, and to keep the *k* least of *many* keys, in the order in
+    which they came; the latter's result is the place of the greatest of them."""
     return f"""
-#define DIGIT(v, low) (int)((v) >> (low) & {(1 << _DIGIT) - 1})
-inline void $_count(__global const {key}* const keys, const int many, const int low, int* const count) {{
-  for (int d = 0; d < {1 << _DIGIT}; d++) count[d] = 0;
-  for (int j = 0; j < many; j++) count[DIGIT(keys[j], low)]++;
-}}
+inline int $_digit(const {key} v, const int low) {{ return (int)(v >> low & {(1 << _DIGIT) - 1}); }}
 inline int $_best(__global {key}* const keys, __global int* const places, const int many, const int k) {{
   {key} last = 0;
   int equal = k;
@@ -204,7 +201,7 @@ inline int $_best(__global {key}* const keys, __global int* const places, const 
     int count[{1 << _DIGIT}];
     for (int d = 0; d < {1 << _DIGIT}; d++) count[d] = 0;
     for (int j = 0; j < many; j++)
-      if (low == {width - _DIGIT} || keys[j] >> low >> {_DIGIT} == last) count[DIGIT(keys[j], low)]++;
+      if (low == {width - _DIGIT} || keys[j] >> low >> {_DIGIT} == last) count[$_digit(keys[j], low)]++;
     int d = 0;
     while (equal > count[d]) equal -= count[d++];
     last = last << {_DIGIT} | d;

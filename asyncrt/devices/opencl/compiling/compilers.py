@@ -37,7 +37,7 @@ takes 100 to 200 MB while it compiles, and of a GPU's memory some hundreds as lo
 
 _SCRIPT = Path(worker.__file__)
 _MUCH = 48 << 10  # characters of a text that take longer to compile than a process takes to start: about half a second
-_START_S = 30.0  # that a process has to start
+_START_S = 60.0  # that a process has to start, and may rest meanwhile
 # The same where requests go first: compiled in this process it would take the time that they, or NumPy for them, need.
 _MUCH_GENTLY = 12 << 10
 
