@@ -123,7 +123,7 @@ class Session:
         if options.uses("prepared_launches"):
             one = None
             if options.uses("one_launch") and "persistent" in info.features:
-                one = OneLaunch(device, self.kernels, count, lambda: self.dispatcher.in_flight > 0)
+                one = OneLaunch(device, self.kernels, count, functools.partial(_busy, self.dispatcher))
             self.presets = Presets(device, options.plan_bytes, native=native, one=one)
         self.tools = _tools(device, options, count)
 
@@ -257,6 +257,10 @@ def _kernel_cache(
         hurry=None if beside is None else beside.hurry_builds,
         ahead=device if isinstance(device, LoadsAhead) else None,
     )
+
+
+def _busy(dispatcher: Dispatcher) -> bool:
+    return dispatcher.in_flight > 0
 
 
 def _keep_all(pool: MemoryPool, lost: DeviceLostError) -> None:
