@@ -1,8 +1,8 @@
 """RoiAlign: each region of an image, pooled over samples between its elements to a fixed size.
 
-Samples are interpolated linearly; `max` takes the greatest of the four weighted neighbours of all samples. A region with
-a corner that is no finite number gives NaN. A work-item pools one cell of a region, for all channels; samples outside of
-the image, of which a large region may have any number, are passed by.
+Samples are interpolated linearly; `max` takes the greatest of the four weighted neighbours of all samples. A region whose
+height or width is no finite number gives NaN. A work-item pools one cell of a region, for all channels; samples outside
+of the image, of which a large region may have any number, are passed by.
 
 Source: ONNX RoiAlign-22.
 """
@@ -83,14 +83,19 @@ def _samples(start: Any, length: Any, outs: int, ratio: int, size: int) -> _Samp
     return _Samples(low, high, 1.0 - ahead, ahead, inside, float(count))
 
 
+def _halves(attributes: Attributes) -> bool:
+    """Whether coordinates are those of elements' centres, which are a half less than those of regions."""
+    default = "half_pixel" if attributes.opset >= 16 else "output_half_pixel"
+    return bool(attributes.get("coordinate_transformation_mode", default) == "half_pixel")
+
+
 def indices(call: Call) -> Indices:
     return Indices(2, ((0, call.shape(0)[0] - 1),))
 
 
 def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[Array]:
     x, rois, batches = (i for i in inputs if i is not None)
-    default = "half_pixel" if attributes.opset >= 16 else "output_half_pixel"
-    half = attributes.get("coordinate_transformation_mode", default) == "half_pixel"
+    half = _halves(attributes)
     height, width = attributes.get("output_height", 1), attributes.get("output_width", 1)
     ratio = attributes.get("sampling_ratio", 0)
     kind: Any = np.float64 if x.dtype == np.float64 else np.float32
@@ -99,13 +104,15 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
     with np.errstate(over="ignore", invalid="ignore"):
         corners: Any = rois.astype(kind) * kind(attributes.get("spatial_scale", 1.0)) - kind(0.5 if half else 0)
     for index, (corner, batch) in enumerate(zip(corners, batches.tolist(), strict=True)):
-        if not np.isfinite(corner).all():
+        x1, y1, x2, y2 = corner
+        with np.errstate(over="ignore", invalid="ignore"):
+            high, wide = y2 - y1, x2 - x1
+        if not (np.isfinite(high) and np.isfinite(wide)):
             y[index] = math.nan
             continue
-        x1, y1, x2, y2 = corner
         least = kind(-math.inf if half else 1)
-        rows = _samples(y1, max(y2 - y1, least), height, ratio, x.shape[2])
-        columns = _samples(x1, max(x2 - x1, least), width, ratio, x.shape[3])
+        rows = _samples(y1, max(high, least), height, ratio, x.shape[2])
+        columns = _samples(x1, max(wide, least), width, ratio, x.shape[3])
         pooled, samples = rows.low.shape[1] * columns.low.shape[1], rows.many * columns.many
         if not pooled:
             continue
@@ -127,7 +134,6 @@ def reference(attributes: Attributes, inputs: Sequence[Array | None]) -> tuple[A
 def implement(call: Call, traits: DeviceTraits) -> Impl:
     attributes, dtype = call.attributes, call.dtype(0)
     (images, channels, high, wide), (regions, _, rows, columns) = call.shape(0), call.outputs[0].shape
-    default = "half_pixel" if attributes.opset >= 16 else "output_half_pixel"
     scale, known = float(attributes.get("spatial_scale", 1.0)), call.value(2) is not None
     launch = walk(
         "roi_align",
@@ -143,7 +149,7 @@ def implement(call: Call, traits: DeviceTraits) -> Impl:
         ints=(
             ("images", images), ("C", channels), ("H", high), ("W", wide), ("rows", rows), ("columns", columns),
             ("ratio", attributes.get("sampling_ratio", 0)), ("scale_bits", int(np.float32(scale).view(np.int32))),
-            ("halved", int(attributes.get("coordinate_transformation_mode", default) == "half_pixel")),
+            ("halved", int(_halves(attributes))),
         ),
         work=16 * channels,
     )  # fmt: skip
@@ -175,7 +181,7 @@ def _pooled(dtype: DataType, scale: float, *, greatest: bool, known: bool) -> st
       const int row = cell / columns, column = cell - row * columns;
       const {t} scale = {f"{scale!r}" if dtype is FLOAT64 else "as_float(scale_bits)"};
       {corners}
-      const int finite = isfinite(x1) && isfinite(y1) && isfinite(x2) && isfinite(y2);
+      const int finite = isfinite(x2 - x1) && isfinite(y2 - y1);
       {_axis(t, "h", "y", "H", "rows", "row")}
       {_axis(t, "w", "x", "W", "columns", "column")}
       const {t} rest = n_h * n_w;
