@@ -562,10 +562,6 @@ class LaunchesAside(Protocol):
         ...
 
 
-PATIENT = "/* nobody waits for this */"
-"""In the text of a kernel that requests do without, as long as it is not there."""
-
-
 @runtime_checkable
 class BuildsGently(Protocol):
     """A device that may be told to let requests go before builds."""
@@ -583,7 +579,7 @@ class BuildsGently(Protocol):
         ...
 
     def pause_builds(self, paused: bool) -> None:
-        """Let builds of texts with `PATIENT` in them rest, unless builds hurry; or go on again. Any thread may ask."""
+        """Let builds that processes of their own do rest, or go on again. Any thread may ask."""
         ...
 
 

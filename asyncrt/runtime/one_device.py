@@ -130,7 +130,9 @@ class OneDevice:
         if progress is not None:
             warming.tell(progress)
         if beside:
-            await asyncio.wait((warming.whole, warming.first), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            either = (warming.whole, warming.first)
+            with self.session.kernels.unpaused():
+                await asyncio.wait(either, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
         else:
             await asyncio.wait((warming.whole,))
         if warming.whole.done():

@@ -23,7 +23,6 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from asyncrt.devices.base import PATIENT
 from asyncrt.devices.opencl.nvidia.own_instructions import MARK
 from asyncrt.kernels.codegen.atomics import pause
 from asyncrt.kernels.codegen.source import kernel
@@ -149,7 +148,7 @@ def walker(sources: Sequence[KernelSource], group: int, space: int, arenas: int,
     assert all(functions)
     texts = [f.text for f in functions if f is not None]
     helpers = "\n".join(
-        [PATIENT, _TYPES, _MEET if ptx else _SHARE, *_defined(), *texts, *_undefined()]
+        [_TYPES, _MEET if ptx else _SHARE, *_defined(), *texts, *_undefined()]
     )
     names = tuple(f"m{i}" for i in range(arenas))
     buffers = (("table", INT32, "r"), ("meeting", INT32, "rw"), *((n, UINT8, "rw") for n in names))

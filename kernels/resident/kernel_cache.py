@@ -28,6 +28,7 @@ from asyncrt.loops import end, retrieved, tell_loop
 from asyncrt.lru import LruCache
 
 from . import library
+from .build_pauses import BuildPauses
 from .builders import Builders, Job
 from .foretold import Foretold
 from .store import BinaryStore
@@ -128,8 +129,10 @@ class ImplCache:
         nice: How much less of the processor builds get than requests.
         hurry: Where builds give way to whatever else runs, lets them hurry, or give way again.
         ahead: The device, if it gains by knowing early which programs will be wanted.
+        pauses: Lets builds rest while requests come, where they may.
 
     Attributes:
+        pauses: The same.
         alike: The caches of other devices whose binaries this one can use: what they build is waited for, and loaded.
     """
 
@@ -145,6 +148,7 @@ class ImplCache:
         nice: int = 0,
         hurry: Callable[[bool], None] | None = None,
         ahead: LoadsAhead | None = None,
+        pauses: BuildPauses | None = None,
     ) -> None:
         self._device = device
         self._store = store
@@ -156,6 +160,7 @@ class ImplCache:
         self._timeout_s = timeout_s
         self._threads = threads
         self._hurry_builds = hurry
+        self.pauses = pauses
         self._waiting = 0
         self._builders = Builders(threads, nice=nice)
         # Of its own: what takes milliseconds does not wait behind what takes seconds.
@@ -215,11 +220,16 @@ class ImplCache:
     def waited_for(self) -> Iterator[None]:
         """Somebody waits for builds meanwhile, and for nothing else: they begin, and do not give way."""
         self.go_on()
-        self._wait(1)
-        try:
-            yield
-        finally:
-            self._wait(-1)
+        with self.unpaused():
+            self._wait(1)
+            try:
+                yield
+            finally:
+                self._wait(-1)
+
+    def unpaused(self) -> contextlib.AbstractContextManager[None]:
+        """Somebody looks for builds to come meanwhile: they give way to requests, but do not rest."""
+        return contextlib.nullcontext() if self.pauses is None else self.pauses.waited_for()
 
     def _wait(self, more: int) -> None:
         before, self._waiting = self._waiting, self._waiting + more
@@ -266,6 +276,10 @@ class ImplCache:
         absent = sum(s in self._builds or s in self._elsewhere for s in missing) - len(there)
         seconds = absent * self._pace / self._threads + len(there) * _LOAD_S
         return Expected(len(wanted), len(missing), absent, seconds)
+
+    @property
+    def _rested_s(self) -> float:
+        return 0.0 if self.pauses is None else self.pauses.rested_s
 
     @property
     def missed(self) -> int:
@@ -349,6 +363,8 @@ class ImplCache:
             if source in self._hung:
                 raise self._late(source)
         loop = asyncio.get_running_loop()
+        if self.pauses is not None and fresh and not self._pending:
+            self.pauses.begin()
         for source in fresh:
             future: asyncio.Future[Kernel] = loop.create_future()
             future.add_done_callback(retrieved)
@@ -508,7 +524,7 @@ class ImplCache:
             self._hung.discard(source)
             self._put(source, entry)
             self._builds.pop(source, None)
-            future = self._pending.pop(source, None)
+            future = self._end(source)
             if future is not None:
                 future.set_result(entry.kernel)
 
@@ -522,18 +538,25 @@ class ImplCache:
 
     def _fail(self, source: Any, error: BaseException) -> None:
         self._builds.pop(source, None)
-        future = self._pending.pop(source, None)
+        future = self._end(source)
         if future is not None:
             future.set_exception(error)
 
+    def _end(self, source: Any) -> asyncio.Future[Kernel] | None:
+        """Return what is to be told of a kernel that is no longer being built."""
+        future = self._pending.pop(source, None)
+        if self.pauses is not None and future is not None and not self._pending:
+            self.pauses.end()
+        return future
+
     def _build_blocking(self, batch: Sequence[Any], kept_key: str | None) -> tuple[Mapping[Any, _BuiltKernel], bool]:
-        begin = time.monotonic()
+        begin, rested_s = time.monotonic(), self._rested_s
         ordered = sorted(batch, key=lambda s: s.name)
         kept = None if self._store is None or kept_key is None else self._store.get(kept_key)
         kernels, binary = self._device.build(ordered, kept)
         fresh = binary is not None or kept is None
         if fresh:
-            seconds = (time.monotonic() - begin) / len(batch)
+            seconds = (time.monotonic() - begin - (self._rested_s - rested_s)) / len(batch)
             self._pace += (seconds - self._pace) / 4
         key = kept_key
         if binary is not None and self._store is not None:

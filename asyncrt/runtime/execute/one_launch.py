@@ -8,7 +8,6 @@ sizes. Until it is there, and where a plan gains nothing, the steps are launched
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import logging
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from asyncrt.devices.base import Allocation, BuildsGently, Device, FoldsLaunches, PreparedLaunch
+from asyncrt.devices.base import Allocation, Device, FoldsLaunches, PreparedLaunch
 from asyncrt.errors import AsyncrtError
 from asyncrt.kernels.impl import KernelSource
 from asyncrt.kernels.persistent.finder import FINDER
@@ -40,8 +39,6 @@ from asyncrt.runtime.loop.background import BackgroundWork
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 from asyncrt.runtime.plan.chunk_plan import ChunkPlan, PlanStep
 from asyncrt.scheduler.persistent import groups_for, groups_sharing, most_groups
-
-from .build_pauses import BuildPauses
 
 _log = logging.getLogger("asyncrt")
 
@@ -138,9 +135,7 @@ class OneLaunch:
         busy: Whether requests are under way.
     """
 
-    def __init__(
-        self, device: Device, impls: ImplCache, streams: int, busy: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, device: Device, impls: ImplCache, streams: int) -> None:
         assert isinstance(device, FoldsLaunches)
         self._device, self._folds = device, device
         self._impls = impls
@@ -155,8 +150,6 @@ class OneLaunch:
         self._latest: frozenset[KernelSource] = frozenset()
         #: What builds a walker, and lets that rest.
         self.building = BackgroundWork()
-        gentle = device if isinstance(device, BuildsGently) and not self._folds.ptx else None
-        self.pauses = None if gentle is None else BuildPauses(gentle.pause_builds, busy)
         #: How often a plan has to come before it is one launch.
         self.often = 0 if self._folds.ptx else _OFTEN_CPU
         #: Whether launches gain most of what one saves where requests are beside each other.
@@ -434,8 +427,7 @@ class OneLaunch:
         group = (LEAST_GROUP if most <= LEAST_GROUP else MOST_GROUP) if self._folds.ptx else 1
         walks = walker(ordered, group, self._folds.space, self._most_arenas, ptx=self._folds.ptx)
         try:
-            with contextlib.nullcontext() if self.pauses is None else self.pauses.during():
-                kernels = await self._impls.ensure([walks.source, FINDER], urgent=False)
+            kernels = await self._impls.ensure([walks.source, FINDER], urgent=False)
         except AsyncrtError as error:
             self._refused.add(sources)
             _log.info("plans of %d kernels are launched step by step: %s", len(sources), error)

@@ -26,6 +26,7 @@ import attrs
 
 from asyncrt.devices.base import Allocation, Device, Prepared, PreparedLaunch
 from asyncrt.errors import DeviceError, DeviceStalledError
+from asyncrt.kernels.resident.build_pauses import BuildPauses
 from asyncrt.runtime.plan.bound_plan import BoundPlan
 
 from .one_launch import OneLaunch, TurningTable
@@ -208,14 +209,17 @@ class Presets:
         nbytes: Of the host's memory that prepared launches may take, at `LAUNCH_NBYTES` each.
         native: Whether native code may enqueue them.
         one: Makes one launch of a plan's, where it can; None where that is not wanted.
+        pauses: Lets builds rest when requests come; None where they do not.
     """
 
     def __init__(
-        self, device: Device, nbytes: int, *, native: bool = True, one: OneLaunch | None = None
-    ) -> None:
+        self, device: Device, nbytes: int, *, native: bool = True, one: OneLaunch | None = None,
+        pauses: BuildPauses | None = None,
+    ) -> None:  # fmt: skip
         self._device = device
         self._native = native
         self.one = one
+        self._comes: Callable[[], None] = _nobody_builds if pauses is None else pauses.touch
         self._most = nbytes // LAUNCH_NBYTES
         self._plans: weakref.WeakKeyDictionary[BoundPlan, _Plan] = weakref.WeakKeyDictionary()
         #: The plan that was seen last, as long as anybody has it, and what is known of it.
@@ -252,7 +256,7 @@ class Presets:
             company: What else may be on the device meanwhile.
             now: Prepare them even if the plan did not come often yet.
         """
-        self._rest_builds()
+        self._comes()
         plan = self._known(bound)
         plan.uses = max(plan.uses, OFTEN) + 1 if now else plan.uses + 1
         often = OFTEN if self.one is None else min(self.one.often, OFTEN)
@@ -316,12 +320,6 @@ class Presets:
         with contextlib.suppress(DeviceError):  # that step will say
             if key not in plan.sets and (found := self._take_over(bound, plan, plan.family, memory, used)) is not None:
                 self._keep(plan, key, found)
-
-    def _rest_builds(self) -> None:
-        """A request comes: what nobody waits for is not built meanwhile."""
-        pauses = None if self.one is None else self.one.pauses
-        if pauses is not None and pauses.building:
-            pauses.touch()
 
     def _known(self, bound: BoundPlan) -> _Plan:
         """Return what is known of a plan, which is little if it was not seen before."""
@@ -549,6 +547,10 @@ class Presets:
 
     def _launches(self) -> int:
         return sum(p.size * len(p.sets) for p in self._plans.values())
+
+
+def _nobody_builds() -> None:
+    """There are no builds that would have to rest."""
 
 
 def shares_most(bound: BoundPlan, other: BoundPlan) -> bool:

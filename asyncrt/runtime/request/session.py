@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from asyncrt.devices.base import Allocation, BuildsGently, Device, DeviceInfo, LaunchesAside, LoadsAhead, Stream
 from asyncrt.errors import AsyncrtError, DeviceLostError, RuntimeClosedError, WrongLoopError
 from asyncrt.events import Timeline
+from asyncrt.kernels.resident.build_pauses import BuildPauses
 from asyncrt.kernels.resident.kernel_cache import ImplCache
 from asyncrt.kernels.resident.store import BinaryStore, cache_folder
 from asyncrt.kernels.traits import DeviceTraits
@@ -115,7 +116,7 @@ class Session:
         self.planning = PlanningTurns()
         self.dispatcher.when_lost.add(functools.partial(_keep_all, self.pool))
         self.binaries = kept_binaries(options) if info.takes_source else None
-        self.kernels = _kernel_cache(device, self._watched_device, self.binaries, options)
+        self.kernels = _kernel_cache(device, self._watched_device, self.binaries, options, self.dispatcher)
         self.specialiser = None
         if options.specialise and options.uses("replay") and info.takes_source:
             self.specialiser = Specialiser(device, self.kernels, self.dispatcher)
@@ -123,8 +124,8 @@ class Session:
         if options.uses("prepared_launches"):
             one = None
             if options.uses("one_launch") and "persistent" in info.features:
-                one = OneLaunch(device, self.kernels, count, functools.partial(_busy, self.dispatcher))
-            self.presets = Presets(device, options.plan_bytes, native=native, one=one)
+                one = OneLaunch(device, self.kernels, count)
+            self.presets = Presets(device, options.plan_bytes, native=native, one=one, pauses=self.kernels.pauses)
         self.tools = _tools(device, options, count)
 
     def _watched(self, streams: list[Stream], uploads: Stream) -> tuple[list[Stream], Timeline]:
@@ -242,9 +243,11 @@ class Session:
 
 
 def _kernel_cache(
-    device: Device, watched: Device, store: BinaryStore | None, options: RuntimeOptions
-) -> ImplCache:
+    device: Device, watched: Device, store: BinaryStore | None, options: RuntimeOptions,
+    dispatcher: Dispatcher,
+) -> ImplCache:  # fmt: skip
     """Return what builds and keeps a device's kernels; where requests need not wait for builds, these give way."""
+    rests = device if device.info.is_cpu and isinstance(device, BuildsGently) else None
     beside = device if options.uses("stand_in") and isinstance(device, BuildsGently) and device.build_gently() else None
     return ImplCache(
         watched,
@@ -256,6 +259,7 @@ def _kernel_cache(
         nice=_NICE if options.uses("stand_in") and beside is None else 0,
         hurry=None if beside is None else beside.hurry_builds,
         ahead=device if isinstance(device, LoadsAhead) else None,
+        pauses=None if rests is None else BuildPauses(rests.pause_builds, functools.partial(_busy, dispatcher)),
     )
 
 

@@ -22,7 +22,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from asyncrt.devices.base import PATIENT
 from asyncrt.errors import KernelBuildError
 
 from ..drivers import INTEL_CPU, NVIDIA_GPU, preloaded
@@ -133,8 +132,7 @@ class Compilers:
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
-        #: Those among them that compile what nobody waits for, and whether these rest.
-        self._patient: set[_Worker] = set()
+        #: Whether those rest.
         self._paused = False
         #: Whether requests go first.
         self.gives_way = False
@@ -153,17 +151,13 @@ class Compilers:
             self._hurries = hurries
             for compiler in (*self._busy, *self._idle):
                 compiler.tell(self._how())
-            self._let_rest()
 
     def pause(self, paused: bool) -> None:
-        """Let rest what compiles a text that nobody waits for (`PATIENT`), unless builds hurry; or let it go on."""
+        """Let what compiles rest, or go on."""
         with self._lock:
             self._paused = paused
-            self._let_rest()
-
-    def _let_rest(self) -> None:
-        for compiler in self._patient:
-            compiler.rest(self._paused and not self._hurries)
+            for compiler in self._busy:
+                compiler.rest(paused)
 
     def _how(self) -> bytes:
         return worker.GIVE_WAY if self.gives_way and not self._hurries else worker.HURRY
@@ -179,7 +173,7 @@ class Compilers:
         """
         encoded = text.encode()
         least = min(_MUCH, _MUCH_GENTLY) if self.gives_way else _MUCH
-        while (found := self._take(len(encoded) >= least, patient=PATIENT in text)) is not None:
+        while (found := self._take(len(encoded) >= least)) is not None:
             compiler, fresh = found
             try:
                 kind, binary = compiler.compile(options, encoded)
@@ -198,17 +192,12 @@ class Compilers:
             return binary if kind == worker.COMPILED else None
         return None
 
-    def _take(self, much: bool, *, patient: bool) -> tuple[_Worker, bool] | None:
-        """Return a process, and whether it was started for this.
-
-        Args:
-            much: Start one if none is idle.
-            patient: It may be let rest.
-        """
+    def _take(self, much: bool) -> tuple[_Worker, bool] | None:
+        """Return a process, and whether it was started for this: if none is idle, and it is *much* to compile."""
         with self._lock:
             if self._idle:
                 compiler = self._idle.pop()
-                self._use(compiler, patient)
+                self._use(compiler)
                 return compiler, False
             if self._closed or not self._starts or not much:
                 return None
@@ -218,7 +207,7 @@ class Compilers:
             self._starts_none(error)
             return None
         with self._lock:
-            self._use(compiler, patient)
+            self._use(compiler)
             compiler.tell(self._how())
             if self._closed:
                 compiler.kill()
@@ -236,16 +225,14 @@ class Compilers:
             return None
         return compiler, True
 
-    def _use(self, compiler: _Worker, patient: bool) -> None:
+    def _use(self, compiler: _Worker) -> None:
         self._busy.add(compiler)
-        if patient:
-            self._patient.add(compiler)
-            self._let_rest()
+        if self._paused:
+            compiler.rest(True)
 
     def _lose(self, compiler: _Worker) -> None:
         with self._lock:
             self._busy.discard(compiler)
-            self._patient.discard(compiler)
 
     def _starts_none(self, error: Exception) -> None:
         self._starts = False
@@ -257,8 +244,7 @@ class Compilers:
     def _give_back(self, compiler: _Worker) -> None:
         with self._lock:
             self._busy.discard(compiler)
-            if compiler in self._patient:
-                self._patient.discard(compiler)
+            if self._paused:
                 compiler.rest(False)
             if not self._closed:
                 self._idle.append(compiler)

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from asyncrt import Runtime, RuntimeOptions
-from asyncrt.devices.base import PATIENT
 from asyncrt.devices.opencl.compiling import compilers as opencl_compilers
 from asyncrt.devices.opencl.compiling import worker
 from asyncrt.devices.opencl.compiling.compilers import Compilers, find_compilers
@@ -251,19 +250,22 @@ def test_processes_hurry_while_somebody_waits(stand_in: Path, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the system stops no process")
-@pytest.mark.parametrize("hurries", [False, True])
-def test_what_nobody_waits_for_rests_and_all_else_does_not(compilers: Compilers, stand_in: Path, hurries: bool) -> None:
-    """From its process's start on, until it is let go on or somebody waits for builds; then the process is as any."""
-    stand_in.write_text(textwrap.dedent(STAND_IN) + "send(1, b'done'); sys.stdin.buffer.read()")
+def test_what_compiles_rests_until_it_is_let_go_on(
+    compilers: Compilers, stand_in: Path, tmp_path: Path
+) -> None:
+    """From its process's start on, where it rests then; it says nothing and answers nothing meanwhile."""
+    began = tmp_path / "began"
+    says = f"open({str(began)!r}, 'w').close(); send(1, b'done'); sys.stdin.buffer.read()"
+    stand_in.write_text(textwrap.dedent(STAND_IN) + says)
     compilers.pause(True)
     with futures.ThreadPoolExecutor(1) as pool:
-        patient = pool.submit(compilers.compile, b"", f"{PATIENT} a text")
-        assert compilers.compile(b"", "another") == b"done"
-        assert not patient.done()
+        build = pool.submit(compilers.compile, b"", "a text")
+        assert not futures.wait([build], 0.3).done
+        assert not began.exists()
 
-        compilers.hurry(True) if hurries else compilers.pause(False)
+        compilers.pause(False)
 
-        assert patient.result(30) == b"done"
+        assert build.result(30) == b"done"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it takes Linux")
