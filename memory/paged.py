@@ -2,13 +2,14 @@
 
 The system reads the pages that are used, and may drop them again; the rest takes space on disk only. The file has no
 name, so nobody can change or truncate it, and it is deleted when the last holder of the data is gone. It serves tables
-of which a request needs a few rows.
+of which a request needs a few rows. One file serves many arrays: a process may have few open, often 1,024.
 """
 
 from __future__ import annotations
 
 import mmap
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,27 +33,43 @@ class PagedFile(mmap.mmap):
     """The bytes of such a file. Made by `page_out()`."""
 
 
-def page_out(data: Array, folder: Path) -> Array | None:
-    """Return *data* as the beginning of a file in *folder*; None if that cannot be written. Blocks."""
-    size = -(-max(data.nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+def page_out(arrays: Sequence[Array], folder: Path) -> list[Array] | None:
+    """Return *arrays* as parts of one file in *folder*, each with pages of its own; None if that cannot be written.
+
+    Blocks.
+    """
+    starts, size = [], 0
+    for array in arrays:
+        starts.append(size)
+        size += _in_pages(max(array.nbytes, 1))
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(np.ascontiguousarray(data).reshape(-1).view(np.uint8).data)
+            for start, array in zip(starts, arrays, strict=True):
+                file.seek(start)
+                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
             file.truncate(size)
             file.flush()
             pages = PagedFile(file.fileno(), size, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
         return None
-    return np.frombuffer(pages, data.dtype, data.size).reshape(data.shape)
+    return [
+        np.frombuffer(pages, array.dtype, array.size, start).reshape(array.shape)
+        for start, array in zip(starts, arrays, strict=True)
+    ]
+
+
+def _in_pages(nbytes: int) -> int:
+    return -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def pages_of(array: Array) -> Array | None:
-    """Return all bytes of the file that *array* is the beginning of, whole pages; None if there is no such file."""
+    """Return the whole pages of such a file that *array* begins and ends in; None if it does not begin one."""
     file = mapping_of(array)
     if not isinstance(file, PagedFile):
         return None
     pages = np.frombuffer(file, np.uint8)
-    return pages if pages.ctypes.data == array.ctypes.data else None
+    start = array.ctypes.data - pages.ctypes.data
+    return None if start % mmap.PAGESIZE else pages[start : start + _in_pages(array.nbytes)]
 
 
 def mapping_of(array: Array) -> mmap.mmap | None:

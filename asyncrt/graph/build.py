@@ -57,13 +57,16 @@ def _warn_of_evaluated(program: Program) -> None:
 
 
 def _page_constants(graph: Graph, folder: Path) -> None:
-    """Put large constants that were calculated, or came without a file, into files of their own."""
-    for value in graph.values:
-        if value.constant is None or not is_plain(value.layout.dtype):
-            continue
-        if value.constant.nbytes >= LEAST and mapping_of(value.constant) is None:
-            paged = page_out(value.constant, folder)
-            value.constant = value.constant if paged is None else paged
+    """Put large constants that were calculated, or came without a file, into one."""
+    large = [
+        (value, constant)
+        for value in graph.values
+        if (constant := value.constant) is not None and is_plain(value.layout.dtype)
+        if constant.nbytes >= LEAST and mapping_of(constant) is None
+    ]
+    paged = page_out([constant for _, constant in large], folder) if large else None
+    for (value, _), constant in zip(large, paged or (), strict=paged is not None):
+        value.constant = constant
 
 
 def _program(graph: Graph) -> Program:

@@ -251,9 +251,9 @@ class WeightsCache:
             return None
         pages = pages_of(constant)
         if pages is None:
-            paged = await asyncio.to_thread(page_out, constant, self._folder)
+            paged = await asyncio.to_thread(page_out, [constant], self._folder)
             self._used(constant)
-            pages = None if paged is None else pages_of(paged)
+            pages = None if paged is None else pages_of(paged[0])
         if pages is None:
             return None
         self._check_open()

@@ -290,8 +290,8 @@ async def test_memory_can_be_given_back_and_asked_for_again(device: Device) -> N
 async def test_kernels_read_adopted_pages_where_they_lie(device: Device, tmp_path: Path) -> None:
     """A device of the host's memory takes bytes that nobody may write to, and leaves them as they are."""
     data = np.arange(2000, dtype=np.int32)
-    paged = page_out(data, tmp_path)
-    pages = None if paged is None else pages_of(paged)
+    paged = page_out([data], tmp_path)
+    pages = None if paged is None else pages_of(paged[0])
     assert pages is not None
     if not device.info.shares_memory:
         pytest.skip("its memory is its own")

@@ -18,7 +18,7 @@ from asyncrt.graph.reading import mapped
 from asyncrt.graph.reading.mapped import check, file_of, map_file, with_memory
 from asyncrt.kernels.resident import weights
 from asyncrt.layout import Array
-from asyncrt.memory.paged import forget, pages_of
+from asyncrt.memory.paged import forget, mapping_of, pages_of
 
 from ..builders import model, node
 from ..paths import off
@@ -74,9 +74,22 @@ def test_large_tensors_beside_a_file_stay_there(tmp_path: Path) -> None:
     np.testing.assert_array_equal(w, W)
 
 
+def test_a_model_of_given_bytes_has_one_file_open() -> None:
+    """However many large tensors it has: a process may have few files open, and many models."""
+    nodes = [node(f"y{i} = MatMul(x, w{i})") for i in range(9)]
+    weights = {f"w{i}": W + i for i in range(9)}
+    data = model(nodes, [f"x f32[m,{ROWS}]"], [f"y{i}" for i in range(9)], weights).SerializeToString()
+
+    built = program(data)
+
+    constants = [v.constant for v in built.values if v.constant is not None]
+    assert len({id(mapping_of(c)) for c in constants if pages_of(c) is not None}) == 1
+    assert sum(pages_of(c) is not None for c in constants) == 9
+
+
 @pytest.mark.parametrize("paged", [True, False])
 def test_tensors_of_given_bytes_are_not_copied_in_memory(paged: bool) -> None:
-    """They are in files of their own, so that the bytes may go, or are parts of these bytes."""
+    """They are in a file of their own, so that the bytes may go, or are parts of these bytes."""
     data = product().SerializeToString()
 
     built = program(data, RuntimeOptions(without=off(page_constants=paged)))

@@ -25,37 +25,39 @@ DATA: list[Array] = [
 ]
 
 
-@pytest.mark.parametrize("data", DATA, ids=lambda a: f"{a.dtype}{list(a.shape)}")
-def test_data_comes_back_as_it_was(data: Array, tmp_path: Path) -> None:
+def test_data_comes_back_as_it_was(tmp_path: Path) -> None:
     """Of every dtype and shape, in row-major order; nobody may write to it."""
-    paged = page_out(data, tmp_path)
+    paged = page_out(DATA, tmp_path)
 
     assert paged is not None
-    assert (paged.dtype, paged.shape, paged.tobytes()) == (data.dtype, data.shape, data.tobytes())
-    assert paged.flags.c_contiguous
-    assert not paged.flags.writeable
+    for found, data in zip(paged, DATA, strict=True):
+        assert (found.dtype, found.shape, found.tobytes()) == (data.dtype, data.shape, data.tobytes())
+        assert found.flags.c_contiguous
+        assert not found.flags.writeable
 
 
-def test_a_file_has_no_name(tmp_path: Path) -> None:
-    """So nobody can change it, and a process that is killed leaves nothing behind."""
-    paged = page_out(DATA[0], tmp_path)
+def test_all_are_in_one_file_that_has_no_name(tmp_path: Path) -> None:
+    """A process may have few files open; and nobody can change it, and a process that is killed leaves none behind."""
+    paged = page_out(DATA, tmp_path)
 
     assert paged is not None
+    assert len({id(mapping_of(data)) for data in paged}) == 1
+    assert isinstance(mapping_of(paged[0]), PagedFile)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_whole_pages_are_what_a_device_is_given(tmp_path: Path) -> None:
-    """They begin where the data does; behind it there are zeros. A part of it, or what is in memory, has no pages."""
-    paged = page_out(DATA[0], tmp_path)
+    """They begin where the data does; behind it there are zeros. What begins in a page, or is in memory, has none."""
+    paged = page_out(DATA, tmp_path)
     assert paged is not None
 
-    pages = pages_of(paged)
+    for found, data in zip(paged, DATA, strict=True):
+        pages = pages_of(found)
+        assert pages is not None
+        assert pages.ctypes.data % mmap.PAGESIZE == pages.nbytes % mmap.PAGESIZE == 0
+        assert pages.tobytes() == data.tobytes() + bytes(-data.nbytes % mmap.PAGESIZE)
 
-    assert pages is not None
-    assert (pages.nbytes, pages.ctypes.data % mmap.PAGESIZE) == (mmap.PAGESIZE, 0)
-    assert pages.tobytes() == DATA[0].tobytes() + bytes(mmap.PAGESIZE - DATA[0].nbytes)
-    assert isinstance(mapping_of(paged), PagedFile)
-    assert pages_of(paged[1:]) is None
+    assert pages_of(paged[0][1:]) is None
     assert pages_of(DATA[0]) is None
     assert mapping_of(DATA[0]) is None
 
@@ -73,12 +75,15 @@ def test_where_no_file_can_be_written_there_is_none(tmp_path: Path, monkeypatch:
         def __exit__(self, *error: object) -> None:
             pass
 
+        def seek(self, offset: int) -> int:
+            return offset
+
         def write(self, data: memoryview) -> int:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    missing = page_out(DATA[0], tmp_path / "missing")
+    missing = page_out(DATA, tmp_path / "missing")
     monkeypatch.setattr("asyncrt.memory.paged.tempfile.TemporaryFile", Full)
-    full = page_out(DATA[0], tmp_path)
+    full = page_out(DATA, tmp_path)
 
     assert missing is None
     assert full is None
@@ -88,8 +93,7 @@ def test_where_no_file_can_be_written_there_is_none(tmp_path: Path, monkeypatch:
 def test_only_what_is_looked_at_is_in_memory(tmp_path: Path) -> None:
     """And what was looked at may be forgotten."""
     data = np.arange(1 << 23, dtype=np.int64)  # systems read ahead, some of them megabytes
-    paged = page_out(data, tmp_path)
-    assert paged is not None
+    (paged,) = page_out([data], tmp_path) or ()
     fresh = resident(paged)
 
     assert paged[500_000] == 500_000

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,14 +124,14 @@ async def test_a_constant_that_is_in_a_file_of_its_own_needs_no_other(
     """The device reads the very pages; what leaves because there is no room leaves them as they are."""
     monkeypatch.setattr(weights, "_PAGED", 24)
     device = HostDevice()
-    constants = [page_out(VALUES[1] * (i + 1), tmp_path) for i in range(2)]
-    assert all(c is not None for c in constants)
-    monkeypatch.setattr(weights, "page_out", lambda data, folder: pytest.fail("it is in a file already"))
-    cache = WeightsCache(device, device.open_stream(), constants.__getitem__, folder=tmp_path, limit=24)  # type: ignore[arg-type]
+    constants = page_out([VALUES[1] * (i + 1) for i in range(2)], tmp_path)
+    assert constants is not None
+    monkeypatch.setattr(weights, "page_out", lambda arrays, folder: pytest.fail("it is in a file already"))
+    cache = WeightsCache(device, device.open_stream(), constants.__getitem__, folder=tmp_path, limit=24)
 
     for i in (0, 1, 0):
         await cache.ensure([Packing(Stored(i))])
-        assert np.shares_memory(await memory_of(cache, Stored(i)), constants[i])  # type: ignore[arg-type]
+        assert np.shares_memory(await memory_of(cache, Stored(i)), constants[i])
         assert (await memory_of(cache, Stored(i)))[:24].tobytes() == (VALUES[1] * (i + 1)).tobytes()
 
     assert cache.statistics().evictions == 2
@@ -146,10 +146,10 @@ async def test_a_cache_that_is_closed_while_a_file_is_written_adopts_nothing(
     monkeypatch.setattr(weights, "_PAGED", 24)
     begun, gate = threading.Event(), threading.Event()
 
-    def slow(data: Array, folder: Path) -> Array | None:
+    def slow(arrays: Sequence[Array], folder: Path) -> list[Array] | None:
         begun.set()
         assert gate.wait(10), "nobody opened the gate"
-        return page_out(data, folder)
+        return page_out(arrays, folder)
 
     monkeypatch.setattr(weights, "page_out", slow)
     device = HostDevice()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -69,7 +69,9 @@ class _Worker:
         Raises:
             EOFError: It will not be.
         """
-        ready = select.select([self._answers], [], [], _START_S)[0]
+        with selectors.DefaultSelector() as answers:
+            answers.register(self._answers, selectors.EVENT_READ)
+            ready = answers.select(_START_S)
         if not ready or worker.received(self._answers, worker.ANSWER.size) != worker.ANSWER.pack(worker.READY, 0):
             raise EOFError
 

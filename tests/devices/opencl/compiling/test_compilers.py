@@ -268,6 +268,25 @@ def test_what_compiles_rests_until_it_is_let_go_on(
         assert build.result(30) == b"done"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="processes have no such limit there")
+def test_a_process_that_has_many_files_open_compiles(compilers: Compilers, stand_in: Path) -> None:
+    """More than the 1,024 that `select` knows: a server has one for each caller."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 1100
+    if hard != resource.RLIM_INFINITY and hard < 2 * wanted:
+        pytest.skip("this process may not have so many")
+    stand_in.write_text(textwrap.dedent(STAND_IN) + "send(1, b'done')")
+    with contextlib.ExitStack() as undo:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2 * wanted), hard))
+        undo.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(wanted):
+            undo.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+
+        assert compilers.compile(b"", "a text") == b"done"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="it takes Linux")
 def test_a_process_is_of_the_same_session_and_of_a_group_of_its_own(compilers: Compilers, stand_in: Path) -> None:
     """Linux shares cores out among sessions first, whatever gives way in one; signals of a terminal go to a group."""
