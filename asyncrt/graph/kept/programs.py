@@ -20,7 +20,6 @@ from asyncrt.graph.reading.source import ModelBytes, ModelSource, bytes_of
 from asyncrt.kernels.registry import operators_in
 from asyncrt.kernels.resident.store import BinaryStore
 from asyncrt.kernels.traits import DeviceTraits
-from asyncrt.memory.paged import update_digest
 from asyncrt.options import RuntimeOptions
 
 from .dependencies import dependencies
@@ -141,6 +140,9 @@ def _constants(digest: bytes) -> str:
 
 def _digest_of(given: ModelBytes) -> bytes:
     """Return the digest of a model's bytes."""
-    digest = hashlib.sha256()
-    update_digest(digest, given.data)
+    digest, file = hashlib.sha256(), file_of(given.data)
+    if file is None:
+        digest.update(given.data.data)
+    else:
+        file.update(digest)
     return digest.digest()

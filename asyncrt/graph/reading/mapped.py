@@ -17,10 +17,11 @@ from pathlib import Path
 
 from asyncrt.errors import ModelFormatError
 from asyncrt.layout import Array
-from asyncrt.memory.paged import forget, mapping_of
+from asyncrt.memory.paged import Digest, forget, mapping_of
 
 LEAST = 1 << 16
 """Bytes of a tensor that is worth it; smaller ones are read."""
+_PIECE = 1 << 20  # bytes that are read at a time
 
 
 class MappedFile(mmap.mmap):
@@ -34,6 +35,13 @@ class MappedFile(mmap.mmap):
         """Whether the file was written to since it was mapped."""
         now = os.fstat(self.descriptor)
         return (now.st_size, now.st_mtime_ns) != (self.status.st_size, self.status.st_mtime_ns)
+
+    def update(self, digest: Digest) -> None:
+        """Add the file's bytes to a digest. They are read, not mapped: of what was cut off there are none then."""
+        at = 0
+        while piece := os.pread(self.descriptor, _PIECE, at):
+            digest.update(memoryview(piece))
+            at += len(piece)
 
     def __del__(self) -> None:
         os.close(self.descriptor)

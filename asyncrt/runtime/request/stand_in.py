@@ -260,6 +260,7 @@ class _NumpyNetwork(Network):
         self, request: int, arrays: Mapping[int, Array], kept: KeptState | None, *, patience_s: float
     ) -> tuple[dict[int, Array], Records]:
         begin = time.perf_counter()
+        self._check_files()  # who reads what was cut off is ended by the system
         try:
             outcome = await super().run(request, arrays, kept, patience_s=patience_s)
         except asyncio.CancelledError:
@@ -268,6 +269,9 @@ class _NumpyNetwork(Network):
         finally:
             self._ran += 1
             self._spent_s += time.perf_counter() - begin
+        self._check_files()
+        return outcome
+
+    def _check_files(self) -> None:
         for constant in self._of_files:
             check(constant)
-        return outcome
