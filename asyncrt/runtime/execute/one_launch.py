@@ -132,7 +132,6 @@ class OneLaunch:
         device: One that folds launches.
         impls: Builds walkers.
         streams: On which requests are launched.
-        busy: Whether requests are under way.
     """
 
     def __init__(self, device: Device, impls: ImplCache, streams: int) -> None:
@@ -148,7 +147,7 @@ class OneLaunch:
         self.tables: weakref.WeakKeyDictionary[BoundPlan, _Table] = weakref.WeakKeyDictionary()
         self._refused: set[frozenset[KernelSource]] = set()
         self._latest: frozenset[KernelSource] = frozenset()
-        #: What builds a walker, and lets that rest.
+        #: What builds a walker.
         self.building = BackgroundWork()
         #: How often a plan has to come before it is one launch.
         self.often = 0 if self._folds.ptx else _OFTEN_CPU
