@@ -147,9 +147,7 @@ def walker(sources: Sequence[KernelSource], group: int, space: int, arenas: int,
     functions = [function_of(source) for source in sources]
     assert all(functions)
     texts = [f.text for f in functions if f is not None]
-    helpers = "\n".join(
-        [_TYPES, _MEET if ptx else _SHARE, *_defined(), *texts, *_undefined()]
-    )
+    helpers = "\n".join([_TYPES, _MEET if ptx else _SHARE, *_defined(), *texts, *_undefined()])
     names = tuple(f"m{i}" for i in range(arenas))
     buffers = (("table", INT32, "r"), ("meeting", INT32, "rw"), *((n, UINT8, "rw") for n in names))
     body = _meeting_body(sources, group, space, names) if ptx else _sharing_body(sources, space, names)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 
 LOOK_S = 5e-3  # without a request, after which builds go on
@@ -23,30 +24,35 @@ class BuildPauses:
         busy: Whether requests are under way, in a turn of the event loop.
 
     Attributes:
-        building: Whether there are builds.
         rested_s: Seconds for which builds have rested, all time.
     """
 
     def __init__(self, pause: Callable[[bool], object], busy: Callable[[], bool]) -> None:
         self._pause, self._busy = pause, busy
-        self.building = False
         self.rested_s = 0.0
+        self._lock = threading.Lock()  # what was said last is what was told last, on whatever threads
         self._paused = self._came = False
         self._waiting = 0
         #: Seconds for which they may rest, and when it was looked last.
         self._left_s, self._looked = MOST_S, 0.0
+        #: Looks again; None while there are no builds.
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         how = "rest" if self._paused else "go on" if self.building else "are none"
         return f"<BuildPauses builds {how}, rested {self.rested_s:.1f} s>"
 
+    @property
+    def building(self) -> bool:
+        """Whether there are builds."""
+        return self._timer is not None
+
     def begin(self) -> None:
         """There are builds from now on, on the running loop."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._looked >= MOST_S:
             self._left_s = MOST_S
-        self.building, self._came, self._looked = True, False, loop.time()
+        self._came, self._looked = False, loop.time()
         self._look(loop)
 
     def end(self) -> None:
@@ -55,7 +61,6 @@ class BuildPauses:
             self._looked = self._timer.when()
             self._timer.cancel()
             self._timer = None
-        self.building = False
         self._set(paused=False)
 
     @contextlib.contextmanager
@@ -71,12 +76,12 @@ class BuildPauses:
     def touch(self) -> None:
         """A request comes; any thread may say so."""
         self._came = True
-        if self._may:
+        if self.building and self._may:
             self._set(paused=True)
 
     @property
     def _may(self) -> bool:
-        return self.building and not self._waiting and self._left_s > 0
+        return not self._waiting and self._left_s > 0
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
@@ -89,6 +94,7 @@ class BuildPauses:
         self._timer = loop.call_later(LOOK_S, self._look, loop)
 
     def _set(self, *, paused: bool) -> None:
-        if paused is not self._paused:
-            self._paused = paused
-            self._pause(paused)
+        with self._lock:
+            if paused is not self._paused:
+                self._paused = paused
+                self._pause(paused)

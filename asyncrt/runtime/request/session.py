@@ -247,8 +247,9 @@ def _kernel_cache(
     dispatcher: Dispatcher,
 ) -> ImplCache:  # fmt: skip
     """Return what builds and keeps a device's kernels; where requests need not wait for builds, these give way."""
-    rests = device if device.info.is_cpu and isinstance(device, BuildsGently) else None
-    beside = device if options.uses("stand_in") and isinstance(device, BuildsGently) and device.build_gently() else None
+    gentle = device if isinstance(device, BuildsGently) else None
+    rests = gentle if device.info.is_cpu else None
+    beside = gentle if options.uses("stand_in") and gentle is not None and gentle.build_gently() else None
     return ImplCache(
         watched,
         store,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -126,3 +127,29 @@ def test_nothing_rests_when_builds_are_over() -> None:
     builds = during(scenario)
     builds.pauses.touch()
     assert builds.told == [True, False]
+
+
+def test_what_is_said_last_is_told_last() -> None:
+    """Also where a request comes on another thread in the moment in which somebody begins to wait."""
+    told: list[bool] = []
+    waits: list[threading.Thread] = []
+
+    def pause(paused: bool) -> None:
+        if paused:
+            waits.append(threading.Thread(target=lambda: pauses.waited_for().__enter__()))
+            waits[-1].start()
+            waits[-1].join(0.1)  # it waits until this is told
+        told.append(paused)
+
+    pauses = BuildPauses(pause, lambda: False)
+
+    async def scenario() -> None:
+        pauses.begin()
+        pauses.touch()
+        for thread in waits:
+            thread.join()
+        pauses.end()
+
+    run(scenario())
+
+    assert told == [True, False]
